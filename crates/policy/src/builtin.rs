@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use abi::capability;
 
+use crate::enforcer::EnforcerKind;
 use crate::operation::read_note;
-use crate::policy::EnforcerKind;
 use crate::restriction::{Restriction, read_restriction};
 
 /// A built-in rule.

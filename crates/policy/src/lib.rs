@@ -7,6 +7,7 @@
 pub mod builtin;
 pub mod compile;
 pub mod diagnostic;
+mod enforcer;
 pub mod load;
 pub mod model;
 pub mod operation;
@@ -16,9 +17,10 @@ mod restriction;
 
 pub use builtin::Builtin;
 pub use diagnostic::{Code, Diagnostic};
+pub use enforcer::{EnforcerKind, Enforcers};
 pub use load::load;
 pub use model::Model;
-pub use policy::{EnforcerKind, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+pub use policy::{Mode, Origin, Policy, Profile, Rule, Verdict};
 pub use restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
     SocketMatch, SyscallMatch,

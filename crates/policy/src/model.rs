@@ -9,8 +9,8 @@ use abi::{Arch, Capabilities, Errno, Syscall};
 use crate::builtin::{self, Builtin, Class};
 use crate::compile::seccomp::{Action, CallRule, Profile, lower};
 use crate::compile::{Grade, Machine, alone, assess};
+use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::pattern::Pattern;
-use crate::policy::{EnforcerKind, Enforcers};
 use crate::restriction::{
     Destination, PortRange, Restriction, socket_domain, socket_domain_name, socket_type_name,
 };

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp};
+use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp, capability};
 
-use crate::policy::EnforcerKind;
-use crate::restriction::read_capabilities;
+use crate::enforcer::EnforcerKind;
 
 /// One operation and how each enforcer denies it.
 #[derive(Debug, Default, PartialEq)]
@@ -166,6 +165,21 @@ pub(crate) fn read_note(value: &str) -> Result<(EnforcerKind, String), String> {
         .ok_or("expected an enforcer and a text")?;
     let enforcer = EnforcerKind::from_id(id).ok_or_else(|| format!("`{id}` is no enforcer"))?;
     Ok((enforcer, text.to_owned()))
+}
+
+pub(crate) fn read_capabilities(words: &[&str]) -> Result<Capabilities, String> {
+    let set = |names: &[&str]| {
+        names.iter().try_fold(0_u64, |set, name| {
+            let number =
+                capability::from_name(name).ok_or_else(|| format!("`{name}` is unknown"))?;
+            Ok::<u64, String>(set | 1 << number)
+        })
+    };
+    match words {
+        ["all"] => Ok(Capabilities::ALL),
+        ["all-except", kept @ ..] => Ok(Capabilities(Capabilities::ALL.0 & !set(kept)?)),
+        names => set(names).map(Capabilities),
+    }
 }
 
 pub(crate) fn read_call(value: &str) -> Result<OperationCall, String> {

@@ -7,9 +7,10 @@ use serde_json::Value;
 
 use super::compiler::RuleCompiler;
 use super::{Assessment, Lowered, Machine, NameKind, denies_mounts, lower_rule, possible_links};
+use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
-use crate::policy::{EnforcerKind, Mode, Policy, Rule, Verdict};
+use crate::policy::{Mode, Policy, Rule, Verdict};
 use crate::restriction::{
     FileAccess, MountMatch, Restriction, SocketMatch, socket_domain_name, socket_type_name,
 };

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 
 use super::compiler::{RuleCompiler, lines, strings};
 use super::{Assessment, Lowered, Machine, NameKind, lower_rule, possible_links};
+use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
-use crate::policy::{EnforcerKind, Policy, Rule, Verdict};
+use crate::policy::{Policy, Rule, Verdict};
 use crate::restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
     SocketMatch,

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::compiler::RuleCompiler;
 use super::{Assessment, Lowered, Machine, NameKind, lower_rule, witness};
-use crate::policy::{EnforcerKind, Policy, Rule};
+use crate::enforcer::EnforcerKind;
+use crate::policy::{Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};
 
 /// Capabilities that a rule drops, from all five sets.

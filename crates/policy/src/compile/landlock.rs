@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::compiler::{RuleCompiler, lines, strings};
 use super::{Assessment, Lowered, Machine, NameKind, caps, lower_rule};
+use crate::enforcer::EnforcerKind;
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
-use crate::policy::{EnforcerKind, Policy, Rule};
+use crate::policy::{Policy, Rule};
 use crate::restriction::{Destination, FileAccess, PortRange, PtraceScope, Restriction};
 
 /// Every right on files that ABI 7 has.

@@ -22,7 +22,8 @@ use yaml::Location;
 use self::compiler::RuleCompiler;
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::policy::{EnforcerKind, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+use crate::enforcer::{EnforcerKind, Enforcers};
+use crate::policy::{Mode, Origin, Policy, Profile, Rule, Verdict};
 use crate::restriction::Restriction;
 
 /// What the caller has found out about the machine.

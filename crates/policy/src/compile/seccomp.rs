@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 
 use super::compiler::{RuleCompiler, lines};
 use super::{Assessment, Lowered, Machine, NameKind, lower_rule};
+use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
-use crate::policy::{EnforcerKind, Mode, Policy, Rule, Verdict};
+use crate::policy::{Mode, Policy, Rule, Verdict};
 use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch};
 
 /// What becomes of a call; the strictest is the greatest.

@@ -17,10 +17,11 @@ use super::landlock::{
 };
 use super::seccomp::{Action, CallRule, without_rings};
 use super::{Machine, caps};
-use crate::operation::{OperationCall, read_call};
+use crate::enforcer::EnforcerKind;
+use crate::operation::{OperationCall, read_call, read_capabilities};
 use crate::pattern::Pattern;
-use crate::policy::{EnforcerKind, Policy, Rule, Verdict};
-use crate::restriction::{Restriction, read_capabilities};
+use crate::policy::{Policy, Rule, Verdict};
+use crate::restriction::Restriction;
 
 /// What a call that failed was about.
 #[derive(Clone, Debug, PartialEq, Eq)]

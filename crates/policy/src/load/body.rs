@@ -6,7 +6,8 @@ use super::reader::{Fields, Reader};
 use super::{raw, syscalls};
 use crate::builtin::{self, Builtin, Class};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::policy::{EnforcerKind, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+use crate::enforcer::{EnforcerKind, Enforcers};
+use crate::policy::{Mode, Origin, Policy, Profile, Rule, Verdict};
 use crate::restriction::Restriction;
 
 const FIELDS: [&str; 6] = [

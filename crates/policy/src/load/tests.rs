@@ -2,7 +2,8 @@ use proptest::prelude::*;
 use yaml::Code as _;
 
 use super::*;
-use crate::policy::{EnforcerKind, Mode, Origin, Verdict};
+use crate::enforcer::EnforcerKind;
+use crate::policy::{Mode, Origin, Verdict};
 use crate::restriction::{Restriction, SyscallAction};
 
 /// A policy with a bit of everything, as Kubernetes would be given it.
