@@ -58,7 +58,7 @@ pub fn judge(ruleset: &Ruleset) {
     let (engine, _) = Engine::new(ruleset, &options, Box::new(Nobody));
     let (plan, _) = engine.plan();
     black_box(engine.explain(&plan));
-    black_box(engine.lint(&event::field::Mechanism::ALL));
+    black_box(engine.lint(&event::field::EngineKind::WITH_EVENTS));
     for event in EVENTS.iter() {
         let judged = engine.judge_given(event);
         for rule in &ruleset.rules {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use abi::Errno;
+use abi::constant::O_DIRECTORY;
 use serde_json::Value;
 
 use crate::{Alert, Pattern};
@@ -40,7 +42,7 @@ pub const OPENS: Family = Family {
     fields: &["evt.rawarg.name", "evt.rawarg.flags"],
     patterns: |line| {
         let path = line.one.clone().unwrap_or_else(|| "<NA>".to_owned());
-        let unreadable = line.call == "openat2" && line.result == EFAULT;
+        let unreadable = line.call == "openat2" && line.result == Errno::EFAULT.result();
         let known = line.call != "creat" && !unreadable;
         let flags = if known {
             line.number.to_string()
@@ -55,7 +57,7 @@ pub const OPENS: Family = Family {
             alert.field("evt.rawarg.flags"),
         );
         alert.field("evt.rawarg.name") == account
-            || folder == (".".to_owned(), O_DIRECTORY.to_string())
+            || folder == (".".to_owned(), O_DIRECTORY.u64().to_string())
     },
 };
 
@@ -131,10 +133,8 @@ pub const VARIOUS: Family = Family {
     is_setup: |_, _| false,
 };
 
-const AF_INET: u64 = 2;
-const AF_INET6: u64 = 10;
-const EFAULT: i64 = -14;
-const O_DIRECTORY: u64 = 0o200_000;
+const AF_INET: u64 = abi::constant::AF_INET.u64();
+const AF_INET6: u64 = abi::constant::AF_INET6.u64();
 
 /// What an account and alerts have not in common.
 #[derive(Debug)]

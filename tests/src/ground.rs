@@ -285,7 +285,7 @@ macro_rules! need_runtime {
     ($runtime:expr) => {
         $crate::need_root!();
         if let Some(why) = $crate::ground::hindrance($runtime) {
-            $crate::skip!("needs a runtime that works here", || Ok(why));
+            $crate::skip!(&format!("needs the runtime {}", $runtime), || Ok(why));
         }
     };
 }

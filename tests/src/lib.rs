@@ -24,7 +24,6 @@ mod recording;
 mod rootfs;
 mod rules;
 mod scratch;
-mod skip;
 mod watch;
 
 pub use alert::{Alert, Pattern};
@@ -43,5 +42,5 @@ pub use process::{Finished, Limited};
 pub use rootfs::Rootfs;
 pub use rules::{SENTINEL, StockRule, default_rules, stock_rules, stock_rules_file};
 pub use scratch::Scratch;
-pub use skip::{is_root, record, slow};
+pub use testing::{is_root, need_root, need_slow, skip, skip_part, slow};
 pub use watch::{Place, Watch, Watched};

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use abi::Errno;
 use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root, skip};
 
 /// Ends a test of what an engine does that holds callers, reads their memory from outside and has processes
@@ -169,7 +170,6 @@ impl Attack {
 fn nothing_reaches_the_processes_that_watch() {
     need_held_calls!();
     need_root!();
-    const EPERM: i64 = 1;
     // Each way to reach a process, at each of ours.
     let ways = 18 * Engine::under_test().watchers();
     for identity in [Identity::Root, Identity::Docker, Identity::User] {
@@ -181,7 +181,7 @@ fn nothing_reaches_the_processes_that_watch() {
             .collect();
         assert!(aimed.len() > ways, "{identity:?}: {}", attack.story());
         for line in aimed {
-            let refused = line.ends_with(&format!(" -1 {EPERM}"));
+            let refused = line.ends_with(&format!(" -1 {}", Errno::EPERM.0));
             assert!(refused, "{identity:?}: {line}: {}", attack.story());
         }
         // One each second, the others in sum.
@@ -202,11 +202,10 @@ fn nothing_reaches_the_processes_that_watch() {
 fn nothing_can_be_read_of_the_processes_that_watch() {
     need_held_calls!();
     need_root!();
-    const EACCES: i64 = 13;
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).command("memory");
         let files = 4 * Engine::under_test().watchers();
-        attack.expect("peek", &vec![(-1, EACCES); files]);
+        attack.expect("peek", &vec![(-1, i64::from(Errno::EACCES.0)); files]);
     }
 }
 
@@ -400,14 +399,13 @@ fn filters_of_its_own_hide_nothing() {
 fn a_listener_of_its_own_is_refused_and_every_open_is_seen() {
     need_held_calls!();
     need_root!();
-    const EBUSY: i64 = 16;
     for identity in [Identity::Docker, Identity::User] {
         let attack = Setting::new(identity).attack("listener");
         if Engine::under_test() == Engine::EveryCall {
             // It stops calls before any filter is asked, so one answers after it.
             assert!(attack.results("listener")[0].0 >= 0, "{}", attack.story());
         } else {
-            attack.expect("listener", &[(-1, EBUSY)]);
+            attack.expect("listener", &[(-1, i64::from(Errno::EBUSY.0))]);
         }
         assert_eq!(attack.seen(), 1001 + 5, "{}", attack.story());
     }
@@ -870,7 +868,9 @@ fn no_stock_rule_is_silently_false_for_a_process_that_cannot_be_read() {
     need_held_calls!();
     need_root!();
     let Some(rules) = e2e::stock_rules_file() else {
-        e2e::skip!("needs the stock rules", || Ok(String::from("no rule file")));
+        e2e::skip!("needs Falco's stable rules beside the repository", || Ok(
+            "../shared/reference/upstream/falco_rules.yaml is no file".to_owned()
+        ));
     };
     for &identity in Identity::READERS {
         // The file is in every image, and root alone may read it: the attempt counts.

@@ -1,5 +1,5 @@
 //! Each way of `fixtures/ways.c` to do what a rule is about, under each engine and in each place: what becomes of
-//! it. The table is `docs/attacks.md`; `BLESS=1` writes it anew.
+//! it. The table is `docs/reference/attacks.md`; `BLESS=1` writes it anew.
 //!
 //! A way counts as what was proven of it: an alert that names it, a refusal that was reported, a report that it
 //! could not be judged. A way that succeeds and gives none of these is silent, and fails the test unless the
@@ -34,45 +34,62 @@ const ENGINES: [(&str, Engine); 3] = [
 /// How the names of ways begin that are races.
 const RACE: &str = "r_";
 
-/// Ways that are silent or refused without a word, and the words by which `SECURITY.md` or `docs/limits.md` lists
-/// them: way, engine, place (`*` at the end: each that begins so), words.
-const LIMITS: &[(&str, &str, &str, &str)] = &[
-    (
-        "a_*",
-        "ebpf",
-        "*",
-        "`run` under the engine `ebpf` has no keeper either, and refuses nothing",
-    ),
-    (
-        "f_listener",
-        "notify",
-        "*",
-        "a workload's own supervisor (a second listener)",
-    ),
-    (
-        "f_listener",
-        "ptrace",
-        "*",
-        "A listener of the workload's own",
-    ),
-    (
-        "o_untraced",
-        "ptrace",
-        "*",
-        "children made with `CLONE_UNTRACED` under the engine `ptrace`",
-    ),
-    (
-        "r_registers",
-        "ptrace",
-        "*",
-        "debuggers and `strace` in a workload under the engine `ptrace`",
-    ),
-    (
-        "h_link_fd",
-        "*",
-        "*",
-        "other names of a file that rules name",
-    ),
+/// A way that is silent, or refused without a word, and the document that lists it.
+#[derive(Debug)]
+struct Listed {
+    /// `*` at the end of these three: each that begins so.
+    way: &'static str,
+    engine: &'static str,
+    place: &'static str,
+    /// The page with the limit, in its section "Limits".
+    page: &'static str,
+    /// How the limit begins.
+    words: &'static str,
+}
+
+const LIMITS: [Listed; 6] = [
+    Listed {
+        way: "a_*",
+        engine: "ebpf",
+        place: "*",
+        page: "docs/howto/watch-a-host.md",
+        words: "`run --engine ebpf` has no keeper",
+    },
+    Listed {
+        way: "f_listener",
+        engine: "notify",
+        place: "*",
+        page: "docs/howto/watch-a-command.md",
+        words: "A workload's own supervisor (a second listener) cannot be made",
+    },
+    Listed {
+        way: "f_listener",
+        engine: "ptrace",
+        place: "*",
+        page: "docs/howto/watch-by-ptrace.md",
+        words: "A listener of the workload's own under the engine `ptrace` is refused",
+    },
+    Listed {
+        way: "o_untraced",
+        engine: "ptrace",
+        place: "*",
+        page: "docs/howto/watch-by-ptrace.md",
+        words: "Children made with `CLONE_UNTRACED` under the engine `ptrace` have no tracer",
+    },
+    Listed {
+        way: "r_registers",
+        engine: "ptrace",
+        place: "*",
+        page: "docs/howto/watch-by-ptrace.md",
+        words: "Debuggers and `strace` in a workload under the engine `ptrace`",
+    },
+    Listed {
+        way: "h_link_fd",
+        engine: "*",
+        place: "*",
+        page: "docs/howto/write-rules.md",
+        words: "`linkat` of `/proc/self/fd/N` has that name as its source",
+    },
 ];
 
 /// What became of a way, from the best to the worst.
@@ -387,8 +404,10 @@ fn limit(way: &Way, setting: Setting) -> Option<usize> {
         Some(start) => text.starts_with(start),
         None => pattern == text,
     };
-    LIMITS.iter().position(|(id, engine, place, _)| {
-        fits(id, &way.id) && fits(engine, setting.engine.0) && fits(place, setting.place.0)
+    LIMITS.iter().position(|listed| {
+        fits(listed.way, &way.id)
+            && fits(listed.engine, setting.engine.0)
+            && fits(listed.place, setting.place.0)
     })
 }
 
@@ -426,7 +445,7 @@ fn table(engine: (&'static str, Engine)) {
         columns.push(outcomes);
     }
     for (index, limit) in LIMITS.iter().enumerate() {
-        if [engine.0, "*"].contains(&limit.1) && !used.contains(&index) {
+        if [engine.0, "*"].contains(&limit.engine) && !used.contains(&index) {
             wrong.push(format!("{limit:?} is listed and is no limit"));
         }
     }
@@ -460,7 +479,7 @@ fn table(engine: (&'static str, Engine)) {
 
 /// Compares the lines of an engine with those of the document, or writes them.
 fn compare(engine: &str, lines: &str) {
-    let file = repository().join("docs/attacks.md");
+    let file = repository().join("docs/reference/attacks.md");
     let text = fs::read_to_string(&file).expect("the repository has it");
     let (begin, end) = (
         format!("<!-- {engine}: begin -->\n"),
@@ -490,13 +509,13 @@ fn compare(engine: &str, lines: &str) {
         .collect();
     assert!(
         differences.is_empty(),
-        "docs/attacks.md says otherwise:\n{}",
+        "docs/reference/attacks.md says otherwise:\n{}",
         differences.join("\n")
     );
     assert_eq!(
         part.lines().count(),
         text[from..to].lines().count(),
-        "docs/attacks.md lacks lines"
+        "docs/reference/attacks.md lacks lines"
     );
 }
 
@@ -519,16 +538,19 @@ fn ebpf_sees_or_reports_every_way_that_is_no_listed_limit() {
 }
 
 #[test]
-fn each_listed_limit_is_in_the_documents() {
-    let read =
-        |name: &str| fs::read_to_string(repository().join(name)).expect("the repository has it");
-    let documents = read("SECURITY.md") + &read("docs/limits.md");
-    // Lines are broken anywhere.
-    let documents = documents.split_whitespace().collect::<Vec<_>>().join(" ");
-    for (way, engine, place, words) in LIMITS {
+fn each_listed_limit_is_in_the_limits_of_its_page() {
+    for listed in &LIMITS {
+        let text =
+            fs::read_to_string(repository().join(listed.page)).expect("the repository has it");
+        let section = text
+            .split("\n## ")
+            .find(|part| part.starts_with("Limits\n"));
+        let section = section.unwrap_or_else(|| panic!("{} has no limits", listed.page));
+        // Lines are broken anywhere.
+        let section = section.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
-            documents.contains(words),
-            "{way} under {engine} at {place}: no document says `{words}`"
+            section.contains(&format!("- {}", listed.words)),
+            "no limit begins like this: {listed:?}"
         );
     }
 }

@@ -209,7 +209,7 @@ fn a_file_without_permission_is_named() {
 fn unknown_options_and_verbs_are_usage_errors() {
     for (arguments, parts) in [
         (vec!["run", "--jsn", "--", "true"], ["--jsn", "--json"]),
-        (vec!["rnu"], ["rnu", "Usage"]),
+        (vec!["rnu"], ["rnu", "did you mean `tollgate run`?"]),
         (
             vec!["run", "--engine", "magic", "--", "true"],
             ["magic", "notify"],
@@ -292,7 +292,8 @@ fn an_engine_is_not_asked_for_what_it_cannot_give() {
             ],
             2,
             &[
-                &format!("the engine {engine} cannot give what {}", option[0]),
+                &format!("tollgate: {} ", option[0]),
+                &format!("is not supported by the engine {engine}"),
                 "help: leave the option out",
             ],
         );
@@ -375,7 +376,7 @@ fn no_rules_at_all_are_warned_of() {
     let finished = tollgate(&["run", "-r", "/dev/null", "--", "true"]);
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
     assert!(
-        finished.stderr.contains("no rule is in force"),
+        finished.stderr.contains("no rule is enabled"),
         "{}",
         finished.stderr
     );
@@ -387,9 +388,9 @@ fn no_rules_at_all_are_warned_of() {
 fn events_that_no_engine_tells_of_are_warned_of() {
     let scratch = Scratch::new();
     for (event, warning) in [
-        ("signaldeliver", "no engine tells of `signaldeliver`"),
-        ("container", "no engine tells of `container`"),
-        ("procexit", "only the engine ebpf tells of `procexit`"),
+        ("signaldeliver", "no engine reports `signaldeliver`"),
+        ("container", "no engine reports `container`"),
+        ("procexit", "only the engine ebpf reports `procexit`"),
     ] {
         let text = rule(&format!("evt.type in (open, {event})"));
         let file = scratch.file("my.yaml", 0o644, text);

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use e2e::Identity::{self, Docker, Root, User};
 use e2e::Place::{self, Below, Host, HostNetwork, Inside};
-use e2e::{Act, Case, SENTINEL, Watch, need_root, skip, with_listener};
+use e2e::{Act, Case, SENTINEL, Watch, need_root, with_listener};
 
 const CONTAINER: &[Place] = &[Inside, Below];
 const EVERYBODY: &[Identity] = Identity::ALL;
@@ -47,7 +47,7 @@ macro_rules! cases {
         fn $name() {
             const CASE: Case = $case;
             need_root!();
-            let Some(file) = e2e::default_rules() else { return skip_without_file() };
+            let file = e2e::default_rules().expect("rules/default.yaml is part of the repository");
             assert!(
                 CASE.check(&file),
                 "{} is never the first of the rules that match: the others hide it",
@@ -57,7 +57,7 @@ macro_rules! cases {
 
         #[test]
         fn every_default_rule_has_a_case() {
-            let Some(file) = e2e::default_rules() else { return skip_without_file() };
+            let file = e2e::default_rules().expect("rules/default.yaml is part of the repository");
             let rules = e2e::stock_rules(&file).into_iter().map(|rule| rule.name);
             let mut cases = BTreeSet::new();
             $({
@@ -797,9 +797,7 @@ subprocess.run([\"sh\", \"-c\", \"true\"]); tempfile.NamedTemporaryFile().write(
 #[test]
 fn ordinary_work_is_silent() {
     need_root!();
-    let Some(file) = e2e::default_rules() else {
-        return skip_without_file();
-    };
+    let file = e2e::default_rules().expect("rules/default.yaml is part of the repository");
     for (name, script) in ORDINARY {
         let watched = Watch::new([
             "sh",
@@ -818,10 +816,4 @@ fn ordinary_work_is_silent() {
         let alerts: Vec<_> = alerts.iter().map(|alert| format!("  {alert}\n")).collect();
         assert!(alerts.is_empty(), "{name}:\n{}", alerts.concat());
     }
-}
-
-fn skip_without_file() {
-    skip!("needs the default rules", || Ok(String::from(
-        "rules/default.yaml is no file"
-    )));
 }

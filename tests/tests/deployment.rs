@@ -57,8 +57,7 @@ fn without_proc_the_cause_and_the_next_step_are_named() {
     assert_eq!(
         finished.stderr,
         "tollgate: cannot use /proc: nothing is mounted there\n\
-         help: mount a fresh one with `mount -t proc proc /proc`; container runtimes do it, and so \
-         does `unshare --mount-proc`\n"
+         help: mount a new /proc with `mount -t proc proc /proc`, as container runtimes and `unshare --mount-proc` do\n"
     );
 }
 

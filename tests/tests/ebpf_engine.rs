@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -130,7 +131,8 @@ fn calls_by_an_io_uring_are_events_or_told() {
     );
 }
 
-/// Where alerts wait for more of them, half take longer than 10 ms; a busy machine is granted 5.
+/// Where alerts wait for more of them, half take longer than 10 ms. What is written through a pipe and `cat` shows what
+/// the machine needs by itself to wake up a process that writes, 0.2 ms with little to do.
 #[test]
 fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
     need_root!();
@@ -143,24 +145,42 @@ fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
     );
     let output = format!("file_output.filename={}", alerts.display());
     let options = ["-o", "file_output.enabled=true", "-o", &output];
-    let mut times = Vec::new();
+    let copy = files.path().join("copy");
+    let mut cat = Command::new("cat")
+        .stdin(std::process::Stdio::piped())
+        .stdout(fs::File::create(&copy).expect("the folder is writable"))
+        .spawn()
+        .expect("cat starts");
+    let mut pipe = cat.stdin.take().expect("it is piped");
+    let until_it_grows = |file: &Path, act: &mut dyn FnMut()| {
+        let size = || fs::metadata(file).map_or(0, |data| data.len());
+        let (before, start) = (size(), std::time::Instant::now());
+        act();
+        while size() == before {
+            assert!(start.elapsed() < LIMIT, "{} does not grow", file.display());
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        start.elapsed()
+    };
+    let (mut times, mut copied) = (Vec::new(), Vec::new());
     let (_, stats) = watch_host(&options, &rules, || {
-        let size = || fs::metadata(&alerts).map_or(0, |data| data.len());
         for _ in 0..100 {
-            let (before, start) = (size(), std::time::Instant::now());
-            fs::read(&secret).expect("it is there");
-            while size() == before {
-                assert!(start.elapsed() < LIMIT, "no alert");
-                std::thread::sleep(Duration::from_micros(100));
-            }
-            times.push(start.elapsed());
+            times.push(until_it_grows(&alerts, &mut || {
+                fs::read(&secret).expect("it is there");
+            }));
+            copied.push(until_it_grows(&copy, &mut || {
+                pipe.write_all(b"x").expect("cat reads");
+            }));
             std::thread::sleep(Duration::from_millis(15));
         }
     });
+    drop(pipe);
+    assert!(cat.wait().expect("it is ours").success());
     times.sort();
-    let (half, most) = (times[50], times[95]);
-    println!("from the call to the file: p50 {half:?}, p95 {most:?}");
-    assert!(half < Duration::from_millis(5), "{times:?} {stats}");
+    copied.sort();
+    let (half, most, machine) = (times[50], times[95], copied[50]);
+    println!("from the call to the file: p50 {half:?}, p95 {most:?}, by cat p50 {machine:?}");
+    assert!(half < machine * 25, "{times:?}, {copied:?} {stats}");
 }
 
 #[test]
@@ -472,12 +492,12 @@ const UNDECIDED: [[&str; 3]; 3] = [
     [
         "fd.name = /nowhere/target",
         "deep=$(printf 'd/%.0s' $(seq 100)); mkdir -p $deep; cd $deep; echo > target; %W/marked target",
-        "longer than what is told",
+        "is too long and was truncated",
     ],
     [
         "fd.name = %W/target and proc.fdopencount > 1000",
         "echo > target; ./marked target",
-        "had ended",
+        "exited before",
     ],
 ];
 
@@ -691,7 +711,7 @@ fn a_terminal_shows_how_much_happens_unless_it_is_to_be_quiet() {
         finished.stdout
     };
     let shown = watch("");
-    assert!(shown.contains(" calls/s looked at, "), "{shown}");
+    assert!(shown.contains(" syscalls/s inspected, "), "{shown}");
     assert!(shown.contains("; 0 matched, 0 lost\r"), "{shown}");
     assert!(!watch("--quiet").contains("calls/s"), "it is quiet");
 }
@@ -733,13 +753,17 @@ fn a_process_that_is_not_there_is_refused_and_one_that_ends_ends_the_watch() {
     let gone = watch(child.id()).finish(b"");
     assert_eq!(gone.code(), 2, "{}", gone.stderr);
     assert!(
-        gone.stderr.contains("there is none\nhelp: "),
+        gone.stderr.contains("no such process\nhelp: "),
         "{}",
         gone.stderr
     );
     let finished = watching.finish(b"");
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
-    assert!(finished.stderr.contains("has ended"), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("have ended"),
+        "{}",
+        finished.stderr
+    );
 }
 
 /// Nothing holds the calls of this engine's command: who sent a signal is asked of the kernel, and of no
@@ -764,7 +788,7 @@ fn the_command_gives_no_orders_whatever_it_mounts_over_proc() {
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
     assert!(output.status.success(), "{text}");
-    let refused = "a signal that asks to upgrade, reload or reopen came from the workload";
+    let refused = "ignored a signal to upgrade, reload or reopen";
     assert_eq!(text.matches(refused).count(), 2, "{text}");
     assert!(!text.contains("rules in force"), "{text}");
 }

@@ -159,7 +159,7 @@ fn a_container_that_is_not_there_is_said_to_be_waited_for() {
         assert_eq!(finished.code(), 0, "{finished:?}");
         let lines = finished.stderr.lines();
         let waited: Vec<String> = lines
-            .filter(|line| line.contains("it is waited for"))
+            .filter(|line| line.contains("waiting for one"))
             .map(str::to_owned)
             .collect();
         waited

@@ -7,15 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use abi::Errno;
 use e2e::attacks::{self, Tried};
 use e2e::{Finished, Fixture, Limited, Scratch};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-const EPERM: i32 = 1;
-const EACCES: i32 = 13;
-const ENOENT: i32 = 2;
-const ENOSYS: i32 = 38;
+const EPERM: i32 = Errno::EPERM.0;
+const EACCES: i32 = Errno::EACCES.0;
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// A rule, the enforcers that are to carry it, and what it comes to.
@@ -46,7 +45,7 @@ const fn row(
 const NEW_USER: &[(&str, i32)] = &[
     ("user_unshare", EPERM),
     ("user_clone", EPERM),
-    ("user_clone3", ENOSYS),
+    ("user_clone3", Errno::ENOSYS.0),
     ("user_setns", EPERM),
     ("user_setns_any", EPERM),
     ("user_i386", EPERM),
@@ -125,7 +124,7 @@ const BY_SECCOMP: &[Row] = &[
             ("fchmodat2_x", EPERM),
             ("open_with_x", EPERM),
             ("creat_with_x", EPERM),
-            ("openat2_any", ENOSYS),
+            ("openat2_any", Errno::ENOSYS.0),
         ],
         &["chmod_plain", "open_without_x"],
     ),
@@ -141,7 +140,7 @@ const BY_SECCOMP: &[Row] = &[
             ("mknodat_with_s", EPERM),
             ("open_with_s", EPERM),
             ("openat_with_s", EPERM),
-            ("openat2_with_s", ENOSYS),
+            ("openat2_with_s", Errno::ENOSYS.0),
             ("creat_with_s", EPERM),
             ("tmpfile_with_s", EPERM),
             ("mq_with_s", EPERM),
@@ -1212,7 +1211,7 @@ fn another_mount_namespace_is_a_way_that_is_said() {
     assert!(!is_said, "{stderr}");
     // Before Linux 6.12 there is no way from one namespace to the next.
     assert_ne!(closed, 0);
-    assert!(open == 0 || open == ENOENT, "{open}");
+    assert!(open == 0 || open == Errno::ENOENT.0, "{open}");
     other.kill().expect("it is ours");
     other.wait().expect("it is ours");
 }
@@ -1454,12 +1453,12 @@ fn capabilities_that_are_used_are_learnt_and_the_others_taken_away() {
     let learnt = Limited::start(&mut command, LIMIT).finish(b"");
     assert_eq!(learnt.code(), 0, "{}", learnt.stderr);
     if !tells_of_capabilities() {
-        assert!(
-            learnt.stderr.contains("cannot be recorded here"),
-            "{}",
-            learnt.stderr
-        );
-        return;
+        e2e::skip!("needs Linux 6.14 to record capabilities", || {
+            match learnt.stderr.contains("cannot be recorded here") {
+                true => Ok("`learn` says so".to_owned()),
+                false => Err(format!("`learn` says: {}", learnt.stderr)),
+            }
+        });
     }
     let text = std::fs::read_to_string(&model).expect("it was written");
     let found: Value = serde_json::from_str(&text).expect("it is JSON");
@@ -1619,7 +1618,7 @@ fn quiet_hides_no_way_past_that_was_not_accepted() {
         let file = lab.policy(&policy_with(rule, "Seccomp", switches));
         let open = lab.enforce(&[], &file, &["forks"]);
         assert_eq!(open.code(), 0, "{open:?}");
-        let named = "[POLICY_PARTIAL]: carried in part: `disable-chmod-x-bit`;";
+        let named = "[POLICY_PARTIAL]: enforced only partially: `disable-chmod-x-bit`;";
         assert!(open.stderr.contains(named), "{open:?}");
         assert_eq!(open.stderr.lines().count(), 1, "{open:?}");
         let accepted = lab.enforce(&["--accept-partial", rule], &file, &["forks"]);

@@ -382,7 +382,7 @@ fn a_benchmark_that_makes_no_sense_is_refused() {
         ),
         (
             &["--metrics=https://localhost/metrics"],
-            "it is no http:// address",
+            "it is not an http:// address",
         ),
         (&["--stats=/nowhere"], "cannot open /nowhere: "),
     ] {

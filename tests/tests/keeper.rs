@@ -625,10 +625,11 @@ impl Drop for NoChildren {
 /// are counted.
 #[test]
 fn an_agent_that_cannot_be_started_is_started_as_soon_as_it_can() {
-    if !e2e::is_root() || !Path::new("/sys/fs/cgroup/pids/cgroup.procs").exists() {
-        e2e::skip!("needs root and control groups of processes", || Ok(
-            String::from("/sys/fs/cgroup/pids is not there")
-        ));
+    e2e::need_root!();
+    if !Path::new("/sys/fs/cgroup/pids/cgroup.procs").exists() {
+        e2e::skip!("needs control groups of processes", || Ok(String::from(
+            "/sys/fs/cgroup/pids is not there"
+        )));
     }
     let mut run = Run::start(&[]);
     run.sees_again();
@@ -636,7 +637,7 @@ fn an_agent_that_cannot_be_started_is_started_as_soon_as_it_can() {
     let agent = run.kill_idle_agent();
     assert_eq!(run.open(100, 5, "counted"), all(500));
     until("it is said", || {
-        run.stderr().contains("cannot start another agent")
+        run.stderr().contains("cannot start a new agent")
     });
     assert_eq!(run.open(7, 1, "secret"), all(7));
     drop(limit);
@@ -1206,9 +1207,7 @@ fn agents_that_die_again_and_again_are_given_up_and_the_workload_is_not() {
         agent = run.next_agent(agent);
     }
     signal(agent, Signal::KILL);
-    until("it is told", || {
-        run.stderr().contains("is not started again")
-    });
+    until("it is told", || run.stderr().contains("is not restarted"));
     assert_eq!(run.open(50, 4, "counted"), all(200));
     let (status, _) = run.end();
     assert_eq!(status, Some(0), "{}", run.stderr());
@@ -1553,10 +1552,6 @@ fn upgrades_that_are_ordered_without_pause_are_made_one_a_second_and_never_given
     let upgrades = run.of(UPGRADED).len();
     assert!((3..=9).contains(&upgrades), "{upgrades} upgrades");
     assert_eq!((run.of(GAP), run.of(UPGRADE_FAILED)), (vec![], vec![]));
-    assert!(
-        !run.stderr().contains("not started again"),
-        "{}",
-        run.stderr()
-    );
+    assert!(!run.stderr().contains("not restarted"), "{}", run.stderr());
     run.ends_well();
 }

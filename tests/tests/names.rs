@@ -551,7 +551,7 @@ fn files_below_another_root_that_cannot_be_looked_at_are_reported() {
     assert!(
         trouble
             .output
-            .contains("cannot find out which files rules name"),
+            .contains("cannot resolve the files that rules name"),
         "{}",
         run.story()
     );

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use abi::constant::O_CLOEXEC;
 use e2e::account::{CONNECTS, EXECS, Family, Line, OPENS, VARIOUS};
 use e2e::{
     BLACKHOLE_ADDRESS, Engine, Fixture, Identity, Place, Scratch, Watch, need_root, need_slow, skip,
@@ -239,8 +240,7 @@ fn is_in_storm(name: &str, scratch: &str) -> bool {
 
 /// Files that are written before the storm begins, and folders that are removed after it.
 fn is_preparation((_, name, flags, _): &(i64, String, i64, i64)) -> bool {
-    const O_CLOEXEC: i64 = 0o2_000_000;
-    let cloexec = flags & O_CLOEXEC != 0;
+    let cloexec = flags & i64::from(O_CLOEXEC.i32()) != 0;
     cloexec && name.starts_with('/')
 }
 
@@ -299,8 +299,9 @@ assert a.recvfrom(100)[0] == b'hello there'";
 #[test]
 fn one_argument_that_is_unknown_hides_none_of_the_others() {
     if Engine::under_test() == Engine::Ebpf {
-        // It looks at calls when they return, so there is none whose result is unknown.
-        return;
+        skip!("needs an engine that sees calls before they return", || Ok(
+            "TOLLGATE_TEST_ENGINE is ebpf".to_owned()
+        ));
     }
     let rule = "
 - rule: Ends

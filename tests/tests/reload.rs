@@ -100,8 +100,8 @@ fn rules_that_the_filter_serves_come_into_force_and_others_are_refused() {
 fn broken_rules_leave_those_in_force() {
     let before = opens("First", "one");
     let broken = before.replace("fd.name", "fd.nam");
-    let script = reload("broken.yaml", "the rules in force stay")
-        + &reload("missing", "the rules in force stay")
+    let script = reload("broken.yaml", "the old rules remain in force")
+        + &reload("missing", "the old rules remain in force")
         + ": < one; : < two";
     let script = script.replace("cp missing rules.yaml", "rm rules.yaml");
     let watched = run(
@@ -187,7 +187,10 @@ fn changed_files_are_loaded_without_an_order_and_broken_ones_change_nothing() {
         file_output: {enabled: true, filename: %W/alerts}\n";
     let disabling = format!("{config}rules: [{{disable: {{rule: Sec*}}}}]\nverify: always\n");
     let script = until_said("1 rule in force", "cp after.yaml new; mv new rules.yaml")
-        + &until_said("the rules in force stay", "echo '- rule: [' > rules.yaml")
+        + &until_said(
+            "the old rules remain in force",
+            "echo '- rule: [' > rules.yaml",
+        )
         + ": < one; : < two\n"
         + &until_said("1 rule in force", "cp after.yaml rules.yaml")
         + &until_said("only a restart", "cp config2 config.yaml")

@@ -195,7 +195,7 @@ fn the_type_of_an_alert_that_does_not_say_it_is_taken_from_its_rule() {
     let output = explain(&["--rule", rule]);
     let story = text(&output);
     assert_eq!(output.status.code(), Some(0), "{story}");
-    let taken = "evt.type: open, taken from the alert's rule; openat, openat2";
+    let taken = "evt.type: open, inferred from the alert's rule; openat, openat2";
     assert!(story.starts_with(taken), "{story}");
     assert!(story.contains("\nundecided  Read sensitive"), "{story}");
     assert!(story.contains("fd.name: \"/etc/shadow\""), "{story}");

@@ -19,7 +19,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Some wait a second for what a container does, which is not always enough on a busy machine.
 const TRIES: u32 = 3;
 
-/// Groups of youki's tests that are refused, as `docs/limits.md` says: a seccomp listener of the container's own.
+/// Groups of youki's tests that are refused, as `docs/howto/watch-containers.md` says in its limits: a seccomp
+/// listener of the container's own.
 const REFUSED: [&str; 1] = ["seccomp_notify"];
 
 /// Assertions of one run.

@@ -2,6 +2,8 @@
 //! enforcer from the first program on, what is legitimate goes on, and without the policy the attack
 //! succeeds.
 
+use abi::constant::CAP_NET_RAW;
+use abi::{Capabilities, Errno};
 use e2e::ground::{Ground, fields};
 use e2e::{Alert, Finished, Fixture, need_runtime};
 
@@ -37,16 +39,14 @@ const FATAL: &str = "policy:
 
 /// What the program tries, and what it gets under the strict policy.
 const DEEDS: [(&str, i32); 7] = [
-    ("user_unshare", EPERM),
-    ("udp", EPERM),
-    ("packets", EPERM),
-    ("reads=/etc/shadow", EACCES),
+    ("user_unshare", Errno::EPERM.0),
+    ("udp", Errno::EPERM.0),
+    ("packets", Errno::EPERM.0),
+    ("reads=/etc/shadow", Errno::EACCES.0),
     ("reads=/etc/secret", 0),
     ("tcp", 0),
     ("forks", 0),
 ];
-const EPERM: i32 = 1;
-const EACCES: i32 = 13;
 
 /// What a container of an engine has, and some that make the attacks possible.
 fn privileged(config: &mut serde_json::Value) {
@@ -204,13 +204,12 @@ test -z "$(remains $ID)"
         let found = outcomes(&read(&ground, file, &finished));
         assert_eq!(found, expected(denied), "{file}: {finished:?}");
     }
-    const CAP_NET_RAW: u64 = 1 << 13;
     let status = read(&ground, "status.txt", &finished);
     for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
         let line = status.lines().find_map(|line| line.strip_prefix(set));
         let value = u64::from_str_radix(line.expect("the kernel tells").trim(), 16);
         let value = value.expect("it is hexadecimal");
-        assert_eq!(value & CAP_NET_RAW, 0, "{status}");
+        assert!(!Capabilities(value).contains(CAP_NET_RAW.u8()), "{status}");
         assert_ne!(value, 0, "{status}");
     }
     let told = [
@@ -281,7 +280,11 @@ fn the_profile_of_a_container_and_its_policy_both_hold() {
     let of = |deed: &str, errno| (deed.to_owned(), errno);
     assert_eq!(
         found,
-        [of("udp", EPERM), of("tcp", 0), of("user_unshare", 95)],
+        [
+            of("udp", Errno::EPERM.0),
+            of("tcp", 0),
+            of("user_unshare", 95)
+        ],
         "{finished:?}"
     );
     // It is silent, and its runtime mounts all the same.
@@ -336,9 +339,9 @@ test -z "$(remains $ID)"
         "missing: 2\n",
         "policies/missing.yaml",
         "---policies-strict: 2\n",
-        "is no name of a policy",
+        "is not a policy name",
         "shared: 3\n",
-        "without mounts of its own",
+        "without a mount namespace",
         "misspelt: 2\n",
         "did you mean `tollgate.policy`?",
         "empty: 2\n",

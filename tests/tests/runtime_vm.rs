@@ -307,8 +307,8 @@ ended
         "NoNewPrivs:\t1",
         "Seccomp:\t2",
         "sh: can't fork: Resource temporarily unavailable",
-        "level=warning msg=\"process.scheduler is not carried out in a machine\"",
-        "level=warning msg=\"linux.resources.cpu.cpus is not carried out in a machine: a machine has one \
+        "level=warning msg=\"process.scheduler is ignored in a virtual machine\"",
+        "level=warning msg=\"linux.resources.cpu.cpus is ignored in a virtual machine: a machine has one \
          processor, which runs on any of this one's\"",
     ];
     assert_eq!(lines, expected, "{finished:?}");
@@ -441,14 +441,14 @@ test -z "$(remains $ID)"
     assert_eq!(finished.code(), 0, "{finished:?}");
     let lines: Vec<_> = finished.stdout.lines().collect();
     let expected = [
-        "there is no pool",
+        "no pool is running",
         "secret",
         "2 ready",
         "secret",
         "secret",
-        "there is no pool",
+        "no pool is running",
         "1 ready",
-        "there is no pool",
+        "no pool is running",
         "secret",
     ];
     assert_eq!(lines, expected, "{finished:?}");
@@ -536,7 +536,7 @@ $podman stop --time 0 long > /dev/null
 $podman inspect --format '{{.State.Status}}' long
 $podman rm long > /dev/null
 $podman run --rm -t $common localhost/tiny:1.2 /bin/busybox true 2> terminal.txt && exit 5
-grep -q 'it wants a terminal' terminal.txt
+grep -q 'terminals are not supported' terminal.txt
 ended
 test -z "$(find state -mindepth 2)"
 "#,
@@ -625,10 +625,10 @@ rt create --bundle plain $ID 2>&1 || true
     );
     assert_eq!(finished.code(), 0, "{finished:?}");
     for said in [
-        "is mounted into it",
+        "is a writable mount",
         "hooks: a hook expects",
         "nothing of type `ext4`",
-        "the action \"SCMP_ACT_NOTIFY\" cannot be had there",
+        "the action \"SCMP_ACT_NOTIFY\" is not supported there",
         "the runtime vm has no --preserve-fds",
         "the runtime vm has no --cgroup",
         "cannot use the kernel /no/such/kernel",

@@ -184,7 +184,7 @@ fn pages_are_served_to_this_machine_unless_more_is_asked_for() {
     assert!(!silent.contains("webserver"), "{silent}");
     let loud = warned("-o webserver.listen_address=0.0.0.0");
     assert!(
-        loud.contains("serves every host that reaches it, without authentication"),
+        loud.contains("is reachable from other hosts, without authentication"),
         "{loud}"
     );
 }
@@ -333,7 +333,7 @@ fn servers_and_metrics_are_exchanged_while_the_agent_runs() {
     };
     write(&with(port(&taken)));
     agent.wait_for("alerts", |alerts| {
-        alerts.contains("the rules in force stay")
+        alerts.contains("the old rules remain in force")
     });
     assert!(
         agent

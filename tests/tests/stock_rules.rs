@@ -13,6 +13,18 @@ const ANYWHERE: &[Place] = &[Host, Inside, Below];
 const CONTAINER: &[Place] = &[Inside, Below];
 
 /// Serves /etc with nginx, and asks for /etc/shadow when `DELAY` seconds have passed.
+/// The file of the stock rules; skips a test where there is none.
+macro_rules! need_stock_rules {
+    () => {
+        match e2e::stock_rules_file() {
+            Some(file) => file,
+            None => skip!("needs Falco's stable rules beside the repository", || Ok(
+                "../shared/reference/upstream/falco_rules.yaml is no file".to_owned()
+            )),
+        }
+    };
+}
+
 macro_rules! nginx_serves_shadow_after {
     ($delay:literal) => {
         &[
@@ -92,14 +104,14 @@ macro_rules! cases {
         $(#[test]
         fn $name() {
             const CASE: Case = $case;
-            let Some(file) = e2e::stock_rules_file() else { return skip_without_file() };
+            let file = need_stock_rules!();
             need_root!();
             let _reported = CASE.check(&file);
         })*
 
         #[test]
         fn every_stock_rule_has_a_case() {
-            let Some(file) = e2e::stock_rules_file() else { return skip_without_file() };
+            let file = need_stock_rules!();
             let named: BTreeSet<String> =
                 e2e::stock_rules(&file).into_iter().map(|rule| rule.name).collect();
             let tested: BTreeSet<String> = [$({
@@ -526,15 +538,4 @@ fileless_execution => Case {
             .at(ANYWHERE),
     ],
 };
-}
-
-fn skip_without_file() {
-    skip!("needs Falco's stable rules beside the repository", || {
-        match e2e::stock_rules_file() {
-            None => Ok(String::from(
-                "../shared/reference/upstream/falco_rules.yaml is no file",
-            )),
-            Some(path) => Err(format!("{} is there", path.display())),
-        }
-    });
 }

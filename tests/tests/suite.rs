@@ -210,7 +210,7 @@ fn mistakes_are_found_before_anything_is_played() {
         (
             "pathname: /etc/shadow",
             "path: /etc/shadow",
-            "there is no key `path` here",
+            "unknown key `path`",
         ),
         (
             "${o.ret}",

@@ -311,7 +311,7 @@ fn a_traced_process_is_announced_and_its_calls_still_count() {
 #[test]
 fn rings_are_refused_unless_allowed() {
     need_root!();
-    const ENOSYS: u64 = 38;
+    let no_such_call = u64::from(abi::Errno::ENOSYS.0.cast_unsigned());
     let quiet = "\
 - rule: Nothing
   desc: none
@@ -327,7 +327,7 @@ fn rings_are_refused_unless_allowed() {
   priority: WARNING
 ";
     let refused = race(&["ring"], quiet, &[]);
-    assert_eq!(Account::of(&refused).one, ENOSYS);
+    assert_eq!(Account::of(&refused).one, no_such_call);
     // It is told, whether a rule asks for it or not.
     let announced = refused.of("Tollgate internal: io_uring");
     assert_eq!(announced.len(), 1, "{}", refused.story());
@@ -335,7 +335,7 @@ fn rings_are_refused_unless_allowed() {
     assert_eq!(count(&refused, "rings"), 1);
     // A rule that asks for the call sees it, and its result.
     let seen = race(&["ring"], asking, &[]);
-    assert_eq!(Account::of(&seen).one, ENOSYS);
+    assert_eq!(Account::of(&seen).one, no_such_call);
     assert_eq!(seen.of("Ring").len(), 1, "{}", seen.story());
     assert_eq!(seen.of("Tollgate internal: io_uring").len(), 1);
     let allowed = race(&["ring"], quiet, &["--io-uring", "allow"]);

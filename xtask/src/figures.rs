@@ -1,7 +1,7 @@
 //! Tables of figures in documents are made from the results that they link to.
 //!
-//! A comment says what a table shows, and the table below it is written from `summary.json` of the named
-//! folders. `cargo run -p xtask -- figures --write` writes it; the check compares.
+//! A comment says what a table shows, and the table below it is computed from the samples of the named
+//! folders, as `tollgate bench report` computes them. `cargo run -p xtask -- figures --write` writes it; the check compares.
 //!
 //! ```text
 //! <!-- figures: begin
@@ -20,7 +20,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use bench::record::Recording;
+use bench::summary::summarise;
 
 use crate::tree::{File, Finding, Tree};
 
@@ -29,16 +30,66 @@ const END: &str = "<!-- figures: end -->";
 /// Before a workload: the time itself, not its ratio to native's.
 const TIME: &str = "time of ";
 
+/// What a run says of a workload under a subject.
+#[derive(Clone, Debug)]
+struct Figure {
+    workload: String,
+    subject: String,
+    /// Time over native's.
+    ratio: Option<f64>,
+    median_ns: Option<f64>,
+}
+
+/// Figures of runs by folder, computed once for all tables.
+struct Runs<'a> {
+    measure: &'a dyn Fn(&str) -> Result<Vec<Figure>>,
+    known: BTreeMap<String, Vec<Figure>>,
+}
+
+impl<'a> Runs<'a> {
+    fn new(measure: &'a dyn Fn(&str) -> Result<Vec<Figure>>) -> Self {
+        Self {
+            measure,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Computes the figures of a folder unless they are known.
+    fn load(&mut self, folder: &str) -> Result<()> {
+        if !self.known.contains_key(folder) {
+            self.known
+                .insert(folder.to_owned(), (self.measure)(folder)?);
+        }
+        Ok(())
+    }
+}
+
+/// The figures of a folder below `root`, from its samples.
+fn measured(root: &Path, folder: &str) -> Result<Vec<Figure>> {
+    let recording =
+        Recording::load(&root.join(folder)).with_context(|| format!("cannot read {folder}"))?;
+    let rows = summarise(&recording).rows.into_iter();
+    let figures = rows.map(|row| Figure {
+        workload: row.workload,
+        subject: row.subject,
+        ratio: row.ratio.map(|ratio| ratio.estimate),
+        median_ns: row.median_ns,
+    });
+    Ok(figures.collect())
+}
+
 /// Reports tables that are not what their results say.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
+    let measure = |folder: &str| measured(&tree.root, folder);
+    let mut runs = Runs::new(&measure);
     for document in documents(tree) {
         let line = 1 + document
             .text
             .lines()
             .take_while(|line| !line.starts_with(BEGIN))
             .count();
-        match renewed(&tree.root, &document.path, &document.text) {
+        match renewed(&mut runs, &document.path, &document.text) {
             Ok(text) if text == document.text => {}
             Ok(_) => findings.push(Finding {
                 path: document.path.clone(),
@@ -58,8 +109,10 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
 
 /// Writes every table anew.
 pub(crate) fn write(tree: &Tree) -> Result<()> {
+    let measure = |folder: &str| measured(&tree.root, folder);
+    let mut runs = Runs::new(&measure);
     for document in documents(tree) {
-        let text = renewed(&tree.root, &document.path, &document.text)
+        let text = renewed(&mut runs, &document.path, &document.text)
             .with_context(|| format!("cannot write the tables of {}", document.path))?;
         let path = tree.root.join(&document.path);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -76,7 +129,7 @@ fn documents(tree: &Tree) -> impl Iterator<Item = &File> {
 }
 
 /// The document with all its tables as they should be. Links lead from its folder to the results.
-fn renewed(root: &Path, path: &str, text: &str) -> Result<String> {
+fn renewed(runs: &mut Runs<'_>, path: &str, text: &str) -> Result<String> {
     let up = "../".repeat(path.matches('/').count());
     let mut out = String::new();
     let mut rest = text;
@@ -92,7 +145,7 @@ fn renewed(root: &Path, path: &str, text: &str) -> Result<String> {
         let order = &rest[at + BEGIN.len()..end_of_order - 3];
         out += &rest[..end_of_order];
         out += "\n\n";
-        out += &table(root, order)?.replace("](results/", &format!("]({up}results/"));
+        out += &table(runs, order)?.replace("](results/", &format!("]({up}results/"));
         out += "\n";
         rest = &rest[end_of_order + end..];
     }
@@ -105,7 +158,7 @@ struct Column<'a> {
     sources: Vec<(&'a str, &'a str)>,
 }
 
-fn table(root: &Path, order: &str) -> Result<String> {
+fn table(runs: &mut Runs<'_>, order: &str) -> Result<String> {
     let mut corner = "";
     let (mut columns, mut rows) = (Vec::new(), Vec::new());
     for line in order.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -125,17 +178,8 @@ fn table(root: &Path, order: &str) -> Result<String> {
         !columns.is_empty() && !rows.is_empty(),
         "a table needs columns and rows"
     );
-    let mut summaries = BTreeMap::new();
-    for folder in columns
-        .iter()
-        .flat_map(|column| column.sources.iter().map(|source| source.0))
-    {
-        let path = root.join(folder).join("summary.json");
-        let text = fs::read_to_string(&path)
-            .with_context(|| format!("cannot read {folder}/summary.json"))?;
-        let summary: Value =
-            serde_json::from_str(&text).with_context(|| format!("cannot parse {folder}"))?;
-        summaries.insert(folder, summary);
+    for (folder, _) in columns.iter().flat_map(|column| &column.sources) {
+        runs.load(folder)?;
     }
     let titles: Vec<String> = columns.iter().map(heading).collect();
     let mut out = format!(
@@ -146,7 +190,7 @@ fn table(root: &Path, order: &str) -> Result<String> {
     for (label, workloads) in rows {
         let cells: Vec<String> = columns
             .iter()
-            .map(|column| cell(column, workloads, &summaries))
+            .map(|column| cell(column, workloads, &runs.known))
             .collect::<Result<_>>()?;
         ensure!(
             cells.iter().any(|cell| !cell.is_empty()),
@@ -181,11 +225,13 @@ fn heading(column: &Column<'_>) -> String {
     }
 }
 
-fn cell(column: &Column<'_>, workloads: &str, summaries: &BTreeMap<&str, Value>) -> Result<String> {
+fn cell(
+    column: &Column<'_>,
+    workloads: &str,
+    runs: &BTreeMap<String, Vec<Figure>>,
+) -> Result<String> {
     for (folder, subject) in &column.sources {
-        let rows = summaries[folder]["rows"]
-            .as_array()
-            .context("a summary without rows")?;
+        let rows = &runs[*folder];
         let figure = |workload: &str| {
             let (workload, is_time) = match workload.strip_prefix(TIME) {
                 Some(workload) => (workload, true),
@@ -193,11 +239,11 @@ fn cell(column: &Column<'_>, workloads: &str, summaries: &BTreeMap<&str, Value>)
             };
             let row = rows
                 .iter()
-                .find(|row| row["workload"] == workload && row["subject"] == *subject)?;
+                .find(|row| row.workload == workload && row.subject == *subject)?;
             if is_time {
-                row["median_ns"].as_f64().map(milliseconds)
+                row.median_ns.map(milliseconds)
             } else {
-                row["ratio"]["estimate"].as_f64().map(ratio)
+                row.ratio.map(ratio)
             }
         };
         let figures: Vec<String> = workloads
@@ -236,38 +282,35 @@ mod tests {
         column there = results/b t or results/a t\nrow `x` = x\nrow y = y, x\nrow start = time of y\n-->\n\n\
         | old |\n\n<!-- figures: end -->\nafter\n";
 
-    fn repository() -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        for (name, rows) in [
-            (
-                "a",
-                r#"[{"workload":"x","subject":"t","ratio":{"estimate":1.234},"median_ns":1},
-                     {"workload":"y","subject":"t","ratio":{"estimate":5.678},"median_ns":31000000}]"#,
-            ),
-            (
-                "b",
-                r#"[{"workload":"x","subject":"t","ratio":{"estimate":2.0},"median_ns":1}]"#,
-            ),
-        ] {
-            let run = folder.path().join("results").join(name);
-            fs::create_dir_all(&run).unwrap();
-            fs::write(run.join("summary.json"), format!("{{\"rows\":{rows}}}")).unwrap();
+    fn figures(folder: &str) -> Result<Vec<Figure>> {
+        let figure = |workload: &str, ratio, median_ns| Figure {
+            workload: workload.to_owned(),
+            subject: "t".to_owned(),
+            ratio: Some(ratio),
+            median_ns: Some(median_ns),
+        };
+        match folder {
+            "results/a" => Ok(vec![figure("x", 1.234, 1.0), figure("y", 5.678, 31e6)]),
+            "results/b" => Ok(vec![figure("x", 2.0, 1.0)]),
+            _ => bail!("cannot read {folder}"),
         }
-        folder
+    }
+
+    fn renew(path: &str, text: &str) -> Result<String> {
+        renewed(&mut Runs::new(&figures), path, text)
     }
 
     #[test]
     fn a_table_is_made_from_results_and_then_stays() {
-        let folder = repository();
-        let once = renewed(folder.path(), "a.md", DOCUMENT).unwrap();
+        let once = renew("a.md", DOCUMENT).unwrap();
         let table = "| load | [here](results/a/README.md) | there |\n|---|---|---|\n\
                      | `x` | 1.23 | [2.00](results/b/README.md) |\n\
                      | y | 5.7, 1.23 | [2.00](results/b/README.md) |\n\
                      | start | 31 ms | [31 ms](results/a/README.md) |\n";
         assert!(once.contains(table), "{once}");
         assert!(once.starts_with("before\n") && once.ends_with("<!-- figures: end -->\nafter\n"));
-        assert_eq!(renewed(folder.path(), "a.md", &once).unwrap(), once);
-        let below = renewed(folder.path(), "docs/explanation/a.md", DOCUMENT).unwrap();
+        assert_eq!(renew("a.md", &once).unwrap(), once);
+        let below = renew("docs/explanation/a.md", DOCUMENT).unwrap();
         assert!(
             below.contains("[here](../../results/a/README.md)"),
             "{below}"
@@ -276,17 +319,30 @@ mod tests {
 
     #[test]
     fn orders_that_lead_nowhere_are_refused() {
-        let folder = repository();
         let fail = |old: &str, new: &str| {
             format!(
                 "{:#}",
-                renewed(folder.path(), "a.md", &DOCUMENT.replace(old, new)).unwrap_err()
+                renew("a.md", &DOCUMENT.replace(old, new)).unwrap_err()
             )
         };
         assert!(fail("= x\n", "= nothing\n").contains("no run has a figure for `nothing`"));
         assert!(
-            fail("results/a t\ncolumn", "results/c t\ncolumn").contains("results/c/summary.json")
+            fail("results/a t\ncolumn", "results/c t\ncolumn").contains("cannot read results/c")
         );
         assert!(fail("<!-- figures: end -->", "").contains("is missing"));
+    }
+
+    #[test]
+    fn figures_of_a_published_run_come_from_its_samples() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let figures = measured(&root, "results/2026-11-21-engine").unwrap();
+        let is_notify =
+            |figure: &&Figure| figure.workload == "open_close" && figure.subject == "notify";
+        let figure = figures.iter().find(is_notify).unwrap();
+        assert_eq!(
+            figure.ratio.map(ratio),
+            Some("5.5".to_owned()),
+            "{figure:?}"
+        );
     }
 }

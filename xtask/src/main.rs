@@ -2,12 +2,16 @@
 //!
 //! `cargo run -p xtask -- check` runs all of them; `make check` does. Each prints one line per
 //! finding, `file:line: what is wrong; what to do`, and any finding fails the run.
+//! `cargo run -p xtask -- skips FILE` compares the skips of a test run with those that are allowed.
 
 mod dependencies;
 mod documents;
 mod figures;
+mod limits;
 mod pictures;
+mod results;
 mod size;
+mod skips;
 mod source;
 mod tokens;
 mod tree;
@@ -27,7 +31,7 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 11] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
@@ -49,9 +53,19 @@ const CHECKS: [Check; 8] = [
         documents::check,
     ),
     (
+        "limits",
+        "limits in documents name the tests that show them",
+        limits::check,
+    ),
+    (
         "figures",
         "tables of figures in documents are what their results say",
         figures::check,
+    ),
+    (
+        "results",
+        "runs in results/ are complete, and a document links to each",
+        results::check,
     ),
     (
         "pictures",
@@ -67,6 +81,11 @@ const CHECKS: [Check; 8] = [
         "size",
         "lengths of functions and files, and parameter lists, only go down",
         size::check,
+    ),
+    (
+        "early",
+        "no test ends early; tests/skips.txt lists what may skip",
+        skips::check,
     ),
 ];
 
@@ -84,6 +103,16 @@ fn main() -> ExitCode {
             Err(error) => {
                 eprintln!("xtask: {error:#}");
                 ExitCode::from(2)
+            }
+        };
+    }
+    if let ("skips", Some(file)) = (wanted.as_str(), std::env::args_os().nth(2)) {
+        return match Tree::read().and_then(|tree| skips::report(&tree, file.as_ref())) {
+            Ok(0) => ExitCode::SUCCESS,
+            Ok(_) => ExitCode::from(1),
+            Err(error) => {
+                eprintln!("xtask: {error:#}");
+                ExitCode::from(4)
             }
         };
     }

@@ -4,6 +4,8 @@ use core::fmt;
 
 use crate::{Arch, flags};
 
+include!(concat!(env!("OUT_DIR"), "/errno.rs"));
+
 /// A kernel error number, positive.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Errno(pub i32);
@@ -12,26 +14,11 @@ pub struct Errno(pub i32);
 pub const MAX_ERRNO: i64 = 4095;
 
 impl Errno {
-    /// Operation not permitted.
-    pub const EPERM: Self = Self(1);
-    /// No such file or directory.
-    pub const ENOENT: Self = Self(2);
-    /// Interrupted by a signal.
-    pub const EINTR: Self = Self(4);
-    /// Try again.
-    pub const EAGAIN: Self = Self(11);
-    /// Permission denied.
-    pub const EACCES: Self = Self(13);
-    /// Bad address.
-    pub const EFAULT: Self = Self(14);
-    /// Device or resource busy.
-    pub const EBUSY: Self = Self(16);
-    /// Invalid argument.
-    pub const EINVAL: Self = Self(22);
-    /// The call does not exist.
-    pub const ENOSYS: Self = Self(38);
-    /// A non-blocking connect goes on.
-    pub const EINPROGRESS: Self = Self(115);
+    /// What a call that fails with this error returns.
+    #[must_use]
+    pub const fn result(self) -> i64 {
+        -(self.0 as i64)
+    }
 
     /// The error of a raw result, `None` when the call succeeded.
     #[must_use]
@@ -60,6 +47,12 @@ impl Errno {
     pub fn name(self) -> Option<&'static str> {
         let value = u64::try_from(self.0).ok()?;
         flags::ERRNO.name_of(Arch::X86_64, value)
+    }
+}
+
+impl From<i32> for Errno {
+    fn from(number: i32) -> Self {
+        Self(number)
     }
 }
 
@@ -101,5 +94,9 @@ mod tests {
         assert_eq!(Errno::from_result(-4096), None);
         assert_eq!(Errno::from_result(0), None);
         assert_eq!(Errno::from_result(3), None);
+        assert_eq!(
+            Errno::from_result(Errno::EFAULT.result()),
+            Some(Errno::EFAULT)
+        );
     }
 }

@@ -10,6 +10,7 @@ extern crate alloc;
 pub mod arch;
 pub mod argument;
 pub mod capability;
+pub mod constant;
 pub mod errno;
 pub mod flags;
 pub mod floor;

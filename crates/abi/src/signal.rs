@@ -4,6 +4,8 @@ use core::fmt;
 
 use crate::{Arch, flags};
 
+include!(concat!(env!("OUT_DIR"), "/signal.rs"));
+
 /// A signal number.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Signal(pub i32);
@@ -13,15 +15,6 @@ const FIRST_REAL_TIME: i32 = 32;
 const LAST: i32 = 64;
 
 impl Signal {
-    /// Kill, cannot be caught.
-    pub const SIGKILL: Self = Self(9);
-    /// Trace or breakpoint trap.
-    pub const SIGTRAP: Self = Self(5);
-    /// Child stopped or ended.
-    pub const SIGCHLD: Self = Self(17);
-    /// Stop, cannot be caught.
-    pub const SIGSTOP: Self = Self(19);
-
     /// The number of a name, with or without `SIG`, upper or lower case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use abi::constant::CAP_SYS_PTRACE;
 use capture::notify::{
     Aim, Cause, Change, Intrusion, Losses, Notices, Obstacle, Privilege, Response, RingAnswer,
     Violation, Withheld,
@@ -32,7 +33,6 @@ pub(super) struct Announcer {
 /// How long a cause counts for the same process: looking for it takes longer than all else about an
 /// event.
 const CAUSE_KEPT: Duration = Duration::from_millis(100);
-const CAP_SYS_PTRACE: u8 = 19;
 
 impl Announcer {
     pub(super) fn new(
@@ -46,7 +46,7 @@ impl Announcer {
             dispatcher,
             looked: Mutex::default(),
             drops,
-            reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE)),
+            reads_all: own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE.u8())),
         }
     }
 
@@ -80,8 +80,7 @@ impl Notices for Announcer {
             rule: "Tollgate internal: undecided event",
             priority: Priority::Warning,
             message: format!(
-                "rules could not be decided because something could not be learnt: {cause} \
-                 (call={call} pid={pid} process={comm} rules={})",
+                "rule not evaluated: data unavailable: {cause} (call={call} pid={pid} process={comm} rules={})",
                 rules.join(", ")
             ),
             fields: vec![
@@ -142,7 +141,9 @@ impl Notices for Announcer {
             });
         }
         if self.drops.does(DropAction::Exit) {
-            terminal::complain("tollgate: ends, as syscall_event_drops.actions has it\n");
+            terminal::complain(
+                "tollgate: exiting after dropped events (syscall_event_drops.actions)\n",
+            );
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -168,12 +169,12 @@ impl Notices for Announcer {
         let (priority, what) = if has_entered {
             (
                 Priority::Critical,
-                "a process that ought to be watched is not",
+                "a process that should be watched is not watched",
             )
         } else {
             (
                 Priority::Notice,
-                "cannot tell whether a process has entered from outside, and it is not watched",
+                "a process is not watched: cannot determine whether it entered the container from outside",
             )
         };
         self.dispatcher.emit_internal(Internal {
@@ -205,7 +206,7 @@ impl Notices for Announcer {
             Aim::Among(target) => ("a call that would hit a process of tollgate", Some(target)),
             Aim::OwnGroup => ("a call that would hit a process of tollgate", None),
             Aim::FileOwner => ("a file was to send a deadly signal to its owner", None),
-            Aim::Unknown => ("a call aimed at a process that cannot be told", None),
+            Aim::Unknown => ("a call on a process that cannot be identified", None),
             Aim::Dumpable => ("a process makes itself unreadable", None),
         };
         let is_about_reading = aim == Aim::Dumpable;
@@ -238,7 +239,7 @@ impl Notices for Announcer {
             rule: "Tollgate internal: unreadable process",
             priority: Priority::Warning,
             message: format!(
-                "what a process passes to its calls cannot be read: {obstacle} \
+                "cannot read the arguments of a process: {obstacle} \
                  (call={call} pid={pid} process={comm})"
             ),
             fields: vec![
@@ -255,7 +256,7 @@ impl Notices for Announcer {
             rule: "Tollgate internal: read timed out",
             priority: Priority::Warning,
             message: format!(
-                "a process held up the reading of its memory (pid={}): userfaultfd or FUSE",
+                "a process delays reads of its memory with userfaultfd or FUSE (pid={})",
                 pid.0
             ),
             fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
@@ -267,8 +268,8 @@ impl Notices for Announcer {
             rule: "Tollgate internal: attaching timed out",
             priority: Priority::Warning,
             message: format!(
-                "results of a process's calls cannot be learnt while it executes a program whose \
-                 file does not come (pid={}): FUSE",
+                "cannot read call results of a process while it executes a file that FUSE does not \
+                deliver (pid={})",
                 pid.0
             ),
             fields: vec![("proc.pid", AlertValue::Int(i64::from(pid.0)))],
@@ -281,8 +282,8 @@ impl Notices for Announcer {
             rule: "Tollgate internal: no progress",
             priority: Priority::Warning,
             message: format!(
-                "a thread repeats a call that fails with EINTR or comes again: it is let go, and rules \
-                 that need its result are undecided (call={call} pid={} tid={} process={comm})",
+                "a thread repeats an interrupted call; the call continues, and rules that need its result \
+                are not evaluated (call={call} pid={} tid={} process={comm})",
                 process.pid.0, tid.0
             ),
             fields: vec![
@@ -301,8 +302,8 @@ impl Notices for Announcer {
             rule: "Tollgate internal: masquerading process",
             priority: Priority::Warning,
             message: format!(
-                "a process gave itself a name that rules compare with; to rules it keeps the name that it \
-                 had at exec (pid={pid} process={comm} name={new})"
+                "a process renamed itself to a name that rules use; the rules still see its name at exec \
+                (pid={pid} process={comm} name={new})"
             ),
             fields: vec![
                 ("proc.name", AlertValue::Text(comm)),
@@ -315,16 +316,16 @@ impl Notices for Announcer {
     fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
         let path = String::from_utf8_lossy(&withheld.path).into_owned();
         let (what, privilege) = match withheld.privilege {
-            Privilege::Capabilities => ("the capabilities of its file".to_owned(), "capabilities"),
-            Privilege::Group(gid) => (format!("the rights of its file's group {gid}"), "group"),
-            Privilege::User(uid) => (format!("the rights of its file's owner {uid}"), "user"),
+            Privilege::Capabilities => ("its file capabilities".to_owned(), "capabilities"),
+            Privilege::Group(gid) => (format!("its setgid bit (group {gid})"), "group"),
+            Privilege::User(0) => ("its setuid bit".to_owned(), "user"),
+            Privilege::User(uid) => (format!("its setuid bit (user {uid})"), "user"),
         };
         self.dispatcher.emit_internal_once(Internal {
             rule: "Tollgate internal: privileges withheld",
             priority: Priority::Notice,
             message: format!(
-                "a program runs without {what}, because a filter needs no_new_privs without \
-                 CAP_SYS_ADMIN (exepath={path} pid={})",
+                "{path} lost {what}: without root, tollgate must set no_new_privs (pid={})",
                 pid.0
             ),
             fields: vec![
@@ -343,7 +344,7 @@ impl Notices for Announcer {
             rule: "Tollgate internal: arguments changed under the call",
             priority: Priority::Critical,
             message: format!(
-                "a process changed the arguments of a call while it was made \
+                "a process changed the arguments of a call during the call \
                  (call={call} read={given} done={truth} process={name} pid={pid})"
             ),
             fields: vec![
@@ -363,7 +364,7 @@ impl Notices for Announcer {
             rule: "Tollgate internal: traced by another process",
             priority: Priority::Warning,
             message: format!(
-                "results of calls cannot be learnt while another program traces the process \
+                "cannot read call results while another program traces the process \
                  (pid={pid} tracer={tracer})"
             ),
             fields: vec![
@@ -379,8 +380,8 @@ impl Notices for Announcer {
             rule: "Tollgate internal: sensitive file opened unseen",
             priority: Priority::Critical,
             message: format!(
-                "the file system tells of an open that no call was seen for, by the command or from \
-                 outside (file={path})"
+                "a file was opened without a call that the engine saw, by the command or from outside \
+                (file={path})"
             ),
             fields: vec![("fd.name", AlertValue::Text(path))],
         });
@@ -390,9 +391,10 @@ impl Notices for Announcer {
         self.dispatcher.emit_internal(Internal {
             rule: "Tollgate internal: tripwire overflowed",
             priority: Priority::Warning,
-            message: "the file system could not tell of all opens of sensitive files; raise \
-                      fs.inotify.max_queued_events"
-                .to_owned(),
+            message:
+                "some opens of sensitive files were not reported (inotify queue overflow): raise \
+            fs.inotify.max_queued_events"
+                    .to_owned(),
             fields: Vec::new(),
         });
     }
@@ -403,7 +405,7 @@ impl Notices for Announcer {
             rule: "Tollgate internal: io_uring call",
             priority: Priority::Warning,
             message: format!(
-                "an io_uring made a call that rules ask for, and that they do not see (pid={pid} \
+                "an io_uring operation made a call that rules need, but cannot see (pid={pid} \
                  operation={operation})"
             ),
             fields: vec![
@@ -419,14 +421,15 @@ impl Notices for Announcer {
             RingAnswer::Refused => ("whose calls cannot be seen", "refused"),
             RingAnswer::Unseen => ("whose calls cannot be seen", "allowed"),
             RingAnswer::Followed => (
-                "by which opens are seen, and other calls that rules ask for are told of",
+                "opens through it are detected by inotify; other calls that rules need are reported, not \
+                evaluated",
                 "allowed",
             ),
         };
         self.dispatcher.emit_internal(Internal {
             rule: "Tollgate internal: io_uring",
             priority: Priority::Warning,
-            message: format!("a process asked for an io_uring, {what} (pid={pid} {outcome})"),
+            message: format!("a process created an io_uring, {what} (pid={pid} {outcome})"),
             fields: vec![
                 ("proc.pid", AlertValue::Int(i64::from(pid))),
                 (

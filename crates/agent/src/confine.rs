@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use abi::Capabilities;
-use capture::probe::Support;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
@@ -13,6 +12,7 @@ use policy::compile::seccomp::Action;
 use policy::compile::witness::Witness;
 use policy::compile::{Machine, Unavailable, check};
 use policy::{Code, Mode, Policy, Verdict};
+use probe::Support;
 
 use crate::journal;
 use crate::policy_files::{self as files, exit};
@@ -107,7 +107,9 @@ pub fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepared, Fail
             path.display(),
             file.policies.len()
         );
-        return Err(Failure::new(Exit::BadInput, message).help("put each in a file of its own"));
+        return Err(
+            Failure::new(Exit::BadInput, message).help("put each policy in a separate file")
+        );
     }
     let mut unavailable = Vec::new();
     if let [policy] = &mut file.policies[..] {
@@ -199,8 +201,8 @@ fn can_be_held(path: &Path, confinement: &Confinement) -> Result<(), Failure> {
         return Ok(());
     };
     let message = format!(
-        "cannot enforce {} in a container: its rule `{}` ends or signals who calls `{}`, which would \
-         be the container's runtime, too",
+        "cannot enforce {} in a container: its rule `{}` kills or signals the caller of `{}`, and the \
+        container runtime calls it, too",
         path.display(),
         rule.rule,
         rule.call.name(),
@@ -233,7 +235,8 @@ fn in_short(policy: &Policy, file: &files::Loaded) -> String {
     match names.is_empty() {
         true => others,
         false => format!(
-            "{others}tollgate: policy {}: warning[{}]: carried in part: {}; without -q it is said how\n",
+            "{others}tollgate: policy {}: warning[{}]: enforced only partially: {}; run without -q for \
+            details\n",
             policy.name,
             yaml::Code::name(Code::Partial),
             names.join(", "),
@@ -301,7 +304,7 @@ pub fn needs_listener(confinement: &Confinement, engine: &str) -> Result<(), Fai
         return Ok(());
     }
     let message = format!(
-        "cannot report violations of the policy with the engine {engine}: only notify holds a denied call"
+        "cannot report violations of the policy with the engine {engine}: only notify can report denied calls"
     );
     Err(Failure::new(Exit::Unsupported, message)
         .help("use --engine notify, or a policy with `auditViolations: false`"))

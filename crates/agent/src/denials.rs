@@ -54,7 +54,7 @@ impl Denials {
     ) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared {
             dispatcher,
-            hostname: capture::host_name().into(),
+            hostname: decoder::host::host_name().into(),
             container: container.map(short),
             ends: AtomicBool::new(false),
             told: AtomicU64::new(0),
@@ -142,7 +142,7 @@ fn hear_container(kind: EnforcerKind, board: &Board, shared: &Shared) {
         };
         return match (registered(kind).listen)(&number.to_string(), &|| None) {
             Ok(listen) => hear(listen, shared),
-            Err(error) => shared.complain(LOST, format!("violations cannot be told: {error}"), 0),
+            Err(error) => shared.complain(LOST, format!("cannot report violations: {error}"), 0),
         };
     }
 }
@@ -151,7 +151,7 @@ fn hear(listen: Listen, shared: &Shared) {
     let mut reports = match listen() {
         Ok(reports) => reports,
         Err(error) => {
-            shared.complain(LOST, format!("violations cannot be told: {error}"), 0);
+            shared.complain(LOST, format!("cannot report violations: {error}"), 0);
             return;
         }
     };
@@ -264,7 +264,7 @@ impl Seen {
         let Ok(cgroup) = fs::read(folder.join("cgroup")) else {
             return Self::default();
         };
-        let container = capture::container::identify(&cgroup);
+        let container = container::identify(&cgroup);
         let command = fs::read(folder.join("cmdline"))
             .ok()
             .filter(|text| !text.is_empty());

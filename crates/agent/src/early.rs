@@ -12,12 +12,12 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use capture::filter::FilterProgram;
 use config::Config;
 use config::rule_files::{self, RuleFile};
 use diagnostics::text_file;
 use event::Plan;
 use rules::{Engine, EngineOptions};
+use seccomp::FilterProgram;
 
 use super::host;
 use super::sink::DeferredSink;
@@ -282,8 +282,8 @@ mod tests {
 
     fn kept() -> Kept {
         let native = abi::Arch::native().expect("a known machine");
-        let options = capture::filter::FilterOptions::notify(native);
-        let program = capture::filter::compile(&event::Plan::default(), &options);
+        let options = seccomp::FilterOptions::notify(native);
+        let program = seccomp::compile(&event::Plan::default(), &options);
         Kept {
             program: program.expect("an empty plan"),
             memo: b"memo".to_vec(),
@@ -328,7 +328,7 @@ mod tests {
         let mut with_other_filter = rules("one");
         let native = abi::Arch::native().expect("a known machine");
         let tracing = capture::ptrace::filter_options(native);
-        let other = capture::filter::compile(&event::Plan::default(), &tracing);
+        let other = seccomp::compile(&event::Plan::default(), &tracing);
         with_other_filter.program = other.expect("an empty plan");
         assert!(with_other_filter.read(&options, &sink).is_none());
 

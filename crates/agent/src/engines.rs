@@ -4,23 +4,24 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use anyhow::Context;
-use capture::container::ContainerOptions;
 use capture::ebpf;
-use capture::filter::FilterProgram;
 use capture::gvisor;
 use capture::notify::{
-    Begun, CounterSnapshot, GuardOptions, Parts, Pending, Processes, Rulings, Supervisor,
-    VerifyOptions,
+    GuardOptions, Parts, Pending, Processes, Rulings, Supervisor, VerifyOptions,
 };
 use capture::ptrace;
-use capture::world::{LiveWorld, WorldOptions};
+use container::ContainerOptions;
+use decoder::counters::CounterSnapshot;
+use decoder::tree::Begun;
+use decoder::world::{LiveWorld, WorldOptions};
 use diagnostics::terminal;
-use event::{Pid, Plan};
+use event::{EngineKind, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::Engine;
-use supervisor::{Board, Cause, Held, Listening, Mechanism, Source};
+use seccomp::FilterProgram;
+use supervisor::{Board, Cause, Held, Listening, Source};
 
 use super::announcer::Announcer;
 use super::drops::Drops;
@@ -29,45 +30,15 @@ use super::reload::Matched;
 use super::services::{Rules, TheirContainer};
 use super::violations::Violations;
 
-/// Which engine carries the plan out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carries {
-    Notify,
-    Ptrace,
-    Ebpf,
-    Gvisor,
-    /// There is no engine.
-    Nothing,
-}
-
-impl Carries {
-    pub(super) fn of(mechanism: Mechanism) -> Self {
-        match mechanism {
-            Mechanism::Listener => Self::Notify,
-            Mechanism::Tracer { .. } => Self::Ptrace,
-            Mechanism::Kernel => Self::Ebpf,
-            Mechanism::Sandbox => Self::Gvisor,
-            Mechanism::Nothing => Self::Nothing,
-        }
-    }
-
-    /// Its name in metrics: that of Falco's engine that works in the same way, or our own.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Notify => "notify",
-            Self::Ptrace => "ptrace",
-            Self::Ebpf => "modern_bpf",
-            Self::Gvisor => "gvisor",
-            Self::Nothing => "nodriver",
-        }
-    }
-
-    /// The plan as the engine carries it out.
-    pub(super) fn plan(self, plan: Plan) -> Plan {
-        match self {
-            Self::Notify | Self::Ptrace | Self::Gvisor | Self::Nothing => plan,
-            Self::Ebpf => ebpf::plan(plan),
-        }
+/// The plan as an engine carries it out.
+pub(super) fn plan_for(engine: EngineKind, plan: Plan) -> Plan {
+    match engine {
+        EngineKind::Ebpf => ebpf::plan(plan),
+        EngineKind::Notify
+        | EngineKind::Ptrace
+        | EngineKind::Gvisor
+        | EngineKind::Scap
+        | EngineKind::Nodriver => plan,
     }
 }
 
@@ -151,35 +122,12 @@ impl Common {
     }
 }
 
-/// Tells whether a process is watched.
-pub(super) type Scope = Arc<dyn Fn(Pid) -> bool + Send + Sync>;
-
-/// A running engine, as the services see it.
-pub(super) trait Watcher {
-    /// Whether the last watched process has ended.
-    fn has_ended(&self) -> bool;
-    /// Whether it ended because too much was lost.
-    fn has_given_up(&self) -> bool {
-        false
-    }
-    /// Receives no more calls; [`Watcher::join`] waits for those at hand.
-    fn let_go(&self);
-    /// What tells whether the kernel knows a process as a watched one, where it knows each of them.
-    fn scope(&self) -> Option<Scope> {
-        None
-    }
-    /// Keeps the workload's hands off another process of ours.
-    fn protect(&self, pid: Pid);
-    /// Waits for the end.
-    fn join(self: Box<Self>);
-}
-
 /// Gives the engine's counters for the stats file.
 type Counters = Box<dyn Fn(&Matched, &Board) -> Snapshot + Send + Sync>;
 
 /// A running engine and the handles on it.
 pub(super) struct Started {
-    pub(super) watcher: Box<dyn Watcher>,
+    pub(super) watcher: Box<dyn capture::Engine>,
     pub(super) rulings: Rulings<Engine>,
     pub(super) counters: Counters,
 }
@@ -253,16 +201,11 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         Source::Command(pid) => (ptrace::no_listener()?, Some(ptrace::Target::Command(pid))),
         Source::Running(pids) => (ptrace::no_listener()?, Some(ptrace::Target::Running(pids))),
         Source::Host | Source::Places(_) => {
-            anyhow::bail!("cannot watch the host with an engine that holds calls")
+            anyhow::bail!("cannot watch the host with an engine for one command")
         }
         Source::Sandboxes(_) | Source::Containers(_) | Source::Nothing => {
-            anyhow::bail!("cannot hold calls of sandboxes, or of nobody")
+            anyhow::bail!("cannot run a command with an engine for sandboxes")
         }
-    };
-    let carries = if traced.is_some() {
-        Carries::Ptrace
-    } else {
-        Carries::Notify
     };
     // Who enters a container does so by its runtime, and is watched from there.
     let watches_entries =
@@ -274,8 +217,8 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     };
     let parts = Parts {
         listener,
-        installed: carries.plan(request.rules.installed),
-        plan: carries.plan(request.rules.plan),
+        installed: request.rules.installed,
+        plan: request.rules.plan,
         profile: common.profile,
         witness: common.witness,
         lacked,
@@ -306,27 +249,14 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     Ok(supervisor)
 }
 
-impl Watcher for Supervisor<Engine> {
-    fn has_ended(&self) -> bool {
-        Supervisor::has_ended(self)
-    }
-
-    fn let_go(&self) {
-        self.hand_over();
-    }
-
-    fn protect(&self, pid: Pid) {
-        Supervisor::protect(self, pid);
-    }
-
-    fn join(self: Box<Self>) {
-        Supervisor::join(*self);
-    }
-}
-
 /// Starts `ebpf`, which watches from within the kernel.
 pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     let world = request.world();
+    let watched = match &request.listening.source {
+        Source::Host => "all processes",
+        Source::Places(_) => "the named containers and control groups",
+        _ => "the named processes and their descendants",
+    };
     let target = match request.listening.source {
         Source::Command(pid) => ebpf::Target::Processes(vec![pid]),
         Source::Running(pids) => ebpf::Target::Processes(pids),
@@ -359,38 +289,16 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     let counters = engine.counter_source();
     let hooks = engine.attachment().to_string();
     if !request.common.quiet {
-        terminal::complain(&format!("tollgate: calls are seen by {hooks}\n"));
+        let how = engine.attachment().in_short();
+        terminal::complain(&format!(
+            "tollgate: watching {watched} (eBPF, {how}); Ctrl-C stops\n"
+        ));
     }
     Ok(Started {
         rulings: engine.rulings(),
         counters: Box::new(move |matched, _| ebpf_snapshot(&counters(), matched, &hooks)),
         watcher: Box::new(engine),
     })
-}
-
-impl Watcher for ebpf::Engine<Engine> {
-    fn has_ended(&self) -> bool {
-        ebpf::Engine::has_ended(self)
-    }
-
-    fn has_given_up(&self) -> bool {
-        ebpf::Engine::has_given_up(self)
-    }
-
-    fn scope(&self) -> Option<Scope> {
-        ebpf::Engine::scope(self)
-    }
-
-    fn let_go(&self) {
-        self.stop();
-    }
-
-    // The engine's own process is never looked at, and holds no call that could be refused.
-    fn protect(&self, _pid: Pid) {}
-
-    fn join(self: Box<Self>) {
-        ebpf::Engine::join(*self);
-    }
 }
 
 /// Starts `gvisor`, to which sandboxes send what their programs do.
@@ -414,24 +322,6 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
     })
 }
 
-impl Watcher for gvisor::Engine<Engine> {
-    /// Another sandbox may always come.
-    fn has_ended(&self) -> bool {
-        gvisor::Engine::has_ended(self)
-    }
-
-    fn let_go(&self) {
-        self.stop();
-    }
-
-    // A sandbox cannot reach any process of ours.
-    fn protect(&self, _pid: Pid) {}
-
-    fn join(self: Box<Self>) {
-        gvisor::Engine::join(*self);
-    }
-}
-
 /// Starts nothing: outputs and servers work, and no event comes.
 pub(super) fn start_nothing(request: Request) -> Started {
     Started {
@@ -444,22 +334,8 @@ pub(super) fn start_nothing(request: Request) -> Started {
             notes: Vec::new(),
             pieces: vec![("matched", matched.total())],
         }),
-        watcher: Box::new(Nothing),
+        watcher: Box::new(capture::Idle),
     }
-}
-
-struct Nothing;
-
-impl Watcher for Nothing {
-    fn has_ended(&self) -> bool {
-        false
-    }
-
-    fn let_go(&self) {}
-
-    fn protect(&self, _pid: Pid) {}
-
-    fn join(self: Box<Self>) {}
 }
 
 fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: &Matched) -> Snapshot {

@@ -1,12 +1,13 @@
 //! Why a command did not run, with the exit code and the next step.
 
+use abi::Errno;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::lookup;
 
 /// A filter of this thread has a listener already.
-const EBUSY: i32 = 16;
-const EFBIG: i32 = 27;
+const EBUSY: i32 = Errno::EBUSY.0;
+const EFBIG: i32 = Errno::EFBIG.0;
 
 /// The command could not be executed.
 pub fn not_executed(path: &str, cause: std::io::Error) -> Failure {
@@ -21,11 +22,11 @@ pub(super) fn failure(failure: supervisor::Failure) -> Failure {
         // vanished after it was found is the first.
         Cause::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => {
             Failure::from_error(Exit::NotFound, &failure)
-                .help("the file, its interpreter or its loader does not exist")
+                .help("check that the file, its interpreter and its loader exist")
         }
         Cause::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::PermissionDenied => {
             Failure::from_error(Exit::NotExecutable, &failure).help(
-                "check its permissions; a policy in force denies it to be executed, perhaps",
+                "check its permissions, and whether a policy in force denies executing it",
             )
         }
         Cause::Exec { path, .. } if lookup::lacks_interpreter(path) => {
@@ -33,36 +34,36 @@ pub(super) fn failure(failure: supervisor::Failure) -> Failure {
                 .help(format!("it has no #! line: run it as `sh {path}`"))
         }
         Cause::Exec { .. } => Failure::from_error(Exit::NotExecutable, &failure)
-            .help("check that it is a program for this machine, or a script with a first line like #!/bin/sh"),
+            .help("check that it is a program for this architecture, or a script with a first line such \
+            as #!/bin/sh"),
         Cause::Unconfined { .. } => Failure::from_error(Exit::Unsupported, &failure)
             .help("`tollgate doctor` shows which enforcers work here"),
         Cause::Filter { cause } if cause.raw_os_error() == Some(EBUSY) => {
             Failure::from_error(Exit::Unsupported, &failure).help(
-                "this program is watched by a seccomp listener already, perhaps of another \
-                 tollgate, and the kernel allows one; start it outside",
+                "a seccomp listener already watches this process, perhaps of another tollgate, and the \
+                kernel allows only one; start tollgate outside of it",
             )
         }
         Cause::Filter { .. } => Failure::from_error(Exit::Unsupported, &failure)
-            .help("`tollgate doctor` shows what is missing and how to get it"),
+            .help("`tollgate doctor` shows what is missing and how to fix it"),
         Cause::Services => Failure::from_error(Exit::Unsupported, &failure)
-            .help("the message above says why; `tollgate doctor` shows what works here"),
+            .help("the message above shows the reason; `tollgate doctor` shows what works here"),
         Cause::Refused(_) | Cause::Order => Failure::from_error(Exit::BadInput, &failure)
-            .help("leave --resume to the keeper"),
+            .help("--resume is an internal option"),
         Cause::Gone { .. } => Failure::from_error(Exit::Internal, &failure).help(
-            "CMD was killed with it; if nobody did that on purpose, look for the out-of-memory \
-             killer in `dmesg`",
+            "CMD was killed with it; check `dmesg` for the out-of-memory killer",
         ),
         Cause::Proc { .. } => Failure::from_error(Exit::Unsupported, &failure).help(
-            "mount a fresh one with `mount -t proc proc /proc`; container runtimes do it, and so does \
-             `unshare --mount-proc`",
+            "mount a new /proc with `mount -t proc proc /proc`, as container runtimes and `unshare \
+            --mount-proc` do",
         ),
         Cause::Process { cause, .. } if cause.raw_os_error() == Some(EFBIG) => {
             Failure::from_error(Exit::Unsupported, &failure).help(
-                "raise the limit on the size of files (ulimit -f) to 64 KiB or more: the kernel \
-                 applies it to memory that processes share",
+                "raise the file size limit (ulimit -f) to 64 KiB or more: the kernel applies it to shared \
+                memory",
             )
         }
         Cause::Process { .. } => Failure::from_error(Exit::Internal, &failure)
-            .help("look at the limits on processes (ulimit -u) and open files (ulimit -n)"),
+            .help("check the limits on processes (ulimit -u) and open files (ulimit -n)"),
     }
 }

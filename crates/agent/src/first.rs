@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use capture::container::Told;
+use abi::constant::SOCK_SEQPACKET;
 use capture::notify::{Caller, FirstProgram};
+use container::Told;
 use enforce::{Confinement, Container, Elsewhere, Prepared};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
@@ -46,7 +47,6 @@ pub(super) struct Restriction {
 pub const RULESET: &str = "landlock-ruleset";
 /// What is told when an exec was refused.
 const RULE: &str = "Tollgate internal: container not confined";
-const SOCK_SEQPACKET: i32 = 5;
 
 impl Restriction {
     /// That of one of them.
@@ -122,7 +122,7 @@ impl FirstProgram for Running {
         if !needs_descriptor {
             return Ok(None);
         }
-        let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET)?;
+        let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET.i32())?;
         let mut words: Vec<OsString> = vec!["runtime".into(), RULESET.into()];
         words.push(pid.0.to_string().into());
         words.push(first.bundle.clone().into());

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use abi::Capabilities;
+use abi::constant::O_CREAT;
 use capture::notify::Violation;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
@@ -273,7 +274,7 @@ impl Seen {
                 Err(error) => {
                     self.model.had_capabilities = true;
                     terminal::complain(&format!(
-                        "tollgate: which capabilities were used is not known: {error}\n"
+                        "tollgate: warning: cannot record which capabilities were used: {error}\n"
                     ));
                     return;
                 }
@@ -319,10 +320,9 @@ fn is_special(path: &str) -> bool {
 
 /// Whether an open may make the file. The flags of openat2(2) are in memory: it may.
 fn creates(violation: &Violation<'_>) -> bool {
-    const O_CREAT: u64 = 0o100;
     match violation.call.name() {
-        "open" => violation.args[1] & O_CREAT != 0,
-        "openat" => violation.args[2] & O_CREAT != 0,
+        "open" => violation.args[1] & O_CREAT.u64() != 0,
+        "openat" => violation.args[2] & O_CREAT.u64() != 0,
         "openat2" => true,
         _ => false,
     }

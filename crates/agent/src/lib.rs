@@ -7,6 +7,7 @@
 
 mod announcer;
 mod channels;
+mod choice;
 pub mod confine;
 mod denials;
 mod drops;
@@ -17,7 +18,6 @@ mod first;
 mod host;
 pub mod journal;
 pub mod learn;
-mod mechanism;
 mod metrics;
 pub mod options;
 mod orders;
@@ -43,29 +43,31 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use abi::constant::O_CLOEXEC;
 use anyhow::Context;
-use capture::container::Told;
-use capture::filter::{Denials, FilterProgram};
 use capture::notify::{Answering, VerifyOptions};
 use config::rule_files;
 use config::{CompatMode, Config};
+use container::Told;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use enforce::{Confinement, Elsewhere, Place, Resident};
+use event::EngineKind;
 use outputs::StatsFile;
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
 use rules::EngineOptions;
+use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state;
-use supervisor::{Mechanism, OnAgentDeath, Policy};
+use supervisor::{OnAgentDeath, Policy};
 
+use self::choice::{can_be_promised, choose};
 use self::early::{Kept, KeptRules, Key, Sources};
 use self::failure::failure;
 pub use self::failure::not_executed;
 use self::first::First;
 pub use self::first::RULESET;
-use self::mechanism::{can_be_promised, mechanism, without_listener};
 use self::pidfile::Pidfile;
 use self::servers::Servers;
 use self::services::{Blueprint, Rules, TheirContainer};
@@ -87,22 +89,23 @@ pub fn execute(args: Run, stay: supervisor::Stay) -> Outcome {
         return host::execute(args, &base);
     }
     let words = stay.words.clone();
-    let mechanism = mechanism(&args)?;
-    can_be_promised(&args, mechanism)?;
+    let engine = choose(&args)?;
+    can_be_promised(&args, engine.kind)?;
     let policy = policy(&args);
     let order = args.resume.clone();
-    let is_in_place = mechanism == Mechanism::Listener && stay.tenure.ends_at_once();
+    let is_in_place = engine.kind == EngineKind::Notify && stay.tenure.ends_at_once();
     if order.is_none() && is_in_place && !supervisor::sees_descendants_only() {
-        let prepared = prepare(args, &words, mechanism, None)?;
+        let prepared = prepare(args, &words, engine.kind, None)?;
         let Err(error) = supervisor::run_in_place(policy, stay, prepared);
         return Err(failure(error));
     }
     let name = program::name(&args.command).to_owned();
     let pidfile = args.detection.pidfile.clone();
-    let prepare: supervisor::Prepare = Box::new(move |memo| prepare(args, &words, mechanism, memo));
+    let prepare: supervisor::Prepare =
+        Box::new(move |memo| prepare(args, &words, engine.kind, memo));
     let status = match order {
         None => {
-            let status = supervisor::run(&name, mechanism, policy, stay, prepare);
+            let status = supervisor::run(&name, engine, policy, stay, prepare);
             // An agent that was killed has not.
             pidfile
                 .as_deref()
@@ -138,18 +141,17 @@ fn policy(args: &Run) -> Policy {
 fn prepare(
     args: Run,
     words: &[OsString],
-    mechanism: Mechanism,
+    engine: EngineKind,
     memo: Option<&[u8]>,
 ) -> Result<supervisor::Prepared, Failure> {
     if let Some((folder, container)) = args.told_session.clone().zip(their_container(&args)) {
         let command = program::command(&args.command, memo.is_some())?;
         let words = words.to_vec();
-        let alone =
-            move |memo: Option<Vec<u8>>| prepare_own(args, &words, mechanism, memo.as_deref());
+        let alone = move |memo: Option<Vec<u8>>| prepare_own(args, &words, engine, memo.as_deref());
         return host::prepare_session(command, &folder, container, memo, alone);
     }
     let door = args.told_door.clone().filter(|_| memo.is_none());
-    let prepared = prepare_own(args, words, mechanism, memo)?;
+    let prepared = prepare_own(args, words, engine, memo)?;
     Ok(match door {
         None => prepared,
         Some(folder) => leaving_filter(prepared, folder),
@@ -189,7 +191,7 @@ fn their_container(args: &Run) -> Option<TheirContainer> {
 fn prepare_own(
     args: Run,
     words: &[OsString],
-    mechanism: Mechanism,
+    engine: EngineKind,
     memo: Option<&[u8]>,
 ) -> Result<supervisor::Prepared, Failure> {
     let command = program::command(&args.command, memo.is_some())?;
@@ -217,8 +219,11 @@ fn prepare_own(
     };
     let restricts_first = elsewhere.is_some();
     let mut first = first_program(elsewhere.clone(), &args.confine, their_container.as_ref());
-    if let (Some(confinement), Some(engine)) = (&confinement, without_listener(mechanism)) {
-        confine::needs_listener(confinement, engine)?;
+    if let Some(confinement) = confinement
+        .as_ref()
+        .filter(|_| engine != EngineKind::Notify)
+    {
+        confine::needs_listener(confinement, engine.name())?;
     }
     let profile = match &args.detection.learner {
         Some(_) => Some(policy::Model::recorder()),
@@ -266,7 +271,7 @@ fn prepare_own(
                 program: compile(
                     &event::Plan::default(),
                     &Profile::default(),
-                    mechanism,
+                    engine,
                     Denials::InKernel,
                     &configuration(&args.detection, &args.interception)?.0,
                 )?,
@@ -279,8 +284,7 @@ fn prepare_own(
                     None => Sources::read(configuration(&args.detection, &args.interception)?.0),
                 };
                 let resident = resident.clone().unwrap_or_default();
-                let made =
-                    filter_alone(&sources, in_force, mechanism, elsewhere.as_ref(), &resident)?;
+                let made = filter_alone(&sources, in_force, engine, elsewhere.as_ref(), &resident)?;
                 if let Some((key, plans)) = key.as_ref().zip(plans.as_deref()) {
                     key.keep(plans, &made);
                 }
@@ -292,7 +296,7 @@ fn prepare_own(
         let memo = kept.memo.clone();
         let errand = host::Errand::of_container(folder, words, memo, container, rules, confinement);
         let errand = errand.map_err(|cause| {
-            let message = format!("cannot find the agent of the host: {cause}");
+            let message = format!("cannot find the host agent: {cause}");
             Failure::new(Exit::Unsupported, message).help("use --agent container")
         })?;
         return Ok(supervisor::Prepared {
@@ -313,8 +317,7 @@ fn prepare_own(
             let (detection, interception) = (args.detection, args.interception);
             let origin = rules.as_ref().map_or(Origin::Files, Origin::Kept);
             let told = their_container;
-            let mut blueprint =
-                blueprint(detection, interception, mechanism, in_force, origin, told)?;
+            let mut blueprint = blueprint(detection, interception, engine, in_force, origin, told)?;
             blueprint.door = args.told_door;
             blueprint.policy = args.confine.policy;
             blueprint.witness = witness;
@@ -339,7 +342,7 @@ fn prepare_own(
         (None, None) => Origin::Files,
     };
     let told = their_container;
-    let mut blueprint = blueprint(detection, interception, mechanism, in_force, origin, told)?;
+    let mut blueprint = blueprint(detection, interception, engine, in_force, origin, told)?;
     blueprint.door = args.told_door;
     blueprint.first = first;
     blueprint.policy = args.confine.policy;
@@ -380,7 +383,7 @@ fn start_beside(
     expected: &FilterProgram,
 ) -> anyhow::Result<Box<dyn supervisor::Services>> {
     let answering = let_work(&listening)?;
-    let (is_made, made) = sys::fd::pipe(O_CLOEXEC).context("cannot let the runtime work")?;
+    let (is_made, made) = sys::fd::pipe(O_CLOEXEC.i32()).context("cannot let the runtime work")?;
     let blueprint = std::thread::scope(|scope| {
         let loader = scope.spawn(move || {
             let blueprint = make();
@@ -403,7 +406,7 @@ fn start_beside(
         blueprint.map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
     blueprint.first = first;
     if blueprint.program != *expected {
-        anyhow::bail!("cannot watch: the rules come to another filter than the one that was kept");
+        anyhow::bail!("cannot watch: the rules compile to another filter than the cached one");
     }
     listening.held = Some(supervisor::Held::Answered(answering));
     Ok(Box::new(blueprint.start(listening)?))
@@ -422,7 +425,7 @@ fn let_work(listening: &supervisor::Listening) -> anyhow::Result<Answering> {
 fn filter_alone(
     sources: &Sources,
     in_force: InForce,
-    mechanism: Mechanism,
+    engine: EngineKind,
     elsewhere: Option<&Elsewhere>,
     resident: &Resident,
 ) -> Result<Kept, Failure> {
@@ -431,10 +434,10 @@ fn filter_alone(
     let mut loaded = rule_files::load_read(sources.files.clone());
     // Selections that select nothing are told by the agent that judges.
     loaded.select(&config.rules);
-    let (sink, verify) = (DeferredSink::default(), verify_options(config, mechanism));
+    let (sink, verify) = (DeferredSink::default(), verify_options(config, engine));
     let rules = Rules::first(&mut loaded, &engine_options(config, None), &sink, &verify)?;
     Ok(Kept {
-        program: compile(&rules.installed, &profile, mechanism, denials, config)?,
+        program: compile(&rules.installed, &profile, engine, denials, config)?,
         memo: handover_state::encode(&rules.installed, &profile, elsewhere, resident),
     })
 }
@@ -471,10 +474,10 @@ fn first_program(
 }
 
 /// What watches processes that run already.
-pub fn services(detection: Detection, mechanism: Mechanism) -> Result<supervisor::Start, Failure> {
+pub fn services(detection: Detection, engine: EngineKind) -> Result<supervisor::Start, Failure> {
     let interception = Interception::default();
     let (in_force, origin) = (InForce::nothing(), Origin::Files);
-    let made = blueprint(detection, interception, mechanism, in_force, origin, None)?;
+    let made = blueprint(detection, interception, engine, in_force, origin, None)?;
     Ok(made.into_start())
 }
 
@@ -486,8 +489,8 @@ pub fn sandbox_services(
 ) -> Result<(supervisor::Start, serde_json::Value), Failure> {
     let interception = Interception::default();
     let (in_force, origin) = (InForce::nothing(), Origin::Files);
-    let mechanism = Mechanism::Sandbox;
-    let blueprint = blueprint(detection, interception, mechanism, in_force, origin, None)?;
+    let engine = EngineKind::Gvisor;
+    let blueprint = blueprint(detection, interception, engine, in_force, origin, None)?;
     let session = capture::gvisor::configuration(&blueprint.rules.installed, endpoint);
     Ok((blueprint.into_start(), session))
 }
@@ -518,7 +521,7 @@ impl<'a> Origin<'a> {
 fn blueprint(
     detection: Detection,
     interception: Interception,
-    mechanism: Mechanism,
+    engine: EngineKind,
     in_force: InForce,
     origin: Origin<'_>,
     told: Option<TheirContainer>,
@@ -544,7 +547,7 @@ fn blueprint(
     )?;
     let recorder = recordings.recorder();
     let options = engine_options(&config, recorder.clone());
-    let verify = verify_options(&config, mechanism);
+    let verify = verify_options(&config, engine);
     let kept = match origin {
         Origin::Kept(kept) => kept.read(&options, &sink).zip(Some(kept)),
         Origin::Files | Origin::Memo(_) | Origin::Read(_) => None,
@@ -557,7 +560,7 @@ fn blueprint(
         None => {
             let (rules, left) = load(origin, &config, &detection, &options, &sink, &verify)?;
             let (profile, resident) = left.unwrap_or((profile, Resident::default()));
-            let program = compile(&rules.installed, &profile, mechanism, denials, &config)?;
+            let program = compile(&rules.installed, &profile, engine, denials, &config)?;
             if let Origin::Kept(kept) = origin
                 && kept.program == program
             {
@@ -573,7 +576,7 @@ fn blueprint(
         StatsFile::create
     };
     if detection.stats.as_deref() == Some(Path::new("-")) {
-        let message = "cannot write stats to `-`: it stands for no file here";
+        let message = "cannot write stats to `-`: standard output is not supported";
         return Err(Failure::new(Exit::BadInput, message).help(
             "use -s /dev/stdout for the standard output, or -s ./- for a file of that name",
         ));
@@ -584,7 +587,7 @@ fn blueprint(
     })?;
     Ok(Blueprint {
         verify,
-        mechanism,
+        engine,
         program,
         // Processes that enter are not the command's.
         entered: match told {
@@ -593,7 +596,7 @@ fn blueprint(
             None => Some(compile(
                 &rules.installed,
                 &Profile::default(),
-                Mechanism::Tracer { filtered: true },
+                EngineKind::Ptrace,
                 Denials::InKernel,
                 &config,
             )?),
@@ -677,8 +680,8 @@ fn load(
         let wants_rules = !detection.without_rules && options.recorder.is_none();
         if left.is_none() && wants_rules && rules.judge.matches().next().is_none() {
             journal::warn(
-                "warning: no rule is in force, so there will be no alert; look at -r and at the \
-                 configuration's keys rules and priority",
+                "warning: no rule is enabled, so there will be no alerts; check -r and the configuration \
+                keys rules and priority",
             );
         }
     }
@@ -688,5 +691,3 @@ fn load(
 fn exit(status: i32) -> Exit {
     Exit::Command(u8::try_from(status & 0xff).expect("eight bits fit"))
 }
-
-const O_CLOEXEC: i32 = 0o2_000_000;

@@ -6,23 +6,10 @@ use std::sync::Arc;
 
 use capture::ebpf::Hooks;
 use config::{CompatMode, IoUring, OnAgentDeath, Verify};
+use event::EngineKind;
 
 use crate::confine::Optional;
 use crate::learn::Learner;
-
-/// How events are captured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
-    /// The best that works here.
-    #[default]
-    Auto,
-    /// seccomp user notification: no privileges, kernel 5.5.
-    Notify,
-    /// ptrace: where notify is missing.
-    Ptrace,
-    /// eBPF: root, and a kernel with BTF.
-    Ebpf,
-}
 
 /// What a workload can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +78,7 @@ pub struct Rotation {
 #[derive(Debug, Default)]
 pub struct Interception {
     /// How events are captured.
-    pub engine: Engine,
+    pub engine: Option<EngineKind>,
     /// Whether the engine ptrace sees every call, as where no filter can be installed; for tests.
     pub every_call: bool,
     /// Which calls of processes with several threads are compared with what the kernel did, instead of

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 
+use abi::Errno;
 use anyhow::Context;
 use outputs::Dispatcher;
 use supervisor::signals::{SIGHUP, SIGUSR1};
@@ -54,10 +55,9 @@ fn wait(orders: &SignalStream) -> bool {
     let mut polled = [PollFd::new(orders.as_fd(), poll::IN)];
     match poll::poll(&mut polled, None) {
         Ok(_) => true,
-        Err(error) => error.is(EINTR),
+        Err(error) => error.is(Errno::EINTR),
     }
 }
 
-const EINTR: i32 = 4;
 /// `si_code` of what no process has sent.
 const SI_KERNEL: i32 = 0x80;

@@ -36,12 +36,12 @@ impl Pidfile {
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let mut pidfile = Self::open(path)?;
         if pidfile.lock().is_err() {
-            let message = format!("the pid file {} is another agent's", path.display());
+            let message = format!("PID file {} belongs to another tollgate", path.display());
             return Err(Failure::new(Exit::BadInput, message).help("name another file after -P"));
         }
         if let Some(pid) = pidfile.named() {
             journal::warn(&format!(
-                "the pid file {} is stale: process {pid} did not remove it, and does not hold its lock",
+                "stale PID file {}: process {pid} did not remove it",
                 path.display()
             ));
         }
@@ -120,7 +120,7 @@ impl Pidfile {
                 Ok(()) => {}
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
                 Err(_) if Instant::now() > limit => {
-                    return Err(io::Error::other("another agent has locked it"));
+                    return Err(io::Error::other("another tollgate has locked it"));
                 }
                 Err(_) => std::thread::sleep(LOCK_POLL),
             }
@@ -187,7 +187,7 @@ mod tests {
         let mut first = Pidfile::create(&path).unwrap();
         first.write().unwrap();
         let text = Pidfile::create(&path).unwrap_err().render();
-        assert!(text.contains("is another agent's"), "{text}");
+        assert!(text.contains("belongs to another tollgate"), "{text}");
         let own = format!("{}\n", std::process::id());
         assert_eq!(fs::read_to_string(&path).unwrap(), own);
         fs::rename(&path, folder.path().join("old")).unwrap();
@@ -233,7 +233,7 @@ mod tests {
         drop(first);
         second.write().unwrap();
         let text = Pidfile::create(&path).unwrap_err().render();
-        assert!(text.contains("is another agent's"), "{text}");
+        assert!(text.contains("belongs to another tollgate"), "{text}");
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub fn read(path: &Path) -> Loaded {
         Ok(text) => text,
         Err(cause) => {
             let problem = policy::load::unreadable(&name, &cause.to_string());
-            let help = "name a file that exists and that this user may read";
+            let help = "name an existing file that this user can read";
             return Loaded {
                 diagnostics: vec![problem.with_help(help)],
                 name,

@@ -10,13 +10,13 @@ use config::Config;
 use config::rule_files::{self, Loaded};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
-use event::Plan;
+use event::{EngineKind, Plan};
 use outputs::{Account, Dispatcher, Internal, Prepared};
 use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 
 use super::engine_options;
-use super::engines::Carries;
+use super::engines::plan_for;
 use super::servers::{self, Reception};
 use super::sink::DeferredSink;
 use super::watched_files::Watched;
@@ -32,7 +32,7 @@ pub(super) struct Reloader {
     /// The configuration that is carried out. Locked while another one is loaded.
     pub(super) settings: Mutex<Config>,
     /// Which engine carries the plan out.
-    pub(super) carries: Carries,
+    pub(super) engine: EngineKind,
     /// What the filter was compiled from.
     pub(super) installed: Plan,
     pub(super) sink: DeferredSink,
@@ -55,7 +55,7 @@ impl Reloader {
                 rule: "Tollgate internal: rules not loaded",
                 priority: Priority::Error,
                 message: format!(
-                    "the rules in force stay: {}",
+                    "the old rules remain in force: {}",
                     failure.render().trim_end().replace('\n', " ")
                 ),
                 fields: Vec::new(),
@@ -81,10 +81,12 @@ impl Reloader {
             journal::warn(&format!("warning: {}", selection.complaint()));
         }
         let options = engine_options(&config, self.recorder.clone());
-        let served = match self.carries {
-            Carries::Ebpf | Carries::Nothing => all(&mut loaded, &options, &self.sink)?,
+        let served = match self.engine {
+            EngineKind::Ebpf | EngineKind::Scap | EngineKind::Nodriver => {
+                all(&mut loaded, &options, &self.sink)?
+            }
             // The sessions of sandboxes are what they were begun with.
-            Carries::Notify | Carries::Ptrace | Carries::Gvisor => {
+            EngineKind::Notify | EngineKind::Ptrace | EngineKind::Gvisor => {
                 served(&mut loaded, &options, &self.sink, &self.installed)?
             }
         };
@@ -97,7 +99,7 @@ impl Reloader {
             self.exchange(outputs)?;
         }
         self.matched.retire(self.rulings.judge());
-        let plan = self.carries.plan(served.plan);
+        let plan = plan_for(self.engine, served.plan);
         let paths: Vec<_> = served.judge.paths().into_iter().collect();
         self.rulings.replace(Arc::new(served.judge), &plan, &paths);
         if settings.log != config.log {

@@ -20,28 +20,28 @@ pub(super) fn internal(report: &Report) -> Internal {
         Report::Upgraded => plain(
             "Tollgate internal: agent upgraded",
             Priority::Notice,
-            "another agent took over; no call passed unwatched",
+            "a new monitor process took over; no call was unwatched",
         ),
         Report::UpgradeFailed => plain(
             "Tollgate internal: upgrade failed",
             Priority::Error,
-            "an agent that was to take over ended instead; this one goes on",
+            "a new monitor process failed to take over; the old one continues",
         ),
         Report::OrderRefused => plain(
             "Tollgate internal: order refused",
             Priority::Critical,
-            "a signal that asks to upgrade, reload or reopen came from the workload, or its sender could not be \
-             proven; it was ignored",
+            "ignored a signal to upgrade, reload or reopen: it came from the workload, or its sender \
+            could not be verified",
         ),
         Report::KeeperGone => plain(
             "Tollgate internal: keeper gone",
             Priority::Critical,
-            "the process that answers calls if this agent dies is gone",
+            "the keeper process, which answers calls if this agent dies, is gone",
         ),
         Report::KeeperReplaced { .. } => plain(
             "Tollgate internal: keeper replaced",
             Priority::Critical,
-            "the process that answers calls if this agent dies was killed, and there is another",
+            "the keeper process, which answers calls if this agent dies, was killed and replaced",
         ),
     }
 }
@@ -51,9 +51,7 @@ pub(super) fn alerts_lost(alerts: u64) -> Internal {
     Internal {
         rule: "Tollgate internal: alerts lost",
         priority: Priority::Critical,
-        message: format!(
-            "the agent of the host was killed with alerts in its queues (lost={alerts})"
-        ),
+        message: format!("the host agent was killed with alerts in its queues (lost={alerts})"),
         fields: vec![("tollgate.lost", AlertValue::Uint(alerts))],
     }
 }
@@ -71,7 +69,7 @@ fn gap(gaps: &Gaps) -> Internal {
         rule: "Tollgate internal: unwatched gap",
         priority: Priority::Critical,
         message: format!(
-            "the agent did not watch for {lasted_ms} ms: {cause} \
+            "calls were unwatched for {lasted_ms} ms: {cause} \
              (gaps={} calls={total} by_call={calls}{lost})",
             gaps.count
         ),
@@ -95,7 +93,7 @@ fn cause(gaps: &Gaps) -> String {
         Cause::Exited => format!("exit code {}", gaps.detail),
         Cause::Stopped => "stopped".to_owned(),
         Cause::Starved => "starved".to_owned(),
-        Cause::Gone => "ended, nobody knows how".to_owned(),
+        Cause::Gone => "exited with unknown status".to_owned(),
     }
 }
 
@@ -138,7 +136,7 @@ mod tests {
         if cfg!(target_arch = "x86_64") {
             assert_eq!(
                 message,
-                "the agent did not watch for 21 ms: killed by signal 9 \
+                "calls were unwatched for 21 ms: killed by signal 9 \
                  (gaps=1 calls=15 by_call=openat:12,unknown:2,execve:1 lost_alerts=4)"
             );
         }

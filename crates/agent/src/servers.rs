@@ -207,8 +207,8 @@ fn warn_if_exposed(config: &Config) {
     if web.enabled && !web.address.to_canonical().is_loopback() {
         let address = SocketAddr::new(web.address, web.port);
         journal::warn(&format!(
-            "webserver: {address} serves every host that reaches it, without authentication\n  \
-             help: set webserver.listen_address to 127.0.0.1, or let only known hosts reach it"
+            "webserver: {address} is reachable from other hosts, without authentication\n  help: set \
+            webserver.listen_address to 127.0.0.1, or restrict access with a firewall"
         ));
     }
 }

@@ -7,26 +7,26 @@ use std::time::{Duration, Instant, SystemTime};
 
 use abi::Syscall;
 use anyhow::Context;
-use capture::container::{ContainerOptions, Containers, Told};
-use capture::filter::FilterProgram;
 use capture::notify::VerifyOptions;
-use capture::procfs::Proc;
 use config::rule_files::Loaded;
 use config::{CompatMode, Config, DropSettings};
+use container::{ContainerOptions, Containers, Told};
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
 use enforce::Resident;
-use event::{Containment, Pid, Plan};
+use event::{Containment, EngineKind, Pid, Plan};
 use outputs::{Account, Dispatcher, LineOutput, OnProblem, Prepared, StatsFile, StatsWriter};
 use policy::compile::seccomp::Profile;
 use policy::compile::witness::Witness;
+use process_info::procfs::Proc;
 use rules::plan::Unserved;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
-use supervisor::{self, Board, Listening, Mechanism, Report, Services, Source, Start, signals};
+use seccomp::FilterProgram;
+use supervisor::{self, Board, Listening, Report, Services, Source, Start, signals};
 
 use super::denials::Denials;
 use super::drops::Drops;
-use super::engines::{self, Carries, Common, Request, Started, Tuning, Watcher};
+use super::engines::{self, Common, Request, Started, Tuning};
 use super::first::{First, Restriction};
 use super::host;
 use super::orders;
@@ -136,7 +136,7 @@ pub(super) struct Blueprint {
     pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
     /// How processes are watched.
-    pub(super) mechanism: Mechanism,
+    pub(super) engine: EngineKind,
     /// What the plan was compiled to.
     pub(super) program: FilterProgram,
     /// The same for processes that enter the container, where they are looked for.
@@ -220,9 +220,9 @@ impl Blueprint {
         let board = Arc::clone(&listening.board);
         note_refusals(&self.verify, &board);
         let drops = Arc::new(Drops::new(self.drops));
-        let carries = Carries::of(self.mechanism);
+        let engine = self.engine;
         // The terminal of a command that is watched is the command's.
-        let shows_status = carries == Carries::Ebpf
+        let shows_status = engine == EngineKind::Ebpf
             && !matches!(listening.source, Source::Command(_))
             && StatusLine::is_wanted(self.quiet);
         let installed = self.rules.installed.clone();
@@ -279,14 +279,15 @@ impl Blueprint {
                     told: self.told.clone(),
                     common,
                 };
-                match (carries, &self.door) {
-                    (Carries::Notify, Some(folder)) => {
+                match (engine, &self.door) {
+                    (EngineKind::Notify, Some(folder)) => {
                         host::start_with_sessions(folder, request, lasting)?
                     }
-                    (Carries::Ebpf, _) => engines::start_ebpf(request)?,
-                    (Carries::Gvisor, _) => engines::start_gvisor(request)?,
-                    (Carries::Nothing, _) => engines::start_nothing(request),
-                    (Carries::Notify | Carries::Ptrace, _) => engines::start_held(request)?,
+                    (EngineKind::Ebpf, _) => engines::start_ebpf(request)?,
+                    (EngineKind::Gvisor, _) => engines::start_gvisor(request)?,
+                    (EngineKind::Nodriver, _) => engines::start_nothing(request),
+                    (EngineKind::Scap, _) => anyhow::bail!("cannot watch with a capture"),
+                    (EngineKind::Notify | EngineKind::Ptrace, _) => engines::start_held(request)?,
                 }
             }
         };
@@ -303,7 +304,7 @@ impl Blueprint {
         };
         let source = metrics::Source {
             wanted: self.settings.metrics.clone(),
-            engine_name: carries.name(),
+            engine_name: engine.name_in_metrics(),
             counters: Arc::clone(&counters),
             judge: Arc::new(move || judge.judge()),
             dispatcher: dispatcher.clone(),
@@ -311,7 +312,7 @@ impl Blueprint {
             files: metrics::Files::of(&self.settings),
             started: SystemTime::now(),
         };
-        let has_filter = matches!(carries, Carries::Notify | Carries::Ptrace);
+        let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
         let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
         let reception = Arc::new(Reception::open(self.servers, source, check)?);
         let watches_files = self.settings.watch_config_files;
@@ -319,7 +320,7 @@ impl Blueprint {
         let reloader = Reloader {
             config: self.config,
             settings: Mutex::new(self.settings),
-            carries,
+            engine,
             installed,
             sink: self.sink,
             recorder: self.recorder,
@@ -456,7 +457,7 @@ fn complain(quiet: bool, problem: &str) {
 
 pub(super) struct Running {
     /// Taken at the end.
-    watcher: Option<Box<dyn Watcher>>,
+    watcher: Option<Box<dyn capture::Engine>>,
     /// Taken at the end.
     denials: Option<Denials>,
     learner: Option<Arc<Learner>>,
@@ -591,7 +592,7 @@ impl Services for Running {
             stats.stop();
         }
         for channel in self.dispatcher.counters().channels {
-            let lost = channel.lost_queue_full + channel.lost_write_failed;
+            let lost = channel.lost();
             let waiting = channel.pending;
             if lost > 0 || waiting > 0 {
                 let name = channel.channel;

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use abi::Arch;
-use capture::filter::{self, Denials, FilterOptions, FilterProgram, Special};
 use capture::notify::VerifyOptions;
 use capture::ptrace;
 use config::rule_files::Loaded;
 use config::{Config, IoUring, Verify};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use event::EngineKind;
 use outputs::{
     Channel, Dispatcher, Format, JsonParts, Prepared, QUEUE_CAPACITY, QueueCapacity, Settings,
     TimeFormat,
 };
 use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
-use supervisor::Mechanism;
+use seccomp::{Denials, FilterOptions, FilterProgram, Special};
 
 use crate::options::{Detection, Interception};
 use crate::recording::{self, RecordOptions};
@@ -46,11 +46,11 @@ pub(super) fn configuration(
     Ok((config, warnings))
 }
 
-pub(super) fn verify_options(config: &Config, mechanism: Mechanism) -> VerifyOptions {
+pub(super) fn verify_options(config: &Config, engine: EngineKind) -> VerifyOptions {
     VerifyOptions {
         verify: match config.verify {
             // A sandbox's memory cannot be looked at again, so nobody has to be known who may change it.
-            _ if mechanism == Mechanism::Sandbox => capture::notify::Verify::Off,
+            _ if engine == EngineKind::Gvisor => capture::notify::Verify::Off,
             Verify::Off => capture::notify::Verify::Off,
             Verify::Sampled => capture::notify::Verify::Sampled,
             Verify::Always => capture::notify::Verify::Always,
@@ -110,13 +110,13 @@ pub fn unknown_machine() -> Failure {
         Exit::Unsupported,
         format!("cannot watch programs on {}", std::env::consts::ARCH),
     )
-    .help("use an x86-64 or aarch64 machine")
+    .help("use an x86-64 or aarch64 host")
 }
 
 pub(super) fn compile(
     plan: &event::Plan,
     profile: &Profile,
-    mechanism: Mechanism,
+    engine: EngineKind,
     denials: Denials,
     config: &Config,
 ) -> Result<FilterProgram, Failure> {
@@ -125,32 +125,34 @@ pub(super) fn compile(
         IoUring::Deny => Special::RefuseUnlessRule,
         IoUring::Allow => Special::AsPlanned,
     };
-    let compiled = match mechanism {
-        Mechanism::Listener => {
+    let compiled = match engine {
+        EngineKind::Notify => {
             let options = FilterOptions {
                 io_uring,
                 denials,
                 ..FilterOptions::notify(native)
             };
-            filter::compile_with(plan, profile, &options)
+            seccomp::compile_with(plan, profile, &options)
         }
         // The engine ebpf needs none for itself.
-        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => filter::compile_with(
-            &event::Plan::default(),
-            profile,
-            &FilterOptions::confine(native),
-        ),
-        Mechanism::Tracer { .. } => {
+        EngineKind::Ebpf | EngineKind::Gvisor | EngineKind::Scap | EngineKind::Nodriver => {
+            seccomp::compile_with(
+                &event::Plan::default(),
+                profile,
+                &FilterOptions::confine(native),
+            )
+        }
+        EngineKind::Ptrace => {
             let options = FilterOptions {
                 io_uring,
                 ..ptrace::filter_options(native)
             };
-            filter::compile_with(plan, profile, &options)
+            seccomp::compile_with(plan, profile, &options)
         }
     };
     compiled.map_err(|error| {
         Failure::from_error(Exit::BadInput, &error)
-            .help("simplify the rule; `tollgate rules explain` shows what it asks for")
+            .help("simplify the rule; `tollgate rules explain` shows the calls that it needs")
     })
 }
 
@@ -186,7 +188,10 @@ fn settings(config: &Config, quiet: bool) -> Settings {
             None => QUEUE_CAPACITY,
         },
         throttle: config.throttle,
-        ..Settings::new(capture::host_name().into(), std::sync::Arc::new(on_problem))
+        ..Settings::new(
+            decoder::host::host_name().into(),
+            std::sync::Arc::new(on_problem),
+        )
     }
 }
 

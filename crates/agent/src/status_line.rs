@@ -74,10 +74,10 @@ fn line(before: &Snapshot, now: &Snapshot, elapsed: Duration) -> String {
     let forgotten: u64 = EVICTIONS.iter().map(|name| piece(now, name)).sum();
     let forgotten = match forgotten {
         0 => String::new(),
-        some => format!(", {} forgotten for want of room", short(some)),
+        some => format!(", {} evicted (table full)", short(some)),
     };
     format!(
-        "tollgate: {} calls/s looked at, {} judged/s; {} matched, {} lost{forgotten}",
+        "tollgate: {} syscalls/s inspected, {}/s evaluated, {} alerts, {} dropped{forgotten}",
         rate("seen_in_kernel"),
         rate("judged"),
         piece(now, "matched"),
@@ -130,7 +130,7 @@ mod tests {
         let line = line(&before, &now, Duration::from_secs(2));
         assert_eq!(
             line,
-            "tollgate: 1000k calls/s looked at, 50 judged/s; 3 matched, 4 lost"
+            "tollgate: 1000k syscalls/s inspected, 50/s evaluated, 3 alerts, 4 dropped"
         );
         let now = Snapshot {
             pieces: vec![("evicted_places", 5), ("evicted_roots", 2)],
@@ -138,7 +138,7 @@ mod tests {
         };
         assert_eq!(
             self::line(&before, &now, Duration::from_secs(2)),
-            "tollgate: 0 calls/s looked at, 0 judged/s; 0 matched, 4 lost, 7 forgotten for want of room"
+            "tollgate: 0 syscalls/s inspected, 0/s evaluated, 0 alerts, 4 dropped, 7 evicted (table full)"
         );
         assert_eq!(short(9_999), "9999");
         assert_eq!(short(12_345_678), "12M");

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use capture::procfs::{Proc, ThreadStatus};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
+use process_info::procfs::{Proc, ThreadStatus};
 use rules::{AlertValue, Priority};
 use serve::grpc::PeerCheck;
 use sys::poll::{PollFd, poll};
 
-use super::engines::Scope;
+use capture::Scope;
 
 /// Looks at who connects: only processes of this user or root that are not watched themselves may have alerts.
 ///
@@ -65,7 +65,7 @@ impl Subscribers {
         let unknown = Refusal {
             pid: 0,
             user: u32::MAX,
-            why: "the kernel does not say who it is",
+            why: "the kernel does not identify the sender",
         };
         let (pid, user, _group) =
             sys::socket::peer_credentials(socket).map_err(|_error| unknown)?;
@@ -92,7 +92,7 @@ impl Subscribers {
     /// Why a process counts as a watched one, if it does.
     fn watched(&self, pid: i32) -> Option<&'static str> {
         let Ok(status) = self.proc.status(pid) else {
-            return Some("it cannot be looked at");
+            return Some("its process cannot be read");
         };
         let is_ours = |tid: i32| Path::new(&format!("/proc/self/task/{tid}")).exists();
         if status.tracer != 0 && is_ours(status.tracer) {

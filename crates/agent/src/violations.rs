@@ -104,7 +104,7 @@ impl Described {
 fn engine(output: &str, made: &Collector, options: &EngineOptions) -> anyhow::Result<Engine> {
     let rule = json!([{
         "rule": RULE,
-        "desc": "The policy denies something, or wants to be told of it",
+        "desc": "The policy denied a call, or reports it",
         "condition": "evt.num > 0",
         "output": output,
         "priority": "WARNING",

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use abi::Errno;
 use anyhow::Context;
 use config::Config;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -152,7 +153,7 @@ fn wait(watch: &OwnedFd) -> bool {
         match poll::poll(&mut polled, limit) {
             Ok(0) => return true,
             Ok(_) => drain(watch),
-            Err(error) if error.is(EINTR) => continue,
+            Err(error) if error.is(Errno::EINTR) => continue,
             Err(_) => return false,
         }
         limit = Some(SETTLE);
@@ -166,8 +167,6 @@ fn drain(watch: &OwnedFd) {
     let mut reader = inotify::Reader::new(watch, &mut buffer);
     while reader.next().is_ok() {}
 }
-
-const EINTR: i32 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -104,7 +104,7 @@ fn ended_early(said: &Path) -> Error {
     // Without the file there is just no complaint to pass on.
     let said = fs::read_to_string(said).unwrap_or_default();
     Error::Stage {
-        reason: format!("the watcher was not there all the time: {}", said.trim()),
+        reason: format!("the watcher did not run all the time: {}", said.trim()),
     }
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn neighbour(
     wait(&Stop::new()?, &mut busy, FAREWELL)?;
     match ended {
         Some(status) => Err(Error::Stage {
-            reason: format!("the neighbour ended too early, with {status}"),
+            reason: format!("the neighbour exited too early: {status}"),
         }),
         None => measured.map(code),
     }

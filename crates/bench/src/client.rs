@@ -144,7 +144,7 @@ pub(crate) fn run(client: &Client, server: &[String]) -> Result<String, Error> {
     wait(&Stop::new()?, &mut process, FAREWELL)?;
     if let Some(status) = ended {
         let said = fs::read_to_string(&said).map_err(Error::file("read", &said))?;
-        let reason = format!("the server ended by itself, with {status}: {}", said.trim());
+        let reason = format!("the server exited early: {status}: {}", said.trim());
         return Err(Error::Stage { reason });
     }
     asked
@@ -236,7 +236,7 @@ fn ask(client: &Client, port: u16) -> Result<String, Error> {
         .filter(|rate| output.status.success() && *rate > 0.0)
         .ok_or_else(|| Error::Stage {
             reason: format!(
-                "{program} had failures or no result: {said}{}",
+                "{program} reported failures or no result: {said}{}",
                 String::from_utf8_lossy(&output.stderr)
             ),
         })?;

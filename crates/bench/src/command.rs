@@ -18,10 +18,13 @@ use crate::suite::{self, Apps, Choice, Engine, Lifecycle, Os, Syscalls, Unix};
 use crate::summary::{self, Summary};
 use crate::{Error, Stop, beside, client, compare, original, pages, part, quick, run};
 
-/// Measure what a subject costs a workload.
+/// Heading of options in help texts.
+const RESULTS: &str = "Result options";
+
+/// Measure how much a subject slows a workload down.
 #[derive(Args, Clone, Debug)]
 pub struct Bench {
-    /// What to do
+    /// Verb to run
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -29,23 +32,23 @@ pub struct Bench {
 /// The verbs of `tollgate bench`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Verb {
-    /// Run hot calls, opens, processes and a shell tree natively and under each subject
+    /// Measure common calls, opens, processes and shells in three minutes
     Quick(Quick),
-    /// Run UnixBench's twelve tests: its units, its index
+    /// Run the twelve tests of UnixBench and compute its index
     Unix(Unix),
-    /// Run OSBench's five operations
+    /// Run the five operations of OSBench
     Os(Os),
-    /// Repeat single calls untraced, traced and with further probes; latency, neighbours, delay
+    /// Measure single system calls: latency, neighbours, delay
     Syscalls(Syscalls),
-    /// Create, start, ask, enter, kill and delete containers with every OCI runtime found
+    /// Measure the container life cycle with every installed OCI runtime
     Lifecycle(Lifecycle),
-    /// Measure parts of tollgate: events replayed, alerts, starts, filters by size
+    /// Measure parts of tollgate: replay, alerts, start, filter size
     Engine(Engine),
-    /// Run real servers and jobs, those that are installed
+    /// Measure real servers and jobs that are installed
     Apps(Apps),
-    /// Run a plan, or compare two folders of results
+    /// Run a plan, or compare two result folders
     Compare(Compare),
-    /// Summarise a folder of results again, as a page and in forms that programs read
+    /// Write the summary of a result folder as HTML, JSON and Markdown
     Report(Report),
     /// Run a command while a watcher runs; for plans
     #[command(hide = true)]
@@ -145,19 +148,19 @@ pub struct Original {
 /// `tollgate bench quick`.
 #[derive(Args, Clone, Debug)]
 pub struct Quick {
-    /// How often each subject runs each workload; a verdict needs 6
+    /// Number of runs of each workload under each subject; a verdict needs 6
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// A command line around the workload, which goes where {} is [default: tollgate run]
+    /// Command line to measure, with {} in place of the workload; repeatable [default: tollgate run]
     #[arg(long = "subject", value_name = "NAME='wrapper {}'")]
     pub subjects: Vec<String>,
-    /// Only the workloads whose name this regular expression finds
+    /// Measure only workloads whose name matches this regular expression [default: all]
     #[arg(long, value_name = "REGEX")]
     pub workload: Option<Regex>,
-    /// Decides the order of the subjects in each round
+    /// Seed of the random order of subjects in each round
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Begin no round that would end after this many seconds
+    /// Time limit in seconds: start no round that would end later
     #[arg(long, value_name = "SECONDS", default_value_t = 170)]
     pub budget: u64,
     /// Where the samples and the summary go
@@ -168,7 +171,7 @@ pub struct Quick {
 /// `tollgate bench compare`.
 #[derive(Args, Clone, Debug)]
 pub struct Compare {
-    /// The plan to run: TOML, or JSON if its name ends in .json
+    /// Plan to run: TOML, or JSON if its name ends in .json
     #[arg(
         long,
         value_name = "FILE",
@@ -176,7 +179,7 @@ pub struct Compare {
         required_unless_present = "folders"
     )]
     pub plan: Option<PathBuf>,
-    /// Two folders of results: before and after
+    /// Two result folders to compare: before and after
     #[arg(num_args = 2, value_name = "DIR", conflicts_with_all = ["out", "fail_if"])]
     pub folders: Vec<PathBuf>,
     /// Where the samples and the summary go
@@ -184,36 +187,36 @@ pub struct Compare {
     pub out: Out,
 }
 
-/// Where results go and how they are printed.
+/// Where results go, and how they are printed.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Out {
-    /// Folder for samples and summary [default: results/DATE-NAME]
-    #[arg(long, value_name = "DIR")]
+    /// Write samples and summary to this folder [default: results/DATE-NAME]
+    #[arg(long, help_heading = RESULTS, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Print the summary as JSON
-    #[arg(long)]
+    #[arg(long, help_heading = RESULTS)]
     pub json: bool,
-    /// Exit with 1 if this holds, as in 'index<0.9', 'ratio:SUBJECT>2' or 'ratio:SUBJECT:WORKLOAD>6';
-    /// figures are index (speed over native's), ratio (time over native's), drops and invalid; repeatable
-    #[arg(long, value_name = "LIMIT")]
+    /// Exit with status 1 if LIMIT is true, such as 'index<0.9' or 'ratio:SUBJECT:WORKLOAD>6', where index is
+    /// speed / native speed and ratio is time / native time; also drops and invalid; repeatable
+    #[arg(long, value_name = "LIMIT", help_heading = RESULTS)]
     pub fail_if: Vec<String>,
 }
 
 /// `tollgate bench report`.
 #[derive(Args, Clone, Debug)]
 pub struct Report {
-    /// A folder of results
+    /// Result folder to summarise
     pub folder: PathBuf,
     /// Print JSON
     #[arg(long, conflicts_with = "markdown")]
     pub json: bool,
-    /// Print Markdown
+    /// Print a Markdown table
     #[arg(long)]
     pub markdown: bool,
-    /// Folder of an earlier run, oldest first, for the trend; repeatable
+    /// Result folder of an earlier run, oldest first, for the trend; repeatable
     #[arg(long, value_name = "DIR")]
     pub history: Vec<PathBuf>,
-    /// Exit with 1 if this holds, as in 'index<0.9' or 'ratio:SUBJECT:WORKLOAD>6'; repeatable
+    /// Exit with status 1 if LIMIT is true, such as 'index<0.9' or 'ratio:SUBJECT:WORKLOAD>6'; repeatable
     #[arg(long, value_name = "LIMIT")]
     pub fail_if: Vec<String>,
 }
@@ -261,7 +264,7 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
         Verb::Apps(suite) => {
             let missing = suite.missing().join(", ");
             if !missing.is_empty() {
-                note(&[format!("left out, because not installed: {missing}")]);
+                note(&[format!("skipped, not installed: {missing}")]);
             }
             run_suite(&suite.choice, &suite.out, suite.plan()?, program, out)
         }
@@ -379,8 +382,8 @@ fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Resu
     print(out, &form(&summary, place.json, false))?;
     let note = match ended {
         Ended::Complete => "",
-        Ended::BudgetUsed => " (ended early: the time budget is used up)",
-        Ended::Interrupted => " (ended early: interrupted)",
+        Ended::BudgetUsed => " (stopped early: time limit reached)",
+        Ended::Interrupted => " (stopped early: interrupted)",
     };
     meter.say(&format!(
         "samples, summary and report.html: {}{note}",

@@ -38,7 +38,7 @@ pub enum Error {
         reason: String,
     },
     /// The program of a subject or workload does not start.
-    #[error("cannot start `{program}`, the first word of `{line}`; is it installed and in PATH?")]
+    #[error("cannot start `{program}` of `{line}`: is it installed and in PATH?")]
     Start {
         /// The program.
         program: String,
@@ -64,7 +64,7 @@ pub enum Error {
         reason: String,
     },
     /// A results folder already holds samples.
-    #[error("cannot write results to {}: it already holds samples; choose another --out", path.display())]
+    #[error("cannot write results to {}: the folder already has samples; choose another --out", path.display())]
     FolderTaken {
         /// The folder.
         path: PathBuf,

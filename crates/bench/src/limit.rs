@@ -75,7 +75,7 @@ impl FromStr for Limit {
                 let near = workload::nearest(name, names.into_iter());
                 let hint = near.map_or_else(String::new, |near| format!("did you mean `{near}`? "));
                 fail(format!(
-                    "there is no figure `{name}`; {hint}There are {}",
+                    "no such figure: `{name}`; {hint}expected one of {}",
                     names.join(", ")
                 ))
             })?;

@@ -71,7 +71,7 @@ fn page(recording: &Recording, summary: &Summary, history: &[Recording]) -> Page
     }));
     parts.push(Part {
         heading: "Every sample".to_owned(),
-        note: "Dots are samples, the box holds the middle half, the line is the median.".to_owned(),
+        note: "Dots are samples, the box is the middle half, the line is the median.".to_owned(),
         body: Body::Strips(strips(recording, summary)),
     });
     let setup = summary
@@ -110,7 +110,7 @@ fn lead(summary: &Summary) -> Vec<String> {
     let failed: usize = summary.rows.iter().map(|row| row.invalid).sum();
     if failed > 0 {
         lead.push(format!(
-            "{failed} samples failed and count in no figure; summary.txt says why."
+            "{failed} samples failed and are left out of all figures; see summary.txt."
         ));
     }
     lead
@@ -173,7 +173,7 @@ fn heat(summary: &Summary) -> Option<Part> {
     }
     (rows.len() > 1 && columns.len() > 1).then_some(Part {
         heading: "Mechanism by test".to_owned(),
-        note: "Time over native's time; the redder the dearer.".to_owned(),
+        note: "Time / native time; darker red is slower.".to_owned(),
         body: Body::Heat(Heat { columns, rows }),
     })
 }
@@ -217,7 +217,7 @@ fn knee(recording: &Recording) -> Option<Part> {
         });
     Some(Part {
         heading: "Losses by rate".to_owned(),
-        note: "Where a line leaves the ground, events begin to be lost.".to_owned(),
+        note: "Events are dropped where a line rises above zero.".to_owned(),
         body: Body::Curves(Curves {
             x_title: "events made in a second".to_owned(),
             y_title: "lost, per cent".to_owned(),
@@ -261,7 +261,7 @@ fn trend(recording: &Recording, history: &[Recording]) -> Option<Part> {
             .to_owned(),
         body: Body::Curves(Curves {
             x_title: "commit, oldest first".to_owned(),
-            y_title: "speed over native's".to_owned(),
+            y_title: "speed / native speed".to_owned(),
             x_names: names,
             curves: curves.collect(),
         }),

@@ -210,7 +210,7 @@ impl Plan {
             return refuse("precision must lie above 0 and below 10; 0.05 is 5 %".to_owned());
         }
         if self.precision.is_some() && self.budget_seconds.is_none() {
-            return refuse("precision needs budget_seconds, or the run might not end".to_owned());
+            return refuse("precision needs budget_seconds to limit the run".to_owned());
         }
         if let Some(setup) = &self.setup {
             has_hole("set-up", &setup.name, &setup.wrapper)?;
@@ -229,10 +229,7 @@ impl Plan {
                 has_hole("workload", &workload.name, around)?;
             }
             if workload.rounds == Some(0) {
-                return refuse(format!(
-                    "workload `{}` takes part in 0 rounds",
-                    workload.name
-                ));
+                return refuse(format!("workload `{}` has 0 rounds", workload.name));
             }
             if !names.insert(&workload.name) {
                 return refuse(format!("two workloads are called `{}`", workload.name));
@@ -311,7 +308,7 @@ fn has_hole(what: &str, name: &str, wrapper: &str) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::PlanContent {
-        reason: format!("the wrapper of {what} `{name}` has no {{}} where the workload goes"),
+        reason: format!("the wrapper of {what} `{name}` has no {{}} for the workload"),
     })
 }
 
@@ -422,7 +419,7 @@ mod tests {
                 "around = \"nice\"",
                 "workload `getppid` has no {}",
             ),
-            ("unit = \"call\"", "rounds = 0", "takes part in 0 rounds"),
+            ("unit = \"call\"", "rounds = 0", "has 0 rounds"),
             (
                 "command = \"true\"",
                 "command = \"'true\"",

@@ -192,7 +192,7 @@ fn adjust(rows: &mut [Row]) {
         };
         let is_difference = verdict.starts_with("slower") || verdict.starts_with("faster");
         if is_difference && p > 1.0 - CONFIDENCE {
-            *verdict += &format!(" by itself (not among {count} comparisons)");
+            *verdict += &format!(", but not significant after correcting for {count} comparisons");
         }
     }
 }
@@ -425,12 +425,12 @@ fn words(verdict: Verdict, subject: &str, drops: Option<u64>) -> String {
     let words = verdict_words(verdict);
     let words = match verdict {
         Verdict::Slower | Verdict::Faster if subject == NATIVE_AGAIN => {
-            format!("{words} than itself: only larger differences count")
+            format!("{words} than itself: smaller differences are noise")
         }
         _ => words,
     };
     match drops {
-        Some(lost @ 1..) => format!("{words}, with {lost} events lost"),
+        Some(lost @ 1..) => format!("{words}, with {lost} events dropped"),
         _ => words,
     }
 }
@@ -443,13 +443,13 @@ pub(crate) fn verdict_words(verdict: Verdict) -> String {
         Verdict::Slower => "slower".to_owned(),
         Verdict::NoDifference { smallest_visible } => {
             format!(
-                "no difference found (>= {} would show)",
+                "no difference found (effects above {} would show)",
                 percent(smallest_visible)
             )
         }
         Verdict::TooNoisy { smallest_visible } if smallest_visible.is_finite() => {
             format!(
-                "too noisy (only >= {} would show)",
+                "inconclusive: noise hides effects below {}",
                 percent(smallest_visible)
             )
         }
@@ -652,7 +652,7 @@ pub(crate) mod tests {
             row.verdict
                 .as_ref()
                 .unwrap()
-                .ends_with("with 7 events lost"),
+                .ends_with("with 7 events dropped"),
             "{row:?}"
         );
     }
@@ -700,7 +700,7 @@ pub(crate) mod tests {
         if slow.verdict.as_deref().unwrap().starts_with("slower") {
             let words = slow.verdict.as_deref().unwrap();
             assert!(
-                words.ends_with("by itself (not among 31 comparisons)"),
+                words.ends_with("but not significant after correcting for 31 comparisons"),
                 "{words}"
             );
         }

@@ -90,7 +90,7 @@ fn indices(summary: &Summary) -> Option<Titled> {
     }
     (!table.is_empty()).then(|| Titled {
         title:
-            "All workloads in one figure: speed over native's, geometric mean; below 1 is slower"
+            "All workloads in one figure: speed / native speed, geometric mean; below 1 is slower"
                 .to_owned(),
         table,
     })
@@ -161,7 +161,7 @@ fn others(summary: &Summary) -> Option<Titled> {
         }
     }
     (!table.is_empty()).then(|| Titled {
-        title: "What the workloads say besides".to_owned(),
+        title: "Other figures of the workloads".to_owned(),
         table,
     })
 }
@@ -176,7 +176,7 @@ fn named(name: &str, value: f64) -> String {
     }
 }
 
-/// Ours and theirs, as time over native's time.
+/// Ours and theirs, as time / native time.
 fn beside_published(summary: &Summary) -> Option<Titled> {
     let figures = published(summary.suite?);
     let mut table = Table::new(
@@ -185,8 +185,8 @@ fn beside_published(summary: &Summary) -> Option<Titled> {
             "workload",
             "measured by",
             "subject",
-            "time over native's",
-            "speed over native's",
+            "time / native time",
+            "speed / native speed",
         ],
     );
     for Published { workload, .. } in unique(&figures) {

@@ -58,7 +58,7 @@ fn an_interrupted_run_reports_what_it_has() {
     );
     assert_eq!(output.status.code(), Some(130));
     assert!(report.unwrap().contains("left out: 1 of "));
-    assert!(notes.unwrap().contains("ended early: interrupted"));
+    assert!(notes.unwrap().contains("stopped early: interrupted"));
     let samples = std::fs::read_to_string(results.join("samples.jsonl")).unwrap();
     assert_eq!(samples.lines().count(), 3);
     assert!(

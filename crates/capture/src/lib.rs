@@ -1,23 +1,10 @@
-//! Where events come from: capture engines, kernel filters and their drop counters.
+//! Where events come from: capture engines and their drop counters.
 
-pub mod container;
-pub mod deadline;
 pub mod ebpf;
-pub mod filter;
+mod engine;
 pub mod gvisor;
-pub mod probe;
-pub mod procfs;
-pub mod sockets;
-mod tripwire;
-pub mod users;
-pub mod world;
-
-mod host;
-mod live;
-mod memory;
-mod names;
 pub mod notify;
 pub mod ptrace;
-mod regular;
+mod tripwire;
 
-pub use host::host_name;
+pub use engine::{Engine, Idle, Scope};

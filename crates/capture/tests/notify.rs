@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use abi::{Arch, RegisterTest, Syscall, TestOp};
-use capture::filter::{FilterOptions, compile};
-use capture::notify::{
-    CounterSnapshot, GuardOptions, Notices, Parts, Processes, Supervisor, VerifyOptions,
-};
+use capture::notify::{GuardOptions, Notices, Parts, Processes, Supervisor, VerifyOptions};
+use decoder::counters::CounterSnapshot;
 use event::{
     CallPlan, Event, Judge, Need, NoWorld, Outcome, Param, Pid, Plan, Reason, Stage, StdioWatch,
     Weight,
 };
+use seccomp::{FilterOptions, compile};
 use sys::clone::CloneFlags;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;

@@ -9,23 +9,34 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use config::{Choice, CompatMode};
 pub(crate) use config::{IoUring, OnAgentDeath, Verify};
-use event::field::Mechanism;
+use event::EngineKind;
 use sys::features::KernelVersion;
 
 use crate::command::rules::cost::figures::Watched;
 
-const STYLES: Styles = Styles::styled()
+pub(crate) const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
     .usage(AnsiColor::Green.on_default().bold())
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// Watches, confines and measures Linux workloads by their system calls.
+/// Headings of options in help texts.
+const CAPTURE: &str = "Capture options";
+const EVENTS: &str = "Event options";
+const OUTPUT: &str = "Output options";
+const POLICY: &str = "Policy options";
+const RECORDING: &str = "Recording options";
+const RULES: &str = "Rule and configuration options";
+const SUPERVISION: &str = "Supervision options";
+const TARGET: &str = "Target options";
+
+/// Watch, confine and measure Linux programs, with Falco rules and vArmor policies; needs no root
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, styles = STYLES, max_term_width = 100)]
 #[command(disable_help_subcommand = true, arg_required_else_help = true)]
+#[command(subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
 pub(crate) struct Cli {
-    /// Do without what kernels after this version have; for tests, see CONTRIBUTING.md
+    /// Use no feature that is newer than this kernel version; for tests, see CONTRIBUTING.md
     #[arg(long, global = true, hide = true, value_name = "VERSION", value_parser = kernel_version)]
     pub(crate) pretend_kernel: Option<KernelVersion>,
     #[command(subcommand)]
@@ -51,34 +62,34 @@ fn choice<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run a command and alert on what it does, by Falco rules
+    /// Run a command and alert when it breaks a rule
     Run(Run),
-    /// Confine a command by a policy
+    /// Run a command under a policy
     Enforce(Enforce),
-    /// Record what a command does, and write a policy that it passes
+    /// Record what a command does, and write a policy from it
     Learn(Learn),
-    /// Watch processes that run already, by Falco rules
+    /// Watch running processes, containers or the whole host
     Watch(Watch),
     /// Read captures of sysdig and Falco: alert on their events, or print them
     Replay(Replay),
-    /// Be Falco: its command line, configuration and exit codes, as when this program is called falco
+    /// Drop-in replacement for the falco binary
     Falco(Box<crate::command::falco::args::Falco>),
-    /// Check, list and explain rules
+    /// Check, list, explain and test rules
     #[command(subcommand, arg_required_else_help = true)]
     Rules(Rules),
-    /// Check, list and explain policies, which say what a workload may do
+    /// Check, list and explain policies
     #[command(subcommand, arg_required_else_help = true)]
     Policy(crate::command::policy::args::Policy),
-    /// Stand in for an OCI runtime such as runc, and watch the containers it makes
+    /// Drop-in OCI runtime: wraps runc and watches its containers
     Runtime(Runtime),
-    /// Show what works here, what does not, why, and how to fix it
+    /// Show what works on this machine, and how to fix what does not
     Doctor(Doctor),
-    /// Show live alerts from real programs, in a minute
+    /// Take a one-minute tour: live alerts from real programs
     Demo(Demo),
-    /// Play what rules are about, and check that a detector notices
+    /// Simulate suspicious activity and check that a detector alerts on it
     #[command(subcommand, arg_required_else_help = true)]
     Generate(crate::command::generate::args::Generate),
-    /// Measure what watching costs
+    /// Measure how much watching slows a workload down
     #[command(arg_required_else_help = true)]
     Bench(bench::command::Bench),
     /// Run one load generator, for measurements and tests
@@ -86,168 +97,184 @@ pub(crate) enum Verb {
     Workload(workload::Args),
     /// Print a completion script for a shell
     Completions(Completions),
-    /// Print the manual page, of the program or of a verb
+    /// Print the manual page of the program or of a verb
     Man(Man),
+    /// Print the help of a verb, as `VERB --help` does
+    Help(Help),
     /// Print the version
     Version(Version),
 }
 
-/// How events are captured.
+/// The capture engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Engine {
-    /// The best that works here
+    /// The best one that works on this machine
     #[default]
     Auto,
     /// seccomp user notification: no privileges, kernel 5.5
     Notify,
-    /// ptrace: where notify is missing
+    /// ptrace: for kernels and sandboxes without seccomp notifications
     Ptrace,
     /// eBPF: root, and a kernel with BTF
     Ebpf,
 }
 
-/// How events of processes that run already are captured.
+impl Engine {
+    /// The engine that is asked for by name.
+    pub(crate) fn kind(self) -> Option<EngineKind> {
+        match self {
+            Self::Auto => None,
+            Self::Notify => Some(EngineKind::Notify),
+            Self::Ptrace => Some(EngineKind::Ptrace),
+            Self::Ebpf => Some(EngineKind::Ebpf),
+        }
+    }
+}
+
+/// The capture engine for running processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WatchEngine {
     /// eBPF where it works, else ptrace
     Auto,
     /// eBPF: root, and a kernel with BTF
     Ebpf,
-    /// ptrace: processes that -p names
+    /// ptrace: only the processes that -p names
     Ptrace,
 }
 
-/// What a workload can be refused.
+/// A call that a workload can be refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Refusal {
-    /// To make itself unreadable
+    /// prctl(PR_SET_DUMPABLE, 0)
     NonDumpable,
 }
 
-/// By which rules processes are watched and where it is told, for each verb that watches.
+/// The rules, outputs and recordings of every verb that watches.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Detection {
-    /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
-    #[arg(short = 'r', long = "rules", value_name = "RULES")]
+    /// Load rules from this file or folder; repeatable [default: the built-in rules]
+    #[arg(short = 'r', long = "rules", value_name = "RULES", help_heading = RULES)]
     pub(crate) rules: Vec<PathBuf>,
-    /// Configuration file, as Falco's falco.yaml
-    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    /// Read the configuration from FILE, in the format of falco.yaml [default: none]
+    #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = RULES)]
     pub(crate) config: Option<PathBuf>,
-    /// Set one key of the configuration, as in outputs.rate=5; repeatable
-    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
+    /// Set one configuration key, such as outputs.rate=5; repeatable
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
     pub(crate) options: Vec<String>,
-    /// Write alerts as JSON
-    #[arg(long)]
+    /// Write alerts as JSON, one object a line
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
-    /// Record the events that rules ask about to this file (scap), for `tollgate replay`, sysdig and Falco
-    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    /// Record the events that the rules use to FILE (scap), for `tollgate replay`, sysdig and Falco
+    #[arg(short = 'w', long = "write", value_name = "FILE", help_heading = RECORDING)]
     pub(crate) write: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) rotation: Rotation,
-    /// Write counters to this file, one JSON object a line
-    #[arg(short = 's', long = "stats", value_name = "FILE")]
+    /// Write counters to FILE, one JSON object a line
+    #[arg(short = 's', long = "stats", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) stats: Option<PathBuf>,
-    /// Time between two lines of the stats file
-    #[arg(long, value_name = "MS", default_value_t = 5000, requires = "stats",
+    /// Milliseconds between two lines of the stats file
+    #[arg(long, value_name = "MS", default_value_t = 5000, requires = "stats", help_heading = OUTPUT,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) stats_interval: u64,
-    /// Write the pid of the process that watches, which takes SIGUSR1 and SIGHUP, to this file
-    #[arg(short = 'P', long = "pidfile", value_name = "FILE")]
+    /// Write the monitor's PID to FILE (SIGHUP reloads, SIGUSR1 reopens outputs)
+    #[arg(short = 'P', long = "pidfile", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) pidfile: Option<PathBuf>,
-    /// Id of the container that is watched, where it cannot be found out
-    #[arg(long, value_name = "ID")]
+    /// Report ID as container.id of processes whose container cannot be detected
+    #[arg(long, value_name = "ID", help_heading = CAPTURE)]
     pub(crate) container_id: Option<String>,
-    /// How the engine ebpf sees calls; auto takes the cheapest that works here and sees all
-    #[arg(long, value_enum, default_value_t = Hooks::Auto, hide_possible_values = true,
+    /// Where the eBPF engine attaches; auto takes the cheapest hooks that work here and miss no call
+    #[arg(long, value_enum, default_value_t = Hooks::Auto, hide_possible_values = true, help_heading = CAPTURE,
           value_name = "auto|functions|per-call|raw")]
     pub(crate) hooks: Hooks,
-    /// With the engine ebpf, look at paths and names in the agent alone; to compare with
+    /// eBPF engine: match paths and names in the monitor only, for comparisons
     #[arg(long, hide = true)]
     pub(crate) unfiltered: bool,
-    /// Size of the ring for most events of the engine ebpf, a power of two, instead of what the
-    /// configuration says; for tests
+    /// eBPF engine: size of the main ring buffer in KiB, a power of two; for tests
     #[arg(long, hide = true, value_name = "KIB")]
     pub(crate) ring_kib: Option<u32>,
-    /// How many threads of the engine ebpf judge a crowd of events, instead of one for each processor;
-    /// to compare with
+    /// eBPF engine: number of threads that evaluate rules, for comparisons [default: one a processor]
     #[arg(long, hide = true, value_name = "N")]
     pub(crate) judges: Option<std::num::NonZeroUsize>,
-    /// Print no warnings, but those about a policy
-    #[arg(short, long)]
+    /// Print no status lines and no warnings, except those about the policy
+    #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
-    /// Whose customs apply.
+    /// Whether the program behaves as Falco does.
     #[arg(skip)]
     pub(crate) manner: CompatMode,
 }
 
-/// Where the programs of the engine ebpf are attached.
+/// Where the eBPF engine attaches its programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Hooks {
-    /// The cheapest that works and sees every call
+    /// The cheapest hooks that work and miss no call
     #[default]
     Auto,
-    /// Functions that carry out calls
+    /// Kernel functions that implement the calls
     Functions,
-    /// Tracepoints of single calls
+    /// One tracepoint for each call
     PerCall,
-    /// The tracepoint of all calls
+    /// The sys_exit tracepoint, which all calls pass
     Raw,
     /// An empty program, for measurements
     #[value(hide = true)]
     Nothing,
 }
 
-/// When another file of a recording is begun; the files have numbers behind their name then.
+/// When a recording starts its next file. The files are numbered then.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Rotation {
-    /// Begin another file after this many MiB
-    #[arg(long, value_name = "MIB", requires = "write",
+    /// Start a new recording file every MIB mebibytes [default: no limit]
+    #[arg(long, value_name = "MIB", requires = "write", help_heading = RECORDING,
           value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) write_size: Option<u64>,
-    /// Begin another file after this time
-    #[arg(long, value_name = "SECONDS", requires = "write",
+    /// Start a new recording file every SECONDS seconds [default: no limit]
+    #[arg(long, value_name = "SECONDS", requires = "write", help_heading = RECORDING,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) write_time: Option<u64>,
-    /// Begin another file after this many events
-    #[arg(long, value_name = "COUNT", requires = "write",
+    /// Start a new recording file every COUNT events [default: no limit]
+    #[arg(long, value_name = "COUNT", requires = "write", help_heading = RECORDING,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) write_events: Option<u64>,
-    /// Keep this many files and remove older ones
-    #[arg(long, value_name = "COUNT", requires = "write",
+    /// Keep the newest COUNT recording files and delete older ones [default: keep all]
+    #[arg(long, value_name = "COUNT", requires = "write", help_heading = RECORDING,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) write_keep: Option<u64>,
 }
 
-/// How the calls of a command are seen, and what it is refused.
+/// How calls of a command are captured, and which it is refused.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Interception {
-    /// How events are captured
-    #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true,
+    /// Capture engine; auto takes the cheapest that works here
+    #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true, help_heading = CAPTURE,
           value_name = "auto|notify|ptrace|ebpf")]
     pub(crate) engine: Engine,
-    /// See every call with the engine ptrace, as where no filter can be installed; for tests
+    /// ptrace engine: stop at every call, as if no seccomp filter could be installed; for tests
     #[arg(long, hide = true)]
     pub(crate) every_call: bool,
-    /// Check calls of processes with several threads against what the kernel did [default: sampled]
+    /// Compare arguments of multi-threaded processes with what the kernel did, to detect argument races
+    /// (TOCTOU) [default: sampled]
     #[arg(
         long,
+        help_heading = CAPTURE,
         value_parser = choice::<Verify>(),
         hide_possible_values = true,
         value_name = "off|sampled|always"
     )]
     pub(crate) verify: Option<Verify>,
-    /// Whether CMD may use io_uring, whose calls cannot be seen [default: deny]
+    /// Allow or deny CMD to use io_uring, whose operations cannot be watched [default: deny]
     #[arg(
         long,
+        help_heading = CAPTURE,
         value_parser = choice::<IoUring>(),
         hide_possible_values = true,
         value_name = "deny|allow"
     )]
     pub(crate) io_uring: Option<IoUring>,
-    /// Refuse CMD what would keep the agent from reading its memory: `non-dumpable` is
-    /// prctl(PR_SET_DUMPABLE, 0). Otherwise it is told; repeatable
+    /// Refuse CMD a call that hides its memory from the monitor: non-dumpable is prctl(PR_SET_DUMPABLE,
+    /// 0); repeatable [default: allow the call, and report it]
     #[arg(
         long,
+        help_heading = CAPTURE,
         value_enum,
         value_name = "non-dumpable",
         hide_possible_values = true
@@ -258,8 +285,8 @@ pub(crate) struct Interception {
 /// The policy of a command that is watched.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Confine {
-    /// Confine CMD by this policy
-    #[arg(long, value_name = "FILE")]
+    /// Confine CMD by the policy in FILE
+    #[arg(long, value_name = "FILE", help_heading = POLICY)]
     pub(crate) policy: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) how: PolicyOptions,
@@ -268,12 +295,11 @@ pub(crate) struct Confine {
 /// How strictly a policy is taken.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct PolicyOptions {
-    /// Deny nothing, and report what the policy would deny, as far as enforcers can
-    #[arg(long, requires = "policy")]
+    /// Deny nothing; report what the policy would deny
+    #[arg(long, requires = "policy", help_heading = POLICY)]
     pub(crate) audit: bool,
-    /// Go on although no enforcer that works here carries this rule of the policy at all, which is an
-    /// error, or only in part, which is a warning; repeatable
-    #[arg(long, value_name = "RULE", requires = "policy")]
+    /// Accept that RULE is enforced only partially, or not at all, on this machine; repeatable
+    #[arg(long, value_name = "RULE", requires = "policy", help_heading = POLICY)]
     pub(crate) accept_partial: Vec<String>,
 }
 
@@ -283,10 +309,9 @@ pub(crate) struct PolicyOptions {
 /// cannot be executed.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The exit status is that of CMD. Descendants that outlive it stay watched, \
-                        and stdout stays open for their alerts. Signals to this process go to \
-                        CMD; the agent (-P FILE) reopens its outputs on SIGUSR1, and on SIGHUP loads \
-                        the rules anew, too."
+    after_help = "The exit status is that of CMD. Processes that outlive CMD remain watched, and stdout \
+                  remains open for their alerts. Signals to this process are passed on to CMD; the \
+                  monitor (-P FILE) has a PID of its own."
 )]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -295,13 +320,12 @@ pub(crate) struct Run {
     pub(crate) confine: Confine,
     #[command(flatten)]
     pub(crate) interception: Interception,
-    /// What becomes of CMD's calls while nobody watches because the agent was killed, stopped or
-    /// starved: let them pass and count them, refuse them, or kill CMD
-    #[arg(long, value_parser = choice::<OnAgentDeath>(), default_value = OnAgentDeath::Continue.word(),
+    /// What to do with CMD while the monitor is down: let calls pass, refuse them, or kill CMD
+    #[arg(long, help_heading = SUPERVISION, value_parser = choice::<OnAgentDeath>(), default_value = OnAgentDeath::Continue.word(),
           hide_possible_values = true, value_name = "continue|deny|kill")]
     pub(crate) on_agent_death: OnAgentDeath,
-    /// How long calls may wait for an agent that makes no progress
-    #[arg(long, value_name = "MS", default_value_t = 1000,
+    /// Milliseconds without progress after which the monitor counts as down
+    #[arg(long, value_name = "MS", default_value_t = 1000, help_heading = SUPERVISION,
           value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
     pub(crate) agent_timeout: u64,
     /// Take over from another agent; for the keeper
@@ -342,29 +366,29 @@ pub(crate) struct Run {
 /// cannot be executed. If the policy cannot be put in force nothing is run.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "CMD is confined from its first instruction on, and so is whatever it starts, for \
-                        ever. CMD's own exec is made under the policy: one that denies a program does \
-                        not start it. Without violations to report, this process becomes CMD and \
-                        nothing stays behind; with them it watches, as `tollgate run` does."
+    after_help = "The policy holds for CMD and everything it starts, from the first instruction on, and \
+                  cannot be removed. It also holds for the exec of CMD itself. If the policy reports \
+                  violations, a monitor process runs beside CMD, as with `tollgate run`; otherwise tollgate \
+                  execs CMD in place. The exit status is that of CMD."
 )]
 pub(crate) struct Enforce {
-    /// The policy
-    #[arg(long, value_name = "FILE")]
+    /// Confine CMD by the policy in FILE
+    #[arg(long, value_name = "FILE", help_heading = POLICY)]
     pub(crate) policy: PathBuf,
     #[command(flatten)]
     pub(crate) how: PolicyOptions,
-    /// Configuration file, as Falco's falco.yaml: where violations are reported
-    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    /// Read the outputs for violations from FILE, in the format of falco.yaml [default: none]
+    #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) config: Option<PathBuf>,
-    /// Set one key of the configuration, as in json_output=true; repeatable
-    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
+    /// Set one configuration key, such as json_output=true; repeatable
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = OUTPUT)]
     pub(crate) options: Vec<String>,
-    /// Report violations as JSON
-    #[arg(long)]
+    /// Report violations as JSON, one object a line
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
-    /// Do not print how far each enforcer goes; rules that are carried in part are named all the same,
+    /// Do not print which enforcers are active; rules that are enforced only partially are still named,
     /// unless --accept-partial names them
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
     /// Take over from another agent; for the keeper
     #[arg(long, value_name = "ORDER", hide = true)]
@@ -380,22 +404,23 @@ pub(crate) struct Enforce {
 /// of CMD.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The policy has the built-in rules that CMD can live with, and denies every call that it \
-                        did not make: exercise all that it is to do, errors and its end too. With \
-                        --model several runs add up. Which capabilities CMD uses is recorded as root \
-                        since Linux 6.14; elsewhere root gets no rule about them."
+    after_help = "The policy contains the built-in rules that CMD did not break, and denies every system \
+                  call that CMD did not make. Let CMD do everything it is meant to do, including errors \
+                  and shutdown; --model adds up several runs. Every system call is recorded, so CMD runs \
+                  slower. Capabilities are recorded as root on Linux 6.14 or newer; on older kernels the \
+                  policy has no rule about them. The exit status is that of CMD."
 )]
 pub(crate) struct Learn {
-    /// Where to write the policy
+    /// Write the policy to this file
     #[arg(short = 'o', long = "output", value_name = "POLICY")]
     pub(crate) output: PathBuf,
-    /// Add what is in this file, if it exists, and write all that was seen there
+    /// Add the behaviour that earlier runs recorded in FILE, and write the sum back [default: none]
     #[arg(long, value_name = "FILE")]
     pub(crate) model: Option<PathBuf>,
-    /// Write the policy after this time, while CMD runs on unrecorded
+    /// Write the policy after SECONDS seconds, and stop recording while CMD runs on [default: when CMD ends]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) duration: Option<u64>,
-    /// What is to carry the policy, such as SeccompLandlockCapsBPF
+    /// Enforcers that the policy is written for, such as SeccompLandlockCapsBPF
     #[arg(long, value_name = "ENFORCERS", default_value = agent::learn::ENFORCERS,
           value_parser = agent::learn::enforcers)]
     pub(crate) enforcer: policy::Enforcers,
@@ -415,39 +440,42 @@ pub(crate) struct Learn {
 /// SIGTERM.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The engine ebpf needs root and a kernel with BTF; `tollgate doctor` shows \
-                        whether it works here. The engine ptrace needs neither, watches only \
-                        processes that -p names, and stops them at every call, which makes cheap \
-                        calls more than 100 times as expensive."
+    after_help = "Watches until SIGINT or SIGTERM, or until the last process that -p names has ended. Threads \
+                  and children of a watched process are watched, too. The eBPF engine needs root and a \
+                  kernel with BTF; `tollgate doctor` shows whether it works here. The ptrace engine needs \
+                  neither, watches only processes that -p names, and stops them at every call: cheap \
+                  calls become more than 100 times slower."
 )]
 pub(crate) struct Watch {
-    /// Process to watch, instead of all; repeatable
-    #[arg(short = 'p', long = "pid", value_name = "PID",
+    /// Watch this process, with its threads and children; repeatable [default: all processes]
+    #[arg(short = 'p', long = "pid", value_name = "PID", help_heading = TARGET,
           value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pids: Vec<i32>,
-    /// Container to watch, instead of all processes: its name, or the beginning of its id; repeatable
-    #[arg(long = "container", value_name = "NAME|ID", conflicts_with = "pids",
+    /// Watch this container, by its name or the first digits of its ID; repeatable [default: all
+    /// processes]
+    #[arg(long = "container", value_name = "NAME|ID", conflicts_with = "pids", help_heading = TARGET,
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) containers: Vec<String>,
-    /// Control group to watch, with those below it, as /sys/fs/cgroup/system.slice; repeatable
-    #[arg(long = "cgroup", value_name = "PATH", conflicts_with = "pids")]
+    /// Watch this control group and those below it, such as /sys/fs/cgroup/system.slice; repeatable
+    /// [default: all processes]
+    #[arg(long = "cgroup", value_name = "PATH", conflicts_with = "pids", help_heading = TARGET)]
     pub(crate) cgroups: Vec<PathBuf>,
-    /// How events are captured
-    #[arg(long, value_enum, default_value_t = WatchEngine::Auto, hide_possible_values = true,
+    /// Capture engine; auto takes eBPF where it works, and ptrace with -p otherwise
+    #[arg(long, value_enum, default_value_t = WatchEngine::Auto, hide_possible_values = true, help_heading = CAPTURE,
           value_name = "auto|ebpf|ptrace")]
     pub(crate) engine: WatchEngine,
-    /// Watch sandboxes of gVisor, which connect to this socket
-    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["pids", "containers", "cgroups", "engine"])]
+    /// Watch gVisor sandboxes, which connect to this Unix socket
+    #[arg(long, value_name = "SOCKET", help_heading = TARGET, conflicts_with_all = ["pids", "containers", "cgroups", "engine"])]
     pub(crate) gvisor: Option<PathBuf>,
-    /// Write what runsc has to be told to this file: `runsc --pod-init-config FILE`, or for a sandbox
-    /// that runs `runsc trace create --config FILE ID`
-    #[arg(long, value_name = "FILE", requires = "gvisor")]
+    /// Write the trace session for runsc to FILE: pass it to `runsc --pod-init-config FILE`, or for a running
+    /// sandbox to `runsc trace create --config FILE ID`
+    #[arg(long, value_name = "FILE", requires = "gvisor", help_heading = TARGET)]
     pub(crate) gvisor_session: Option<PathBuf>,
-    /// The session with which somebody else has sandboxes begin.
+    /// The trace session that sandboxes start with, where another program chose it.
     #[arg(skip)]
     pub(crate) gvisor_given: Option<serde_json::Value>,
-    /// End after this time
-    #[arg(short = 'M', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Stop after SECONDS seconds [default: no limit]
+    #[arg(short = 'M', value_name = "SECONDS", help_heading = TARGET, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: Option<u64>,
     #[command(flatten)]
     pub(crate) detection: Detection,
@@ -456,42 +484,42 @@ pub(crate) struct Watch {
 /// `tollgate replay`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Without --fields and --filter the events are judged by rules, and alerts go where the \
-                        configuration says. With one of them events are printed, one a line; an event \
-                        stands for a call and its result."
+    after_help = "Without --fields and --filter, replay evaluates rules and sends alerts to the configured \
+                  outputs. With one of them it prints events, one a line: a system call and its result. \
+                  Long replays show progress and an ETA; -q turns this off."
 )]
 pub(crate) struct Replay {
-    /// Captures (scap, also compressed by gzip), read one after the other; - is the standard input
+    /// Captures to read, in this order: scap, also gzipped; - is standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Rule file, or folder of rule files; repeatable [default: the built-in rules]
-    #[arg(short = 'r', long = "rules", value_name = "RULES")]
+    /// Load rules from this file or folder; repeatable [default: the built-in rules]
+    #[arg(short = 'r', long = "rules", value_name = "RULES", help_heading = RULES)]
     pub(crate) rules: Vec<PathBuf>,
-    /// Configuration file, as Falco's falco.yaml
-    #[arg(short = 'c', long = "config", value_name = "FILE")]
+    /// Read the configuration from FILE, in the format of falco.yaml [default: none]
+    #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = RULES)]
     pub(crate) config: Option<PathBuf>,
-    /// Set one key of the configuration, as in outputs.rate=5; repeatable
-    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE")]
+    /// Set one configuration key, such as outputs.rate=5; repeatable
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
     pub(crate) options: Vec<String>,
-    /// Write alerts or events as JSON
-    #[arg(long)]
+    /// Write alerts or events as JSON, one object a line
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
-    /// Print events, with these fields, as in '%evt.num %proc.name %fd.name'
-    #[arg(short = 'p', long, value_name = "FORMAT", conflicts_with = "rules")]
+    /// Print events in this format, such as '%evt.num %proc.name %fd.name'
+    #[arg(short = 'p', long, value_name = "FORMAT", conflicts_with = "rules", help_heading = EVENTS)]
     pub(crate) fields: Option<String>,
-    /// Print the events for which this condition holds
-    #[arg(long, value_name = "CONDITION", conflicts_with = "rules")]
+    /// Print only the events that this condition matches
+    #[arg(long, value_name = "CONDITION", conflicts_with = "rules", help_heading = EVENTS)]
     pub(crate) filter: Option<String>,
-    /// At the end print what was read, how fast, and what matched
-    #[arg(long)]
+    /// Print the number of events, the rate and the matches of each rule at the end
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) stats: bool,
     /// Print no warnings and no progress
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
-    /// How much of a capture is replayed, from its first event on.
+    /// Number of seconds of a capture to replay, from its first event on.
     #[arg(skip)]
     pub(crate) seconds: Option<u64>,
-    /// Whose customs apply.
+    /// Whether the program behaves as Falco does.
     #[arg(skip)]
     pub(crate) manner: CompatMode,
 }
@@ -499,32 +527,31 @@ pub(crate) struct Replay {
 /// `tollgate rules`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Rules {
-    /// Check rule files
+    /// Check rule files for errors
     Check(Check),
-    /// List rules
+    /// List rules, or show one in full
     List(List),
     /// List the fields that conditions and outputs can use
     Fields(Fields),
     /// List the event types that conditions can name
     Events(Events),
-    /// Show which system calls rules make the program look at, and why; or why rules do or do not match
-    /// an event
+    /// Show which system calls the rules need and why, or why a rule matches an event
     Explain(Explain),
-    /// Test rules: events that are described in YAML or recorded, and the alerts they have to give
+    /// Run tests of rules: events in YAML or captures, and the alerts to expect
     Test(TestRules),
-    /// Find rules that are hidden by others, cannot match or cost much
+    /// Find rules that never alert, cannot match or are expensive
     Lint(Lint),
-    /// Show what each rule has looked at, and the price of that by measured figures
+    /// Estimate how much each rule costs, from measured figures
     Cost(Cost),
 }
 
 /// `tollgate rules check`.
 #[derive(Args, Debug)]
 pub(crate) struct Check {
-    /// Rule files, or folders of rule files; later ones may append to earlier ones
+    /// Rule files or folders to check; later files can change rules of earlier ones
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Print JSON, as Falco's -V does
+    /// Print JSON in the format of Falco's -V
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -532,10 +559,10 @@ pub(crate) struct Check {
 /// `tollgate rules list`.
 #[derive(Args, Debug)]
 pub(crate) struct List {
-    /// Rule files, or folders of rule files [default: the built-in rules]
+    /// Rule files or folders [default: the built-in rules]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Only this rule, in full
+    /// Show only RULE, in full
     #[arg(short = 'l', long = "rule", value_name = "RULE")]
     pub(crate) rule: Option<String>,
     /// Print JSON
@@ -546,13 +573,13 @@ pub(crate) struct List {
 /// `tollgate rules fields`.
 #[derive(Args, Debug)]
 pub(crate) struct Fields {
-    /// Only fields of this class: evt, proc, fd, ...
+    /// List only the fields of CLASS, such as evt, proc or fd [default: all]
     #[arg(long, value_name = "CLASS")]
     pub(crate) class: Option<String>,
     /// Print JSON
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,
-    /// Print Markdown
+    /// Print a Markdown table
     #[arg(long)]
     pub(crate) markdown: bool,
 }
@@ -563,7 +590,7 @@ pub(crate) struct Events {
     /// Print JSON
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,
-    /// Print Markdown
+    /// Print a Markdown table
     #[arg(long)]
     pub(crate) markdown: bool,
 }
@@ -571,19 +598,20 @@ pub(crate) struct Events {
 /// `tollgate rules explain`.
 #[derive(Args, Debug)]
 pub(crate) struct Explain {
-    /// Rule files, or folders of rule files [default: the built-in rules]
+    /// Rule files or folders [default: the built-in rules]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Only this call
+    /// Show only the system call CALL [default: all that the rules need]
     #[arg(long, value_name = "CALL")]
     pub(crate) call: Option<String>,
-    /// Why rules do or do not match this event: fields and values as YAML, an alert as JSON, or a capture
+    /// Show why rules match this event or not; FILE has fields and values as YAML, an alert as JSON, or a
+    /// capture
     #[arg(long, value_name = "FILE", conflicts_with = "call")]
     pub(crate) event: Option<PathBuf>,
-    /// With --event and a capture: the number of the event in it (evt.num)
+    /// Number of the event in a capture (evt.num)
     #[arg(long, value_name = "N", requires = "event")]
     pub(crate) number: Option<u64>,
-    /// With --event: only this rule, with each clause of its condition
+    /// Explain only RULE, with each clause of its condition [default: all rules]
     #[arg(long, value_name = "RULE", requires = "event")]
     pub(crate) rule: Option<String>,
     /// Print JSON
@@ -594,28 +622,29 @@ pub(crate) struct Explain {
 /// `tollgate rules lint`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-shadowed   a rule before it matches whenever it does, so it never alerts while rule_matching is first
-never      no event can make the rule match: clauses that cannot hold together, fields without a value
-idle       a clause about a field without a value is decided already
-empty      the output prints a field without a value
-expensive  each of a frequent call has to be looked at for the rule
+Findings:
+  shadowed   an earlier rule always matches first (with `rule_matching: first`)
+  never      no event can match: clauses contradict, or a field never has a value
+  idle       a clause has no effect: its field never has a value
+  empty      the output prints a field that never has a value
+  expensive  the rule needs a frequent system call
 
-The exit status is 1 if something was found.")]
+The exit status is 1 if there is a finding.")]
 pub(crate) struct Lint {
-    /// Rule files, or folders of rule files [default: the built-in rules]
+    /// Rule files or folders [default: the built-in rules]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// How events will be captured; repeatable [default: notify, ptrace, ebpf]
-    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = mechanism)]
-    pub(crate) engines: Vec<Mechanism>,
+    /// Capture engine to check for; repeatable [default: notify, ptrace, ebpf]
+    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = engine)]
+    pub(crate) engines: Vec<EngineKind>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-fn mechanism(text: &str) -> Result<Mechanism, String> {
-    Mechanism::from_name(text).ok_or_else(|| {
-        let names = Mechanism::ALL.map(Mechanism::name);
+fn engine(text: &str) -> Result<EngineKind, String> {
+    EngineKind::from_name(text).ok_or_else(|| {
+        let names = EngineKind::WITH_EVENTS.map(EngineKind::name);
         format!("expected one of {}", names.join(", "))
     })
 }
@@ -623,24 +652,26 @@ fn mechanism(text: &str) -> Result<Mechanism, String> {
 /// `tollgate rules cost`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-calls        system calls that are looked at for the rule
-alone        those of them that no other rule asks for
-events       such calls in the capture
-share        their price, if all rules that ask for a call pay the same
-alone        the price of those that no other rule asks for: what is saved without the rule
-evaluations  how often the condition was evaluated, about, and what each of them took here")]
+Columns:
+  calls        system calls that the rule needs
+  alone        those calls that no other rule needs
+  events       such calls in the capture
+  share        cost of the calls, split between the rules that need them
+  alone        cost of the calls of this rule alone: what removing it saves
+  evaluations  estimated evaluations of the condition, and the time of each")]
 pub(crate) struct Cost {
-    /// Rule files, or folders of rule files [default: the built-in rules]
+    /// Rule files or folders [default: the built-in rules]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Also price the events of this capture, and time the rules on them
+    /// Also count the events of this capture, and time the rules on them
     #[arg(long, value_name = "FILE")]
     pub(crate) capture: Option<PathBuf>,
-    /// By which engine processes are watched
+    /// Capture engine whose cost is shown
     #[arg(long, value_enum, default_value_t = Watched::Notify, hide_possible_values = true,
           value_name = "notify|ebpf")]
     pub(crate) engine: Watched,
-    /// Figures of this folder, which `tollgate bench compare --out` made [default: published ones]
+    /// Use the measurements in DIR, written by `tollgate bench compare --out DIR` [default: published
+    /// figures]
     #[arg(long, value_name = "DIR")]
     pub(crate) figures: Option<PathBuf>,
     /// Print JSON
@@ -652,14 +683,14 @@ pub(crate) struct Cost {
 #[derive(Args, Debug)]
 #[command(after_help = TEST_HELP)]
 pub(crate) struct TestRules {
-    /// Files of tests
+    /// Test files to run
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Rule file, or folder of rule files, instead of those that FILE names; repeatable [default: the
+    /// Load rules from this file or folder instead of those that FILE names; repeatable [default: the
     /// built-in rules]
     #[arg(short = 'r', long = "rules", value_name = "RULES")]
     pub(crate) rules: Vec<PathBuf>,
-    /// Print JSON, one test a line
+    /// Print JSON, one object a line for each test
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -667,7 +698,7 @@ pub(crate) struct TestRules {
 const TEST_HELP: &str = "\
 FILE is YAML:
 
-    rules: [my_rules.yaml]           # beside FILE
+    rules: [my_rules.yaml]           # in the same folder as FILE
     tests:
       - name: cat reads a sensitive file
         event:                       # fields of one event, as rules name them
@@ -675,57 +706,54 @@ FILE is YAML:
           evt.arg.flags: O_RDONLY
           fd.name: /etc/shadow
           proc.name: cat
-          proc.aname: [bash, sshd]   # the parent first
+          proc.aname: [bash, sshd]   # parent first
         alerts: [Read sensitive file untrusted]
-      - name: what was recorded with -w
+      - name: a recording of `tollgate run -w`
         capture: attack.scap
         alerts:
           - rule: Run shell untrusted
-            count: 2                 # else once or more
+            count: 2                 # default: once or more
             priority: NOTICE
-            output: spawned by       # a part of it
+            output: spawned by       # any part of the output
             fields: {proc.name: sh}
 
-All rules are tried, whatever comes first, and those that are not named must not match. Fields that are
-not given follow from others where they always do (fd.filename from fd.name, a result of success, the
-host as container) and are absent otherwise, or unknown with `others: unknown`. The exit status is 1 if a
-test fails.";
+All rules are evaluated, and rules that a test does not name must not match. Missing fields are \
+derived where possible (fd.filename from fd.name, a successful result, the host as container) and are \
+absent otherwise, or unknown with `others: unknown`. The exit status is 1 if a test fails.";
 
 /// `tollgate runtime`, also when called as `tollgate-runtime`.
 ///
-/// Takes runc's command line and passes it on to an installed runtime. Containers that are made with
-/// it, and programs that are started in them with exec, are watched by rules from their first
-/// instruction on, as the configuration says.
+/// Takes runc's command line and passes it on to an installed runtime. Containers that it creates, and
+/// programs that exec starts in them, are watched by rules from their first instruction on, as the
+/// configuration says.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Global options:
-      --runtime NAME|PATH  The runtime to stand in for: runc, crun, youki or a path; vm makes a machine
-                           with a kernel of its own for each container
-                           [default: `runtime.binary` of the configuration, else the first installed]
-      --config FILE        Configuration [default: $TOLLGATE_RUNTIME_CONFIG, else
-                           /etc/tollgate/runtime.yaml if it is there]
-      --agent container|host
-                           Who watches: an agent for each container and each exec session, or one for all
-                           containers of this machine [default: `runtime.agent`, else container]
-  All others, as --root, --log, --log-format, --systemd-cgroup and --debug, are passed on.
+  --runtime NAME|PATH     Runtime to wrap: runc, crun, youki, vm or a path
+                          [default: `runtime.binary`, else the first installed]
+  --config FILE           Configuration [default: $TOLLGATE_RUNTIME_CONFIG, else
+                          /etc/tollgate/runtime.yaml]
+  --agent container|host  One monitor for each container, or one for all
+                          [default: `runtime.agent`, else container]
+Other options, such as --root, --log and --systemd-cgroup, are passed on.
 
 Commands:
-  create, run, exec        Passed on under a filter; what starts in the container is watched
-  delete                   Passed on; what was noted of the container goes, too
-  start, state, kill, list, ps, pause, resume, update, events, features, spec, checkpoint
-                           Passed on
-  restore                  Refused: a restored container would not be watched
-  pool start [N], status [--json], stop
-                           Keep N machines ready for the runtime vm (default: 1), show them, end them
-  install, uninstall       Make this runtime known to containerd, docker and podman, or unknown again;
-                           shows what would change, and changes it with --yes
+  create, run, exec       Passed on; the new process is watched
+  delete                  Passed on; removes the state of the monitor, too
+  start, state, kill, list, ps, pause, resume, update, events, features, spec,
+  checkpoint              Passed on
+  restore                 Refused: a restored container would not be watched
+  pool start [N]          Keep N virtual machines ready for the runtime vm
+  pool status [--json]    Show them
+  pool stop               Stop them
+  install, uninstall      Register with containerd, docker and podman, or undo it;
+                          shows the changes, and makes them with --yes
 
-Without a configuration all containers are watched by the built-in rules, and alerts go to
-/var/log/tollgate/alerts.jsonl. The standard output is the container's and gets none.
+Without a configuration, the built-in rules watch all containers, and alerts go to \
+/var/log/tollgate/alerts.jsonl. Standard output belongs to the container and gets no alerts.
 
-The annotation tollgate.policy of a container, or `runtime.policy` of the configuration, names a policy
-by which it is confined: NAME.yaml in `runtime.policies`, which is /etc/tollgate/policies by default.
-")]
+The annotation tollgate.policy of a container, or the key `runtime.policy`, names a policy that confines \
+it: the file NAME.yaml in the folder `runtime.policies` (default: /etc/tollgate/policies).")]
 pub(crate) struct Runtime {
     /// Global options, a command, and its options and arguments
     #[arg(
@@ -745,20 +773,21 @@ pub(crate) struct Doctor {
 }
 
 /// `tollgate demo`.
-///
-/// As root it makes two passes: as root in a container, and as an ordinary user. The exit status is
-/// 1 if an alert was missed or anything was lost.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "As root, the demo runs twice: as root in a container, and as an ordinary user. The exit \
+                  status is 1 if an alert is missing or an event was dropped."
+)]
 pub(crate) struct Demo {
     /// Print only the summary, as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Make one pass and report it line by line; for the demo itself
+    /// Run one part of the demo; internal option
     #[arg(long, value_enum, hide = true)]
     pub(crate) stage: Option<DemoStage>,
 }
 
-/// The surroundings of a pass of the demo.
+/// The environment of one part of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DemoStage {
     /// Root with a container's usual capabilities, in a container-like set of namespaces.
@@ -772,7 +801,7 @@ pub(crate) enum DemoStage {
 /// `tollgate completions`.
 #[derive(Args, Debug)]
 pub(crate) struct Completions {
-    /// The shell
+    /// Shell to print the script for
     #[arg(value_enum)]
     pub(crate) shell: Shell,
 }
@@ -780,7 +809,23 @@ pub(crate) struct Completions {
 /// `tollgate man`.
 #[derive(Args, Debug)]
 pub(crate) struct Man {
-    /// A verb, and for `rules` and `bench` one of theirs
+    /// Verb, and a verb of its own where it has some, such as `rules check` [default: the whole program]
+    #[arg(value_name = "VERB", action = ArgAction::Append)]
+    pub(crate) verb: Vec<String>,
+    /// Write the pages of the program and of all verbs to DIR instead
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "DIR",
+        conflicts_with = "verb"
+    )]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// `tollgate help`.
+#[derive(Args, Debug)]
+pub(crate) struct Help {
+    /// Verb, and a verb of its own where it has some, such as `rules check` [default: the whole program]
     #[arg(value_name = "VERB", action = ArgAction::Append)]
     pub(crate) verb: Vec<String>,
 }

@@ -2,16 +2,17 @@
 
 mod args;
 mod command;
+mod help;
 mod options;
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Args, FromArgMatches, Parser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, FromArgMatches};
 use diagnostics::exit::Exit;
-use diagnostics::failure::Outcome;
+use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 
 use crate::args::{Cli, Verb};
@@ -29,7 +30,10 @@ fn main() -> ExitCode {
     if let Some(words) = command::runtime::called_as_runtime() {
         return conclude(command::runtime::execute(&words));
     }
-    let outcome = match Cli::try_parse() {
+    let parsed = help::command_line()
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let outcome = match parsed {
         Ok(cli) => {
             if let Some(version) = cli.pretend_kernel {
                 sys::features::pretend(version);
@@ -42,7 +46,7 @@ fn main() -> ExitCode {
     conclude(outcome)
 }
 
-/// Whether the verb is `falco`, whose wrong usage is told as under that name.
+/// Whether the verb is `falco`, whose usage errors look as under that name.
 fn names_falco() -> bool {
     std::env::args_os()
         .nth(1)
@@ -106,6 +110,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Workload(args) => command::workload::execute(&args),
         Verb::Completions(args) => command::completions::execute(&args),
         Verb::Man(args) => command::man::execute(&args),
+        Verb::Help(args) => command::help::execute(&args),
         Verb::Version(args) => command::version::execute(&args),
     }
 }
@@ -120,10 +125,32 @@ fn refuse(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return Exit::Ok.into();
     }
+    if let Some(failure) = unknown(error) {
+        return conclude(Err(failure));
+    }
     let text = error.render().to_string();
     terminal::complain(&match text.strip_prefix("error: ") {
         Some(message) => format!("tollgate: {message}"),
         None => text,
     });
     Exit::BadInput.into()
+}
+
+/// The error for an unknown verb, with the closest one: clap suggests none for transposed letters.
+fn unknown(error: &clap::Error) -> Option<Failure> {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return None;
+    }
+    let Some(ContextValue::String(verb)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let above = words.iter().take_while(|word| word.to_str() != Some(verb));
+    let mut command = help::command_line();
+    command.build();
+    for word in above {
+        let found = command.find_subcommand(word).cloned();
+        command = found.unwrap_or(command);
+    }
+    Some(command::help::unknown(&command, verb))
 }

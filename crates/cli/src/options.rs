@@ -44,7 +44,7 @@ impl From<args::Rotation> for options::Rotation {
 impl From<args::Interception> for options::Interception {
     fn from(args: args::Interception) -> Self {
         Self {
-            engine: args.engine.into(),
+            engine: args.engine.kind(),
             every_call: args.every_call,
             verify: args.verify,
             io_uring: args.io_uring,
@@ -93,17 +93,6 @@ impl From<args::PolicyOptions> for confine::How {
         Self {
             audit: args.audit,
             accept_partial: args.accept_partial,
-        }
-    }
-}
-
-impl From<args::Engine> for options::Engine {
-    fn from(engine: args::Engine) -> Self {
-        match engine {
-            args::Engine::Auto => Self::Auto,
-            args::Engine::Notify => Self::Notify,
-            args::Engine::Ptrace => Self::Ptrace,
-            args::Engine::Ebpf => Self::Ebpf,
         }
     }
 }

@@ -213,7 +213,10 @@ fn a_configuration_is_used_and_what_is_not_done_is_told() {
     assert_eq!(stderr(&quiet), "");
     for (options, expected) in [
         (&["stdout_output.enabled=false"][..], "none is enabled"),
-        (&["metrics.enabled=true"], "they are enabled and go nowhere"),
+        (
+            &["metrics.enabled=true"],
+            "metrics.enabled is true, but no destination is enabled",
+        ),
         (
             &["http_output.enabled=true"],
             "`http_output` is enabled and has no `url`",
@@ -318,8 +321,7 @@ fn a_capture_is_replayed() {
         .output()
         .expect("the program was built for this test");
     if recorded.status.code() == Some(3) {
-        // No engine works here, which other tests say.
-        return;
+        testing::skip!("needs an engine", || Ok(stderr(&recorded)));
     }
     let output = falco.run(&["-e", "a.scap"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

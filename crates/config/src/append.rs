@@ -1,7 +1,7 @@
-//! `append_output`, and groups of texts such as `static_fields`: what is added to alerts.
+//! `append_output`: what is added to alerts.
 
 use rules::{AppendOutput, ExtraField};
-use yaml::settings::{Entry, Node, Problem, Value};
+use yaml::settings::{Node, Problem, Value};
 
 use super::Config;
 
@@ -39,7 +39,7 @@ pub(crate) fn append_output(config: &mut Config, node: &Node) -> Result<(), Prob
 fn append_entry(node: &Node) -> Result<AppendOutput, Problem> {
     let mut append = AppendOutput::default();
     let mut texts = Vec::new();
-    for entry in group(node)? {
+    for entry in node.group()? {
         match entry.key.as_str() {
             "extra_fields" => {
                 let fields = entry.node.list()?.iter().map(extra_field);
@@ -73,13 +73,13 @@ fn extra_field(node: &Node) -> Result<ExtraField, Problem> {
         }),
         _ => Err(
             Problem::new(&node.origin, "expected one name with its text")
-                .help("begin each field with `- `"),
+                .help("start each field with `- `"),
         ),
     }
 }
 
 fn append_match(append: &mut AppendOutput, node: &Node) -> Result<(), Problem> {
-    for entry in group(node)? {
+    for entry in node.group()? {
         match entry.key.as_str() {
             "rule" => append.rule = Some(entry.node.text()?.to_owned()),
             "source" => append.source = Some(entry.node.text()?.to_owned()),
@@ -100,26 +100,6 @@ fn append_match(append: &mut AppendOutput, node: &Node) -> Result<(), Problem> {
         }
     }
     Ok(())
-}
-
-/// Texts by name.
-pub(crate) fn texts_by_name(node: &Node) -> Result<Vec<(String, String)>, Problem> {
-    let entries = group(node)?.iter();
-    entries
-        .map(|Entry { key, node, .. }| Ok((key.clone(), node.text()?.to_owned())))
-        .collect()
-}
-
-/// The settings below a key.
-pub(crate) fn group(node: &Node) -> Result<&[Entry], Problem> {
-    match &node.value {
-        Value::Map(entries) => Ok(entries),
-        Value::Null => Ok(&[]),
-        Value::Scalar { .. } | Value::List(_) => {
-            let message = format!("expected a group of settings, found {}", node.describe());
-            Err(Problem::new(&node.origin, message))
-        }
-    }
 }
 
 #[cfg(test)]

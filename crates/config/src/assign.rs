@@ -155,7 +155,7 @@ fn split<'a>(assignment: &'a str, origin: &Origin) -> Result<(Vec<Step>, &'a str
                 "" => Some(Step::Append),
                 number => number.parse().ok().map(Step::Item),
             };
-            steps.push(item.ok_or_else(|| malformed(&format!("`{index}` is no item number")))?);
+            steps.push(item.ok_or_else(|| malformed(&format!("invalid item number `{index}`")))?);
             rest = after;
         } else {
             let (name, after) = take_name(rest);
@@ -170,7 +170,7 @@ fn split<'a>(assignment: &'a str, origin: &Origin) -> Result<(Vec<Step>, &'a str
             Some('.') => rest = &rest[1..],
             Some('[') => {}
             Some(_) => return Err(malformed("after a `]` comes `.`, `[` or `=`")),
-            None => return Err(malformed("there is no `=`")),
+            None => return Err(malformed("`=` is missing")),
         }
     }
 }
@@ -243,11 +243,11 @@ mod tests {
     #[test]
     fn malformed_assignments_are_refused() {
         for (assignment, message) in [
-            ("outputs", "there is no `=`"),
+            ("outputs", "`=` is missing"),
             ("=5", "the key has an empty part"),
             ("a..b=5", "the key has an empty part"),
             ("a[=5", "a `]` is missing"),
-            ("a[x]=5", "`x` is no item number"),
+            ("a[x]=5", "invalid item number `x`"),
             ("a[0]b=5", "after a `]` comes `.`, `[` or `=`"),
             ("rules_files[9]=x", "cannot set item 9 of a list of 2"),
             ("outputs[0]=x", "cannot set an item of a group of settings"),

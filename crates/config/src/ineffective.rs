@@ -24,14 +24,14 @@ const fn key(
     }
 }
 
-const CALLS: &str = "only calls that rules ask about are looked at; see `tollgate rules explain`";
-const STATE: &str = "process state is looked up when a rule asks for it, and its memory is bounded";
+const CALLS: &str = "only calls that rules need are trapped; see `tollgate rules explain`";
+const STATE: &str = "process state is read when a rule needs it, and its memory is bounded";
 const RINGS: &str = "all CPUs share one ring of each kind";
 const FAILED: &str = "failed calls are left out in the kernel if no rule can match them";
 const DRIVER: &str = "this engine is not in Falco any more, nor here";
-const METADATA: &str = "the Kubernetes API is not asked";
+const METADATA: &str = "tollgate does not query the Kubernetes API";
 const RUNTIMES: &str = "container runtimes are found by their state on disk";
-const STATISTICS: &str = "these statistics are not kept";
+const STATISTICS: &str = "tollgate does not collect these statistics";
 const PLUGINS: &str = "plugins cannot be loaded; the fields of `container` are built in";
 
 /// All of them.
@@ -49,7 +49,7 @@ pub(crate) const INEFFECTIVE: &[Ineffective] = &[
     key(
         "engine.gvisor.root",
         &[],
-        "containers are known by what gVisor and their runtimes write down",
+        "containers are found in the state files of gVisor and other runtimes",
     ),
     key("engine.kmod.drop_failed_exit", &["false"], FAILED),
     key("engine.modern_ebpf.cpus_for_each_buffer", &["2"], RINGS),
@@ -78,9 +78,13 @@ pub(crate) const INEFFECTIVE: &[Ineffective] = &[
     key(
         "libs_logger.enabled",
         &["true", "false"],
-        "there is no such log",
+        "tollgate has no such log",
     ),
-    key("libs_logger.severity", &["info"], "there is no such log"),
+    key(
+        "libs_logger.severity",
+        &["info"],
+        "tollgate has no such log",
+    ),
     key("load_plugins", &["[]", "[container]"], PLUGINS),
     key("metadata_download", &[], METADATA),
     key("metrics.jemalloc_stats_enabled", &["false"], STATISTICS),

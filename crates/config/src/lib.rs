@@ -26,9 +26,9 @@ use self::include::Included;
 use self::ineffective::INEFFECTIVE;
 use self::keys::KEYS;
 pub use self::model::{
-    CaptureMode, CaptureOptions, Config, DropAction, DropSettings, EngineKind, EngineSettings,
-    FileOutput, Grpc, HttpOutput, IoUring, Log, Metrics, OnAgentDeath, ProgramOutput,
-    RuntimeOptions, Selection, Verify, WatchContainers, WatchedBy, Webserver,
+    CaptureMode, CaptureOptions, Config, DropAction, DropSettings, EngineSettings, FalcoEngine,
+    Grpc, IoUring, Log, Metrics, OnAgentDeath, RuntimeOptions, Selection, Verify, WatchContainers,
+    WatchedBy, Webserver,
 };
 pub use self::schema::schema;
 use diagnostics::exit::Exit;
@@ -103,7 +103,7 @@ fn failure(problems: &[Problem]) -> Failure {
     let failure = Failure::new(Exit::BadInput, message);
     match &last.help {
         Some(help) => failure.help(help.clone()),
-        None => failure.help("`tollgate falco --config-schema` prints what each key takes"),
+        None => failure.help("`tollgate falco --config-schema` prints the type of each key"),
     }
 }
 
@@ -264,7 +264,7 @@ impl Application {
         }
         self.outputs_without_a_place(root);
         self.plugins_without_an_entry(root);
-        if self.config.engine.kind == EngineKind::Replay
+        if self.config.engine.kind == FalcoEngine::Replay
             && self.mode == CompatMode::Falco
             && self.config.engine.capture_file.as_os_str().is_empty()
         {
@@ -275,7 +275,7 @@ impl Application {
                     .help("set engine.replay.capture_file, or use -e FILE"),
             );
         }
-        if self.config.engine.kind == EngineKind::Gvisor
+        if self.config.engine.kind == FalcoEngine::Gvisor
             && self.mode == CompatMode::Falco
             && self.config.engine.gvisor_session.as_os_str().is_empty()
         {
@@ -291,39 +291,16 @@ impl Application {
 impl Application {
     /// Outputs that are enabled and do not say where to.
     fn outputs_without_a_place(&mut self, root: &Node) {
-        let config = &self.config;
-        let is_empty = |path: &Path| path.as_os_str().is_empty();
-        let outputs = [
-            (
-                "file_output",
-                config.file_output.enabled && is_empty(&config.file_output.filename),
-                "filename",
-                "FILE",
-            ),
-            (
-                "program_output",
-                config.program_output.enabled && config.program_output.program.is_empty(),
-                "program",
-                "'COMMAND'",
-            ),
-            (
-                "http_output",
-                config.http_output.enabled && config.http_output.url.is_empty(),
-                "url",
-                "http://HOST:PORT/",
-            ),
-        ];
-        for (output, is_lost, key, example) in outputs {
-            if is_lost {
-                let origin = root.entry(output).map_or(&root.origin, |entry| {
-                    // Where it is enabled, which may be another place than that of the group.
-                    let enabled = entry.node.entry("enabled");
-                    enabled.map_or(&entry.origin, |enabled| &enabled.origin)
-                });
-                let message = format!("`{output}` is enabled and has no `{key}`");
-                let help = format!("give it, as in -o {output}.{key}={example}");
-                self.problems.push(Problem::new(origin, message).help(help));
-            }
+        for (output, missing) in self.config.outputs.missing() {
+            let origin = root.entry(output).map_or(&root.origin, |entry| {
+                // Where it is enabled, which may be another place than that of the group.
+                let enabled = entry.node.entry("enabled");
+                enabled.map_or(&entry.origin, |enabled| &enabled.origin)
+            });
+            let outputs::Missing { key, example } = missing;
+            let message = format!("`{output}` is enabled and has no `{key}`");
+            let help = format!("set it, as in -o {output}.{key}={example}");
+            self.problems.push(Problem::new(origin, message).help(help));
         }
     }
 
@@ -377,14 +354,14 @@ fn unknown(path: &str, origin: &Origin) -> Problem {
     }
 }
 
-/// The path of every setting that has an effect, in the order of the table.
+/// The path of every setting that has an effect, in alphabetical order.
 pub fn key_names() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|key| key.path)
 }
 
 /// The path of every setting that has an effect, with the JSON type of its values.
 pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
-    KEYS.iter().map(|key| (key.path, key.json_type()))
+    KEYS.iter().map(|key| (key.path, key.json_type))
 }
 
 /// The path of every setting that is answered by a warning, with the reason.
@@ -394,7 +371,10 @@ pub fn ineffective_keys() -> impl Iterator<Item = (&'static str, &'static str)> 
 
 #[cfg(test)]
 mod tests {
-    use outputs::{JsonParts, ThrottleRate};
+    use outputs::{
+        FileOutput, HttpOutput, JsonParts, Outputs, ProgramOutput, StdoutOutput, SyslogOutput,
+        ThrottleRate,
+    };
     use rules::{AppendOutput, ExtraField, Priority, RuleMatching};
 
     use super::*;
@@ -678,19 +658,22 @@ syscall_event_drops:
             },
             queue_capacity: Some(12),
             output_timeout_ms: 100,
-            stdout_enabled: false,
-            file_output: FileOutput {
-                enabled: true,
-                keep_alive: true,
-                filename: "/tmp/alerts".into(),
+            outputs: Outputs {
+                stdout: StdoutOutput { enabled: false },
+                file: FileOutput {
+                    enabled: true,
+                    keep_alive: true,
+                    filename: "/tmp/alerts".into(),
+                },
+                syslog: SyslogOutput { enabled: true },
+                program: ProgramOutput {
+                    enabled: true,
+                    keep_alive: true,
+                    program: "cat > /dev/null".to_owned(),
+                },
+                http: http_output(),
+                ..Outputs::default()
             },
-            syslog_enabled: true,
-            program_output: ProgramOutput {
-                enabled: true,
-                keep_alive: true,
-                program: "cat > /dev/null".to_owned(),
-            },
-            http_output: http_output(),
             append_output: append_output(),
             verify: Verify::Always,
             io_uring: IoUring::Allow,
@@ -723,8 +706,12 @@ syscall_event_drops:
         let (config, warnings) = parse_text(ALL, &[]).unwrap();
         assert_eq!(warnings, [""; 0]);
         assert_eq!(config, all_taken());
-        let elsewhere =
-            |key: &&keys::Key| CHOSEN_BY_OPTION.contains(&key.path) || key.path == "rules_file";
+        // Those of outputs are also tested in their crate, which knows them all.
+        let of_outputs: Vec<_> = Outputs::keys().map(|(path, _)| path).collect();
+        let elsewhere = |key: &&keys::Setting| {
+            let by_option = CHOSEN_BY_OPTION.contains(&key.path) || key.path == "rules_file";
+            by_option || of_outputs.contains(&key.path)
+        };
         for key in KEYS.iter().filter(|key| !elsewhere(key)) {
             let leaf = key.path.rsplit('.').next().unwrap();
             assert!(ALL.contains(leaf), "{} is not in the test", key.path);
@@ -767,7 +754,7 @@ syscall_event_drops:
             [
                 "f.yaml:2:14: expected a whole number from 0 on, found `-1`",
                 "-o outputs.rate=fast: expected a number from 0 on, found `fast`",
-                "f.yaml:3:11: `urgent` is no priority | one of emergency, alert, critical, error, \
+                "f.yaml:3:11: invalid priority `urgent` | one of emergency, alert, critical, error, \
                  warning, notice, informational, debug",
                 "f.yaml:4:19: expected true or false, found `tru`",
                 "f.yaml:5:14: file_output has to be a group of settings, found `yes`",
@@ -802,7 +789,7 @@ syscall_event_drops:
         let text =
             "file_output: {filename: '${WHERE}/x', enabled: true}\nrules_files: ['$${WHERE}']\n";
         let (config, _) = parse_text(text, &[]).unwrap();
-        assert_eq!(config.file_output.filename, Path::new("/var/log/x"));
+        assert_eq!(config.outputs.file.filename, Path::new("/var/log/x"));
         assert_eq!(config.rules_files, [PathBuf::from("${WHERE}")]);
     }
 
@@ -810,8 +797,8 @@ syscall_event_drops:
     fn falcos_own_defaults_and_engine_are_those_of_its_mode() {
         let text = "engine: {kind: replay, replay: {capture_file: a.scap}}\n";
         let (config, warnings) = parse_as(CompatMode::Falco, text, &[]).unwrap();
-        assert!(!config.stdout_enabled);
-        assert_eq!(config.engine.kind, EngineKind::Replay);
+        assert!(!config.outputs.stdout.enabled);
+        assert_eq!(config.engine.kind, FalcoEngine::Replay);
         assert_eq!(warnings, [""; 0]);
         let problems = parse_as(CompatMode::Falco, "engine: {kind: replay}\n", &[]).unwrap_err();
         assert_eq!(
@@ -832,7 +819,7 @@ syscall_event_drops:
         );
         assert_eq!(
             problems("a: 1\na: 2\n", &[]),
-            ["f.yaml:2:1: key `a` is given twice | the first is at f.yaml:1:1; remove one of them"]
+            ["f.yaml:2:1: duplicate key `a` | the first is at f.yaml:1:1; remove one of them"]
         );
         assert_eq!(
             problems("- a\n", &[]),
@@ -849,8 +836,8 @@ syscall_event_drops:
             warnings,
             [
                 "f.yaml:1:10: `engine.kind` has no effect: choose the engine with --engine",
-                "f.yaml:4:3: `base_syscalls.custom_set` has no effect: only calls that rules ask \
-                 about are looked at; see `tollgate rules explain`",
+                "f.yaml:4:3: `base_syscalls.custom_set` has no effect: only calls that rules need are \
+                trapped; see `tollgate rules explain`",
             ]
         );
     }
@@ -860,7 +847,7 @@ syscall_event_drops:
         let problems = parse_text("priority: x\njson_output: 1\n", &["a=1"]).unwrap_err();
         assert_eq!(
             failure(&problems).render(),
-            "tollgate: cannot use the configuration: f.yaml:1:11: `x` is no priority (one of \
+            "tollgate: cannot use the configuration: f.yaml:1:11: invalid priority `x` (one of \
              emergency, alert, critical, error, warning, notice, informational, debug)\n  \
              f.yaml:2:14: expected true or false, found `1`\n  -o a=1: unknown key `a`\n\
              help: `tollgate man run` lists the keys\n"
@@ -873,7 +860,7 @@ syscall_event_drops:
             (
                 "http_output:\n  enabled: true\n",
                 &[][..],
-                "f.yaml:2:3: `http_output` is enabled and has no `url` | give it, as in -o http_output.url=",
+                "f.yaml:2:3: `http_output` is enabled and has no `url` | set it, as in -o http_output.url=",
             ),
             (
                 "program_output: {program: ''}",

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use outputs::{JsonParts, ThrottleRate};
+use outputs::{JsonParts, Outputs, StdoutOutput, ThrottleRate};
 use rules::{AppendOutput, Priority, RuleMatching};
 
 use super::choice::Choice;
@@ -37,16 +37,8 @@ pub struct Config {
     /// `output_timeout`, in milliseconds: how long a channel may take for an alert, and how long the end of the
     /// program waits for a blocked channel.
     pub output_timeout_ms: u64,
-    /// `stdout_output.enabled`.
-    pub stdout_enabled: bool,
-    /// `syslog_output.enabled`.
-    pub syslog_enabled: bool,
-    /// `file_output`.
-    pub file_output: FileOutput,
-    /// `program_output`.
-    pub program_output: ProgramOutput,
-    /// `http_output`.
-    pub http_output: HttpOutput,
+    /// `stdout_output`, `file_output` and the like.
+    pub outputs: Outputs,
     /// `append_output`.
     pub append_output: Vec<AppendOutput>,
     /// `static_fields`: names and values that every alert has.
@@ -84,7 +76,7 @@ pub struct Config {
 pub struct RuntimeOptions {
     /// Who watches containers.
     pub agent: WatchedBy,
-    /// How many seconds an agent of the host stays when there is no container.
+    /// How many seconds a host agent stays when there is no container.
     pub agent_linger: u64,
     /// What happens to a container while no agent runs.
     pub on_agent_death: OnAgentDeath,
@@ -365,90 +357,11 @@ pub enum DropAction {
     Log,
 }
 
-/// `file_output`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileOutput {
-    /// Whether alerts are appended to a file.
-    pub enabled: bool,
-    /// Keep the file open between alerts.
-    pub keep_alive: bool,
-    /// The file.
-    pub filename: PathBuf,
-}
-
-/// `program_output`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProgramOutput {
-    /// Whether alerts are written to a program.
-    pub enabled: bool,
-    /// Keep the program running between alerts.
-    pub keep_alive: bool,
-    /// The command, for a shell.
-    pub program: String,
-}
-
-/// `http_output`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HttpOutput {
-    /// Whether alerts are posted.
-    pub enabled: bool,
-    /// The URL.
-    pub url: String,
-    /// Value of the header User-Agent.
-    pub user_agent: String,
-    /// Further headers.
-    pub headers: Vec<(String, String)>,
-    /// Do not verify the certificate of the server.
-    pub insecure: bool,
-    /// Certificate authority of the server, one file.
-    pub ca_cert: PathBuf,
-    /// Certificate authorities of the server, one file.
-    pub ca_bundle: PathBuf,
-    /// Certificate authorities of the server, a folder.
-    pub ca_path: PathBuf,
-    /// Send a client certificate.
-    pub mtls: bool,
-    /// The client certificate.
-    pub client_cert: PathBuf,
-    /// Key of the client certificate.
-    pub client_key: PathBuf,
-    /// Print the answers of the server.
-    pub echo: bool,
-    /// Compress requests with gzip.
-    pub compress_uploads: bool,
-    /// Keep the connection open between alerts.
-    pub keep_alive: bool,
-    /// Number of timeouts in a row after which alerts are dropped.
-    pub max_consecutive_timeouts: u8,
-}
-
-impl Default for HttpOutput {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            url: String::new(),
-            user_agent: "falcosecurity/falco".to_owned(),
-            headers: Vec::new(),
-            insecure: false,
-            ca_cert: PathBuf::new(),
-            ca_bundle: PathBuf::new(),
-            ca_path: PathBuf::from("/etc/ssl/certs"),
-            mtls: false,
-            client_cert: PathBuf::from("/etc/ssl/certs/client.crt"),
-            client_key: PathBuf::from("/etc/ssl/certs/client.key"),
-            echo: false,
-            compress_uploads: false,
-            keep_alive: false,
-            max_consecutive_timeouts: 5,
-        }
-    }
-}
-
 /// `engine`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
     /// Which engine.
-    pub kind: EngineKind,
+    pub kind: FalcoEngine,
     /// Of the kind `replay`.
     pub capture_file: PathBuf,
     /// Of the kind `gvisor`: the trace session.
@@ -461,7 +374,7 @@ pub struct EngineSettings {
 
 /// `engine.kind`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EngineKind {
+pub enum FalcoEngine {
     /// The kernel module: another way to what the engine ebpf does.
     Kmod,
     /// The engine `ebpf`.
@@ -475,7 +388,7 @@ pub enum EngineKind {
     Nodriver,
 }
 
-impl EngineKind {
+impl FalcoEngine {
     /// Returns true if events come from the kernel of this machine.
     #[must_use]
     pub fn watches_the_host(self) -> bool {
@@ -486,7 +399,7 @@ impl EngineKind {
 impl Default for EngineSettings {
     fn default() -> Self {
         Self {
-            kind: EngineKind::default(),
+            kind: FalcoEngine::default(),
             capture_file: PathBuf::new(),
             gvisor_session: PathBuf::new(),
             kmod_buffer: DEFAULT_BUFFER,
@@ -503,11 +416,11 @@ impl EngineSettings {
     #[must_use]
     pub fn ring_kib(&self) -> u32 {
         let number = match self.kind {
-            EngineKind::Kmod => self.kmod_buffer,
-            EngineKind::ModernEbpf
-            | EngineKind::Replay
-            | EngineKind::Gvisor
-            | EngineKind::Nodriver => self.ebpf_buffer,
+            FalcoEngine::Kmod => self.kmod_buffer,
+            FalcoEngine::ModernEbpf
+            | FalcoEngine::Replay
+            | FalcoEngine::Gvisor
+            | FalcoEngine::Nodriver => self.ebpf_buffer,
         };
         // 1 is 1 MiB, and each step doubles it.
         1024 << (number - 1)
@@ -659,15 +572,7 @@ impl Default for Config {
             drops: DropSettings::default(),
             queue_capacity: None,
             output_timeout_ms: 2000,
-            stdout_enabled: true,
-            syslog_enabled: false,
-            file_output: FileOutput {
-                enabled: false,
-                keep_alive: false,
-                filename: PathBuf::from("./events.txt"),
-            },
-            program_output: ProgramOutput::default(),
-            http_output: HttpOutput::default(),
+            outputs: Outputs::default(),
             append_output: Vec::new(),
             static_fields: Vec::new(),
             verify: Verify::Sampled,
@@ -714,7 +619,7 @@ impl Config {
         }
         differ! {
             json_output json_parts time_format_iso_8601 buffered_outputs throttle queue_capacity
-            output_timeout_ms stdout_enabled syslog_enabled file_output program_output http_output grpc
+            output_timeout_ms outputs grpc
         }
     }
 
@@ -732,10 +637,13 @@ impl Config {
     #[must_use]
     pub fn of_falco() -> Self {
         Self {
-            stdout_enabled: false,
+            outputs: Outputs {
+                stdout: StdoutOutput { enabled: false },
+                ..Outputs::default()
+            },
             watch_config_files: true,
             engine: EngineSettings {
-                kind: EngineKind::Kmod,
+                kind: FalcoEngine::Kmod,
                 ..EngineSettings::default()
             },
             log: Log {
@@ -783,7 +691,7 @@ mod tests {
     fn rings_have_falcos_sizes() {
         let ring = |ebpf_buffer| {
             EngineSettings {
-                kind: EngineKind::ModernEbpf,
+                kind: FalcoEngine::ModernEbpf,
                 ebpf_buffer,
                 ..EngineSettings::default()
             }

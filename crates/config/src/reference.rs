@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::keys::{KEYS, Key};
+use super::keys::{KEYS, Setting};
 use super::model::Config;
 use yaml::settings as tree;
 
@@ -35,9 +35,9 @@ fn value(cell: &str) -> String {
     }
 }
 
-fn key(path: &str) -> &'static Key {
+fn key(path: &str) -> &'static Setting {
     let known = KEYS.iter().find(|key| key.path == path);
-    known.unwrap_or_else(|| panic!("{PAGE} has `{path}`, which is no key"))
+    known.unwrap_or_else(|| panic!("{PAGE} has `{path}`, which is not a key"))
 }
 
 /// A configuration in which each named key is set to its text.
@@ -59,7 +59,7 @@ fn the_page_has_each_key_with_its_type_and_default() {
             panic!("{PAGE}: a row has four cells: {row:?}");
         };
         let path = path.trim_end_matches('`').to_owned();
-        assert_eq!(key(&path).json_type(), json_type, "type of `{path}`");
+        assert_eq!(key(&path).json_type, json_type, "type of `{path}`");
         assert!(!meaning.is_empty(), "`{path}` has no meaning");
         let is_new = defaults.insert(path.clone(), value(default)).is_none();
         assert!(is_new, "`{path}` has two rows");

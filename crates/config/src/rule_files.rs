@@ -82,7 +82,7 @@ pub fn read_all(paths: &[PathBuf]) -> Vec<RuleFile> {
         return files;
     }
     // One of several folders may be empty, as `rules.d` is where nobody has added rules.
-    let empty = "the folder has no file that ends in .yaml or .yml";
+    let empty = "the folder has no .yaml or .yml file";
     paths.iter().map(|path| unreadable(path, empty)).collect()
 }
 
@@ -245,7 +245,7 @@ mod tests {
         let loaded = load(&[empty.clone(), file]);
         assert_eq!((loaded.files.len(), loaded.diagnostics.len()), (1, 0));
         let diagnostics = load(&[empty]).diagnostics;
-        assert!(diagnostics[0].message.contains("the folder has no file"));
+        assert!(diagnostics[0].message.contains("the folder has no .yaml"));
     }
 
     #[test]

@@ -8,12 +8,12 @@ use super::keys::KEYS;
 #[must_use]
 pub fn schema() -> Value {
     let mut root = Map::new();
-    for key in KEYS {
+    for key in KEYS.iter() {
         let mut group = &mut root;
         let mut names = key.path.split('.').peekable();
         while let Some(name) = names.next() {
             if names.peek().is_none() {
-                group.insert(name.to_owned(), json!({ "type": key.json_type() }));
+                group.insert(name.to_owned(), json!({ "type": key.json_type }));
                 break;
             }
             let child = group

@@ -7,15 +7,7 @@ use std::time::Duration;
 use rules::{Priority, RuleMatching};
 use yaml::settings::{Entry, Node, Problem};
 
-use super::append::group;
-use super::model::{CaptureMode, Config, DropAction, EngineKind, Selection};
-
-/// A whole number that fits.
-pub(crate) fn small<T: TryFrom<u64>>(node: &Node) -> Result<T, Problem> {
-    let number = node.integer()?;
-    T::try_from(number)
-        .map_err(|_too_large| Problem::new(&node.origin, format!("{number} is too large")))
-}
+use super::model::{CaptureMode, Config, DropAction, FalcoEngine, Selection};
 
 /// As Falco: `ignore` stands alone.
 pub(crate) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Problem> {
@@ -31,9 +23,9 @@ pub(crate) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Probl
                 continue;
             }
             other => {
-                let message = format!("cannot take `{other}` for what is done about losses");
+                let message = format!("invalid action `{other}` for dropped events");
                 return Err(Problem::new(&word.origin, message)
-                    .help("known are `ignore`, `log`, `alert` and `exit`"));
+                    .help("expected `ignore`, `log`, `alert` or `exit`"));
             }
         });
     }
@@ -58,7 +50,7 @@ pub(crate) fn drop_threshold(config: &mut Config, node: &Node) -> Result<(), Pro
 
 /// 0 is Falco's word for "as large as it gets"; a queue here always has a bound.
 pub(crate) fn queue_capacity(config: &mut Config, node: &Node) -> Result<(), Problem> {
-    let alerts: usize = small(node)?;
+    let alerts: usize = node.small()?;
     config.queue_capacity = (alerts > 0).then_some(alerts);
     Ok(())
 }
@@ -66,7 +58,7 @@ pub(crate) fn queue_capacity(config: &mut Config, node: &Node) -> Result<(), Pro
 pub(crate) fn priority(node: &Node) -> Result<Priority, Problem> {
     let text = node.text()?;
     Priority::parse(text).ok_or_else(|| {
-        Problem::new(&node.origin, format!("`{text}` is no priority"))
+        Problem::new(&node.origin, format!("invalid priority `{text}`"))
             .help("one of emergency, alert, critical, error, warning, notice, informational, debug")
     })
 }
@@ -84,49 +76,30 @@ pub(crate) fn log_level(config: &mut Config, node: &Node) -> Result<(), Problem>
 }
 
 pub(crate) fn rule_matching(config: &mut Config, node: &Node) -> Result<(), Problem> {
-    config.rule_matching = word(
-        node,
-        &[("first", RuleMatching::First), ("all", RuleMatching::All)],
-    )?;
+    config.rule_matching =
+        node.word(&[("first", RuleMatching::First), ("all", RuleMatching::All)])?;
     Ok(())
 }
 
 pub(crate) fn capture_mode(config: &mut Config, node: &Node) -> Result<(), Problem> {
-    config.capture.mode = word(
-        node,
-        &[
-            ("rules", CaptureMode::Rules),
-            ("all_rules", CaptureMode::AllRules),
-        ],
-    )?;
+    config.capture.mode = node.word(&[
+        ("rules", CaptureMode::Rules),
+        ("all_rules", CaptureMode::AllRules),
+    ])?;
     Ok(())
 }
 
 pub(crate) fn engine_kind(config: &mut Config, node: &Node) -> Result<(), Problem> {
-    config.engine.kind = word(
-        node,
-        &[
-            ("kmod", EngineKind::Kmod),
-            ("modern_ebpf", EngineKind::ModernEbpf),
-            // The one before it, removed in 0.44.
-            ("ebpf", EngineKind::ModernEbpf),
-            ("replay", EngineKind::Replay),
-            ("gvisor", EngineKind::Gvisor),
-            ("nodriver", EngineKind::Nodriver),
-        ],
-    )?;
+    config.engine.kind = node.word(&[
+        ("kmod", FalcoEngine::Kmod),
+        ("modern_ebpf", FalcoEngine::ModernEbpf),
+        // The one before it, removed in 0.44.
+        ("ebpf", FalcoEngine::ModernEbpf),
+        ("replay", FalcoEngine::Replay),
+        ("gvisor", FalcoEngine::Gvisor),
+        ("nodriver", FalcoEngine::Nodriver),
+    ])?;
     Ok(())
-}
-
-/// The value that one of some words stands for.
-fn word<T: Copy>(node: &Node, words: &[(&str, T)]) -> Result<T, Problem> {
-    let text = node.text()?;
-    let known = words.iter().find(|(word, _)| *word == text);
-    known.map(|(_, value)| *value).ok_or_else(|| {
-        let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        let message = format!("expected {}, found `{text}`", words.join(" or "));
-        Problem::new(&node.origin, message)
-    })
 }
 
 /// Falco's number for the size of a ring.
@@ -150,12 +123,6 @@ pub(crate) fn rules_files(config: &mut Config, node: &Node) -> Result<(), Proble
     Ok(())
 }
 
-/// A list of texts.
-pub(crate) fn texts(node: &Node) -> Result<Vec<String>, Problem> {
-    let items = node.list()?.iter();
-    items.map(|item| item.text().map(str::to_owned)).collect()
-}
-
 /// `- disable: {rule: NAME}`, `- enable: {tag: TAG}`.
 pub(crate) fn selections(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let selections = node.list()?.iter().map(selection);
@@ -168,7 +135,7 @@ fn selection(node: &Node) -> Result<Selection, Problem> {
         let message = format!("expected `enable` or `disable`, found {}", node.describe());
         Problem::new(&node.origin, message).help("write it as `- disable: {rule: NAME}`")
     };
-    let [Entry { key, node, origin }] = group(node)? else {
+    let [Entry { key, node, origin }] = node.group()? else {
         return Err(malformed());
     };
     let enable = match key.as_str() {
@@ -181,7 +148,7 @@ fn selection(node: &Node) -> Result<Selection, Problem> {
         rule: None,
         tag: None,
     };
-    for entry in group(node)? {
+    for entry in node.group()? {
         let text = entry.node.text()?.to_owned();
         match entry.key.as_str() {
             "rule" => selection.rule = Some(text),
@@ -201,9 +168,9 @@ fn selection(node: &Node) -> Result<Selection, Problem> {
 
 pub(crate) fn address(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let text = node.text()?;
-    config.webserver.address = text
-        .parse::<IpAddr>()
-        .map_err(|_no_address| Problem::new(&node.origin, format!("`{text}` is no IP address")))?;
+    config.webserver.address = text.parse::<IpAddr>().map_err(|_no_address| {
+        Problem::new(&node.origin, format!("invalid IP address `{text}`"))
+    })?;
     Ok(())
 }
 
@@ -225,8 +192,14 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) fn interval(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let text = node.text()?;
     let interval = parse_interval(text).ok_or_else(|| {
-        Problem::new(&node.origin, format!("`{text}` is no interval"))
-            .help("write it as 1h, 5m, 30s or 500ms; the units are y w d h m s ms")
+        Problem::new(
+            &node.origin,
+            format!(
+                "invalid interval `{text}`: expected a number and a unit, such \
+        as 1h or 30s"
+            ),
+        )
+        .help("write it as 1h, 5m, 30s or 500ms; the units are y w d h m s ms")
     })?;
     if interval < SHORTEST_INTERVAL {
         let message = format!("`{text}` is too short");

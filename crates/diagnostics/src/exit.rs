@@ -27,10 +27,10 @@ pub enum Exit {
 impl Exit {
     /// Every code with its meaning, for the manual page.
     pub const MEANINGS: &'static [(&'static str, &'static str)] = &[
-        ("0", "all went well"),
+        ("0", "success"),
         (
             "1",
-            "an alert, violation or regression was found, where that was asked for",
+            "an alert, violation or regression was found, if the options ask for this status",
         ),
         ("2", "wrong usage or bad input"),
         ("3", "missing kernel support or privilege"),

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-use capture::probe::Support;
 use policy::Policy;
 use policy::compile::{Machine, apparmor};
+use probe::Support;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 /// The kernel's files about it.
@@ -317,12 +317,12 @@ pub(crate) fn probe() -> Support {
     }
     if !Path::new(FOLDER).exists() {
         return Support::no(
-            format!("{FOLDER} is not there"),
+            format!("{FOLDER} does not exist"),
             "mount it: mount -t securityfs securityfs /sys/kernel/security",
         );
     }
     match try_profile() {
-        Ok(true) => Support::yes("a profile was loaded, and denied a child what it says"),
+        Ok(true) => Support::yes("works: a loaded profile denied access to a child process"),
         Ok(false) => Support::no(
             "a profile was loaded, and denied nothing",
             "look for AppArmor in `dmesg`",

@@ -1,12 +1,10 @@
 //! Dropping capabilities before the command starts.
 
-use abi::Capabilities;
+use abi::constant::CAP_SETPCAP;
+use abi::{Capabilities, Errno};
 use policy::compile::caps::Profile;
 use sys::credential::{self, CapabilitySets};
 use sys::{SyscallError, prctl};
-
-const CAP_SETPCAP: u8 = 8;
-const EINVAL: i32 = 22;
 
 /// Drops them for good, from all five sets. Without CAP_SETPCAP the bounding set stays as it is, which
 /// no_new_privs makes harmless: no program gets anything from it.
@@ -21,7 +19,7 @@ pub(crate) fn drop(profile: Profile) -> Result<(), SyscallError> {
     }
     prctl::clear_ambient_capabilities()?;
     let own = credential::capabilities(0)?;
-    if own.effective.contains(CAP_SETPCAP) {
+    if own.effective.contains(CAP_SETPCAP.u8()) {
         drop_bounding(profile.dropped)?;
     }
     let without = |set: Capabilities| Capabilities(set.0 & !profile.dropped.0);
@@ -37,7 +35,7 @@ fn drop_bounding(dropped: Capabilities) -> Result<(), SyscallError> {
     for number in numbers {
         match prctl::drop_bounding_capability(number) {
             // This kernel has none of this number, nor of a higher one.
-            Err(error) if error.is(EINVAL) => break,
+            Err(error) if error.is(Errno::EINVAL) => break,
             outcome => outcome?,
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ::probe::Support;
 use policy::compile::witness::Witness;
 use policy::compile::{self, Grade, Machine, seccomp};
 use policy::{EnforcerKind, Enforcers, Policy};
@@ -145,7 +146,7 @@ pub fn available(chosen: Enforcers) -> (Enforcers, Vec<Line>) {
     let mut missing = Vec::new();
     for enforcer in chosen.iter() {
         match (registered(enforcer).probe)() {
-            capture::probe::Support::No { why, .. } => missing.push(Line {
+            Support::No { why, .. } => missing.push(Line {
                 enforcer,
                 reach: Reach::Not,
                 detail: why,
@@ -284,7 +285,7 @@ fn line(policy: &Policy, machine: &Machine, enforcer: EnforcerKind, report: Repo
     } = report;
     if partial > 0 {
         detail.push_str(&format!(
-            "; {partial} of {} policy rules in part",
+            "; {partial} of {} policy rules only partially",
             carried.len()
         ));
     }
@@ -323,7 +324,7 @@ mod tests {
         assert_eq!(of(EnforcerKind::Landlock).reach, Reach::Fully);
         let seccomp = of(EnforcerKind::Seccomp);
         assert_eq!(seccomp.reach, Reach::Partially);
-        assert_eq!(seccomp.detail, "x; 1 of 2 policy rules in part");
+        assert_eq!(seccomp.detail, "x; 1 of 2 policy rules only partially");
         assert_eq!(of(EnforcerKind::AppArmor).reach, Reach::Partially);
         let lacking = line(
             &policies[0],

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
-use abi::{Capabilities, Syscall};
+use abi::constant::{PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_SET_NO_NEW_PRIVS};
+use abi::{Capabilities, Errno, Syscall};
 use capture::notify::Caller;
 use policy::compile::{Machine, landlock as holes};
 use policy::{EnforcerKind, Policy};
@@ -121,7 +122,7 @@ pub fn ruleset(
 pub(crate) fn missing(call: &'static str) -> sys::SyscallError {
     sys::SyscallError {
         call,
-        errno: abi::Errno(EBADF),
+        errno: Errno::EBADF,
     }
 }
 
@@ -142,7 +143,7 @@ impl PrctlCall {
             Self::ReadBounding(number) => (PR_CAPBSET_READ, u64::from(number)),
             Self::SetNoNewPrivs => (PR_SET_NO_NEW_PRIVS, 1),
         };
-        caller.call(Syscall::PRCTL, [operation, argument, 0, 0, 0, 0])
+        caller.call(Syscall::PRCTL, [operation.u64(), argument, 0, 0, 0, 0])
     }
 }
 
@@ -151,10 +152,4 @@ pub(crate) fn set_no_new_privs(caller: &Caller) -> sys::Result<()> {
     Ok(())
 }
 
-/// Operations of prctl(2) (include/uapi/linux/prctl.h).
-const PR_CAPBSET_READ: u64 = 23;
-const PR_CAPBSET_DROP: u64 = 24;
-const PR_SET_NO_NEW_PRIVS: u64 = 38;
-const PR_CAP_AMBIENT: u64 = 47;
 const PR_CAP_AMBIENT_CLEAR_ALL: u64 = 4;
-const EBADF: i32 = 9;

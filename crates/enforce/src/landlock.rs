@@ -41,13 +41,13 @@ pub enum LandlockError {
     #[error("Landlock is not available")]
     Unavailable,
     /// The kernel does not say which version it has.
-    #[error("cannot ask for its version")]
+    #[error("cannot get its version")]
     Version(#[from] sys::SyscallError),
     /// A ruleset or rule was refused.
     #[error("cannot build it")]
     Ruleset(#[from] RulesetError),
     /// The table of mounts or a path cannot be read.
-    #[error("cannot look at {path}")]
+    #[error("cannot read the metadata of {path}")]
     Path {
         /// Which.
         path: String,

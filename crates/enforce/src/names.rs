@@ -12,9 +12,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use capture::procfs::{MountLine, mount_lines, unescape};
 use policy::compile::landlock::Denied;
 use policy::compile::{NameKind, OtherName};
+use process_info::procfs::{MountLine, mount_lines, unescape};
 
 /// How many files below withheld directories are asked for their number of links.
 const FILES_LIMIT: usize = 400_000;
@@ -457,7 +457,7 @@ impl Names {
                 };
                 if left == 0 {
                     let way = format!(
-                        "hard links of files below {} were not looked for: it holds more than {FILES_LIMIT}",
+                        "did not search for hard links below {}: more than {FILES_LIMIT} files",
                         denied.path
                     );
                     self.note(&rule, NameKind::Unknown, way);

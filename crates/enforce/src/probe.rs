@@ -1,7 +1,7 @@
 //! What works here, found out by using it.
 
-use capture::probe::{Finding, Support};
 use policy::EnforcerKind;
+use probe::{Finding, Support};
 
 use crate::enforcer::registered;
 

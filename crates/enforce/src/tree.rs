@@ -6,9 +6,9 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use capture::procfs::{mount_lines, unescape};
 use policy::compile::landlock::{DirectoryEntry, Tree};
 use policy::pattern::Pattern;
+use process_info::procfs::{mount_lines, unescape};
 
 /// Types of file systems that are views of the kernel: no program lies there, and no secret of the kind
 /// that patterns with wildcards are about. Control groups are not among them, because rules name their

@@ -266,7 +266,7 @@ impl<'de> Deserialize<'de> for EventKind {
         let index = u16::deserialize(deserializer)?;
         match usize::from(index) < TABLE.specs.len() {
             true => Ok(Self(index)),
-            false => Err(de::Error::custom("there is no such kind of events")),
+            false => Err(de::Error::custom("no such event type")),
         }
     }
 }

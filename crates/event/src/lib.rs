@@ -13,6 +13,7 @@ mod absence;
 pub mod cgroup;
 mod container;
 mod descriptor;
+mod engine;
 mod event;
 pub mod field;
 pub mod glob;
@@ -30,6 +31,7 @@ mod world;
 pub use absence::Absence;
 pub use container::{Container, Containment, Details, Mount};
 pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
+pub use engine::EngineKind;
 pub use event::{Answers, Asked, Event, Live, OpenDescriptors, Outcome, Param, Stage};
 pub use judge::{Judge, Weight};
 pub use kind::{

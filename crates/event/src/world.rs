@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bumpalo::Bump;
 
-use crate::field::Mechanism;
+use crate::engine::EngineKind;
 use crate::{
     Comm, CommandLine, Container, Credentials, ExecutableFile, Image, Pid, Process, Stat, Status,
     Tid,
@@ -128,7 +128,7 @@ pub trait World {
         None
     }
     /// How its events are learnt; `None` if nothing learnt them.
-    fn mechanism(&self) -> Option<Mechanism> {
+    fn engine(&self) -> Option<EngineKind> {
         None
     }
     /// Why the path of a file that the event is about is not known, where that is told.

@@ -252,14 +252,8 @@ fn wrong_fields_are_errors_with_a_way_out() {
             "nothing.like.it",
             "cannot find a field named `nothing.like.it`",
         ),
-        (
-            "proc.name[1]",
-            "cannot give `proc.name` an argument: it takes none",
-        ),
-        (
-            "proc.name[]",
-            "cannot give `proc.name` an argument: it takes none",
-        ),
+        ("proc.name[1]", "`proc.name` takes no argument"),
+        ("proc.name[]", "`proc.name` takes no argument"),
         (
             "proc.aname[x]",
             "cannot read the index `x` of `proc.aname`: it must be a whole number from 0",
@@ -323,8 +317,9 @@ fn all_fields_of_the_published_rules_are_known() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared/reference/upstream/falco_rules.yaml");
     let Ok(text) = std::fs::read_to_string(&file) else {
-        eprintln!("skipped: no published rules beside this repository");
-        return;
+        testing::skip!("needs Falco's stable rules beside the repository", || Ok(
+            format!("cannot read {}", file.display())
+        ));
     };
     let mut found = 0;
     // Comments and descriptions speak of fields too, but not always of ones that exist.

@@ -66,7 +66,7 @@ fn player(play: &PlayOptions, prefix: Vec<String>) -> Result<Player, Failure> {
     if play.user.is_some() && !rustix::process::geteuid().is_root() {
         return Err(Failure::new(
             Exit::Unsupported,
-            "cannot play as another user: only root may",
+            "cannot perform actions as another user: this needs root",
         )
         .help("run the generator as root, or without `--as`"));
     }

@@ -78,7 +78,7 @@ fn needs(action: &Action) -> Vec<String> {
         Need::Program(program) => format!("`{program}`"),
         Need::Capability(name) => (*name).to_owned(),
         Need::NoCapability(name) => format!("a process without {name}"),
-        Need::Address(address) => format!("a network of its own with {address}"),
+        Need::Address(address) => format!("a private network with {address}"),
     };
     action.needs.iter().map(word).collect()
 }

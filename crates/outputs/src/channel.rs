@@ -110,6 +110,8 @@ fn value_size(value: &AlertValue) -> usize {
 pub struct DeliveryError {
     /// How many of the alerts were delivered all the same.
     pub delivered: usize,
+    /// How many of the alerts the receiver has got and does not take.
+    pub rejected: usize,
     /// Whether trying again is pointless: the reader of a pipe has gone.
     pub dead: bool,
     /// The cause.
@@ -133,6 +135,7 @@ impl DeliveryError {
         last.map_or(Ok(()), |source| {
             Err(Self {
                 delivered,
+                rejected: 0,
                 dead: false,
                 source,
             })

@@ -74,6 +74,8 @@ pub struct ChannelCounters {
     pub lost_queue_full: u64,
     /// Alerts lost because writing failed or the channel is dead.
     pub lost_write_failed: u64,
+    /// Alerts lost because the receiver got them and did not take them.
+    pub lost_rejected: u64,
     /// Alerts waiting or being delivered.
     pub pending: usize,
     /// How often the other end did not answer or read in time.
@@ -82,6 +84,13 @@ pub struct ChannelCounters {
     pub restarts: u64,
     /// Why the alert that is being delivered has to wait, if it has.
     pub trouble: Option<String>,
+}
+
+impl ChannelCounters {
+    /// Alerts lost for any cause.
+    pub fn lost(&self) -> u64 {
+        self.lost_queue_full + self.lost_write_failed + self.lost_rejected
+    }
 }
 
 /// What has happened to alerts so far.
@@ -481,6 +490,7 @@ fn add(sums: &mut Vec<ChannelCounters>, more: impl Iterator<Item = ChannelCounte
         sum.delivered += new.delivered;
         sum.lost_queue_full += new.lost_queue_full;
         sum.lost_write_failed += new.lost_write_failed;
+        sum.lost_rejected += new.lost_rejected;
         sum.pending += new.pending;
         sum.timeouts += new.timeouts;
         sum.restarts += new.restarts;
@@ -623,6 +633,7 @@ impl Lane {
             delivered: counters.delivered,
             lost_queue_full: counters.lost_queue_full,
             lost_write_failed: counters.lost_write_failed,
+            lost_rejected: counters.lost_rejected,
             pending: self.queue.pending(),
             timeouts: self.peer.timeouts(),
             restarts: self.peer.restarts(),

@@ -7,9 +7,58 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use yaml::key::Key;
+
 use crate::channel::{Channel, Delivery, DeliveryError};
+use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
 use crate::queue::{Account, LineOutput};
 use crate::stream::LineStream;
+
+/// `file_output`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileOutput {
+    /// Whether alerts are appended to a file.
+    pub enabled: bool,
+    /// Keep the file open between alerts.
+    pub keep_alive: bool,
+    /// The file.
+    pub filename: PathBuf,
+}
+
+impl Default for FileOutput {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            keep_alive: false,
+            filename: PathBuf::from("./events.txt"),
+        }
+    }
+}
+
+impl OutputKind for FileOutput {
+    const GROUP: &'static str = "file_output";
+    const KEYS: &'static [Key<Self>] = &[
+        Key::boolean("file_output.enabled", |output| &mut output.enabled),
+        Key::file("file_output.filename", |output| &mut output.filename),
+        Key::boolean("file_output.keep_alive", |output| &mut output.keep_alive),
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        Missing::if_empty(&self.filename, "filename", "FILE")
+    }
+
+    fn open(&self, _: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
+        let help = "name a writable file with -o file_output.filename=FILE; a FIFO needs a reader";
+        match FileChannel::open(self.filename.clone(), self.keep_alive) {
+            Ok(channel) => Ok(Box::new(channel)),
+            Err(error) => Err(ChannelOpenError::new(error, help)),
+        }
+    }
+}
 
 /// Appends lines to a file.
 ///
@@ -85,11 +134,13 @@ impl FileChannel {
         };
         let own = file.metadata()?;
         if !self.leads_to(&own) {
-            self.say("was renamed, removed or replaced; the next alerts are in the file that is there now");
+            self.say(
+                "was renamed, removed or replaced; alerts now go to the new file of that name",
+            );
             return self.open_again();
         }
         if own.is_file() && own.len() < self.length {
-            self.say("was made shorter; alerts that were in it are lost");
+            self.say("was truncated; alerts that were in it are lost");
         }
         Ok(file)
     }
@@ -98,7 +149,7 @@ impl FileChannel {
         let file = open(&self.path, if self.was.is_link { 0 } else { NO_FOLLOW })?;
         if self.was.is_regular && !file.metadata()?.is_file() {
             return Err(io::Error::other(
-                "it was replaced by what is no regular file",
+                "it was replaced by something that is not a regular file",
             ));
         }
         Ok(file)
@@ -136,6 +187,7 @@ impl FileChannel {
     fn write(&mut self, alerts: &[Arc<Delivery>]) -> Result<bool, DeliveryError> {
         let none = |source| DeliveryError {
             delivered: 0,
+            rejected: 0,
             dead: false,
             source,
         };
@@ -181,6 +233,7 @@ impl Channel for FileChannel {
         }
         Err(DeliveryError {
             delivered: 0,
+            rejected: 0,
             dead: false,
             source: io::Error::other("it is removed each time alerts are written"),
         })
@@ -377,7 +430,7 @@ mod tests {
         let (_dir, path, mut channel) = opened(true);
         File::create(&path).unwrap();
         channel.deliver(&deliveries(1)).unwrap();
-        assert!(channel.notice().unwrap().contains("was made shorter"));
+        assert!(channel.notice().unwrap().contains("was truncated"));
         channel.deliver(&deliveries(1)).unwrap();
         assert_eq!((channel.notice(), lines(&path)), (None, 2));
     }

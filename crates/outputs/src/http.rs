@@ -1,27 +1,22 @@
 //! A web server that gets each alert as a POST request.
 
-mod names;
-mod outage;
-mod tls;
+mod settings;
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use ureq::http::uri::{Authority, Scheme};
-use ureq::http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use ureq::unversioned::transport::DefaultConnector;
-use ureq::{Agent, Body};
+use ureq::Agent;
+use ureq::http::HeaderMap;
 
-use self::names::Names;
-use self::outage::Outage;
+pub use self::settings::HttpOutput;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
+use crate::net::client::{self, ClientOptions, HttpError};
+use crate::net::outage::Outage;
+use crate::net::tls::TlsOptions;
 
 /// Where alerts are sent, and how.
 #[derive(Clone, Debug)]
@@ -48,65 +43,6 @@ pub struct HttpOptions {
     pub max_consecutive_timeouts: u32,
     /// How long one request may take from the look-up of the name to the end of the answer.
     pub timeout: Duration,
-}
-
-/// Whom to trust, and who to be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TlsOptions {
-    /// Trust any server. For tests.
-    pub insecure: bool,
-    /// File with the certificates of the authorities to trust.
-    pub authorities: Option<PathBuf>,
-    /// Folder with such files, if there is no file.
-    pub authority_folder: PathBuf,
-    /// Certificate and key of this client, if it is to show one.
-    pub client: Option<ClientFiles>,
-}
-
-/// Files in PEM form.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientFiles {
-    /// Certificate chain, the client's own first.
-    pub certificate: PathBuf,
-    /// Private key, not encrypted.
-    pub key: PathBuf,
-}
-
-/// The options cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum HttpError {
-    /// The address is not one that alerts can be sent to.
-    #[error("cannot send alerts to `{url}`: {problem}")]
-    Url {
-        /// The address.
-        url: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A header is not one.
-    #[error("cannot send the header `{name}`: {problem}")]
-    Header {
-        /// Its name.
-        name: String,
-        /// What is wrong with it.
-        problem: String,
-    },
-    /// A certificate or key cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file or folder.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A file is not what it has to be.
-    #[error("cannot use {}: {problem}", path.display())]
-    Pem {
-        /// The file or folder.
-        path: PathBuf,
-        /// What is wrong with it.
-        problem: String,
-    },
 }
 
 /// Sends alerts to a web server.
@@ -145,13 +81,10 @@ impl HttpChannel {
     /// If the address, a certificate or the key cannot be used.
     pub fn open(options: HttpOptions) -> Result<Self, HttpError> {
         let agent = agent(&options)?;
-        let headers = headers(&options.headers)?;
+        let headers = client::headers(&options.headers)?;
         let stdout = || io::stdout().as_fd().try_clone_to_owned();
         let echo = options.echo.then(stdout).transpose();
-        let echo = echo.map_err(|source| HttpError::Read {
-            path: "/dev/stdout".into(),
-            source,
-        })?;
+        let echo = echo.map_err(|source| HttpError::Echo { source })?;
         Ok(Self {
             options,
             agent,
@@ -190,7 +123,7 @@ impl HttpChannel {
                 if self.timeouts_in_a_row <= self.options.max_consecutive_timeouts {
                     continue;
                 }
-            } else if may_be_stale && is_hang_up(&error) {
+            } else if may_be_stale && client::is_hang_up(&error) {
                 may_be_stale = false;
                 continue;
             }
@@ -200,31 +133,20 @@ impl HttpChannel {
 
     /// Nobody listens: waits a while; false if that has taken too long.
     fn wait_for_server(&mut self, error: &io::Error) -> bool {
-        let pause = self.outage.refused(Instant::now());
-        let Some(pause) = pause.filter(|_| !self.peer.is_killed()) else {
-            self.peer.set_trouble(None);
-            return false;
-        };
-        self.peer.set_trouble(Some(error.to_string()));
-        std::thread::sleep(pause);
-        true
+        self.outage.wait(&self.peer, error)
     }
 
     /// Somebody listens.
     fn is_there(&mut self) {
-        if self.outage.has_begun() {
-            self.outage.end();
-            self.peer.set_trouble(None);
-        }
+        self.outage.is_over(&self.peer);
     }
 
     fn body(&self, line: &str) -> io::Result<Vec<u8>> {
-        if !self.options.compress {
-            return Ok(line.as_bytes().to_vec());
+        if self.options.compress {
+            client::compressed(line.as_bytes())
+        } else {
+            Ok(line.as_bytes().to_vec())
         }
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(line.as_bytes())?;
-        encoder.finish()
     }
 
     fn post(&mut self, body: &[u8]) -> io::Result<()> {
@@ -243,9 +165,9 @@ impl HttpChannel {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let mut answer = request.send(body).map_err(io_error)?;
+        let mut answer = request.send(body).map_err(client::io_error)?;
         // Read even if nobody looks at it: only then can the connection be used again.
-        let text = read(answer.body_mut())?;
+        let text = client::read(answer.body_mut())?;
         if let Some(stdout) = &mut self.echo {
             stdout.write_all(&text)?;
         }
@@ -279,9 +201,6 @@ impl Channel for HttpChannel {
     }
 }
 
-/// Longest answer that is read; a receiver of alerts has little to say.
-const MAX_ANSWER: u64 = 64 << 10;
-
 /// How long a connection is kept without alerts: short, so that the server seldom closes it first.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -289,126 +208,17 @@ const IDLE: Duration = Duration::from_secs(1);
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn agent(options: &HttpOptions) -> Result<Agent, HttpError> {
-    let is_secure = check_url(&options.url)?;
-    let mut config = Agent::config_builder()
-        .http_status_as_error(false)
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        // The environment is the watched command's: its proxy need not know where alerts go.
-        .proxy(None)
-        .user_agent(options.user_agent.as_str())
-        .max_idle_age(if options.keep_alive {
+    client::agent(&ClientOptions {
+        url: &options.url,
+        user_agent: &options.user_agent,
+        tls: &options.tls,
+        idle: if options.keep_alive {
             KEEP_ALIVE_IDLE
         } else {
             IDLE
-        })
-        .timeout_global(Some(options.timeout));
-    if is_secure {
-        config = config.tls_config(tls::config(&options.tls)?);
-    }
-    let connector = DefaultConnector::default();
-    Ok(Agent::with_parts(
-        config.build(),
-        connector,
-        Names::default(),
-    ))
-}
-
-/// Headers that are set here: two of a name, or another length, would break the request.
-const OWN_HEADERS: [&str; 7] = [
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "host",
-    "transfer-encoding",
-    "user-agent",
-];
-
-fn headers(wanted: &[(String, String)]) -> Result<HeaderMap, HttpError> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in wanted {
-        let wrong = |problem: &str| HttpError::Header {
-            name: name.clone(),
-            problem: problem.to_owned(),
-        };
-        let known: HeaderName = name
-            .parse()
-            .map_err(|_no_name| wrong("it is no name of a header"))?;
-        if OWN_HEADERS.contains(&known.as_str()) {
-            return Err(wrong("it is set by other keys, or by itself"));
-        }
-        let value: HeaderValue = value
-            .parse()
-            .map_err(|_no_value| wrong("its value has characters that a header cannot have"))?;
-        headers.append(known, value);
-    }
-    Ok(headers)
-}
-
-/// Whether the address is one of `https`.
-fn check_url(url: &str) -> Result<bool, HttpError> {
-    let wrong = |problem: String| HttpError::Url {
-        url: url.to_owned(),
-        problem,
-    };
-    let uri: Uri = url
-        .parse()
-        .map_err(|error| wrong(format!("it is no URL: {error}")))?;
-    if uri.host().is_none_or(str::is_empty) {
-        return Err(wrong("it names no host".to_owned()));
-    }
-    if let Some(port) = uri.authority().and_then(written_port)
-        && !port.parse::<u16>().is_ok_and(|port| port != 0)
-    {
-        return Err(wrong(format!("`{port}` is no port: 1 to 65535")));
-    }
-    match uri.scheme() {
-        Some(scheme) if *scheme == Scheme::HTTP => Ok(false),
-        Some(scheme) if *scheme == Scheme::HTTPS => Ok(true),
-        _ => Err(wrong("it has to start with http:// or https://".to_owned())),
-    }
-}
-
-/// The port, whatever is written there; without one the scheme decides.
-fn written_port(authority: &Authority) -> Option<&str> {
-    let text = authority.as_str();
-    let place = text.rsplit_once('@').map_or(text, |(_, place)| place);
-    let port = place.strip_prefix(authority.host())?.strip_prefix(':')?;
-    (!port.is_empty()).then_some(port)
-}
-
-fn read(body: &mut Body) -> io::Result<Vec<u8>> {
-    let text = body.with_config().limit(MAX_ANSWER).read_to_vec();
-    match text {
-        Err(ureq::Error::BodyExceedsLimit(_)) => Ok(Vec::new()),
-        text => text.map_err(io_error),
-    }
-}
-
-fn io_error(error: ureq::Error) -> io::Error {
-    match error {
-        ureq::Error::Timeout(_) => {
-            io::Error::new(ErrorKind::TimedOut, "the server did not answer in time")
-        }
-        ureq::Error::Io(error) => error,
-        error => io::Error::other(error),
-    }
-}
-
-fn is_hang_up(error: &io::Error) -> bool {
-    let is_protocol = error
-        .get_ref()
-        .and_then(|cause| cause.downcast_ref::<ureq::Error>())
-        .is_some_and(|error| matches!(error, ureq::Error::Protocol(_)));
-    is_protocol
-        || matches!(
-            error.kind(),
-            ErrorKind::BrokenPipe
-                | ErrorKind::ConnectionAborted
-                | ErrorKind::ConnectionReset
-                | ErrorKind::UnexpectedEof
-        )
+        },
+        timeout: options.timeout,
+    })
 }
 
 #[cfg(test)]

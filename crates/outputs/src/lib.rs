@@ -9,7 +9,8 @@
 //! threads: [`Dispatcher::prepare`] opens everything that can fail, [`Prepared::start`] makes the
 //! threads.
 //!
-//! A new kind of channel is one file with one implementation of [`Channel`].
+//! A new kind of output is one file with one implementation of [`Channel`] and one of [`OutputKind`], and a row
+//! of [`Outputs`].
 
 mod channel;
 mod dispatcher;
@@ -18,6 +19,10 @@ mod format;
 mod http;
 mod internal;
 pub mod json;
+mod kind;
+mod nats;
+mod net;
+mod otlp;
 mod program;
 mod queue;
 mod stats;
@@ -32,16 +37,152 @@ pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
 pub use dispatcher::{
     ChannelCounters, Counters, Dispatcher, OnProblem, Pending, Prepared, Settings, StartError,
 };
-pub use file::{FileChannel, OpenError};
+pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat};
-pub use http::{ClientFiles, HttpChannel, HttpError, HttpOptions, TlsOptions};
+pub use http::{HttpChannel, HttpOptions, HttpOutput};
 pub use internal::{Internal, internal_alert};
-pub use program::{ProgramChannel, ProgramOptions};
+pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
+pub use nats::{JetStream, NatsError, NatsOutput, NatsTls};
+pub use net::client::HttpError;
+pub use net::tls::{ClientFiles, TlsError, TlsOptions};
+pub use otlp::{Encoding, OtlpOutput};
+pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
 pub use queue::{Account, LineOutput, QUEUE_CAPACITY, QueueCapacity};
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
 };
-pub use stdout::StdoutChannel;
-pub use syslog::SyslogChannel;
+pub use stdout::{StdoutChannel, StdoutError, StdoutOutput};
+pub use syslog::{SyslogChannel, SyslogOutput};
 pub use throttle::{Throttle, ThrottleRate};
 pub use time::log_stamp;
+
+use yaml::settings::{Node, Problem};
+
+// The one list of outputs: the configuration, the agent and the personality of Falco go through it.
+kind::outputs! {
+    /// `stdout_output`.
+    stdout: StdoutOutput,
+    /// `file_output`.
+    file: FileOutput,
+    /// `syslog_output`.
+    syslog: SyslogOutput,
+    /// `program_output`.
+    program: ProgramOutput,
+    /// `http_output`.
+    http: HttpOutput,
+    /// `nats_output`.
+    nats: NatsOutput,
+    /// `otlp_output`.
+    otlp: OtlpOutput,
+}
+
+impl Outputs {
+    /// Puts the value of a key into these settings.
+    ///
+    /// # Errors
+    ///
+    /// If the value is not one of this key.
+    ///
+    /// # Panics
+    ///
+    /// If `path` is not among [`Outputs::keys`].
+    pub fn set(&mut self, path: &str, node: &Node) -> Result<(), Problem> {
+        let mut results = self.each_mut().filter_map(|output| output.set(path, node));
+        results.next().expect("the key is one of an output")
+    }
+
+    /// The groups of those that are enabled: `stdout_output`.
+    pub fn enabled(&self) -> impl Iterator<Item = &'static str> {
+        let enabled = self.each().filter(|output| output.is_enabled());
+        enabled.map(|output| output.group())
+    }
+
+    /// The groups of those that are enabled and lack a key, with the key.
+    pub fn missing(&self) -> impl Iterator<Item = (&'static str, Missing)> {
+        let enabled = self.each().filter(|output| output.is_enabled());
+        enabled.filter_map(|output| Some((output.group(), output.missing()?)))
+    }
+
+    /// Makes the channels of those that are enabled, without their threads.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be opened as configured.
+    pub fn open(&self, common: &Common) -> Result<Vec<Box<dyn Channel>>, ChannelOpenError> {
+        let enabled = self.each().filter(|output| output.is_enabled());
+        enabled.map(|output| output.open(common)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_begin_with_the_group_of_their_output_and_occur_once() {
+        let all = Outputs::default();
+        let groups: Vec<_> = all.each().map(|output| output.group()).collect();
+        let mut paths: Vec<_> = Outputs::keys().map(|(path, _)| path).collect();
+        for path in &paths {
+            let (group, _) = path.split_once('.').expect(path);
+            assert!(groups.contains(&group), "{path}");
+        }
+        for group in groups {
+            let enabled = format!("{group}.enabled");
+            assert!(paths.contains(&enabled.as_str()), "{enabled}");
+        }
+        let count = paths.len();
+        paths.sort_unstable();
+        paths.dedup();
+        assert_eq!(paths.len(), count);
+    }
+
+    /// The settings with another value than the default at this key.
+    fn changed(path: &str, json_type: &str) -> Outputs {
+        let texts = match json_type {
+            "boolean" => "true false",
+            "integer" => "7",
+            "number" => "0.5",
+            "array" => "[other]",
+            "object" => "{other:text}",
+            _ => "other",
+        };
+        let mut texts: Vec<_> = texts.split(' ').map(str::to_owned).collect();
+        while let Some(text) = texts.pop() {
+            let node = yaml::settings::read("f.yaml", &text.replace(':', ": ")).unwrap();
+            let mut all = Outputs::default();
+            match all.set(path, &node) {
+                Ok(()) if all != Outputs::default() => return all,
+                Ok(()) => {}
+                // `expected gzip or none, found ..`: a key that takes certain words.
+                Err(problem) => {
+                    let (known, _) = problem.message.split_once(',').expect(path);
+                    let known = known.trim_start_matches("expected ").split(" or ");
+                    texts = known.map(str::to_owned).collect();
+                }
+            }
+        }
+        panic!("{path} changes nothing");
+    }
+
+    #[test]
+    fn each_key_is_taken_and_has_a_place_of_its_own() {
+        let mut seen = Vec::new();
+        for (path, json_type) in Outputs::keys() {
+            let all = changed(path, json_type);
+            assert!(!seen.contains(&all), "{path} sets what another key sets");
+            seen.push(all);
+        }
+    }
+
+    #[test]
+    fn every_output_can_be_enabled_by_its_key() {
+        let node = yaml::settings::read("f.yaml", "true").unwrap();
+        let mut all = Outputs::default();
+        let groups: Vec<_> = all.each().map(|output| output.group()).collect();
+        for group in &groups {
+            all.set(&format!("{group}.enabled"), &node).unwrap();
+        }
+        assert!(all.enabled().eq(groups));
+    }
+}

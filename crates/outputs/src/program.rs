@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use yaml::key::Key;
 
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
+use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
 
 /// What to run, and how.
 #[derive(Clone, Debug)]
@@ -23,6 +25,42 @@ pub struct ProgramOptions {
     pub keep_alive: bool,
     /// How long the program may take to read an alert and, if each gets a process, to end.
     pub timeout: Duration,
+}
+
+/// `program_output`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProgramOutput {
+    /// Whether alerts are written to a program.
+    pub enabled: bool,
+    /// Keep the program running between alerts.
+    pub keep_alive: bool,
+    /// The command, for a shell.
+    pub program: String,
+}
+
+impl OutputKind for ProgramOutput {
+    const GROUP: &'static str = "program_output";
+    const KEYS: &'static [Key<Self>] = &[
+        Key::boolean("program_output.enabled", |output| &mut output.enabled),
+        Key::boolean("program_output.keep_alive", |output| &mut output.keep_alive),
+        Key::text("program_output.program", |output| &mut output.program),
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        Missing::if_empty(&self.program, "program", "'COMMAND'")
+    }
+
+    fn open(&self, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
+        Ok(Box::new(ProgramChannel::new(ProgramOptions {
+            program: self.program.clone(),
+            keep_alive: self.keep_alive,
+            timeout: common.timeout,
+        })))
+    }
 }
 
 /// Gives alerts to a program.
@@ -241,7 +279,7 @@ impl Running {
 }
 
 fn ended(status: ExitStatus, what: &str) -> io::Error {
-    io::Error::other(format!("the program ended with {status} {what}"))
+    io::Error::other(format!("the program exited with {status} {what}"))
 }
 
 /// Waits for events of a descriptor; false if none came before the deadline.
@@ -376,7 +414,7 @@ mod tests {
         assert_eq!((error.delivered, error.dead), (0, false));
         assert_eq!(
             error.source.to_string(),
-            "the program ended with exit status: 3 instead of with success"
+            "the program exited with exit status: 3 instead of with success"
         );
     }
 

@@ -74,11 +74,12 @@ pub(crate) struct QueueCounters {
     pub(crate) delivered: u64,
     pub(crate) lost_queue_full: u64,
     pub(crate) lost_write_failed: u64,
+    pub(crate) lost_rejected: u64,
 }
 
 impl QueueCounters {
     pub(crate) fn lost(&self) -> u64 {
-        self.lost_queue_full + self.lost_write_failed
+        self.lost_queue_full + self.lost_write_failed + self.lost_rejected
     }
 }
 
@@ -175,12 +176,13 @@ impl Queue {
     }
 
     /// Ends the delivery that [`Queue::take`] began.
-    pub(crate) fn finish_delivery(&self, delivered: usize) {
+    pub(crate) fn finish_delivery(&self, delivered: usize, rejected: usize) {
         let mut state = self.state();
         let (alerts, bytes) = std::mem::take(&mut state.in_flight);
         state.bytes -= bytes;
         state.counters.delivered += count(delivered);
-        state.counters.lost_write_failed += count(alerts.saturating_sub(delivered));
+        state.counters.lost_rejected += count(rejected);
+        state.counters.lost_write_failed += count(alerts.saturating_sub(delivered + rejected));
         self.settle(count(alerts));
         drop(state);
         self.idle.notify_all();

@@ -7,10 +7,52 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
+use yaml::key::Key;
 
 use crate::channel::{Channel, Delivery, DeliveryError};
+use crate::kind::{ChannelOpenError, Common, OutputKind};
 use crate::queue::{Account, LineOutput};
 use crate::stream::LineStream;
+
+/// `stdout_output`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StdoutOutput {
+    /// Whether alerts are written to the standard output.
+    pub enabled: bool,
+}
+
+impl Default for StdoutOutput {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+impl OutputKind for StdoutOutput {
+    const GROUP: &'static str = "stdout_output";
+    const KEYS: &'static [Key<Self>] = &[Key::boolean("stdout_output.enabled", |output| {
+        &mut output.enabled
+    })];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn open(&self, _: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
+        let help = "open it, or switch it off with -o stdout_output.enabled=false";
+        match StdoutChannel::open() {
+            Ok(channel) => Ok(Box::new(channel)),
+            Err(source) => Err(ChannelOpenError::new(StdoutError { source }, help)),
+        }
+    }
+}
+
+/// The standard output cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write alerts to stdout")]
+pub struct StdoutError {
+    /// The cause.
+    pub source: io::Error,
+}
 
 /// Writes lines to the standard output, each with one `write(2)`, so that they do not mix with
 /// what the watched program writes there.
@@ -90,7 +132,7 @@ impl Channel for StdoutChannel {
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
         if length(&self.file) < self.length {
-            let notice = "the file of the standard output was made shorter; alerts that were in it may be lost";
+            let notice = "the file of standard output was truncated; earlier alerts may be lost";
             self.notice = Some(notice.to_owned());
         }
         let result = self.stream.write(&self.file, alerts);
@@ -145,7 +187,7 @@ mod tests {
         shared.set_len(0).expect("it is a file");
         channel.deliver(&deliveries(1)).expect("it is writable");
         let notice = channel.notice().expect("alerts are lost");
-        assert!(notice.contains("was made shorter"), "{notice}");
+        assert!(notice.contains("was truncated"), "{notice}");
         channel.deliver(&deliveries(1)).expect("it is writable");
         assert_eq!(channel.notice(), None);
     }

@@ -65,6 +65,7 @@ impl LineStream {
         }
         result.map_err(|source| DeliveryError {
             delivered: ends.partition_point(|end| *end <= written),
+            rejected: 0,
             dead: source.kind() == ErrorKind::BrokenPipe,
             source,
         })

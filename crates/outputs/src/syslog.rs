@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use rules::Priority;
+use yaml::key::Key;
 
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
+use crate::kind::{ChannelOpenError, Common, OutputKind};
 use crate::time;
 
 /// Name of the program in front of an entry.
@@ -20,6 +22,29 @@ const IDENT: &str = "falco";
 
 /// `LOG_USER` of syslog(3), in its place above the three bits of the level.
 const FACILITY_USER: usize = 1 << 3;
+
+/// `syslog_output`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyslogOutput {
+    /// Whether alerts are sent to the system's log.
+    pub enabled: bool,
+}
+
+impl OutputKind for SyslogOutput {
+    const GROUP: &'static str = "syslog_output";
+    const KEYS: &'static [Key<Self>] = &[Key::boolean("syslog_output.enabled", |output| {
+        &mut output.enabled
+    })];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn open(&self, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
+        let path = PathBuf::from(SyslogChannel::PATH);
+        Ok(Box::new(SyslogChannel::new(path, common.timeout)))
+    }
+}
 
 /// Sends entries to the system's log.
 #[derive(Debug)]

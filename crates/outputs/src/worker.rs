@@ -65,12 +65,12 @@ impl Worker {
         }
         let queue = &self.hub.lanes[self.lane].queue;
         match result {
-            Ok(()) => queue.finish_delivery(batch.len()),
+            Ok(()) => queue.finish_delivery(batch.len(), 0),
             Err(error) => {
                 if error.dead {
                     queue.die();
                 }
-                queue.finish_delivery(error.delivered);
+                queue.finish_delivery(error.delivered, error.rejected);
                 self.report(reported, "cannot write alerts to", &error.source);
                 self.hub.announce_loss(self.lane);
             }

@@ -158,7 +158,7 @@ fn add(rule: &mut Builtin, line: &str) -> Result<(), String> {
                 "hardening" => Class::Hardening,
                 "attack" => Class::Attack,
                 "vulnerability" => Class::Vulnerability,
-                _ => return Err(format!("`{class}` is no class")),
+                _ => return Err(format!("no such class: `{class}`")),
             };
             rule.about = about.to_owned();
         }
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn mistakes_in_the_file_are_named_with_their_line() {
         for (text, part) in [
-            ("rule a\nin nowhere x", "line 2: `nowhere` is no class"),
+            ("rule a\nin nowhere x", "line 2: no such class: `nowhere`"),
             ("rule a\nin attack x\nfile q /x", "line 3: `q` is unknown"),
             ("rule a\nin attack x\nsmell q", "line 3: `smell` is unknown"),
             ("rule a\nin attack x", "not complete"),

@@ -41,11 +41,12 @@ codes! {
     Shape Error "POLICY_SHAPE" "A value has the wrong type, or a key is missing or twice"
     UnknownField Error "POLICY_UNKNOWN_FIELD" "A key that means nothing here"
     UnknownRule Error "POLICY_UNKNOWN_RULE" "A built-in rule of this name does not exist"
-    UnknownValue Error "POLICY_UNKNOWN_VALUE" "A word or number that means nothing here"
+    UnknownValue Error "POLICY_UNKNOWN_VALUE" "An unknown word or number"
     Contradiction Error "POLICY_CONTRADICTION" "Two settings exclude each other, or one does nothing"
-    TargetsIgnored Error "POLICY_TARGETS_IGNORED" "Rules for single programs, which no chosen enforcer can tell apart"
-    NoEnforcer Error "POLICY_NO_ENFORCER" "No chosen enforcer can carry the rule"
+    TargetsIgnored Error "POLICY_TARGETS_IGNORED" "Rules for single programs, which no chosen enforcer \
+    can distinguish"
+    NoEnforcer Error "POLICY_NO_ENFORCER" "No chosen enforcer supports the rule"
     NotAccepted Error "POLICY_NOT_ACCEPTED" "A rule that is to be accepted is not in the policy"
-    Partial Warning "POLICY_PARTIAL" "A way past the rule is known for each chosen enforcer"
+    Partial Warning "POLICY_PARTIAL" "Every chosen enforcer enforces the rule only partially"
     Accepted Warning "POLICY_ACCEPTED" "The rule is not enforced in full, which was accepted by name"
 }

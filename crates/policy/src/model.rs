@@ -319,7 +319,7 @@ impl Model {
         let (policy, rule) = alone(builtin, enforcers);
         let carries = |enforcer| assess(&policy, &rule, enforcer, machine).grade > Grade::None;
         if !enforcers.iter().any(carries) {
-            return Some(format!("{enforcers} cannot carry it"));
+            return Some(format!("{enforcers} cannot enforce it"));
         }
         if let Some(case) = self.violated.get(&builtin.name) {
             return Some(format!("the workload {case}"));
@@ -334,7 +334,7 @@ impl Model {
             Restriction::File { .. } if !enforcers.contains(EnforcerKind::Landlock) => None,
             Restriction::File { path, .. } => {
                 if path.literal().or_else(|| path.subtree()).is_none() {
-                    return Some("it is about names that may be anywhere".to_owned());
+                    return Some("it has names without a folder".to_owned());
                 }
                 let above = self.writes.iter().find(|file| is_beside(file, path.text()));
                 above.map(|file| {
@@ -433,7 +433,7 @@ impl Model {
         let denied = self.unmade().join(", ");
         if !denied.is_empty() {
             text.push_str(&format!(
-                "      # Every other call that this machine knows.\n      - names: [{denied}]\n        \
+                "      # All other system calls of this architecture.\n      - names: [{denied}]\n        \
                  action: SCMP_ACT_ERRNO\n"
             ));
         }
@@ -705,7 +705,7 @@ mod tests {
             ("disallow-mount", "the workload calls mount in this way"),
             (
                 "disallow-access-kallsyms",
-                "Seccomp, Landlock cannot carry it",
+                "Seccomp, Landlock cannot enforce it",
             ),
         ] {
             assert_eq!(against(&model, rule).as_deref(), Some(why));

@@ -163,7 +163,7 @@ pub(crate) fn read_note(value: &str) -> Result<(EnforcerKind, String), String> {
     let (id, text) = value
         .split_once(' ')
         .ok_or("expected an enforcer and a text")?;
-    let enforcer = EnforcerKind::from_id(id).ok_or_else(|| format!("`{id}` is no enforcer"))?;
+    let enforcer = EnforcerKind::from_id(id).ok_or_else(|| format!("no such enforcer: `{id}`"))?;
     Ok((enforcer, text.to_owned()))
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn read_call(value: &str) -> Result<OperationCall, String> {
         }
         None => (name, None),
     };
-    let call = Syscall::from_name(name).ok_or_else(|| format!("`{name}` is no call"))?;
+    let call = Syscall::from_name(name).ok_or_else(|| format!("no such system call: `{name}`"))?;
     let (hooks, tests): (Vec<&str>, Vec<&str>) = words.partition(|word| word.starts_with('@'));
     Ok(OperationCall {
         call,
@@ -223,8 +223,8 @@ fn read_way(value: &str) -> Result<Way, String> {
 
 /// `ARGUMENT=NUMBER` or `ARGUMENT&BITS`. The flags and numbers of these calls are 32 bits wide.
 fn read_test(word: &str) -> Result<RegisterTest, String> {
-    let bad = || format!("`{word}` is no test");
-    let no_number = |error: std::num::ParseIntError| format!("`{word}` is no test: {error}");
+    let bad = || format!("invalid test `{word}`");
+    let no_number = |error: std::num::ParseIntError| format!("invalid test `{word}`: {error}");
     let at = word.find(['=', '&']).ok_or_else(bad)?;
     let argument = word[..at].parse().map_err(no_number)?;
     let digits = &word[at + 1..];
@@ -268,9 +268,12 @@ mod tests {
     fn mistakes_in_the_table_are_named_with_their_line() {
         for (text, part) in [
             ("call mount", "before"),
-            ("operation a\ncall muont", "line 2: `muont` is no call"),
-            ("operation a\ncall mount 0?1", "no test"),
-            ("operation a\nweak nobody x", "no enforcer"),
+            (
+                "operation a\ncall muont",
+                "line 2: no such system call: `muont`",
+            ),
+            ("operation a\ncall mount 0?1", "invalid test"),
+            ("operation a\nweak nobody x", "no such enforcer"),
             ("operation a\nsmell x", "`smell` is unknown"),
         ] {
             let problem = read(text).unwrap_err();

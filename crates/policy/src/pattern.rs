@@ -15,7 +15,7 @@ pub enum PatternError {
     #[error("the pattern is empty")]
     Empty,
     /// It has a slash but does not begin with one.
-    #[error("the pattern has to begin with `/`, or to be the name of a file without `/`")]
+    #[error("the pattern must start with `/`, or be a file name without `/`")]
     Relative,
     /// It has a character that no path of a policy needs.
     #[error("the pattern has the character {character:?}, which no pattern can have")]

@@ -66,8 +66,8 @@ codes! {
         "The output names an unknown field or an unfinished one."
     Validate Error "LOAD_ERR_VALIDATE"
         "An item contradicts the others"
-        "The item is well formed but cannot be used: it names an undefined macro, appends to \
-         something undefined, needs a newer engine or a plugin that is not there, or its exception \
+        "The item is well formed but cannot be used: it names an undefined macro, appends to something \
+        undefined, needs a newer engine or a missing plugin, or its exception \
          has fields and values that do not pair up."
     Extension Error "LOAD_ERR_EXTENSION"
         "An extension item is wrong"
@@ -82,7 +82,7 @@ codes! {
          Falco says so of fields of Kubernetes audit and JSON events alone, which are unknown here."
     NoEvtType Warning "LOAD_NO_EVTTYPE"
         "A condition does not restrict the event type"
-        "The rule has to look at nearly every event, which is slow: add a check of evt.type."
+        "The rule needs nearly every event, which is slow: add a check of evt.type."
     UnknownFilter Warning "LOAD_UNKNOWN_FILTER"
         "A rule with an unknown field or event type is left out"
         "The rule asks for this with skip-if-unknown-filter; without it this is an error."
@@ -101,9 +101,8 @@ codes! {
         "It works today; the help says what replaces it."
     AppendNoEvtType Warning "LOAD_APPEND_NO_EVTTYPE"
         "A condition that was appended to does not restrict the event type"
-        "What was appended matches whatever the event is, so that the rule has to look at nearly every \
-         one: add a check of evt.type to what is appended. Not in Falco 0.44, which says \
-         LOAD_NO_EVTTYPE alone; that is said, too."
+        "The appended condition matches events of any type, so the rule needs nearly every event: add a \
+        check of evt.type to it. Falco 0.44 reports LOAD_NO_EVTTYPE alone; that is reported, too."
     ExtensionWarning Warning "LOAD_WARNING_EXTENSION"
         "An extension item is doubtful"
         "An extension accepted the item but warns about it. As LOAD_ERR_EXTENSION."

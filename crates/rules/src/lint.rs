@@ -5,7 +5,7 @@ mod implication;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use event::field::Mechanism;
+use event::EngineKind;
 use event::{EventKind, Teller, ValueType};
 
 use self::implication::Implications;
@@ -55,7 +55,7 @@ pub struct Finding {
     /// Where it is.
     pub location: Location,
     /// How events are learnt where this is so; empty: however they are.
-    pub by: Vec<Mechanism>,
+    pub by: Vec<EngineKind>,
     /// What is doubtful.
     pub message: String,
     /// What to do.
@@ -65,21 +65,21 @@ pub struct Finding {
 impl Engine {
     /// What is doubtful about the rules where events are learnt in one of these ways, in load order.
     #[must_use]
-    pub fn lint(&self, mechanisms: &[Mechanism]) -> Vec<Finding> {
+    pub fn lint(&self, kinds: &[EngineKind]) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for mechanism in mechanisms {
+        for kind in kinds {
             for (position, rule) in self.rules.iter().enumerate() {
                 let linter = Linter {
                     engine: self,
                     rule,
                     position,
-                    mechanism: *mechanism,
+                    told_by: *kind,
                 };
                 linter.findings(&mut findings);
             }
         }
         for finding in &mut findings {
-            if finding.by.len() == mechanisms.len() && mechanisms.len() > 1 {
+            if finding.by.len() == kinds.len() && kinds.len() > 1 {
                 finding.by.clear();
             }
         }
@@ -131,7 +131,8 @@ impl Engine {
                     location: rule.location.clone(),
                     by: Vec::new(),
                     message: warning.message.trim_start_matches("expensive: ").to_owned(),
-                    help: "restrict it to rarer calls or to arguments passed in registers; `tollgate rules cost` tells the price",
+                    help: "restrict it to rarer calls or to arguments passed in registers; `tollgate \
+                    rules cost` shows the cost",
                 });
             }
         }
@@ -143,7 +144,7 @@ struct Linter<'e> {
     engine: &'e Engine,
     rule: &'e CompiledRule,
     position: usize,
-    mechanism: Mechanism,
+    told_by: EngineKind,
 }
 
 impl Linter<'_> {
@@ -179,7 +180,7 @@ impl Linter<'_> {
         if !can_match {
             let message = match (kinds, told) {
                 (0, _) => "it matches no type of event".to_owned(),
-                (_, 0) => "its events are not told".to_owned(),
+                (_, 0) => "its events are not reported".to_owned(),
                 _ => list(blocking),
             };
             self.add(
@@ -194,7 +195,7 @@ impl Linter<'_> {
                 findings,
                 Check::Idle,
                 message,
-                "what compares such a field never holds, and what excludes by it excludes nothing",
+                "a comparison of such a field is never true, and an exclusion by it excludes nothing",
             );
         }
         let printed: BTreeSet<String> = self
@@ -202,7 +203,7 @@ impl Linter<'_> {
             .operands()
             .filter_map(|id| {
                 let field = self.program().operands.as_field(id)?;
-                let why = field.spec.never_by(self.mechanism)?;
+                let why = field.spec.never_by(self.told_by)?;
                 Some(format!("`{field}` ({why})"))
             })
             .collect();
@@ -215,23 +216,23 @@ impl Linter<'_> {
     fn is_told(&self, kind: EventKind) -> bool {
         match kind.teller() {
             Teller::Every => true,
-            Teller::Kernel => matches!(self.mechanism, Mechanism::Ebpf | Mechanism::Scap),
+            Teller::Kernel => matches!(self.told_by, EngineKind::Ebpf | EngineKind::Scap),
             Teller::Nobody => false,
         }
     }
 
-    /// The same doubt about several mechanisms is one.
+    /// The same doubt about several engines is one.
     fn add(&self, findings: &mut Vec<Finding>, check: Check, message: String, help: &'static str) {
         let known = findings.iter_mut().find(|finding| {
             finding.check == check && finding.rule == self.rule.name && finding.message == message
         });
         match known {
-            Some(finding) => finding.by.push(self.mechanism),
+            Some(finding) => finding.by.push(self.told_by),
             None => findings.push(Finding {
                 check,
                 rule: Arc::clone(&self.rule.name),
                 location: self.rule.location.clone(),
-                by: vec![self.mechanism],
+                by: vec![self.told_by],
                 message,
                 help,
             }),
@@ -245,7 +246,7 @@ impl Linter<'_> {
         self.program()
             .operands
             .each_field(key.operand, &mut |field| {
-                if let Some(reason) = field.spec.never_by(self.mechanism) {
+                if let Some(reason) = field.spec.never_by(self.told_by) {
                     why = Some(format!("`{field}` has no value ({reason})"));
                 }
             });
@@ -351,7 +352,7 @@ mod tests {
     }
 
     /// Rules named `R0`, `R1` ..., of which the output is given after `|`.
-    fn lint(conditions: &[&str], mechanisms: &[Mechanism]) -> Vec<(String, Check, String)> {
+    fn lint(conditions: &[&str], kinds: &[EngineKind]) -> Vec<(String, Check, String)> {
         let rules = conditions.iter().enumerate().map(|(at, condition)| {
             let (condition, output) = condition.split_once(" | ").unwrap_or((condition, "o"));
             format!(
@@ -363,14 +364,14 @@ mod tests {
         assert!(diagnostics.is_empty(), "{diagnostics:?}");
         let options = EngineOptions::default();
         let (engine, _) = Engine::new(&ruleset, &options, Box::new(Nobody));
-        let findings = engine.lint(mechanisms).into_iter();
+        let findings = engine.lint(kinds).into_iter();
         findings
             .map(|finding| (finding.rule.to_string(), finding.check, finding.message))
             .collect()
     }
 
-    fn checks(conditions: &[&str], mechanisms: &[Mechanism]) -> Vec<(String, Check)> {
-        let all = lint(conditions, mechanisms).into_iter();
+    fn checks(conditions: &[&str], kinds: &[EngineKind]) -> Vec<(String, Check)> {
+        let all = lint(conditions, kinds).into_iter();
         all.map(|(rule, check, _)| (rule, check)).collect()
     }
 
@@ -381,7 +382,7 @@ mod tests {
             "evt.type = openat and fd.name startswith /etc",
             "evt.type = connect and fd.sport = 22 and not proc.name in (ssh, scp)",
         ];
-        assert_eq!(checks(&rules, &Mechanism::ALL), []);
+        assert_eq!(checks(&rules, &EngineKind::WITH_EVENTS), []);
     }
 
     #[test]
@@ -391,24 +392,24 @@ mod tests {
             "evt.type = openat and fd.name startswith /etc/ and proc.name = cat",
             "evt.type = open and (fd.name startswith /etc/a or fd.name startswith /etc/b)",
         ] {
-            let found = lint(&[wide, narrow], &Mechanism::ALL);
+            let found = lint(&[wide, narrow], &EngineKind::WITH_EVENTS);
             assert_eq!(found.len(), 1, "{narrow}: {found:?}");
             assert_eq!((found[0].0.as_str(), found[0].1), ("R1", Check::Shadowed));
             assert!(found[0].2.contains("`R0`"));
-            assert_eq!(checks(&[narrow, wide], &Mechanism::ALL), []);
+            assert_eq!(checks(&[narrow, wide], &EngineKind::WITH_EVENTS), []);
         }
         // Exceptions of the first let events through to the second.
         let first = "evt.type = open and fd.name = /x and not proc.name in (a, b)";
         let second = "evt.type = open and fd.name = /x and not proc.name in (a, b, c)";
-        assert_eq!(checks(&[second, first], &Mechanism::ALL), []);
+        assert_eq!(checks(&[second, first], &EngineKind::WITH_EVENTS), []);
         let shadowed = [("R1".to_owned(), Check::Shadowed)];
-        assert_eq!(checks(&[first, second], &Mechanism::ALL), shadowed);
+        assert_eq!(checks(&[first, second], &EngineKind::WITH_EVENTS), shadowed);
         // The second matches other types of events, too.
         let wider = "evt.type in (open, openat) and fd.name = /x";
         assert_eq!(
             checks(
                 &["evt.type = open and fd.name = /x", wider],
-                &Mechanism::ALL
+                &EngineKind::WITH_EVENTS
             ),
             []
         );
@@ -418,32 +419,35 @@ mod tests {
     fn rules_that_cannot_match_say_why() {
         let found = lint(
             &["evt.type = open and proc.name = a and proc.name = b"],
-            &Mechanism::ALL,
+            &EngineKind::WITH_EVENTS,
         );
         assert_eq!(found[0].1, Check::Never);
         assert!(found[0].2.contains("cannot both hold"), "{found:?}");
         let by_cpu = "evt.type = openat and fd.name = /x and evt.cpu = 1";
-        let found = lint(&[by_cpu], &[Mechanism::Notify]);
+        let found = lint(&[by_cpu], &[EngineKind::Notify]);
         assert_eq!((found.len(), found[0].1), (1, Check::Never));
         assert!(found[0].2.contains("`evt.cpu`"), "{found:?}");
-        assert_eq!(checks(&[by_cpu], &[Mechanism::Ebpf]), []);
+        assert_eq!(checks(&[by_cpu], &[EngineKind::Ebpf]), []);
         let either = "evt.type = openat and (fd.name = /x or evt.cpu = 1)";
-        assert_eq!(checks(&[either], &[Mechanism::Notify])[0].1, Check::Idle);
+        assert_eq!(checks(&[either], &[EngineKind::Notify])[0].1, Check::Idle);
         let found = lint(
             &["evt.type = procexit and proc.name = x"],
-            &[Mechanism::Notify],
+            &[EngineKind::Notify],
         );
-        assert_eq!(found[0].2, "its events are not told");
+        assert_eq!(found[0].2, "its events are not reported");
     }
 
     #[test]
     fn outputs_without_a_value_and_frequent_calls_are_told() {
         let found = lint(
             &["evt.type = openat and fd.name = /x | %evt.cpu"],
-            &[Mechanism::Notify],
+            &[EngineKind::Notify],
         );
         assert_eq!((found.len(), found[0].1), (1, Check::Empty));
-        let found = checks(&["evt.type = close and fd.name = /x"], &[Mechanism::Notify]);
+        let found = checks(
+            &["evt.type = close and fd.name = /x"],
+            &[EngineKind::Notify],
+        );
         assert_eq!(found, [("R0".to_owned(), Check::Expensive)]);
     }
 }

@@ -286,7 +286,7 @@ fn unread(rest: &str, span: Span) -> Problem {
 fn unfinished(rest: &str, span: Span, message: &str) -> Problem {
     let what = match rest.chars().next() {
         None => "the output ends with `%`".to_owned(),
-        Some('%') => "`%%` is no field, and a percent sign cannot be printed".to_owned(),
+        Some('%') => "`%%` is not a field, and a percent sign cannot be printed".to_owned(),
         Some(_) => format!("no field follows `%`: {message}"),
     };
     let help = "write the name of a field after `%`, or leave the `%` out";
@@ -317,7 +317,7 @@ fn never(
         return None;
     }
     let field = evaluation.operands().as_field(id)?;
-    field.spec.never(evaluation.event().world.mechanism())
+    field.spec.never(evaluation.event().world.engine())
 }
 
 /// How numbers of a field are printed.

@@ -38,10 +38,13 @@ fn check(spec: &Spec) -> Result<(), Failure> {
                 "it is `true` or `false`".to_owned(),
             ),
             name if name.starts_with(OURS) && !ALL.contains(&name) => (
-                format!("there is no annotation `{name}`"),
+                format!("no such annotation: `{name}`"),
                 match closest(name, ALL) {
                     Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("those that begin with `{OURS}` are {}", ALL.join(" and ")),
+                    None => format!(
+                        "annotations that start with `{OURS}` are {}",
+                        ALL.join(" and ")
+                    ),
                 },
             ),
             _ => continue,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use abi::Signal;
 use config::WatchContainers;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
@@ -19,7 +20,6 @@ use crate::{
 /// the processes that its own `delete --force` kills.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
 const REMOVAL_PAUSE: Duration = Duration::from_millis(5);
-const SIGKILL: i32 = 9;
 
 /// Notes a container. Returns false if one of this id exists; what a killed runtime left is replaced.
 ///
@@ -112,11 +112,11 @@ pub fn forget(
             if Instant::now() > deadline {
                 let message = format!("cannot remove the control groups of {}: {cause}", note.id);
                 return Err(Failure::new(Exit::Unsupported, message)
-                    .help("processes in them do not end; try again"));
+                    .help("their processes do not exit; try again"));
             }
             for pid in note.groups.members() {
                 // Fails only if it has just ended.
-                let _ = sys::signal::send(pid, SIGKILL);
+                let _ = sys::signal::send(pid, Signal::SIGKILL.0);
             }
             std::thread::sleep(REMOVAL_PAUSE);
         }
@@ -158,7 +158,7 @@ pub fn cannot_execute(runtime: &Runtime, cause: &std::io::Error) -> Failure {
         Exit::NotExecutable,
         format!("cannot execute {program}: {cause}"),
     )
-    .help("name a runtime that is a program for this machine")
+    .help("name a runtime that is a program for this architecture")
 }
 
 /// The exit code for the status of a process, as in a shell.
@@ -212,7 +212,6 @@ pub fn state_failure(error: &StoreError) -> Failure {
         StoreError::Io { .. } => Exit::Unsupported,
     };
     Failure::from_error(exit, error).help(
-        "ids are names of folders; what is noted of containers is below /run/tollgate/runtime, or \
-         where $TOLLGATE_RUNTIME_STATE says",
+        "IDs are folder names; container state is in /run/tollgate/runtime, or in $TOLLGATE_RUNTIME_STATE",
     )
 }

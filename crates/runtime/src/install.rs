@@ -6,8 +6,7 @@ use serde_json::{Map, Value, json};
 /// The name by which engines know it.
 pub const NAME: &str = "tollgate";
 
-const BEGIN: &str =
-    "# begin tollgate: `tollgate runtime uninstall` removes what is between these lines";
+const BEGIN: &str = "# begin tollgate: `tollgate runtime uninstall` removes these lines";
 const END: &str = "# end tollgate";
 
 /// Whose configuration it is.
@@ -34,16 +33,16 @@ pub enum InstallError {
         version: String,
     },
     /// It is no JSON object.
-    #[error("cannot understand the configuration")]
+    #[error("cannot read the configuration")]
     Json(#[source] serde_json::Error),
     /// It is JSON, and not of the form that it has to be.
-    #[error("cannot understand the configuration: `{place}` is no object")]
+    #[error("cannot read the configuration: `{place}` is not an object")]
     Form {
         /// What is not.
         place: &'static str,
     },
     /// The mark of what was added has no end.
-    #[error("cannot find the end of what was added: there is no line `{END}`")]
+    #[error("cannot find the end of the added lines: no line `{END}`")]
     NoEnd,
 }
 

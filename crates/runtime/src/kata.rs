@@ -4,9 +4,9 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use capture::probe::Support;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use probe::Support;
 
 const SHIM: &str = "containerd-shim-kata-v2";
 /// Names by which somebody may ask for it.
@@ -27,8 +27,8 @@ pub fn refuse(asked: &OsStr) -> Result<(), Failure> {
         asked.display()
     );
     Err(Failure::new(Exit::Unsupported, message).help(
-        "have containerd drive it as `io.containerd.kata.v2`, or use `--runtime vm` for a machine with \
-         the rules in it",
+        "let containerd run it as `io.containerd.kata.v2`, or use `--runtime vm`, which evaluates rules \
+        in the virtual machine",
     ))
 }
 
@@ -45,7 +45,7 @@ pub fn support() -> Support {
             fix: None,
         },
         Err(_) => Support::No {
-            why: format!("there is no {SHIM}"),
+            why: format!("{SHIM} not found"),
             fix: "use `tollgate runtime --runtime vm`, or install Kata for containerd to drive"
                 .to_owned(),
         },

@@ -9,11 +9,10 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use capture::procfs::{mount_lines, unescape};
+use abi::constant::MNT_DETACH;
+use process_info::procfs::{mount_lines, unescape};
 
 use crate::Runtime;
-
-const MNT_DETACH: i32 = 2;
 
 /// The folder in which a runtime keeps the states of containers without `--root`.
 #[must_use]
@@ -45,7 +44,7 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     }
     for mount in &below {
         let path = CString::new(mount.as_os_str().as_bytes()).map_err(io::Error::other)?;
-        sys::namespace::unmount(&path, MNT_DETACH)?;
+        sys::namespace::unmount(&path, MNT_DETACH.i32())?;
     }
     match fs::remove_dir_all(&folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

@@ -87,11 +87,8 @@ impl Settings {
     /// Returns true if an output is enabled besides the standard output.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        let config = &self.config;
-        config.syslog_enabled
-            || config.file_output.enabled
-            || config.program_output.enabled
-            || config.http_output.enabled
+        let mut enabled = self.config.outputs.enabled();
+        enabled.any(|output| output != "stdout_output")
     }
 
     /// Returns true if calls are refused while no agent runs.
@@ -104,8 +101,8 @@ impl Settings {
             OnAgentDeath::Continue => Ok(false),
             OnAgentDeath::Deny => Ok(true),
             OnAgentDeath::Kill => {
-                let message = "cannot kill containers whose agent has died: their processes are \
-                               descendants of none of ours";
+                let message = "cannot kill containers when their agent dies: their processes are not \
+                descendants of tollgate";
                 Err(Failure::new(Exit::Unsupported, message)
                     .help("use `runtime.on_agent_death: deny` or `continue`"))
             }
@@ -120,20 +117,16 @@ impl Settings {
     /// [`Exit::Unsupported`] if one does not.
     pub fn suits_sandboxes(&self) -> Result<(), Failure> {
         let (why, key) = if self.config.runtime.agent == WatchedBy::Host {
-            ("an agent of the host", "runtime.agent")
+            ("a host agent", "runtime.agent")
         } else if self.config.runtime.on_agent_death != OnAgentDeath::Continue {
-            (
-                "something done when an agent dies",
-                "runtime.on_agent_death",
-            )
+            ("an action for a dead agent", "runtime.on_agent_death")
         } else {
             return Ok(());
         };
         let message =
-            format!("cannot give a sandbox of gVisor {why}: `watch --gvisor` is told of its calls");
-        Err(Failure::new(Exit::Unsupported, message).help(format!(
-            "take `{key}` or --agent away, or use another runtime"
-        )))
+            format!("cannot use {why} with a gVisor sandbox: `watch --gvisor` receives its calls");
+        Err(Failure::new(Exit::Unsupported, message)
+            .help(format!("remove `{key}` or --agent, or use another runtime")))
     }
 
     /// Overrides `runtime.agent` by the option `--agent`.
@@ -162,7 +155,8 @@ impl Settings {
     /// [`Exit::Unsupported`] if a setting does not work in a virtual machine.
     pub fn words_in_machine(&self, note: &Note) -> Result<(Vec<String>, Vec<PathBuf>), Failure> {
         if self.config.runtime.agent == WatchedBy::Host {
-            let message = "cannot have a machine watched by an agent of the host: it has its own";
+            let message =
+                "cannot watch a virtual machine with a host agent: it has an agent of its own";
             return Err(Failure::new(Exit::Unsupported, message)
                 .help("use --agent container with the runtime vm, or `runtime.agent: container`"));
         }
@@ -214,23 +208,21 @@ impl Settings {
     /// [`Exit::Unsupported`] if another output is enabled, or the usual folder cannot be made.
     pub fn alerts_of_machine(&self) -> Result<PathBuf, Failure> {
         let config = &self.config;
-        let others = [
-            ("syslog_output", config.syslog_enabled),
-            ("program_output", config.program_output.enabled),
-            ("http_output", config.http_output.enabled),
-            ("grpc", config.grpc.enabled),
-            ("webserver", config.webserver.enabled),
-        ];
-        let other = others.iter().find(|(_, is_enabled)| *is_enabled);
-        let Some((name, _)) = other else {
-            if config.file_output.enabled {
-                return Ok(config.file_output.filename.clone());
+        let of_text = ["stdout_output", "file_output"];
+        let mut others = config.outputs.enabled();
+        let other = others
+            .find(|output| !of_text.contains(output))
+            .or(config.grpc.enabled.then_some("grpc"))
+            .or(config.webserver.enabled.then_some("webserver"));
+        let Some(name) = other else {
+            if config.outputs.file.enabled {
+                return Ok(config.outputs.file.filename.clone());
             }
             make_alert_folder()?;
             return Ok(ALERTS.into());
         };
         let message = format!(
-            "cannot watch a container in a machine: {name} is enabled, which cannot be reached from there"
+            "cannot watch a container in a virtual machine: {name} is enabled, but cannot be reached from there"
         );
         Err(Failure::new(Exit::Unsupported, message)
             .help("use file_output alone in the configuration of the runtime vm"))
@@ -261,7 +253,7 @@ impl Settings {
 
     fn named(&self, name: &str) -> Result<PathBuf, Failure> {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
-            return Err(no_policy(&format!("`{name}` is no name of a policy")));
+            return Err(no_policy(&format!("`{name}` is not a policy name")));
         }
         let folder = match self.config.runtime.policies.as_os_str() {
             folder if folder.is_empty() => Path::new(POLICIES),

@@ -42,7 +42,7 @@ pub struct Note {
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The id would be no plain name of a folder.
-    #[error("cannot use the container id `{id}`: it is no name of a folder")]
+    #[error("cannot use the container id `{id}`: it is not a folder name")]
     BadId {
         /// The id.
         id: String,

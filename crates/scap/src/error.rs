@@ -16,7 +16,7 @@ pub enum Error {
     #[error("cannot read the capture: it is empty")]
     Empty,
     /// It does not begin as a capture does.
-    #[error("cannot read the capture: it begins with {found:#010x} and not as a scap file does")]
+    #[error("cannot read the capture: it starts with {found:#010x}, which is not scap")]
     Foreign {
         /// The first four bytes, as a number.
         found: u32,
@@ -32,14 +32,14 @@ pub enum Error {
     },
     /// It has packets of a network in it. Files of both sorts begin alike.
     #[error(
-        "cannot read the capture at byte {offset}: it holds network packets (pcapng), not events"
+        "cannot read the capture at byte {offset}: it has network packets (pcapng), not events"
     )]
     Packets {
         /// Where the first block of that sort begins, in the uncompressed capture.
         offset: u64,
     },
     /// It ends within a block: the writer was killed, or the copy is not whole.
-    #[error("cannot read the capture at byte {offset}: it ends within a block")]
+    #[error("cannot read the capture at byte {offset}: the file ends inside a block")]
     Truncated {
         /// Where the block begins, in the uncompressed capture.
         offset: u64,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Nobody can listen there.
-    #[error("cannot listen at {address}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: String,

@@ -81,14 +81,14 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ServeError>
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     let all = all.map_err(|error| unusable(file, &error))?;
     if all.is_empty() {
-        return Err(unusable(file, &"it holds no certificate in PEM form"));
+        return Err(unusable(file, &"the file has no PEM certificate"));
     }
     Ok(all)
 }
 
 fn key(file: &Path) -> Result<PrivateKeyDer<'static>, ServeError> {
     PrivateKeyDer::from_pem_slice(&read(file)?).map_err(|error| {
-        let problem = format!("it holds no private key without a passphrase: {error}");
+        let problem = format!("the file has no PEM private key without a passphrase: {error}");
         unusable(file, &problem)
     })
 }

@@ -8,8 +8,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use abi::Errno;
+use abi::constant::{O_NONBLOCK, RLIMIT_NOFILE};
 use diagnostics::terminal;
-use event::Pid;
+use event::{EngineKind, Pid};
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 use sys::resource::{self, Limit};
@@ -24,8 +26,8 @@ use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::signals::SIGKILL;
 use super::{
-    Complain, Launch, Listening, Meanwhile, Mechanism, Prepare, Prepared, Report, Services, Source,
-    Start, Tenure, orphans, signals, waiter,
+    ChosenEngine, Complain, Launch, Listening, Meanwhile, Prepare, Prepared, Report, Services,
+    Source, Start, Tenure, orphans, signals, waiter,
 };
 
 /// How long the command may take from fork to its filter; a fork and two calls.
@@ -53,7 +55,7 @@ pub(super) struct First<'a> {
     pub(super) inherited: &'a Inherited,
     pub(super) ends: &'a Ends,
     pub(super) callers_mask: SignalSet,
-    pub(super) mechanism: Mechanism,
+    pub(super) engine: ChosenEngine,
     /// Where the front and the keeper get the listener from.
     pub(super) listener_to: [&'a OwnedFd; 2],
     pub(super) prepare: Prepare,
@@ -124,7 +126,7 @@ fn tell_command(command: i32, text: &str) {
     // A caller that does not read is not waited for.
     let opened = OpenOptions::new()
         .append(true)
-        .custom_flags(O_NONBLOCK)
+        .custom_flags(O_NONBLOCK.i32())
         .open(format!("/proc/{command}/fd/2"));
     // What cannot be opened, as a socket cannot, is told in the log alone.
     let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
@@ -157,7 +159,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     let board = &inherited.board;
     let own_pid = std::process::id().cast_signed();
     board.set_agent_pid(FIRST, own_pid);
-    if first.mechanism == Mechanism::Listener {
+    if first.engine.kind == EngineKind::Notify {
         end_with_keeper(board)?;
     }
     let prepared = (first.prepare)(None).map_err(|failure| {
@@ -166,14 +168,14 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     })?;
     tell(inherited, Message::Prepared);
     let written = inherited.memo.write(&prepared.memo);
-    written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
+    written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
     board.set(word::FIRST_WAITS, u64::from(prepared.restricts_first));
     let page = SharedPage::new().map_err(not_ready)?;
     let launch = Launch {
         command: &prepared.command,
         program: &prepared.program,
         confinement: prepared.confinement.as_ref(),
-        mechanism: first.mechanism,
+        engine: first.engine,
         callers_mask: first.callers_mask,
     };
     let ends = first.ends;
@@ -182,13 +184,7 @@ fn supervise(first: First<'_>) -> Result<Served, Message> {
     })
     .map_err(not_ready)?;
     board.set_pid(word::WAITER_PID, waiter);
-    let served = attend(
-        first.mechanism,
-        first.listener_to,
-        inherited,
-        prepared,
-        &page,
-    );
+    let served = attend(first.engine, first.listener_to, inherited, prepared, &page);
     if served.is_err() {
         // It waits for this process, or would run unwatched. There is none if the pid is 0.
         let command = page.int(slot::PID).load(Ordering::Acquire);
@@ -213,7 +209,7 @@ fn end_with_keeper(board: &Board) -> Result<(), Message> {
 
 /// Watches the command, whose parent has been made, to its end.
 fn attend(
-    mechanism: Mechanism,
+    engine: ChosenEngine,
     listener_to: [&OwnedFd; 2],
     inherited: &Inherited,
     prepared: Prepared,
@@ -230,8 +226,8 @@ fn attend(
     })?;
     raise_descriptor_limit().map_err(not_ready)?;
     let begun = |slot| begun(page, slot, &waiter_process, &inherited.from_waiter);
-    let source = match mechanism {
-        Mechanism::Listener => {
+    let source = match engine.kind {
+        EngineKind::Notify => {
             let number = begun(slot::LISTENER)? - 1;
             // The command may have ended since: its table is this one until exec.
             let listener = sys::fd::duplicate_number(number).map_err(not_ready)?;
@@ -243,13 +239,17 @@ fn attend(
             sys::prctl::set_parent_death_signal(0).map_err(not_ready)?;
             Source::Listener(Listener::new(listener))
         }
-        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
+        EngineKind::Ptrace
+        | EngineKind::Ebpf
+        | EngineKind::Gvisor
+        | EngineKind::Scap
+        | EngineKind::Nodriver => {
             begun(slot::READY)?;
             Source::Command(Pid(begun(slot::PID)?))
         }
     };
     let left = inherited.tenure.leave();
-    left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(EIO)))?;
+    left.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
     let command = page.int(slot::PID).load(Ordering::Acquire);
     board.set_pid(word::COMMAND_PID, command);
     inherited.keeper_bell.ring();
@@ -351,8 +351,8 @@ fn start(
     let file = inherited.board_file.as_fd();
     let own_board = match Board::open(file) {
         Ok(Some(board)) => board,
-        Ok(None) => return Err("the keeper's board is another version's".to_owned()),
-        Err(error) => return Err(format!("cannot open the keeper's board: {error}")),
+        Ok(None) => return Err("the shared state was written by another version".to_owned()),
+        Err(error) => return Err(format!("cannot open the shared state: {error}")),
     };
     let listening = Listening {
         source,
@@ -435,9 +435,8 @@ fn await_end_or(process: BorrowedFd<'_>, until: &[BorrowedFd<'_>]) {
 
 /// The agent opens more than the caller's limit may allow; the command keeps the caller's.
 pub(super) fn raise_descriptor_limit() -> sys::Result<()> {
-    const RLIMIT_NOFILE: u32 = 7;
-    let hard = resource::limit(0, RLIMIT_NOFILE)?.hard;
-    resource::set_limit(0, RLIMIT_NOFILE, Limit { soft: hard, hard })
+    let hard = resource::limit(0, RLIMIT_NOFILE.u32())?.hard;
+    resource::set_limit(0, RLIMIT_NOFILE.u32(), Limit { soft: hard, hard })
 }
 
 /// Waits until the command has filled the slot: its process runs, or it has installed its filter.
@@ -466,7 +465,7 @@ fn begun(
             return Err(last_words(messages));
         }
         if Instant::now() > deadline {
-            return Err(Message::FilterFailed(ETIMEDOUT));
+            return Err(Message::FilterFailed(Errno::ETIMEDOUT.0));
         }
     }
 }
@@ -684,10 +683,7 @@ impl<'a> Reporter<'a> {
     }
 }
 
-const O_NONBLOCK: i32 = 0o4000;
-const ESRCH: i32 = 3;
-const ETIMEDOUT: i32 = 110;
-const EIO: i32 = 5;
+const ESRCH: i32 = Errno::ESRCH.0;
 
 #[cfg(test)]
 mod tests {

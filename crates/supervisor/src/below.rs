@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use abi::Errno;
 use sys::clone::CloneFlags;
 use sys::poll::{self, PollFd};
 use sys::signal::{Disposition, MaskChange, SignalStream, change_mask, set_disposition};
@@ -52,7 +53,7 @@ pub(super) fn run(command: impl FnOnce() -> i32) -> Result<i32, Failure> {
                 sleep(&forwarded, &children);
                 pass_signals_on(&forwarded, pid, leads_session);
             }
-            Err(error) if error.is(EINTR) => {}
+            Err(error) if error.is(Errno::EINTR) => {}
             Err(error) => return Err(Failure::process("wait for the command")(error)),
         }
     }
@@ -81,5 +82,3 @@ fn pass_signals_on(forwarded: &SignalStream, pid: i32, leads_session: bool) -> b
     }
     is_continued
 }
-
-const EINTR: i32 = 4;

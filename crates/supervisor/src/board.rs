@@ -86,7 +86,7 @@ pub(super) mod word {
     /// The call that the keeper is answering: its id, or 0; where it is counted by number; which total it is part
     /// of; and that total before.
     pub(crate) const ANSWERING: usize = 592;
-    /// Alerts that an agent of the host took with it, which no other one has been told of yet, and outputs whose last
+    /// Alerts that a host agent took with it, which no other one has been told of yet, and outputs whose last
     /// line lacks its end because of that, as bits.
     pub(super) const HOST_ALERTS: usize = 596;
     pub(super) const HOST_TORN: usize = 597;
@@ -352,7 +352,7 @@ impl Board {
     }
 
     /// Totals of the agents that have ended.
-    pub fn past(&self) -> capture::notify::CounterSnapshot {
+    pub fn past(&self) -> decoder::counters::CounterSnapshot {
         self.past.totals()
     }
 
@@ -439,7 +439,7 @@ impl Board {
         self.load(word::ALERTS_LOST)
     }
 
-    /// Notes here what an agent of the host took with it that is dead, for the next one. `its`: that agent's board, on
+    /// Notes here what a host agent took with it that is dead, for the next one. `its`: that agent's board, on
     /// which each loss is found by one process alone.
     pub fn note_losses_of_host(&self, its: &Self) {
         its.count_lost_alerts(0);
@@ -469,7 +469,7 @@ impl Board {
     /// Says how many have not been reported, and takes them.
     pub(super) fn lost_alerts_to_say(&self) -> Option<String> {
         let lost = self.word(word::GAP_ALERTS).swap(0, Ordering::AcqRel);
-        (lost > 0).then(|| format!("the agent took {lost} queued alerts with it"))
+        (lost > 0).then(|| format!("{lost} queued alerts were lost"))
     }
 
     /// How often nobody watched.
@@ -700,10 +700,7 @@ mod tests {
         board.count_lost_alerts(4);
         assert_eq!(board.lost_alerts(), 4);
         let said = board.lost_alerts_to_say();
-        assert_eq!(
-            said.as_deref(),
-            Some("the agent took 1 queued alerts with it")
-        );
+        assert_eq!(said.as_deref(), Some("1 queued alerts were lost"));
     }
 
     #[test]

@@ -4,12 +4,14 @@ use std::ffi::CString;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use capture::filter::FilterProgram;
+use abi::Errno;
+use event::EngineKind;
+use seccomp::FilterProgram;
 use sys::exec::StringArray;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;
 
-use super::{Launch, Mechanism, signals};
+use super::{Launch, signals};
 
 /// What to execute; looked up already.
 #[derive(Debug)]
@@ -47,8 +49,6 @@ pub(super) mod slot {
 const NOT_EXECUTED: i32 = 127;
 /// Time between two looks whether the command is traced.
 const TRACED_POLL: Duration = Duration::from_micros(50);
-const EACCES: i32 = 13;
-const EINVAL: i32 = 22;
 
 /// Becomes the command.
 ///
@@ -73,11 +73,11 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
             .store(unapplied.cause.errno(), Ordering::Release);
         return NOT_EXECUTED;
     }
-    match launch.mechanism {
-        Mechanism::Listener => {}
-        Mechanism::Tracer { filtered } => return become_traced(launch, page, filtered),
+    match launch.engine.kind {
+        EngineKind::Notify => {}
+        EngineKind::Ptrace => return become_traced(launch, page, launch.engine.filtered),
         // Whoever watches from within the kernel needs no filter; a policy does.
-        Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
+        EngineKind::Ebpf | EngineKind::Gvisor | EngineKind::Scap | EngineKind::Nodriver => {
             return become_traced(launch, page, launch.confinement.is_some());
         }
     }
@@ -128,7 +128,7 @@ pub fn install_alone(program: &FilterProgram) -> sys::Result<()> {
         sys::seccomp::install_filter(program.instructions(), flags)
     };
     match install() {
-        Err(error) if error.is(EACCES) => {
+        Err(error) if error.is(Errno::EACCES) => {
             sys::seccomp::set_no_new_privs()?;
             install()?;
         }
@@ -149,13 +149,14 @@ pub(super) fn install(program: &FilterProgram) -> Result<i32, i32> {
     loop {
         match sys::seccomp::install_filter(program.instructions(), flags) {
             Ok(Some(listener)) => return Ok(std::os::fd::IntoRawFd::into_raw_fd(listener)),
-            Ok(None) => return Err(EINVAL),
+            Ok(None) => return Err(Errno::EINVAL.0),
             // Below 5.19 the kernel does not know the last flag.
-            Err(error) if error.errno() == EINVAL && flags == killable => {
+            Err(error) if error.errno() == Errno::EINVAL.0 && flags == killable => {
                 flags = listening;
             }
             Err(error)
-                if error.errno() == EACCES && !sys::prctl::no_new_privs().unwrap_or(true) =>
+                if error.errno() == Errno::EACCES.0
+                    && !sys::prctl::no_new_privs().unwrap_or(true) =>
             {
                 sys::seccomp::set_no_new_privs().map_err(|error| error.errno())?;
             }

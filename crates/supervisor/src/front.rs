@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use abi::Errno;
+use event::EngineKind;
 use sys::clone::CloneFlags;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
@@ -15,7 +17,7 @@ use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
 use super::signals::{self, SIGCONT, SIGKILL};
 use super::waiter::ERRNO_RANGE;
-use super::{Failure, Mechanism, Prepare, SOCK_SEQPACKET, Stay, agent, orphans};
+use super::{ChosenEngine, Failure, Prepare, SOCK_SEQPACKET, Stay, agent, orphans};
 
 /// Keepers that are replaced; more is no accident.
 const KEEPERS: u32 = 16;
@@ -25,7 +27,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// Makes the keeper, which makes the agent, then stands for the command until it has ended.
 pub(super) fn run(
     path: &std::ffi::OsStr,
-    mechanism: Mechanism,
+    engine: ChosenEngine,
     policy: Policy,
     stay: Stay,
     prepare: Prepare,
@@ -42,17 +44,19 @@ pub(super) fn run(
         inherited: &inherited,
         ends: &ends,
         callers_mask,
-        mechanism,
+        engine,
         listener_to: [&to_front, &to_keeper],
         prepare,
     };
-    let keeper = sys::clone::clone_child(CloneFlags::default(), || match mechanism {
-        Mechanism::Listener => {
+    let keeper = sys::clone::clone_child(CloneFlags::default(), || match engine.kind {
+        EngineKind::Notify => {
             keeper::first(&inherited, &for_keeper, policy, move || agent::first(first))
         }
-        Mechanism::Tracer { .. } | Mechanism::Kernel | Mechanism::Sandbox | Mechanism::Nothing => {
-            agent::alone(first)
-        }
+        EngineKind::Ptrace
+        | EngineKind::Ebpf
+        | EngineKind::Gvisor
+        | EngineKind::Scap
+        | EngineKind::Nodriver => agent::alone(first),
     })
     .map_err(Failure::process("make the keeper process"))?;
     let keeper_process = sys::pidfd::open(keeper).map_err(Failure::process("open the keeper"))?;
@@ -176,7 +180,7 @@ impl Front<'_> {
             match self
                 .from_agent
                 .receive()
-                .map_err(Failure::io("hear from the agent"))?
+                .map_err(Failure::io("read the agent's start message"))?
             {
                 Some(Message::Prepared) => stage = Stage::Starting,
                 Some(Message::Waiter(pid)) => waiter = pid,
@@ -274,7 +278,7 @@ impl Front<'_> {
             polled.extend(with_keeper.map(|keeper| PollFd::new(keeper.as_fd(), poll::IN)));
             match poll::poll(&mut polled, None) {
                 Ok(_) => {}
-                Err(error) if error.is(EINTR) => continue,
+                Err(error) if error.is(Errno::EINTR) => continue,
                 Err(error) => return Err(Failure::process("wait for the agent")(error)),
             }
             let found = |index: usize| polled.get(index).is_some_and(|fd| fd.found() != 0);
@@ -337,8 +341,8 @@ impl Front<'_> {
         self.keepers += 1;
         if self.keepers > KEEPERS {
             eprintln!(
-                "tollgate: the keeper was killed {KEEPERS} times and is not replaced again: if \
-                 the agent dies now, CMD is killed"
+                "tollgate: warning: the keeper process was killed {KEEPERS} times and is not replaced \
+                again: if the agent dies now, CMD is killed"
             );
             self.keeper = sys::pidfd::open(self.agent()).ok();
             board.set(word::KEEPER_DONE, 1);
@@ -420,5 +424,3 @@ enum Since {
 fn os_error(errno: i32) -> std::io::Error {
     std::io::Error::from_raw_os_error(errno)
 }
-
-const EINTR: i32 = 4;

@@ -158,8 +158,7 @@ fn by_kind(by_id: BTreeMap<String, String>) -> Result<BTreeMap<EnforcerKind, Str
 
 fn parse(memo: &[u8]) -> Result<Memo, Failure> {
     let refused = |why: &str| {
-        let message =
-            format!("cannot take over: the agent before left no plan of its filter: {why}");
+        let message = format!("cannot take over: the previous agent left no filter plan: {why}");
         Failure::new(Exit::Internal, message).help("start the command again")
     };
     let memo: Memo = serde_json::from_slice(memo).map_err(|error| refused(&error.to_string()))?;
@@ -210,8 +209,8 @@ fn policy_of(policy: Policy) -> Result<Profile, Failure> {
         let errno = Errno(errno);
         let call = Syscall::from_name(&call).ok_or_else(|| {
             let message = format!(
-                "cannot take over: the policy in force has a rule `{rule}` about `{call}`, which \
-                 this version does not know"
+                "cannot take over: this version does not know `{call}`, which rule `{rule}` of the policy \
+                in force uses"
             );
             Failure::new(Exit::Internal, message).help("install the version that began")
         })?;

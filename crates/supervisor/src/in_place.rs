@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use abi::{Arch, Syscall};
+use abi::{Arch, Errno, Syscall};
 use sys::clone::CloneFlags;
 use sys::notify::{Listener, Notification, Received};
 use sys::schedule::with_short_turns;
@@ -204,7 +204,7 @@ impl Handing {
 
 /// After this time a keeper that has not begun may have been stopped with its caller's group.
 const STOPPED_WITH_GROUP: Duration = Duration::from_millis(10);
-const ENOSYS: i32 = 38;
+const ENOSYS: i32 = Errno::ENOSYS.0;
 /// There is no listener.
 const NONE_YET: i32 = -1;
 /// There will be none.

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use abi::constant::{MFD_CLOEXEC, O_CLOEXEC};
 use capture::notify::Confiner;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
@@ -58,7 +59,7 @@ impl Inherited {
     pub(super) fn create(words: Vec<OsString>, tenure: Tenure) -> std::io::Result<(Self, Ends)> {
         let (to_front, from_agent) = channel()?;
         let (to_agent, from_waiter) = channel()?;
-        let (ends_lifeline, lifeline) = sys::fd::pipe(O_CLOEXEC)?;
+        let (ends_lifeline, lifeline) = sys::fd::pipe(O_CLOEXEC.i32())?;
         let (board, board_file) = Board::create()?;
         let front_pid = std::process::id().cast_signed();
         let inherited = Self {
@@ -180,7 +181,7 @@ pub(super) struct Memo(OwnedFd);
 
 impl Memo {
     fn new() -> sys::Result<Self> {
-        sys::fd::memory_file(c"tollgate-memo", MFD_CLOEXEC).map(Self)
+        sys::fd::memory_file(c"tollgate-memo", MFD_CLOEXEC.u32()).map(Self)
     }
 
     /// Replaces the note.
@@ -256,6 +257,3 @@ fn found(listener: &Listener) -> i16 {
         Err(_) => 0,
     }
 }
-
-const O_CLOEXEC: i32 = 0o2_000_000;
-const MFD_CLOEXEC: u32 = 1;

@@ -52,13 +52,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use board::{Board, Cause, Gaps};
-use capture::filter::FilterProgram;
 use capture::notify::{Answering, Ticket};
 pub use command::{Command, install_alone};
 use enforce::Confinement;
-use event::Pid;
+use event::{EngineKind, Pid};
 pub use keeper::{OnAgentDeath, Policy};
 pub use order::OrderCheck;
+use seccomp::FilterProgram;
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
 pub use tenure::{Ends, Tenure};
@@ -129,22 +129,13 @@ pub enum Source {
     Nothing,
 }
 
-/// How a command is watched.
+/// The engine that watches a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mechanism {
-    /// By a listener, of which a keeper has a copy.
-    Listener,
-    /// By a tracer, for which nobody can stand in: the keeper's process is the agent itself.
-    Tracer {
-        /// Whether the command is to install the filter.
-        filtered: bool,
-    },
-    /// From within the kernel; as with a tracer, there is no keeper.
-    Kernel,
-    /// From within gVisor's kernel, by `watch` alone.
-    Sandbox,
-    /// Nothing is, by `falco` alone.
-    Nothing,
+pub struct ChosenEngine {
+    /// Which one.
+    pub kind: EngineKind,
+    /// Whether the command installs the engine's filter, which `ptrace` can do without.
+    pub filtered: bool,
 }
 
 /// Something that happened to processes of ours.
@@ -201,7 +192,7 @@ struct Launch<'a> {
     command: &'a Command,
     program: &'a FilterProgram,
     confinement: Option<&'a Confinement>,
-    mechanism: Mechanism,
+    engine: ChosenEngine,
     /// What was blocked when this program was started.
     callers_mask: SignalSet,
 }
@@ -253,13 +244,13 @@ pub type Prepare =
 /// If the filter cannot be installed, the services do not start or the command cannot be executed.
 pub fn run(
     name: &OsStr,
-    mechanism: Mechanism,
+    engine: ChosenEngine,
     policy: Policy,
     stay: Stay,
     prepare: Prepare,
 ) -> Result<i32, Failure> {
     hide()?;
-    front::run(name, mechanism, policy, stay, prepare)
+    front::run(name, engine, policy, stay, prepare)
 }
 
 /// Becomes a command of which nobody waits for what it leaves running: other processes are made, which watch that
@@ -334,7 +325,7 @@ pub fn resume(order: &str, prepare: Prepare) -> Result<i32, Failure> {
 /// Turns of processes and threads for which a runtime waits until they have begun: short ones come sooner where others
 /// use all processors.
 const START_SLICE: Duration = Duration::from_micros(100);
-const SOCK_SEQPACKET: i32 = 5;
+const SOCK_SEQPACKET: i32 = abi::constant::SOCK_SEQPACKET.i32();
 
 /// Gives this thread turns as long as others have: whoever watches has them, and what it starts.
 pub fn take_usual_turns() {
@@ -374,7 +365,7 @@ pub enum Failure {
     #[error("cannot run the command")]
     Refused(i32),
     /// What a keeper is said to have ordered makes no sense.
-    #[error("cannot take over from another agent: this is no order of a keeper's")]
+    #[error("cannot take over from another agent: invalid --resume value (internal option)")]
     Order,
     /// The services did not start; the agent has printed why.
     #[error("cannot start watching")]

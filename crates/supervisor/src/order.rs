@@ -6,7 +6,7 @@
 //! (`SI_USER`, which no process can forge for another: kernel/signal.c, `do_rt_sigqueueinfo`) and a process outside
 //! the workload.
 
-use capture::procfs::Proc;
+use process_info::procfs::Proc;
 use sys::signal::Signal;
 
 use super::board::{Board, word};

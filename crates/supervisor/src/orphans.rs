@@ -15,6 +15,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use abi::Signal;
+use abi::constant::CAP_SYS_PTRACE;
 use sys::clone::CloneFlags;
 use sys::credential::capabilities;
 use sys::prctl::set_child_subreaper;
@@ -105,7 +107,7 @@ pub(super) fn forget_if_first(pid: i32) -> sys::Result<()> {
 
 /// Whether this process may look into its own descendants only.
 pub(super) fn is_tracing_by_ancestors() -> bool {
-    let capable = capabilities(0).is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE));
+    let capable = capabilities(0).is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE.u8()));
     !capable && is_tracing_restricted()
 }
 
@@ -145,5 +147,4 @@ fn reap(pid: i32) -> bool {
     wait::wait(Target::Pid(pid), wait::ALL).is_ok()
 }
 
-const CAP_SYS_PTRACE: u8 = 19;
-const SIGCHLD: i32 = 17;
+const SIGCHLD: i32 = Signal::SIGCHLD.0;

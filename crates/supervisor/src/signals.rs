@@ -6,51 +6,58 @@
 //! The front blocks what it passes on before the first fork, so that none of our processes dies of
 //! a signal before it has said what to do about it. The command gets the caller's mask back.
 
+use abi::Errno;
 use sys::signal::{
     Disposition, MaskChange, Signal, SignalSet, SignalStream, change_mask, set_disposition,
 };
 
 /// Read the configuration anew.
-pub const SIGHUP: i32 = 1;
-const SIGINT: i32 = 2;
-const SIGQUIT: i32 = 3;
-const SIGILL: i32 = 4;
-const SIGTRAP: i32 = 5;
-const SIGBUS: i32 = 7;
-const SIGFPE: i32 = 8;
-pub(super) const SIGKILL: i32 = 9;
+pub const SIGHUP: i32 = abi::Signal::SIGHUP.0;
+pub(super) const SIGKILL: i32 = abi::Signal::SIGKILL.0;
 /// Reopen what alerts are written to.
-pub const SIGUSR1: i32 = 10;
-const SIGUSR2: i32 = 12;
-const SIGSEGV: i32 = 11;
-const SIGPIPE: i32 = 13;
-const SIGTERM: i32 = 15;
-pub(super) const SIGCHLD: i32 = 17;
-pub(super) const SIGCONT: i32 = 18;
-pub(super) const SIGSTOP: i32 = 19;
-const SIGTSTP: i32 = 20;
-const SIGTTIN: i32 = 21;
-const SIGTTOU: i32 = 22;
-const SIGWINCH: i32 = 28;
-const SIGSYS: i32 = 31;
+pub const SIGUSR1: i32 = abi::Signal::SIGUSR1.0;
+pub(super) const SIGCHLD: i32 = abi::Signal::SIGCHLD.0;
+pub(super) const SIGCONT: i32 = abi::Signal::SIGCONT.0;
+pub(super) const SIGSTOP: i32 = abi::Signal::SIGSTOP.0;
 /// Highest signal number of Linux.
 const LAST: i32 = 64;
 
 /// What stays as it is in every process of ours: what cannot be changed, news of children, and
 /// faults, which concern the process that made them.
 const UNTOUCHED: [i32; 9] = [
-    SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGCHLD, SIGSTOP, SIGSYS,
+    abi::Signal::SIGILL.0,
+    abi::Signal::SIGTRAP.0,
+    abi::Signal::SIGBUS.0,
+    abi::Signal::SIGFPE.0,
+    SIGKILL,
+    abi::Signal::SIGSEGV.0,
+    SIGCHLD,
+    SIGSTOP,
+    abi::Signal::SIGSYS.0,
 ];
 /// What asks a program of ours to end that stands for no command.
-pub(super) const ENDS: [i32; 3] = [SIGINT, SIGQUIT, SIGTERM];
+pub(super) const ENDS: [i32; 3] = [
+    abi::Signal::SIGINT.0,
+    abi::Signal::SIGQUIT.0,
+    abi::Signal::SIGTERM.0,
+];
 /// Stops that can be blocked.
-const STOPS: [i32; 3] = [SIGTSTP, SIGTTIN, SIGTTOU];
+const STOPS: [i32; 3] = [
+    abi::Signal::SIGTSTP.0,
+    abi::Signal::SIGTTIN.0,
+    abi::Signal::SIGTTOU.0,
+];
 /// What the kernel sends to a whole group because of the terminal: then the command has it too.
 const FROM_TERMINAL: [i32; 8] = [
-    SIGHUP, SIGINT, SIGQUIT, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGWINCH,
+    SIGHUP,
+    abi::Signal::SIGINT.0,
+    abi::Signal::SIGQUIT.0,
+    SIGCONT,
+    abi::Signal::SIGTSTP.0,
+    abi::Signal::SIGTTIN.0,
+    abi::Signal::SIGTTOU.0,
+    abi::Signal::SIGWINCH.0,
 ];
-
-const EINVAL: i32 = 22;
 
 /// What a caller may send to the command by way of the front.
 fn forwarded() -> SignalSet {
@@ -79,7 +86,13 @@ pub(super) fn take_stop(signal: i32) -> sys::Result<()> {
 
 /// Whether a user means to end the program by it.
 pub(super) fn is_deadly(signal: i32) -> bool {
-    [SIGHUP, SIGINT, SIGQUIT, SIGTERM].contains(&signal)
+    [
+        SIGHUP,
+        abi::Signal::SIGINT.0,
+        abi::Signal::SIGQUIT.0,
+        abi::Signal::SIGTERM.0,
+    ]
+    .contains(&signal)
 }
 
 /// Ends this process by a signal that was taken from a stream.
@@ -99,7 +112,7 @@ pub(super) fn outlive_command() -> sys::Result<()> {
     for signal in (1..=LAST).filter(|signal| !UNTOUCHED.contains(signal)) {
         match set_disposition(signal, Disposition::Ignore) {
             // The C library keeps a few for itself.
-            Err(error) if !error.is(EINVAL) => return Err(error),
+            Err(error) if !error.is(Errno::EINVAL) => return Err(error),
             _ => {}
         }
     }
@@ -125,8 +138,10 @@ pub(super) fn child_stream() -> sys::Result<SignalStream> {
 /// Preconditions: the process has one thread.
 pub fn orders() -> sys::Result<SignalStream> {
     const LAST_STANDARD: i32 = 31;
-    let is_blocked =
-        |signal: &i32| !UNTOUCHED.contains(signal) && ![SIGPIPE, SIGUSR2].contains(signal);
+    let is_blocked = |signal: &i32| {
+        !UNTOUCHED.contains(signal)
+            && ![abi::Signal::SIGPIPE.0, abi::Signal::SIGUSR2.0].contains(signal)
+    };
     let blocked: Vec<i32> = (1..=LAST_STANDARD).filter(is_blocked).collect();
     change_mask(MaskChange::Block, SignalSet::of(&blocked))?;
     for signal in blocked {
@@ -138,7 +153,7 @@ pub fn orders() -> sys::Result<SignalStream> {
 /// Gives the command what the caller had. Of SIGPIPE nobody knows: the Rust runtime ignores it
 /// before this program starts, so the command gets the default, as from a shell.
 pub(super) fn reset_for_command(callers_mask: SignalSet) -> sys::Result<()> {
-    set_disposition(SIGPIPE, Disposition::Default)?;
+    set_disposition(abi::Signal::SIGPIPE.0, Disposition::Default)?;
     change_mask(MaskChange::Set, callers_mask)?;
     Ok(())
 }
@@ -173,7 +188,7 @@ mod tests {
             uid: 0,
             status: 0,
         };
-        assert!(reached_command(&kernel(SIGINT), true));
+        assert!(reached_command(&kernel(abi::Signal::SIGINT.0), true));
         assert!(reached_command(&kernel(SIGHUP), false));
         assert!(!reached_command(&kernel(SIGHUP), true));
         // A timer of the caller's that exec kept.
@@ -181,7 +196,7 @@ mod tests {
         let sent = Signal {
             code: 0,
             pid: 1,
-            ..kernel(SIGINT)
+            ..kernel(abi::Signal::SIGINT.0)
         };
         assert!(!reached_command(&sent, false));
     }

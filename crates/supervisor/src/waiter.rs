@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use abi::Errno;
 use sys::clone::CloneFlags;
 use sys::poll::{self, PollFd};
 use sys::shared::SharedPage;
@@ -72,7 +73,7 @@ pub(super) fn run(
             // traps fail with ENOSYS from now on.
             kill(pid);
             // The front answers to its caller when this process ends: not before the command.
-            while wait::wait(Target::Pid(pid), 0).is_err_and(|error| error.is(EINTR)) {}
+            while wait::wait(Target::Pid(pid), 0).is_err_and(|error| error.is(Errno::EINTR)) {}
             return 1;
         }
     }
@@ -104,7 +105,7 @@ fn pass_on(pid: i32, page: &SharedPage, agent: &Sender) -> Option<Message> {
                     return Some(failure(page).unwrap_or(Message::Ended(code)));
                 }
             }
-            Err(error) if error.is(EINTR) => {}
+            Err(error) if error.is(Errno::EINTR) => {}
             // It ended before SIGCHLD had its default effect.
             Err(_) => return Some(failure(page).unwrap_or(Message::WaiterGone)),
         }
@@ -143,7 +144,7 @@ fn is_alone(lifeline: &OwnedFd, children: &SignalStream, front: Option<&OwnedFd>
     polled.extend(front.map(|front| PollFd::new(front.as_fd(), poll::IN)));
     match poll::poll(&mut polled, None) {
         Ok(_) => {}
-        Err(error) if error.is(EINTR) => return false,
+        Err(error) if error.is(Errno::EINTR) => return false,
         // Without poll nothing could be waited for.
         Err(_) => return true,
     }
@@ -164,5 +165,3 @@ fn report(agent: &Sender, message: Message) -> i32 {
 
 /// Error numbers are below it.
 pub(super) const ERRNO_RANGE: i32 = 4096;
-
-const EINTR: i32 = 4;

@@ -203,6 +203,7 @@ mod tests {
 
     #[test]
     fn attempts_that_cannot_succeed_say_why() {
+        ::testing::need_root!();
         let errno = |result: Result<()>| result.unwrap_err().errno();
         assert_eq!(errno(attach(i32::MAX)), libc::ESRCH);
         assert_eq!(errno(setns(-1)), libc::EBADF);

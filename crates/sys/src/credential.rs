@@ -263,10 +263,7 @@ mod tests {
 
     #[test]
     fn root_can_become_another_user_and_not_back() {
-        if users().expect("own ids").effective != 0 {
-            println!("skipped: needs root");
-            return;
-        }
+        ::testing::need_root!();
         let done = testing::in_child(|| {
             let all = |id| Ids {
                 real: id,

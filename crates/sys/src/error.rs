@@ -24,10 +24,10 @@ impl SyscallError {
         self.errno.0
     }
 
-    /// Whether the error number is `errno`, e.g. `libc::EINTR`.
+    /// Whether the error number is `errno`, such as `Errno::EINTR`, or `libc::EINTR` in this crate.
     #[must_use]
-    pub fn is(&self, errno: i32) -> bool {
-        self.errno.0 == errno
+    pub fn is(&self, errno: impl Into<Errno>) -> bool {
+        self.errno == errno.into()
     }
 
     /// The calling thread's last error.

@@ -318,7 +318,12 @@ mod tests {
         let file = std::fs::File::open("/bin/sh").expect("a shell");
         let by_path = match handle(None, c"/usr/bin/env") {
             Ok(found) => found,
-            Err(error) => return assert!(error.is(libc::EOPNOTSUPP), "{error}"),
+            Err(error) => ::testing::skip!("needs a file system with handles", || {
+                match error.is(libc::EOPNOTSUPP) {
+                    true => Ok(error.to_string()),
+                    false => Err(error.to_string()),
+                }
+            }),
         };
         let by_fd = handle(Some(file.as_fd()), c"").expect("the same file system");
         assert!(!by_path.0.as_bytes().is_empty());

@@ -145,19 +145,9 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    fn is_root() -> bool {
-        let root = crate::credential::users().is_ok_and(|ids| ids.effective == 0);
-        if !root {
-            println!("skipped: needs root");
-        }
-        root
-    }
-
     #[test]
     fn a_new_host_name_stays_in_its_namespace() {
-        if !is_root() {
-            return;
-        }
+        ::testing::need_root!();
         let before = std::fs::read("/proc/sys/kernel/hostname").expect("procfs");
         let outer = std::fs::File::open("/proc/self/ns/uts").expect("procfs");
         let done = testing::in_child(|| {
@@ -177,9 +167,7 @@ mod tests {
 
     #[test]
     fn mounts_and_roots_of_a_child_are_its_own() {
-        if !is_root() {
-            return;
-        }
+        ::testing::need_root!();
         let done = testing::in_child(|| {
             let step = || -> Result<()> {
                 unshare(libc::CLONE_NEWNS as u64)?;

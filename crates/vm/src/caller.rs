@@ -8,12 +8,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use abi::Errno;
+use abi::constant::SOCK_SEQPACKET;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 
 use super::cannot;
 
-const SOCK_SEQPACKET: i32 = 5;
 /// The folder is this container's.
 const FOLDER: u8 = b'F';
 /// Begin, with a machine of its own.
@@ -44,7 +45,7 @@ pub(super) struct Caller(OwnedFd);
 /// Both ends; the second is inherited.
 pub(super) fn pair() -> Result<(Maker, OwnedFd), Failure> {
     let failed = |error: sys::SyscallError| cannot("make a line")(error.into());
-    let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET).map_err(failed)?;
+    let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET.i32()).map_err(failed)?;
     sys::fd::set_close_on_exec(theirs.as_fd(), false).map_err(failed)?;
     Ok((Maker(ours), theirs))
 }
@@ -126,14 +127,12 @@ impl Caller {
             match sys::socket::receive_fd(self.0.as_fd(), &mut word) {
                 Ok((0, _)) => return Ok((None, None)),
                 Ok((_, fd)) => return Ok((Some(word[0]), fd)),
-                Err(error) if error.is(EINTR) => {}
+                Err(error) if error.is(Errno::EINTR) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 }
-
-const EINTR: i32 = 4;
 
 /// Removes what a maker has noted that was killed.
 pub(super) fn forget(folder: &Path) -> Outcome {

@@ -11,6 +11,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use abi::Errno;
+use abi::constant::{
+    CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUTS, MNT_DETACH, MS_PRIVATE,
+};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use serde_json::Value;
@@ -25,21 +29,14 @@ use super::{FIRST, INSIDE, PAUSE, groups};
 const BEGUN: &str = "/run/begun";
 /// How long that may take, in an emulated machine on a busy one.
 const LIMIT: Duration = Duration::from_secs(60);
-const CLONE_NEWNS: u32 = 0x2_0000;
-const CLONE_NEWCGROUP: u32 = 0x200_0000;
-const CLONE_NEWUTS: u32 = 0x400_0000;
-const CLONE_NEWIPC: u32 = 0x800_0000;
-const CLONE_NEWPID: u32 = 0x2000_0000;
 /// Namespaces of a container beside that of pids: files of /proc/PID/ns. The machine's network is its own
 /// already.
 const NAMESPACES: [(&str, u32); 4] = [
-    ("cgroup", CLONE_NEWCGROUP),
-    ("uts", CLONE_NEWUTS),
-    ("ipc", CLONE_NEWIPC),
-    ("mnt", CLONE_NEWNS),
+    ("cgroup", CLONE_NEWCGROUP.u32()),
+    ("uts", CLONE_NEWUTS.u32()),
+    ("ipc", CLONE_NEWIPC.u32()),
+    ("mnt", CLONE_NEWNS.u32()),
 ];
-const MS_PRIVATE: u64 = 1 << 18;
-const MNT_DETACH: i32 = 2;
 /// What every container finds in /dev: name, major and minor number.
 const DEVICES: [(&str, u32, u32); 6] = [
     ("null", 1, 3),
@@ -80,18 +77,17 @@ const LIMITS: [&str; 16] = [
     "RTPRIO",
     "RTTIME",
 ];
-const EINVAL: i32 = 22;
 
 /// Outside: `SESSION`. Enters the container's pids, starts the process inside, and ends as it does.
 pub(super) fn outside(args: &[OsString]) -> Outcome {
     let id = session(args)?;
     let entered = if id == FIRST {
         groups::make(&configuration()?)?;
-        sys::namespace::unshare(CLONE_NEWPID.into())
+        sys::namespace::unshare(CLONE_NEWPID.u32().into())
     } else {
         wait_for_first()?;
         let file = namespace("pid")?;
-        sys::namespace::enter(file.as_fd(), CLONE_NEWPID)
+        sys::namespace::enter(file.as_fd(), CLONE_NEWPID.u32())
     };
     entered.map_err(|error| broken("enter the container")(error.into()))?;
     let mut child = Command::new("/init")
@@ -174,7 +170,7 @@ fn make(config: &Value) -> Result<(), Failure> {
         .iter()
         .fold(0, |sum, (_, flag)| sum | u64::from(*flag));
     sys::namespace::unshare(flags).map_err(|error| broken("take namespaces")(error.into()))?;
-    mount("", "", "/", MS_REC | MS_PRIVATE, "")?;
+    mount("", "", "/", MS_REC | MS_PRIVATE.u64(), "")?;
     mount(ROOT, "", ROOT, MS_BIND | MS_REC, "")?;
     for entry in list(&config["mounts"]) {
         mount_one(entry)?;
@@ -190,7 +186,7 @@ fn make(config: &Value) -> Result<(), Failure> {
     std::env::set_current_dir(ROOT).map_err(broken("enter its root"))?;
     let failed = |error: sys::SyscallError| broken("enter its root")(error.into());
     sys::namespace::pivot_root(c".", c".").map_err(failed)?;
-    sys::namespace::unmount(c".", MNT_DETACH).map_err(failed)?;
+    sys::namespace::unmount(c".", MNT_DETACH.i32()).map_err(failed)?;
     std::env::set_current_dir("/").map_err(broken("enter its root"))?;
     if let Some(name) = config["hostname"].as_str() {
         sys::namespace::set_host_name(name.as_bytes()).map_err(failed)?;
@@ -371,7 +367,7 @@ fn home(user: Option<u64>) -> String {
 fn give_up(process: &Value, profile: Option<&Profile>) -> Result<(), Failure> {
     let filter = || -> Result<(), Failure> {
         let loaded = profile.map_or(Ok(None), |profile| {
-            sys::seccomp::install_filter(&profile.program, profile.flags)
+            sys::seccomp::install_filter(profile.program.instructions(), profile.flags)
         });
         loaded
             .map(drop)
@@ -391,7 +387,7 @@ fn give_up(process: &Value, profile: Option<&Profile>) -> Result<(), Failure> {
     for capability in (0..64).filter(|number| !bounding.contains(*number)) {
         match sys::prctl::drop_bounding_capability(capability) {
             // This kernel has none of this number, nor of a higher one.
-            Err(error) if error.is(EINVAL) => break,
+            Err(error) if error.is(Errno::EINVAL) => break,
             outcome => outcome.map_err(failed)?,
         }
     }

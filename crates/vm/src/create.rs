@@ -74,7 +74,7 @@ impl Vm {
                     self.id
                 );
                 return Err(
-                    Failure::new(Exit::BadInput, message).help("delete it, or take another id")
+                    Failure::new(Exit::BadInput, message).help("delete it, or use another ID")
                 );
             }
         }
@@ -192,7 +192,7 @@ impl Vm {
 
     fn did_not_start(&self) -> Failure {
         let message = format!(
-            "cannot start the machine of {}: {}",
+            "cannot start the virtual machine of {}: {}",
             self.id,
             last_words(&self.store.file(""))
         );

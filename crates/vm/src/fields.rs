@@ -45,7 +45,10 @@ const FIELDS: &[(&str, Fate)] = &[
              `/dev/shm`, which is the machine's own",
         ),
     ),
-    ("mounts[].options", Done("there is nobody to propagate to")),
+    (
+        "mounts[].options",
+        Done("no other mount namespace to propagate to"),
+    ),
     ("mounts[].uidMappings", Refused("users are not mapped")),
     ("mounts[].gidMappings", Refused("groups are not mapped")),
     ("process.args", Done("")),
@@ -70,7 +73,7 @@ const FIELDS: &[(&str, Fate)] = &[
         "process.oomScoreAdj",
         Done("among the processes of the machine"),
     ),
-    ("process.terminal", Refused("it wants a terminal")),
+    ("process.terminal", Refused("terminals are not supported")),
     ("process.consoleSize", Otherwise("there is no terminal")),
     ("process.scheduler", LeftOut("")),
     ("process.ioPriority", LeftOut("")),
@@ -97,7 +100,7 @@ const FIELDS: &[(&str, Fate)] = &[
     ),
     (
         "linux.namespaces[].path",
-        LeftOut("a machine shares no namespace with others"),
+        LeftOut("a virtual machine shares no namespaces with other machines"),
     ),
     ("linux.uidMappings", Refused("users are not mapped")),
     ("linux.gidMappings", Refused("groups are not mapped")),
@@ -113,7 +116,7 @@ const FIELDS: &[(&str, Fate)] = &[
     ),
     (
         "linux.rootfsPropagation",
-        Otherwise("there is nobody to propagate to"),
+        Otherwise("no other mount namespace to propagate to"),
     ),
     (
         "linux.resources.devices",
@@ -175,11 +178,11 @@ const FIELDS: &[(&str, Fate)] = &[
     ("linux.sysctl", Done("")),
     (
         "linux.seccomp",
-        Done("beside our own filter; of two answers the stricter counts"),
+        Done("combined with the filter of tollgate; the stricter action wins"),
     ),
     (
         "linux.seccomp.listenerPath",
-        Refused("a listener of this machine cannot look into another"),
+        Refused("a listener on the host cannot read a virtual machine"),
     ),
     (
         "linux.seccomp.listenerMetadata",
@@ -194,7 +197,7 @@ const FIELDS: &[(&str, Fate)] = &[
     ),
     (
         "vm",
-        Refused("the machine is what the configuration of `tollgate runtime` says"),
+        Refused("the configuration of `tollgate runtime` describes the virtual machine"),
     ),
     ("windows", Refused("this is Linux")),
     ("solaris", Refused("this is Linux")),
@@ -223,7 +226,7 @@ fn of_mounts(config: &Value) -> Option<String> {
     let mut types = others.map(|mount| mount["type"].as_str().unwrap_or_default());
     let unknown = types.find(|name| !TYPES.contains(name))?;
     Some(format!(
-        "mounts: a machine mounts nothing of type `{unknown}`"
+        "mounts: a virtual machine does not support type `{unknown}`"
     ))
 }
 
@@ -233,7 +236,7 @@ pub(super) fn warnings(config: &Value) -> Vec<String> {
     for (name, fate) in found(config) {
         let LeftOut(why) = fate else { continue };
         let colon = if why.is_empty() { "" } else { ": " };
-        let line = format!("{name} is not carried out in a machine{colon}{why}");
+        let line = format!("{name} is ignored in a virtual machine{colon}{why}");
         if !lines.contains(&line) {
             lines.push(line);
         }
@@ -366,13 +369,14 @@ mod tests {
         });
         assert_eq!(refusal(&config), None);
         let told = [
-            "future is not carried out in a machine: tollgate does not know it",
-            "linux.namespaces[].path is not carried out in a machine: a machine shares no namespace with others",
-            "linux.resources.cpu.cpus is not carried out in a machine: a machine has one processor, which runs \
+            "future is ignored in a virtual machine: tollgate does not know it",
+            "linux.namespaces[].path is ignored in a virtual machine: a virtual machine shares no \
+            namespaces with other machines",
+            "linux.resources.cpu.cpus is ignored in a virtual machine: a machine has one processor, which runs \
              on any of this one's",
-            "linux.resources.memory.more is not carried out in a machine: tollgate does not know it",
-            "process.new is not carried out in a machine: tollgate does not know it",
-            "process.scheduler is not carried out in a machine",
+            "linux.resources.memory.more is ignored in a virtual machine: tollgate does not know it",
+            "process.new is ignored in a virtual machine: tollgate does not know it",
+            "process.scheduler is ignored in a virtual machine",
         ];
         let mut lines = warnings(&config);
         lines.sort();
@@ -406,7 +410,7 @@ mod tests {
                 json!({"mounts": [{"destination": "/a", "type": "tmpfs", "uidMappings": [{"size": 1}]}]}),
                 "mounts[].uidMappings",
             ),
-            (json!({"process": {"terminal": true}}), "a terminal"),
+            (json!({"process": {"terminal": true}}), "terminals are not"),
         ] {
             let said = refusal(&config).unwrap_or_else(|| panic!("taken: {config}"));
             assert!(said.contains(why), "{config}: {said:?}");

@@ -29,7 +29,7 @@ pub(super) fn make(config: &Value) -> Result<(), Failure> {
     for (file, value) in limits(&config["linux"]["resources"]) {
         if file.contains('/') {
             return Err(failed(io::Error::other(format!(
-                "{file} is no file of a group"
+                "{file} is not a file of a control group"
             ))));
         }
         fs::write(Path::new(GROUP).join(&file), &value)

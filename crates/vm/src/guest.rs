@@ -14,6 +14,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use abi::Errno;
+use abi::constant::MS_MOVE;
 use diagnostics::failure::{Failure, Outcome};
 use rustix::system::RebootCommand;
 use sys::wait::Target;
@@ -35,10 +37,8 @@ const MOUNTS: [(&str, &str); 5] = [
     ("devtmpfs", "/dev"),
     ("tmpfs", "/run"),
 ];
-const MS_MOVE: u64 = 1 << 13;
 /// `MODULE_INIT_COMPRESSED_FILE` (Linux 5.17).
 const COMPRESSED: i32 = 4;
-const EEXIST: i32 = 17;
 /// How long devices may take to appear, agents to tell their last alerts, and what a program has left
 /// behind to write its last.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ pub(super) fn first_process() -> Outcome {
                 Ok(Some((pid, status))) if pid == worker.id().cast_signed() && status.is_end() => {
                     break;
                 }
-                Err(error) if !error.is(EINTR) => break,
+                Err(error) if !error.is(Errno::EINTR) => break,
                 _ => {}
             }
         },
@@ -75,7 +75,7 @@ fn prepare() -> Result<(), Failure> {
     // The root of an initial RAM disk cannot be exchanged later; what is mounted over it can.
     mount("/", "", "/old", MS_BIND, "")?;
     std::env::set_current_dir("/old").map_err(broken("enter the root"))?;
-    mount(".", "", "/", MS_MOVE, "")?;
+    mount(".", "", "/", MS_MOVE.u64(), "")?;
     sys::namespace::chroot(c".").map_err(|error| broken("enter the root")(error.into()))?;
     std::env::set_current_dir("/").map_err(broken("enter the root"))?;
     for (kind, place) in MOUNTS {
@@ -111,7 +111,7 @@ fn load_module(path: &Path) -> io::Result<()> {
     let is_plain = path.extension().is_some_and(|ending| ending == "ko");
     let flags = if is_plain { 0 } else { COMPRESSED };
     match rustix::system::finit_module(File::open(path)?, c"", flags) {
-        Err(error) if error.raw_os_error() != EEXIST => Err(error.into()),
+        Err(error) if error.raw_os_error() != Errno::EEXIST.0 => Err(error.into()),
         _ => Ok(()),
     }
 }
@@ -506,10 +506,8 @@ pub(super) fn mount(
 
 pub(super) fn broken(action: &'static str) -> impl Fn(io::Error) -> Failure {
     move |cause| {
-        let message = format!("cannot {action} in the machine: {cause}");
+        let message = format!("cannot {action} in the virtual machine: {cause}");
         Failure::new(diagnostics::exit::Exit::Internal, message)
-            .help("look at console.log beside the note of the container")
+            .help("check console.log in the folder of the container")
     }
 }
-
-const EINTR: i32 = 4;

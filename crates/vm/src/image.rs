@@ -44,7 +44,7 @@ pub(super) fn check(config: &Value, id: &str) -> Result<(), Failure> {
     let why = if let Some(bound) = shared {
         let source = bound.source.display();
         format!(
-            "{source} is mounted into it to be written to, and another machine has no folders of this one"
+            "{source} is a writable mount, and a virtual machine has no access to folders of the host"
         )
     } else if let Some(why) = super::fields::refusal(config) {
         why
@@ -53,7 +53,7 @@ pub(super) fn check(config: &Value, id: &str) -> Result<(), Failure> {
     } else {
         return Ok(());
     };
-    let message = format!("cannot put container {id} into a machine: {why}");
+    let message = format!("cannot run container {id} in a virtual machine: {why}");
     Err(Failure::new(Exit::Unsupported, message).help(
         "mount folders read-only to have them copied, use another runtime, or leave that out",
     ))
@@ -228,7 +228,12 @@ fn own(archive: &mut Archive<impl io::Write>, kernel: &Kernel) -> io::Result<()>
 /// Notes what is not carried out and what is a copy.
 fn note_differences(store: &Store, config: &Value) -> Result<(), Failure> {
     let bound = bound(config).filter(|bound| !bound.is_memory());
-    let copies = bound.map(|bound| format!("{} is a copy in the machine", bound.source.display()));
+    let copies = bound.map(|bound| {
+        format!(
+            "{} is a copy in the virtual machine",
+            bound.source.display()
+        )
+    });
     let lines: String = super::fields::warnings(config)
         .into_iter()
         .chain(copies)
@@ -319,13 +324,13 @@ mod tests {
         assert!(check(&config("/proc/self/exe", "/x", &["rbind"]), "a").is_ok());
         assert!(check(&config("/proc", "/x", &["rbind", "ro"]), "a").is_ok());
         let failure = check(&config("/proc", "/x", &["rbind"]), "a").unwrap_err();
-        assert!(failure.render().contains("/proc is mounted into it"));
+        assert!(failure.render().contains("/proc is a writable mount"));
         let terminal = json!({"process": {"terminal": true}});
         assert!(
             check(&terminal, "a")
                 .unwrap_err()
                 .render()
-                .contains("a terminal")
+                .contains("terminals are not supported")
         );
     }
 

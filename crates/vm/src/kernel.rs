@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use capture::probe::Support;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use probe::Support;
 
 use super::{Settings, qemu};
 use crate::Kernel;

@@ -34,7 +34,7 @@ pub struct Kernel {
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// None is installed.
-    #[error("cannot find a kernel for a machine: there is no {BOOT}/vmlinuz-*cloud*")]
+    #[error("cannot find a kernel for virtual machines: no {BOOT}/vmlinuz-*cloud*")]
     None,
     /// The one that was named cannot be used.
     #[error("cannot use the kernel {}", .path.display())]
@@ -109,7 +109,7 @@ fn release(image: &Path) -> io::Result<String> {
     let mut file = File::open(image)?;
     file.seek(SeekFrom::Start(MAGIC))?;
     let mut head = [0; 14];
-    let no_kernel = || io::Error::other("it is no image of Linux for x86");
+    let no_kernel = || io::Error::other("it is not a Linux image for x86");
     file.read_exact(&mut head).map_err(|_short| no_kernel())?;
     let [b'H', b'd', b'r', b'S', .., low, high] = head else {
         return Err(no_kernel());

@@ -85,8 +85,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The session of the container's first program, and the one that a caller of the monitor calls its own.
 const FIRST: u32 = 0;
 const OWN: u32 = 1;
-const SIGKILL: i32 = 9;
-const SIGTERM: i32 = 15;
+const SIGKILL: i32 = Signal::SIGKILL.0;
+const SIGTERM: i32 = Signal::SIGTERM.0;
 
 /// Options of each command that are carried out, or that are about something which a machine does not have.
 const OPTIONS: [(&str, &[&str]); 7] = [
@@ -236,7 +236,7 @@ fn check_options(word: &str, call: &Call) -> Result<(), Failure> {
     let long = taken.iter().filter(|name| name.len() > 1);
     let long: Vec<_> = long.map(|name| format!("--{name}")).collect();
     let help = match long[..] {
-        [] => format!("{word} takes no option"),
+        [] => format!("{word} takes no options"),
         _ => format!("{word} takes {}", long.join(", ")),
     };
     Err(Failure::new(Exit::Unsupported, message).help(help))
@@ -399,7 +399,7 @@ impl Vm {
             .ok_or_else(|| {
                 Failure::new(
                     Exit::BadInput,
-                    format!("cannot send {name}: nobody knows it"),
+                    format!("cannot send {name}: no such signal"),
                 )
                 .help("use a number, or a name such as TERM")
             })?;
@@ -500,6 +500,6 @@ fn stat(pid: impl std::fmt::Display) -> Option<Vec<String>> {
 fn cannot(action: &'static str) -> impl Fn(io::Error) -> Failure {
     move |cause| {
         Failure::new(Exit::Unsupported, format!("cannot {action}: {cause}"))
-            .help("look at the file named and at the space that is left")
+            .help("check the file and the free disk space")
     }
 }

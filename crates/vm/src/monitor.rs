@@ -252,7 +252,7 @@ impl Monitor {
     fn write_alert(&self, line: &[u8]) {
         let is_line = !line.contains(&b'\n') && std::str::from_utf8(line).is_ok();
         if !is_line {
-            return self.log("the machine sent an alert that is no line");
+            return self.log("the virtual machine sent an invalid alert");
         }
         let mut bytes = line.to_vec();
         bytes.push(b'\n');
@@ -291,7 +291,7 @@ impl Monitor {
             Kind::State => Ok(self.phase().word()),
             Kind::Start => self.start(frame.content),
             Kind::Signal => self.signal(frame.content),
-            _ => Err("it is asked for something unknown"),
+            _ => Err("unknown request"),
         };
         let answer = match (frame.kind, answer) {
             (_, Err(why)) => Frame::new(FIRST, Kind::Failed, why),

@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use abi::Errno;
 use diagnostics::failure::Failure;
 use serde_json::Value;
 
@@ -15,10 +16,10 @@ use super::container::{list, text};
 use super::guest::{broken, mount};
 use super::image::ROOT;
 
-pub(super) const MS_RDONLY: u64 = 1;
-pub(super) const MS_REMOUNT: u64 = 1 << 5;
-pub(super) const MS_BIND: u64 = 1 << 12;
-pub(super) const MS_REC: u64 = 1 << 14;
+pub(super) const MS_RDONLY: u64 = abi::constant::MS_RDONLY.u64();
+pub(super) const MS_REMOUNT: u64 = abi::constant::MS_REMOUNT.u64();
+pub(super) const MS_BIND: u64 = abi::constant::MS_BIND.u64();
+pub(super) const MS_REC: u64 = abi::constant::MS_REC.u64();
 /// Types of mounts that a machine has, beside files that are bound.
 pub(super) const TYPES: [&str; 7] = [
     "proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2",
@@ -64,9 +65,9 @@ const NO_MATTER: [&str; 20] = [
 ];
 /// A tmpfs begins with what it covers.
 const COPY_UP: &str = "tmpcopyup";
-const EINVAL: i32 = 22;
-const ENOENT: i32 = 2;
-const ENOTDIR: i32 = 20;
+const EINVAL: i32 = Errno::EINVAL.0;
+const ENOENT: i32 = Errno::ENOENT.0;
+const ENOTDIR: i32 = Errno::ENOTDIR.0;
 /// As many links as the kernel follows (path_resolution(7)).
 const LINKS: u32 = 40;
 

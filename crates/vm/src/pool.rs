@@ -111,8 +111,11 @@ pub fn execute(line: &CommandLine) -> Option<Outcome> {
 fn parse_size(word: &str) -> Result<u32, Failure> {
     let size = word.parse().ok().filter(|size| (1..=MOST).contains(size));
     size.ok_or_else(|| {
-        Failure::new(Exit::BadInput, format!("cannot keep {word} machines ready"))
-            .help(format!("name a number from 1 to {MOST}"))
+        Failure::new(
+            Exit::BadInput,
+            format!("cannot keep {word} virtual machines ready"),
+        )
+        .help(format!("name a number from 1 to {MOST}"))
     })
 }
 
@@ -208,7 +211,7 @@ impl Place {
         let Some(lock) = self.lock()? else {
             return Err(
                 Failure::new(Exit::BadInput, "cannot start a pool: there is one")
-                    .help("`pool status` shows it, `pool stop` ends it"),
+                    .help("`pool status` shows it, `pool stop` stops it"),
             );
         };
         self.clear()?;
@@ -268,7 +271,7 @@ impl Place {
                 } else {
                     said.trim()
                 };
-                let message = format!("cannot keep machines ready: {why}");
+                let message = format!("cannot keep virtual machines ready: {why}");
                 return Err(Failure::new(Exit::Unsupported, message)
                     .help("`tollgate doctor` shows what is missing, in the row `machines`"));
             }
@@ -311,7 +314,7 @@ impl Place {
             let said = if as_json {
                 "null\n"
             } else {
-                "there is no pool\n"
+                "no pool is running\n"
             };
             return terminal::print(said);
         };
@@ -337,6 +340,6 @@ pub(super) fn note_pid(folder: &Path) -> Result<(), Failure> {
 }
 
 fn no_pid() -> Failure {
-    Failure::new(Exit::Internal, "cannot stop the pool: it does not end")
-        .help("end the process `tollgate-pool`")
+    Failure::new(Exit::Internal, "cannot stop the pool: it does not exit")
+        .help("kill the process `tollgate-pool`")
 }

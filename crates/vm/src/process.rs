@@ -60,7 +60,7 @@ pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
         process["noNewPrivileges"] = true.into();
     }
     if process["terminal"] == true {
-        return Err(refuse("it wants a terminal".to_owned()));
+        return Err(refuse("terminals are not supported".to_owned()));
     }
     if process["args"].as_array().is_none_or(Vec::is_empty) {
         return Err(refuse("none is named".to_owned()));
@@ -69,9 +69,9 @@ pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
 }
 
 fn refuse(why: String) -> Failure {
-    let message = format!("cannot run a program in the machine: {why}");
+    let message = format!("cannot run a program in the virtual machine: {why}");
     Failure::new(Exit::Unsupported, message)
-        .help("name the program and its words behind the id, or a file with --process")
+        .help("name the program and its arguments after the ID, or a file with --process")
 }
 
 /// The user, groups and capabilities that the command line asks for.
@@ -80,7 +80,7 @@ fn set_identity(process: &mut Value, call: &Call) -> Result<(), Failure> {
         let user = user.to_string_lossy();
         let (uid, gid) = user.split_once(':').unwrap_or((&user, "0"));
         let ids = uid.parse::<u32>().ok().zip(gid.parse::<u32>().ok());
-        let (uid, gid) = ids.ok_or_else(|| refuse(format!("--user {user} is no UID[:GID]")))?;
+        let (uid, gid) = ids.ok_or_else(|| refuse(format!("--user {user} is not UID[:GID]")))?;
         process["user"] = json!({"uid": uid, "gid": gid});
     }
     for gid in call.values(&["additional-gids", "g"]) {
@@ -91,7 +91,7 @@ fn set_identity(process: &mut Value, call: &Call) -> Result<(), Failure> {
     }
     for capability in words(call.values(&["cap", "c"])) {
         if abi::capability::from_name(&capability).is_none() {
-            return Err(refuse(format!("there is no capability {capability}")));
+            return Err(refuse(format!("no such capability: {capability}")));
         }
         for set in ["bounding", "effective", "permitted"] {
             append(&mut process["capabilities"][set], capability.clone().into());

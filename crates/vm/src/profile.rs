@@ -1,37 +1,13 @@
 //! `linux.seccomp` of a container as a program for the kernel of its machine.
 
-use abi::{Arch, Errno, Syscall};
+use abi::{Arch, Errno, RegisterTest, Syscall, TestOp};
+use seccomp::table::{self, Rule, Table};
+use seccomp::{Action, FilterProgram};
 use serde_json::Value;
-use sys::seccomp::{
-    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JGT, BPF_JMP, BPF_K, BPF_LD,
-    BPF_MAXINSNS, BPF_RET, BPF_W, DATA_ARCH, DATA_NR, FilterFlags, SECCOMP_RET_ALLOW,
-    SECCOMP_RET_DATA, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_KILL_THREAD,
-    SECCOMP_RET_LOG, SECCOMP_RET_TRACE, SECCOMP_RET_TRAP, SockFilter, data_arg_high, data_arg_low,
-};
+use sys::seccomp::{FilterFlags, SECCOMP_RET_DATA};
 
 use super::container::{list, text};
 
-/// Load a word of `struct seccomp_data`.
-const LD: u16 = BPF_LD | BPF_W | BPF_ABS;
-const AND: u16 = BPF_ALU | BPF_AND | BPF_K;
-const JA: u16 = BPF_JMP | BPF_JA;
-const JEQ: u16 = BPF_JMP | BPF_JEQ | BPF_K;
-const JGT: u16 = BPF_JMP | BPF_JGT | BPF_K;
-const JGE: u16 = BPF_JMP | BPF_JGE | BPF_K;
-const RET: u16 = BPF_RET | BPF_K;
-/// Marks a jump to the end of the rule; no rule is that long.
-const PAST: u8 = u8::MAX;
-/// Actions by the specification's names.
-const ACTIONS: [(&str, u32); 8] = [
-    ("SCMP_ACT_ALLOW", SECCOMP_RET_ALLOW),
-    ("SCMP_ACT_ERRNO", SECCOMP_RET_ERRNO),
-    ("SCMP_ACT_KILL", SECCOMP_RET_KILL_THREAD),
-    ("SCMP_ACT_KILL_PROCESS", SECCOMP_RET_KILL_PROCESS),
-    ("SCMP_ACT_KILL_THREAD", SECCOMP_RET_KILL_THREAD),
-    ("SCMP_ACT_LOG", SECCOMP_RET_LOG),
-    ("SCMP_ACT_TRACE", SECCOMP_RET_TRACE),
-    ("SCMP_ACT_TRAP", SECCOMP_RET_TRAP),
-];
 /// What a machine of this kind can be called as, by the specification's names.
 const ARCHITECTURES: [(&str, Arch); 3] = [
     ("SCMP_ARCH_X86", Arch::I386),
@@ -49,33 +25,8 @@ const FLAGS: [(&str, FilterFlags); 4] = [
 /// A filter that is to be loaded.
 #[derive(Debug)]
 pub(super) struct Profile {
-    pub(super) program: Vec<SockFilter>,
+    pub(super) program: FilterProgram,
     pub(super) flags: FilterFlags,
-}
-
-/// A rule as far as one architecture knows it.
-struct Rule {
-    numbers: Vec<u32>,
-    tests: Vec<Test>,
-    action: u32,
-}
-
-/// `args[index] & mask`, compared.
-struct Test {
-    index: u8,
-    mask: u64,
-    value: u64,
-    is: Comparison,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Comparison {
-    Equal,
-    NotEqual,
-    Greater,
-    GreaterOrEqual,
-    Less,
-    LessOrEqual,
 }
 
 /// The filter of `linux.seccomp`; an error says what in it is not understood.
@@ -101,93 +52,32 @@ pub(super) fn compile(profile: &Value) -> Result<Option<Profile>, String> {
             .map(|(_, arch)| *arch)
             .filter(|arch| *arch != Arch::X86_64),
     );
-    let part = |arch: Arch| -> Result<Option<Vec<SockFilter>>, String> {
-        let is_named = architectures.contains(&arch);
-        is_named.then(|| part(profile, arch, default)).transpose()
-    };
-    let (native, x32, i386) = (part(Arch::X86_64)?, part(Arch::X32)?, part(Arch::I386)?);
-    let program = join(native, x32, i386);
-    if program.len() > BPF_MAXINSNS {
-        return Err("it is longer than the kernel takes".to_owned());
-    }
+    let tables = architectures
+        .iter()
+        .map(|arch| table(profile, *arch, default));
+    let tables: Vec<Table> = tables.collect::<Result<_, _>>()?;
+    // Calls as an architecture that is not named end their thread, as libseccomp has it.
+    let program = table::compile(Arch::X86_64, &tables, Action::KillThread);
+    let program = program.map_err(|error| error.to_string())?;
     Ok(Some(Profile { program, flags }))
 }
 
-/// Programs for each architecture behind what tells them apart. Calls as an architecture that is not named
-/// end their thread, as libseccomp has it.
-fn join(
-    native: Option<Vec<SockFilter>>,
-    x32: Option<Vec<SockFilter>>,
-    i386: Option<Vec<SockFilter>>,
-) -> Vec<SockFilter> {
-    let unnamed = || vec![SockFilter::stmt(RET, SECCOMP_RET_KILL_THREAD)];
-    let [native, x32, i386] = [native, x32, i386].map(|part| part.unwrap_or_else(unnamed));
-    let length = |part: &[SockFilter]| u32::try_from(part.len()).unwrap_or(u32::MAX);
-    let mut program = vec![
-        SockFilter::stmt(LD, DATA_ARCH),
-        SockFilter::jump(JEQ, Arch::X86_64.audit(), 3, 0),
-        SockFilter::jump(JEQ, Arch::I386.audit(), 1, 0),
-        SockFilter::stmt(RET, SECCOMP_RET_KILL_THREAD),
-        // Over those of the other two, with what tells these apart.
-        SockFilter::stmt(JA, 3 + length(&native) + length(&x32)),
-        SockFilter::stmt(LD, DATA_NR),
-        SockFilter::jump(JGE, Arch::X32.raw_number(0), 0, 1),
-        SockFilter::stmt(JA, length(&native)),
-    ];
-    for part in [native, x32, i386] {
-        program.extend(part);
-    }
-    program
-}
-
-/// The program for one architecture: rules with tests first, then a table of numbers.
-fn part(profile: &Value, arch: Arch, default: u32) -> Result<Vec<SockFilter>, String> {
-    let mut program = Vec::new();
-    let mut table = Vec::new();
-    for entry in list(&profile["syscalls"]) {
-        for rule in rules(entry, arch)? {
-            if rule.tests.is_empty() {
-                let new = rule.numbers.into_iter().filter(|number| {
-                    let is_there = |(known, _): &(u32, u32)| known == number;
-                    !table.iter().any(is_there)
-                });
-                let new: Vec<_> = new.map(|number| (number, rule.action)).collect();
-                table.extend(new);
-            } else {
-                for number in &rule.numbers {
-                    tested(*number, &rule, &mut program);
-                }
-            }
-        }
-    }
-    program.push(SockFilter::stmt(LD, DATA_NR));
-    table.sort_unstable();
-    // Calls that are newer than the profile do not exist, so that programs take older ones instead.
-    let behind = match default & !SECCOMP_RET_DATA {
-        SECCOMP_RET_ERRNO => SECCOMP_RET_ERRNO | Errno::ENOSYS.0.unsigned_abs(),
-        _ => default,
-    };
-    let mut next = arch.raw_number(0);
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    let mut range = |end: u32, action: u32| match ranges.last_mut() {
-        Some(last) if last.1 == action => last.0 = end,
-        _ => ranges.push((end, action)),
-    };
-    for (number, action) in table {
-        if number > next {
-            range(number - 1, default);
-        }
-        range(number, action);
-        next = number + 1;
-    }
-    for (end, action) in ranges {
-        program.extend([
-            SockFilter::jump(JGT, end, 1, 0),
-            SockFilter::stmt(RET, action),
-        ]);
-    }
-    program.push(SockFilter::stmt(RET, behind));
-    Ok(program)
+/// The rules for one architecture.
+fn table(profile: &Value, arch: Arch, default: Action) -> Result<Table, String> {
+    let rules = list(&profile["syscalls"])
+        .iter()
+        .map(|entry| rules(entry, arch));
+    let rules: Vec<Vec<Rule>> = rules.collect::<Result<_, _>>()?;
+    Ok(Table {
+        arch,
+        rules: rules.into_iter().flatten().collect(),
+        otherwise: default,
+        // Calls that are newer than the profile do not exist, so that programs take older ones instead.
+        newer: match default {
+            Action::Errno(_) => Action::Errno(errno(Errno::ENOSYS)),
+            _ => default,
+        },
+    })
 }
 
 /// One entry of `syscalls`. Several tests of one argument are alternatives, as runc has it.
@@ -198,154 +88,85 @@ fn rules(entry: &Value, arch: Arch) -> Result<Vec<Rule>, String> {
         .iter()
         .map(text)
         .filter_map(Syscall::from_name);
-    let numbers = known.filter_map(|call| Some(arch.raw_number(call.number(arch)?)));
-    let numbers: Vec<u32> = numbers.collect();
+    let numbers: Vec<u32> = known.filter_map(|call| call.number(arch)).collect();
     let tests = list(&entry["args"]).iter().map(test);
-    let tests: Vec<Test> = tests.collect::<Result<_, _>>()?;
-    let rule = |tests| Rule {
-        numbers: numbers.clone(),
-        tests,
-        action,
+    let tests: Vec<(u8, Option<RegisterTest>)> = tests.collect::<Result<_, _>>()?;
+    // A test that never holds leaves nothing of its rule.
+    let rule = |tests: &[(u8, Option<RegisterTest>)]| {
+        let when = tests.iter().map(|(_, test)| *test).collect::<Option<_>>()?;
+        Some(Rule {
+            numbers: numbers.clone(),
+            when,
+            action,
+        })
     };
     let repeats =
-        |(at, test): (usize, &Test)| tests[..at].iter().any(|other| other.index == test.index);
+        |(at, (index, _)): (usize, &(u8, _))| tests[..at].iter().any(|(other, _)| other == index);
     Ok(match tests.iter().enumerate().any(repeats) {
-        true => tests.into_iter().map(|test| rule(vec![test])).collect(),
-        false => vec![rule(tests)],
+        true => tests.chunks(1).filter_map(rule).collect(),
+        false => rule(&tests).into_iter().collect(),
     })
 }
 
-fn test(arg: &Value) -> Result<Test, String> {
+/// The argument that a test is about, and the test unless it never holds.
+fn test(arg: &Value) -> Result<(u8, Option<RegisterTest>), String> {
     let number = |name: &str| arg[name].as_u64().unwrap_or(0);
     let index = u8::try_from(number("index"))
         .ok()
         .filter(|index| *index < 6);
-    let index = index.ok_or_else(|| format!("there is no argument {}", arg["index"]))?;
-    let (mask, value, is) = match text(&arg["op"]) {
-        "SCMP_CMP_EQ" => (u64::MAX, number("value"), Comparison::Equal),
-        "SCMP_CMP_NE" => (u64::MAX, number("value"), Comparison::NotEqual),
-        "SCMP_CMP_GT" => (u64::MAX, number("value"), Comparison::Greater),
-        "SCMP_CMP_GE" => (u64::MAX, number("value"), Comparison::GreaterOrEqual),
-        "SCMP_CMP_LT" => (u64::MAX, number("value"), Comparison::Less),
-        "SCMP_CMP_LE" => (u64::MAX, number("value"), Comparison::LessOrEqual),
-        "SCMP_CMP_MASKED_EQ" => (number("value"), number("valueTwo"), Comparison::Equal),
+    let index = index.ok_or_else(|| format!("no such argument: {}", arg["index"]))?;
+    let value = number("value");
+    let test = match text(&arg["op"]) {
+        "SCMP_CMP_EQ" => Some((TestOp::Eq, value)),
+        "SCMP_CMP_NE" => Some((TestOp::Ne, value)),
+        "SCMP_CMP_GT" => value.checked_add(1).map(|value| (TestOp::Ge, value)),
+        "SCMP_CMP_GE" => Some((TestOp::Ge, value)),
+        "SCMP_CMP_LT" => value.checked_sub(1).map(|value| (TestOp::Le, value)),
+        "SCMP_CMP_LE" => Some((TestOp::Le, value)),
+        "SCMP_CMP_MASKED_EQ" => Some((TestOp::MaskedEq { mask: value }, number("valueTwo"))),
         other => return Err(format!("the operator `{other}` is unknown")),
     };
-    Ok(Test {
-        index,
-        mask,
-        value,
-        is,
+    let test = test.map(|(op, value)| RegisterTest::full(index, op, value));
+    Ok((index, test))
+}
+
+/// The action of a name in the specification.
+fn action(name: &Value, number: &Value) -> Result<Action, String> {
+    let given = number
+        .as_u64()
+        .and_then(|number| u32::try_from(number).ok());
+    let given = given.map_or(errno(Errno::EPERM), low_half);
+    Ok(match text(name) {
+        "SCMP_ACT_ALLOW" => Action::Allow,
+        "SCMP_ACT_ERRNO" => Action::Errno(given),
+        "SCMP_ACT_KILL" | "SCMP_ACT_KILL_THREAD" => Action::KillThread,
+        "SCMP_ACT_KILL_PROCESS" => Action::KillProcess,
+        "SCMP_ACT_LOG" => Action::Log,
+        "SCMP_ACT_TRACE" => Action::Trace(given),
+        "SCMP_ACT_TRAP" => Action::Trap,
+        _ => return Err(format!("the action {name} cannot be had there")),
     })
 }
 
-fn action(name: &Value, errno: &Value) -> Result<u32, String> {
-    let found = ACTIONS.iter().find(|(known, _)| name == known);
-    let (_, action) = found.ok_or_else(|| format!("the action {name} cannot be had there"))?;
-    let given = errno.as_u64().and_then(|errno| u32::try_from(errno).ok());
-    let given = given.unwrap_or(Errno::EPERM.0.unsigned_abs());
-    Ok(match *action {
-        SECCOMP_RET_ERRNO | SECCOMP_RET_TRACE => action | given & SECCOMP_RET_DATA,
-        action => action,
-    })
+fn errno(errno: Errno) -> u16 {
+    low_half(errno.0.unsigned_abs())
 }
 
-/// A rule with tests about one call. What does not fit goes on behind it.
-fn tested(number: u32, rule: &Rule, program: &mut Vec<SockFilter>) {
-    let begin = program.len();
-    program.extend([
-        SockFilter::stmt(LD, DATA_NR),
-        SockFilter::jump(JEQ, number, 0, PAST),
-    ]);
-    for test in &rule.tests {
-        compare(test, program);
-    }
-    program.push(SockFilter::stmt(RET, rule.action));
-    let end = program.len();
-    for (at, instruction) in program.iter_mut().enumerate().skip(begin) {
-        let distance = u8::try_from(end - at - 1).expect("six tests are below 60 instructions");
-        for to in [&mut instruction.jt, &mut instruction.jf] {
-            if *to == PAST {
-                *to = distance;
-            }
-        }
-    }
-}
-
-/// Goes on behind the rule if a test does not hold.
-fn compare(test: &Test, program: &mut Vec<SockFilter>) {
-    let word = |value: u64, shift: u32| u32::try_from(value >> shift & 0xffff_ffff).unwrap_or(0);
-    let load = |offset: u32, shift: u32| {
-        let mask = word(test.mask, shift);
-        let and = (mask != u32::MAX).then(|| SockFilter::stmt(AND, mask));
-        std::iter::once(SockFilter::stmt(LD, offset)).chain(and)
-    };
-    let (high_value, low_value) = (word(test.value, 32), word(test.value, 0));
-    let low_part: Vec<_> = load(data_arg_low(test.index), 0).collect();
-    let over = u8::try_from(low_part.len()).unwrap_or(0);
-    program.extend(load(data_arg_high(test.index), 32));
-    let (upper, lower) = jumps(test.is, high_value, low_value, over);
-    program.extend(upper);
-    program.extend(low_part);
-    program.push(lower);
-}
-
-/// The jumps behind the upper word, and the one behind the lower. `over` is the length of what loads the lower
-/// word: jumps lead from the upper word over the lower one, into the test's success, or past the rule.
-fn jumps(
-    is: Comparison,
-    high_value: u32,
-    low_value: u32,
-    over: u8,
-) -> (Vec<SockFilter>, SockFilter) {
-    match is {
-        Comparison::Equal => (
-            vec![SockFilter::jump(JEQ, high_value, 0, PAST)],
-            SockFilter::jump(JEQ, low_value, 0, PAST),
-        ),
-        Comparison::NotEqual => (
-            vec![SockFilter::jump(JEQ, high_value, 0, over + 1)],
-            SockFilter::jump(JEQ, low_value, PAST, 0),
-        ),
-        Comparison::Greater => (
-            vec![
-                SockFilter::jump(JGT, high_value, over + 2, 0),
-                SockFilter::jump(JEQ, high_value, 0, PAST),
-            ],
-            SockFilter::jump(JGT, low_value, 0, PAST),
-        ),
-        Comparison::GreaterOrEqual => (
-            vec![
-                SockFilter::jump(JGT, high_value, over + 2, 0),
-                SockFilter::jump(JEQ, high_value, 0, PAST),
-            ],
-            SockFilter::jump(JGE, low_value, 0, PAST),
-        ),
-        Comparison::Less => (
-            vec![
-                SockFilter::jump(JGT, high_value, PAST, 0),
-                SockFilter::jump(JEQ, high_value, 0, over + 1),
-            ],
-            SockFilter::jump(JGE, low_value, PAST, 0),
-        ),
-        Comparison::LessOrEqual => (
-            vec![
-                SockFilter::jump(JGT, high_value, PAST, 0),
-                SockFilter::jump(JEQ, high_value, 0, over + 1),
-            ],
-            SockFilter::jump(JGT, low_value, PAST, 0),
-        ),
-    }
+/// What a filter has room for.
+fn low_half(number: u32) -> u16 {
+    u16::try_from(number & SECCOMP_RET_DATA).expect("masked to 16 bits")
 }
 
 #[cfg(test)]
 mod tests {
+    use seccomp::run::SeccompData;
     use serde_json::json;
+    use sys::seccomp::{SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_THREAD};
 
     use super::*;
 
     /// What the kernel would do.
-    fn run(program: &[SockFilter], arch: Arch, call: &str, args: [u64; 6]) -> u32 {
+    fn run(program: &FilterProgram, arch: Arch, call: &str, args: [u64; 6]) -> u32 {
         let call = Syscall::from_name(call).unwrap();
         number(
             program,
@@ -355,39 +176,16 @@ mod tests {
         )
     }
 
-    fn number(program: &[SockFilter], arch: Arch, nr: u32, args: [u64; 6]) -> u32 {
-        let mut data = vec![nr, arch.audit(), 0, 0];
-        for arg in args {
-            data.extend([arg & 0xffff_ffff, arg >> 32].map(|word| u32::try_from(word).unwrap()));
-        }
-        let (mut at, mut word) = (0, 0);
-        loop {
-            let step = program[at];
-            at += 1;
-            let is = match step.code {
-                LD => {
-                    word = data[usize::try_from(step.k / 4).unwrap()];
-                    continue;
-                }
-                AND => {
-                    word &= step.k;
-                    continue;
-                }
-                RET => return step.k,
-                JA => {
-                    at += usize::try_from(step.k).unwrap();
-                    continue;
-                }
-                JEQ => word == step.k,
-                JGT => word > step.k,
-                JGE => word >= step.k,
-                other => panic!("{other}"),
-            };
-            at += usize::from(if is { step.jt } else { step.jf });
-        }
+    fn number(program: &FilterProgram, arch: Arch, number: u32, args: [u64; 6]) -> u32 {
+        let data = SeccompData {
+            number,
+            audit: arch.audit(),
+            args,
+        };
+        seccomp::run::run(program, &data).unwrap().action.to_raw()
     }
 
-    fn program(profile: &Value) -> Vec<SockFilter> {
+    fn program(profile: &Value) -> FilterProgram {
         compile(profile).unwrap().unwrap().program
     }
 
@@ -469,6 +267,34 @@ mod tests {
                 run(&program, Arch::X86_64, "read", [big; 6]),
                 SECCOMP_RET_ALLOW
             );
+        }
+    }
+
+    #[test]
+    fn nothing_is_above_the_greatest_or_below_the_least_number() {
+        for (op, value) in [("GT", u64::MAX), ("LT", 0)] {
+            let rule = |further: Value| {
+                let args =
+                    json!([{"index": 0, "value": value, "op": format!("SCMP_CMP_{op}")}, further]);
+                program(&json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+                    {"names": ["kill"], "action": "SCMP_ACT_TRAP", "args": args}]}))
+            };
+            // The other argument is looked at by itself only where tests are alternatives.
+            let together = rule(json!({"index": 1, "value": 5, "op": "SCMP_CMP_EQ"}));
+            let apart = rule(json!({"index": 0, "value": 5, "op": "SCMP_CMP_EQ"}));
+            for arg in [0, 5, u64::MAX] {
+                let does = |program| run(program, Arch::X86_64, "kill", [arg, 5, 0, 0, 0, 0]);
+                assert_eq!(
+                    does(&together),
+                    SECCOMP_RET_ALLOW,
+                    "{arg:#x} {op} {value:#x}"
+                );
+                assert_eq!(
+                    does(&apart) == 0x0003_0000,
+                    arg == 5,
+                    "{arg:#x} {op} {value:#x}"
+                );
+            }
         }
     }
 

@@ -37,10 +37,8 @@ impl End {
     pub(super) fn outcome(self) -> Outcome {
         match self {
             Self::Exited(code) => Ok(Exit::Command(code)),
-            Self::Failed(why) => {
-                Err(Failure::new(Exit::Internal, why)
-                    .help("console.log beside its note tells more"))
-            }
+            Self::Failed(why) => Err(Failure::new(Exit::Internal, why)
+                .help("check console.log in the folder of the container")),
         }
     }
 }
@@ -99,7 +97,7 @@ pub(super) enum Began {
 
 /// Stands for a program in a machine until it ends.
 pub(super) fn attend(stream: UnixStream, signals: SignalStream, began: Began) -> End {
-    let lost = |error: io::Error| End::Failed(format!("cannot reach the machine: {error}"));
+    let lost = |error: io::Error| End::Failed(format!("cannot reach the virtual machine: {error}"));
     let writer = match stream.try_clone() {
         Ok(writer) => Arc::new(Mutex::new(writer)),
         Err(error) => return lost(error),

@@ -177,6 +177,7 @@ mod tests {
 
     #[test]
     fn what_was_packed_is_there_again() {
+        testing::need_root!();
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
         fs::create_dir_all(from.join("sub")).unwrap();
@@ -237,6 +238,7 @@ mod tests {
 
     #[test]
     fn devices_are_made_by_the_caller() {
+        testing::need_root!();
         let folder = tempfile::tempdir().unwrap();
         let mut bytes = Vec::new();
         let mut archive = Archive::new(&mut bytes);

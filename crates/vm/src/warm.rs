@@ -62,7 +62,9 @@ fn tend(folder: &Path, last: &AtomicU64) -> ! {
             Ok(true) => pause = FIRST_PAUSE,
             outcome => {
                 if let Err(cause) = outcome {
-                    terminal::complain(&format!("tollgate: cannot start a machine: {cause}\n"));
+                    terminal::complain(&format!(
+                        "tollgate: cannot start a virtual machine: {cause}\n"
+                    ));
                 }
                 // What is left of it tells nobody anything.
                 let _ = fs::remove_dir_all(folder.join(number));
@@ -143,7 +145,7 @@ fn wait(line: &mut UnixStream, folder: &Path) -> Result<UnixListener, Failure> {
         Some(Ok(frame)) if frame.kind == Kind::Ready => {}
         _ => {
             let said = super::create::last_words(folder);
-            let message = format!("cannot start a machine: {said}");
+            let message = format!("cannot start a virtual machine: {said}");
             return Err(Failure::new(Exit::Unsupported, message)
                 .help("`tollgate doctor` shows what is missing, in the row `machines`"));
         }

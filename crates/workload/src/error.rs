@@ -38,7 +38,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A program that an action starts ended badly.
-    #[error("cannot have {} do its part: it ended with {status}: {said}", program.display())]
+    #[error("{} failed: it exited with {status}: {said}", program.display())]
     Program {
         /// The program.
         program: PathBuf,

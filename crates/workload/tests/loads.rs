@@ -37,7 +37,9 @@ fn measure(arguments: &[&str]) -> Value {
 fn every_load_does_as_many_operations_as_asked() {
     for workload in workload::WORKLOADS {
         if workload.name == "fork_exec_static" && !PathBuf::from("/bin/busybox").exists() {
-            eprintln!("skipped: fork_exec_static needs busybox-static");
+            testing::skip_part!("needs busybox-static", || Ok(
+                "/bin/busybox is not there".to_owned()
+            ));
             continue;
         }
         // Those two say what else they need; the tests of the lab give it.
@@ -63,8 +65,9 @@ fn every_load_does_as_many_operations_as_asked() {
 
 #[test]
 fn a_timed_load_lasts_as_long_and_reports_windows() {
-    let line = measure(&["getppid", "--seconds", "0.1"]);
-    assert!(line["elapsed_ns"].as_u64().unwrap() >= 100_000_000);
+    // Each of the 20 windows is longer than a busy machine keeps a process waiting.
+    let line = measure(&["getppid", "--seconds", "2"]);
+    assert!(line["elapsed_ns"].as_u64().unwrap() >= 2_000_000_000);
     assert!(line["operations"].as_u64().unwrap() > 1000);
     assert!(line["windows"].as_array().unwrap().len() > 10);
 }
@@ -106,8 +109,7 @@ type Open = (u64, String, String, u64, i64);
 #[test]
 fn the_oracle_of_the_storm_is_what_strace_sees() {
     if Command::new("strace").arg("--version").output().is_err() {
-        eprintln!("skipped: needs strace");
-        return;
+        testing::skip!("needs strace", || Ok("it cannot be started".to_owned()));
     }
     let folder = tempfile::tempdir().unwrap();
     let (oracle, trace) = (folder.path().join("oracle"), folder.path().join("trace"));

@@ -1,6 +1,7 @@
 //! YAML as a tree with positions, and problems that point into it.
 
 mod diagnostic;
+pub mod key;
 pub mod settings;
 mod text;
 mod tree;

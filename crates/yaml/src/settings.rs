@@ -263,7 +263,7 @@ fn map(children: Vec<Node>) -> Result<Value, Problem> {
             return Err(Problem::new(&key.origin, "the key is not text"));
         };
         if let Some(first) = entries.iter().find(|entry| entry.key == text) {
-            let message = format!("key `{text}` is given twice");
+            let message = format!("duplicate key `{text}`");
             return Err(Problem::new(&key.origin, message).help(format!(
                 "the first is at {}; remove one of them",
                 first.origin
@@ -395,5 +395,66 @@ impl Node {
             Value::Null => Ok(&[]),
             Value::Map(_) => Err(self.expected("a list")),
         }
+    }
+
+    /// The value as a whole number that fits `T`.
+    ///
+    /// # Errors
+    ///
+    /// If it is none, or does not fit.
+    pub fn small<T: TryFrom<u64>>(&self) -> Result<T, Problem> {
+        let number = self.integer()?;
+        T::try_from(number)
+            .map_err(|_too_large| Problem::new(&self.origin, format!("{number} is too large")))
+    }
+
+    /// The value that one of some words stands for.
+    ///
+    /// # Errors
+    ///
+    /// If it is none of the words.
+    pub fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Problem> {
+        let text = self.text()?;
+        let known = words.iter().find(|(word, _)| *word == text);
+        known.map(|(_, value)| *value).ok_or_else(|| {
+            let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+            let message = format!("expected {}, found `{text}`", words.join(" or "));
+            Problem::new(&self.origin, message)
+        })
+    }
+
+    /// The items of a list as texts.
+    ///
+    /// # Errors
+    ///
+    /// If it is a group, or an item is no text.
+    pub fn texts(&self) -> Result<Vec<String>, Problem> {
+        let items = self.list()?.iter();
+        items.map(|item| item.text().map(str::to_owned)).collect()
+    }
+
+    /// The settings of a group; nothing counts as an empty one.
+    ///
+    /// # Errors
+    ///
+    /// If it is no group.
+    pub fn group(&self) -> Result<&[Entry], Problem> {
+        match &self.value {
+            Value::Map(entries) => Ok(entries),
+            Value::Null => Ok(&[]),
+            Value::Scalar { .. } | Value::List(_) => Err(self.expected("a group of settings")),
+        }
+    }
+
+    /// The settings of a group as names and texts.
+    ///
+    /// # Errors
+    ///
+    /// If it is no group, or a setting is no text.
+    pub fn texts_by_name(&self) -> Result<Vec<(String, String)>, Problem> {
+        let entries = self.group()?.iter();
+        entries
+            .map(|Entry { key, node, .. }| Ok((key.clone(), node.text()?.to_owned())))
+            .collect()
     }
 }

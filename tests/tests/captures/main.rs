@@ -33,22 +33,31 @@ pub(crate) const WORK: &str =
     "cat /etc/hosts /no/such; cd /etc; cat passwd > /dev/null; (cat group) > /dev/null
     echo | busybox nc 127.0.0.1 9; true";
 
-pub(crate) fn sysdig(arguments: &[&str], file: &Path) -> Option<String> {
+/// Skips what follows in a test where sysdig is not installed.
+macro_rules! need_sysdig {
+    () => {
+        if !e2e::installed("sysdig") {
+            e2e::skip!("needs sysdig", || Ok(
+                "it is in no folder of PATH".to_owned()
+            ));
+        }
+    };
+}
+pub(crate) use need_sysdig;
+
+pub(crate) fn sysdig(arguments: &[&str], file: &Path) -> String {
     let output = Command::new("sysdig")
         .arg("-r")
         .arg(file)
         .args(arguments)
-        .output();
-    let Ok(output) = output else {
-        eprintln!("skipped: sysdig is not installed (./x names the package)");
-        return None;
-    };
+        .output()
+        .expect("sysdig starts");
     assert!(
         output.status.success(),
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 pub(crate) fn replay(arguments: &[&str], file: &Path) -> (i32, String, String) {

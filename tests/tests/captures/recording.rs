@@ -6,7 +6,7 @@ use std::process::Command;
 
 use e2e::{Watch, Watched};
 
-use crate::{RULES, WORK, replay, sysdig};
+use crate::{RULES, WORK, need_sysdig, replay, sysdig};
 
 pub(crate) fn recorded(name: &str, options: &[&str]) -> (Watched, PathBuf) {
     let mut watch = Watch::script(WORK).rules(RULES);
@@ -27,16 +27,15 @@ fn a_replayed_recording_gives_the_alerts_of_the_run_and_sysdig_reads_it() {
         watched.story()
     );
     let file = watched.scratch.path().join("recording.scap");
-    let Some(theirs) = sysdig(
+    need_sysdig!();
+    let theirs = sysdig(
         &[
             "-p",
             "*%evt.type|%evt.arg.name|%fd.name|%proc.name",
             "evt.dir=<",
         ],
         &file,
-    ) else {
-        return;
-    };
+    );
     // Whose child the one that ran first is, sysdig and the run know alike.
     let format = "%evt.type|%evt.time|%proc.pid|%proc.ppid|%proc.name|%proc.cmdline|%proc.exe\
                   |%user.name|%user.uid|%group.name|%thread.tid|%evt.cpu|%evt.rawres|%proc.tty";
@@ -51,9 +50,7 @@ fn a_replayed_recording_gives_the_alerts_of_the_run_and_sysdig_reads_it() {
     );
     let (_, ours, _) = replay(&["-p", format, "--filter", filter], &file);
     // Blanks are shown as they are, or as an escape.
-    let shown = by_sysdig
-        .unwrap_or_default()
-        .replace("\n    echo", "\\n    echo");
+    let shown = by_sysdig.replace("\n    echo", "\\n    echo");
     assert_eq!(shown, ours);
     for wanted in [
         "openat|/etc/hosts|/etc/hosts|cat",
@@ -302,8 +299,7 @@ fn wireshark_reads_a_recording() {
         ],
         &file,
     ) else {
-        eprintln!("skipped: tshark is not installed (Debian's package tshark)");
-        return;
+        e2e::skip!("needs tshark", || Ok("it cannot be started".to_owned()));
     };
     let pids: Vec<String> = lines(&file, "%thread.tid");
     assert!(out.lines().count() >= pids.len(), "{out}");

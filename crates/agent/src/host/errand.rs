@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use abi::Signal;
 use anyhow::{Context, bail};
 use capture::notify::{Answering, call_words};
 use diagnostics::failure::Failure;
@@ -31,7 +32,7 @@ use super::hail::{self, Hail, Order};
 use super::place::Place;
 use crate::journal;
 
-/// How long an agent of the host may take to be found or started, rules included.
+/// How long a host agent may take to be found or started, rules included.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the agent of a container may: it loads rules, or its keeper starts another one. Meanwhile a session
 /// that begins is held at its first program, and one that runs at what is watched.
@@ -50,7 +51,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 const STARTS: u32 = 3;
 /// What is shown of the messages of one that did not start.
 const SHOWN: u64 = 4096;
-const SIGKILL: i32 = 9;
 
 /// What has to be handed over.
 pub(in super::super) struct Errand {
@@ -71,7 +71,7 @@ enum Otherwise {
     Alone(Alone),
 }
 
-/// How an agent of the host is started.
+/// How a host agent is started.
 struct Launch {
     /// Its command line.
     words: Vec<OsString>,
@@ -253,7 +253,7 @@ impl Errand {
             Otherwise::Launch(_) => {
                 let log = self.place.log();
                 let log = log.display();
-                bail!("cannot reach the agent of the host ({why}); its messages are in {log}")
+                bail!("cannot reach the host agent ({why}); its log is {log}")
             }
             Otherwise::Alone(alone) => {
                 Self::say_alone(&self.container, &why);
@@ -269,8 +269,8 @@ impl Errand {
     pub(super) fn say_alone(container: &TheirContainer, why: &str) {
         let id = &container.told.id;
         journal::warn(&format!(
-            "an exec session of container {id} has an agent of its own, because that of the container \
-             cannot be had: {why}"
+            "an exec session of container {id} got a separate agent: cannot reach the agent of the \
+            container: {why}"
         ));
     }
 
@@ -382,7 +382,7 @@ impl Launch {
         let (log, before) = open().with_context(|| format!("cannot open {}", path.display()))?;
         place
             .leave_memo(&self.memo)
-            .with_context(|| format!("cannot write beside {}", path.display()))?;
+            .with_context(|| format!("cannot write next to {}", path.display()))?;
         let mut option = OsString::from("--host-agent=");
         option.push(place.base());
         let mut words = self.words.clone();
@@ -394,16 +394,13 @@ impl Launch {
             .stdout(Stdio::null())
             .stderr(log)
             .status()
-            .context("cannot start the agent of the host")?;
+            .context("cannot start the host agent")?;
         if status.success() {
             return Ok(());
         }
         let said = said_since(&path, before)
-            .unwrap_or_else(|error| format!("what it said cannot be read: {error}"));
-        bail!(
-            "cannot start the agent of the host: {status}\n{}",
-            said.trim_end()
-        )
+            .unwrap_or_else(|error| format!("cannot read its log: {error}"));
+        bail!("cannot start the host agent: {status}\n{}", said.trim_end())
     }
 }
 
@@ -452,7 +449,7 @@ fn kill(stream: &UnixStream) {
     };
     // Fails only if it has just ended.
     let _ = sys::pidfd::open(pid)
-        .and_then(|process: OwnedFd| sys::pidfd::send_signal(process.as_fd(), SIGKILL));
+        .and_then(|process: OwnedFd| sys::pidfd::send_signal(process.as_fd(), Signal::SIGKILL.0));
 }
 
 /// The other agent is gone: notes what it had not delivered. One that only ends delivers that itself.

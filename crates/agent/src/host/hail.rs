@@ -95,7 +95,7 @@ pub(super) fn await_greeting(stream: &UnixStream) -> io::Result<Option<OwnedFd>>
     let (count, board) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
     match letter[0] {
         GREETING if count == 1 => Ok(board),
-        _ => Err(io::Error::other("it is no greeting")),
+        _ => Err(io::Error::other("invalid greeting")),
     }
 }
 
@@ -173,7 +173,7 @@ pub(super) fn hear(
             let why = read_text(stream)?;
             Ok(Err(String::from_utf8_lossy(&why).into_owned()))
         }
-        _ => Err(io::Error::other("it is no answer")),
+        _ => Err(io::Error::other("invalid answer")),
     }
 }
 

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use capture::container::Told;
 use capture::notify::{Ticket, calls_from_words};
+use container::Told;
 use event::Pid;
 use outputs::Dispatcher;
 use supervisor::{Asked, Board, Held, Listening, Report, Source};
 use sys::notify::Listener;
 
 use super::super::denials::Denials;
-use super::super::engines::{Holding, Watcher};
+use super::super::engines::Holding;
 use super::super::reports;
 use super::super::services::{TheirContainer, note_refusals};
 use super::hail::{self, Handed, Order};
@@ -128,8 +128,8 @@ impl<'a> Member<'a> {
             board,
             listener,
         } = handed;
-        if hail.build != hail::build().context("cannot look at this program")? {
-            bail!("the agent of the host is another build of this program");
+        if hail.build != hail::build().context("cannot read this program's file")? {
+            bail!("the host agent is a different build of tollgate");
         }
         let board = Board::open(board.as_fd()).context("cannot read its board")?;
         let board = Arc::new(board.context("its board is laid out by another build")?);
@@ -221,7 +221,7 @@ impl<'a> Member<'a> {
 
     fn has_ended(&self) -> bool {
         let engine = self.engine.take();
-        let has_ended = engine.as_ref().is_none_or(Watcher::has_ended);
+        let has_ended = engine.as_ref().is_none_or(Holding::has_ended);
         self.engine.set(engine);
         has_ended
     }
@@ -244,8 +244,8 @@ impl<'a> Member<'a> {
     /// Receives no more, and concludes what it has.
     fn stop(&self) {
         if let Some(engine) = self.engine.take() {
-            engine.let_go();
-            Box::new(engine).join();
+            engine.hand_over();
+            engine.join();
         }
         if let Some(denials) = self.denials.take() {
             denials.end();

@@ -28,22 +28,23 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use capture::notify::{CommonRules, CounterSnapshot, RulesInForce};
+use capture::notify::{CommonRules, RulesInForce};
+use decoder::counters::CounterSnapshot;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use enforce::Resident;
-use event::{Pid, Plan};
+use event::{EngineKind, Pid, Plan};
 use outputs::Dispatcher;
 use rules::Engine;
 use supervisor::handover_state;
-use supervisor::{Board, Listening, Mechanism, Source, attached};
+use supervisor::{Board, Listening, Source, attached};
 
 pub(super) use self::errand::Errand;
 pub(super) use self::hail::{build, view};
 use self::place::{Place, Taken};
 pub(super) use self::session::prepare as prepare_session;
-use super::engines::{Common, Holding, Losses, Request, Started, Watcher, snapshot};
+use super::engines::{Common, Holding, Losses, Request, Started, snapshot};
 use super::first::Restriction;
 use super::reports;
 use super::services::Rules;
@@ -58,7 +59,7 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Runs the agent of the host in a process of its own; this one ends when that can be connected to.
 pub(super) fn execute(args: Run, base: &Path) -> Outcome {
-    let place = Place::of_base(base).ok_or_else(|| cannot_begin("its place is no path"))?;
+    let place = Place::of_base(base).ok_or_else(|| cannot_begin("its location is not a path"))?;
     let cause = |error: &dyn std::fmt::Display| cannot_begin(&error.to_string());
     supervisor::stand_alone().map_err(|error| cause(&error))?;
     // It belongs to no terminal, and keeps no folder from being removed.
@@ -78,7 +79,7 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
     let mut blueprint = super::blueprint(
         detection,
         interception,
-        Mechanism::Listener,
+        EngineKind::Notify,
         nothing,
         super::Origin::Memo(&memo),
         None,
@@ -107,8 +108,8 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
 }
 
 fn cannot_begin(why: &str) -> Failure {
-    let message = format!("cannot start the agent of the host: {why}");
-    Failure::new(Exit::Internal, message).help("leave --host-agent to `tollgate runtime`")
+    let message = format!("cannot start the host agent: {why}");
+    Failure::new(Exit::Internal, message).help("--host-agent is an internal option")
 }
 
 fn serve(taken: &Taken, blueprint: super::Blueprint) -> anyhow::Result<()> {
@@ -279,7 +280,7 @@ impl Host {
         std::thread::Builder::new()
             .name("containers".to_owned())
             .spawn(move || member::admit(&listener, &door))
-            .context("cannot start the thread that takes containers")?;
+            .context("cannot start the container thread")?;
         Ok(())
     }
 
@@ -336,11 +337,11 @@ struct Containers {
     own: Option<Holding>,
 }
 
-impl Watcher for Containers {
+impl capture::Engine for Containers {
     /// The agent of the host ends after some time without a container, that of a container with the last of
     /// it and its sessions.
     fn has_ended(&self) -> bool {
-        let is_over = self.own.as_ref().map(Watcher::has_ended);
+        let is_over = self.own.as_ref().map(capture::Engine::has_ended);
         let mut state = self.host.state();
         let is_idle = state.idle_since.elapsed() >= self.host.lasting.linger;
         state.is_ending |= state.open.is_empty() && is_over.unwrap_or(is_idle);
@@ -362,7 +363,7 @@ impl Watcher for Containers {
 
     fn protect(&self, pid: Pid) {
         if let Some(own) = &self.own {
-            Watcher::protect(own, pid);
+            capture::Engine::protect(own, pid);
         }
         for live in self.host.state().live.values() {
             (live.protect)(pid);
@@ -371,7 +372,7 @@ impl Watcher for Containers {
 
     fn join(self: Box<Self>) {
         if let Some(own) = self.own {
-            Watcher::join(Box::new(own));
+            capture::Engine::join(Box::new(own));
         }
         let deadline = Instant::now() + FAREWELL;
         let mut state = self.host.state();

@@ -1,4 +1,4 @@
-//! The files of an agent of the host, by which those find it that hand containers over.
+//! The files of a host agent, by which those find it that hand containers over.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use abi::Arch;
-use capture::filter::{self, FilterOptions, FilterProgram};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use seccomp::{FilterOptions, FilterProgram};
 use supervisor::handover_state;
 use supervisor::{Command, Prepared};
 
@@ -67,6 +67,6 @@ fn told(prepared: Prepared, container: TheirContainer) -> Prepared {
 
 fn empty() -> Result<FilterProgram, Failure> {
     let native = Arch::native().ok_or_else(unknown_machine)?;
-    let program = filter::compile(&event::Plan::default(), &FilterOptions::notify(native));
+    let program = seccomp::compile(&event::Plan::default(), &FilterOptions::notify(native));
     program.map_err(|error| Failure::from_error(Exit::Internal, &error))
 }

@@ -156,7 +156,7 @@ impl Source {
             info(Falco, "version", FALCO_VERSION.to_owned()),
             info(Scap, "engine_name", self.engine_name.to_owned()).label("evt_source", "syscall"),
             info(Falco, "kernel_release", text(system.release())),
-            info(Evt, "hostname", capture::host_name()),
+            info(Evt, "hostname", decoder::host::host_name()),
             Metric::new(
                 Falco,
                 "start",
@@ -305,6 +305,7 @@ impl Source {
                     "output_lost_write_failed",
                     Value::Count(channel.lost_write_failed),
                 ),
+                ("output_lost_rejected", Value::Count(channel.lost_rejected)),
                 ("output_timeouts", Value::Count(channel.timeouts)),
                 ("output_waiting", Value::Gauge(pending)),
             ] {

@@ -110,7 +110,7 @@ impl Writer {
             message: "Falco metrics snapshot".to_owned(),
             fields: Vec::new(),
         };
-        let host: Arc<str> = capture::host_name().into();
+        let host: Arc<str> = decoder::host::host_name().into();
         let mut alert = internal_alert(&host, event);
         let fields = fields.iter();
         alert.fields = fields

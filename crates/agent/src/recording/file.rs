@@ -238,7 +238,7 @@ fn stopped(path: &Path, error: &io::Error, written: u64) -> Internal {
     let path = path.display().to_string();
     let rest = match written {
         0 => "nothing was written to it",
-        _ => "what it holds can be read",
+        _ => "the events recorded so far are readable",
     };
     Internal {
         rule: "Tollgate internal: recording stopped",
@@ -254,7 +254,7 @@ fn full(mib: u64, output: &Output) -> Internal {
     Internal {
         rule: "Falco internal: capture size limit reached",
         priority: Priority::Informational,
-        message: format!("{path} ends here: it has reached {mib} MB (capture.max_file_size_mb)"),
+        message: format!("recording to {path} stopped at {mib} MB (capture.max_file_size_mb)"),
         fields: vec![
             ("max_file_size_mb", AlertValue::Uint(mib)),
             ("written_bytes", AlertValue::Uint(output.len)),

@@ -15,7 +15,7 @@ pub(super) fn header() -> Header {
             cpus: u32::try_from(cpus).unwrap_or(1),
             memory_bytes: system.totalram * u64::from(system.mem_unit),
             max_pid: number("/proc/sys/kernel/pid_max"),
-            hostname: capture::host_name(),
+            hostname: decoder::host::host_name(),
             boot_ns: sys::time::now_ns(sys::time::Clock::Real).saturating_sub(uptime_ns),
         },
         users: lines("/etc/passwd")

@@ -154,7 +154,7 @@ fn hindrance(program: &Path) -> Option<String> {
             let text = String::from_utf8_lossy(&answer.stderr);
             Some(match text.lines().next() {
                 Some(line) => line.trim_start_matches("tollgate: ").to_owned(),
-                None => format!("it says nothing and ends with {}", answer.status),
+                None => format!("it prints nothing and exits with {}", answer.status),
             })
         }
         Err(cause) => Some(format!("cannot start {}: {cause}", program.display())),
@@ -209,6 +209,6 @@ mod tests {
             ["tollgate-embedded", "mine"]
         );
         let error = chosen("--subject no-such").unwrap_err();
-        assert!(error.to_string().contains("none of this name"), "{error}");
+        assert!(error.to_string().contains("no such subject"), "{error}");
     }
 }

@@ -30,40 +30,43 @@ pub(crate) use setup::Place;
 pub(crate) use syscalls::Syscalls;
 pub(crate) use unix::Unix;
 
-/// What every suite can be told.
+/// Heading of options in help texts.
+pub(crate) const MEASUREMENT: &str = "Measurement options";
+
+/// Options of every suite.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Choice {
-    /// What is put around the workload: a name (`--list` shows them) or NAME='wrapper {}' with the
-    /// workload where {} is; repeatable
-    #[arg(long = "subject", value_name = "NAME")]
+    /// Subject to measure: a name that --list shows, or NAME='wrapper {}' with {} in place of the workload;
+    /// repeatable [default: those that work here]
+    #[arg(help_heading = MEASUREMENT, long = "subject", value_name = "NAME")]
     pub(crate) subjects: Vec<String>,
-    /// Only the workloads whose name this regular expression finds
-    #[arg(long, value_name = "REGEX")]
+    /// Measure only workloads whose name matches this regular expression [default: all]
+    #[arg(help_heading = MEASUREMENT, long, value_name = "REGEX")]
     pub(crate) workload: Option<Regex>,
-    /// How often each subject runs each workload; a verdict needs 6
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of runs of each workload under each subject; a verdict needs 6 [default: by suite]
+    #[arg(help_heading = MEASUREMENT, long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: Option<u32>,
-    /// More rounds until every ratio is known to so many per cent, or the budget ends
-    #[arg(long, value_name = "PERCENT")]
+    /// Add rounds until every ratio is known to PERCENT percent, or --budget is used up
+    #[arg(help_heading = MEASUREMENT, long, value_name = "PERCENT")]
     pub(crate) precision: Option<f64>,
-    /// Begin no round that would end after this many seconds
-    #[arg(long, value_name = "SECONDS")]
+    /// Time limit in seconds: start no round that would end later [default: by suite]
+    #[arg(help_heading = MEASUREMENT, long, value_name = "SECONDS")]
     pub(crate) budget: Option<u64>,
-    /// Short samples, to see that everything works
-    #[arg(long)]
+    /// Take short samples, to check that everything works
+    #[arg(help_heading = MEASUREMENT, long)]
     pub(crate) quick: bool,
-    /// Where native and subjects run alike
-    #[arg(long, value_enum, default_value_t = Place::Plain, hide_possible_values = true,
+    /// Environment of all runs, native ones too
+    #[arg(help_heading = MEASUREMENT, long, value_enum, default_value_t = Place::Plain, hide_possible_values = true,
           value_name = "plain|container|quarter-cpu|session")]
     pub(crate) setup: Place,
-    /// Rule file for our own subjects [default: the built-in rules]; repeatable
-    #[arg(short = 'r', long = "rules", value_name = "RULES")]
+    /// Load rules from this file for tollgate subjects; repeatable [default: the built-in rules]
+    #[arg(help_heading = MEASUREMENT, short = 'r', long = "rules", value_name = "RULES")]
     pub(crate) rules: Vec<PathBuf>,
-    /// Decides the order of the subjects in each round
-    #[arg(long, default_value_t = 1)]
+    /// Seed of the random order of subjects in each round
+    #[arg(help_heading = MEASUREMENT, long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Show the workloads and the subjects that have names, and end
-    #[arg(long)]
+    /// List workloads and named subjects, and exit
+    #[arg(help_heading = MEASUREMENT, long)]
     pub(crate) list: bool,
 }
 
@@ -90,7 +93,7 @@ impl Choice {
             if !file.exists() {
                 return Err(Error::Option {
                     option: format!("--rules {}", file.display()),
-                    reason: "there is no such file or folder".to_owned(),
+                    reason: "no such file or folder".to_owned(),
                 });
             }
         }

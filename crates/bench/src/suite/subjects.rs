@@ -23,7 +23,8 @@ const KNOWN: &[Known] = &[
     Known { name: "notify", wrapper: "{tollgate} run -q --engine notify RULES -s {stats} -- {}", version: None, summary: "tollgate run, seccomp user notification" },
     Known { name: "ptrace", wrapper: "{tollgate} run -q --engine ptrace RULES -s {stats} -- {}", version: None, summary: "tollgate run, ptrace" },
     Known { name: "ptrace-every-call", wrapper: "{tollgate} run -q --engine ptrace --every-call RULES -s {stats} -- {}", version: None, summary: "tollgate run, ptrace at every call" },
-    Known { name: "ebpf", wrapper: "BESIDE {tollgate} watch -q --engine ebpf RULES -s {stats} -P %READY -- {}", version: Some("{tollgate} version"), summary: "tollgate watch of the whole machine, eBPF" },
+    Known { name: "ebpf", wrapper: "BESIDE {tollgate} watch -q --engine ebpf RULES -s {stats} -P %READY \
+    -- {}", version: Some("{tollgate} version"), summary: "tollgate watch of the whole host, eBPF" },
     Known { name: "ebpf-per-call", wrapper: "BESIDE {tollgate} watch -q --engine ebpf --hooks per-call RULES -s {stats} -P %READY -- {}", version: Some("{tollgate} version"), summary: "the same by the tracepoints of single calls, which 32-bit calls pass unseen" },
     Known { name: "notify-capture", wrapper: "{tollgate} run -q --engine notify RULES -s {stats} -o capture.enabled=true -o capture.mode=all_rules -o capture.path_prefix={stats} -- {}", version: None, summary: "notify, recording from every alert on" },
     Known { name: "strace", wrapper: "strace -f -o /dev/null {}", version: None, summary: "strace of every call" },
@@ -91,9 +92,9 @@ fn unknown(name: &str, others: &[Subject]) -> String {
     let all = names().collect::<Vec<_>>().join(", ");
     match near {
         Some(near) => format!(
-            "there is none of this name, did you mean `{near}`? ({all}, or NAME='wrapper {{}}')"
+            "no such subject; did you mean `{near}`? (expected {all}, or NAME='wrapper {{}}')"
         ),
-        None => format!("there is none of this name; there are {all}, or NAME='wrapper {{}}'"),
+        None => format!("no such subject; expected {all}, or NAME='wrapper {{}}'"),
     }
 }
 
@@ -139,7 +140,7 @@ mod tests {
         let complaint = |name| subject(name, &[]).unwrap_err().to_string();
         assert!(complaint("notfy").contains("did you mean `notify`?"));
         assert!(
-            complaint("xyzzy-no").contains("there are notify, ptrace"),
+            complaint("xyzzy-no").contains("expected notify, ptrace"),
             "{}",
             complaint("xyzzy-no")
         );

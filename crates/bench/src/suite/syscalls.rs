@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Choice, Table, available, is_installed, own};
+use super::{Choice, MEASUREMENT, Table, available, is_installed, own};
 use crate::Error;
 use crate::command::Out;
 use crate::plan::{Plan, Subject, Suite, Workload};
@@ -14,8 +14,8 @@ pub struct Syscalls {
     pub(crate) choice: Choice,
     #[command(flatten)]
     pub(crate) out: Out,
-    /// How often a sample makes its call [default: 50 million; 200,000 with --quick]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Number of calls in a sample [default: 50 million; 200,000 with --quick]
+    #[arg(help_heading = MEASUREMENT, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     calls: Option<u64>,
 }
 

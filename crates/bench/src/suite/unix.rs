@@ -5,34 +5,34 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use workload::unixbench::{TESTS, Test};
 
-use super::{Choice, Table, available, own};
+use super::{Choice, MEASUREMENT, Table, available, own};
 use crate::command::Out;
 use crate::plan::{Figure, Plan, Suite, Workload};
 use crate::{Error, command_line};
 
-/// Run UnixBench's twelve tests natively and under each subject
+/// Run the twelve tests of UnixBench and compute its index
 #[derive(Args, Clone, Debug)]
 pub struct Unix {
     #[command(flatten)]
     pub(crate) choice: Choice,
     #[command(flatten)]
     pub(crate) out: Out,
-    /// Copies of a test at the same time; repeatable [default: 1 and the number of processors]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Number of parallel copies of each test; repeatable [default: 1 and the number of CPUs]
+    #[arg(help_heading = MEASUREMENT, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     copies: Vec<u16>,
-    /// As UnixBench does it: passes of 10 to 60 seconds, ten or three of them, the worst third dropped;
-    /// hours with several subjects
-    #[arg(long, conflicts_with_all = ["rounds", "precision", "quick", "seconds"])]
+    /// Measure as UnixBench does: three or ten passes of 10 to 60 seconds each, without the worst third; takes
+    /// hours
+    #[arg(help_heading = MEASUREMENT, long, conflicts_with_all = ["rounds", "precision", "quick", "seconds"])]
     classic: bool,
-    /// Passes of the long tests in classic mode; the others have a third of them
-    #[arg(long, short = 'i', value_name = "N", requires = "classic",
+    /// With --classic: number of passes of the long tests; other tests make a third of them [default: 10]
+    #[arg(help_heading = MEASUREMENT, long, short = 'i', value_name = "N", requires = "classic",
           value_parser = clap::value_parser!(u32).range(1..=100))]
     passes: Option<u32>,
-    /// How long one sample of a test takes
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    /// Length of one sample in seconds
+    #[arg(help_heading = MEASUREMENT, long, value_name = "SECONDS", default_value_t = 2.0)]
     seconds: f64,
-    /// A built UnixBench (the folder with `pgms`), whose programs run natively beside ours
-    #[arg(long, value_name = "DIR")]
+    /// Also measure the original programs of a built UnixBench in DIR, the folder with `pgms`
+    #[arg(help_heading = MEASUREMENT, long, value_name = "DIR")]
     unixbench: Option<PathBuf>,
 }
 
@@ -167,7 +167,7 @@ fn checked(folder: &Path) -> Result<String, Error> {
         return Err(Error::Option {
             option: format!("--unixbench {}", folder.display()),
             reason: format!(
-                "there is no {}; give the folder in which `make` was run",
+                "no such file: {}; name the folder in which `make` was run",
                 program.display()
             ),
         });

@@ -26,7 +26,7 @@ pub(super) fn lacking(calls: Vec<&'static str>) -> Result<Vec<&'static str>, Str
     for call in &calls {
         let is_there = |name: &String| strong.contains(name.as_str());
         if entry_names(call).iter().any(is_there) {
-            return Err(format!("there is no tracepoint of {call}"));
+            return Err(format!("no tracepoint for {call}"));
         }
     }
     Ok(calls)
@@ -84,7 +84,7 @@ fn preempts() -> Option<String> {
         Ok(modes) if modes.contains("(none)") || modes.contains("(voluntary)") => None,
         Ok(modes) => Some(format!("the kernel preempts itself ({})", modes.trim())),
         Err(error) => Some(format!(
-            "cannot tell whether the kernel preempts itself: /sys/kernel/debug/sched/preempt: {error}"
+            "cannot read the preemption mode: /sys/kernel/debug/sched/preempt: {error}"
         )),
     }
 }

@@ -14,8 +14,9 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use sys::poll::{self, PollFd};
 use sys::schedule;
 
+use super::Shared;
+use super::error::Error;
 use super::worker::{self, Worker};
-use super::{Error, Shared};
 use crate::notify::Losses;
 
 /// Longest sleep. A record ends it, but for one that is being written while the agent falls asleep.

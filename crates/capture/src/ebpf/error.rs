@@ -1,7 +1,7 @@
 //! Why the engine does not start, or does not go on.
 
 use super::programs;
-use crate::procfs::ProcError;
+use process_info::procfs::ProcError;
 
 /// Why the engine does not start.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum Error {
     #[error("cannot go on: more events were lost than is allowed")]
     TooManyLost,
     /// A process that is to be watched has ended, or never was.
-    #[error("cannot watch process {pid}: there is none")]
+    #[error("cannot watch process {pid}: no such process")]
     Gone {
         /// Its number.
         pid: i32,
@@ -67,8 +67,8 @@ pub enum Error {
     Proc(#[from] ProcError),
     /// A file system did not say in time what is at the paths that rules name.
     #[error(
-        "cannot find out which files rules name below the root of process {pid}: a file system does not answer; \
-         until it does, such files are known by their paths alone"
+        "cannot resolve the files that rules name below the root of process {pid}: a file system does not \
+        respond; until it does, they are matched by path only"
     )]
     UnknownFiles {
         /// Whose root it is.

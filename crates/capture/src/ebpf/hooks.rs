@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use abi::Arch;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject, ProgramInput};
 
-use super::Error;
 use super::attempts::{lacking, other_conventions, told, tracepoint, try_functions};
+use super::error::Error;
 use super::functions::{self, FIRST_RUN, Function, Functions, PLAIN_EXAMPLE};
 use super::tables::Tables;
 
@@ -63,6 +63,22 @@ pub struct Attachment {
     pub unseen: Vec<String>,
 }
 
+impl Attachment {
+    /// The hooks in a few words, and the calls that they miss.
+    pub fn in_short(&self) -> String {
+        let hooks = match self.hooks {
+            Hooks::Functions => format!("{} kernel functions", self.places),
+            Hooks::PerCall => format!("{} tracepoints", self.places),
+            Hooks::Nothing => "an empty program, for measurements".to_owned(),
+            _ => "sys_exit tracepoint".to_owned(),
+        };
+        match self.unseen.is_empty() {
+            true => hooks,
+            false => format!("{hooks}; NOT WATCHED: {}", self.unseen.join("; ")),
+        }
+    }
+}
+
 impl fmt::Display for Attachment {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.hooks {
@@ -75,7 +91,7 @@ impl fmt::Display for Attachment {
             write!(to, "; {reason}")?;
         }
         for unseen in &self.unseen {
-            write!(to, "; NOT SEEN: {unseen}")?;
+            write!(to, "; NOT WATCHED: {unseen}")?;
         }
         Ok(())
     }
@@ -270,7 +286,7 @@ impl Attached {
         if matches!(wanted, Hooks::Auto | Hooks::Functions) {
             match self.attach_functions(&calls) {
                 Ok(()) => return Ok(self.chosen(Hooks::Functions, reasons)),
-                Err(why) => reasons.push(format!("not functions: {why}")),
+                Err(why) => reasons.push(format!("functions not available: {why}")),
             }
             if wanted == Hooks::Functions {
                 return Err(Error::Hooks {
@@ -282,7 +298,7 @@ impl Attached {
         if matches!(wanted, Hooks::Auto | Hooks::PerCall) {
             match self.attach_per_call(&calls) {
                 Ok(()) => return Ok(self.chosen(Hooks::PerCall, reasons)),
-                Err(why) => reasons.push(format!("not per call: {why}")),
+                Err(why) => reasons.push(format!("per-call tracepoints not available: {why}")),
             }
             if wanted == Hooks::PerCall {
                 return Err(Error::Hooks {
@@ -318,12 +334,7 @@ impl Attached {
         self.places.clear();
         self.attach(CALL_PROGRAM)?;
         self.places.insert(CALL_PROGRAM.to_owned());
-        self.chosen(
-            Hooks::Raw,
-            vec![format!(
-                "the rules that were loaded last ask for more: {why}"
-            )],
-        );
+        self.chosen(Hooks::Raw, vec![format!("the new rules need more: {why}")]);
         Ok(())
     }
 
@@ -346,16 +357,14 @@ impl Attached {
         if hooks == Hooks::Functions {
             // There is no function that carries them out.
             unseen.push(
-                "attempts at calls that this kernel lacks, as those of x32 programs".to_owned(),
+                "calls that this kernel does not have, such as those of x32 programs".to_owned(),
             );
         }
         if hooks == Hooks::PerCall {
             unseen.extend(self.options.other_conventions.clone());
             if !self.lacking.is_empty() {
                 let lacking = self.lacking.join(", ");
-                unseen.push(format!(
-                    "attempts at calls that this kernel lacks ({lacking})"
-                ));
+                unseen.push(format!("calls that this kernel does not have ({lacking})"));
             }
         }
         let attachment = Attachment {
@@ -372,13 +381,13 @@ impl Attached {
         let functions = self.options.functions.as_ref().map_err(Clone::clone)?;
         let found = functions.of(calls).map_err(|missing| {
             let missing: Vec<_> = missing.into_iter().take(5).collect();
-            format!("no function is known for {}", missing.join(", "))
+            format!("no kernel function known for {}", missing.join(", "))
         })?;
         // Without it a second name of a function is hooked, too, or refused with its name.
         let symbols = fs::read("/proc/kallsyms").unwrap_or_default();
         let found = functions::distinct(found, &symbols);
         if found.len() > PLACES_LIMIT {
-            return Err(format!("the rules ask for {} functions", found.len()));
+            return Err(format!("the rules need {} functions", found.len()));
         }
         let mut hooked = Vec::new();
         for (name, function) in &found {
@@ -431,7 +440,7 @@ impl Attached {
             .filter(|(arch, _)| Some(*arch) == Arch::native())
             .collect();
         if native.len() > PLACES_LIMIT {
-            return Err(format!("the rules ask for {} calls", native.len()));
+            return Err(format!("the rules need {} calls", native.len()));
         }
         let mut events = BTreeSet::new();
         let mut without = Vec::new();
@@ -475,16 +484,42 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_short_form_names_hooks_and_unwatched_calls() {
+        let attachment = |hooks, places, unseen: &[&str]| {
+            let unseen = unseen.iter().map(|call| (*call).to_owned()).collect();
+            let reasons = vec!["a".to_owned()];
+            let attachment = Attachment {
+                hooks,
+                places,
+                reasons,
+                unseen,
+            };
+            attachment.in_short()
+        };
+        assert_eq!(attachment(Hooks::Raw, 1, &[]), "sys_exit tracepoint");
+        assert_eq!(attachment(Hooks::Functions, 9, &[]), "9 kernel functions");
+        assert_eq!(
+            attachment(Hooks::PerCall, 7, &["a", "b"]),
+            "7 tracepoints; NOT WATCHED: a; b"
+        );
+    }
+
+    #[test]
     fn what_was_chosen_is_said_with_its_reasons() {
         let attachment = Attachment {
             hooks: Hooks::Raw,
             places: 1,
-            reasons: vec!["not functions: a".to_owned(), "not per call: b".to_owned()],
+            reasons: vec![
+                "functions not available: a".to_owned(),
+                "per-call tracepoints not available: \
+            b"
+                .to_owned(),
+            ],
             unseen: Vec::new(),
         };
         assert_eq!(
             attachment.to_string(),
-            "raw: tp_btf/sys_exit; not functions: a; not per call: b"
+            "raw: tp_btf/sys_exit; functions not available: a; per-call tracepoints not available: b"
         );
         let attachment = Attachment {
             hooks: Hooks::PerCall,
@@ -494,7 +529,7 @@ mod tests {
         };
         assert_eq!(
             attachment.to_string(),
-            "per-call: 7 tracepoints; NOT SEEN: calls by x"
+            "per-call: 7 tracepoints; NOT WATCHED: calls by x"
         );
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::Arch;
+use abi::constant::{CAP_DAC_OVERRIDE, CAP_FOWNER};
+use abi::{Arch, Errno};
 use bumpalo::Bump;
 use event::{
     Absence, CommandLine, Descriptor, Event, EventKind, ExecutableFile, ExecutableFlags, Image,
@@ -19,12 +20,12 @@ use super::tables::end;
 use super::worker::Worker;
 use super::world::RecordedWorld;
 use super::{ROOT_CALLS, rings};
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::live::decode::{self, SocketView};
 use crate::notify::names::report_name;
 use crate::notify::{RingAnswer, is_disguise};
-use crate::procfs::split_command_line;
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode::{self, SocketView};
+use process_info::procfs::split_command_line;
 
 /// Memory of one event that is kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;
@@ -79,7 +80,7 @@ impl<J: Judge + 'static> Worker<J> {
     fn learn_root(&self, header: &Header) {
         let (shared, root) = (&self.shared, header.root);
         let is_own =
-            |own: crate::users::RootId| own.device == root.device && own.inode == root.inode;
+            |own: process_info::users::RootId| own.device == root.device && own.inode == root.inode;
         if !shared.world.own_root().is_some_and(is_own) {
             shared.name_files(|named, attached| {
                 named.learn_root(header.tid, root, attached, &shared.maps)
@@ -519,9 +520,8 @@ fn exec_call(number: u32) -> abi::Syscall {
 /// A call that a signal interrupts returns a number between these inside the kernel; what becomes
 /// of it is decided later. To the caller it is this, or the call is made again.
 fn signal_seen(result: i64) -> i64 {
-    const EINTR: i64 = 4;
     match result {
-        -516..=-512 => -EINTR,
+        -516..=-512 => -i64::from(Errno::EINTR.0),
         result => result,
     }
 }
@@ -550,15 +550,15 @@ fn is_writable(facts: &FileFacts, header: &Header) -> bool {
     const READ_ONLY: u32 = 1;
     const MOUNT_READ_ONLY: u32 = 0x40;
     const IMMUTABLE: u32 = 8;
-    const CAP_DAC_OVERRIDE: u64 = 1 << 1;
-    const CAP_FOWNER: u64 = 1 << 3;
     if facts.super_flags & READ_ONLY != 0
         || facts.mount_flags & MOUNT_READ_ONLY != 0
         || facts.inode_flags & IMMUTABLE != 0
     {
         return false;
     }
-    header.status.cap_effective & (CAP_DAC_OVERRIDE | CAP_FOWNER) != 0
+    let capabilities = abi::Capabilities(header.status.cap_effective);
+    capabilities.contains(CAP_DAC_OVERRIDE.u8())
+        || capabilities.contains(CAP_FOWNER.u8())
         || header.fs_uid == facts.uid
         || facts.mode & 0o002 != 0
         || (facts.mode & 0o020 != 0 && header.fs_gid == facts.gid)

@@ -7,10 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use event::Pid;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
+use super::error::Error;
 use super::named::{self, NamedFiles};
+use super::rings;
 use super::slots::Without;
 use super::tables::{BANKS, CALLS, NumberInterest, ROWS, Tables};
-use super::{Error, rings};
 use crate::notify::ProcessLoss;
 
 /// `INODE_WORDS`.

@@ -20,6 +20,7 @@ mod judging;
 mod maps;
 mod named;
 mod places;
+mod probe;
 mod programs;
 mod record;
 mod rings;
@@ -36,14 +37,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use abi::constant::{CLONE_NEWNS, PR_SET_NAME};
 use arc_swap::ArcSwap;
 use event::{CallPlan, Interest, Judge, Need, Pid, Plan, Reason, StdioWatch};
 
-use crate::live::counters::Counters;
-use crate::live::stdio;
 use crate::notify::{Notices, Ruled, Rulings};
-use crate::world::{LiveWorld, ProcessIndex, WorldOptions};
+use decoder::counters::Counters;
+use decoder::stdio;
+use decoder::world::{LiveWorld, ProcessIndex, WorldOptions};
 
+pub use self::probe::probe;
 use consumer::Consumer;
 pub use counters::EbpfCounters;
 pub use error::Error;
@@ -107,15 +110,13 @@ pub fn plan(mut plan: Plan) -> Plan {
     // A process that takes a name which rules compare with is reported; one that writes its name to a file
     // at its next record.
     if !plan.names.is_empty() {
-        const PR_SET_NAME: u64 = 15;
-        let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME);
+        let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME.u64());
         let why = "changes the name of the thread";
         watches_state(&mut plan, abi::Syscall::PRCTL, vec![renames], why);
     }
     // Whoever ends soon may be looked at by nobody: the users that are seen from a root are learnt when
     // it comes to be, which is before its first program, and at once (`ROW_AT_ONCE`).
-    const CLONE_NEWNS: u64 = 0x20000;
-    let mounts = abi::RegisterTest::low(0, abi::TestOp::AnyBit, CLONE_NEWNS);
+    let mounts = abi::RegisterTest::low(0, abi::TestOp::AnyBit, CLONE_NEWNS.u64());
     for call in ROOT_CALLS {
         let tests = match call {
             abi::Syscall::UNSHARE => vec![mounts],
@@ -558,14 +559,14 @@ fn asks_for_ends(judge: &impl Judge) -> bool {
 }
 
 /// Whether there is no such process, or only what is left of it for its parent.
-fn has_ended(proc: &crate::procfs::Proc, pid: Pid) -> bool {
+fn has_ended(proc: &process_info::procfs::Proc, pid: Pid) -> bool {
     proc.stat(pid.0)
         .map_or(true, |stat| matches!(stat.state, b'Z' | b'X'))
 }
 
 /// All descendants of some processes, as `/proc` shows them now.
 fn descendants(pids: &[Pid]) -> Vec<Pid> {
-    let Ok(census) = crate::live::census::Census::new() else {
+    let Ok(census) = decoder::census::Census::new() else {
         return Vec::new();
     };
     let mut found = Vec::new();
@@ -577,49 +578,4 @@ fn descendants(pids: &[Pid]) -> Vec<Pid> {
         }
     }
     found
-}
-
-/// Whether the engine works here: everything is loaded and attached as for a few calls that rules usually
-/// ask for, and let go again. Answers with how calls would be seen.
-///
-/// # Errors
-///
-/// What does not work.
-pub fn probe() -> Result<Attachment, Error> {
-    let sizes = RingSizes {
-        critical: 64 << 10,
-        bulk: 64 << 10,
-    };
-    let control = Control {
-        // Nothing is to be told.
-        scope: Scope::Pids,
-        ..Control::default()
-    };
-    let tables = Tables::new(&sample(), false)?;
-    let mut programs = Programs::load(sizes, control, Hooks::Auto)?;
-    programs.attach_processes()?;
-    programs.attach_calls(&tables)
-}
-
-/// A plan of calls that rules usually ask for.
-fn sample() -> Plan {
-    let call = |call| {
-        let planned = CallPlan {
-            any_of: vec![Vec::new()],
-            strings: false,
-            result: Need::Never,
-            reasons: Vec::new(),
-        };
-        (call, planned)
-    };
-    Plan {
-        calls: [
-            abi::Syscall::OPENAT,
-            abi::Syscall::CONNECT,
-            abi::Syscall::PTRACE,
-        ]
-        .map(call)
-        .into(),
-        ..Plan::default()
-    }
 }

@@ -13,14 +13,14 @@ use abi::Syscall;
 use event::{Interest, PathPattern, Tid};
 use rustix::io::Errno;
 
-use super::Error;
+use super::error::Error;
 use super::hooks::Attached;
 use super::maps::Maps;
 use super::record::Root;
 use super::tables::Tables;
-use crate::live::census::Census;
-use crate::names::{Caller, Identify, Identity, Looked, Mounts, Named, Place, look, plain};
-use crate::procfs::ProcError;
+use decoder::census::Census;
+use decoder::names::{Caller, Identify, Identity, Looked, Mounts, Named, Place, look, plain};
+use process_info::procfs::ProcError;
 
 /// `struct inode_key` without the bank.
 pub(super) const KEY_SIZE: usize = 24;

@@ -12,8 +12,8 @@ use event::{Container, Containment, Group, Lookup, Process, User, World};
 use super::maps::Maps;
 use super::record::{Header, PieceKind, Pieces, Root, reversed_path};
 use super::scope::Watched;
-use crate::users::{RootId, UserDatabase};
-use crate::world::LiveWorld;
+use decoder::world::LiveWorld;
+use process_info::users::{RootId, UserDatabase};
 
 /// How long a container is watched that may be one of those named: its runtime writes down its name when
 /// it has been made.

@@ -7,7 +7,7 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Typedef;
 use libbpf_rs::{Object, ObjectBuilder, PrintLevel};
 
-use super::Error;
+use super::error::Error;
 use super::hooks::{Attached, Attachment, Hooks, Options};
 use super::maps::{Control, Maps};
 use super::tables::Tables;

@@ -5,7 +5,7 @@ use event::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::sockets::{ResolvedDescriptor, ResolvedSocket};
+use process_info::sockets::{ResolvedDescriptor, ResolvedSocket};
 
 /// Kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -471,8 +471,8 @@ impl FileFacts {
         let socket = self.socket.as_ref().map(SocketFacts::resolved);
         ResolvedDescriptor {
             kind: match &socket {
-                Some(socket) => crate::sockets::socket_kind(socket),
-                None => crate::sockets::kind_of_link(&link, self.mode),
+                Some(socket) => process_info::sockets::socket_kind(socket),
+                None => process_info::sockets::kind_of_link(&link, self.mode),
             },
             name: link,
             device: socket.is_none().then_some(device),
@@ -503,9 +503,9 @@ pub(super) fn reversed_path(components: &[u8]) -> Vec<u8> {
     path
 }
 
-const AF_UNIX: u16 = 1;
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
+const AF_UNIX: u16 = abi::constant::AF_UNIX.u16();
+const AF_INET: u16 = abi::constant::AF_INET.u16();
+const AF_INET6: u16 = abi::constant::AF_INET6.u16();
 const TCP_LISTEN: u16 = 10;
 const TCP_SYN_SENT: u16 = 2;
 const TCP_CLOSE: u16 = 7;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use event::{Container, Containment};
 
-use crate::container::{ContainerOptions, Containers};
-use crate::procfs::{Proc, ProcError, cgroup_lines, mount_lines, unescape};
+use container::{ContainerOptions, Containers};
+use process_info::procfs::{Proc, ProcError, cgroup_lines, mount_lines, unescape};
 
 /// Why a control group cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum CgroupError {
         path: PathBuf,
     },
     /// What the path means to the machine is not known.
-    #[error("cannot tell control groups from inside a cgroup namespace")]
+    #[error("cannot identify control groups from inside a cgroup namespace")]
     Namespace,
     /// `/proc` cannot be read.
     #[error("cannot find the file systems of cgroups")]
@@ -83,7 +83,7 @@ impl Cgroup {
             b"cgroup" => {
                 let lines = proc.cgroup(own)?;
                 let controllers = || mount.super_options.split(|byte| *byte == b',');
-                let has = |line: &crate::procfs::CgroupLine<'_>| {
+                let has = |line: &process_info::procfs::CgroupLine<'_>| {
                     let mut names = line.controllers.split(|byte| *byte == b',');
                     !line.controllers.starts_with(b"name=")
                         && names.any(|name| controllers().any(|other| other == name))

@@ -6,14 +6,15 @@ use std::net::IpAddr;
 use abi::{Arch, RegisterTest, Syscall};
 use event::{DescriptorSource, EventKind, Interest, ParamSource, Plan, Reason};
 
+use super::ROOT_CALLS;
 use super::automaton::Automaton;
+use super::error::Error;
 use super::rows::{
     Connection, ROW_AT_ONCE, ROW_CRITICAL, ROW_EXEC, ROW_OPENS, ROW_PATHS, ROW_SOCKET,
     ROW_SOCKETCALL, ROW_STREAMS, ROW_WORDS_SHIFT, Row, SOCKETCALLS, fetches, has_strings, short,
 };
 use super::slots::{Slots, Visible, Without};
-use super::{Error, ROOT_CALLS};
-use crate::filter::adapt;
+use seccomp::adapt;
 
 /// Rows of one bank; row 0 is no row.
 pub(super) const ROWS: usize = 1024;

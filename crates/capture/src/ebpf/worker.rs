@@ -8,8 +8,8 @@ use sys::time::{Clock, now_ns};
 
 use super::Shared;
 use super::record::Header;
-use crate::memory::Memory;
-use crate::sockets::ResolvedDescriptor;
+use process_info::memory::Memory;
+use process_info::sockets::ResolvedDescriptor;
 
 /// What one thread needs to judge records.
 pub(super) struct Worker<J: Judge> {

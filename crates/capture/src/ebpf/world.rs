@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::field::Mechanism;
+use event::EngineKind;
 use event::{
     Comm, CommandLine, Container, Containment, Credentials, DescriptorKind, ExecutableFile, Group,
     Image, Lookup, PathGap, Pid, Process, Stat, Status, Tid, User, World,
@@ -12,9 +12,9 @@ use event::{
 
 use super::places::Places;
 use super::record::Header;
-use crate::container::privileged_by;
-use crate::sockets::ResolvedDescriptor;
-use crate::world::LiveWorld;
+use container::privileged_by;
+use decoder::world::LiveWorld;
+use process_info::sockets::ResolvedDescriptor;
 
 /// The world as one event saw it.
 pub(super) struct RecordedWorld<'r> {
@@ -189,8 +189,8 @@ impl World for RecordedWorld<'_> {
         }
     }
 
-    fn mechanism(&self) -> Option<Mechanism> {
-        Some(Mechanism::Ebpf)
+    fn engine(&self) -> Option<EngineKind> {
+        Some(EngineKind::Ebpf)
     }
 
     fn path_gap(&self) -> Option<PathGap> {

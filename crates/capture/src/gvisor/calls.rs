@@ -1,9 +1,10 @@
 //! Which field of a message is which argument of the call, as data.
 
+use abi::Errno;
 use abi::Syscall as S;
 
 use super::message::{Kind, Message};
-use crate::memory::Captured;
+use process_info::memory::Captured;
 
 /// Where a field's value belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +239,6 @@ const MEMORY: u64 = 0x1_0000_0000;
 const STEP: u64 = 0x100_0000;
 /// Where nothing is ever put.
 const NOWHERE: u64 = 8;
-const EFAULT: i64 = -14;
 
 /// The arguments, with the strings that they point to in `captured`.
 pub(super) fn arguments<'m>(
@@ -262,7 +262,10 @@ pub(super) fn arguments<'m>(
         match *place {
             Argument(position) => registers[position] = message.number(*field),
             // What could not be read is told as an empty string.
-            Text(position) if message.result == Some(EFAULT) && message.text(*field).is_empty() => {
+            Text(position)
+                if message.result == Some(Errno::EFAULT.result())
+                    && message.text(*field).is_empty() =>
+            {
                 registers[position] = NOWHERE;
             }
             Text(position) => registers[position] = put(message.text(*field), true),
@@ -294,8 +297,8 @@ mod tests {
     use super::super::message::testing::datagram;
     use super::super::wire::testing::{bytes, number as put};
     use super::*;
-    use crate::memory::Memory;
     use event::Tid;
+    use process_info::memory::Memory;
 
     #[test]
     fn no_call_is_there_twice_and_no_argument_is_set_twice() {

@@ -57,7 +57,7 @@ const LOSS_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket cannot be made.
-    #[error("cannot listen at {}", .path.display())]
+    #[error("cannot listen on {}", .path.display())]
     Listen {
         /// Where.
         path: PathBuf,
@@ -66,7 +66,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// Something else listens there.
-    #[error("cannot listen at {}: somebody does already", .path.display())]
+    #[error("cannot listen on {}: another process already does", .path.display())]
     Taken {
         /// Where.
         path: PathBuf,
@@ -274,7 +274,7 @@ impl<J: Judge + 'static> Engine<J> {
             names: ArcSwap::from_pointee(parts.names),
             counters: Counters::default(),
             events: AtomicU64::new(0),
-            host_name: crate::host_name(),
+            host_name: decoder::host::host_name(),
             state_root: parts.state_root,
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),

@@ -16,13 +16,13 @@ use super::processes::{Processes, executed, started};
 use super::wire::Malformed;
 use super::world::SandboxWorld;
 use super::{Counters, Shared};
-use crate::container::Told;
-use crate::live::call::Call;
-use crate::live::decode::{self, SocketView};
-use crate::memory::Memory;
 use crate::notify::is_disguise;
 use crate::notify::names::report_name;
-use crate::sockets::ResolvedDescriptor;
+use container::Told;
+use decoder::call::Call;
+use decoder::decode::{self, SocketView};
+use process_info::memory::Memory;
+use process_info::sockets::ResolvedDescriptor;
 
 /// Memory of one event that is kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;

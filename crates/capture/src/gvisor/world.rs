@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::field::Mechanism;
+use event::EngineKind;
 use event::{
     Comm, CommandLine, Container, Credentials, DescriptorKind, ExecutableFile, Group, Image,
     Lookup, Pid, Process, Stat, Status, Tid, User, World,
@@ -147,8 +147,8 @@ impl World for SandboxWorld<'_> {
         Lookup::Unknown
     }
 
-    fn mechanism(&self) -> Option<Mechanism> {
-        Some(Mechanism::Gvisor)
+    fn engine(&self) -> Option<EngineKind> {
+        Some(EngineKind::Gvisor)
     }
 
     fn host_name(&self) -> &str {

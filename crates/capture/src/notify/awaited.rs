@@ -5,8 +5,8 @@
 
 use abi::Syscall;
 
-use super::call::Call;
 use super::tracer::Followed;
+use decoder::call::Call;
 
 /// What a thread entered: audit architecture, number and arguments.
 pub(crate) type Entered = (u32, u64, [u64; 6]);

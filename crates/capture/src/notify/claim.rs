@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sys::poll::{self, PollFd};
 
-use super::Pulse;
+use super::pulse::Pulse;
 
 /// An offered claim, for whoever is to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use policy::EnforcerKind;
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use policy::compile::witness::Witness;
 
-use crate::filter::adapt;
-use crate::live::call::Call;
+use decoder::call::Call;
+use seccomp::adapt;
 
 /// A call that a policy is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,16 +12,17 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use abi::Errno;
 use event::{Pid, Tid};
 use sys::notify::Delivery;
 use sys::ptrace;
 use sys::wait::{self, Status};
 
 use super::Seat;
-use super::call::Call;
 use super::worker::Role;
-use crate::live::census::Census;
-use crate::procfs::Proc;
+use decoder::call::Call;
+use decoder::census::Census;
+use process_info::procfs::Proc;
 
 /// How many times a runnable caller is waited for when the watchdog says that it takes long.
 const PATIENCE: u32 = 4;
@@ -141,9 +142,11 @@ fn wait_for_stop(call: &Call, is_late: impl Fn(i32) -> bool, late: &mut LateStop
             Ok(Some((tid, status))) => return stopped_at(tid, status, Some(call)),
             // The watchdog's signal. A caller that only waits for a processor will stop.
             // One that waits for a page of its own, and is interrupted, runs as well, for ever.
-            Err(error) if error.is(EINTR) && patience > 0 && is_runnable(caller) => patience -= 1,
+            Err(error) if error.is(Errno::EINTR) && patience > 0 && is_runnable(caller) => {
+                patience -= 1
+            }
             Ok(None) => return Stop::Stuck,
-            Err(error) if error.is(EINTR) => return Stop::Stuck,
+            Err(error) if error.is(Errno::EINTR) => return Stop::Stuck,
             Err(_) => return Stop::Gone,
         }
     }
@@ -278,9 +281,7 @@ fn has_been_reaped(tid: i32, looks: u32) -> bool {
             Ok(Some((_, status))) => status.is_end(),
             Ok(None) => false,
             // It is nobody's tracee any more.
-            Err(error) => !error.is(EINTR),
+            Err(error) => !error.is(Errno::EINTR),
         }
     })
 }
-
-const EINTR: i32 = 4;

@@ -11,6 +11,7 @@ use std::error::Error;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use abi::constant::O_CLOEXEC;
 use abi::{Arch, Errno, Syscall};
 use event::{Judge, Pid, Process, StartTime};
 use sys::notify::{AddMode, Listener};
@@ -18,7 +19,7 @@ use sys::ptrace::{self, Registers};
 use sys::wait::{self, Status};
 
 use super::Shared;
-use crate::live::call::Call;
+use decoder::call::Call;
 
 /// Who knows what the first program is restricted by. Called in a thread of its own, while the process
 /// waits in its exec.
@@ -95,7 +96,7 @@ pub(super) fn hold<J: Judge + 'static>(shared: Arc<Shared<J>>, call: Call, proce
 /// Fails the exec. It is answered already if the process was held meanwhile: then it has its answer.
 fn refuse(listener: &Listener, call: &Call) {
     // A caller that is gone needs no answer.
-    let _ = listener.respond_errno(call.id, EPERM);
+    let _ = listener.respond_errno(call.id, Errno::EPERM.0);
 }
 
 fn restrict<J: Judge>(
@@ -129,7 +130,13 @@ fn restrict<J: Judge>(
 
 /// Gives the process a descriptor; answers with its number there.
 fn give(listener: &Listener, call: &Call, descriptor: &OwnedFd) -> Result<i32, Failure> {
-    let given = listener.add_fd(call.id, descriptor.as_fd(), None, O_CLOEXEC, AddMode::Add)?;
+    let given = listener.add_fd(
+        call.id,
+        descriptor.as_fd(),
+        None,
+        O_CLOEXEC.u32(),
+        AddMode::Add,
+    )?;
     given.ok_or_else(|| GONE.into())
 }
 
@@ -155,7 +162,7 @@ impl Caller {
         ptrace::seize(tid, ptrace::OPTION_TRACESYSGOOD | ptrace::OPTION_EXITKILL)?;
         ptrace::interrupt(tid)?;
         // The code by which the kernel itself has calls made again; never seen by the program.
-        listener.respond_errno(call.id, ERESTARTNOINTR)?;
+        listener.respond_errno(call.id, Errno::ERESTARTNOINTR.0)?;
         let mut signals = Vec::new();
         loop {
             match wait::wait(wait::Target::Pid(tid), wait::ALL | wait::NO_THREAD) {
@@ -167,7 +174,7 @@ impl Caller {
                     ptrace::resume(tid, 0)?;
                 }
                 Ok(_) => ptrace::resume(tid, 0)?,
-                Err(error) if error.is(EINTR) => {}
+                Err(error) if error.is(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
@@ -208,8 +215,10 @@ impl Caller {
     /// What the call fails with.
     pub fn call(&self, syscall: Syscall, args: [u64; 6]) -> sys::Result<u64> {
         let failed = |errno| failure(syscall.name(), errno);
-        let native = Arch::native().ok_or_else(|| failed(ENOSYS))?;
-        let number = syscall.number(native).ok_or_else(|| failed(ENOSYS))?;
+        let native = Arch::native().ok_or_else(|| failed(Errno::ENOSYS.0))?;
+        let number = syscall
+            .number(native)
+            .ok_or_else(|| failed(Errno::ENOSYS.0))?;
         let mut result = 0;
         for _ in 0..INTERRUPTIONS {
             result = self.call_once(number, args)?;
@@ -250,7 +259,7 @@ impl Caller {
         let mut before = vec![0; bytes.len()];
         let short = |done: usize| match done == bytes.len() {
             true => Ok(()),
-            false => Err(failure("process_vm_writev", EFAULT)),
+            false => Err(failure("process_vm_writev", Errno::EFAULT.0)),
         };
         sys::process_memory::read(self.pid.0, address, &mut before).and_then(short)?;
         sys::process_memory::write(self.pid.0, address, bytes).and_then(short)?;
@@ -266,7 +275,7 @@ impl Caller {
             match wait::wait(wait::Target::Pid(self.tid), wait::ALL | wait::NO_THREAD) {
                 Ok(Some((_, Status::SyscallStop))) => return Ok(()),
                 Ok(Some((_, status))) if status.is_end() => {
-                    return Err(failure("wait4", ESRCH));
+                    return Err(failure("wait4", Errno::ESRCH.0));
                 }
                 Ok(Some((_, status))) => {
                     if let Status::Stopped(signal) = status {
@@ -275,7 +284,7 @@ impl Caller {
                     ptrace::resume_to_syscall(self.tid, 0)?;
                 }
                 Ok(None) => {}
-                Err(error) if error.is(EINTR) => {}
+                Err(error) if error.is(Errno::EINTR) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -295,7 +304,7 @@ impl Caller {
         // Of the number nothing is left that could be restarted.
         registers.prepare_call(0, self.call.args);
         registers.set_instruction_pointer(self.call.ip);
-        registers.set_result(-i64::from(EPERM));
+        registers.set_result(-i64::from(Errno::EPERM.0));
         self.release(&registers);
     }
 
@@ -322,17 +331,9 @@ fn failure(call: &'static str, errno: i32) -> sys::SyscallError {
 }
 
 const GONE: &str = "its process is gone";
-/// The kernel's own code for a call that is made again (include/linux/errno.h).
-const ERESTARTNOINTR: i32 = 513;
 /// The results of calls that the kernel has not made, and would have made again.
 const RESTARTED: [i64; 3] = [-512, -513, -514];
 /// How often in a row: nobody can send signals for ever to keep a call from being made.
 const INTERRUPTIONS: u32 = 1000;
 /// The x86-64 psABI's; other machines have none.
 const RED_ZONE: u64 = 128;
-const O_CLOEXEC: u32 = 0o2_000_000;
-const EPERM: i32 = 1;
-const ESRCH: i32 = 3;
-const EINTR: i32 = 4;
-const EFAULT: i32 = 14;
-const ENOSYS: i32 = 38;

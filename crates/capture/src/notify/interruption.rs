@@ -11,9 +11,9 @@
 use abi::Syscall;
 use event::{DescriptorSource, OpenFlags, Param};
 
-use super::call::Call;
-use super::decode::Decoded;
 use super::worker::Role;
+use decoder::call::Call;
+use decoder::decode::Decoded;
 
 /// The kernel's own code for a call that is made again, whatever signal handlers run before:
 /// `ERESTARTNOINTR` (include/linux/errno.h).

@@ -56,11 +56,12 @@ use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::seccomp::{FilterFlags, flags_available};
 use sys::signal::{SignalSet, SignalStream};
 
-use crate::live::call::Call;
-pub use crate::live::counters::{CounterSnapshot, Counters};
-use crate::live::tree::{Setup, Tree};
 pub use claim::{Claim, Ticket, Withdrawn};
 pub use confine::{Confiner, OTHER_ARCHITECTURE, Violation};
+use decoder::call::Call;
+use decoder::counters::{CounterSnapshot, Counters};
+use decoder::tree::Begun;
+use decoder::tree::{Setup, Tree};
 pub use first::{Caller, FirstProgram};
 use gate::Gate;
 use guard::Guard;
@@ -86,11 +87,11 @@ use verify::Verifier;
 pub use verify::{ALARM_NS, BUDGET, SAMPLE, Verify, VerifyOptions};
 use wake_up::Mode;
 
-use crate::live::{call, counters, decode, lineage, stdio, tree};
-use crate::memory::Gauge;
-use crate::names::Names;
 use crate::tripwire::Tripwire;
-use crate::world::ProcessIndex;
+use decoder::names::Names;
+use decoder::stdio;
+use decoder::world::ProcessIndex;
+use process_info::memory::Gauge;
 
 /// What a process is answered that asks for an io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +113,7 @@ impl RingAnswer {
 
 /// Is told what the engine has to say about itself.
 pub trait Notices: Send + Sync {
-    /// These rules could not be decided because something could not be learnt.
+    /// These rule not evaluated: data unavailable.
     fn undecided(&self, event: &Event<'_>, rules: &[Arc<str>]);
     /// A read of the caller's memory missed its deadline; the call was looked at without it.
     fn read_timed_out(&self, pid: Pid);
@@ -213,7 +214,7 @@ impl Processes {
     /// # Errors
     ///
     /// If `/proc` cannot be opened.
-    pub fn new(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
+    pub fn new(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self(Arc::new(Tree::new(transparent)?)))
     }
 
@@ -223,7 +224,7 @@ impl Processes {
     /// # Errors
     ///
     /// If `/proc` cannot be opened.
-    pub fn with_marks(transparent: Vec<Pid>) -> Result<Self, crate::procfs::ProcError> {
+    pub fn with_marks(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self(Arc::new(Tree::new(transparent)?.with_marks())))
     }
 
@@ -234,9 +235,9 @@ impl Processes {
     /// # Errors
     ///
     /// If the own mount namespace cannot be read.
-    pub fn with_setup(self) -> Result<Self, crate::procfs::ProcError> {
+    pub fn with_setup(self) -> Result<Self, process_info::procfs::ProcError> {
         let own = std::process::id().cast_signed();
-        let mount_namespace = crate::procfs::Proc::open()?.namespace(own, "ns/mnt")?;
+        let mount_namespace = process_info::procfs::Proc::open()?.namespace(own, "ns/mnt")?;
         let tree = Arc::into_inner(self.0).expect("nobody else has it yet");
         Ok(Self(Arc::new(tree.with_setup(Setup { mount_namespace }))))
     }
@@ -251,15 +252,6 @@ impl Processes {
     pub fn find(&self, pid: Pid) -> Option<Arc<Process>> {
         self.0.find(pid)
     }
-}
-
-/// Whether a container's first program has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begun {
-    /// It may have.
-    Perhaps,
-    /// It has not.
-    No,
 }
 
 /// Processes that the engine has seen; of any other it cannot tell.

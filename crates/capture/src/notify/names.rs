@@ -7,16 +7,15 @@
 
 use std::sync::Arc;
 
+use abi::constant::PR_SET_NAME;
 use abi::{RegisterTest, Syscall, TestOp};
 use bumpalo::Bump;
 use event::{CallPlan, Comm, Judge, Lookup, Need, Plan, Process, Reason, Tid};
 
 use super::Notices;
-use super::call::Call;
 use super::worker::{View, Worker};
-use crate::memory::Memory;
-
-const PR_SET_NAME: u64 = 15;
+use decoder::call::Call;
+use process_info::memory::Memory;
 
 /// Adds the call by which a thread changes its name, if a rule compares names. To be done before the plan
 /// is compiled to a filter.
@@ -34,7 +33,7 @@ pub fn plan_renames(plan: &mut Plan) {
             reasons: Vec::new(),
         });
     if !planned.any_of.iter().any(Vec::is_empty) {
-        let sets_name = RegisterTest::low(0, TestOp::Eq, PR_SET_NAME);
+        let sets_name = RegisterTest::low(0, TestOp::Eq, PR_SET_NAME.u64());
         planned.any_of.push(vec![sets_name]);
     }
     let why = "changes the name of the thread";
@@ -43,7 +42,7 @@ pub fn plan_renames(plan: &mut Plan) {
 
 /// Whether the call changes the name of the calling thread.
 pub(crate) fn sets_name(call: &Call) -> bool {
-    call.syscall == Syscall::PRCTL && call.raw(0) & 0xffff_ffff == PR_SET_NAME
+    call.syscall == Syscall::PRCTL && call.raw(0) & 0xffff_ffff == PR_SET_NAME.u64()
 }
 
 /// The name that the call gives the calling thread, if it is such a call and the name can be read.

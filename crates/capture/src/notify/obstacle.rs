@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use abi::constant::CAP_SYS_PTRACE;
 use event::{Pid, Process, StartTime, Tid};
 use rustix::fs::AtFlags;
 use sys::credential::{capabilities, users};
 
-use crate::procfs::{LINK_LIMIT, Proc, ProcError};
+use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 
 /// What keeps the agent from reading a process's memory or from learning its calls' results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +30,17 @@ pub enum Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Capabilities => write!(f, "it holds capabilities that the agent lacks"),
+            Self::Capabilities => write!(f, "it has capabilities that the monitor lacks"),
             Self::NotDumpable => {
-                write!(f, "it is not dumpable, and the agent lacks CAP_SYS_PTRACE")
+                write!(
+                    f,
+                    "it is not dumpable, and the monitor lacks CAP_SYS_PTRACE"
+                )
             }
             Self::OtherUser(uid) => {
                 write!(
                     f,
-                    "it runs as user {uid}, and the agent lacks CAP_SYS_PTRACE"
+                    "it runs as user {uid}, and the monitor lacks CAP_SYS_PTRACE"
                 )
             }
             Self::Traced(tracer) => write!(f, "process {} traces it", tracer.0),
@@ -44,8 +48,6 @@ impl fmt::Display for Obstacle {
         }
     }
 }
-
-const CAP_SYS_PTRACE: u8 = 19;
 
 /// What keeps the agent from looking into the process of a thread; `None` if nothing does, or it is
 /// gone.
@@ -65,7 +67,7 @@ pub(crate) fn obstacle(tid: Tid) -> Option<Obstacle> {
         }
         let scope = proc.contents("sys/kernel/yama/ptrace_scope");
         let restricted = scope.is_ok_and(|scope| scope.trim() != "0");
-        let capable = own.effective.contains(CAP_SYS_PTRACE);
+        let capable = own.effective.contains(CAP_SYS_PTRACE.u8());
         return (restricted && !capable).then_some(Obstacle::Yama);
     }
     let user = status.status.credentials.uid;
@@ -113,7 +115,7 @@ mod tests {
     #[test]
     fn a_process_is_told_once() {
         let unreadable = Unreadable::default();
-        let process = super::super::tree::stranger(Tid(7));
+        let process = decoder::tree::stranger(Tid(7));
         assert!(unreadable.is_new(&process));
         assert!(!unreadable.is_new(&process));
     }

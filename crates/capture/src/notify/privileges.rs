@@ -10,12 +10,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use abi::constant::CAP_SYS_ADMIN;
 use event::{Credentials, Pid};
 use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, Statx, StatxFlags};
 
-use crate::deadline::Deadline;
-use crate::procfs::Proc;
-use crate::world::is_mapped;
+use decoder::world::is_mapped;
+use process_info::deadline::Deadline;
+use process_info::procfs::Proc;
 
 /// What a program did not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +63,13 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const SET_USER_ID: u16 = 0o4000;
 /// With the group's right to execute; without it the bit means mandatory locking.
 const SET_GROUP_ID: u16 = 0o2010;
-const CAP_SYS_ADMIN: u8 = 21;
 
 impl Privileges {
     /// # Errors
     /// If `/proc` cannot be opened.
-    pub(crate) fn new() -> Result<Self, crate::procfs::ProcError> {
+    pub(crate) fn new() -> Result<Self, process_info::procfs::ProcError> {
         let capable = sys::credential::capabilities(0)
-            .is_ok_and(|sets| sets.effective.contains(CAP_SYS_ADMIN));
+            .is_ok_and(|sets| sets.effective.contains(CAP_SYS_ADMIN.u8()));
         // Whoever set it before us has withheld them already.
         let was_set = sys::prctl::no_new_privs().unwrap_or(false);
         if capable || was_set {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use abi::{Arch, Syscall};
 use event::Tid;
 
-use super::call::Call;
+use decoder::call::Call;
 
 /// What is to become of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sys::notify::{Listener, Notification, Received, Slot};
 use sys::shared::SharedWords;
 
-use super::counters::CounterSnapshot;
 use super::watchdog::STUCK_LIMIT;
+use decoder::counters::CounterSnapshot;
 
 /// Id of the first call that was received; the kernel counts up from a random number.
 const FIRST_ID: usize = 0;

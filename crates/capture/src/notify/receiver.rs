@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use abi::Errno;
+use abi::constant::{CLONE_VFORK, PTRACE_TRACEME};
 use bumpalo::Bump;
 use event::{Judge, Live, Outcome, Process, Stage, Tid, Weight};
 
@@ -13,24 +15,24 @@ use sys::notify::Received;
 use sys::poll::{self, PollFd};
 use sys::time::{Clock, now_ns};
 
-use super::call::Call;
 use super::confine::Decision;
-use super::counters::Counters;
-use super::decode;
 use super::escalation::{self, LateStops, Stop};
 use super::guard::Guard;
 use super::interruption;
-use super::lineage;
 use super::names;
 use super::progress::Turn;
 use super::reserve::{Hazard, Unfinished};
-use super::stdio;
 use super::tracer::{Claim, Followed, Request};
 use super::verify::{self, Told};
 use super::wake_up::Arrivals;
 use super::worker::{Role, View, Worker};
 use super::{RingAnswer, Seat, Shared, first};
-use crate::memory::{Access, Memory};
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode;
+use decoder::lineage;
+use decoder::stdio;
+use process_info::memory::{Access, Memory};
 
 /// Memory kept by the arena between calls; a call that needs more gives it back.
 const ARENA_KEEP: usize = 256 * 1024;
@@ -175,7 +177,7 @@ impl<J: Judge + 'static> Receiver<J> {
         let Some(call) = Call::decode(notification, &self.memory) else {
             Counters::add(&counters.unknown_calls);
             match shared.confiner.refuses_unknown() {
-                true => shared.answer_instead(notification.id, Err(ENOSYS)),
+                true => shared.answer_instead(notification.id, Err(Errno::ENOSYS.0)),
                 false => drop(shared.answer(notification.id)),
             }
             return;
@@ -402,8 +404,12 @@ impl<J: Judge + 'static> Receiver<J> {
             return false;
         }
         // Its one argument that counts is that it was asked for: no memory decides.
-        self.finish(view, Outcome::Returned(-i64::from(ENOSYS)), process);
-        shared.answer_instead(view.call.id, Err(ENOSYS));
+        self.finish(
+            view,
+            Outcome::Returned(-i64::from(Errno::ENOSYS.0)),
+            process,
+        );
+        shared.answer_instead(view.call.id, Err(Errno::ENOSYS.0));
         true
     }
 
@@ -494,7 +500,7 @@ impl<J: Judge + 'static> Receiver<J> {
                 let waits = shared.listener.is_valid(call.id).unwrap_or(false);
                 waits.then(|| {
                     Counters::add(&shared.counters.unknown_callers);
-                    Arc::new(super::tree::stranger(call.tid))
+                    Arc::new(decoder::tree::stranger(call.tid))
                 })
             })
     }
@@ -722,7 +728,7 @@ impl<J: Judge + 'static> Receiver<J> {
             }
             Claim::Interrupted(followed) => {
                 // The thread is making another call, so the one before was ended by a signal.
-                let outcome = Outcome::Returned(-i64::from(EINTR));
+                let outcome = Outcome::Returned(-i64::from(Errno::EINTR.0));
                 let arena = std::mem::take(&mut self.arena);
                 followed.finish(&mut self.worker, outcome, &arena);
                 self.arena = recycled(arena);
@@ -791,12 +797,10 @@ impl<J: Judge + 'static> Receiver<J> {
 /// - `PTRACE_TRACEME` fails in a thread that is traced.
 fn has_no_result_to_wait_for(call: &Call) -> bool {
     use abi::Syscall as S;
-    const CLONE_VFORK: u64 = 0x4000;
-    const PTRACE_TRACEME: u64 = 0;
     match call.syscall {
         S::EXIT | S::EXIT_GROUP | S::VFORK => true,
-        S::CLONE => call.raw(0) & CLONE_VFORK != 0,
-        S::PTRACE => call.raw(0) == PTRACE_TRACEME,
+        S::CLONE => call.raw(0) & CLONE_VFORK.u64() != 0,
+        S::PTRACE => call.raw(0) == PTRACE_TRACEME.u64(),
         _ => false,
     }
 }
@@ -815,6 +819,3 @@ fn is_readable_within(listener: &sys::notify::Listener, limit: Duration) -> bool
     let mut polled = [PollFd::new(listener.as_fd(), poll::IN)];
     poll::poll(&mut polled, Some(limit)).unwrap_or(0) > 0
 }
-
-const EINTR: i32 = 4;
-const ENOSYS: i32 = 38;

@@ -11,9 +11,9 @@ use std::sync::mpsc::{Receiver as Jobs, Sender, channel};
 use event::Judge;
 use sys::notify::Notification;
 
-use super::counters::Counters;
 use super::receiver::Receiver;
 use super::{Seat, Shared};
+use decoder::counters::Counters;
 
 /// Threads that wait. One would do, were it not for two receivers that get stuck at once.
 const SIZE: usize = 2;

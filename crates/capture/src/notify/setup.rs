@@ -9,14 +9,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use abi::Errno;
+use abi::constant::O_CLOEXEC;
 use sys::notify::{Listener, Notification, Received};
 use sys::poll::{self, PollFd};
 use sys::signal::{MaskChange, SignalSet, change_mask};
 
-use super::Pulse;
+use super::pulse::Pulse;
 use super::pulse::SeatPulse;
-use crate::live::call::replaces_program;
-use crate::procfs::Proc;
+use decoder::call::replaces_program;
+use process_info::procfs::Proc;
 
 /// A thread that answers. Dropped, it lets it end; what it holds is lost then.
 #[derive(Debug)]
@@ -37,8 +39,8 @@ impl Answering {
     pub fn start(listener: &Listener, pulse: &Arc<Pulse>) -> std::io::Result<Self> {
         // A runtime's calls come one by one. Fails before Linux 6.6, where each takes longer.
         let _ = listener.set_sync_wake_up(true);
-        let (ordered, order) = sys::fd::pipe(O_CLOEXEC)?;
-        let (held, hold) = sys::fd::pipe(O_CLOEXEC)?;
+        let (ordered, order) = sys::fd::pipe(O_CLOEXEC.i32())?;
+        let (held, hold) = sys::fd::pipe(O_CLOEXEC.i32())?;
         let mut setup = Setup::new(listener.try_clone()?, pulse, hold)?;
         // The runtime waits to begin, and a thread takes its time for that, too.
         if setup.is_called()? {
@@ -117,7 +119,7 @@ impl Setup {
                 PollFd::new(ordered.as_fd(), poll::IN),
             ];
             match poll::poll(&mut polled, None) {
-                Err(error) if !error.is(EINTR) => return Err(error.into()),
+                Err(error) if !error.is(Errno::EINTR) => return Err(error.into()),
                 _ => {}
             }
             let called = polled[0].found();
@@ -189,9 +191,6 @@ fn begins_a_program(call: &Notification) -> bool {
     let known = abi::arch::decode(call.arch, call.nr).and_then(|(_, call)| call);
     known.is_some_and(|syscall| replaces_program(syscall, &call.args))
 }
-
-const O_CLOEXEC: i32 = 0o2_000_000;
-const EINTR: i32 = 4;
 
 #[cfg(test)]
 mod tests {

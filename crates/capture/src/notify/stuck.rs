@@ -17,8 +17,8 @@ use event::{Pid, Tid};
 use super::Seat;
 use super::reserve::Hazard;
 use super::watchdog::STUCK_LIMIT;
-use crate::live::census::Census;
-use crate::memory::Access;
+use decoder::census::Census;
+use process_info::memory::Access;
 
 /// Receivers that one process may hold.
 const PROCESS_LIMIT: usize = 4;

@@ -2,7 +2,7 @@
 //!
 //! Two things need more than the one stop of [`super::escalation`]: a call that sleeps, whose result
 //! comes when it comes, and a process with one of descriptors 0..2 closed, in which every `dup`
-//! counts ([`super::stdio`]). Tracing is bound to a thread, so one thread of its own does all of
+//! counts ([`decoder::stdio`]). Tracing is bound to a thread, so one thread of its own does all of
 //! it, driven by requests of the receivers and by the stops of its tracees.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,6 +12,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use abi::Signal;
 use bumpalo::Bump;
 use event::{EventKind, Judge, Outcome, Pid, Process, Tid};
 use rustix::event::EventfdFlags;
@@ -22,13 +23,13 @@ use sys::wait::{self, Status};
 
 use super::Shared;
 use super::awaited::{AwaitedCalls, Entered, Trapped};
-use super::call::{Call, replaces_program};
-use super::counters::Counters;
-use super::decode::{self, Decoded, OwnedDecoded};
 use super::escalation::{RESTART_CODES, is_at, is_own_interruption, is_traced_here, release};
 use super::interruption::RESTART;
 use super::worker::{Role, Worker};
-use crate::memory::{Gauge, Memory};
+use decoder::call::{Call, replaces_program};
+use decoder::counters::Counters;
+use decoder::decode::{self, Decoded, OwnedDecoded};
+use process_info::memory::{Gauge, Memory};
 
 /// A call whose result is awaited.
 #[derive(Clone, Debug)]
@@ -1012,10 +1013,8 @@ fn resume(tid: Tid, signal: i32) {
 }
 
 fn is_stop_signal(signal: i32) -> bool {
-    const SIGSTOP: i32 = 19;
-    const SIGTTOU: i32 = 22;
     // SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU.
-    (SIGSTOP..=SIGTTOU).contains(&signal)
+    (Signal::SIGSTOP.0..=Signal::SIGTTOU.0).contains(&signal)
 }
 
 /// A stop whose SIGCHLD went to a thread that does not block it is found this much later.

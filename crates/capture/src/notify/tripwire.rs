@@ -7,10 +7,11 @@ use std::thread::JoinHandle;
 use event::Judge;
 use sys::time::{Clock, now_ns};
 
+use super::Shared;
+use super::verify::Verify;
 use super::worker::Worker;
-use super::{Shared, Verify};
-use crate::live::counters::Counters;
 use crate::tripwire::{Found, Opened, Tripwire};
+use decoder::counters::Counters;
 
 /// Makes the tripwire, unless nothing is to be verified.
 pub(crate) fn prepare<J: Judge>(shared: &mut Arc<Shared<J>>, paths: &[Vec<u8>], verify: Verify) {

@@ -13,11 +13,11 @@ use event::{DescriptorSource, Endpoint, Known, Name, Outcome, Param, ParamSource
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::call::Call;
-use super::decode::{self, Decoded, OwnedDecoded};
-use crate::live::census::Census;
-use crate::memory::Memory;
-use crate::procfs::{LINK_LIMIT, ProcError};
+use decoder::call::Call;
+use decoder::census::Census;
+use decoder::decode::{self, Decoded, OwnedDecoded};
+use process_info::memory::Memory;
+use process_info::procfs::{LINK_LIMIT, ProcError};
 
 /// `-EINPROGRESS`: a connect that goes on.
 const CONNECTING: i64 = -115;

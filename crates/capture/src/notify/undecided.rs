@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use event::field::Mechanism;
+use event::EngineKind;
 use event::{Event, Name, Outcome, Param, PathGap, Process, StartTime, Tid};
 
 use super::obstacle::{Obstacle, obstacle};
-use crate::procfs::{Proc, ProcError};
+use process_info::procfs::{Proc, ProcError};
 
 /// What kept the agent from learning something about an event that rules ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,17 +45,17 @@ impl Cause {
                 let has_unread = |socket: event::Socket<'_>| socket.has_unread_address();
                 of.name == Name::Unreadable || of.socket.is_some_and(has_unread)
             });
-        let mechanism = event.world.mechanism();
+        let engine = event.world.engine();
         if event.lacks_moved_bytes() {
             return Self::MovedBytes;
         }
-        if mechanism == Some(Mechanism::Gvisor) {
+        if engine == Some(EngineKind::Gvisor) {
             return Self::Sandbox;
         }
         if let Some(gap) = event.world.path_gap() {
             return Self::Path(gap);
         }
-        if lacks_memory && mechanism == Some(Mechanism::Ebpf) {
+        if lacks_memory && engine == Some(EngineKind::Ebpf) {
             return Self::Absent;
         }
         look().unwrap_or(match event.outcome {
@@ -103,10 +103,10 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::MovedBytes => {
-                "bytes that a call receives, or takes from several buffers, are not captured"
+                "received data and data in several buffers are not captured"
             }
-            Self::Sandbox => "the kernel of the sandbox does not tell it",
-            Self::Path(PathGap::Cut) => "the path of a file is longer than what is told of it",
+            Self::Sandbox => "the kernel of the sandbox does not report it",
+            Self::Path(PathGap::Cut) => "the path of a file is too long and was truncated",
             Self::Path(PathGap::Unreachable) => {
                 "a file was moved out of its mount, or lies in no folder"
             }
@@ -117,14 +117,13 @@ impl fmt::Display for Cause {
                 "memory that the call points to was not mapped, or did not come in time"
             }
             Self::Obstacle(obstacle) => return obstacle.fmt(f),
-            Self::Ended => "the thread had ended before it was looked at",
+            Self::Ended => "the thread exited before it was inspected",
             Self::Result => "the call returned unseen",
             Self::Uncaptured => {
-                "an argument is read by no engine, or something was gone when it was looked at"
+                "an argument is not supported by the engine, or its object was gone when inspected"
             }
             Self::Elsewhere => {
-                "a file, a descriptor or a container of its was gone when it was looked at, or did \
-                 not come in time"
+                "a file, descriptor or container was gone when inspected, or did not respond in time"
             }
         })
     }
@@ -135,7 +134,7 @@ mod tests {
     use event::Pid;
 
     use super::*;
-    use crate::live::tree::stranger;
+    use decoder::tree::stranger;
 
     #[test]
     fn who_has_ended_is_told_from_who_runs() {

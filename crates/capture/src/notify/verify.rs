@@ -13,7 +13,7 @@
 //!
 //! With [`Verify::Always`] whoever cannot be told from a racy caller counts as one. A string in a page of a file, or
 //! of memory that is shared, makes its call be verified, because writing the file changes it
-//! ([`Decoded::is_shared`](super::decode::Decoded)). What an open for writing has returned is looked at, whatever name
+//! ([`Decoded::is_shared`](decoder::decode::Decoded)). What an open for writing has returned is looked at, whatever name
 //! it went by, and the first writer of other processes' memory makes every process racy ([`super::writers`]).
 
 use std::collections::hash_map::{Entry, RandomState};
@@ -23,12 +23,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use abi::Syscall;
+use abi::{Errno, Syscall};
 use event::{DescriptorSource, ParamSource, Pid, Plan, Process, StartTime, Tid};
 
-use super::call::Call;
-use super::tree::Tree;
 use super::writers::{self, Effect};
+use decoder::call::Call;
+use decoder::tree::Tree;
 
 /// Which calls of racy callers are verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,6 @@ pub const SAMPLE: u64 = 16;
 pub const ALARM_NS: u64 = 2 * SECOND_NS;
 
 const SECOND_NS: u64 = 1_000_000_000;
-const ESRCH: i32 = 3;
 /// Processes that are remembered not to be racy; past it they are looked at anew.
 const PRIVATE_LIMIT: usize = 8192;
 /// Racy processes that a new process is compared with, at a microsecond each. Beyond, it counts as racy.
@@ -407,7 +406,7 @@ impl Verifier {
             // Who may not compare does not know, and so takes it for shared. Who is gone has none, and its
             // children are told by what it did.
             let shared = sys::process_memory::is_shared_by(process.pid.0, racy.process.pid.0);
-            shared.unwrap_or_else(|error| !error.is(ESRCH))
+            shared.unwrap_or_else(|error| !error.is(Errno::ESRCH))
         });
         if shares || self.shares_with_parent(&inner, process, tree) {
             drop(inner);
@@ -429,7 +428,7 @@ impl Verifier {
             let threads = tree.census.threads(parent.pid);
             let shares = |tid: &Tid| {
                 let shared = sys::process_memory::is_shared_by(process.pid.0, tid.0);
-                shared.unwrap_or_else(|error| !error.is(ESRCH))
+                shared.unwrap_or_else(|error| !error.is(Errno::ESRCH))
             };
             threads.iter().any(shares)
         })

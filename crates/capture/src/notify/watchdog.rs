@@ -14,15 +14,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use abi::Signal;
 use event::{Judge, Pid, Tid};
 use sys::poll::{self, PollFd};
 use sys::signal::{Disposition, MaskChange, SignalSet, change_mask, set_disposition};
 
-use super::counters::Counters;
 use super::escalation;
 use super::reserve::{Hazard, Reserve, Unfinished};
 use super::{Order, Seat, Shared, spawn_tracer};
-use crate::procfs::Proc;
+use decoder::counters::Counters;
+use process_info::procfs::Proc;
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.
 const TICK: Duration = Duration::from_millis(50);
@@ -287,4 +288,4 @@ fn has_hung_up(listener: &sys::notify::Listener, pause: Duration) -> bool {
 }
 
 /// A tracee stopped, or a child ended.
-pub(super) const SIGCHLD: i32 = 17;
+pub(super) const SIGCHLD: i32 = Signal::SIGCHLD.0;

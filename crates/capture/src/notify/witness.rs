@@ -10,12 +10,12 @@ use event::{Known, Outcome, Param, ParamSource, Tid};
 use policy::compile::witness::{Attempt, Blame, Is, Named, Witness};
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::call::Call;
-use super::decode::Decoded;
 use super::truth;
-use crate::live::census::Census;
-use crate::procfs::LINK_LIMIT;
 use crate::tripwire;
+use decoder::call::Call;
+use decoder::census::Census;
+use decoder::decode::Decoded;
+use process_info::procfs::LINK_LIMIT;
 
 /// `AT_FDCWD`.
 const AT_FDCWD: i32 = -100;
@@ -198,7 +198,7 @@ fn described(found: &OwnedFd, census: &Census) -> Option<Named> {
 }
 
 fn kind(found: &OwnedFd) -> Is {
-    match crate::names::file_type(found) {
+    match decoder::names::file_type(found) {
         Ok(FileType::Directory) => Is::Folder,
         Ok(_) => Is::File,
         Err(_) => Is::Unknown,
@@ -208,7 +208,7 @@ fn kind(found: &OwnedFd) -> Is {
 /// The interpreter that a script names, which is executed for it.
 fn interpreter(tid: Tid, path: &str, census: &Census) -> Option<Vec<u8>> {
     let found = truth::find(tid, path.as_bytes(), None, census).ok()?;
-    if crate::names::file_type(&found) != Ok(FileType::RegularFile) {
+    if decoder::names::file_type(&found) != Ok(FileType::RegularFile) {
         return None;
     }
     let read = move || {

@@ -9,16 +9,18 @@ use event::{
 };
 use sys::time::{Clock, now_ns};
 
-use super::call::Call;
-use super::counters::Counters;
-use super::decode::{self, Decoded};
+use super::confine::Violation;
 use super::obstacle::obstacle;
+use super::ruling::Ruling;
 use super::truth::{self, Truth, What};
-use super::{Change, Ruling, Shared, Violation, verify, witness, writers};
-use crate::live::initial_stack::InitialStack;
-use crate::memory::{Access, Memory};
-use crate::names::Found;
+use super::{Change, Shared, verify, witness, writers};
 use crate::tripwire::{self, Tripwire};
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode::{self, Decoded};
+use decoder::initial_stack::InitialStack;
+use decoder::names::Found;
+use process_info::memory::{Access, Memory};
 
 /// One thread's way to the judge.
 pub(crate) struct Worker<J: Judge> {
@@ -232,7 +234,7 @@ impl<J: Judge> Worker<J> {
         }
         self.look_at_opened(call, decoded, outcome, process);
         if Role::of(call) == Role::Exec {
-            crate::memory::note_exec();
+            process_info::memory::note_exec();
             self.exec_returned(decoded, outcome, process, &live);
             let succeeded = outcome == Outcome::Returned(0);
             // One whose result is not learnt may go on for as long as it likes.
@@ -744,11 +746,3 @@ fn passed<'a>(decoded: &Decoded<'a>) -> Option<&'a [u8]> {
 
 /// `O_WRONLY` and `O_RDWR`.
 const WRITES: u64 = 3;
-
-impl Counters {
-    pub(crate) fn note_unreadable(&self, decoded: &Decoded<'_>) {
-        if decoded.unreadable {
-            Self::add(&self.unreadable);
-        }
-    }
-}

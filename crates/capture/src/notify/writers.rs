@@ -5,29 +5,25 @@
 //! what makes the kernel write later (asynchronous I/O, userfaultfd). A memory file has as many names as there
 //! are links, mounts and descriptors: what the open has really returned is looked at.
 
+use abi::constant::{MAP_ANONYMOUS, O_CREAT, O_PATH, PROT_WRITE, PTRACE_TRACEME, SOL_XDP};
 use abi::{RegisterTest, Syscall, TestOp};
 use event::{Absence, CallPlan, DescriptorSource, Name, Need, Param, ParamSource, Plan, Reason};
 
-use super::call::Call;
-use super::decode::Decoded;
 use super::verify::Verify;
-use crate::memory::Memory;
+use decoder::call::Call;
+use decoder::decode::Decoded;
+use process_info::memory::Memory;
 
 /// Also of MAP_SHARED_VALIDATE.
-const MAP_SHARED: u64 = 1;
-const MAP_ANONYMOUS: u64 = 0x20;
-const PROT_WRITE: u64 = 2;
-pub(super) const CLONE_VM: u64 = 0x100;
-pub(super) const CLONE_VFORK: u64 = 0x4000;
-pub(super) const CLONE_PARENT: u64 = 0x8000;
-pub(super) const CLONE_THREAD: u64 = 0x1_0000;
+const MAP_SHARED: u64 = abi::constant::MAP_SHARED.u64();
+pub(super) const CLONE_VM: u64 = abi::constant::CLONE_VM.u64();
+pub(super) const CLONE_VFORK: u64 = abi::constant::CLONE_VFORK.u64();
+pub(super) const CLONE_PARENT: u64 = abi::constant::CLONE_PARENT.u64();
+pub(super) const CLONE_THREAD: u64 = abi::constant::CLONE_THREAD.u64();
 
 /// `O_WRONLY` and `O_RDWR`.
 const WRITES: u64 = 3;
-/// The same on every architecture here.
-const O_CREAT: u64 = 0o100;
-const O_EXCL: u64 = 0o200;
-const O_PATH: u64 = 0o10_000_000;
+const O_EXCL: u64 = abi::constant::O_EXCL.u64();
 /// `O_TMPFILE` without `O_DIRECTORY`, which it includes.
 const TEMPORARY: u64 = 0o20_000_000;
 
@@ -35,8 +31,6 @@ const TEMPORARY: u64 = 0o20_000_000;
 const NEW_USERFAULTFD: u64 = 0xaa00;
 /// `VHOST_SET_OWNER`: a thread of the kernel works in the caller's memory.
 const VHOST_SET_OWNER: u64 = 0xaf01;
-/// `SOL_XDP`: packets arrive in memory that was registered (AF_XDP).
-const SOL_XDP: u64 = 283;
 
 type Row = (Syscall, &'static [&'static [RegisterTest]], &'static str);
 
@@ -69,12 +63,12 @@ const STATE: &[Row] = &[
         &[
             &[
                 RegisterTest::low(3, TestOp::AllBits, MAP_SHARED),
-                RegisterTest::low(2, TestOp::AllBits, PROT_WRITE),
+                RegisterTest::low(2, TestOp::AllBits, PROT_WRITE.u64()),
             ],
             &[RegisterTest::low(
                 3,
                 TestOp::AllBits,
-                MAP_SHARED | MAP_ANONYMOUS,
+                MAP_SHARED | MAP_ANONYMOUS.u64(),
             )],
         ],
         SHARES,
@@ -102,7 +96,7 @@ const STATE: &[Row] = &[
     ),
     (
         Syscall::SETSOCKOPT,
-        &[&[RegisterTest::low(1, TestOp::Eq, SOL_XDP)]],
+        &[&[RegisterTest::low(1, TestOp::Eq, SOL_XDP.u64())]],
         FILLS,
     ),
     (Syscall::IO_SETUP, &[], FILLS),
@@ -113,11 +107,15 @@ macro_rules! writes {
         &[
             &[
                 RegisterTest::low($flags, TestOp::AnyBit, WRITES),
-                RegisterTest::low($flags, TestOp::NoBit, O_PATH | TEMPORARY | O_CREAT),
+                RegisterTest::low(
+                    $flags,
+                    TestOp::NoBit,
+                    O_PATH.u64() | TEMPORARY | O_CREAT.u64(),
+                ),
             ],
             &[
                 RegisterTest::low($flags, TestOp::AnyBit, WRITES),
-                RegisterTest::low($flags, TestOp::NoBit, O_PATH | TEMPORARY | O_EXCL),
+                RegisterTest::low($flags, TestOp::NoBit, O_PATH.u64() | TEMPORARY | O_EXCL),
             ],
         ]
     };
@@ -185,7 +183,6 @@ pub(super) enum Effect {
 
 /// What a call that [`extend`] asks for does. `deny_rings`: an io_uring is refused.
 pub(super) fn effect(call: &Call, deny_rings: bool) -> Effect {
-    const PTRACE_TRACEME: u64 = 0;
     match call.syscall.base() {
         Syscall::CLONE if call.raw(0) & CLONE_VM == 0 => Effect::None,
         Syscall::CLONE if call.raw(0) & (CLONE_VFORK | CLONE_PARENT) == CLONE_VFORK => Effect::None,
@@ -194,7 +191,7 @@ pub(super) fn effect(call: &Call, deny_rings: bool) -> Effect {
         Syscall::CLONE | Syscall::CLONE3 => Effect::Process,
         Syscall::MMAP if is_private(call) => Effect::None,
         Syscall::MMAP | Syscall::SHMAT => Effect::Maps,
-        Syscall::PTRACE if call.raw(0) == PTRACE_TRACEME => Effect::Exposes,
+        Syscall::PTRACE if call.raw(0) == PTRACE_TRACEME.u64() => Effect::Exposes,
         Syscall::PTRACE => Effect::Writes(call.int(1)),
         Syscall::PROCESS_VM_WRITEV => Effect::Writes(call.int(0)),
         Syscall::PROCESS_MADVISE | Syscall::USERFAULTFD => Effect::WritesAny,
@@ -203,7 +200,9 @@ pub(super) fn effect(call: &Call, deny_rings: bool) -> Effect {
             VHOST_SET_OWNER => Effect::Fills,
             _ => Effect::None,
         },
-        Syscall::SETSOCKOPT if u64::from(call.int(1).unsigned_abs()) == SOL_XDP => Effect::Fills,
+        Syscall::SETSOCKOPT if u64::from(call.int(1).unsigned_abs()) == SOL_XDP.u64() => {
+            Effect::Fills
+        }
         Syscall::IO_SETUP => Effect::Fills,
         // Its requests can be made by whoever has the descriptor.
         Syscall::IO_URING_SETUP if !deny_rings => Effect::WritesAny,
@@ -225,7 +224,8 @@ pub(super) fn is_concerned(call: &Call) -> bool {
 fn is_private(call: &Call) -> bool {
     let (prot, flags) = (call.raw(2), call.raw(3));
     call.syscall != Syscall::OLD_MMAP
-        && (flags & MAP_SHARED == 0 || prot & PROT_WRITE == 0 && flags & MAP_ANONYMOUS == 0)
+        && (flags & MAP_SHARED == 0
+            || prot & PROT_WRITE.u64() == 0 && flags & MAP_ANONYMOUS.u64() == 0)
 }
 
 /// Whether a call opens files by their names, or by what stands for a name.
@@ -245,8 +245,9 @@ pub(crate) fn may_write(call: &Call) -> bool {
 
 /// A new file is nobody's memory.
 fn is_for_writing(flags: u64) -> bool {
-    let is_new = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL || flags & TEMPORARY != 0;
-    flags & WRITES != 0 && flags & O_PATH == 0 && !is_new
+    let is_new =
+        flags & (O_CREAT.u64() | O_EXCL) == O_CREAT.u64() | O_EXCL || flags & TEMPORARY != 0;
+    flags & WRITES != 0 && flags & O_PATH.u64() == 0 && !is_new
 }
 
 /// Whether a call may open the memory of a process for writing, whatever name it goes by.
@@ -346,7 +347,9 @@ mod tests {
         let mut plan = Plan::default();
         extend(Verify::Always, &mut plan);
         for syscall in opens {
-            for flags in (0..1 << 12).chain([O_PATH | 2, TEMPORARY | 2, TEMPORARY, O_PATH]) {
+            for flags in
+                (0..1 << 12).chain([O_PATH.u64() | 2, TEMPORARY | 2, TEMPORARY, O_PATH.u64()])
+            {
                 // The flags are in one of these; the other is no pointer that anybody follows.
                 let call = call(syscall, [0, flags, flags, 0, 0, 0]);
                 let is_trapped = plan.calls[&syscall]
@@ -364,7 +367,11 @@ mod tests {
     fn what_makes_the_kernel_or_somebody_else_write_memory_is_known() {
         let effects = [
             (Syscall::IO_SETUP, [8, 0, 0, 0, 0, 0], Effect::Fills),
-            (Syscall::SETSOCKOPT, [3, SOL_XDP, 4, 0, 0, 0], Effect::Fills),
+            (
+                Syscall::SETSOCKOPT,
+                [3, SOL_XDP.u64(), 4, 0, 0, 0],
+                Effect::Fills,
+            ),
             (Syscall::SETSOCKOPT, [3, 1, 4, 0, 0, 0], Effect::None),
             (
                 Syscall::IOCTL,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use abi::Errno;
 use event::{Judge, Pid, Tid};
 use sys::SyscallError;
 
@@ -11,8 +12,8 @@ use super::engine::Engine;
 /// Rounds of looking for threads that are not traced yet. What a traced thread makes is traced, so
 /// each round can only find what the one before let be made.
 const ROUNDS: usize = 64;
-const EPERM: i32 = 1;
-const ESRCH: i32 = 3;
+const EPERM: i32 = Errno::EPERM.0;
+const ESRCH: i32 = Errno::ESRCH.0;
 
 /// A process may not be traced.
 #[derive(Debug, thiserror::Error)]
@@ -51,14 +52,14 @@ pub enum Hindrance {
 impl fmt::Display for Hindrance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Gone => f.write_str("there is none"),
+            Self::Gone => f.write_str("no such process"),
             Self::TracedBy { pid, name } => {
                 write!(f, "it is traced already, by process {pid} ({name})")
             }
             Self::Untraceable => f.write_str("it is a process of the kernel, or this one"),
             Self::Yama(scope) => write!(f, "kernel.yama.ptrace_scope is {scope}"),
             Self::Privileges => {
-                f.write_str("it has another user, or privileges that this process lacks")
+                f.write_str("it belongs to another user, or has privileges that this process lacks")
             }
             Self::Other => f.write_str("the kernel refused"),
         }

@@ -14,22 +14,24 @@ use sys::notify::Notification;
 use sys::ptrace::{self, SyscallInfo, SyscallOp};
 use sys::wait::{self, Status};
 
-use abi::Syscall;
+use abi::constant::CLONE_UNTRACED;
+use abi::{Errno, Signal, Syscall};
 
+use super::attach::AttachError;
 use super::guard::Post;
 use super::inbox::{Inbox, Request};
 use super::look::Look;
 use super::pages::Pages;
-use super::{AttachError, MARK, Target};
-use crate::filter::run::{SeccompData, run as run_filter};
-use crate::filter::{Action, FilterProgram};
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::memory::Memory;
+use super::{MARK, Target};
 use crate::notify::Shared;
 use crate::notify::escalation::{RESTART_CODES, is_own_interruption};
 use crate::notify::tracer::Followed;
 use crate::notify::worker::Worker;
+use decoder::call::Call;
+use decoder::counters::Counters;
+use process_info::memory::Memory;
+use seccomp::run::{SeccompData, run as run_filter};
+use seccomp::{Action, FilterProgram};
 
 /// Memory kept by the arena between calls; a call that needs more gives it back.
 const ARENA_KEEP: usize = 256 * 1024;
@@ -56,7 +58,7 @@ pub(super) struct Engine<J: Judge> {
     pub(super) post: Arc<Post>,
     pub(super) tracees: HashMap<Tid, Tracee>,
     pub(super) pages: Pages,
-    /// Processes in which plain `dup` may give one of descriptors 0..2 to a socket (`super::stdio`).
+    /// Processes in which plain `dup` may give one of descriptors 0..2 to a socket (`decoder::stdio`).
     pub(super) redirecting: HashSet<Pid>,
     inbox: Arc<Inbox>,
     filter: FilterProgram,
@@ -432,9 +434,9 @@ impl<J: Judge> Engine<J> {
         }
         if data != u32::from(MARK) {
             // A filter of the workload's own asks for a tracer that it does not have.
-            self.refuse(tid, ENOSYS);
+            self.refuse(tid, i64::from(Errno::ENOSYS.0));
         } else if is_new_listener(nr, info.arch, args) {
-            self.refuse(tid, EBUSY);
+            self.refuse(tid, i64::from(Errno::EBUSY.0));
         }
     }
 
@@ -543,7 +545,7 @@ impl<J: Judge> Engine<J> {
         }
         if hides_child(&call) {
             // Nothing but an attempt to escape: the flag has been the kernel's own since 2.6.
-            let _ = ptrace::skip_call(tid.0, -EPERM);
+            let _ = ptrace::skip_call(tid.0, -i64::from(Errno::EPERM.0));
             return;
         }
         let mut look = self.look(&call, waited.as_ref());
@@ -732,15 +734,12 @@ fn is_new_listener(nr: u64, audit: u32, args: [u64; 6]) -> bool {
 /// Whether it would make a process that is not traced. Only if all flags are in a register; where
 /// they are in memory the call is refused by the filter, unless a rule asks for it.
 fn hides_child(call: &Call) -> bool {
-    const CLONE_UNTRACED: u64 = 0x0080_0000;
-    call.syscall == Syscall::CLONE && call.raw(0) & CLONE_UNTRACED != 0
+    call.syscall == Syscall::CLONE && call.raw(0) & CLONE_UNTRACED.u64() != 0
 }
 
 fn is_stop_signal(signal: i32) -> bool {
-    const SIGSTOP: i32 = 19;
-    const SIGTTOU: i32 = 22;
     // SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU.
-    (SIGSTOP..=SIGTTOU).contains(&signal)
+    (Signal::SIGSTOP.0..=Signal::SIGTTOU.0).contains(&signal)
 }
 
 /// Calls that a signal's handler may make until the call that it has interrupted counts as failed: a program that leaves
@@ -748,10 +747,7 @@ fn is_stop_signal(signal: i32) -> bool {
 const HANDLER_CALLS: u32 = 64;
 /// What the kernel has for a call's number in a thread that is in none.
 const OUTSIDE_CALL: u64 = u64::MAX;
-const EINTR: i32 = 4;
-const EPERM: i64 = 1;
-const EBUSY: i64 = 16;
-const ENOSYS: i64 = 38;
+const EINTR: i32 = Errno::EINTR.0;
 
 /// Where the stack of a stopped thread is.
 fn stack_pointer(tid: Tid) -> Option<u64> {

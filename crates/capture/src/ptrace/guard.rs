@@ -5,18 +5,18 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use abi::Signal;
 use event::{Judge, Pid};
 
 use super::inbox::{Inbox, Request};
-use crate::live::counters::Counters;
-use crate::memory::Gauge;
 use crate::notify::{Shared, tripwire};
+use decoder::counters::Counters;
+use process_info::memory::Gauge;
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(50);
 /// How long a process may hold up the reading of its memory. The whole workload waits meanwhile.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
-const SIGKILL: i32 = 9;
 
 /// What the guard sees of the tracer.
 #[derive(Debug, Default)]
@@ -112,7 +112,7 @@ fn keep_going<J: Judge>(
             Counters::add(&shared.counters.read_timeouts);
             shared.notices.read_timed_out(Pid(caller));
             // Ends its whole process; fails only if that has just ended.
-            let _ = sys::signal::send(caller, SIGKILL);
+            let _ = sys::signal::send(caller, Signal::SIGKILL.0);
         }
     }
     // A panic of the tracer's has been printed by the panic hook already.

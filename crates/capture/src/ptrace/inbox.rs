@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use event::Pid;
 
-use super::AttachError;
+use super::attach::AttachError;
 use super::pages::Fetched;
 
 /// Interrupts the tracer's wait; has a handler that does nothing.

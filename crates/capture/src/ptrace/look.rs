@@ -3,24 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use abi::Errno;
 use bumpalo::Bump;
 use event::{Judge, Live, Outcome, Process, Stage, Weight};
 use sys::time::{Clock, now_ns};
 
 use super::engine::Engine;
 use super::pages::Waiting;
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::live::{decode, tree};
 use crate::notify::guard::Guard;
 use crate::notify::names;
 use crate::notify::tracer::Followed;
 use crate::notify::verify::{self, Told};
 use crate::notify::worker::{Role, View};
 use crate::notify::{Aim, Response, RingAnswer, obstacle};
-
-const EPERM: i64 = 1;
-const ENOSYS: i64 = 38;
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::{decode, tree};
 
 /// What is wanted of a call that was looked at.
 #[derive(Debug)]
@@ -164,7 +162,7 @@ impl<J: Judge> Engine<J> {
             shared.verifier.gives_ring();
             return None;
         }
-        let outcome = Outcome::Returned(-ENOSYS);
+        let outcome = Outcome::Returned(-i64::from(Errno::ENOSYS.0));
         self.worker.finish(
             call,
             view.time_ns,
@@ -173,7 +171,7 @@ impl<J: Judge> Engine<J> {
             process,
             view.arena,
         );
-        Some(Look::Refused(-ENOSYS))
+        Some(Look::Refused(-i64::from(Errno::ENOSYS.0)))
     }
 
     /// Lets a call go that no rule matches as it was read, unless that has to be verified.
@@ -218,7 +216,7 @@ impl<J: Judge> Engine<J> {
         }
         let result = match intrusion.response {
             Response::Made => return None,
-            Response::Refused => -EPERM,
+            Response::Refused => -i64::from(Errno::EPERM.0),
             Response::Spared(result) => result,
         };
         if shared.is_judged(call) {

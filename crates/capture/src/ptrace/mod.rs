@@ -38,8 +38,8 @@ use std::sync::mpsc::sync_channel;
 use event::{Judge, Pid};
 use sys::notify::Listener;
 
-use crate::filter::{FilterOptions, FilterProgram};
 use crate::notify::{Parts, Pulse, Shared, Supervisor, tripwire, watchdog};
+use seccomp::{FilterOptions, FilterProgram};
 
 pub use attach::{AttachError, Hindrance};
 use engine::Engine;

@@ -17,7 +17,7 @@ use sys::ptrace::{self, SyscallOp};
 
 use super::engine::Engine;
 use super::inbox::{Inbox, Request};
-use crate::live::counters::Counters;
+use decoder::counters::Counters;
 
 /// How long a caller is held for its pages.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -114,7 +114,7 @@ impl Pages {
             .spawn(move || {
                 while let Ok(fetch) = take.recv() {
                     // Whatever comes of it, the page need not be waited for after that.
-                    crate::memory::touch(fetch.tid, fetch.page);
+                    process_info::memory::touch(fetch.tid, fetch.page);
                     inbox.tell(Request::Fetched(Fetched { fetch, by }));
                 }
             })?;

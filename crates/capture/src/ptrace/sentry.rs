@@ -25,8 +25,8 @@ use super::attach::{AttachError, Hindrance};
 use super::engine::Engine;
 use super::guard::{self, Post};
 use super::inbox::{Inbox, Request};
-use crate::filter::FilterProgram;
 use crate::notify::{Shared, Supervisor};
+use seccomp::FilterProgram;
 
 /// Time between two looks at the last pid.
 const TICK: Duration = Duration::from_millis(5);
@@ -155,7 +155,7 @@ impl<J: Judge + 'static> Sentry<J> {
             if !waiting.is_announced && is_due {
                 waiting.is_announced = true;
                 let why = if is_over {
-                    "it ended before it could be attached to".to_owned()
+                    "it exited before tollgate could attach".to_owned()
                 } else {
                     waiting.refusal.to_string()
                 };

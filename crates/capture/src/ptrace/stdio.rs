@@ -1,6 +1,6 @@
 //! Keeping track of descriptors 0..2, so that a filter need not stop every plain `dup`.
 //!
-//! As under `notify` ([`crate::live::stdio`]): the few calls that can close one of them are planned, and
+//! As under `notify` ([`decoder::stdio`]): the few calls that can close one of them are planned, and
 //! a process that has one closed, and may have a socket to put there, stops at every call until all
 //! three are open again. Its threads are traced already, so that is a matter of how they go on.
 
@@ -12,9 +12,9 @@ use sys::ptrace;
 use abi::Syscall;
 
 use super::engine::{Engine, How, low};
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::live::stdio;
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::stdio;
 
 impl<J: Judge> Engine<J> {
     /// Notes what a call is about to do to them.

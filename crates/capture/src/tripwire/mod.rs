@@ -27,8 +27,8 @@ use sys::time::{Clock, now_ns};
 use self::ledger::{Act, Key, Ledger};
 use self::watches::Watches;
 pub(crate) use self::watches::{Sensitive, Target};
-use crate::live::census::Census;
-use crate::procfs::LINK_LIMIT;
+use decoder::census::Census;
+use process_info::procfs::LINK_LIMIT;
 
 /// Files that the agent reads itself, to name users and groups.
 const OWN: [&[u8]; 2] = [b"/etc/passwd", b"/etc/group"];

@@ -11,7 +11,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 
 use super::ledger::Key;
-use crate::procfs::Proc;
+use process_info::procfs::Proc;
 
 /// Watches at most; the kernel's limit may be lower (`fs.inotify.max_user_watches`).
 const WATCH_LIMIT: usize = 2048;

@@ -1,16 +1,16 @@
 //! `tollgate doctor`.
 
-use capture::probe::{self, Finding, Support};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal::{self, Colour};
+use probe::{Finding, Support};
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Doctor) -> Outcome {
-    let mut findings = probe::all();
+    let mut findings = probe::all(capture::ebpf::probe);
     findings.extend(enforce::probe::all());
     findings.extend(super::runtime::machines());
     let blocked = blockers(&findings).next().is_some() && !probe::ptrace_works(&findings);
@@ -25,7 +25,7 @@ pub(crate) fn execute(args: &Doctor) -> Outcome {
 /// What is said of the engine that stands in for `notify`.
 fn substitute(findings: &[Finding]) -> &'static str {
     if probe::ptrace_works(findings) {
-        "The engine ptrace works here, at a higher price: `tollgate run --engine ptrace -- CMD`.\n"
+        "The engine ptrace works here, but is slower: `tollgate run --engine ptrace -- CMD`.\n"
     } else {
         "The engine ptrace does not work here either.\n"
     }

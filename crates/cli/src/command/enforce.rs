@@ -4,12 +4,12 @@ use abi::Arch;
 use agent::confine::{self, Optional};
 use agent::options::{Detection, Interception, Run};
 use agent::program;
-use capture::filter::{self, FilterOptions};
 use config::OnAgentDeath;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use enforce::Confinement;
 use event::Plan;
+use seccomp::FilterOptions;
 
 use super::run;
 use crate::args::Enforce;
@@ -84,9 +84,9 @@ fn become_command(args: &Enforce, confinement: &Confinement) -> Outcome {
     ))
 }
 
-fn program(confinement: &Confinement) -> Result<filter::FilterProgram, Failure> {
+fn program(confinement: &Confinement) -> Result<seccomp::FilterProgram, Failure> {
     let native = Arch::native().ok_or_else(agent::unknown_machine)?;
     let options = FilterOptions::confine(native);
-    filter::compile_with(&Plan::default(), &confinement.calls, &options)
+    seccomp::compile_with(&Plan::default(), &confinement.calls, &options)
         .map_err(|error| Failure::from_error(Exit::BadInput, &error).help("simplify the policy"))
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use agent::confine::Optional;
 use agent::learn::{self, Learner, Seen};
-use agent::options::{Detection, Engine, Interception, Run};
+use agent::options::{Detection, Interception, Run};
 use agent::policy_files;
 use config::OnAgentDeath;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
+use event::EngineKind;
 use sys::poll::{self, PollFd};
 
 use super::run;
@@ -55,7 +56,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         // A policy is what the command was run for.
         Ok(Exit::Command(0)) if !has_byte(written) => {
             let message = format!("no policy was written to {}", output.display());
-            Err(Failure::new(Exit::BadInput, message).help("what was said before says why"))
+            Err(Failure::new(Exit::BadInput, message).help("the message above shows the reason"))
         }
         outcome => outcome,
     }
@@ -73,7 +74,7 @@ fn learning(learner: Learner, quiet: bool, command: Vec<OsString>) -> Run {
         },
         confine: Optional::default(),
         interception: Interception {
-            engine: Engine::Notify,
+            engine: Some(EngineKind::Notify),
             ..Interception::default()
         },
         // Another agent would not know what this one had seen.

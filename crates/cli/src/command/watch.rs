@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::journal;
-use capture::container::ContainerOptions;
 use capture::ptrace::{Hindrance, StartError};
 use capture::{ebpf, gvisor};
+use container::ContainerOptions;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use event::Pid;
+use event::{EngineKind, Pid};
+use supervisor::Source;
 use supervisor::attached::{self, End};
-use supervisor::{Mechanism, Source};
 
 use crate::args::{Watch, WatchEngine};
 
@@ -25,7 +25,7 @@ pub(crate) fn execute(args: Watch) -> Outcome {
     let quiet = args.detection.quiet;
     let limit = args.seconds.map(Duration::from_secs);
     let places = places(args.containers, &args.cgroups)?;
-    let mechanism = mechanism(args.engine, &pids, places.is_some())?;
+    let engine = choose(args.engine, &pids, places.is_some())?;
     let source = match places {
         Some(places) => Source::Places(places),
         None if pids.is_empty() => Source::Host,
@@ -35,14 +35,14 @@ pub(crate) fn execute(args: Watch) -> Outcome {
         own_id: args.detection.container_id.clone(),
         ..ContainerOptions::default()
     };
-    let start = agent::services(args.detection.into(), mechanism)?;
+    let start = agent::services(args.detection.into(), engine)?;
     if let (Source::Places(places), false) = (&source, quiet) {
         tell_of_absent(places, options);
     }
     match attached::watch(source, limit, start) {
         Ok(end) => {
             if end == End::NoneLeft && !quiet {
-                terminal::complain("tollgate: every process that was to be watched has ended\n");
+                terminal::complain("tollgate: all watched processes have ended\n");
             }
             Ok(match end {
                 // It was told, and asked for.
@@ -60,12 +60,12 @@ fn tell_of_absent(places: &ebpf::Watched, options: ContainerOptions) {
         Ok(absent) => {
             for name in absent {
                 journal::warn(&format!(
-                    "warning: no container is called `{name}` yet, and no id begins so: it is waited for"
+                    "warning: no container has the name or ID `{name}` yet; waiting for one"
                 ));
             }
         }
         Err(error) => journal::warn(&format!(
-            "warning: cannot tell which of the containers are there: {error}"
+            "warning: cannot list the running containers: {error}"
         )),
     }
 }
@@ -84,7 +84,7 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
     }
     let endpoint = gvisor::Endpoint::listen(&socket).map_err(|error| {
         Failure::from_error(Exit::BadInput, &error)
-            .help("name a file in a folder that exists and where nobody else listens")
+            .help("name a socket in an existing folder that no other process listens on")
     })?;
     // After the socket: whoever finds the file may begin.
     if let Some(file) = &args.gvisor_session {
@@ -105,8 +105,8 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
 fn warn_of_untold(points: &[String]) {
     if !points.is_empty() {
         journal::warn(&format!(
-            "warning: rules ask for what the trace session does not list, so sandboxes do not tell it: {}; \
-             `falco --gvisor-generate-config` prints a session that does",
+            "warning: the trace session lacks points that the rules need: {}; `falco \
+            --gvisor-generate-config` prints a complete session",
             points.join(", ")
         ));
     }
@@ -137,7 +137,7 @@ fn places(containers: Vec<String>, cgroups: &[PathBuf]) -> Result<Option<ebpf::W
 /// Watches nothing: outputs and servers work.
 pub(super) fn idle(args: Watch) -> Outcome {
     let limit = args.seconds.map(Duration::from_secs);
-    let start = agent::services(args.detection.into(), Mechanism::Nothing)?;
+    let start = agent::services(args.detection.into(), EngineKind::Nodriver)?;
     match attached::watch(Source::Nothing, limit, start) {
         Ok(_) => Ok(Exit::Ok),
         Err(error) => Err(failure(&error)),
@@ -145,25 +145,24 @@ pub(super) fn idle(args: Watch) -> Outcome {
 }
 
 /// Chooses by what works.
-fn mechanism(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<Mechanism, Failure> {
-    let tracer = Mechanism::Tracer { filtered: false };
+fn choose(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<EngineKind, Failure> {
     match engine {
-        WatchEngine::Ebpf => Ok(Mechanism::Kernel),
+        WatchEngine::Ebpf => Ok(EngineKind::Ebpf),
         WatchEngine::Ptrace if pids.is_empty() => {
             let what = if is_placed {
                 "containers or control groups"
             } else {
-                "the whole machine"
+                "the whole host"
             };
             let message = format!("cannot watch {what} with the engine ptrace");
             Err(Failure::new(Exit::BadInput, message)
-                .help("name processes with -p, or become root and use --engine ebpf"))
+                .help("name processes with -p, or run as root with --engine ebpf"))
         }
-        WatchEngine::Ptrace => Ok(tracer),
-        WatchEngine::Auto if pids.is_empty() => Ok(Mechanism::Kernel),
-        WatchEngine::Auto => Ok(match ebpf::probe() {
-            Ok(_) => Mechanism::Kernel,
-            Err(_) => tracer,
+        WatchEngine::Ptrace => Ok(EngineKind::Ptrace),
+        WatchEngine::Auto if pids.is_empty() => Ok(EngineKind::Ebpf),
+        WatchEngine::Auto => Ok(match ebpf::probe().is_usable() {
+            true => EngineKind::Ebpf,
+            false => EngineKind::Ptrace,
         }),
     }
 }
@@ -189,8 +188,8 @@ fn failure(error: &anyhow::Error) -> Failure {
         }
         Some(refused @ (ebpf::Error::Load { .. } | ebpf::Error::Attach { .. })) => {
             Failure::from_error(Exit::Unsupported, refused).help(
-                "become root on a machine whose kernel has BTF and allows BPF programs; \
-                 `tollgate doctor` shows what works here",
+                "run as root on a kernel with BTF that allows BPF programs; `tollgate doctor` shows what \
+                works here",
             )
         }
         _ => Failure::new(Exit::Internal, format!("cannot start watching: {error:#}"))
@@ -200,22 +199,21 @@ fn failure(error: &anyhow::Error) -> Failure {
 
 fn help(hindrance: &Hindrance) -> &'static str {
     match hindrance {
-        Hindrance::Gone => "look for its pid in this pid namespace, for example with `ps -e`",
+        Hindrance::Gone => "find its PID in this PID namespace, for example with `ps -e`",
         Hindrance::TracedBy { .. } => {
-            "a thread has one tracer: end that one first, whether it is a debugger, strace or \
-             another tollgate"
+            "a thread can have only one tracer: stop the debugger, strace or other tollgate that traces it"
         }
         Hindrance::Untraceable => "name another process",
         Hindrance::Yama(1) => {
-            "become root or get CAP_SYS_PTRACE, start the program with `tollgate run` instead, or \
-             sysctl kernel.yama.ptrace_scope=0"
+            "run as root or with CAP_SYS_PTRACE, start the program with `tollgate run` instead, or set \
+            sysctl kernel.yama.ptrace_scope=0"
         }
-        Hindrance::Yama(2) => "become root, or sysctl kernel.yama.ptrace_scope=1 or less",
+        Hindrance::Yama(2) => "run as root, or set sysctl kernel.yama.ptrace_scope to 1 or 0",
         Hindrance::Yama(_) => {
-            "boot with kernel.yama.ptrace_scope=1 in /etc/sysctl.d; until then nobody may attach"
+            "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot; until then no process can attach"
         }
         Hindrance::Privileges => {
-            "become its user or root; in a container add the capability SYS_PTRACE"
+            "run as the user of that process or as root; in a container, add the capability SYS_PTRACE"
         }
         Hindrance::Other => "`tollgate doctor` shows whether ptrace works here",
     }

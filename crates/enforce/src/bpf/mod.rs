@@ -21,9 +21,10 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use capture::probe::Support;
+use abi::Errno;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use policy::compile::bpf::Profile;
+use probe::Support;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 pub(crate) use programs::Loaded;
@@ -57,7 +58,7 @@ pub enum Error {
         lack: String,
     },
     /// There is nowhere to keep the programs.
-    #[error("there is no BPF file system at /sys/fs/bpf")]
+    #[error("no BPF file system at /sys/fs/bpf")]
     NoFileSystem,
     /// A file or folder is out of reach.
     #[error("cannot use {path}")]
@@ -175,15 +176,16 @@ impl Tenancy {
             call,
             errno: abi::Errno(errno),
         };
-        const ESRCH: i32 = 3;
-        let pid = Pid::from_raw(pid).ok_or_else(|| failed("pidfd_open", ESRCH))?;
+        let pid = Pid::from_raw(pid).ok_or_else(|| failed("pidfd_open", Errno::ESRCH.0))?;
         let process = pidfd_open(pid, PidfdFlags::empty());
         let process = process.map_err(|error| failed("pidfd_open", error.raw_os_error()))?;
         let confined = programs::confine(&self.tenants, self.number, process.as_fd());
         confined.map_err(|_number_only| {
-            const EIO: i32 = 5;
             let cause = io::Error::last_os_error();
-            failed("bpf(MAP_UPDATE_ELEM)", cause.raw_os_error().unwrap_or(EIO))
+            failed(
+                "bpf(MAP_UPDATE_ELEM)",
+                cause.raw_os_error().unwrap_or(Errno::EIO.0),
+            )
         })
     }
 }
@@ -252,17 +254,17 @@ pub(crate) fn probe() -> Support {
         return Support::no(why, "boot with preempt=voluntary, or a kernel since 6.2");
     }
     if programs::are_attached() {
-        return Support::yes("programs are attached, and confine somebody");
+        return Support::yes("works: BPF LSM programs are attached and enforce a policy");
     }
     match try_hook() {
         Ok(true) => Support::yes("a program at a hook refused a call"),
         Ok(false) => Support::no(
-            "programs at the hooks are not asked: bpf is not among the security modules in use",
+            "BPF LSM programs are not called: bpf is not an active security module",
             "boot with lsm=landlock,lockdown,yama,apparmor,bpf, or add bpf to the list that you have",
         ),
         Err(error) => Support::no(
             chain(&error),
-            "it needs root, CONFIG_BPF_LSM and BPF trampolines (`dmesg` may say more)",
+            "needs root, CONFIG_BPF_LSM and BPF trampolines; check `dmesg` for the reason",
         ),
     }
 }

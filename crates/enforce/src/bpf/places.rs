@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use capture::procfs::unescape;
 use policy::pattern::Pattern;
+use process_info::procfs::unescape;
 
 use super::Error;
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use abi::{Capabilities, Syscall};
 use capture::notify::Caller;
-use capture::probe::Support;
 use policy::compile::Machine;
 use policy::{EnforcerKind, Policy};
+use probe::Support;
 
 use super::{
     About, Container, Enforcer, Listen, Loaded, Report, Reporter, Reports, Request, Shared,
@@ -18,7 +18,7 @@ pub(super) const ABOUT: About = About {
     kind: EnforcerKind::AppArmor,
     probe: "enforce-apparmor",
     purpose: "policies: denies by a profile of AppArmor",
-    step: "ask for its AppArmor profile",
+    step: "request its AppArmor profile",
     defers_anew: true,
 };
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use abi::Capabilities;
 use capture::notify::Caller;
-use capture::probe::Support;
 use policy::compile::Machine;
 use policy::compile::bpf::Profile;
 use policy::{EnforcerKind, Policy};
+use probe::Support;
 
 use super::{
     About, Container, Counts, Enforcer, Listen, Loaded, Report, Reporter, Reports, Request, Shared,
@@ -22,7 +22,7 @@ pub(super) const ABOUT: About = About {
     kind: EnforcerKind::Bpf,
     probe: "enforce-bpf",
     purpose: "policies: denies at the hooks of the security modules",
-    step: "become subject to the policy at the hooks of BPF LSM",
+    step: "enter the BPF LSM policy",
     defers_anew: false,
 };
 
@@ -160,6 +160,6 @@ impl Reports for bpf::Reports {
     }
 
     fn describe_loss(&self, lost: u64) -> String {
-        format!("{lost} violations found no room and are not told")
+        format!("{lost} violations were dropped (buffer full)")
     }
 }

@@ -1,10 +1,11 @@
 //! The enforcer `Caps`: the process drops capabilities.
 
-use abi::{Capabilities, Syscall};
+use abi::constant::CAP_SETPCAP;
+use abi::{Capabilities, Errno, Syscall};
 use capture::notify::Caller;
-use capture::probe::{Support, in_child};
 use policy::EnforcerKind;
 use policy::compile::caps::Profile;
+use probe::{Support, in_child};
 use sys::credential::{self, CapabilitySets};
 
 use super::{About, Container, Enforcer, Report, Request, Shared, count};
@@ -18,9 +19,6 @@ pub(super) const ABOUT: About = About {
     step: "drop capabilities",
     defers_anew: false,
 };
-
-const CAP_SETPCAP: u8 = 8;
-const EINVAL: i32 = 22;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Caps(Profile);
@@ -37,15 +35,19 @@ impl Enforcer for Caps {
             let after = credential::capabilities(0).map(|sets| sets.permitted);
             match (before, dropped, after) {
                 (Ok(before), Ok(()), Ok(after)) if after.0 == 0 => match before.0.count_ones() {
-                    0 => Support::yes("there are none, and no program can get one"),
-                    count => Support::yes(format!("a child dropped all {count} that it had")),
+                    0 => Support::yes(
+                        "this process has none, and programs that it executes get none",
+                    ),
+                    count => Support::yes(format!(
+                        "works: a child process dropped all {count} capabilities"
+                    )),
                 },
                 (_, Err(error), _) | (Err(error), ..) | (.., Err(error)) => Support::no(
                     error.to_string(),
                     "allow capset(2), capget(2) and prctl(2) to this program",
                 ),
                 (.., Ok(after)) => Support::no(
-                    format!("a child dropped all and has {after} still"),
+                    format!("a child process dropped all capabilities and still has {after}"),
                     "report this as a defect",
                 ),
             }
@@ -103,7 +105,7 @@ impl Enforcer for Caps {
         let gained = gained(caller, dropped)?;
         PrctlCall::ClearAmbient.make(caller)?;
         let own = credential::capabilities(caller.tid())?;
-        if own.effective.contains(CAP_SETPCAP) {
+        if own.effective.contains(CAP_SETPCAP.u8()) {
             drop_bounding(caller, dropped)?;
         }
         let without = |set: Capabilities| Capabilities(set.0 & !dropped.0);
@@ -124,7 +126,7 @@ fn drop_bounding(caller: &Caller, dropped: Capabilities) -> sys::Result<()> {
     for number in (0..64).filter(|number| dropped.contains(*number)) {
         match PrctlCall::DropBounding(number).make(caller) {
             // This kernel has none of this number, nor of a higher one.
-            Err(error) if error.is(EINVAL) => break,
+            Err(error) if error.is(Errno::EINVAL) => break,
             outcome => drop(outcome?),
         }
     }
@@ -138,7 +140,7 @@ fn gained(caller: &Caller, dropped: Capabilities) -> sys::Result<Capabilities> {
     for number in (0..64).filter(|number| dropped.contains(*number)) {
         match PrctlCall::ReadBounding(number).make(caller) {
             // This kernel has none of this number, nor of a higher one.
-            Err(error) if error.is(EINVAL) => break,
+            Err(error) if error.is(Errno::EINVAL) => break,
             outcome => gained |= outcome? << number,
         }
     }

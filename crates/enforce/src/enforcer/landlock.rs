@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use abi::{Capabilities, Syscall};
+use abi::{Capabilities, Errno, Syscall};
 use capture::notify::Caller;
-use capture::probe::{Support, landlock as probe_landlock};
 use policy::EnforcerKind;
 use policy::compile::landlock::Profile;
+use probe::{Support, landlock as probe_landlock};
 
 use super::{About, Container, Enforcer, Report, Request, Shared, count};
 use crate::container::{missing, set_no_new_privs};
@@ -22,7 +22,6 @@ pub(super) const ABOUT: About = About {
 
 /// What is deferred: a ruleset has to be made.
 const RULESET: &str = "ruleset";
-const EPERM: i32 = 1;
 
 #[derive(Debug)]
 pub(super) struct Landlock {
@@ -89,7 +88,7 @@ impl Enforcer for Landlock {
             return Ok(());
         };
         match sys::landlock::restrict_self(ruleset.as_fd()) {
-            Err(error) if error.is(EPERM) => {
+            Err(error) if error.is(Errno::EPERM) => {
                 sys::seccomp::set_no_new_privs()?;
                 sys::landlock::restrict_self(ruleset.as_fd())
             }
@@ -122,7 +121,7 @@ impl Enforcer for Landlock {
         let number = u64::try_from(number).unwrap_or(u64::MAX);
         let restrict = || caller.call(Syscall::LANDLOCK_RESTRICT_SELF, [number, 0, 0, 0, 0, 0]);
         match restrict() {
-            Err(error) if error.is(EPERM) => {
+            Err(error) if error.is(Errno::EPERM) => {
                 set_no_new_privs(caller)?;
                 restrict()?;
             }

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use abi::Capabilities;
 use capture::notify::Caller;
-use capture::probe::Support;
 use policy::compile::witness::Witness;
 use policy::compile::{Machine, seccomp::Profile as CallProfile};
 use policy::{EnforcerKind, Policy};
+use probe::Support;
 
 use crate::{Denial, Error, Place};
 

@@ -2,9 +2,9 @@
 
 use abi::Capabilities;
 use capture::notify::Caller;
-use capture::probe::{Support, seccomp_filter};
 use policy::EnforcerKind;
 use policy::compile::seccomp::Profile;
+use probe::{Support, seccomp_filter};
 
 use super::{About, Container, Enforcer, Report, Request, Shared, count};
 use crate::Error;

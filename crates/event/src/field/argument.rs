@@ -156,7 +156,7 @@ pub enum FieldError {
         expected: String,
     },
     /// The field takes no argument.
-    #[error("cannot give `{field}` an argument: it takes none")]
+    #[error("`{field}` takes no argument")]
     Unexpected {
         /// Name of the field.
         field: &'static str,

@@ -16,7 +16,7 @@ pub(super) const CLASS: Class = Class {
 const TEXT: ValueType = ValueType::Text;
 const CONTAINER: Source = Source::Process(Fact::Container);
 const MOUNT: ArgumentKind = ArgumentKind::IndexOrName { required: true };
-const RUNTIME: &str = "the container runtime is not asked for it";
+const RUNTIME: &str = "tollgate does not query the container runtime";
 
 pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new(
@@ -271,7 +271,7 @@ fn metadata<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
         (Some(reason), _) => Value::text(reason),
         (None, Containment::Known) => Value::text("known"),
         (None, Containment::Host) => Value::Absent,
-        (None, Containment::Unknown) => Value::text("which container it is cannot be told"),
+        (None, Containment::Unknown) => Value::text("the container cannot be identified"),
     }
 }
 

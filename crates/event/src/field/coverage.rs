@@ -1,47 +1,13 @@
-//! Which mechanism can never fill which field.
+//! Which engine can never fill which field.
 //!
 //! A field that is merely unknown now and then is no business of this table: only those are in it that
-//! have no value in any event that a mechanism tells.
+//! have no value in any event that an engine tells.
+
+use crate::EngineKind;
 
 use super::{DescriptorFact, FieldSpec, ProcessFact, Source, Supplied};
 
-/// How events are learnt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mechanism {
-    /// seccomp user notification.
-    Notify,
-    /// ptrace.
-    Ptrace,
-    /// eBPF.
-    Ebpf,
-    /// Messages of gVisor's kernel.
-    Gvisor,
-    /// Captures.
-    Scap,
-}
-
-use Mechanism::{Ebpf, Gvisor, Notify, Ptrace, Scap};
-
-impl Mechanism {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Notify, Ptrace, Ebpf, Gvisor, Scap];
-
-    /// The word for it, also on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Notify => "notify",
-            Ptrace => "ptrace",
-            Ebpf => "ebpf",
-            Gvisor => "gvisor",
-            Scap => "scap",
-        }
-    }
-
-    /// By the word for it.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.name() == name)
-    }
-}
+use EngineKind::{Ebpf, Gvisor, Notify, Ptrace};
 
 /// What a row is about.
 enum What {
@@ -52,7 +18,7 @@ enum What {
 }
 
 struct Row {
-    by: &'static [Mechanism],
+    by: &'static [EngineKind],
     what: What,
     why: &'static str,
 }
@@ -61,7 +27,7 @@ static ROWS: &[Row] = &[
     Row {
         by: &[Notify, Ptrace, Gvisor],
         what: What::Names(&["evt.cpu"]),
-        why: "the processor of a call is not told",
+        why: "the CPU of a call is not reported",
     },
     Row {
         by: &[Notify, Ptrace, Ebpf, Gvisor],
@@ -71,52 +37,52 @@ static ROWS: &[Row] = &[
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Session, ProcessFact::Leader]),
-        why: "gVisor does not tell terminals, groups and sessions",
+        why: "gVisor does not report terminals, groups and sessions",
     },
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Namespaced]),
-        why: "gVisor does not tell ids in namespaces",
+        why: "gVisor does not report IDs in namespaces",
     },
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Resources]),
-        why: "gVisor does not tell threads and memory",
+        why: "gVisor does not report threads and memory",
     },
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Descriptors]),
-        why: "gVisor tells no descriptor but that of the call",
+        why: "gVisor reports only the descriptor of the call",
     },
     Row {
         by: &[Gvisor],
         what: What::Process(&[ProcessFact::Login]),
-        why: "gVisor does not know who has logged in",
+        why: "gVisor does not know the login user",
     },
     Row {
         by: &[Gvisor],
         what: What::Names(&["thread.cap_"]),
-        why: "gVisor does not tell capabilities",
+        why: "gVisor does not report capabilities",
     },
     Row {
         by: &[Gvisor],
         what: What::Names(&["proc.is_exe_writable"]),
-        why: "gVisor does not tell who may write a file",
+        why: "gVisor does not report file permissions",
     },
     Row {
         by: &[Gvisor],
         what: What::Source(Source::Buffer),
-        why: "gVisor does not tell what is read and written",
+        why: "gVisor does not report the data of reads and writes",
     },
     Row {
         by: &[Gvisor],
         what: What::Source(Source::Descriptor(DescriptorFact::LocalEnd)),
-        why: "gVisor does not tell the own end of a connection",
+        why: "gVisor does not report the local end of a connection",
     },
     Row {
         by: &[Gvisor],
         what: What::Source(Source::Descriptor(DescriptorFact::Inode)),
-        why: "gVisor does not tell device and inode",
+        why: "gVisor does not report device and inode",
     },
 ];
 
@@ -138,20 +104,20 @@ impl What {
 
 impl FieldSpec {
     /// Why it has no value in any event that is learnt so, if that is so.
-    pub fn never_by(&self, mechanism: Mechanism) -> Option<&'static str> {
+    pub fn never_by(&self, engine: EngineKind) -> Option<&'static str> {
         if let Supplied::No(why) = self.supplied {
             return Some(why);
         }
         let row = ROWS
             .iter()
-            .find(|row| row.by.contains(&mechanism) && row.what.is(self));
+            .find(|row| row.by.contains(&engine) && row.what.is(self));
         row.map(|row| row.why)
     }
 
-    /// Why it has no value in any event at all, or in none of a mechanism that is known.
-    pub fn never(&self, mechanism: Option<Mechanism>) -> Option<&'static str> {
-        match (mechanism, self.supplied) {
-            (Some(mechanism), _) => self.never_by(mechanism),
+    /// Why it has no value in any event at all, or in none of an engine that is known.
+    pub fn never(&self, engine: Option<EngineKind>) -> Option<&'static str> {
+        match (engine, self.supplied) {
+            (Some(engine), _) => self.never_by(engine),
             (None, Supplied::No(why)) => Some(why),
             (None, Supplied::Yes) => None,
         }
@@ -171,16 +137,16 @@ mod tests {
                 .filter(|field| field.supplied == Supplied::Yes && row.what.is(field))
                 .collect();
             assert!(!concerned.is_empty(), "{}", row.why);
-            assert!(row.by.len() < Mechanism::ALL.len(), "{}", row.why);
+            assert!(row.by.len() < EngineKind::WITH_EVENTS.len(), "{}", row.why);
         }
     }
 
     #[test]
-    fn what_no_mechanism_fills_is_never_set() {
+    fn what_no_engine_fills_is_never_set() {
         let field = lookup("evt.pluginname").expect("a known field");
-        for mechanism in Mechanism::ALL {
-            assert_eq!(field.never_by(mechanism), Some("there are no plugins"));
-            assert_eq!(Mechanism::from_name(mechanism.name()), Some(mechanism));
+        for engine in EngineKind::WITH_EVENTS {
+            assert_eq!(field.never_by(engine), Some("there are no plugins"));
+            assert_eq!(EngineKind::from_name(engine.name()), Some(engine));
         }
         assert_eq!(field.never(None), Some("there are no plugins"));
         let field = lookup("evt.cpu").expect("a known field");
@@ -194,8 +160,8 @@ mod tests {
             "container.id",
         ] {
             let field = lookup(filled).expect("a known field");
-            for mechanism in Mechanism::ALL {
-                assert_eq!(field.never_by(mechanism), None, "{filled}");
+            for engine in EngineKind::WITH_EVENTS {
+                assert_eq!(field.never_by(engine), None, "{filled}");
             }
         }
     }

@@ -13,8 +13,8 @@ pub(super) const CLASS: Class = Class {
 const TEXT: ValueType = ValueType::Text;
 const POD: Source = Source::Process(Fact::Container);
 const LABEL: ArgumentKind = ArgumentKind::Label;
-const RUNTIME: &str = "the container runtime is not asked for it";
-const API: &str = "the Kubernetes API is not asked for it";
+const RUNTIME: &str = "tollgate does not query the container runtime";
+const API: &str = "tollgate does not query the Kubernetes API";
 
 pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new(

@@ -30,7 +30,6 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 pub use argument::{Argument, ArgumentKind, FieldError};
-pub use coverage::Mechanism;
 pub use dependency::{DescriptorFact, ProcessFact, Source};
 pub use fd::connection_name;
 pub use path::{is_plain, normalize};

@@ -26,7 +26,8 @@ const fn fact(fact: Fact) -> Source {
 pub(super) static FIELDS: &[FieldSpec] = &[
     // The program.
     FieldSpec::new("proc.name", TEXT, fact(Fact::Comm), |e, _| comm(e), "Command name that the kernel gave at exec, at most 15 bytes; a fork inherits it. See `thread.name` for the present one."),
-    FieldSpec::new("proc.exe", TEXT, fact(Fact::Image), |e, _| Subject::caller(e).exe(e), "First argument (argv[0]), whatever the caller chose."),
+    FieldSpec::new("proc.exe", TEXT, fact(Fact::Image), |e, _| Subject::caller(e).exe(e), "First argument \
+    (argv[0]), as the caller chose it."),
     FieldSpec::new("proc.exepath", Path, fact(Fact::Image), |e, _| Subject::caller(e).exe_path(e), "Path of the executable file."),
     FieldSpec::new("proc.args", TEXT, fact(Fact::Image), args, "Arguments without argv[0], separated by spaces; with an index, one of them.").with(LEVEL),
     FieldSpec::new("proc.cmdline", TEXT, fact(Fact::CommandLine), |e, _| Subject::caller(e).command(e), "Command name and arguments."),

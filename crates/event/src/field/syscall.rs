@@ -13,7 +13,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[FieldSpec::new(
     ValueType::Text,
     Source::Kind,
     name,
-    "Name of the system call; does not exist for events that are none.",
+    "Name of the system call; absent for other events.",
 )];
 
 fn name<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {

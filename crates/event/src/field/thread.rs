@@ -14,7 +14,7 @@ pub(super) const CLASS: Class = Class {
 };
 
 const TEXT: ValueType = ValueType::Text;
-const CGROUPS: &str = "control groups are used to find the container but not kept";
+const CGROUPS: &str = "control groups are used to find the container, but not stored";
 const SCHEDULING: &str = "scheduling is not watched";
 const FAULTS: &str = "page faults are not counted";
 

@@ -45,8 +45,7 @@ pub(super) fn own(wanted: &BTreeSet<IpAddr>) -> Result<(), Stop> {
     own_network(wanted).map_err(|error| {
         let addresses: Vec<_> = wanted.iter().map(IpAddr::to_string).collect();
         Stop::Skipped(format!(
-            "needs a network of its own that has {} ({}); `--allow-network ADDRESS` sends to the \
-             real one",
+            "needs a private network that has {} ({}); `--allow-network ADDRESS` uses the real one",
             addresses.join(" and "),
             error.chain()
         ))

@@ -6,15 +6,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use abi::constant::{MS_NOSUID, MS_PRIVATE, MS_REC};
 use sys::clone::CloneFlags;
 use sys::namespace;
 use workload::Error;
 
 use super::{Action, Stop, Touches};
-
-const MS_NOSUID: u64 = 2;
-const MS_REC: u64 = 0x4000;
-const MS_PRIVATE: u64 = 1 << 18;
 
 /// Lays layers over what the actions change. Whether it did.
 pub(super) fn separate(
@@ -51,7 +48,7 @@ pub(super) fn cover(
         Ok(()) => Ok(true),
         Err(_without) if optional => Ok(false),
         Err(error) => Err(Stop::Skipped(format!(
-            "needs a mount namespace of its own ({}){}",
+            "needs a private mount namespace ({}){}",
             error.chain(),
             if mounts {
                 String::new()
@@ -65,7 +62,13 @@ pub(super) fn cover(
 
 fn lay(folders: &BTreeSet<&str>, scratch: &Path) -> Result<(), Error> {
     namespace::unshare(CloneFlags::NEWNS.0).map_err(Error::call("make a mount namespace"))?;
-    mount(None, Path::new("/"), None, MS_REC | MS_PRIVATE, None)?;
+    mount(
+        None,
+        Path::new("/"),
+        None,
+        MS_REC.u64() | MS_PRIVATE.u64(),
+        None,
+    )?;
     if folders.is_empty() {
         return Ok(());
     }
@@ -76,7 +79,7 @@ fn lay(folders: &BTreeSet<&str>, scratch: &Path) -> Result<(), Error> {
         Some("tmpfs"),
         &base,
         Some("tmpfs"),
-        MS_NOSUID,
+        MS_NOSUID.u64(),
         Some("mode=0755"),
     )?;
     let mut real = Vec::new();

@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use abi::constant::{AF_INET, AF_INET6};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, sendto, socket};
 
@@ -21,8 +22,6 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_F_NODAD: u8 = 2;
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
 
 /// The first interface of every network namespace.
 pub(super) const LOOPBACK: i32 = 1;
@@ -54,8 +53,8 @@ impl Network {
     /// Gives an interface an address and no network behind it.
     pub(super) fn add_address(&self, interface: i32, address: IpAddr) -> io::Result<()> {
         let (family, bits, bytes) = match address {
-            IpAddr::V4(address) => (AF_INET, 32, address.octets().to_vec()),
-            IpAddr::V6(address) => (AF_INET6, 128, address.octets().to_vec()),
+            IpAddr::V4(address) => (AF_INET.u8(), 32, address.octets().to_vec()),
+            IpAddr::V6(address) => (AF_INET6.u8(), 128, address.octets().to_vec()),
         };
         let mut body = vec![family, bits, IFA_F_NODAD, 0];
         body.extend(interface.to_ne_bytes());

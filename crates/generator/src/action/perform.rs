@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use abi::Signal;
 use workload::Error;
 
 use super::{Action, Outcome, Scene, Scratch, Stop, address, find, isolate, passwd, surroundings};
-
-const SIGKILL: i32 = 9;
 
 /// How an action is played; for the generator itself.
 #[derive(Clone, Debug)]
@@ -60,7 +59,8 @@ fn try_perform(args: &PerformOptions, program: &Path) -> Result<(), Stop> {
         hint: "`tollgate generate list --all` shows all actions".to_owned(),
     })?;
     // Without the generator there is nobody to tell.
-    sys::prctl::set_parent_death_signal(SIGKILL).map_err(Error::call("follow the generator"))?;
+    sys::prctl::set_parent_death_signal(Signal::SIGKILL.0)
+        .map_err(Error::call("follow the generator"))?;
     let scene = prepare(action, args, program)?;
     if args.after > 0 {
         scene.sleep(Duration::from_millis(args.after));

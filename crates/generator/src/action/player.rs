@@ -157,12 +157,12 @@ impl Player {
                 out,
                 status.map_or_else(
                     |error| error.to_string(),
-                    |status| format!("the process that plays it ended with {status}"),
+                    |status| format!("its process exited with {status}"),
                 ),
             ),
             None => (
                 String::new(),
-                format!("did not end within {} s", DEADLINE.as_secs()),
+                format!("did not exit within {} s", DEADLINE.as_secs()),
             ),
         }
     }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use abi::Signal;
 use workload::Error;
 
 /// The variable by which the processes of a run are known: it holds their folder.
@@ -21,7 +22,6 @@ pub const MARK: &str = "TOLLGATE_GENERATE";
 const PREFIX: &str = "tollgate-generate-";
 const JOURNAL: &str = "journal";
 const OWNER: &str = "owner";
-const SIGKILL: i32 = 9;
 
 /// For the janitor.
 #[derive(Clone, Debug)]
@@ -211,7 +211,7 @@ fn end_marked(scratch: &Path) {
                 && carries_mark(pid, scratch)
             {
                 // It may have ended by itself.
-                let _ = sys::pidfd::send_signal(process.as_fd(), SIGKILL);
+                let _ = sys::pidfd::send_signal(process.as_fd(), Signal::SIGKILL.0);
             }
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -10,6 +10,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use abi::Signal;
 use serde::{Deserialize, Serialize};
 use workload::Error;
 
@@ -17,8 +18,6 @@ use super::{
     Action, MARK, PerformOptions, Scene, Scratch, Stop, address, find, isolate, passwd,
     surroundings,
 };
-
-const SIGKILL: i32 = 9;
 
 /// How actions are played; for the generator itself.
 #[derive(Clone, Debug)]
@@ -102,7 +101,8 @@ struct Worker {
 }
 
 fn prepare(args: &WorkOptions, program: &Path) -> Result<Vec<Worker>, Stop> {
-    sys::prctl::set_parent_death_signal(SIGKILL).map_err(Error::call("follow the generator"))?;
+    sys::prctl::set_parent_death_signal(Signal::SIGKILL.0)
+        .map_err(Error::call("follow the generator"))?;
     let mut actions = Vec::new();
     for name in [&args.perform.name].into_iter().chain(&args.more) {
         actions.push(find(name).ok_or_else(|| Error::UnknownName {

@@ -176,7 +176,7 @@ fn whole(value: f64) -> u64 {
 fn fetch(url: &str) -> Result<String, String> {
     let rest = url
         .strip_prefix("http://")
-        .ok_or("it is no http:// address")?;
+        .ok_or("it is not an http:// address")?;
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let text = ask(host, path).map_err(|error| error.to_string())?;
     let (head, body) = text

@@ -259,7 +259,7 @@ impl<'args> Stage<'args> {
             if now > deadline {
                 return Err(Failure::new(
                     Exit::Unsupported,
-                    "cannot go on: an action does not come to its end",
+                    "cannot continue: an action hangs",
                 ));
             }
         }
@@ -327,7 +327,7 @@ fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> Result<T, Failure> {
     }
     Err(Failure::new(
         Exit::Unsupported,
-        format!("cannot start the detector: it does not say {what}"),
+        format!("cannot start the detector: it does not print {what}"),
     )
     .help("`tollgate run -- true` shows what is wrong"))
 }

@@ -51,7 +51,7 @@ pub(super) fn text(series: &[(Limits, Vec<Round>)]) -> String {
                     let last = rounds.last().map_or(0.0, Round::eps);
                     format!("at {last:.0} EPS")
                 } else {
-                    "none; no more could be played".to_owned()
+                    "none; the generator was the limit".to_owned()
                 };
                 format!(
                     "| {} | {:.0} | {} | {:.0} | {first} ",

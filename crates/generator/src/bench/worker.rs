@@ -106,7 +106,7 @@ impl Worker {
                 return Ok(Some(worked));
             } else if let Some(reason) = refusal(&line) {
                 return Err(Failure::new(Exit::Unsupported, format!("cannot play here: {reason}"))
-                    .help("choose other actions; `tollgate generate list --long` says what each needs"));
+                    .help("choose other actions; `tollgate generate list --long` shows what each needs"));
             }
         }
     }
@@ -120,7 +120,7 @@ impl Worker {
         // It may have refused just before.
         let refused = self.lines.try_iter().find_map(|line| refusal(&line));
         let why = refused.unwrap_or_else(|| match self.child.wait() {
-            Ok(status) => format!("it ended with {status}"),
+            Ok(status) => format!("it exited with {status}"),
             Err(error) => error.to_string(),
         });
         Failure::new(Exit::Unsupported, format!("cannot go on playing: {why}"))

@@ -9,15 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use abi::constant::{MNT_DETACH, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT};
 use sys::namespace;
 
-const MS_RDONLY: u64 = 1;
-const MS_NOSUID: u64 = 2;
-const MS_REMOUNT: u64 = 32;
-const MS_BIND: u64 = 4096;
-const MS_REC: u64 = 0x4000;
-const MS_PRIVATE: u64 = 1 << 18;
-const MNT_DETACH: i32 = 2;
+const MS_BIND: u64 = abi::constant::MS_BIND.u64();
 
 /// Where the tree is built; anything below is hidden by the tmpfs for this namespace only.
 const BASE: &str = "/tmp";
@@ -45,7 +40,13 @@ type Result<T> = std::result::Result<T, String>;
 
 /// Detaches this mount namespace from the host's and puts a tmpfs at the place to build in.
 pub(crate) fn base() -> Result<PathBuf> {
-    mount(None, Path::new("/"), None, MS_REC | MS_PRIVATE, None)?;
+    mount(
+        None,
+        Path::new("/"),
+        None,
+        MS_REC.u64() | MS_PRIVATE.u64(),
+        None,
+    )?;
     tmpfs(Path::new(BASE))?;
     Ok(PathBuf::from(BASE))
 }
@@ -115,7 +116,7 @@ fn furnish(root: &Path) -> Result<()> {
     link("/proc/self/fd", &root.join("dev/fd"))?;
     let proc = root.join("proc");
     make_dir(&proc)?;
-    mount(Some("proc"), &proc, Some("proc"), MS_NOSUID, None)
+    mount(Some("proc"), &proc, Some("proc"), MS_NOSUID.u64(), None)
 }
 
 /// Makes `root` the root of this mount namespace; nothing of the host stays reachable.
@@ -125,14 +126,14 @@ pub(crate) fn pivot(root: &Path) -> Result<()> {
         Some(&root.display().to_string()),
         root,
         None,
-        MS_BIND | MS_REC,
+        MS_BIND | MS_REC.u64(),
         None,
     )?;
     let told = |error| format!("cannot make {} the root: {error}", root.display());
     std::env::set_current_dir(root).map_err(|error| told(error.to_string()))?;
     // With both names the same, the old root ends up above the new one.
     namespace::pivot_root(c".", c".").map_err(|error| told(error.to_string()))?;
-    namespace::unmount(c".", MNT_DETACH).map_err(|error| told(error.to_string()))?;
+    namespace::unmount(c".", MNT_DETACH.i32()).map_err(|error| told(error.to_string()))?;
     std::env::set_current_dir("/").map_err(|error| told(error.to_string()))
 }
 
@@ -166,11 +167,11 @@ fn bind(host: &Path, here: &Path) -> Result<()> {
         Some(&host.display().to_string()),
         here,
         None,
-        MS_BIND | MS_REC,
+        MS_BIND | MS_REC.u64(),
         None,
     )?;
     if host.is_dir() {
-        let flags = MS_REMOUNT | MS_BIND | MS_RDONLY;
+        let flags = MS_REMOUNT.u64() | MS_BIND | MS_RDONLY.u64();
         let _ = mount(None, here, None, flags, None);
     }
     Ok(())
@@ -181,7 +182,7 @@ fn tmpfs(dir: &Path) -> Result<()> {
         Some("tmpfs"),
         dir,
         Some("tmpfs"),
-        MS_NOSUID,
+        MS_NOSUID.u64(),
         Some("mode=0755"),
     )
 }

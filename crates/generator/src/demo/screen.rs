@@ -72,7 +72,7 @@ fn title(stage: Stage) -> &'static str {
 }
 
 /// Why the pass as root is left out.
-const WITHOUT_ROOT: &str = "the pass as root in a container is left out: it needs root to be made";
+const WITHOUT_ROOT: &str = "skipped the part as root in a container: it needs root";
 
 fn name(stage: Stage) -> &'static str {
     match stage {
@@ -93,7 +93,7 @@ fn pass(stage: Stage, screen: &Screen) -> Result<Tally, Failure> {
             Exit::Internal,
             format!("cannot {verb} the stage of the demo: {error}"),
         )
-        .help("mount /proc; look at the limits on processes (ulimit -u)")
+        .help("mount /proc; check the limit on processes (ulimit -u)")
     };
     let mut child = Command::new("/proc/self/exe")
         .args(["demo", "--stage", name(stage)])
@@ -111,7 +111,7 @@ fn pass(stage: Stage, screen: &Screen) -> Result<Tally, Failure> {
     }
     let status = child.wait().map_err(|error| told("wait for", error))?;
     if !status.success() && tally.failed.is_none() {
-        tally.failed = Some(format!("the stage ended with {status}"));
+        tally.failed = Some(format!("the part exited with {status}"));
     }
     if let Some(why) = &tally.failed {
         screen.say(&format!(
@@ -155,9 +155,8 @@ impl Screen {
 
     fn opening(&self, is_root: bool) -> Outcome {
         self.say(
-            "Real programs do what intruders do, and harmless things that look alike. Each is \
-             watched by `tollgate run`\nwith the built-in rules. Nothing leaves this machine, and \
-             nothing of it is kept.\n",
+            "Real programs do what intruders do, and harmless things that look similar. `tollgate run` \
+            watches each of\nthem with the built-in rules. Nothing leaves this machine, and all changes are undone.\n",
         )?;
         if !is_root {
             self.say(&format!("Without root, {WITHOUT_ROOT}.\n"))?;

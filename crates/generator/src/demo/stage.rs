@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use abi::{Arch, Syscall};
+use abi::{Arch, Signal, Syscall};
 use serde_json::Value;
 use sys::clone::CloneFlags;
 use sys::credential::{self, CapabilitySets, Ids};
@@ -60,7 +60,6 @@ const STATS: &str = "/run/demo/stats";
 const REAP_INTERVAL: Duration = Duration::from_millis(20);
 /// Where scripts write what they print.
 const OUTPUT: &str = "/run/demo/output";
-const SIGKILL: i32 = 9;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 type Result<T> = std::result::Result<T, String>;
@@ -90,7 +89,7 @@ pub(crate) fn play(stage: Stage) -> i32 {
 /// Leaves the host's namespaces. The next child is the first process of the new ones.
 fn separate(stage: Stage) -> Result<()> {
     // The printing process is the only reader: without it there is nothing to do here.
-    sys::prctl::set_parent_death_signal(SIGKILL).map_err(|error| error.to_string())?;
+    sys::prctl::set_parent_death_signal(Signal::SIGKILL.0).map_err(|error| error.to_string())?;
     let common = CloneFlags::NEWNS | CloneFlags::NEWPID | CloneFlags::NEWNET | CloneFlags::NEWIPC;
     let kinds = match stage {
         Stage::Container => common | CloneFlags::NEWCGROUP | CloneFlags::NEWUTS,
@@ -119,7 +118,7 @@ fn map_ids(inside: u32, user: u32, group: u32) -> Result<()> {
 
 /// The first process of the pass.
 fn perform(stage: Stage) -> Result<()> {
-    sys::prctl::set_parent_death_signal(SIGKILL).map_err(|error| error.to_string())?;
+    sys::prctl::set_parent_death_signal(Signal::SIGKILL.0).map_err(|error| error.to_string())?;
     // Away from the caller's terminal, whose job control is not ours.
     sys::file::new_session().map_err(|error| error.to_string())?;
     let base = rootfs::base()?;
@@ -176,7 +175,7 @@ fn raise_loopback() -> Option<String> {
 }
 
 fn drop_rights(stage: Stage) -> Result<()> {
-    let told = |error: sys::SyscallError| format!("cannot give up privileges: {error}");
+    let told = |error: sys::SyscallError| format!("cannot drop privileges: {error}");
     let kept: Vec<u8> = match stage {
         Stage::Container => CONTAINER_CAPABILITIES
             .iter()
@@ -268,7 +267,7 @@ fn hindrance(action: &Action, network: Option<&str>) -> Option<String> {
             Some((program, applet)) => is_program(program) && has_applet(program, applet),
         };
         if !found {
-            return Some(format!("there is no {need} here"));
+            return Some(format!("{need} not found"));
         }
     }
     None
@@ -366,7 +365,7 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
             Err(mpsc::RecvTimeoutError::Timeout) if left > REAP_INTERVAL => {}
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 problem = Some(format!(
-                    "did not end within {} s",
+                    "did not exit within {} s",
                     SCRIPT_DEADLINE.as_secs()
                 ));
                 kill_all_others();
@@ -387,7 +386,7 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
         && matches!(status.code(), None | Some(2..=4))
         && !Path::new(OUTPUT).exists()
     {
-        problem = Some(format!("tollgate run ended with {status}"));
+        problem = Some(format!("tollgate run exited with {status}"));
     }
     Ok(problem)
 }
@@ -418,7 +417,7 @@ fn kill_all_others() {
                 .and_then(|name| name.parse().ok());
             if let Some(pid) = pid.filter(|&pid: &i32| pid > 1) {
                 // It may have ended by itself.
-                let _ = sys::signal::send(pid, SIGKILL);
+                let _ = sys::signal::send(pid, Signal::SIGKILL.0);
             }
         }
     }

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use abi::Signal;
 use sys::clone::CloneFlags;
 use sys::credential::{self, CapabilitySets, Ids};
 use workload::split_words;
@@ -23,14 +24,13 @@ use crate::action::{Outcome, lookup_user};
 pub const LINK: &str = "TOLLGATE_SCENE_LINK";
 
 const IDLE: &str = "idle";
-const SIGKILL: i32 = 9;
 
 /// Plays the part that the variable says, for `main` to ask first. Nothing without the variable;
 /// otherwise an exit code.
 pub fn follow_order() -> Option<u8> {
     let order = std::env::var(LINK).ok()?;
     // Without the generator there is nobody to tell.
-    let _ = sys::prctl::set_parent_death_signal(SIGKILL);
+    let _ = sys::prctl::set_parent_death_signal(Signal::SIGKILL.0);
     if order == IDLE {
         loop {
             std::thread::park();
@@ -115,7 +115,7 @@ fn script(when: &str, text: Option<&str>) -> Result<(), String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     Err(format!(
-        "the script `{when}` ended with {}: {}",
+        "the script `{when}` exited with {}: {}",
         output.status,
         said.trim()
     ))
@@ -161,7 +161,7 @@ fn start_as(mut command: Command, uid: u32, gid: u32) -> Result<u8, String> {
                 let error = command.exec();
                 unstarted(&command, &error)
             }
-            Err(error) => format!("cannot become user {uid}: {error}"),
+            Err(error) => format!("cannot switch to user {uid}: {error}"),
         };
         i32::from(tell(&Outcome::Failed { error: why }))
     })
@@ -229,7 +229,7 @@ fn program(process: &Process, made: &mut Resources, folder: &Path) -> Result<Com
     let told = |error: std::io::Error| format!("cannot make {}: {error}", path.display());
     if path.exists() {
         return Err(format!(
-            "{} is there already: a test makes its programs",
+            "{} already exists: a test creates its programs",
             path.display()
         ));
     }

@@ -31,7 +31,7 @@ pub struct Scenario {
     pub before: Option<String>,
     /// A script of bash to run at the end, whatever happened.
     pub after: Option<String>,
-    /// What is there when the calls are made, in order.
+    /// Resources that exist during the calls, in order.
     pub resources: Vec<Resource>,
     /// The calls.
     pub steps: Vec<Step>,

@@ -7,13 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use abi::Signal;
 use sys::clone::CloneFlags;
 use workload::Error;
 
 use super::{Process, Scenario, chain};
 use crate::action::{MARK, Outcome, Scratch, Stop, surround};
-
-const SIGKILL: i32 = 9;
 
 /// Folders whose changes are kept from the machine.
 const LAYERED: [&str; 8] = [
@@ -89,7 +88,7 @@ fn try_scene(args: &SceneOptions, program: &Path) -> Result<u8, Outcome> {
     let failed = |error: Error| Outcome::Failed {
         error: error.chain(),
     };
-    sys::prctl::set_parent_death_signal(SIGKILL)
+    sys::prctl::set_parent_death_signal(Signal::SIGKILL.0)
         .map_err(Error::call("follow the generator"))
         .map_err(failed)?;
     let text = fs::read(&args.file)

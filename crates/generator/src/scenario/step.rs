@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use abi::constant::{AF_INET, AF_INET6, AF_UNIX};
 use abi::{Errno, Signal};
 use sys::attempt::{Attempt, make};
 
@@ -12,10 +13,6 @@ use super::values::{Arguments, Values};
 
 /// Longest buffer of a read or write.
 const LONGEST: i64 = 1 << 20;
-
-const AF_UNIX: u16 = 1;
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
 
 /// Calls that can be described, in the order of names. `rules explain` knows more of them.
 pub(super) const CALLS: &[(&str, Play)] = &[
@@ -99,11 +96,11 @@ fn judge(expected: Option<&str>, result: i64) -> Result<(), String> {
 }
 
 fn int(value: i64) -> Result<i32, String> {
-    i32::try_from(value).map_err(|_error| format!("{value} is no number of 32 bits"))
+    i32::try_from(value).map_err(|_error| format!("{value} is not a 32-bit number"))
 }
 
 fn unsigned(value: i64) -> Result<u32, String> {
-    u32::try_from(value).map_err(|_error| format!("{value} is no number of 32 bits"))
+    u32::try_from(value).map_err(|_error| format!("{value} is not a 32-bit number"))
 }
 
 fn path(arguments: &Arguments, name: &str) -> Result<CString, String> {
@@ -133,20 +130,20 @@ fn address(text: &str) -> Vec<u8> {
     let mut raw = Vec::new();
     match text.parse::<SocketAddr>() {
         Ok(SocketAddr::V4(address)) => {
-            raw.extend(AF_INET.to_ne_bytes());
+            raw.extend(AF_INET.u16().to_ne_bytes());
             raw.extend(address.port().to_be_bytes());
             raw.extend(address.ip().octets());
             raw.extend([0; 8]);
         }
         Ok(SocketAddr::V6(address)) => {
-            raw.extend(AF_INET6.to_ne_bytes());
+            raw.extend(AF_INET6.u16().to_ne_bytes());
             raw.extend(address.port().to_be_bytes());
             raw.extend(address.flowinfo().to_be_bytes());
             raw.extend(address.ip().octets());
             raw.extend(address.scope_id().to_ne_bytes());
         }
         Err(_a_path) => {
-            raw.extend(AF_UNIX.to_ne_bytes());
+            raw.extend(AF_UNIX.u16().to_ne_bytes());
             raw.extend(text.as_bytes());
             raw.push(0);
         }

@@ -86,9 +86,9 @@ impl<'values> Arguments<'values> {
         match self.get(path)? {
             Some(Value::Number(number)) => number
                 .as_i64()
-                .ok_or_else(|| format!("`{path}` is no whole number")),
+                .ok_or_else(|| format!("`{path}` is not a whole number")),
             Some(Value::String(text)) => {
-                sum(&text, set).ok_or_else(|| format!("`{text}` is no value of `{path}`"))
+                sum(&text, set).ok_or_else(|| format!("invalid value `{text}` of `{path}`"))
             }
             _ => Err(format!("the argument `{path}` is missing")),
         }

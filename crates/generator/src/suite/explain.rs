@@ -60,11 +60,11 @@ fn inner(
         let chosen = all.iter().find(|property| property.name == name);
         let chosen = chosen.ok_or_else(|| unknown(name, &all))?;
         let Kind::Choice(variants) = &chosen.kind else {
-            return Err(bad(format!("`{name}` is no choice")));
+            return Err(bad(format!("`{name}` is not a choice")));
         };
         if !variants.iter().any(|(known, _)| known == word) {
             let words: Vec<_> = variants.iter().map(|(word, _)| *word).collect();
-            return Err(bad(format!("there is no `{word}` of `{name}`"))
+            return Err(bad(format!("`{name}` has no `{word}`"))
                 .help(format!("one of {}", words.join(", "))));
         }
     }
@@ -139,7 +139,7 @@ fn bad(message: String) -> Failure {
 
 fn unknown(name: &str, properties: &[&'static Property]) -> Failure {
     let names: Vec<_> = properties.iter().map(|property| property.name).collect();
-    bad(format!("there is no `{name}`")).help(if names.is_empty() {
+    bad(format!("no such key: `{name}`")).help(if names.is_empty() {
         "nothing is below it".to_owned()
     } else {
         format!("one of {}", names.join(", "))
@@ -178,7 +178,7 @@ mod tests {
         for (path, told) in [
             ("tests.nothing", "one of name, runner"),
             ("tests.steps{type=other}", "one of syscall"),
-            ("tests.steps{name=x}", "`name` is no choice"),
+            ("tests.steps{name=x}", "`name` is not a choice"),
             ("tests.name.x", "nothing is below it"),
             ("tests{", "cannot read `tests{`"),
         ] {

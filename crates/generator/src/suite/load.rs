@@ -36,8 +36,8 @@ pub(super) fn read(name: &str, text: &str, needs_rule: bool) -> Result<Vec<Test>
     let root = settings::read(name, text)?;
     // Unfilled templates are checked as far as their keys go, below when they are filled.
     let tests = entry(&root, "tests").ok_or_else(|| {
-        Problem::new(&root.origin, "there is no key `tests`")
-            .help("`generate suite explain` shows what a file holds")
+        Problem::new(&root.origin, "the key `tests` is missing")
+            .help("`tollgate generate suite explain` shows the keys of a file")
     })?;
     let mut all = Vec::new();
     for node in tests.list()? {
@@ -51,7 +51,7 @@ pub(super) fn read(name: &str, text: &str, needs_rule: bool) -> Result<Vec<Test>
         return Err(unknown_key(&unknown.origin, &unknown.key, ROOT.iter()));
     }
     if all.is_empty() {
-        return Err(Problem::new(&tests.origin, "there is no test"));
+        return Err(Problem::new(&tests.origin, "the list of tests is empty"));
     }
     Ok(all)
 }
@@ -105,7 +105,7 @@ fn check(scenario: &Scenario) -> Result<(), String> {
     let mut known = BTreeSet::new();
     for resource in &scenario.resources {
         if !known.insert(resource.name.as_str()) {
-            return Err(format!("the name `{}` is given twice", resource.name));
+            return Err(format!("duplicate name `{}`", resource.name));
         }
         if let ResourceKind::Process { env, .. } = &resource.kind {
             variables(env.keys())?;
@@ -127,7 +127,7 @@ fn check(scenario: &Scenario) -> Result<(), String> {
             }
         }
         if !known.insert(step.name.as_str()) {
-            return Err(format!("the name `{}` is given twice", step.name));
+            return Err(format!("duplicate name `{}`", step.name));
         }
     }
     let mut processes = scenario.context.processes.iter().rev();
@@ -194,7 +194,7 @@ fn unknown_key<'p>(
     properties: impl Iterator<Item = &'p Property>,
 ) -> Problem {
     let names: Vec<_> = properties.map(|property| property.name).collect();
-    Problem::new(origin, format!("there is no key `{key}` here"))
+    Problem::new(origin, format!("unknown key `{key}`"))
         .help(format!("one of {}", names.join(", ")))
 }
 
@@ -221,8 +221,10 @@ fn value(node: &Node, kind: &'static Kind) -> Result<Json, Problem> {
                 return Ok(Json::from(text));
             }
             let words: Vec<_> = variants.iter().map(|(word, _)| *word).collect();
-            Err(Problem::new(&node.origin, format!("there is no `{text}`"))
-                .help(format!("one of {}", words.join(", "))))
+            Err(
+                Problem::new(&node.origin, format!("no such value: `{text}`"))
+                    .help(format!("one of {}", words.join(", "))),
+            )
         }
     }
 }
@@ -324,12 +326,12 @@ tests:
             (
                 "len: 16",
                 "length: 16",
-                "t.yaml:13:31: there is no key `length` here (one of fd, buffer, len)",
+                "t.yaml:13:31: unknown key `length` (one of fd, buffer, len)",
             ),
             (
                 "syscall: read",
                 "syscall: reed",
-                "there is no `reed` (one of connect, dup",
+                "no such value: `reed` (one of connect, dup",
             ),
             (
                 ", filePath: /etc/shadow",
@@ -341,7 +343,7 @@ tests:
                 "'${g.fd}'",
                 "step r refers to `g`, which is not before it",
             ),
-            ("name: r\n", "name: f\n", "the name `f` is given twice"),
+            ("name: r\n", "name: f\n", "duplicate name `f`"),
             (
                 "{name: a}",
                 "{name: a, capabilities: all=e}",
@@ -356,9 +358,9 @@ tests:
             (
                 "runner: HostRunner",
                 "runner: Other",
-                "there is no `Other` (one of HostRunner)",
+                "no such value: `Other` (one of HostRunner)",
             ),
-            ("tests:", "test:", "there is no key `tests`"),
+            ("tests:", "test:", "the key `tests` is missing"),
         ] {
             let text = TEST.replacen(from, to, 1);
             assert_ne!(text, TEST, "{from}");

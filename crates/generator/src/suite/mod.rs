@@ -136,11 +136,10 @@ fn load(descriptions: &Descriptions, needs_rule: bool) -> Result<Vec<Test>, Fail
             .map(|text| ("--description".to_owned(), text.clone())),
     );
     if texts.is_empty() {
-        return Err(Failure::new(
-            Exit::BadInput,
-            "cannot test anything: no description is given",
-        )
-        .help("name a file with --description-file, or a folder with --description-dir"));
+        return Err(
+            Failure::new(Exit::BadInput, "cannot run tests: no test file given")
+                .help("name a file with --description-file, or a folder with --description-dir"),
+        );
     }
     let mut all: Vec<Test> = Vec::new();
     for (name, text) in texts {
@@ -151,7 +150,7 @@ fn load(descriptions: &Descriptions, needs_rule: bool) -> Result<Vec<Test>, Fail
         Some(test) => Err(Failure::new(
             Exit::BadInput,
             format!(
-                "cannot tell two tests apart: both are called {}",
+                "cannot run tests: two tests have the name {}",
                 test.scenario.name
             ),
         )),

@@ -81,18 +81,18 @@ static TEST: &[Property] = &[
     free(
         "after",
         Text,
-        "A script of bash that runs at the end, whatever happened.",
+        "A bash script that runs at the end, even after a failure.",
     ),
     free(
         "resources",
         List(RESOURCE),
-        "What is there when the calls are made, in order.",
+        "Resources that exist during the calls, in order.",
     ),
     free("steps", List(STEP), "The calls, in order."),
     free(
         "expectedOutcome",
         Object(OUTCOME),
-        "What the alert must hold; `{}` is content with the rule.",
+        "Fields that the alert must have; `{}` checks only the rule.",
     ),
     free(
         "cases",
@@ -124,7 +124,7 @@ static CONTAINER: &[Property] = &[
     free(
         "name",
         Text,
-        "Host name in the container; event-generator if not given.",
+        "Host name in the container. Default: event-generator.",
     ),
     free("env", Texts, "Variables of the environment."),
 ];
@@ -133,15 +133,14 @@ static PROCESS: &[Property] = &[
     free(
         "exePath",
         Text,
-        "File of the program, which is made for the test; below the folder of the run if \
-                           not given.",
+        "File of the program, which the test creates. Default: in the folder of the run.",
     ),
     free("args", Text, "Arguments, with quotes as in a shell."),
-    free("exe", Text, "Argument 0; the name if not given."),
+    free("exe", Text, "Argument 0. Default: the name."),
     free(
         "name",
         Text,
-        "The kernel's name of the process; the file's name if not given.",
+        "Name of the process in the kernel. Default: the name of the file.",
     ),
     free("env", Texts, "Variables of the environment."),
     free(
@@ -152,7 +151,7 @@ static PROCESS: &[Property] = &[
     free(
         "capabilities",
         Text,
-        "What the last process keeps, as in cap_from_text(3); all if not given.",
+        "Capabilities of the last process, as in cap_from_text(3). Default: all.",
     ),
 ];
 
@@ -178,8 +177,8 @@ static RESOURCE: &[Property] = &[
                     needed(
                         "address",
                         Text,
-                        "Address and port of the server, as in 10.0.0.1:80; it is given to a \
-                                     network of the test's own. Empty for unix. Has client.fd, server.fd.",
+                        "Address and port of the server, such as 10.0.0.1:80, in a private network of the \
+                        test. Empty for unix. Has client.fd, server.fd.",
                     ),
                 ],
             ),
@@ -193,7 +192,7 @@ static RESOURCE: &[Property] = &[
                             &[needed(
                                 "filePath",
                                 Text,
-                                "The file; it is made if it is not there. Has fd.",
+                                "The file, which is created if missing. Has fd.",
                             )],
                         ),
                         (
@@ -201,7 +200,7 @@ static RESOURCE: &[Property] = &[
                             &[needed(
                                 "dirPath",
                                 Text,
-                                "The folder; it is made if it is not there. Has fd.",
+                                "The folder, which is created if missing. Has fd.",
                             )],
                         ),
                         ("pipe", &[]),
@@ -227,11 +226,11 @@ static PROCESS_RESOURCE: &[Property] = &[
         "File of the program, which is made for the test. The process has pid.",
     ),
     free("args", Text, "Arguments, with quotes as in a shell."),
-    free("exe", Text, "Argument 0; the name if not given."),
+    free("exe", Text, "Argument 0. Default: the name."),
     free(
         "procName",
         Text,
-        "The kernel's name of the process; the file's name if not given.",
+        "Name of the process in the kernel. Default: the name of the file.",
     ),
     free("env", Texts, "Variables of the environment."),
 ];
@@ -250,8 +249,7 @@ static STEP: &[Property] = &[
     free(
         "expectedError",
         Text,
-        "The error that the call must end with, as in EPERM. Without it the call \
-                                 must not fail.",
+        "Error that the call must return, such as EPERM. Default: the call must succeed.",
     ),
 ];
 
@@ -432,16 +430,16 @@ const MODE: Property = free(
 );
 const LEN: Property = free("len", Value, "How many bytes.");
 const PATH: Property = needed("pathname", Text, "The path.");
-const OLD_PATH: Property = needed("oldPath", Text, "The path that is there.");
+const OLD_PATH: Property = needed("oldPath", Text, "The existing path.");
 const NEW_PATH: Property = needed("newPath", Text, "The new path.");
-const TARGET: Property = needed("target", Text, "What the link says.");
+const TARGET: Property = needed("target", Text, "Target of the link.");
 const LINK_PATH: Property = needed("linkPath", Text, "The path of the link.");
 const PARAMETERS: Property = free("paramValues", Text, "Parameters of the module.");
 
 static OUTCOME: &[Property] = &[
     free("source", Text, "Where the event came from, as in syscall."),
     free("hostname", Text, "The machine."),
-    free("priority", Text, "As in WARNING, in whatever case."),
+    free("priority", Text, "Such as WARNING, in any case."),
     free(
         "outputFields",
         Texts,

@@ -136,7 +136,7 @@ fn scalar(node: &Node, text: &str, quoted: bool, case: &Case) -> Result<Node, Pr
     while let Some((before, after)) = rest.split_once("%{") {
         let (path, after) = after
             .split_once('}')
-            .ok_or_else(|| Problem::new(&node.origin, "a `%{` does not end"))?;
+            .ok_or_else(|| Problem::new(&node.origin, "`%{` without `}`"))?;
         let name = path.trim().strip_prefix("item.").unwrap_or("");
         let value = case.iter().find(|(known, _)| known == name);
         let (_, value) = value

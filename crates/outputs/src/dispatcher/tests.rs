@@ -11,6 +11,7 @@ use crate::program::{ProgramChannel, ProgramOptions};
 enum Step {
     Take,
     Fail { dead: bool },
+    Reject,
 }
 
 /// Delivers only when the test lets it.
@@ -29,8 +30,15 @@ impl Channel for Gated {
         match self.steps.recv() {
             Ok(Step::Fail { dead }) => Err(DeliveryError {
                 delivered: 0,
+                rejected: 0,
                 dead,
                 source: io::ErrorKind::BrokenPipe.into(),
+            }),
+            Ok(Step::Reject) => Err(DeliveryError {
+                delivered: 0,
+                rejected: alerts.len(),
+                dead: false,
+                source: io::Error::other("not taken"),
             }),
             // A test that has dropped its end wants the channel to run free.
             Ok(Step::Take) | Err(_) => {
@@ -242,6 +250,21 @@ fn a_failed_write_is_a_counted_loss_and_the_next_succeeds() {
         problems.lock().unwrap()[0],
         "cannot write alerts to file: broken pipe"
     );
+}
+
+#[test]
+fn alerts_that_the_receiver_refuses_are_counted_apart() {
+    let (channel, mut gate) = gated("file");
+    let dispatcher = Dispatcher::prepare(settings(), vec![channel])
+        .start()
+        .unwrap();
+    gate.step(Step::Reject);
+    emit_many(&dispatcher, 3);
+    gate.open();
+    assert_eq!(dispatcher.flush(soon()), []);
+    let counters = &dispatcher.counters().channels[0];
+    assert_eq!((counters.lost_rejected, counters.lost()), (1, 1));
+    assert_eq!(counters.delivered, 2);
 }
 
 #[test]

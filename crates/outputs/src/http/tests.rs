@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
@@ -16,6 +16,7 @@ use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use super::*;
 use crate::channel::testing::deliveries;
 use crate::format::{Format, JsonParts, TimeFormat};
+use crate::net::tls::ClientFiles;
 
 /// What a server saw.
 #[derive(Debug)]
@@ -270,23 +271,24 @@ fn a_server_that_comes_back_gets_what_it_has_missed_once_and_soon() {
 #[test]
 fn a_server_that_stays_away_is_waited_for_once_and_what_it_misses_is_lost() {
     let mut channel = open(options(format!("http://{}/", dead_port())));
-    channel.outage = Outage::of_at_most(Duration::from_millis(200));
+    channel.outage = Outage::of_at_most(Duration::from_secs(1));
     let start = Instant::now();
     let error = channel.deliver(&deliveries(3, json())).unwrap_err();
     let waited = start.elapsed();
     assert_eq!(error.source.kind(), ErrorKind::ConnectionRefused);
     assert_eq!((error.delivered, error.dead), (0, false));
-    assert!(waited >= Duration::from_millis(200), "{waited:?}");
+    // Once, not for each of the three.
+    assert!(waited >= Duration::from_secs(1), "{waited:?}");
     assert!(waited < Duration::from_secs(2), "{waited:?}");
     let start = Instant::now();
     channel.deliver(&deliveries(100, json())).unwrap_err();
-    assert!(start.elapsed() < Duration::from_millis(200), "once each");
+    assert!(start.elapsed() < waited, "100 alerts did not wait");
     // Whoever ends the program does not wait, either.
     channel.reopen().unwrap();
     channel.peer().kill();
     let start = Instant::now();
     channel.deliver(&deliveries(1, json())).unwrap_err();
-    assert!(start.elapsed() < Duration::from_millis(50));
+    assert!(start.elapsed() < waited, "nor does the end");
 }
 
 #[test]
@@ -376,7 +378,7 @@ fn a_server_is_trusted_by_file_by_folder_or_blindly_and_not_otherwise() {
     let folder = dir.path().join("plain");
     fs::create_dir(&folder).unwrap();
     write(&folder, "a.crt", &ours.certificate);
-    write(&folder, "README", "no certificate");
+    write(&folder, "README", "no PEM certificate");
     let hashed = dir.path().join("hashed");
     fs::create_dir(&hashed).unwrap();
     write(&hashed, "0a1b2c3d.0", &other.certificate);
@@ -483,34 +485,26 @@ fn what_cannot_work_is_an_error_at_the_start() {
             TlsOptions::default(),
             "it has to start with http:// or https://",
         ),
-        ("http://a b/", TlsOptions::default(), "it is no URL"),
+        ("http://a b/", TlsOptions::default(), "invalid URL"),
         (
             "http://localhost:99999/",
             TlsOptions::default(),
-            "`99999` is no port",
+            "invalid port `99999`",
         ),
         (
             "https://user:1@[::1]:0",
             TlsOptions::default(),
-            "`0` is no port",
+            "invalid port `0`",
         ),
         (at, authorities(&missing), "cannot read"),
-        (
-            at,
-            authorities(&empty),
-            "it holds no certificate in PEM form",
-        ),
+        (at, authorities(&empty), "the file has no PEM certificate"),
         (at, folder(&missing), "cannot read"),
-        (
-            at,
-            folder(&empty_folder),
-            "no file there holds a certificate",
-        ),
+        (at, folder(&empty_folder), "no file there has a certificate"),
         (at, client(&missing, &key), "cannot read"),
         (
             at,
             client(&certificate, &certificate),
-            "no private key without a passphrase",
+            "no PEM private key without a passphrase",
         ),
         (at, client(&certificate, &key), "not the key of"),
     ] {
@@ -565,7 +559,7 @@ fn further_headers_are_sent_with_each_alert() {
         assert_eq!(request.headers["x-scope"], "north");
     }
     for (name, value, expected) in [
-        ("two words", "x", "it is no name of a header"),
+        ("two words", "x", "it is not a header name"),
         ("Content-Type", "x", "it is set by other keys"),
         ("x-a", "a\r\nx-b: b", "its value has characters"),
     ] {

@@ -163,8 +163,7 @@ impl RuleCompiler for Compiler {
         let can_be_mounted =
             rule.restrictions.iter().any(by_path) && !denies_mounts(policy, machine);
         let mounts = can_be_mounted.then(|| {
-            "a mount that the workload makes gives a file another path; add disallow-mount, and Seccomp \
-             or Caps to carry it"
+            "a mount by the workload gives a file another path; add disallow-mount with Seccomp or Caps"
                 .to_owned()
         });
         possible_links(rule).into_iter().chain(mounts).collect()
@@ -217,12 +216,12 @@ fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lower
             disks(Lowered::many(lines))
         }
         Restriction::Socket(socket) => lower_socket(socket, &line),
-        Restriction::Egress { .. } => Lowered::missing("AppArmor knows no addresses"),
+        Restriction::Egress { .. } => Lowered::missing("AppArmor does not support addresses"),
         Restriction::Mount(mount) => lower_mount(mount, machine, &line)
             .gap("fsopen(2) and move_mount(2) are not mediated before Linux 6.7"),
         Restriction::Ptrace { access, .. } => {
             let line = line(format!("ptrace ({}),", access.names().join(", ")));
-            Lowered::one(line).breaks("tracing and looking into processes inside too")
+            Lowered::one(line).breaks("tracing and reading processes inside the container, too")
         }
         Restriction::Capabilities(set) => {
             let numbers = (0..=capability::LAST).filter(|number| set.contains(*number));
@@ -232,13 +231,15 @@ fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lower
         }
         Restriction::Operation(operation) => lower_operation(operation, &line),
         Restriction::Mode { .. } => Lowered::missing("AppArmor does not mediate permission bits"),
-        Restriction::Syscall(_) => Lowered::missing("AppArmor knows operations, not system calls"),
+        Restriction::Syscall(_) => {
+            Lowered::missing("AppArmor supports operations, not system calls")
+        }
         Restriction::OnlyFiles(_) => {
-            Lowered::missing("a list of all files that may be used is for Landlock")
+            Lowered::missing("only Landlock supports a list of allowed files")
         }
         Restriction::AppArmorText(text) if rule.verdict.denies() => Lowered::one(text.clone()),
         Restriction::AppArmorText(_) => Lowered::missing(
-            "the text of the rule says what is denied, which allowViolations cannot change",
+            "the raw rule says what is denied, and allowViolations cannot change it",
         ),
     }
 }
@@ -314,9 +315,10 @@ fn decides_at(rule: &str, hook: &str) -> bool {
 
 fn disks(lowered: Lowered<String>) -> Lowered<String> {
     match lowered.entries.is_empty() {
-        true => Lowered::missing("no disk was found on this machine"),
-        false => lowered
-            .gap("device files of another name; disable-cap-mknod keeps them from being made"),
+        true => Lowered::missing("no disk found on this machine"),
+        false => lowered.gap(
+            "device files with other names; add disable-cap-mknod, which denies creating them",
+        ),
     }
 }
 

@@ -332,13 +332,13 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
         Restriction::Egress { to, ports } => match to {
             Destination::Network(network) => one(egress(network, ports)),
             Destination::OwnPod | Destination::Service { .. } | Destination::Pods { .. } => {
-                Lowered::missing(format!(
-                    "the addresses of {to} are known to Kubernetes alone"
-                ))
+                Lowered::missing(format!("only Kubernetes knows the addresses of {to}"))
             }
         },
         Restriction::Mount(mount) => match unknown_flag(mount) {
-            Some(flag) => Lowered::missing(format!("mounts are not told by the flag `{flag}`")),
+            Some(flag) => Lowered::missing(format!(
+                "mounts cannot be distinguished by the flag `{flag}`"
+            )),
             None => one(Key::Mount(mount.clone())),
         },
         Restriction::Ptrace { access, scope } => one(Key::Ptrace {
@@ -350,7 +350,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
         Restriction::Operation(operation) => lower_operation(operation, &entry),
         Restriction::Syscall(_) => Lowered::missing("hooks see operations, not system calls"),
         Restriction::OnlyFiles(_) => {
-            Lowered::missing("a list of all files that may be used is for Landlock")
+            Lowered::missing("only Landlock supports a list of allowed files")
         }
         Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
     }

@@ -85,14 +85,14 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
         return Lowered::missing(
-            "a capability is there or not: its use cannot be allowed and reported",
+            "a capability is granted or not: its use cannot be allowed and reported",
         );
     }
     if lowered.entries.is_empty() || !rule.verdict.audits() {
         return lowered;
     }
     let Some(held) = machine.held.filter(|_| machine.watches) else {
-        return lowered.gap("a capability that is not there is not reported");
+        return lowered.gap("the use of a missing capability is not reported");
     };
     let dropped = lowered.entries.iter().fold(0, |sum, Drop(set)| sum | set.0);
     let misses = witness::misses(Capabilities(dropped & held.0));
@@ -128,7 +128,7 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
                 .filter_map(capability::from_name)
                 .fold(0, |sum, n| sum | 1 << n);
             return Lowered::one(Drop(Capabilities(bits)))
-                .gap("processes of the same user stay within reach");
+                .gap("processes of the same user can still be accessed");
         }
         _ => return Lowered::missing("no capability decides about it"),
     };
@@ -139,7 +139,7 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
     let blocks = |enforcer| policy.enforcers.contains(enforcer);
     match blocks(EnforcerKind::Seccomp) || blocks(EnforcerKind::Bpf) {
         true => lowered,
-        false => lowered.gap("a new user namespace has all capabilities again; add Seccomp or BPF"),
+        false => lowered.gap("a new user namespace restores all capabilities; add Seccomp or BPF"),
     }
 }
 

@@ -33,7 +33,8 @@ fn classes() -> Classes {
             continue;
         }
         for name in line.split(' ') {
-            let call = Syscall::from_name(name).unwrap_or_else(|| panic!("`{name}` is no call"));
+            let call =
+                Syscall::from_name(name).unwrap_or_else(|| panic!("no such system call: `{name}`"));
             match &class {
                 Some(class) => assert!(found.of.entry(class.clone()).or_default().insert(call)),
                 None => found.none.push(call),

@@ -152,11 +152,10 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Entry> 
     }
     if !machine.watches {
         return lowered
-            .gap("a denial is not reported: Landlock tells nobody but the kernel's audit log");
+            .gap("denials are not reported: Landlock writes only to the kernel's audit log");
     }
     if lowered.entries.contains(&Entry::Domain) {
-        lowered = lowered
-            .gap("a denial is not reported of looks into /proc/PID by other calls than open and readlink");
+        lowered = lowered.gap("denials in /proc/PID are reported only for open and readlink");
     }
     lowered.breaks("io_uring, whose calls could not be reported")
 }
@@ -192,7 +191,7 @@ fn lower_one(
             to: Destination::Network(network),
             ports,
         } if network.prefix_len() == 0 && !ports.is_empty() => lower_ports(rule, ports),
-        Restriction::Egress { .. } => Lowered::missing("Landlock knows ports, not addresses"),
+        Restriction::Egress { .. } => Lowered::missing("Landlock supports ports, not addresses"),
         Restriction::Connect { .. } => {
             Lowered::missing("Landlock does not mediate connecting to a socket by path")
         }
@@ -271,10 +270,10 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {
         Some(_) => lowered,
         // The planner looks for them, and does not go through what the kernel makes up.
         None if path.fixed_prefix() == "/" => lowered.gap(
-            "files of that name that are made later, or are in /proc, /sys or another view of the \
+            "files of that name that are created later, or are in /proc, /sys or another view of the \
              kernel but those of control groups",
         ),
-        None => lowered.gap("files of that name that are made later"),
+        None => lowered.gap("files of that name that are created later"),
     }
 }
 
@@ -282,7 +281,7 @@ fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> Lowered<Entry>
     let prefix = path.fixed_prefix();
     if prefix.starts_with("/proc/") {
         return Lowered::missing(
-            "a hole in /proc would take away /proc/PID of every process that starts later",
+            "an exception in /proc would deny /proc/PID of every later process",
         );
     }
     let lowered = hole(rule, path, rights(access));
@@ -315,9 +314,10 @@ fn lower_disks(rule: &Rule, access: FileAccess, machine: &Machine) -> Lowered<En
         lowered.add(hole(rule, &path, rights));
     }
     match lowered.entries.is_empty() {
-        true => Lowered::missing("no disk was found on this machine"),
-        false => lowered
-            .gap("device files of another name; disable-cap-mknod keeps them from being made"),
+        true => Lowered::missing("no disk found on this machine"),
+        false => lowered.gap(
+            "device files with other names; add disable-cap-mknod, which denies creating them",
+        ),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod witness;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use abi::constant::CLONE_NEWNS;
 use abi::{Capabilities, Syscall};
 use serde_json::Value;
 use yaml::Location;
@@ -89,14 +90,11 @@ fn enters_namespaces(policy: &Policy, machine: &Machine) -> bool {
     let dropped = chosen(EnforcerKind::Caps) && has(caps::Profile::compile(policy).dropped);
     let refused = || {
         let calls = seccomp::Profile::compile(policy);
-        let rule = calls.decide(Syscall::SETNS, &[0, CLONE_NEWNS, 0, 0, 0, 0]);
+        let rule = calls.decide(Syscall::SETNS, &[0, CLONE_NEWNS.u64(), 0, 0, 0, 0]);
         chosen(EnforcerKind::Seccomp) && rule.is_some_and(|rule| rule.action.denies())
     };
     machine.held.is_none_or(has) && !dropped && !refused()
 }
-
-/// The kind of a mount namespace (include/uapi/linux/sched.h).
-const CLONE_NEWNS: u64 = 0x2_0000;
 
 /// Whether some enforcer of the policy denies every mount.
 fn denies_mounts(policy: &Policy, machine: &Machine) -> bool {
@@ -444,13 +442,10 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &Machine) -> Vec<Dia
 fn check_profile(profile: &Profile) -> Option<Diagnostic> {
     let reason = match (&profile.custom, profile.enforcer) {
         (Some(_), EnforcerKind::AppArmor) => return None,
-        (Some(_), _) => "a profile of the OCI runtime specification is not compiled yet",
-        (None, _) => "there is no behaviour model: nothing records one yet",
+        (Some(_), _) => "custom seccomp profiles are not supported",
+        (None, _) => "no behaviour model recorded",
     };
-    let message = format!(
-        "the profile for {} cannot be made: {reason}",
-        profile.enforcer
-    );
+    let message = format!("cannot make the profile for {}: {reason}", profile.enforcer);
     Some(
         Diagnostic::new(Code::NoEnforcer, profile.location.clone(), message)
             .with_help("use `mode: EnhanceProtect` with rules"),
@@ -475,32 +470,63 @@ fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnos
     if best == Grade::Full {
         return None;
     }
-    let mut notes: Vec<String> = chosen
+    let best_of: Vec<_> = chosen
         .iter()
         .filter(|(_, assessment)| assessment.grade == best)
-        .map(|(enforcer, a)| format!("{enforcer}: {}", a.notes.join("; ")))
+        .map(|(enforcer, a)| (*enforcer, a.notes.join("; ")))
         .collect();
-    let (code, what) = match best {
-        Grade::None => (Code::NoEnforcer, "cannot be carried by"),
-        _ => (Code::Partial, "is carried in part by"),
+    let (code, message) = match best {
+        Grade::None => (
+            Code::NoEnforcer,
+            not_enforced(&rule.id, &best_of, &machine.unavailable),
+        ),
+        _ => (Code::Partial, only_partially(&rule.id, &best_of)),
     };
-    if best == Grade::None {
-        notes.extend(machine.unavailable.iter().map(ToString::to_string));
-    }
-    let message = format!("`{}` {what} {}", rule.id, notes.join(". "));
     Some(Diagnostic::new(code, at(), message).with_help(help(policy, rule, best, machine)))
+}
+
+/// The message for a rule that no chosen enforcer supports, with each enforcer's reason.
+fn not_enforced(
+    rule: &str,
+    reasons: &[(EnforcerKind, String)],
+    unavailable: &[Unavailable],
+) -> String {
+    let reasons = reasons
+        .iter()
+        .map(|(enforcer, reason)| format!("{enforcer}: {reason}"));
+    let all: Vec<_> = reasons
+        .chain(unavailable.iter().map(ToString::to_string))
+        .collect();
+    format!("cannot enforce `{rule}`: {}", all.join(". "))
+}
+
+/// The message for a rule that the best chosen enforcers enforce partially, with the gaps of each.
+fn only_partially(rule: &str, gaps: &[(EnforcerKind, String)]) -> String {
+    let [(enforcer, gaps)] = gaps else {
+        let names: Vec<_> = gaps.iter().map(|(name, _)| name.to_string()).collect();
+        let each: Vec<_> = gaps
+            .iter()
+            .map(|(enforcer, gaps)| format!("Gaps of {enforcer}: {gaps}"))
+            .collect();
+        return format!(
+            "{} enforce `{rule}` only partially. {}",
+            names.join(" and "),
+            each.join(". ")
+        );
+    };
+    format!("{enforcer} enforces `{rule}` only partially. Gaps: {gaps}")
 }
 
 fn ignored_targets(policy: &Policy, rule: &Rule, machine: &Machine) -> Diagnostic {
     let is_for = format!("`{}` is for single programs (targets), which", rule.id);
     let (message, help) = match machine.lacks(EnforcerKind::AppArmor) {
         None => (
-            format!("{is_for} {} would ignore", policy.enforcers),
+            format!("{is_for} {} ignores", policy.enforcers),
             "add AppArmor to `enforcer`, or remove the targets",
         ),
         Some(lacking) => (
-            format!("{is_for} are for {lacking}"),
-            "make AppArmor work, or remove the targets",
+            format!("{is_for} needs {lacking}"),
+            "enable AppArmor, or remove the targets",
         ),
     };
     Diagnostic::new(Code::TargetsIgnored, rule.location.clone(), message).with_help(help)

@@ -240,7 +240,9 @@ fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Lowered
             PtraceScope::Any if access.trace || access.read => Lowered::many(trace_calls(rule))
                 .gap("the files of /proc/PID are opened by path, which a filter cannot see"),
             PtraceScope::Any => Lowered::missing("a filter on the tracer's side would be needed"),
-            PtraceScope::Outside => Lowered::missing("a filter cannot tell whose process a pid is"),
+            PtraceScope::Outside => {
+                Lowered::missing("a filter cannot determine the owner of a PID")
+            }
         },
         Restriction::Capabilities(_) => lower_capabilities(policy, rule),
         Restriction::Socket(socket) => Lowered::many(sockets(rule, socket)),
@@ -248,7 +250,7 @@ fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Lowered
         Restriction::Operation(operation) => lower_operation(rule, operation),
         Restriction::Syscall(syscall) => Lowered::many(syscalls(rule, syscall)),
         Restriction::OnlyFiles(_) => {
-            Lowered::missing("a list of all files that may be used is for Landlock")
+            Lowered::missing("only Landlock supports a list of allowed files")
         }
         Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
     }
@@ -265,14 +267,14 @@ fn refused(rule: &Rule, call: Syscall, when: Vec<RegisterTest>, errno: Errno) ->
 
 /// A filter knows no capabilities, but it keeps processes from getting them back.
 fn lower_capabilities(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
-    let reason = "a filter knows no capabilities";
+    let reason = "a filter cannot check capabilities";
     if !policy.enforcers.contains(EnforcerKind::Caps) || !rule.verdict.denies() {
         return Lowered::missing(reason);
     }
     let namespaces = Operation::find("user-namespace").expect("the table of operations has it");
     let mut lowered = lower_operation(rule, namespaces);
     lowered.add(Lowered::missing(format!(
-        "{reason}; what Caps drops a new user namespace would give back, so it is refused"
+        "{reason}; a new user namespace would restore what Caps drops, so it is denied"
     )));
     lowered
 }

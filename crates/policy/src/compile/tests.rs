@@ -364,7 +364,7 @@ fn an_enforcer_that_does_not_work_is_named_and_not_recommended() {
     let problem = without(of_builtins("BPF", &["disallow-mount"]));
     assert_eq!(
         problem.message,
-        "`disallow-mount` cannot be carried by BPF: it cannot be used here: there is no such thing. \
+        "cannot enforce `disallow-mount`: BPF: it cannot be used here: there is no such thing. \
          AppArmor: it cannot be used here: there is no such thing"
     );
     let help = problem.help.unwrap();

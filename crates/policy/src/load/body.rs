@@ -97,8 +97,7 @@ fn check_mode_parts(reader: &mut Reader, fields: &Fields<'_>, mode: Mode) {
 }
 
 fn refuse_proxy(reader: &mut Reader, node: &Node, key: &str) {
-    let message =
-        format!("`{key}` is for a proxy beside the workload, which is not part of this program");
+    let message = format!("`{key}` needs a proxy sidecar, which tollgate does not have");
     let problem = Diagnostic::new(Code::NoEnforcer, node.location.clone(), message);
     reader.report(
         problem.with_help("write it as bpfRawRules.network.egress, or run a proxy of your own"),
@@ -216,7 +215,7 @@ fn read_builtin(
     switches: Switches,
 ) -> Option<Rule> {
     let Some(builtin) = builtin::find(name) else {
-        let message = format!("there is no rule `{name}`");
+        let message = format!("no such rule: `{name}`");
         let help = match builtin::suggest(name) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "`tollgate policy list` shows all rules".to_owned(),

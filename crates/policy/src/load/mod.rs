@@ -30,7 +30,7 @@ const WORKLOADS: [&str; 4] = ["Deployment", "StatefulSet", "DaemonSet", "Pod"];
 ///     hardeningRules: [disallow-insmood]\n";
 /// let (_, problems) = policy::load("p.yaml", text);
 /// assert_eq!(problems[0].to_string(),
-///     "p.yaml:5:22: error[POLICY_UNKNOWN_RULE]: there is no rule `disallow-insmood`");
+///     "p.yaml:5:22: error[POLICY_UNKNOWN_RULE]: no such rule: `disallow-insmood`");
 /// assert_eq!(problems[0].help.as_deref(), Some("did you mean `disallow-insmod`?"));
 /// ```
 #[must_use]

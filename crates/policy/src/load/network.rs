@@ -85,7 +85,7 @@ fn read_numbers(
         match number(word) {
             Some(number) => numbers.push(number),
             None => {
-                let message = format!("there is no socket of `{key}: {word}`");
+                let message = format!("no such socket: `{key}: {word}`");
                 reader.problem(Code::UnknownValue, &node.location, message);
                 return None;
             }

@@ -115,7 +115,7 @@ pub(super) fn read_only_files(
         allowed.push(AllowedFile { path, access, exec });
     }
     if allowed.is_empty() {
-        let message = format!("`{what}` allows nothing, so that no command could start");
+        let message = format!("`{what}` allows nothing, so no command could start");
         reader.problem(Code::Contradiction, &fields.location, message);
         return None;
     }

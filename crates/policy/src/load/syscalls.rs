@@ -87,7 +87,8 @@ fn read_rule(
         }
     };
     if any_of.is_empty() {
-        let message = format!("`{id}` compares with what no register can hold and does nothing");
+        let message =
+            format!("`{id}` compares with a value that no register can have, and has no effect");
         reader.problem(Code::Contradiction, &fields.location, message);
         return None;
     }
@@ -111,7 +112,7 @@ fn read_rule(
 }
 
 fn unknown_call(reader: &mut Reader, node: &Node, name: &str) {
-    let message = format!("there is no system call `{name}`");
+    let message = format!("no such system call: `{name}`");
     let problem = Diagnostic::new(Code::UnknownValue, node.location.clone(), message);
     reader.report(match Syscall::suggest(name) {
         Some(near) => problem.with_help(format!("did you mean `{near}`?")),

@@ -69,7 +69,7 @@ pub(crate) fn read_restriction(line: &str) -> Result<Vec<Restriction>, String> {
 }
 
 fn read_call(word: &str) -> Result<Restriction, String> {
-    let call = Syscall::from_name(word).ok_or_else(|| format!("`{word}` is no call"))?;
+    let call = Syscall::from_name(word).ok_or_else(|| format!("no such system call: `{word}`"))?;
     Ok(Restriction::Syscall(SyscallMatch {
         call,
         any_of: vec![Vec::new()],
@@ -113,7 +113,7 @@ fn flag(set: &str, prefix: &str, word: &str) -> Option<u16> {
 }
 
 fn read_egress(word: &str) -> Result<Restriction, String> {
-    let network = read_network(word).ok_or_else(|| format!("`{word}` is no address"))?;
+    let network = read_network(word).ok_or_else(|| format!("invalid address `{word}`"))?;
     Ok(Restriction::Egress {
         to: Destination::Network(network),
         ports: Vec::new(),

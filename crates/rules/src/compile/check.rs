@@ -133,7 +133,7 @@ impl Checker {
                 literals.iter().map(|l| l.text.clone()).collect(),
             )),
             Value::ListName(name, span) => {
-                let message = format!("there is no list `{name}`");
+                let message = format!("no such list: `{name}`");
                 self.report(Problem::new(Code::CompileCondition, *span, message));
                 None
             }
@@ -256,7 +256,7 @@ impl Checker {
             constants(&compare.right).find(|literal| literal.text.as_str() == Some("<NA>"));
         if let Some(absent) = absent {
             let message = format!(
-                "`{}` is compared with `<NA>`, which is no value",
+                "`{}` is compared with `<NA>`, which is not a value",
                 field.name
             );
             self.report(
@@ -315,7 +315,7 @@ impl Checker {
                 continue;
             };
             all_known = false;
-            let message = format!("there is no event type `{}`", error.name);
+            let message = format!("no such event type: `{}`", error.name);
             let mut problem = Problem::new(Code::CompileCondition, literal.span, message);
             problem.unknown = true;
             problem.help = error
@@ -336,11 +336,11 @@ impl Checker {
             let (message, help) = match kind.teller() {
                 Teller::Every => continue,
                 Teller::Kernel => (
-                    format!("only the engine ebpf tells of `{name}`"),
+                    format!("only the engine ebpf reports `{name}`"),
                     "watch with --engine ebpf",
                 ),
                 Teller::Nobody => (
-                    format!("no engine tells of `{name}`"),
+                    format!("no engine reports `{name}`"),
                     "name system calls; `tollgate rules events` lists them",
                 ),
             };
@@ -428,13 +428,13 @@ fn constants(value: &Value) -> impl Iterator<Item = &Literal> {
 }
 
 /// Why an event has no latency with Falco.
-const NO_ENTRY: &str = "Falco has no value for it any more, because it is told of returns alone";
+const NO_ENTRY: &str = "Falco no longer has a value for it, because it sees only returns";
 
 /// Fields that Falco deprecates, and why.
 const DEPRECATED: [(&str, &str); 6] = [
     (
         "evt.dir",
-        "an event is a call that has returned, so that it is always `<`",
+        "an event is a call that has returned, so it is always `<`",
     ),
     ("evt.latency", NO_ENTRY),
     ("evt.latency.human", NO_ENTRY),
@@ -446,7 +446,7 @@ const DEPRECATED: [(&str, &str); 6] = [
 fn field_problem(error: &FieldError, name: &FieldName) -> Problem {
     let (message, suggestion) = match error {
         FieldError::Unknown { name, suggestion } => {
-            (format!("there is no field `{name}`"), suggestion.as_ref())
+            (format!("no such field: `{name}`"), suggestion.as_ref())
         }
         FieldError::UnknownPart {
             field,

@@ -195,7 +195,7 @@ impl Operands {
                 Err("getopt() takes a list of arguments and a text of options".to_owned())
             }
             (_, [arg]) => Err(format!(
-                "{word}() does not apply to {}: it is no text",
+                "{word}() does not apply to {}: it is not a text",
                 arg.text
             )),
             (_, _) => Err(format!("{word}() takes one argument, not {}", args.len())),

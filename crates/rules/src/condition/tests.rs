@@ -442,8 +442,8 @@ const REJECTED: &[(&str, u32, &str, &str)] = &[
     ("proc.name = \"\\d+\"", 13, "unknown escape `\\d`", "`\\\\`"),
     ("proc.name = \"\\x4\"", 13, "two hexadecimal digits", ""),
     ("proc.name = \"\\xzz\"", 13, "two hexadecimal digits", ""),
-    ("proc.name = \"a\\'b\"", 14, "`\\'` is no escape", ""),
-    ("proc.name = 'a\\\"b'", 14, "`\\\"` is no escape", ""),
+    ("proc.name = \"a\\'b\"", 14, "`\\'` is not an escape", ""),
+    ("proc.name = 'a\\\"b'", 14, "`\\\"` is not an escape", ""),
     ("proc.name in ('a\\qb')", 16, "unknown escape `\\q`", ""),
     ("proc.name = \"a\0b\"", 12, "no closing", ""),
     // Arguments.

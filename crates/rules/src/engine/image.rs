@@ -10,7 +10,7 @@ use crate::compile::program::Written;
 
 /// The bytes were not written by an engine of this build of the program, or some are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this is no compiled rule set of this program")]
+#[error("this is not a compiled rule set of this version")]
 pub struct NotAnImage;
 
 #[derive(Deserialize)]

@@ -316,10 +316,10 @@ impl Collector {
             ItemKind::List => self.guesses.closest(name, self.lists.names()),
         };
         let help = near.map_or_else(
-            || format!("define the {word} before, or load the file that does so first"),
+            || format!("define the {word} earlier, or load its file first"),
             |near| format!("did you mean `{near}`?"),
         );
-        let message = format!("there is no {word} `{name}` to {verb} yet");
+        let message = format!("no {word} `{name}` to {verb} yet");
         let problem = Diagnostic::new(Code::Validate, at.clone(), message);
         Some(problem.with_help(help).in_item(format!("{word} {name}")))
     }
@@ -461,10 +461,7 @@ fn check_plugin(requirement: &PluginRequirement, config: &Config) -> Option<Diag
             None => format!("{name} >= {version}"),
         })
         .collect();
-    let message = format!(
-        "a plugin that the rules need is not there: {}",
-        wanted.join(" or ")
-    );
+    let message = format!("the rules need a missing plugin: {}", wanted.join(" or "));
     let have: Vec<String> = config
         .plugins
         .iter()

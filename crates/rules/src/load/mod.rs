@@ -145,7 +145,7 @@ impl Loader {
             .or_insert(order);
         let message = format!("cannot read the file: {cause}");
         let problem = Diagnostic::new(Code::FileRead, location, message);
-        let help = "name a file that exists and that this user may read";
+        let help = "name an existing file that this user can read";
         self.diagnostics.push(problem.with_help(help));
         self
     }

@@ -122,7 +122,7 @@ impl<'n> Reader<'n> {
                 return None;
             };
             if alternatives.iter().any(|(other, _)| *other == name) {
-                let message = format!("plugin `{name}` is given twice as an alternative");
+                let message = format!("plugin `{name}` is listed twice as an alternative");
                 self.fail_with(Code::Validate, &entry.location, message);
                 return None;
             }

@@ -154,7 +154,7 @@ impl<'n> Reader<'n> {
                 Kind::Scalar(text) => texts.push(text.clone()),
                 Kind::Null => {
                     self.fail(&item.location, format!("an entry of `{key}` is empty"))
-                        .help = Some("put the word null in quotes if it is meant".to_owned());
+                        .help = Some("put null in quotes if you mean the text".to_owned());
                 }
                 _ => {
                     let message = format!(
@@ -211,7 +211,7 @@ impl<'n> Reader<'n> {
             };
             self.check_key(name, &key.location, known);
             if !seen.insert(name) {
-                let message = format!("the key `{name}` is given twice, the first counts");
+                let message = format!("duplicate key `{name}`; the first one is used");
                 self.warn_at(Code::UnknownKey, &key.location, message);
             }
         }

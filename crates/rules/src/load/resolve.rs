@@ -515,7 +515,7 @@ impl<'c> Resolver<'c> {
             return;
         }
         let near = self.guesses.closest(name, self.collector.lists.names());
-        let message = format!("there is no list `{name}`, so this compares with the text `{name}`");
+        let message = format!("no list `{name}`, so this compares with the text `{name}`");
         let mut warning =
             Diagnostic::new(Code::ConditionWarning, self.sources.locate(span), message);
         warning.help = Some(near.map_or_else(

@@ -428,23 +428,23 @@ fn append_and_override_of_macros_and_lists() {
 const WRONG_UPDATES: &[(&str, &str)] = &[
     (
         "- rule: Q\n  append: true\n  condition: or x\n",
-        "1:3 LOAD_ERR_VALIDATE there is no rule `Q` to append to yet",
+        "1:3 LOAD_ERR_VALIDATE no rule `Q` to append to yet",
     ),
     (
         "- rule: Q\n  condition: x\n  override: {condition: replace}\n",
-        "1:3 LOAD_ERR_VALIDATE there is no rule `Q` to override yet",
+        "1:3 LOAD_ERR_VALIDATE no rule `Q` to override yet",
     ),
     (
         "- rule: Q\n  enabled: true\n",
-        "1:3 LOAD_ERR_VALIDATE there is no rule `Q` to switch yet",
+        "1:3 LOAD_ERR_VALIDATE no rule `Q` to switch yet",
     ),
     (
         "- macro: q\n  append: true\n  condition: or x\n",
-        "1:3 LOAD_ERR_VALIDATE there is no macro `q` to append to yet",
+        "1:3 LOAD_ERR_VALIDATE no macro `q` to append to yet",
     ),
     (
         "- list: q\n  items: []\n  override: {items: append}\n",
-        "1:3 LOAD_ERR_VALIDATE there is no list `q` to append to yet",
+        "1:3 LOAD_ERR_VALIDATE no list `q` to append to yet",
     ),
     (
         "- rule: R\n  append: true\n  condition: or x\n  override: {condition: append}\n",
@@ -879,7 +879,7 @@ const WRONG_SHAPES: &[(&str, &str)] = &[
     ),
     (
         "- list: l\n  items: []\n  items: [x]\n",
-        "3:3 LOAD_UNKNOWN_KEY the key `items` is given twice, the first counts",
+        "3:3 LOAD_UNKNOWN_KEY duplicate key `items`; the first one is used",
     ),
     (
         "- list: l\n  items: []\n  [a]: b\n",
@@ -919,19 +919,19 @@ const WRONG_SHAPES: &[(&str, &str)] = &[
     ),
     (
         "- required_plugin_versions: [{name: json, version: 0.1.0}]\n",
-        "1:30 LOAD_ERR_VALIDATE a plugin that the rules need is not there: json >= 0.1.0",
+        "1:30 LOAD_ERR_VALIDATE the rules need a missing plugin: json >= 0.1.0",
     ),
     (
         "- required_plugin_versions:\n  - name: a\n    version: 0.1.0\n    alternatives:\n      - name: b\n        version: 0.2.0\n",
-        "2:5 LOAD_ERR_VALIDATE a plugin that the rules need is not there: a >= 0.1.0 or b >= 0.2.0",
+        "2:5 LOAD_ERR_VALIDATE the rules need a missing plugin: a >= 0.1.0 or b >= 0.2.0",
     ),
     (
         "- required_plugin_versions:\n  - name: a\n    version: 0.1.0\n    alternatives:\n      - name: a\n        version: 0.2.0\n",
-        "5:9 LOAD_ERR_VALIDATE plugin `a` is given twice as an alternative",
+        "5:9 LOAD_ERR_VALIDATE plugin `a` is listed twice as an alternative",
     ),
     (
         "- required_plugin_versions: [{name: container, version: 99.0.0}]\n",
-        "1:30 LOAD_ERR_VALIDATE a plugin that the rules need is not there: container >= 99.0.0 (this is 0.7.0)",
+        "1:30 LOAD_ERR_VALIDATE the rules need a missing plugin: container >= 99.0.0 (this is 0.7.0)",
     ),
 ];
 
@@ -1216,8 +1216,9 @@ fn the_stock_rules_load_without_a_problem() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../..");
     let path = format!("{root}/shared/reference/upstream/falco_rules.yaml");
     let Ok(text) = std::fs::read_to_string(&path) else {
-        eprintln!("skipped: the stock rules are not at ../shared/reference/upstream");
-        return;
+        testing::skip!("needs Falco's stable rules beside the repository", || Ok(
+            format!("cannot read {path}")
+        ));
     };
     let (ruleset, diagnostics) = Loader::new().add("falco_rules.yaml", &text).finish();
     assert!(

@@ -137,8 +137,7 @@ pub(super) fn every(calls: &str) -> String {
     let cost = NOTIFY_COST_NS / 1000;
     let tenths = NOTIFY_COST_NS % 1000 / 100;
     format!(
-        "every {calls} has to be looked at, {cost}.{tenths} microseconds each when watched without \
-         privileges"
+        "the rule needs every {calls}, {cost}.{tenths} microseconds each when watched without privileges"
     )
 }
 

@@ -1,5 +1,6 @@
 //! Rules about a `dup` that makes descriptor 0, 1 or 2, and the calls to watch instead of it.
 
+use abi::constant::{F_SETFD, O_CLOEXEC};
 use abi::{RegisterTest, Syscall, TestOp, Trap};
 use bumpalo::Bump;
 use event::field::{DescriptorFact, Field, Source};
@@ -15,19 +16,15 @@ use crate::compile::fact::{blank_event, blank_process};
 use crate::compile::program::{Entry, Node, NodeId, Program};
 use crate::compile::test::Context;
 
-const FREED: &str = "a standard descriptor may become free for dup";
+const FREED: &str = "a standard descriptor may be closed and reused by dup";
 const FIRST_IS_STANDARD: RegisterTest = RegisterTest::low(0, TestOp::Le, 2);
-/// fcntl(2).
-const F_SETFD: u64 = 2;
 const FD_CLOEXEC: u64 = 1;
 /// ioctl_fioclex(2const); the same on x86-64 and aarch64.
 const FIOCLEX: u64 = 0x5451;
-/// The same on x86-64 and aarch64.
-const O_CLOEXEC: u64 = 0o2_000_000;
 
 const CLOSES_ON_EXEC: &[&[RegisterTest]] = &[&[
     FIRST_IS_STANDARD,
-    RegisterTest::low(1, TestOp::Eq, F_SETFD),
+    RegisterTest::low(1, TestOp::Eq, F_SETFD.u64()),
     RegisterTest::low(2, TestOp::AllBits, FD_CLOEXEC),
 ]];
 
@@ -46,15 +43,15 @@ pub(super) const CLOSING: &[Trap] = &[
         &[
             &[
                 RegisterTest::low(1, TestOp::Eq, 0),
-                RegisterTest::low(2, TestOp::AllBits, O_CLOEXEC),
+                RegisterTest::low(2, TestOp::AllBits, O_CLOEXEC.u64()),
             ],
             &[
                 RegisterTest::low(1, TestOp::Eq, 1),
-                RegisterTest::low(2, TestOp::AllBits, O_CLOEXEC),
+                RegisterTest::low(2, TestOp::AllBits, O_CLOEXEC.u64()),
             ],
             &[
                 RegisterTest::low(1, TestOp::Eq, 2),
-                RegisterTest::low(2, TestOp::AllBits, O_CLOEXEC),
+                RegisterTest::low(2, TestOp::AllBits, O_CLOEXEC.u64()),
             ],
         ],
         FREED,

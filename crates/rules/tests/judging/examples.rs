@@ -1,6 +1,7 @@
 //! What rules do on chosen events.
 
 use abi::Syscall;
+use abi::constant::O_TRUNC;
 use event::{Containment, Plan, Stage, StdioWatch, Weight};
 use rules::given::{Given, Others};
 use rules::trace::Tracer;
@@ -9,8 +10,7 @@ use rules::{AlertValue, AppendOutput, Code, EngineOptions, ExtraField, Priority,
 use crate::case::Case;
 use crate::engine::{all_matching, conclude, engine, load, rule_text, try_engine, weigh};
 
-const O_WRONLY: u64 = 1;
-const O_TRUNC: u64 = 0o1000;
+const O_WRONLY: u64 = abi::constant::O_WRONLY.u64();
 
 fn open(path: &str, flags: u64) -> Case {
     let mut case = Case::new(Syscall::OPENAT, [0xffff_ff9c, 0x1000, flags, 0, 0, 0]);
@@ -313,7 +313,7 @@ fn doubtful_conditions_are_warned_about() {
     );
     let (_, warnings) = engine.plan();
     assert!(warnings.iter().any(|found| {
-        found.context == "rule d" && found.message.contains("every read has to be looked at")
+        found.context == "rule d" && found.message.contains("the rule needs every read")
     }));
 }
 
@@ -376,7 +376,7 @@ fn an_event_that_a_rule_cannot_match_is_explained() {
 fn the_plan_keeps_what_registers_can_decide() {
     let text = rule_text(
         "truncate",
-        "evt.type in (open, openat) and evt.is_open_write = true and evt.arg.flags contains O_TRUNC \
+        "evt.type in (open, openat) and evt.is_open_write = true and evt.arg.flags contains O_TRUNC.u64() \
          and proc.name != tar",
     ) + &rule_text(
         "packet",
@@ -394,8 +394,8 @@ fn the_plan_keeps_what_registers_can_decide() {
             .iter()
             .any(|group| group.iter().all(|test| test.holds(&registers)))
     };
-    assert!(passes(O_WRONLY | O_TRUNC) && passes(2 | O_TRUNC));
-    assert!(!passes(O_WRONLY) && !passes(O_TRUNC) && !passes(3 | O_TRUNC));
+    assert!(passes(O_WRONLY | O_TRUNC.u64()) && passes(2 | O_TRUNC.u64()));
+    assert!(!passes(O_WRONLY) && !passes(O_TRUNC.u64()) && !passes(3 | O_TRUNC.u64()));
     assert!(!openat.strings);
     let explained = engine.explain(&plan);
     let socket = explained

@@ -166,7 +166,7 @@ fn list<L: Lists>(block: &Block<'_>, lists: &mut L) -> Result<(), Error> {
         }
         Content::Event { .. } | Content::Other => return Ok(()),
     };
-    read.ok_or_else(|| block.corrupt(format!("a {what} that is shorter than it says")))
+    read.ok_or_else(|| block.corrupt(format!("a {what} shorter than its length field")))
 }
 
 /// A source with the bytes that were looked at put back.

@@ -134,9 +134,9 @@ impl Slot {
 }
 
 /// `struct sockaddr` families, the same on all Linux systems.
-const AF_UNIX: u8 = 1;
-const AF_INET: u8 = 2;
-const AF_INET6: u8 = 10;
+const AF_UNIX: u8 = abi::constant::AF_UNIX.u8();
+const AF_INET: u8 = abi::constant::AF_INET.u8();
+const AF_INET6: u8 = abi::constant::AF_INET6.u8();
 
 /// An address, or one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

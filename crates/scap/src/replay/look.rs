@@ -1,5 +1,6 @@
 //! One event as a judge sees it.
 
+use abi::Errno;
 use bumpalo::Bump;
 use event::{
     Descriptor, DescriptorKind, DescriptorSource, Event, Judge, Known, Live, Name, Outcome, Param,
@@ -95,9 +96,8 @@ impl Look<'_, '_> {
                 param.and_then(apply::as_int)?
             }
         };
-        const EINPROGRESS: i64 = -115;
         let renamed = matches!(spec.descriptor, DescriptorSource::Addressed { .. })
-            && matches!(self.result, Some(result) if result >= 0 || result == EINPROGRESS);
+            && matches!(self.result, Some(result) if result >= 0 || result == Errno::EINPROGRESS.result());
         let known = state.process(process).descriptors.get(number);
         Some(known.map_or_else(
             || unknown(number, spec.descriptor),

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use bumpalo::Bump;
-use event::field::Mechanism;
+use event::EngineKind;
 use event::{
     Comm, CommandLine, Container, DescriptorKind, ExecutableFile, Group, Image, Lookup, Pid,
     Process, Stat, Status, Tid, User, World,
@@ -226,8 +226,8 @@ impl World for Recorded<'_> {
         self.first_ns
     }
 
-    fn mechanism(&self) -> Option<Mechanism> {
-        Some(Mechanism::Scap)
+    fn engine(&self) -> Option<EngineKind> {
+        Some(EngineKind::Scap)
     }
 
     fn host_name(&self) -> &str {

@@ -261,9 +261,10 @@ impl Channel for GrpcChannel {
                 Pushed::Kept => {}
                 Pushed::KeptAndMissed => is_missed = true,
                 Pushed::Lost => {
-                    let source = io::Error::other("no client takes them");
+                    let source = io::Error::other("no client reads them");
                     return Err(DeliveryError {
                         delivered,
+                        rejected: 0,
                         dead: false,
                         source,
                     });
@@ -276,8 +277,9 @@ impl Channel for GrpcChannel {
         // Others have got older ones, or will get these; one client has not.
         Err(DeliveryError {
             delivered: alerts.len().saturating_sub(1),
+            rejected: 0,
             dead: false,
-            source: io::Error::other("a client takes them too slowly, and misses some"),
+            source: io::Error::other("a client reads too slowly and misses some"),
         })
     }
 }

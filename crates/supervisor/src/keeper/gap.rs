@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use abi::Syscall;
+use abi::{Errno, Syscall};
 use capture::notify::{Confiner, Pulse};
 use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::poll::{self, PollFd};
@@ -20,7 +20,6 @@ const TURN: Duration = Duration::from_millis(50);
 const SWEEP: u64 = 4096;
 /// Calls answered in one turn.
 const CALLS: usize = 256;
-const EPERM: i32 = 1;
 
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +220,7 @@ impl<'a> Gap<'a> {
     }
 
     fn refusal(&self) -> Option<i32> {
-        (self.policy.on_agent_death == OnAgentDeath::Deny).then_some(EPERM)
+        (self.policy.on_agent_death == OnAgentDeath::Deny).then_some(Errno::EPERM.0)
     }
 
     /// Answers a call, and counts it. `args`: its registers, if they are known.
@@ -232,7 +231,7 @@ impl<'a> Gap<'a> {
         };
         let confined = match self.confiner {
             Some(confiner) => confiner.refusal(audit, nr, args).map(|errno| errno.0),
-            None => Some(EPERM),
+            None => Some(Errno::EPERM.0),
         };
         let confined = confined.or_else(|| self.refusal_of_first(audit, nr));
         let refusal = || self.board.deny_table().refusal(audit, nr);
@@ -244,7 +243,7 @@ impl<'a> Gap<'a> {
     fn refusal_of_first(&self, audit: u32, nr: u32) -> Option<i32> {
         let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
         let begins = matches!(known, Some(Syscall::EXECVE | Syscall::EXECVEAT));
-        (begins && self.board.first_waits()).then_some(EPERM)
+        (begins && self.board.first_waits()).then_some(Errno::EPERM.0)
     }
 
     /// For a call of which only the id is known: it may be one that the filter handed over in order to
@@ -252,9 +251,9 @@ impl<'a> Gap<'a> {
     fn refusal_of_unknown(&self) -> Option<i32> {
         let confined = match self.confiner {
             Some(confiner) => confiner.refusal_of_unknown().map(|errno| errno.0),
-            None => Some(EPERM),
+            None => Some(Errno::EPERM.0),
         };
-        let first = || self.board.first_waits().then_some(EPERM);
+        let first = || self.board.first_waits().then_some(Errno::EPERM.0);
         confined.or_else(first).or_else(|| self.refusal())
     }
 

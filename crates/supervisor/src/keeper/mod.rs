@@ -17,6 +17,7 @@ mod workload;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use abi::Errno;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 use sys::signal::{SignalSet, SignalStream};
@@ -92,7 +93,7 @@ pub(super) fn first(
     if let Err(error) = inherited.tenure.leave() {
         tell(
             inherited,
-            Message::NotReady(error.raw_os_error().unwrap_or(EIO)),
+            Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)),
         );
         inherited.board.set(word::KEEPER_DONE, 1);
         return 1;
@@ -364,5 +365,3 @@ impl Keeper<'_> {
         self.fruitless = 0;
     }
 }
-
-const EIO: i32 = 5;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use capture::notify::Vitals;
-use capture::procfs::Proc;
+use process_info::procfs::Proc;
 use sys::time::{Clock, now_ns};
 
 /// What a look says.

@@ -128,7 +128,7 @@ impl Keeper<'_> {
                 Err(error) => {
                     // The workload has used up all processes or memory that may be had, for now.
                     if waited == 0 {
-                        eprintln!("tollgate: {error}: cannot start another agent; trying on");
+                        eprintln!("tollgate: cannot start a new agent: {error}; retrying");
                     }
                     waited = waited.saturating_add(1);
                     if let Some(next) = self.serve_a_while(gap) {
@@ -227,8 +227,8 @@ impl Keeper<'_> {
             OnAgentDeath::Continue | OnAgentDeath::Kill => "calls pass unwatched",
         };
         eprintln!(
-            "tollgate: the agent ended {STORM_DEATHS} times in a minute and is not started again: \
-             from now on {what} (--on-agent-death)"
+            "tollgate: the agent died {STORM_DEATHS} times in a minute and is not restarted: {what} \
+            (--on-agent-death)"
         );
         let is_told = self.inherited.board.load(word::END_TOLD) != 0;
         let mut relay = (!is_told).then(|| Relay::new(self.inherited));

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use capture::procfs::{Proc, ProcError};
+use process_info::procfs::{Proc, ProcError};
 use sys::clone::CloneFlags;
 use sys::exec::StringArray;
 use sys::notify::Listener;
@@ -81,7 +81,7 @@ impl Successor {
         let argv = match arguments(inherited.words.clone(), &spec) {
             Ok(argv) => argv,
             Err(error) => {
-                eprintln!("tollgate: cannot start another agent: {error} among its arguments");
+                eprintln!("tollgate: cannot start a new agent: {error} among its arguments");
                 return NOT_EXECUTED;
             }
         };
@@ -95,7 +95,7 @@ impl Successor {
             },
             Program::Installed => sys::exec::execve(&installed(), &argv, &environment).to_string(),
         };
-        eprintln!("tollgate: cannot start another agent: {error}");
+        eprintln!("tollgate: cannot start a new agent: {error}");
         NOT_EXECUTED
     }
 

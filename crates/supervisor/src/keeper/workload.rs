@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use capture::procfs::Proc;
+use abi::Errno;
+use process_info::procfs::Proc;
 use sys::notify::{Listener, Notification, Received};
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
@@ -16,7 +17,6 @@ use super::Agent;
 const PATIENCE_NS: u64 = 5_000_000_000;
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
-const EPERM: i32 = 1;
 
 /// Kills every process of the workload, those that are born meanwhile, and what calls then.
 pub(super) fn kill_all(inherited: &Inherited, agent: &Agent, listener: Option<&Listener>) {
@@ -60,7 +60,7 @@ fn kill_callers(listener: &Listener) {
         if call.tid > 0 {
             let _ = sys::signal::send(call.tid, SIGKILL);
         }
-        let _ = listener.respond_errno(call.id, EPERM);
+        let _ = listener.respond_errno(call.id, Errno::EPERM.0);
     }
 }
 

@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 
+use abi::Errno;
 use bumpalo::Bump;
 use event::{Judge, Outcome, Process};
 use sys::time::{Clock, now_ns};
 
 use super::{Aim, Response};
-use crate::live::call::Call;
-use crate::live::counters::Counters;
-use crate::live::decode;
 use crate::notify::obstacle::obstacle;
 use crate::notify::receiver::Receiver;
-
-const EPERM: i32 = 1;
+use decoder::call::Call;
+use decoder::counters::Counters;
+use decoder::decode;
 
 impl<J: Judge + 'static> Receiver<J> {
     /// Answers a call that must not be made as it is; false for all others. Rules see it with the
@@ -25,7 +24,7 @@ impl<J: Judge + 'static> Receiver<J> {
         };
         let result = match intrusion.response {
             Response::Made => None,
-            Response::Refused => Some(-i64::from(EPERM)),
+            Response::Refused => Some(-i64::from(Errno::EPERM.0)),
             Response::Spared(result) => Some(result),
         };
         let Some(process) = self.caller(call) else {

@@ -1,11 +1,12 @@
 //! Whom a caller may send signals, by the kernel's rule (kill(2)).
 
+use abi::Capabilities;
+use abi::constant::CAP_KILL;
 use event::Tid;
 
-use crate::procfs::Proc;
+use process_info::procfs::Proc;
 
 const STATUS_LIMIT: usize = 64 * 1024;
-const CAP_KILL: u64 = 1 << 5;
 
 /// Who makes a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +29,7 @@ impl Caller {
             tgid: line(&text, "Tgid")?.parse().ok()?,
             real,
             effective,
-            may_signal_all: capabilities & CAP_KILL != 0,
+            may_signal_all: Capabilities(capabilities).contains(CAP_KILL.u8()),
             user_namespace: proc.namespace(tid.0, "ns/user").ok(),
         })
     }

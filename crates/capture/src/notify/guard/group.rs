@@ -2,10 +2,11 @@
 
 use std::os::fd::AsFd;
 
+use abi::Errno;
 use event::Pid;
 
 use super::caller::Caller;
-use crate::procfs::Proc;
+use process_info::procfs::Proc;
 
 /// Processes that one signal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +71,8 @@ pub(super) fn signal(
     }
     match (sent, found_any) {
         (true, _) => 0,
-        (false, true) => -EPERM,
-        (false, false) => -ESRCH,
+        (false, true) => -i64::from(Errno::EPERM.0),
+        (false, false) => -i64::from(Errno::ESRCH.0),
     }
 }
 
@@ -86,6 +87,3 @@ fn send(proc: &Proc, members: Members, pid: i32, signal: i32) -> bool {
 fn processes(proc: &Proc) -> impl Iterator<Item = i32> + use<> {
     proc.numbers(".").into_iter().flatten()
 }
-
-const EPERM: i64 = 1;
-const ESRCH: i64 = 3;

@@ -15,14 +15,15 @@ mod group;
 
 use std::sync::{Mutex, PoisonError};
 
-use abi::Syscall;
+use abi::constant::{F_SETSIG, PR_SET_DUMPABLE, PTRACE_ATTACH, PTRACE_SEIZE};
+use abi::{Signal, Syscall};
 use event::{Pid, Tid};
 use rustix::fs::{Access, AtFlags};
 
-use crate::live::call::Call;
-use crate::procfs::{LINK_LIMIT, Proc, ProcError};
 use caller::Caller;
+use decoder::call::Call;
 use group::Members;
+use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 
 /// How the processes that watch are kept safe.
 #[derive(Clone, Debug, Default)]
@@ -197,11 +198,11 @@ impl Guard {
             S::TGKILL | S::RT_TGSIGQUEUEINFO => self.signal_one(tid, call.int(1), call.int(2)),
             S::PIDFD_SEND_SIGNAL => self.signal_descriptor(call),
             S::FCNTL | S::FCNTL64 => {
-                let sets_signal = call.int(1) == F_SETSIG && is_deadly(call.int(2));
+                let sets_signal = call.int(1) == F_SETSIG.i32() && is_deadly(call.int(2));
                 sets_signal.then_some((Aim::FileOwner, Action::Refuse))
             }
             S::PRCTL => self.prctl(call),
-            S::PTRACE if ![PTRACE_ATTACH, PTRACE_SEIZE].contains(&call.raw(0)) => None,
+            S::PTRACE if ![PTRACE_ATTACH.u64(), PTRACE_SEIZE.u64()].contains(&call.raw(0)) => None,
             S::PTRACE | S::PERF_EVENT_OPEN => refused(self.named(tid, call.int(1))),
             S::PIDFD_OPEN => match self.named(tid, call.int(0)) {
                 Hit::Ours(pid) if self.options.lenient.contains(&pid) => None,
@@ -307,7 +308,7 @@ impl Guard {
     }
 
     fn prctl(&self, call: &Call) -> Option<(Aim, Action)> {
-        if call.int(0) != PR_SET_DUMPABLE || call.args[1] & u64::from(u32::MAX) != 0 {
+        if call.int(0) != PR_SET_DUMPABLE.i32() || call.args[1] & u64::from(u32::MAX) != 0 {
             return None;
         }
         let action = if self.options.refuse_non_dumpable {
@@ -405,13 +406,9 @@ fn is_deadly(signal: i32) -> bool {
     matches!(signal, 4 | 5 | 7 | 8 | 9 | 11 | 19 | 31 | 32 | 33)
 }
 
-const SIGHUP: i32 = 1;
-const SIGUSR1: i32 = 10;
-const SIGUSR2: i32 = 12;
-const F_SETSIG: i32 = 10;
-const PR_SET_DUMPABLE: i32 = 4;
-const PTRACE_ATTACH: u64 = 16;
-const PTRACE_SEIZE: u64 = 0x4206;
+const SIGHUP: i32 = Signal::SIGHUP.0;
+const SIGUSR1: i32 = Signal::SIGUSR1.0;
+const SIGUSR2: i32 = Signal::SIGUSR2.0;
 
 #[cfg(test)]
 mod tests;

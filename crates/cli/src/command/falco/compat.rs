@@ -10,8 +10,8 @@ use super::args::Falco;
 /// The page, made from the tables that the program works by.
 pub(super) fn page() -> String {
     let mut out = String::from(
-        "# Falco and tollgate, name by name\n\nMade by `tollgate falco --compat`; a test keeps it as the \
-         program has it. [Replace Falco](../howto/replace-falco.md) says what differs.\n\n## Options\n\n\
+        "# Falco compatibility\n\nPrinted by `tollgate falco --compat`; a test compares this page with \
+        the program. [Replace Falco](../howto/replace-falco.md) lists the differences.\n\n## Options\n\n\
          | option | meaning |\n|---|---|\n",
     );
     push_options(&mut out);
@@ -24,8 +24,8 @@ pub(super) fn page() -> String {
          other hosts can reach is used, with a warning.\n",
     );
     out.push_str(
-        "\n## Keys that are warned about\n\nUnless the value asks for nothing. That of a group stands for \
-         all below it.\n\n| key | why |\n|---|---|\n",
+        "\n## Keys without effect\n\nA value that changes nothing is accepted silently; any other is \
+        warned about. The key of a group covers all keys below it.\n\n| key | why |\n|---|---|\n",
     );
     for (key, why) in config::ineffective_keys() {
         row(&mut out, &[&format!("`{key}`"), why]);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use agent::pidfile::Pidfile;
 use agent::{journal, version};
 use config::rule_files::{self, Loaded, NoSink};
-use config::{self, CompatMode, Config, EngineKind};
+use config::{self, CompatMode, Config, FalcoEngine};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -66,7 +66,7 @@ fn falco(mut args: Falco) -> Outcome {
         return outcome;
     }
     if args.config.is_none() {
-        let message = format!("cannot do without a configuration: there is no {CONFIG}");
+        let message = format!("cannot read the configuration: no such file: {CONFIG}");
         return Err(Failure::new(Exit::BadInput, message).help("name one with -c"));
     }
     for warning in options::warnings(&args).iter().chain(&warnings) {
@@ -196,15 +196,9 @@ fn schema_verdict(is_valid: bool) -> &'static str {
 
 /// What has to be there when events are to be processed, or would be but for `--dry-run`.
 fn ready(config: &Config) -> Result<(), Failure> {
-    let outputs = [
-        config.stdout_enabled,
-        config.syslog_enabled,
-        config.file_output.enabled,
-        config.program_output.enabled,
-        config.http_output.enabled,
-        config.grpc.enabled && config.grpc.output,
-    ];
-    if !outputs.contains(&true) {
+    let has_output = config.outputs.enabled().next().is_some();
+    let has_grpc = config.grpc.enabled && config.grpc.output;
+    if !(has_output || has_grpc) {
         let message = "cannot do without outputs: none is enabled";
         return Err(Failure::new(Exit::BadInput, message)
             .help("enable one, for example with -o stdout_output.enabled=true"));
@@ -214,7 +208,8 @@ fn ready(config: &Config) -> Result<(), Failure> {
         || !metrics.output_file.as_os_str().is_empty()
         || config.webserver.metrics;
     if metrics.enabled && !is_told {
-        let message = "cannot tell metrics: they are enabled and go nowhere";
+        let message =
+            "cannot report metrics: metrics.enabled is true, but no destination is enabled";
         return Err(Failure::new(Exit::BadInput, message).help(
             "set metrics.output_rule, metrics.output_file or webserver.prometheus_metrics_enabled",
         ));
@@ -238,7 +233,7 @@ fn about_plugins(args: &Falco) -> Result<Option<String>, Failure> {
             .find(|(known, _)| is_meant(known));
         let describe = |plugin| {
             describe(plugin)
-                + "\nInit config schema type: Not available, it is built in and takes none\n\n"
+                + "\nInit config schema type: Not available: the plugin is built in and has no init_config\n\n"
         };
         let missing = || {
             let message = format!("cannot show plugin `{name}`: plugins cannot be loaded");
@@ -259,7 +254,7 @@ fn about_plugins(args: &Falco) -> Result<Option<String>, Failure> {
 
 fn list_fields(source: &str, args: &Falco) -> Outcome {
     if !source.is_empty() && source != SYSCALL_SOURCE {
-        let message = format!("cannot list the fields of `{source}`: there is no such source");
+        let message = format!("cannot list the fields of `{source}`: no such source");
         return Err(Failure::new(Exit::BadInput, message).help("the only one is syscall"));
     }
     terminal::print(&list::fields(form(args), args.names_only, args.verbose))
@@ -295,7 +290,7 @@ fn rules_of(args: &Falco, config: &Config, options: &EngineOptions) -> Result<Lo
         &args.rules
     };
     if files.is_empty() {
-        let message = "cannot do without rules: there is no file of rules";
+        let message = "cannot start: no rule file found";
         return Err(Failure::new(Exit::BadInput, message)
             .help("name one with -r, or an existing one in rules_files"));
     }
@@ -337,27 +332,27 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     let info = |text: &str| journal::say(Priority::Informational, text);
     info("Loaded event sources: syscall");
     info("Enabled event sources: syscall");
-    if config.engine.kind == EngineKind::Replay {
+    if config.engine.kind == FalcoEngine::Replay {
         return replay_capture(args, options, config);
     }
     match config.engine.kind {
-        EngineKind::Kmod => info("The engine ebpf does what the kernel module does"),
-        EngineKind::Nodriver => {
+        FalcoEngine::Kmod => info("The engine ebpf does what the kernel module does"),
+        FalcoEngine::Nodriver => {
             journal::warn("warning: engine.kind nodriver: no event ever comes");
         }
-        EngineKind::ModernEbpf | EngineKind::Replay | EngineKind::Gvisor => {}
+        FalcoEngine::ModernEbpf | FalcoEngine::Replay | FalcoEngine::Gvisor => {}
     }
     let gvisor = match config.engine.kind {
-        EngineKind::Gvisor => Some(trace_session(&config.engine.gvisor_session)?),
+        FalcoEngine::Gvisor => Some(trace_session(&config.engine.gvisor_session)?),
         _ => None,
     };
     let (gvisor, gvisor_given) = gvisor.unzip();
     info(match config.engine.kind {
-        EngineKind::Gvisor => "Opening 'syscall' source with gVisor",
-        EngineKind::Nodriver => "Opening 'syscall' source with no driver",
+        FalcoEngine::Gvisor => "Opening 'syscall' source with gVisor",
+        FalcoEngine::Nodriver => "Opening 'syscall' source with no driver",
         _ => "Opening 'syscall' source with modern BPF probe.",
     });
-    let is_idle = config.engine.kind == EngineKind::Nodriver;
+    let is_idle = config.engine.kind == FalcoEngine::Nodriver;
     let args = Watch {
         gvisor,
         gvisor_session: None,

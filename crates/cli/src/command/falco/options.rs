@@ -77,7 +77,7 @@ fn quoted(text: &str) -> String {
 /// What is said about options that have no effect.
 pub(super) fn warnings(args: &Falco) -> Vec<String> {
     let old = &args.old;
-    let api = "the Kubernetes API is not asked";
+    let api = "tollgate does not query the Kubernetes API";
     let runtimes = "container runtimes are found by their state on disk";
     let given = [
         ("-d", old.daemon, "start it in the background instead"),
@@ -86,11 +86,15 @@ pub(super) fn warnings(args: &Falco) -> Vec<String> {
         ("-k", old.k8s_api.is_some(), api),
         ("-K", old.k8s_api_cert.is_some(), api),
         ("--k8s-node", old.k8s_node.is_some(), api),
-        ("-m", old.mesos_api.is_some(), "Mesos is not asked"),
+        (
+            "-m",
+            old.mesos_api.is_some(),
+            "tollgate does not query Mesos",
+        ),
         (
             "--gvisor-root",
             old.gvisor_root.is_some(),
-            "containers are known by what gVisor and their runtimes write down",
+            "containers are found in the state files of gVisor and other runtimes",
         ),
     ];
     let given = given.into_iter().filter(|(_, given, _)| *given);
@@ -114,7 +118,7 @@ pub(super) fn refuse(args: &Falco) -> Result<(), Failure> {
     if leaves_out && !args.old.only_tags.is_empty() {
         let message = "cannot leave out rules (-D, -T) and leave out all but some (-t) at once";
         return Err(Failure::new(Exit::BadInput, message)
-            .help("write both as -o rules[]=..., which are carried out in their order"));
+            .help("write both as -o rules[]=..., which apply in their order"));
     }
     if !args.old.userspace {
         return Ok(());
@@ -131,7 +135,7 @@ mod tests {
     use clap::{Args as _, Command, FromArgMatches};
 
     use super::*;
-    use config::{self, CompatMode, EngineKind};
+    use config::{self, CompatMode, FalcoEngine};
 
     fn parse(line: &[&str]) -> Falco {
         let command = Falco::augment_args(Command::new("falco"));
@@ -161,7 +165,7 @@ mod tests {
         ]);
         let (config, warnings) =
             config::load(None, &assignments(&args), CompatMode::Falco).expect("good options");
-        assert_eq!(config.engine.kind, EngineKind::Replay);
+        assert_eq!(config.engine.kind, FalcoEngine::Replay);
         assert_eq!(config.engine.capture_file.display().to_string(), "a b.scap");
         let rules: Vec<_> = config
             .rules
@@ -209,7 +213,7 @@ mod tests {
         assert!(refuse(&args).is_ok());
         let (config, _) =
             config::load(None, &assignments(&args), CompatMode::Falco).expect("good options");
-        assert_eq!(config.engine.kind, EngineKind::Gvisor);
+        assert_eq!(config.engine.kind, FalcoEngine::Gvisor);
         assert_eq!(
             config.engine.gvisor_session,
             std::path::Path::new("/run/s.json")

@@ -9,30 +9,38 @@ use regex::Regex;
 
 use crate::args::Engine;
 
+/// Headings of options in help texts.
+const ACTIONS: &str = "Action options";
+const MEASUREMENT: &str = "Measurement options";
+const REPORT: &str = "Report options";
+const ROUNDS: &str = "Round options";
+const SOURCE: &str = "Alert source options";
+const TESTS: &str = "Test options";
+
 /// `tollgate generate`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Generate {
-    /// List actions
+    /// List the actions, such as reading /etc/shadow
     List(List),
-    /// Play actions
+    /// Perform actions
     Run(Run),
-    /// Play actions and check that a detector alerts on each
+    /// Perform actions and check that a detector alerts on each
     Test(Box<Test>),
-    /// Find where a detector breaks: more and more actions a second, until alerts are lost
+    /// Find the rate at which a detector loses alerts
     Bench(Box<Bench>),
-    /// Tests that are described in YAML: processes, resources, calls, and the alert to expect
+    /// Run tests in YAML: processes, resources, calls, and the alerts to expect
     #[command(subcommand, arg_required_else_help = true)]
     Suite(Suite),
-    /// Play one action; for the generator itself
+    /// Perform one action; internal verb
     #[command(hide = true)]
     Perform(Perform),
-    /// Play actions over and over; for the generator itself
+    /// Perform actions repeatedly; internal verb
     #[command(hide = true)]
     Work(Work),
-    /// Play one described test; for the generator itself
+    /// Run one YAML test; internal verb
     #[command(hide = true)]
     Scene(Scene),
-    /// Clean up when the standard input ends; for the generator itself
+    /// Remove a folder when standard input closes; internal verb
     #[command(hide = true)]
     Sweep(Sweep),
 }
@@ -110,10 +118,10 @@ pub(crate) struct Sweep {
 /// Which actions.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Selection {
-    /// Only actions whose names this regular expression fits, as in ^syscall.Write
+    /// Use only the actions whose name matches this regular expression, such as ^syscall.Write [default: all]
     #[arg(value_name = "REGEXP")]
     pub(crate) pattern: Option<Regex>,
-    /// Also actions whose rules Falco does not load by default
+    /// Include actions for rules that Falco does not load by default
     #[arg(long)]
     pub(crate) all: bool,
 }
@@ -123,10 +131,10 @@ pub(crate) struct Selection {
 pub(crate) struct List {
     #[command(flatten)]
     pub(crate) selection: Selection,
-    /// Also what each does, which rule it is for, what it needs and what it changes
+    /// Show what each action does, its rule, its requirements and what it changes
     #[arg(short, long)]
     pub(crate) long: bool,
-    /// Print JSON, one action a line
+    /// Print JSON, one object a line for each action
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -134,40 +142,40 @@ pub(crate) struct List {
 /// How actions are played.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Play {
-    /// Time to wait before each action, as in 100ms, 2s
-    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
+    /// Time to wait before each action, such as 100ms or 2s
+    #[arg(long, help_heading = ACTIONS, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
     pub(crate) sleep: Duration,
-    /// Start again at the end
-    #[arg(long = "loop")]
+    /// Repeat the actions until interrupted
+    #[arg(long = "loop", help_heading = ACTIONS)]
     pub(crate) repeat: bool,
-    /// As whom to play; the generator has to run as root for this
-    #[arg(long = "as", value_name = "USER")]
+    /// Perform actions as USER; needs root [default: the current user]
+    #[arg(long = "as", value_name = "USER", help_heading = ACTIONS)]
     pub(crate) user: Option<String>,
-    /// Change folders of the system where they cannot be covered by a layer that vanishes
-    #[arg(long = "unsafe")]
+    /// Allow changes to system folders where no temporary overlay can be mounted
+    #[arg(long = "unsafe", help_heading = ACTIONS)]
     pub(crate) touch_system: bool,
-    /// Let actions contact this address for real; otherwise they do so in a network of their own
-    /// that has it, or not at all. Repeatable
-    #[arg(long, value_name = "ADDRESS")]
+    /// Let actions connect to this address on the real network; repeatable [default: connect only within a
+    /// private network namespace]
+    #[arg(long, value_name = "ADDRESS", help_heading = ACTIONS)]
     pub(crate) allow_network: Vec<IpAddr>,
-    /// Whether this is a container, where that cannot be found out
-    #[arg(long, value_name = "true|false", hide_possible_values = true)]
+    /// Whether actions run in a container [default: detected]
+    #[arg(long, help_heading = ACTIONS, value_name = "true|false", hide_possible_values = true)]
     pub(crate) container: Option<bool>,
 }
 
 /// `tollgate generate run`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "What actions change is covered by layers that vanish with the process that \
-                        plays, or removed, also if the generator is killed. `list --long` says \
-                        what each changes. The exit status is 1 if an action failed."
+    after_help = "Actions change files in temporary overlays, or undo their changes, even if the generator is \
+                  killed. `tollgate generate list --long` shows what each action changes. The exit status \
+                  is 1 if an action failed."
 )]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) selection: Selection,
     #[command(flatten)]
     pub(crate) play: Play,
-    /// Print JSON, one action a line
+    /// Print JSON, one object a line for each action
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -175,10 +183,10 @@ pub(crate) struct Run {
 /// `tollgate generate test`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Alerts come from the HTTP output of a detector that runs (http_output with \
-                        json_output, as Falco and tollgate have it), from its gRPC output, from a file that it writes, \
-                        or with --watched from a `tollgate run` that plays each action. The exit \
-                        status is 1 if an action failed or no alert came."
+    after_help = "Alerts are received from the HTTP output of a running detector (Falco or tollgate with \
+                  http_output and json_output), from its gRPC output, from a file that it writes, or with \
+                  --watched from `tollgate run`, which starts each action. The exit status is 1 if an \
+                  action failed or an alert is missing."
 )]
 pub(crate) struct Test {
     #[command(flatten)]
@@ -187,10 +195,10 @@ pub(crate) struct Test {
     pub(crate) play: Play,
     #[command(flatten)]
     pub(crate) source: Source,
-    /// How long to wait for an alert
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    /// Time to wait for each alert
+    #[arg(long, help_heading = ACTIONS, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     pub(crate) test_timeout: Duration,
-    /// Print JSON, one action a line
+    /// Print JSON, one object a line for each action
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -198,9 +206,8 @@ pub(crate) struct Test {
 /// `tollgate generate bench`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The detector must not limit its alerts: set outputs.rate to 0. Rounds go on \
-                        until this program is stopped, unless --rounds or --knee says otherwise. \
-                        Actions that failed are not counted as played."
+    after_help = "The detector must not limit its alerts: set outputs.rate to 0. Rounds repeat until \
+                  interrupted, unless --rounds or --knee is given. Failed actions are not counted."
 )]
 pub(crate) struct Bench {
     #[command(flatten)]
@@ -210,78 +217,77 @@ pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) source: Source,
     /// Length of a round; --loop halves --sleep after each
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    #[arg(long, help_heading = ROUNDS, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     pub(crate) round_duration: Duration,
-    /// Stop after so many rounds
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Stop after N rounds [default: no limit]
+    #[arg(long, help_heading = ROUNDS, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: Option<u32>,
-    /// Go on until alerts or events are lost, or no more can be played; then print the highest and
-    /// the average rates before. Implies --loop
-    #[arg(long)]
+    /// Raise the rate until alerts or events are lost, then print the highest and the average rate before
+    /// that; implies --loop
+    #[arg(long, help_heading = ROUNDS)]
     pub(crate) knee: bool,
-    /// The detector, whose processor time and memory are measured
-    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    /// Measure CPU time and memory of the detector with this process ID [default: not measured]
+    #[arg(long, help_heading = MEASUREMENT, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
-    /// Time between two looks at the detector
-    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = duration)]
+    /// Time between two measurements of the detector
+    #[arg(long, help_heading = MEASUREMENT, value_name = "DURATION", default_value = "500ms", value_parser = duration)]
     pub(crate) polling_interval: Duration,
-    /// Numbers as people write them
-    #[arg(long, value_name = "true|false", default_value_t = true, num_args = 0..=1, require_equals = true,
+    /// Print numbers with units, such as 1.5k
+    #[arg(long, help_heading = REPORT, value_name = "true|false", default_value_t = true, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
     pub(crate) humanize: bool,
-    /// Play only: no alerts are expected
-    #[arg(long)]
+    /// Perform the actions without expecting alerts
+    #[arg(long, help_heading = ROUNDS)]
     pub(crate) dry_run: bool,
-    /// How many threads play
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Number of threads that perform actions
+    #[arg(long, help_heading = ROUNDS, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: u16,
-    /// Open a file that no rule cares for so many times after each action, for calls that the detector
-    /// has to look at without an alert
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Open a file that no rule matches N times after each action, as background load
+    #[arg(long, help_heading = ROUNDS, value_name = "N", default_value_t = 0)]
     pub(crate) calls: u32,
-    /// The detector's file of counters, as `tollgate run -s` writes it: calls a second, drops
-    #[arg(long, value_name = "FILE", conflicts_with = "metrics")]
+    /// Read rates and drops from the detector's stats file, as written by `tollgate run -s`
+    #[arg(long, help_heading = MEASUREMENT, value_name = "FILE", conflicts_with = "metrics")]
     pub(crate) stats: Option<PathBuf>,
-    /// The detector's counters by HTTP, in the form of Prometheus, as in http://localhost:8765/metrics
-    #[arg(long, value_name = "URL")]
+    /// Read rates and drops from the detector's Prometheus metrics, such as http://localhost:8765/metrics
+    #[arg(long, help_heading = MEASUREMENT, value_name = "URL")]
     pub(crate) metrics: Option<String>,
-    /// Limit the detector to so many processors, by control groups; several, as in 0.5,1,2, make a
-    /// table
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = processors)]
+    /// Limit the detector to N CPUs with control groups; a list such as 0.5,1,2 prints a table [default: no
+    /// limit]
+    #[arg(long, help_heading = MEASUREMENT, value_name = "N", value_delimiter = ',', value_parser = processors)]
     pub(crate) cpus: Vec<f64>,
-    /// Limit the detector's memory, as in 512M
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    /// Limit the detector's memory, such as 512M [default: no limit]
+    #[arg(long, help_heading = MEASUREMENT, value_name = "SIZE", value_parser = size)]
     pub(crate) memory: Option<u64>,
-    /// Form of what is printed: text and json as the event generator of Falco, or a table
-    #[arg(long, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true,
+    /// Output format; text and json match the event generator of Falco
+    #[arg(long, help_heading = REPORT, value_enum, default_value_t = LogFormat::Text, hide_possible_values = true,
           value_name = "text|json|table")]
     pub(crate) logformat: LogFormat,
-    /// Append each round to this file, one JSON object a line
-    #[arg(long, value_name = "FILE")]
+    /// Append each round to FILE, one JSON object a line
+    #[arg(long, help_heading = REPORT, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Draw the rates to this file (SVG)
-    #[arg(long, value_name = "FILE")]
+    /// Write a graph of the rates to FILE (SVG)
+    #[arg(long, help_heading = REPORT, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
 }
 
 /// `tollgate generate suite`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Suite {
-    /// Print what a description may hold
+    /// Print the keys of a test file
     Explain(SuiteExplain),
-    /// Play described tests
+    /// Run the actions of YAML tests
     Run(SuiteRun),
-    /// Play described tests and check that a detector alerts as they expect
+    /// Run YAML tests and check that a detector alerts as they expect
     Test(Box<SuiteTest>),
 }
 
 /// `tollgate generate suite explain`.
 #[derive(Args, Debug)]
 pub(crate) struct SuiteExplain {
-    /// Where in a description, as in tests.steps{type=syscall}{syscall=openat2}.args
+    /// Key to explain, such as tests.steps{type=syscall}{syscall=openat2}.args [default: all]
     #[arg(value_name = "PATH")]
     pub(crate) path: Option<String>,
-    /// The same words beside the path, as in tests.steps.type=syscall
+    /// Choices that PATH depends on, such as tests.steps.type=syscall; repeatable
     #[arg(long, value_name = "CHOICE", value_delimiter = ',', requires = "path")]
     pub(crate) with: Vec<String>,
 }
@@ -289,23 +295,24 @@ pub(crate) struct SuiteExplain {
 /// Which tests, and what they may do.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Descriptions {
-    /// File with tests; repeatable, or several with commas between them
-    #[arg(short = 'f', long, value_name = "FILE", value_delimiter = ',')]
+    /// Read tests from FILE; repeatable, or a list with commas
+    #[arg(help_heading = TESTS, short = 'f', long, value_name = "FILE", value_delimiter = ',')]
     pub(crate) description_file: Vec<PathBuf>,
-    /// Folder with such files, which end in .yaml; repeatable, or several with commas
-    #[arg(short = 'd', long, value_name = "DIR", value_delimiter = ',')]
+    /// Read tests from the .yaml files in DIR; repeatable, or a list with commas
+    #[arg(help_heading = TESTS, short = 'd', long, value_name = "DIR", value_delimiter = ',')]
     pub(crate) description_dir: Vec<PathBuf>,
-    /// Tests, as YAML
-    #[arg(long, value_name = "YAML")]
+    /// Tests as YAML text
+    #[arg(help_heading = TESTS, long, value_name = "YAML")]
     pub(crate) description: Option<String>,
-    /// How long all tests may take
-    #[arg(short = 't', long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    /// Time limit of all tests together
+    #[arg(help_heading = TESTS, short = 't', long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     pub(crate) timeout: Duration,
-    /// Change the machine where it cannot be covered by a layer that vanishes
-    #[arg(long = "unsafe")]
+    /// Allow changes to system folders where no temporary overlay can be mounted
+    #[arg(long = "unsafe", help_heading = TESTS)]
     pub(crate) touch_system: bool,
-    /// Let tests contact this address for real; repeatable
-    #[arg(long, value_name = "ADDRESS")]
+    /// Let tests connect to this address on the real network; repeatable [default: connect only within a
+    /// private network namespace]
+    #[arg(long, value_name = "ADDRESS", help_heading = TESTS)]
     pub(crate) allow_network: Vec<IpAddr>,
 }
 
@@ -314,8 +321,8 @@ pub(crate) struct Descriptions {
 pub(crate) struct SuiteRun {
     #[command(flatten)]
     pub(crate) descriptions: Descriptions,
-    /// Form of the report
-    #[arg(long, value_enum, default_value_t = ReportFormat::Text, hide_possible_values = true,
+    /// Format of the report
+    #[arg(long, help_heading = TESTS, value_enum, default_value_t = ReportFormat::Text, hide_possible_values = true,
           value_name = "text|json|yaml")]
     pub(crate) report_format: ReportFormat,
 }
@@ -327,11 +334,11 @@ pub(crate) struct SuiteTest {
     pub(crate) descriptions: Descriptions,
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Only play
-    #[arg(long)]
+    /// Perform the actions without checking alerts
+    #[arg(long, help_heading = TESTS)]
     pub(crate) skip_outcome_verification: bool,
-    /// Form of the report
-    #[arg(long, value_enum, default_value_t = ReportFormat::Text, hide_possible_values = true,
+    /// Format of the report
+    #[arg(long, help_heading = TESTS, value_enum, default_value_t = ReportFormat::Text, hide_possible_values = true,
           value_name = "text|json|yaml")]
     pub(crate) report_format: ReportFormat,
 }
@@ -350,24 +357,24 @@ pub(crate) enum ReportFormat {
 /// The gRPC output of a detector: of tollgate, and of Falco before 0.44. Any of these options chooses it.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Grpc {
-    /// Take alerts from the gRPC output of a detector at this socket [default, if another option of
-    /// gRPC is given: unix:///run/falco/falco.sock]
-    #[arg(long, value_name = "unix:///PATH")]
+    /// Receive alerts from the detector's gRPC output on this socket [default with another --grpc option:
+    /// unix:///run/falco/falco.sock]
+    #[arg(long, help_heading = SOURCE, value_name = "unix:///PATH")]
     pub(crate) grpc_unix_socket: Option<String>,
-    /// Take them over TCP, from this host [default with --grpc-port: localhost]
-    #[arg(long, value_name = "HOST")]
+    /// Host of the gRPC output, over TCP [default with --grpc-port: localhost]
+    #[arg(long, help_heading = SOURCE, value_name = "HOST")]
     pub(crate) grpc_hostname: Option<String>,
-    /// The port there [default with --grpc-hostname: 5060]
-    #[arg(long, value_name = "PORT")]
+    /// TCP port of the gRPC output [default with --grpc-hostname: 5060]
+    #[arg(long, help_heading = SOURCE, value_name = "PORT")]
     pub(crate) grpc_port: Option<u16>,
-    /// Who vouches for the detector, over TCP [default: /etc/falco/certs/ca.crt]
-    #[arg(long, value_name = "FILE")]
+    /// CA certificate that signed the detector's gRPC certificate [default: /etc/falco/certs/ca.crt]
+    #[arg(long, help_heading = SOURCE, value_name = "FILE")]
     pub(crate) grpc_ca: Option<PathBuf>,
-    /// The certificate to show to it, over TCP [default: /etc/falco/certs/client.crt]
-    #[arg(long, value_name = "FILE")]
+    /// Client certificate for the gRPC output [default: /etc/falco/certs/client.crt]
+    #[arg(long, help_heading = SOURCE, value_name = "FILE")]
     pub(crate) grpc_cert: Option<PathBuf>,
-    /// Its key [default: /etc/falco/certs/client.key]
-    #[arg(long, value_name = "FILE")]
+    /// Key of the client certificate [default: /etc/falco/certs/client.key]
+    #[arg(long, help_heading = SOURCE, value_name = "FILE")]
     pub(crate) grpc_key: Option<PathBuf>,
 }
 
@@ -385,48 +392,52 @@ pub(crate) enum LogFormat {
 /// Where alerts come from.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Source {
-    /// Where to listen for the detector's HTTP output
-    #[arg(long, value_name = "ADDRESS", default_value = "localhost:8080")]
+    /// Address to listen on for the detector's HTTP output
+    #[arg(long, help_heading = SOURCE, value_name = "ADDRESS", default_value = "localhost:8080")]
     pub(crate) http_server_address: String,
-    /// What the detector has to bring: nothing, belief in the server's certificate, or a certificate
-    #[arg(long, value_enum, default_value_t = Security::Insecure, hide_possible_values = true,
+    /// Server authentication: none, TLS, or mutual TLS
+    #[arg(long, help_heading = SOURCE, value_enum, default_value_t = Security::Insecure, hide_possible_values = true,
           value_name = "insecure|tls|mtls")]
     pub(crate) http_server_security_mode: Security,
-    /// The server's certificate
+    /// Certificate of the HTTP server, with tls and mtls
     #[arg(
         long,
+        help_heading = SOURCE,
         value_name = "FILE",
         default_value = "/etc/falco/certs/server.crt"
     )]
     pub(crate) http_server_cert: PathBuf,
-    /// The server's key
+    /// Key of the HTTP server, with tls and mtls
     #[arg(
         long,
+        help_heading = SOURCE,
         value_name = "FILE",
         default_value = "/etc/falco/certs/server.key"
     )]
     pub(crate) http_server_key: PathBuf,
-    /// Who vouches for the detector, with mtls
-    #[arg(long, value_name = "FILE", default_value = "/etc/falco/certs/ca.crt")]
+    /// CA certificate that signed the detector's certificate, with mtls
+    #[arg(long, help_heading = SOURCE, value_name = "FILE", default_value = "/etc/falco/certs/ca.crt")]
     pub(crate) http_client_ca: PathBuf,
     #[command(flatten)]
     pub(crate) grpc: Grpc,
-    /// Read alerts from the end of this file on, one JSON object a line
-    #[arg(long, value_name = "FILE", conflicts_with = "watched")]
+    /// Follow alerts in FILE from its end on, one JSON object a line
+    #[arg(long, help_heading = SOURCE, value_name = "FILE", conflicts_with = "watched")]
     pub(crate) alerts_file: Option<PathBuf>,
-    /// Start the detector: play under `tollgate run`
-    #[arg(long)]
+    /// Start the detector, too: perform the actions under `tollgate run`
+    #[arg(long, help_heading = SOURCE)]
     pub(crate) watched: bool,
-    /// With --watched: rule file or folder [default: the built-in rules and those of rules/more.yaml]
+    /// With --watched: load rules from this file or folder; repeatable [default: the built-in rules and those
+    /// in rules/more.yaml]
     #[arg(
+        help_heading = SOURCE,
         short = 'r',
         long = "rules",
         value_name = "RULES",
         requires = "watched"
     )]
     pub(crate) rules: Vec<PathBuf>,
-    /// With --watched: how events are captured
-    #[arg(long, value_enum, default_value_t = Engine::Auto, hide_possible_values = true,
+    /// With --watched: capture engine
+    #[arg(long, help_heading = SOURCE, value_enum, default_value_t = Engine::Auto, hide_possible_values = true,
           value_name = "auto|notify|ptrace|ebpf", requires = "watched")]
     pub(crate) engine: Engine,
 }
@@ -438,7 +449,7 @@ pub(crate) enum Security {
     Insecure,
     /// HTTPS
     Tls,
-    /// HTTPS; the detector must show a certificate
+    /// HTTPS; the detector must present a certificate
     Mtls,
 }
 

@@ -14,10 +14,7 @@ use super::args::Advise;
 /// Runs the verb.
 pub(crate) fn execute(args: &Advise) -> Outcome {
     let Some(model) = learn::read(&args.model)? else {
-        let message = format!(
-            "cannot read {}: there is no such file",
-            args.model.display()
-        );
+        let message = format!("cannot read {}: no such file", args.model.display());
         return Err(Failure::new(Exit::BadInput, message)
             .help("`tollgate learn -o POLICY.yaml --model FILE -- CMD` writes one"));
     };

@@ -1,6 +1,7 @@
 //! The command line of `tollgate policy`.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
@@ -9,24 +10,24 @@ use policy::EnforcerKind;
 /// `tollgate policy`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Policy {
-    /// List the built-in rules, and how well each enforcer carries them
+    /// List the built-in rules and which enforcers support them
     List(List),
-    /// Check policy files
+    /// Check policy files for errors
     Check(Check),
-    /// Show what each rule of a policy compiles to, and how good that is
+    /// Show what each rule compiles to, and what it leaves open
     Explain(Explain),
-    /// Say which built-in rules a recorded workload can live with
+    /// Show which built-in rules a recorded workload does not break
     Advise(Advise),
-    /// List what BPF and AppArmor confine by now
+    /// List the policies that BPF and AppArmor enforce now
     Loaded(Loaded),
-    /// Exchange a policy that is in force, for processes that run already
+    /// Replace a policy for the processes that it confines
     Replace(Replace),
 }
 
 /// `tollgate policy loaded`.
 #[derive(Args, Debug)]
 pub(crate) struct Loaded {
-    /// Remove first what confines nobody any more
+    /// Remove policies that confine no process before listing
     #[arg(long)]
     pub(crate) sweep: bool,
     /// Print JSON
@@ -35,13 +36,14 @@ pub(crate) struct Loaded {
 }
 
 /// `tollgate policy replace`.
-///
-/// What BPF and AppArmor carry is exchanged at one moment each, for all processes that were confined by a
-/// policy of this name. Seccomp, Landlock and Caps cannot be exchanged: a process can only tighten them
-/// for itself.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "BPF and AppArmor each replace the policy atomically, for all processes that a policy of \
+                  this name confines. Seccomp, Landlock and Caps keep the old policy: the kernel lets a \
+                  process only tighten them for itself."
+)]
 pub(crate) struct Replace {
-    /// The policy file; its name is that of the policy in force
+    /// Policy file; its policy has the name of the one to replace
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     #[command(flatten)]
@@ -51,24 +53,25 @@ pub(crate) struct Replace {
 /// `tollgate policy list`.
 #[derive(Args, Debug)]
 pub(crate) struct List {
-    /// Only these rules, in full
+    /// Show only these rules, in full [default: all, one a line]
     #[arg(value_name = "RULE")]
     pub(crate) rules: Vec<String>,
     /// Print JSON
     #[arg(long, conflicts_with = "markdown")]
     pub(crate) json: bool,
-    /// Print Markdown
+    /// Print a Markdown table
     #[arg(long, conflicts_with = "rules")]
     pub(crate) markdown: bool,
 }
 
 /// `tollgate policy check`.
-///
-/// The exit status is 2 if a file is wrong, and 3 if it is right but no enforcer that it chooses can
-/// carry one of its rules.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "The exit status is 2 if a file has an error, and 3 if it has none but no enforcer that it \
+                  chooses supports one of its rules."
+)]
 pub(crate) struct Check {
-    /// Policy files
+    /// Policy files to check
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
@@ -81,11 +84,17 @@ pub(crate) struct Check {
 /// `tollgate policy explain`.
 #[derive(Args, Debug)]
 pub(crate) struct Explain {
-    /// A policy file
+    /// Policy file to explain
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Only this enforcer, whether the policy chooses it or not
-    #[arg(long, value_parser = enforcer_parser())]
+    /// Show only this enforcer, even if the policy does not choose it, with its profile [default: those of
+    /// the policy]
+    #[arg(
+        long,
+        value_parser = enforcer_parser(),
+        hide_possible_values = true,
+        value_name = ENFORCERS.as_str()
+    )]
     pub(crate) enforcer: Option<EnforcerKind>,
     #[command(flatten)]
     pub(crate) accept: Accept,
@@ -97,10 +106,10 @@ pub(crate) struct Explain {
 /// `tollgate policy advise`.
 #[derive(Args, Debug)]
 pub(crate) struct Advise {
-    /// What `tollgate learn --model` wrote
+    /// File written by `tollgate learn --model`
     #[arg(value_name = "MODEL")]
     pub(crate) model: PathBuf,
-    /// What is to carry the rules, such as AppArmorBPFSeccomp; Auto is all
+    /// Enforcers to use, such as AppArmorBPFSeccomp; Auto is all
     #[arg(long, value_name = "ENFORCERS", default_value = agent::learn::ENFORCERS,
           value_parser = agent::learn::enforcers)]
     pub(crate) enforcer: policy::Enforcers,
@@ -109,14 +118,17 @@ pub(crate) struct Advise {
     pub(crate) json: bool,
 }
 
-/// What the user does without.
+/// Rules that need not be enforced fully.
 #[derive(Args, Debug)]
 pub(crate) struct Accept {
-    /// Use the policy although no enforcer carries this rule at all, which is an error, or only in
-    /// part, which is a warning; repeatable
+    /// Accept that RULE is enforced only partially, or not at all, on this machine; repeatable
     #[arg(long = "accept-partial", value_name = "RULE")]
     pub(crate) rules: Vec<String>,
 }
+
+/// The ids of enforcers, as a help text names a choice.
+static ENFORCERS: LazyLock<String> =
+    LazyLock::new(|| EnforcerKind::ALL.map(EnforcerKind::id).join("|"));
 
 /// Takes the id of an enforcer.
 fn enforcer_parser() -> impl TypedValueParser<Value = EnforcerKind> {

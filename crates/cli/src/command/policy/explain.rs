@@ -80,8 +80,8 @@ fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &Machine) -
     }
     for profile in &policy.profiles {
         let what = match profile.custom {
-            Some(_) => "the profile that the policy holds",
-            None => "the profile that behaviour modelling makes",
+            Some(_) => "custom profile of the policy",
+            None => "profile from behaviour modelling",
         };
         let _ = writeln!(out, "  {}: {what}", profile.enforcer);
     }

@@ -52,7 +52,7 @@ fn find(name: &str) -> Result<&'static Builtin, Failure> {
     builtin::find(name).ok_or_else(|| {
         let failure = Failure::new(
             Exit::BadInput,
-            format!("cannot show rule `{name}`: there is none"),
+            format!("cannot show rule `{name}`: no such rule"),
         );
         failure.help(match builtin::suggest(name) {
             Some(similar) => format!("did you mean `{similar}`?"),
@@ -92,9 +92,8 @@ fn table(rules: &[&'static Builtin], machine: &Machine) -> String {
 /// The page of the documentation that lists the rules.
 fn markdown(rules: &[&'static Builtin], machine: &Machine) -> String {
     let mut out = String::from(
-        "# Built-in rules\n\nPrinted by `tollgate policy list --markdown`: how well each enforcer carries each \
-         rule, if all are there.\n`tollgate policy list RULE` says what gets past it, and what it compiles to. \
-         Grades are about what the workload does\nitself, not what it has an unconfined process do.\n",
+        "# Built-in rules\n\nPrinted by `tollgate policy list --markdown`: how well each enforcer \
+        enforces each rule, where it is available.\n`tollgate policy list RULE` shows the gaps, and what the rule compiles to. Grades cover what the workload does\nitself, not what it makes an unconfined process do.\n",
     );
     let names = EnforcerKind::ALL.map(EnforcerKind::name);
     for class in CLASSES {

@@ -48,19 +48,19 @@ pub(crate) fn execute(args: &Replace) -> Outcome {
 /// The policy of a file that has one without errors, and that denies something.
 fn only_policy(loaded: &Loaded) -> Result<&Policy, Failure> {
     let refuse = |exit: Exit, why: String, help: &str| {
-        let message = format!("cannot exchange the policy by {}: {why}", loaded.name);
+        let message = format!("cannot replace the policy of {}: {why}", loaded.name);
         Err(Failure::new(exit, message).help(help))
     };
     let exit = policy_files::exit(loaded.diagnostics.iter());
     if exit != Exit::Ok {
-        let why = "it has the errors above, and what is in force stays".to_owned();
+        let why = "it has the errors above; the old policy remains in force".to_owned();
         let help = "correct it; `tollgate policy check FILE` shows the same";
         return refuse(exit, why, help);
     }
     let [policy] = &loaded.policies[..] else {
         let count = loaded.policies.len();
         let why = format!("it has {count} policies, and one is exchanged");
-        return refuse(Exit::BadInput, why, "put each in a file of its own");
+        return refuse(Exit::BadInput, why, "put each policy in a separate file");
     };
     if policy.mode == Mode::BehaviorModeling {
         let why = "its mode records behaviour and denies nothing".to_owned();
@@ -75,18 +75,18 @@ fn only_policy(loaded: &Loaded) -> Result<&Policy, Failure> {
 fn nothing_in_force(policy: &Policy, fixed: Enforcers, is_exchangeable: bool) -> Failure {
     let message = match fixed != Enforcers::default() && !is_exchangeable {
         true => format!(
-            "cannot exchange {}: it is carried by {fixed}, which only a process itself can tighten",
+            "cannot replace {}: it is enforced by {fixed}, which only the confined process itself can tighten",
             policy.name
         ),
         false => format!(
-            "cannot exchange {}: no process is confined by a policy of this name by BPF or AppArmor",
+            "cannot replace {}: BPF and AppArmor confine no process by a policy of this name",
             policy.name
         ),
     };
     Failure::new(Exit::BadInput, message).help(match is_exchangeable {
         true => {
-            "`tollgate policy loaded` lists those in force; the name is `metadata.name` of the \
-             policy that they were started with, or else that of its file"
+            "`tollgate policy loaded` lists the policies in force; the name is `metadata.name` of the \
+             policy, or else the name of its file"
         }
         false => "start the command again with the new policy",
     })

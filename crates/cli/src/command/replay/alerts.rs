@@ -97,7 +97,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
         .start()
         .map_err(|error| {
             Failure::from_error(Exit::Internal, &error)
-                .help("look at the limit on processes (ulimit -u)")
+                .help("check the limit on processes (ulimit -u)")
         })?;
     sink.connect(&dispatcher);
     let played = play(args, &engine, || Ok(true))?;
@@ -114,7 +114,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     match lost {
         None => Ok(Exit::Ok),
         Some(lost) => Err(Failure::new(Exit::BadInput, lost)
-            .help("what was said before says why; make room, or send them elsewhere")),
+            .help("the message above shows the reason; free disk space, or choose another output")),
     }
 }
 
@@ -126,7 +126,7 @@ fn finish(dispatcher: &Dispatcher, timeout: Duration) -> Option<String> {
         .channels
         .into_iter()
         .filter_map(|channel| {
-            let lost = channel.lost_queue_full + channel.lost_write_failed;
+            let lost = channel.lost();
             let is_whole = lost == 0 && channel.pending == 0;
             if is_whole || (channel.channel == "stdout" && terminal::has_no_reader()) {
                 return None;

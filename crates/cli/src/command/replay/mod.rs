@@ -126,9 +126,9 @@ fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), Failure> {
     let cannot = |cause: io::Error| {
         let help = match cause.kind() {
             ErrorKind::NotFound if path.to_string_lossy().contains(['=', ' ']) => {
-                "a condition goes behind --filter, a format behind -p"
+                "pass a condition with --filter and a format with -p"
             }
-            ErrorKind::PermissionDenied => "run this as a user who may read it",
+            ErrorKind::PermissionDenied => "run this as a user with read permission",
             _ => NAME_A_CAPTURE,
         };
         let message = format!("cannot open {}: {cause}", path.display());
@@ -146,13 +146,16 @@ fn open(path: &Path) -> Result<(Box<dyn Read + Send>, Option<u64>), Failure> {
 fn unreadable(path: &Path, error: scap::Error) -> Failure {
     let help = match &error {
         scap::Error::Foreign { .. } => NAME_A_CAPTURE,
-        scap::Error::Empty => "nothing was ever written to it, or it was not copied",
-        scap::Error::Packets { .. } => "tcpdump and Wireshark read it; this reads system calls",
+        scap::Error::Empty => "the file is empty: nothing was recorded, or the copy failed",
+        scap::Error::Packets { .. } => {
+            "network captures are for tcpdump and Wireshark; tollgate reads \
+        system calls"
+        }
         scap::Error::Version { .. } => "use a newer tollgate",
         scap::Error::Truncated { .. } => {
-            "what came before was replayed; the rest was never written, or is missing from this copy"
+            "the events before that were replayed; the rest was not written, or the copy is incomplete"
         }
-        _ => "what came before was replayed; fetch the file again if it was copied",
+        _ => "the events before that were replayed; if the file is a copy, copy it again",
     };
     let error = Unreplayed {
         path: path.display().to_string(),

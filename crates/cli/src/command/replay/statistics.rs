@@ -54,23 +54,23 @@ impl Statistics {
             unknown_types,
         } = self.counts;
         let mut text = format!(
-            "{events} events in {:.3} s: {} a second; {judged} shown to rules\n",
+            "{events} events in {:.3} s ({}/s); {judged} evaluated\n",
             self.seconds,
             self.rate()
         );
         for (count, what) in [
-            (undecided, "times a rule stayed undecided"),
             (
-                unknown_types,
-                "events of types that are newer than this program",
+                undecided,
+                "rule evaluations without a result (data unavailable)",
             ),
+            (unknown_types, "events of types unknown to this version"),
             (
                 self.lost.strangers,
-                "events of processes of which the capture does not tell",
+                "events of processes that the capture does not describe",
             ),
             (
                 self.lost.unkept,
-                "threads, descriptors or names without room",
+                "threads, descriptors or names dropped (table full)",
             ),
         ] {
             if count > 0 {
@@ -108,11 +108,11 @@ impl Statistics {
         for (count, what) in [
             (
                 self.counts.unknown_types,
-                "events are of types that are newer than this program and were left out",
+                "events of types unknown to this version were skipped",
             ),
             (
                 self.lost.unkept,
-                "threads, descriptors or names of the capture were left out for want of room",
+                "threads, descriptors or names of the capture were dropped (table full)",
             ),
         ] {
             if count > 0 {

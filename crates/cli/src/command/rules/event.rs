@@ -50,9 +50,9 @@ pub(super) fn explain(args: &Explain, loaded: &Loaded, path: &Path) -> Outcome {
 fn taken_line(taken: Option<(&str, &[&str])>) -> String {
     match taken {
         None => String::new(),
-        Some((kind, [])) => format!("evt.type: {kind}, taken from the alert's rule\n"),
+        Some((kind, [])) => format!("evt.type: {kind}, inferred from the alert's rule\n"),
         Some((kind, others)) => format!(
-            "evt.type: {kind}, taken from the alert's rule; {} would fit as well\n",
+            "evt.type: {kind}, inferred from the alert's rule; {} also match\n",
             others.join(", ")
         ),
     }
@@ -66,7 +66,7 @@ fn chosen<'r>(args: &Explain, ruleset: &'r Ruleset) -> Result<Vec<&'r Rule>, Fai
         return Ok(vec![rule]);
     }
     let names = ruleset.rules.iter().map(|rule| &*rule.name);
-    let message = format!("cannot explain rule `{name}`: there is none");
+    let message = format!("cannot explain rule `{name}`: no such rule");
     Err(
         Failure::new(Exit::BadInput, message).help(match closest(name, names) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -107,10 +107,10 @@ impl<'p> Subject<'p> {
         let is_capture = MAGIC.iter().any(|magic| bytes.starts_with(magic));
         match (is_capture, number) {
             (true, Some(number)) => Ok(Self::Recorded { path, number }),
-            (true, None) => Err(cannot(&"it is a capture, which has many events").help(
-                "say which with --number; `tollgate replay FILE --filter ...` prints numbers",
+            (true, None) => Err(cannot(&"a capture has many events").help(
+                "choose one with --number; `tollgate replay FILE --filter ...` prints the numbers",
             )),
-            (false, Some(_)) => Err(cannot(&"--number is for captures, and it is none")),
+            (false, Some(_)) => Err(cannot(&"--number needs a capture")),
             (false, None) => {
                 let text = String::from_utf8(bytes).map_err(|error| cannot(&error))?;
                 let described = settings::read(&path.display().to_string(), &text)
@@ -158,7 +158,7 @@ impl<'p> Subject<'p> {
                     .unwrap_or_else(PoisonError::into_inner)
                     .ok_or_else(|| {
                         let message =
-                            format!("cannot explain event {number} of {}: there is none that was shown to rules", path.display());
+                            format!("cannot explain event {number} of {}: the rules evaluated no event with this number", path.display());
                         Failure::new(Exit::BadInput, message)
                             .help("`tollgate replay FILE --filter 'evt.type exists'` prints all with their numbers")
                     })
@@ -206,7 +206,7 @@ impl Judge for Spy<'_> {
 
 fn text(verdicts: &[Verdict<'_>], is_long: bool) -> String {
     if verdicts.is_empty() {
-        return "no rule looks at events of this type\n".to_owned();
+        return "no rule uses events of this type\n".to_owned();
     }
     let mut out = String::new();
     for Verdict { rule, clause } in verdicts {
@@ -289,7 +289,7 @@ pub(super) fn sentence(clause: &Clause) -> String {
     let what = match clause.holds {
         Some(true) => "holds",
         Some(false) => "does not hold",
-        None => "is undecided",
+        None => "cannot be evaluated",
     };
     let title = brief(clause.name.as_deref().unwrap_or(&clause.text));
     format!("`{title}` {what}{}", values(clause))

@@ -37,14 +37,14 @@ fn keep_call(explanation: &mut Explanation, plan: &Plan, name: &str) -> Result<(
     let fail =
         |cause: &str| Failure::new(Exit::BadInput, format!("cannot explain `{name}`: {cause}"));
     let Some(call) = Syscall::from_name(name) else {
-        let failure = fail("there is no such call");
+        let failure = fail("no such system call");
         return Err(match Syscall::suggest(name) {
             Some(similar) => failure.help(format!("did you mean `{}`?", similar.name())),
             None => failure.help("`tollgate rules explain` shows all planned calls"),
         });
     };
     if !plan.calls.contains_key(&call) {
-        return Err(fail("no rule needs it, so it runs untouched")
+        return Err(fail("no rule needs it, so it runs at full speed")
             .help("`tollgate rules explain` shows all planned calls"));
     }
     explanation.calls.retain(|planned| planned.call == call);
@@ -52,7 +52,8 @@ fn keep_call(explanation: &mut Explanation, plan: &Plan, name: &str) -> Result<(
 }
 
 fn text_explanation(explanation: &Explanation, with_rules: bool) -> String {
-    let mut out = String::from("CALLS that are looked at; all others run untouched\n");
+    let mut out =
+        String::from("System calls that the rules need; all other calls run at full speed\n");
     for call in &explanation.calls {
         out.push_str(&text_call(call));
     }
@@ -63,8 +64,8 @@ fn text_explanation(explanation: &Explanation, with_rules: bool) -> String {
     };
     if let Some(watched) = watched {
         out.push_str(&format!(
-            "\ndup runs untouched: what closes descriptor 0, 1 or 2 is looked at instead, and from \
-             then on {watched} is watched closely until all three are open again\n",
+            "\ndup is not trapped. Calls that close descriptor 0, 1 or 2 are trapped instead; after one, \
+            {watched} is trapped until all three are open again\n",
         ));
     }
     if with_rules {
@@ -105,7 +106,7 @@ fn text_call(call: &CallExplanation) -> String {
 fn result_words(need: Need) -> &'static str {
     match need {
         Need::Never => "no result",
-        Need::IfUndecided => "the result if a rule is undecided without it",
+        Need::IfUndecided => "the result, if a rule depends on it",
         Need::Always => "the result",
     }
 }

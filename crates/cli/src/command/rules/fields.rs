@@ -3,7 +3,8 @@
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use event::field::{ArgumentKind, Class, FieldSpec, Mechanism, docs};
+use event::EngineKind;
+use event::field::{ArgumentKind, Class, FieldSpec, docs};
 use rules::diagnostic::closest;
 use serde_json::{Value, json};
 
@@ -40,7 +41,7 @@ fn unknown_class(class: &str) -> Failure {
     let names: Vec<_> = docs().map(|(class, _)| class.name).collect();
     let failure = Failure::new(
         Exit::BadInput,
-        format!("cannot list fields: there is no class `{class}`"),
+        format!("cannot list fields: no such class: `{class}`"),
     );
     failure.help(match closest(class, names.iter().copied()) {
         Some(similar) => format!("did you mean `{similar}`?"),
@@ -68,27 +69,27 @@ fn form(field: &FieldSpec) -> String {
     }
 }
 
-/// Why some mechanisms never fill a field, and which; those with the same reason together.
-fn never(field: &FieldSpec) -> Vec<(&'static str, Vec<Mechanism>)> {
-    let mut reasons: Vec<(&str, Vec<Mechanism>)> = Vec::new();
-    for mechanism in Mechanism::ALL {
-        let Some(why) = field.never_by(mechanism) else {
+/// Why some engines never fill a field, and which; those with the same reason together.
+fn never(field: &FieldSpec) -> Vec<(&'static str, Vec<EngineKind>)> {
+    let mut reasons: Vec<(&str, Vec<EngineKind>)> = Vec::new();
+    for engine in EngineKind::WITH_EVENTS {
+        let Some(why) = field.never_by(engine) else {
             continue;
         };
         match reasons.iter_mut().find(|(known, _)| *known == why) {
-            Some((_, by)) => by.push(mechanism),
-            None => reasons.push((why, vec![mechanism])),
+            Some((_, by)) => by.push(engine),
+            None => reasons.push((why, vec![engine])),
         }
     }
     reasons
 }
 
 /// `never set`, or by whom it is not.
-fn whom(by: &[Mechanism]) -> String {
-    if by.len() == Mechanism::ALL.len() {
+fn whom(by: &[EngineKind]) -> String {
+    if by.len() == EngineKind::WITH_EVENTS.len() {
         return "never set".to_owned();
     }
-    let names: Vec<_> = by.iter().map(|mechanism| mechanism.name()).collect();
+    let names: Vec<_> = by.iter().map(|engine| engine.name()).collect();
     format!("never set by {}", names.join(", "))
 }
 
@@ -111,16 +112,16 @@ fn text_group((class, fields): &Group) -> String {
 
 fn markdown_group((class, fields): &Group) -> String {
     let mut out = format!("## {}\n\n{}\n\n", class.name, class.description);
-    let names = Mechanism::ALL.map(Mechanism::name).join(" | ");
+    let names = EngineKind::WITH_EVENTS.map(EngineKind::name).join(" | ");
     out.push_str(&format!("| Field | Type | {names} | Description |\n"));
     out.push_str(&format!(
         "|---|---|{}---|\n",
-        "---|".repeat(Mechanism::ALL.len())
+        "---|".repeat(EngineKind::WITH_EVENTS.len())
     ));
     for field in *fields {
         let ty = words::value_type(field.ty);
         let many = if field.multi { " list" } else { "" };
-        let filled = Mechanism::ALL.map(|mechanism| match field.never_by(mechanism) {
+        let filled = EngineKind::WITH_EVENTS.map(|engine| match field.never_by(engine) {
             None => "yes",
             Some(_) => "never",
         });
@@ -145,11 +146,11 @@ fn json_group((class, fields): &Group) -> Value {
         .iter()
         .map(|field| {
             let reason = field.never(None);
-            let never: serde_json::Map<String, Value> = Mechanism::ALL
+            let never: serde_json::Map<String, Value> = EngineKind::WITH_EVENTS
                 .into_iter()
-                .filter_map(|mechanism| {
-                    let why = field.never_by(mechanism)?;
-                    Some((mechanism.name().to_owned(), why.into()))
+                .filter_map(|engine| {
+                    let why = field.never_by(engine)?;
+                    Some((engine.name().to_owned(), why.into()))
                 })
                 .collect();
             json!({

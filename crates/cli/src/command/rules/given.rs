@@ -44,11 +44,15 @@ fn of_a_rule(root: &Node, fields: &Node, ruleset: &Ruleset) -> Result<Described,
     };
     let name = match root.entry("rule") {
         Some(entry) => entry.node.text()?,
-        None => return Err(missing("no `rule` tells which it can be", "add either")),
+        None => {
+            return Err(missing(
+                "the alert has no `rule` to infer it from",
+                "add either",
+            ));
+        }
     };
     let Some(rule) = ruleset.rule(name) else {
-        let why =
-            format!("the rule `{name}` of the alert, which would tell it, is not among these");
+        let why = format!("the rule `{name}` of the alert is not loaded");
         return Err(missing(
             &why,
             "name the file with that rule, too, or add the type",
@@ -75,7 +79,7 @@ fn of_a_rule(root: &Node, fields: &Node, ruleset: &Ruleset) -> Result<Described,
             may_be: Some(best.map(|given| given.kind().name()).collect()),
         }),
         (None, Some(problem)) => Err(problem),
-        (None, None) => Err(missing("its rule looks at no event", "look at the rule")),
+        (None, None) => Err(missing("its rule uses no event type", "check the rule")),
     }
 }
 

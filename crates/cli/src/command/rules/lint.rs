@@ -4,7 +4,7 @@ use config::rule_files::{self, NoSink};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
-use event::field::Mechanism;
+use event::EngineKind;
 use rules::EngineOptions;
 use rules::lint::Finding;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::args::Lint;
 
 /// The engines that `run` and `watch` choose from.
-const LIVE: [Mechanism; 3] = [Mechanism::Notify, Mechanism::Ptrace, Mechanism::Ebpf];
+const LIVE: [EngineKind; 3] = [EngineKind::Notify, EngineKind::Ptrace, EngineKind::Ebpf];
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Lint) -> Outcome {

@@ -25,7 +25,7 @@ pub(crate) fn execute(args: &List) -> Outcome {
     let Some(rule) = loaded.ruleset.rule(name) else {
         let failure = Failure::new(
             Exit::BadInput,
-            format!("cannot show rule `{name}`: there is none"),
+            format!("cannot show rule `{name}`: no such rule"),
         );
         let similar = closest(name, rules.iter().map(|rule| &*rule.name));
         return Err(failure.help(match similar {

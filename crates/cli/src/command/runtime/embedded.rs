@@ -16,6 +16,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use abi::Errno;
+use abi::constant::MFD_CLOEXEC;
 use agent::journal;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use diagnostics::exit::Exit;
@@ -40,8 +42,6 @@ const ROOT: &str = "/run/tollgate/containers";
 const FAILED: u8 = 1;
 /// What a session ends with that could not begin.
 const NOT_ENTERED: u8 = 255;
-const EINVAL: i32 = 22;
-const MFD_CLOEXEC: u32 = 1;
 const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
 /// How long the process of a container or session that could not be made may take to end.
 const END_OF_FAILED: Duration = Duration::from_secs(1);
@@ -225,7 +225,7 @@ fn common(verb: CommonCmd, root: &Path, global: &GlobalOpts) -> Outcome {
         CommonCmd::Update(args) => resources::update(&load(root, &args.container_id)?, &args),
         CommonCmd::Checkpointt(_) => Err(Failure::new(
             Exit::Unsupported,
-            "cannot carry that out: the runtime embedded has no checkpoint",
+            "cannot checkpoint: the runtime embedded does not support it",
         )
         .help("use --runtime runc for it")),
     }
@@ -309,10 +309,9 @@ fn has_a_place(has_terminal: bool, console_socket: Option<&PathBuf>) -> Result<(
     if !has_terminal || console_socket.is_some() {
         return Ok(());
     }
-    let message = "nobody stays to have the terminal that the process asks for";
-    Err(Failure::new(Exit::Command(FAILED), message).help(
-        "say with --console-socket where it is to go, let this process stay, or set `terminal` to false",
-    ))
+    let message = "a terminal needs --console-socket, or a foreground run";
+    Err(Failure::new(Exit::Command(FAILED), message)
+        .help("use --console-socket, run in the foreground, or set `terminal` to false"))
 }
 
 /// A bundle's process. What cannot be read is refused when the container is made.
@@ -337,7 +336,7 @@ fn give_up_bounding() -> Result<(), Failure> {
         match sys::prctl::drop_bounding_capability(capability) {
             Ok(()) => {}
             // The kernel knows no more.
-            Err(error) if error.is(EINVAL) => break,
+            Err(error) if error.is(Errno::EINVAL) => break,
             Err(error) => return Err(cannot(error)),
         }
     }
@@ -346,7 +345,7 @@ fn give_up_bounding() -> Result<(), Failure> {
 
 fn exec(args: Exec, root: &Path) -> Outcome {
     if args.cgroup.as_deref().is_some_and(|group| group != "/") {
-        let message = "cannot carry that out: the runtime embedded puts sessions into their container's control group";
+        let message = "cannot use --cgroup: the runtime embedded puts sessions into the control group of their container";
         return Err(Failure::new(Exit::Unsupported, message)
             .help("leave --cgroup out, or use --runtime runc for it"));
     }
@@ -393,7 +392,10 @@ fn exec(args: Exec, root: &Path) -> Outcome {
 /// A file in memory: whoever enters a container need not be able to write anywhere.
 fn written(process: &serde_json::Value) -> Result<OwnedFd, Failure> {
     let made = || {
-        let mut file = fs::File::from(sys::fd::memory_file(c"tollgate-process", MFD_CLOEXEC)?);
+        let mut file = fs::File::from(sys::fd::memory_file(
+            c"tollgate-process",
+            MFD_CLOEXEC.u32(),
+        )?);
         write!(file, "{process}")?;
         std::io::Result::Ok(file.into())
     };

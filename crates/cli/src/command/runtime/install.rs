@@ -13,23 +13,22 @@ use runtime::installer::{self, Change, InstallOptions, PROGRAM};
 /// As its help calls it.
 const NAME: &str = "tollgate runtime install|uninstall";
 
-/// Makes this runtime known to container engines as `tollgate`, or unknown again
+/// Register this runtime with container engines as `tollgate`, or remove it
 ///
-/// Shows what would change; --yes changes it. Without an engine's name those are meant whose
-/// folder below /etc is there.
+/// Shows the changes; --yes makes them. The default engines are those with a folder in /etc.
 #[derive(Debug, Parser)]
 #[command(name = NAME, no_binary_name = true)]
 struct Args {
-    /// containerd, docker or podman; repeatable
+    /// Engines to change: containerd, docker, podman [default: those with a folder in /etc]
     #[arg(value_name = "ENGINE", value_parser = ["containerd", "docker", "podman"])]
     engines: Vec<String>,
-    /// Change the files
+    /// Make the changes instead of showing them
     #[arg(long)]
     yes: bool,
-    /// The program that engines are to call
+    /// Program that the engines call
     #[arg(long, value_name = "PATH", default_value = PROGRAM)]
     program: PathBuf,
-    /// The folder that stands for /
+    /// Root folder that holds /etc
     #[arg(long, value_name = "DIR", default_value = "/")]
     prefix: PathBuf,
 }

@@ -20,11 +20,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use agent::RULESET;
-use capture::probe::Finding;
-use clap::{Args, FromArgMatches, Parser};
+use clap::{Args, FromArgMatches};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+use probe::Finding;
 use runtime::caller::{report, report_to, warn};
 use runtime::containers::{
     begin, bundle, cannot_execute, code, exists, forget, groups, is_of, is_to_be_watched,
@@ -38,7 +38,8 @@ use runtime::{
 use rustix::fs::FlockOperation;
 use supervisor::{Ends, Stay, Tenure};
 
-use crate::args::{Cli, Run};
+use crate::args::Run;
+use crate::help::command_line;
 
 /// The name by which this program is an OCI runtime.
 const NAME: &str = "tollgate-runtime";
@@ -157,19 +158,19 @@ pub(crate) fn machines() -> [Finding; 2] {
     [
         finding(
             "machines",
-            "containers with a kernel of their own: `tollgate runtime --runtime vm`",
+            "containers in virtual machines: `tollgate runtime --runtime vm`",
             vm::support(),
         ),
         finding(
             "kata",
-            "containers with a kernel of their own, which containerd makes",
+            "containers in virtual machines (Kata), started by containerd",
             kata::support(),
         ),
     ]
 }
 
 fn help() -> Outcome {
-    match Cli::try_parse_from(["tollgate", "runtime", "--help"]) {
+    match command_line().try_get_matches_from(["tollgate", "runtime", "--help"]) {
         Err(help) => terminal::print(&help.render().to_string()),
         Ok(_) => Ok(Exit::Ok),
     }
@@ -302,11 +303,11 @@ fn has_no_listener(spec: &Spec, id: &str) -> Result<(), Failure> {
     };
     let listener = listener.display();
     let message = format!(
-        "cannot watch container {id}: its seccomp profile has a listener of its own, {listener}, \
-         and the kernel allows one"
+        "cannot watch container {id}: its seccomp profile has a listener, {listener}, and the \
+         kernel allows only one"
     );
     Err(Failure::new(Exit::Unsupported, message)
-        .help("take linux.seccomp.listenerPath out, or use `runtime.watch: annotated`"))
+        .help("remove linux.seccomp.listenerPath, or set `runtime.watch: annotated`"))
 }
 
 fn can_be_confined(runtime: &Runtime, spec: &Spec, id: &str) -> Result<(), Failure> {
@@ -314,7 +315,8 @@ fn can_be_confined(runtime: &Runtime, spec: &Spec, id: &str) -> Result<(), Failu
     let why = if runtime.is_gvisor() {
         format!("calls of containers of {program} are gVisor's to refuse")
     } else if !spec.has_own_mounts() {
-        "without mounts of its own it cannot be told from its runtime".to_owned()
+        "without a mount namespace, its processes cannot be distinguished from the runtime's"
+            .to_owned()
     } else {
         return Ok(());
     };
@@ -322,7 +324,7 @@ fn can_be_confined(runtime: &Runtime, spec: &Spec, id: &str) -> Result<(), Failu
         Exit::Unsupported,
         format!("cannot confine container {id}: {why}"),
     )
-    .help("take the policy away, or give the container a mount namespace under runc or crun"))
+    .help("remove the policy, or give the container a mount namespace under runc or crun"))
 }
 
 /// gVisor's kernel tells whoever listens at the socket of the session (`watch --gvisor`).
@@ -345,7 +347,7 @@ fn create_sandbox(
     }
     if !session.is_file() {
         let message = format!(
-            "cannot watch containers of {program}: there is no {}",
+            "cannot watch containers of {program}: no such file: {}",
             session.display()
         );
         return Err(Failure::new(Exit::Unsupported, message)
@@ -407,11 +409,11 @@ fn delete(line: &CommandLine, runtime: &Runtime, call: &Call, id: &str) -> Outco
         // What the runtime does not know may run all the same.
         if !left.is_empty() && !call.has(&["f", "force"]) {
             let message = format!(
-                "cannot delete {id}: {} does not know it, and processes of it run: {left:?}",
+                "cannot delete {id}: {} does not know it, but it still has processes: {left:?}",
                 runtime.program.display()
             );
             return Err(Failure::new(Exit::Unsupported, message)
-                .help("`delete --force` ends them and removes what is left of it"));
+                .help("`delete --force` kills them and removes the state of the container"));
         }
         forget(&store, runtime, line, id)?;
     }

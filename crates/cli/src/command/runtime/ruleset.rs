@@ -9,19 +9,18 @@ use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use abi::constant::CLONE_NEWNS;
 use agent::confine::{self, How};
 use agent::journal;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use runtime::Spec;
 
-const CLONE_NEWNS: u32 = 0x2_0000;
-
 /// `words`: a pid, the bundle, the policy, whether it only audits, and rules that are accepted in part.
 /// The ruleset goes to the socket that is the standard input.
 pub(super) fn execute(words: &[OsString]) -> Outcome {
     let [pid, bundle, policy, audit, accepted @ ..] = words else {
-        return Err(broken("it is for the agent of a container alone"));
+        return Err(broken("internal command of the monitor of a container"));
     };
     let how = How {
         audit: audit == "true",
@@ -43,7 +42,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
     let ruleset = enforce::ruleset(&policy, &machine, &mounts, path).map_err(|error| {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate doctor`")
     })?;
-    let made = ruleset.ok_or_else(|| broken("the policy has changed and asks for none"))?;
+    let made = ruleset.ok_or_else(|| broken("the policy changed and has no Landlock rules now"))?;
     let (ruleset, lacks) = made;
     if !lacks.is_empty() {
         journal::warn(&format!(
@@ -60,7 +59,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
 fn enter(process: &Path) -> Result<(), Failure> {
     let open = |name: &str| File::open(process.join(name)).map_err(cannot("open its mounts"));
     let (namespace, root) = (open("ns/mnt")?, open("root")?);
-    sys::namespace::enter(namespace.as_fd(), CLONE_NEWNS)
+    sys::namespace::enter(namespace.as_fd(), CLONE_NEWNS.u32())
         .map_err(|error| cannot("enter its mounts")(error.into()))?;
     rustix::process::fchdir(&root)
         .and_then(|()| rustix::process::chroot("."))
@@ -70,7 +69,8 @@ fn enter(process: &Path) -> Result<(), Failure> {
 fn cannot(action: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
     move |cause| {
         let message = format!("cannot make the ruleset of a container: cannot {action}: {cause}");
-        Failure::new(Exit::Unsupported, message).help("it may have ended; start it again")
+        Failure::new(Exit::Unsupported, message)
+            .help("the container may have exited; start it again")
     }
 }
 

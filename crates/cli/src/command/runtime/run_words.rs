@@ -97,19 +97,19 @@ fn shares_agents(settings: &Settings) -> bool {
 
 fn can_be_watched_by_host(settings: &Settings) -> Result<(), Failure> {
     let refused = |why: &str, help: &str| {
-        let message = format!("cannot have containers watched by one agent: {why}");
+        let message = format!("cannot watch containers with one agent (--agent host): {why}");
         Err(Failure::new(Exit::Unsupported, message).help(help.to_owned()))
     };
     if supervisor::sees_descendants_only() {
         return refused(
-            "processes may look into their descendants alone, and containers are none of its",
-            "become root or get CAP_SYS_PTRACE, or use --agent container",
+            "Yama allows processes to read only their descendants, and containers are not",
+            "run as root or with CAP_SYS_PTRACE, or use --agent container",
         );
     }
     if settings.config.capture.enabled {
         return refused(
-            "`capture` is enabled, and each recording is one container's",
-            "use --agent container, or take `capture` out of the configuration",
+            "`capture` is enabled, and a recording belongs to one container",
+            "use --agent container, or remove `capture` from the configuration",
         );
     }
     Ok(())

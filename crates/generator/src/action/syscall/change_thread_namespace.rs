@@ -3,11 +3,10 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
+use abi::Errno;
 use workload::Error;
 
 use super::super::{Action, Scene, Stop};
-
-const EINVAL: i32 = 22;
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ChangeThreadNamespace",
@@ -19,7 +18,7 @@ pub(super) const ACTION: Action = Action::new(
 fn play(_scene: &Scene) -> Result<(), Stop> {
     let file = File::open("/dev/null").map_err(Error::file("open", "/dev/null"))?;
     match sys::attempt::setns(file.as_raw_fd()) {
-        Err(error) if error.is(EINVAL) => Ok(()),
+        Err(error) if error.is(Errno::EINVAL) => Ok(()),
         Err(error) => Err(Error::call("try setns")(error).into()),
         Ok(()) => Err(Error::Unexpected {
             expected: "setns to fail".to_owned(),

@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::Path;
 
+use abi::Errno;
 use workload::Error;
 
 use super::super::{Action, Need, Scene, Stop, Touches};
 
-const EPERM: i32 = 1;
-const EXDEV: i32 = 18;
+const EPERM: i32 = Errno::EPERM.0;
+const EXDEV: i32 = Errno::EXDEV.0;
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.CreateHardlinkOverSensitiveFiles",

@@ -1,10 +1,9 @@
 //! Only one can trace, so this keeps debuggers away.
 
+use abi::Errno;
 use workload::Error;
 
 use super::super::{Action, Scene, Stop};
-
-const EPERM: i32 = 1;
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.PtraceAntiDebugAttempt",
@@ -19,7 +18,9 @@ fn play(scene: &Scene) -> Result<(), Stop> {
     }
     match sys::attempt::trace_me() {
         // A tracer is there already, such as a detector that works by ptrace.
-        Err(error) if !error.is(EPERM) => Err(Error::call("have itself traced")(error).into()),
+        Err(error) if !error.is(Errno::EPERM) => {
+            Err(Error::call("have itself traced")(error).into())
+        }
         _ => Ok(()),
     }
 }

@@ -1,10 +1,9 @@
 //! A process takes control of another one.
 
+use abi::Errno;
 use workload::Error;
 
 use super::super::{Action, Scene, Stop};
-
-const EPERM: i32 = 1;
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.PtraceAttachedToProcess",
@@ -23,7 +22,7 @@ fn play(scene: &Scene) -> Result<(), Stop> {
     let ended = target.kill().and_then(|()| target.wait());
     match attached {
         // A tracer is there already, such as a detector that works by ptrace.
-        Err(error) if !error.is(EPERM) => {
+        Err(error) if !error.is(Errno::EPERM) => {
             return Err(Error::call("attach to a process")(error).into());
         }
         _ => {}

@@ -140,7 +140,7 @@ pub(super) fn quote_error(error: QuoteError) -> ParseError {
             Some("write a backslash as `\\\\`"),
         ),
         QuoteProblem::OtherQuote(c) => (
-            format!("`\\{c}` is no escape in a string with the other quotes"),
+            format!("`\\{c}` is not an escape in a string with the other quotes"),
             Some("write the quote without a backslash"),
         ),
     };

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
+use abi::Errno;
 use event::field::{is_plain, normalize};
 use event::{DescriptorKind, DescriptorSource, OpenFlags, Param, Role, Transport};
 
@@ -71,10 +72,8 @@ impl Happening<'_, '_> {
     }
 
     pub(super) fn connect(&self, state: &mut State, process: usize) {
-        const EINPROGRESS: i64 = -115;
         let Some(number) = self.number() else { return };
-        let established =
-            matches!(self.result, Some(result) if result >= 0 || result == EINPROGRESS);
+        let established = matches!(self.result, Some(result) if result >= 0 || result == Errno::EINPROGRESS.result());
         self.name_ends(state, process, number, |ends, event| {
             if let EventEnds::Inet {
                 source,

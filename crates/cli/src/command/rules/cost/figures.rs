@@ -1,20 +1,18 @@
 //! What looking at calls has been measured to cost.
 //!
-//! Figures are taken from the summary of a run of `tollgate bench compare`: one that is published with
-//! this program, or one of the user's machine.
+//! Figures are medians of a run of `tollgate bench`: of the published run, which are part of this program, or
+//! of a run on the user's machine, computed from its samples.
 
-use std::fs;
 use std::path::Path;
 
+use bench::record::Recording;
+use bench::summary::summarise;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use serde::Deserialize;
 
-/// A published run: its folder and its summary.
-const PUBLISHED: (&str, &str) = (
-    "results/2026-11-21-engine",
-    include_str!("../../../../../../results/2026-11-21-engine/summary.json"),
-);
+/// A published run: its folder, and the medians that prices are made of. A test compares them with the run's samples.
+const PUBLISHED: (&str, &str) = ("results/2026-11-21-engine", include_str!("published.json"));
 
 /// Who is watched by nobody.
 const NATIVE: &str = "native";
@@ -54,7 +52,7 @@ pub(super) struct Price {
     /// The workload.
     pub(super) workload: &'static str,
     /// How often it was measured.
-    pub(super) samples: u64,
+    pub(super) samples: usize,
 }
 
 /// Prices of one run.
@@ -70,39 +68,53 @@ pub(super) struct Figures {
     pub(super) started: Price,
 }
 
-#[derive(Deserialize)]
-struct Summary {
-    rows: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-struct Row {
+/// The median time of a workload under a subject.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Median {
     workload: String,
     subject: String,
-    n: u64,
+    /// How many samples it is of.
+    n: usize,
     median_ns: Option<f64>,
+}
+
+/// The medians of a results folder, computed from its samples.
+fn measured(folder: &Path) -> Result<Vec<Median>, bench::Error> {
+    let summary = summarise(&Recording::load(folder)?);
+    let rows = summary.rows.into_iter().map(|row| Median {
+        workload: row.workload,
+        subject: row.subject,
+        n: row.n,
+        median_ns: row.median_ns,
+    });
+    Ok(rows.collect())
+}
+
+/// The medians of the published run.
+fn published() -> Result<Vec<Median>, String> {
+    serde_json::from_str(PUBLISHED.1).map_err(|error| error.to_string())
 }
 
 impl Figures {
     /// Those of a folder of results, or the published ones.
     pub(super) fn of(folder: Option<&Path>, by: Watched) -> Result<Self, Failure> {
-        let Some(folder) = folder else {
-            let (origin, text) = PUBLISHED;
-            return Self::read(origin, text, by).map_err(|why| unusable(origin, &why));
+        let (origin, medians) = match folder {
+            None => (PUBLISHED.0.to_owned(), published()),
+            Some(folder) => (
+                folder.display().to_string(),
+                measured(folder).map_err(|error| with_causes(&error)),
+            ),
         };
-        let origin = folder.display().to_string();
-        let text = fs::read_to_string(folder.join("summary.json")).map_err(|error| {
-            unusable(&origin, &format!("cannot read its summary.json: {error}"))
-        })?;
-        Self::read(&origin, &text, by).map_err(|why| unusable(&origin, &why))
+        medians
+            .and_then(|medians| Self::read(&origin, &medians, by))
+            .map_err(|why| unusable(&origin, &why))
     }
 
-    fn read(origin: &str, text: &str, by: Watched) -> Result<Self, String> {
-        let summary: Summary = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    fn read(origin: &str, medians: &[Median], by: Watched) -> Result<Self, String> {
         let price = |workload: &'static str| {
             let row = |subjects: &[&str]| {
                 let of_subject = |subject: &&str| {
-                    let mut rows = summary.rows.iter();
+                    let mut rows = medians.iter();
                     let row = rows.find(|row| row.workload == workload && row.subject == *subject);
                     row.and_then(|row| Some((row.median_ns?, row.n)))
                 };
@@ -133,6 +145,12 @@ impl Figures {
     }
 }
 
+/// An error and what caused it, in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    std::iter::successors(error.source(), |error| error.source())
+        .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 fn unusable(origin: &str, why: &str) -> Failure {
     Failure::new(Exit::BadInput, format!("cannot use the figures of {origin}: {why}")).help(
         "name the folder of a run of `tollgate bench compare` with getppid, open_close and fork_exec",
@@ -151,10 +169,33 @@ mod tests {
         }
     }
 
+    #[test]
+    fn published_figures_are_those_of_the_runs_samples() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .join(PUBLISHED.0);
+        let measured = measured(&folder).expect("the repository has its samples");
+        for told in published().expect("it is JSON") {
+            let is_same = |row: &Median| {
+                let distance = row
+                    .median_ns
+                    .zip(told.median_ns)
+                    .map(|(is, told)| (is / told - 1.0).abs());
+                // The parser of JSON may be off by the last bit.
+                (&row.workload, &row.subject, row.n) == (&told.workload, &told.subject, told.n)
+                    && distance.is_some_and(|distance| distance < 1e-12)
+            };
+            assert!(
+                measured.iter().any(is_same),
+                "{told:?} is not in {measured:?}"
+            );
+        }
+    }
+
     fn check(figures: &Figures, by: Watched) {
-        let summary: Summary = serde_json::from_str(PUBLISHED.1).expect("it is JSON");
+        let medians = published().expect("it is JSON");
         let median = |workload: &str, subject: &str| {
-            let mut rows = summary.rows.iter();
+            let mut rows = medians.iter();
             let row = rows.find(|row| row.workload == workload && row.subject == subject);
             row.and_then(|row| row.median_ns).expect("it was measured")
         };
@@ -168,15 +209,14 @@ mod tests {
 
     #[test]
     fn a_run_without_a_workload_is_refused() {
-        let row = |subject: &str, ns: f64| {
-            format!(r#"{{"workload":"getppid","subject":"{subject}","n":3,"median_ns":{ns}}}"#)
+        let row = |subject: &str, ns: f64| Median {
+            workload: "getppid".to_owned(),
+            subject: subject.to_owned(),
+            n: 3,
+            median_ns: Some(ns),
         };
-        let text = format!(
-            r#"{{"rows":[{},{}]}}"#,
-            row("native", 1.0),
-            row("tollgate", 2.0)
-        );
-        let read = Figures::read("X", &text, Watched::Notify);
+        let medians = [row("native", 1.0), row("tollgate", 2.0)];
+        let read = Figures::read("X", &medians, Watched::Notify);
         let why = read.expect_err("open_close is missing");
         assert_eq!(why, "it has no figure for open_close of native");
     }

@@ -138,7 +138,7 @@ impl<'e> Bill<'e> {
         );
         for (what, price) in [
             ("a call that no rule needs", &figures.untouched),
-            ("a call that is looked at", &figures.looked_at),
+            ("a trapped call", &figures.looked_at),
             ("a program that is started", &figures.started),
         ] {
             out.push_str(&format!(
@@ -149,7 +149,7 @@ impl<'e> Bill<'e> {
             ));
         }
         out.push_str(&format!(
-            "\n{} calls are looked at for these rules; a rule alone pays for those that no other asks for\n\n",
+            "\nThese rules need {} system calls. `alone` counts the calls that no other rule needs.\n\n",
             self.calls.len()
         ));
         let width = self

@@ -63,7 +63,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
         }
     };
     let tests = find(entries, "tests").ok_or_else(|| {
-        Problem::new(&root.origin, "there is no key `tests`")
+        Problem::new(&root.origin, "the key `tests` is missing")
             .help("write `tests:` with a list of tests; see the page about testing rules")
     })?;
     let tests: Vec<Test> = tests
@@ -72,7 +72,7 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
         .map(|node| test(node, folder))
         .collect::<Result<_, _>>()?;
     if tests.is_empty() {
-        let problem = Problem::new(&root.origin, "there is no test");
+        let problem = Problem::new(&root.origin, "the list of tests is empty");
         return Err(
             problem.help("describe one: `- {name: N, event: {evt.type: T}, alerts: [RULE]}`")
         );
@@ -85,7 +85,7 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
     check_keys(entries, &["name", "event", "others", "capture", "alerts"])?;
     let missing = |key: &str| Problem::new(&node.origin, format!("the test has no `{key}`"));
     let name = find(entries, "name")
-        .ok_or_else(|| missing("name").help("say what it is about: `name: cat reads a secret`"))?;
+        .ok_or_else(|| missing("name").help("add a name, such as `name: cat reads a secret`"))?;
     let others = find(entries, "others");
     let events = match (find(entries, "event"), find(entries, "capture")) {
         (Some(event), None) => {
@@ -94,7 +94,7 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
         }
         (None, Some(capture)) => {
             if let Some(others) = others {
-                let message = "`others` says what fields are that `event` does not give";
+                let message = "`others` applies to the fields that `event` does not have";
                 return Err(Problem::new(&others.origin, message).help("leave it out"));
             }
             Events::Capture(folder.join(capture.text()?))
@@ -105,12 +105,12 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
         }
         (None, None) => {
             return Err(missing("event").help(
-                "give its fields, as in `event: {evt.type: open, fd.name: /x}`, or `capture: FILE`",
+                "add its fields, such as `event: {evt.type: open, fd.name: /x}`, or `capture: FILE`",
             ));
         }
     };
     let alerts = find(entries, "alerts")
-        .ok_or_else(|| missing("alerts").help("`alerts: []` says that no rule may match"))?;
+        .ok_or_else(|| missing("alerts").help("`alerts: []` means that no rule must match"))?;
     Ok(Test {
         name: name.text()?.to_owned(),
         origin: node.origin.clone(),
@@ -130,7 +130,7 @@ fn others(node: &Node) -> Result<Others, Problem> {
         _ => {
             let message = format!("expected absent or unknown, found {}", node.describe());
             Err(Problem::new(&node.origin, message)
-                .help("what `event` does not give does not exist, or may be anything"))
+                .help("fields that `event` lacks are absent, or unknown"))
         }
     }
 }
@@ -227,8 +227,8 @@ mod tests {
     fn what_is_wrong_names_its_line() {
         for (text, expected) in [
             ("a: 1\n", "t.yaml:1:1: unknown key `a`"),
-            ("rules: []\n", "t.yaml:1:1: there is no key `tests`"),
-            ("tests: []\n", "t.yaml:1:1: there is no test"),
+            ("rules: []\n", "t.yaml:1:1: the key `tests` is missing"),
+            ("tests: []\n", "t.yaml:1:1: the list of tests is empty"),
             (
                 "tests:\n- name: x\n  alerts: []\n",
                 "t.yaml:2:3: the test has no `event`",

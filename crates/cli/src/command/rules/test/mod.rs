@@ -252,7 +252,10 @@ fn difference(expected: &Expected, alert: &Alert) -> Option<String> {
     if let Some(wanted) = &expected.output
         && !alert.message.contains(wanted.as_str())
     {
-        return Some(format!("the output lacks `{wanted}`: {}", alert.message));
+        return Some(format!(
+            "the output does not contain `{wanted}`: {}",
+            alert.message
+        ));
     }
     expected.fields.iter().find_map(|(name, wanted)| {
         let value = alert.fields.iter().find(|(known, _)| **known == **name);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use abi::{Errno, Signal};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use rustix::pty::OpenptFlags;
@@ -24,8 +25,21 @@ const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 /// Those that are not the command's, if it runs in the foreground: what cannot be caught, what is about this process
 /// itself, and the two that the C library has for itself.
 const OWN: [i32; 15] = [
-    SIGKILL, SIGSTOP, SIGCHLD, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH, SIGPIPE, SIGILL,
-    SIGFPE, SIGSEGV, SIGBUS, 32, 33,
+    SIGKILL,
+    Signal::SIGSTOP.0,
+    SIGCHLD,
+    Signal::SIGTSTP.0,
+    Signal::SIGTTIN.0,
+    Signal::SIGTTOU.0,
+    Signal::SIGURG.0,
+    SIGWINCH,
+    SIGPIPE,
+    Signal::SIGILL.0,
+    Signal::SIGFPE.0,
+    Signal::SIGSEGV.0,
+    Signal::SIGBUS.0,
+    32,
+    33,
 ];
 /// What goes over at once: a pipe that has room has it for this much, so that nothing waits.
 const PIECE: usize = 4096;
@@ -245,7 +259,7 @@ fn read(from: BorrowedFd<'_>) -> sys::Result<Option<Vec<u8>>> {
             piece.truncate(len);
             Ok(Some(piece))
         }
-        Err(error) if error.is(EINTR) || error.is(EAGAIN) => Ok(None),
+        Err(error) if error.is(Errno::EINTR) || error.is(Errno::EAGAIN) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -254,7 +268,7 @@ fn read(from: BorrowedFd<'_>) -> sys::Result<Option<Vec<u8>>> {
 fn write(to: BorrowedFd<'_>, bytes: &mut Vec<u8>) -> sys::Result<()> {
     match sys::fd::write(to, bytes) {
         Ok(len) => drop(bytes.drain(..len)),
-        Err(error) if error.is(EINTR) || error.is(EAGAIN) => {}
+        Err(error) if error.is(Errno::EINTR) || error.is(Errno::EAGAIN) => {}
         Err(error) => return Err(error),
     }
     Ok(())
@@ -306,7 +320,7 @@ impl Foreground {
             let ended = match wait::wait(Target::Pid(pid), wait::NO_HANG) {
                 Ok(Some((_, status))) if status.is_end() => Some(status),
                 Ok(_) => None,
-                Err(error) if error.is(EINTR) => None,
+                Err(error) if error.is(Errno::EINTR) => None,
                 Err(error) => return Err(cannot(error)),
             };
             if let Some(status) = ended {
@@ -354,19 +368,8 @@ fn pass_signals(stream: &SignalStream, pid: i32, terminal: Option<&Terminal>) {
     }
 }
 
-const EINTR: i32 = 4;
-const EAGAIN: i32 = 11;
-const SIGILL: i32 = 4;
-const SIGBUS: i32 = 7;
-const SIGFPE: i32 = 8;
-const SIGSEGV: i32 = 11;
-pub(super) const SIGPIPE: i32 = 13;
-const SIGCHLD: i32 = 17;
-const SIGCONT: i32 = 18;
-pub(super) const SIGKILL: i32 = 9;
-const SIGSTOP: i32 = 19;
-const SIGTSTP: i32 = 20;
-const SIGTTIN: i32 = 21;
-const SIGTTOU: i32 = 22;
-const SIGURG: i32 = 23;
-const SIGWINCH: i32 = 28;
+pub(super) const SIGPIPE: i32 = Signal::SIGPIPE.0;
+const SIGCHLD: i32 = Signal::SIGCHLD.0;
+const SIGCONT: i32 = Signal::SIGCONT.0;
+pub(super) const SIGKILL: i32 = Signal::SIGKILL.0;
+const SIGWINCH: i32 = Signal::SIGWINCH.0;

@@ -28,7 +28,7 @@ const UNUSED: Duration = Duration::from_secs(60);
 pub(super) fn process(args: &Exec, container: &Container) -> Result<Value, Failure> {
     if let Some(file) = &args.process {
         let Value::Object(mut process) = read(file)? else {
-            return Err(unreadable(file, &"it is no object"));
+            return Err(unreadable(file, &"it is not a JSON object"));
         };
         completed(&mut process);
         let process = Value::Object(process);
@@ -40,7 +40,7 @@ pub(super) fn process(args: &Exec, container: &Container) -> Result<Value, Failu
     }
     if args.command.is_empty() {
         let help = "name the command behind the container, or a file with --process";
-        return Err(Failure::new(Exit::BadInput, "no command was given").help(help));
+        return Err(Failure::new(Exit::BadInput, "no command given").help(help));
     }
     let file = container.bundle().join("config.json");
     let mut spec = read(&file)?;
@@ -60,7 +60,7 @@ fn read(file: &Path) -> Result<Value, Failure> {
 fn unreadable(file: &Path, cause: &dyn std::fmt::Display) -> Failure {
     let message = format!("cannot read {}: {cause}", file.display());
     Failure::new(Exit::Command(FAILED), message)
-        .help("the OCI runtime specification says what is in it")
+        .help("see the OCI runtime specification for its keys")
 }
 
 /// What is left out means, as under runc, root and no capabilities; libcontainer would refuse the one and give all for

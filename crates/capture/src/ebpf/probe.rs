@@ -1,0 +1,70 @@
+//! Whether the engine works on this machine, found out by trying.
+
+use std::path::Path;
+
+use event::{CallPlan, Need, Plan};
+use probe::Support;
+
+use super::error::Error;
+use super::hooks::{Attachment, Hooks};
+use super::maps::{Control, Scope};
+use super::programs::{Programs, RingSizes};
+use super::tables::Tables;
+
+/// Whether the engine works here, and how calls would be seen.
+pub fn probe() -> Support {
+    match attach() {
+        Ok(attachment) => Support::yes(format!("works ({attachment})")),
+        Err(error) if !Path::new("/sys/kernel/btf/vmlinux").exists() => Support::no(
+            format!("{error}: no /sys/kernel/btf/vmlinux"),
+            "run a kernel built with CONFIG_DEBUG_INFO_BTF",
+        ),
+        Err(error) => {
+            let mut why = error.to_string();
+            if let Some(cause) = std::error::Error::source(&error) {
+                why = format!("{why}: {cause}");
+            }
+            Support::no(why, "run as root, on Linux 5.11 or newer with BTF")
+        }
+    }
+}
+
+/// Loads and attaches the programs as for a few calls that rules usually ask for, and lets them go.
+fn attach() -> Result<Attachment, Error> {
+    let sizes = RingSizes {
+        critical: 64 << 10,
+        bulk: 64 << 10,
+    };
+    let control = Control {
+        // Nothing is to be told.
+        scope: Scope::Pids,
+        ..Control::default()
+    };
+    let tables = Tables::new(&sample(), false)?;
+    let mut programs = Programs::load(sizes, control, Hooks::Auto)?;
+    programs.attach_processes()?;
+    programs.attach_calls(&tables)
+}
+
+/// A plan of calls that rules usually ask for.
+fn sample() -> Plan {
+    let call = |call| {
+        let planned = CallPlan {
+            any_of: vec![Vec::new()],
+            strings: false,
+            result: Need::Never,
+            reasons: Vec::new(),
+        };
+        (call, planned)
+    };
+    Plan {
+        calls: [
+            abi::Syscall::OPENAT,
+            abi::Syscall::CONNECT,
+            abi::Syscall::PTRACE,
+        ]
+        .map(call)
+        .into(),
+        ..Plan::default()
+    }
+}

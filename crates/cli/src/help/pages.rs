@@ -1,0 +1,931 @@
+//! What a help text and a manual page say besides the options: examples, exit status, files.
+
+use diagnostics::exit::Exit;
+
+/// A command line and what it does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Example(pub(crate) &'static str, pub(crate) &'static str);
+
+/// The exit codes of a verb.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Exits {
+    /// 0, 2, 3 and 4.
+    Plain,
+    /// The same, and 1 with this meaning.
+    Finding(&'static str),
+    /// Those of the command that the verb runs.
+    Command,
+    /// Falco's: 0, or 1 after an error.
+    Falco,
+}
+
+impl Exits {
+    /// Codes and their meanings.
+    pub(crate) fn rows(self) -> Vec<(&'static str, &'static str)> {
+        let plain = |code: &str| !matches!(code, "1" | "126" | "127" | "128+N");
+        match self {
+            Exits::Plain => Exit::MEANINGS
+                .iter()
+                .copied()
+                .filter(|(code, _)| plain(code))
+                .collect(),
+            Exits::Finding(meaning) => Exit::MEANINGS
+                .iter()
+                .copied()
+                .filter(|(code, _)| plain(code) || *code == "1")
+                .map(|(code, text)| (code, if code == "1" { meaning } else { text }))
+                .collect(),
+            Exits::Command => Exit::MEANINGS
+                .iter()
+                .copied()
+                .filter(|(code, _)| *code != "1")
+                .chain([("N", "any other exit status of CMD")])
+                .collect(),
+            Exits::Falco => vec![("0", "success"), ("1", "an error")],
+        }
+    }
+}
+
+/// The page of one verb.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Page {
+    /// The verb and those above it: `rules check`. Empty for the program.
+    pub(crate) path: &'static str,
+    pub(crate) examples: &'static [Example],
+    pub(crate) exits: Exits,
+    /// Files that the verb reads or writes without being told to.
+    pub(crate) files: &'static [(&'static str, &'static str)],
+    /// Related pages.
+    pub(crate) see_also: &'static [&'static str],
+}
+
+impl Page {
+    /// The page of the verb with this path.
+    pub(crate) fn of(path: &str) -> Option<&'static Page> {
+        PAGES.iter().find(|page| page.path == path)
+    }
+}
+
+const fn page(path: &'static str, examples: &'static [Example]) -> Page {
+    Page {
+        path,
+        examples,
+        exits: Exits::Plain,
+        files: &[],
+        see_also: &[],
+    }
+}
+
+const fn exits(page: Page, exits: Exits) -> Page {
+    Page { exits, ..page }
+}
+
+const fn files(page: Page, files: &'static [(&'static str, &'static str)]) -> Page {
+    Page { files, ..page }
+}
+
+const fn see(page: Page, see_also: &'static [&'static str]) -> Page {
+    Page { see_also, ..page }
+}
+
+const CERTIFICATES: &[(&str, &str)] = &[(
+    "/etc/falco/certs",
+    "default folder of the certificates and keys of TLS connections to a detector",
+)];
+
+const RUNTIME_FILES: &[(&str, &str)] = &[
+    ("/etc/tollgate/runtime.yaml", "default configuration"),
+    (
+        "/etc/tollgate/policies/NAME.yaml",
+        "policies that containers name",
+    ),
+    (
+        "/var/log/tollgate/alerts.jsonl",
+        "alerts, if no output is configured",
+    ),
+];
+
+/// All pages.
+pub(crate) const PAGES: &[Page] = &[
+    see(
+        exits(
+            page(
+                "",
+                &[
+                    Example(
+                        "tollgate run -- curl https://example.org",
+                        "watch one command",
+                    ),
+                    Example("sudo tollgate watch", "watch the whole host"),
+                    Example(
+                        "tollgate enforce --policy web.yaml -- ./server",
+                        "confine a command by a policy",
+                    ),
+                    Example("tollgate doctor", "show what works on this machine"),
+                ],
+            ),
+            Exits::Command,
+        ),
+        &["run", "watch", "enforce", "doctor"],
+    ),
+    see(
+        exits(
+            page(
+                "run",
+                &[
+                    Example(
+                        "tollgate run -- make install",
+                        "watch a build with the built-in rules; alerts go to stdout",
+                    ),
+                    Example(
+                        "tollgate run -r my_rules.yaml --json -- ./server",
+                        "use your own rules, and print alerts as JSON",
+                    ),
+                    Example(
+                        "tollgate run --policy web.yaml -w calls.scap -- ./server",
+                        "deny what the policy forbids, and record the events",
+                    ),
+                ],
+            ),
+            Exits::Command,
+        ),
+        &["watch", "enforce", "replay", "rules"],
+    ),
+    see(
+        exits(
+            page(
+                "enforce",
+                &[
+                    Example(
+                        "tollgate enforce --policy web.yaml -- ./server",
+                        "deny what the policy forbids",
+                    ),
+                    Example(
+                        "tollgate enforce --policy web.yaml --audit -- ./server",
+                        "report violations without denying anything",
+                    ),
+                ],
+            ),
+            Exits::Command,
+        ),
+        &["run", "policy", "learn"],
+    ),
+    see(
+        exits(
+            page(
+                "learn",
+                &[
+                    Example(
+                        "tollgate learn -o web.yaml -- ./server",
+                        "write a policy from one run",
+                    ),
+                    Example(
+                        "tollgate learn -o web.yaml --model web.model -- ./server",
+                        "add this run to the behaviour of earlier runs",
+                    ),
+                ],
+            ),
+            Exits::Command,
+        ),
+        &["enforce", "policy advise"],
+    ),
+    see(
+        exits(
+            page(
+                "watch",
+                &[
+                    Example("sudo tollgate watch", "watch all processes of the host"),
+                    Example(
+                        "sudo tollgate watch --container web --json",
+                        "watch one container",
+                    ),
+                    Example(
+                        "tollgate watch --engine ptrace -p 4711",
+                        "watch one process without root",
+                    ),
+                ],
+            ),
+            Exits::Finding("too many events were lost, and the configuration ends the watch then"),
+        ),
+        &["run", "doctor", "rules"],
+    ),
+    see(
+        page(
+            "replay",
+            &[
+                Example(
+                    "tollgate replay attack.scap",
+                    "print the alerts of a capture",
+                ),
+                Example(
+                    "tollgate replay attack.scap -r my_rules.yaml --stats",
+                    "evaluate your own rules, and print counts and rates",
+                ),
+                Example(
+                    "tollgate replay attack.scap -p '%proc.name %evt.type' --filter 'evt.failed=true'",
+                    "print the failed calls",
+                ),
+            ],
+        ),
+        &["run", "rules test"],
+    ),
+    see(
+        files(
+            exits(
+                page(
+                    "falco",
+                    &[
+                        Example(
+                            "tollgate falco -c falco.yaml -r my_rules.yaml",
+                            "watch the host as falco does",
+                        ),
+                        Example("tollgate falco -V my_rules.yaml", "validate a rule file"),
+                        Example(
+                            "tollgate falco --list=syscall",
+                            "list the fields of system calls",
+                        ),
+                    ],
+                ),
+                Exits::Falco,
+            ),
+            &[("/etc/falco/falco.yaml", "default configuration")],
+        ),
+        &["watch", "replay", "rules check"],
+    ),
+    see(
+        page(
+            "rules",
+            &[
+                Example(
+                    "tollgate rules check my_rules.yaml",
+                    "check a file for errors",
+                ),
+                Example("tollgate rules list", "list the built-in rules"),
+                Example(
+                    "tollgate rules fields --class proc",
+                    "list fields for conditions",
+                ),
+            ],
+        ),
+        &[
+            "rules check",
+            "rules list",
+            "rules fields",
+            "rules events",
+            "rules explain",
+            "rules test",
+            "rules lint",
+            "rules cost",
+        ],
+    ),
+    see(
+        page(
+            "rules check",
+            &[
+                Example("tollgate rules check my_rules.yaml", "check one file"),
+                Example(
+                    "tollgate rules check --json base.yaml local.yaml",
+                    "check two files that are loaded together, for a program",
+                ),
+            ],
+        ),
+        &["rules lint", "rules test"],
+    ),
+    see(
+        page(
+            "rules list",
+            &[
+                Example("tollgate rules list", "list the built-in rules"),
+                Example(
+                    "tollgate rules list -l 'Read sensitive file untrusted'",
+                    "show one rule in full",
+                ),
+            ],
+        ),
+        &["rules check", "rules explain"],
+    ),
+    see(
+        page(
+            "rules fields",
+            &[
+                Example("tollgate rules fields", "list all fields"),
+                Example(
+                    "tollgate rules fields --class fd --json",
+                    "list those of descriptors as JSON",
+                ),
+            ],
+        ),
+        &["rules events"],
+    ),
+    see(
+        page(
+            "rules events",
+            &[
+                Example("tollgate rules events", "list all event types"),
+                Example("tollgate rules events --json", "list them as JSON"),
+            ],
+        ),
+        &["rules fields"],
+    ),
+    see(
+        page(
+            "rules explain",
+            &[
+                Example(
+                    "tollgate rules explain",
+                    "show the calls that the built-in rules need",
+                ),
+                Example(
+                    "tollgate rules explain --call openat",
+                    "show the rules that need one call",
+                ),
+                Example(
+                    "tollgate rules explain --event alert.json --rule 'Run shell untrusted'",
+                    "show each clause of a rule for one event",
+                ),
+            ],
+        ),
+        &["rules cost", "rules lint"],
+    ),
+    see(
+        exits(
+            page(
+                "rules test",
+                &[
+                    Example(
+                        "tollgate rules test my_tests.yaml",
+                        "run the tests of a file",
+                    ),
+                    Example(
+                        "tollgate rules test -r my_rules.yaml --json my_tests.yaml",
+                        "run them against other rules, for a program",
+                    ),
+                ],
+            ),
+            Exits::Finding("a test failed"),
+        ),
+        &["rules explain", "replay"],
+    ),
+    see(
+        exits(
+            page(
+                "rules lint",
+                &[
+                    Example(
+                        "tollgate rules lint my_rules.yaml",
+                        "look for rules that never alert",
+                    ),
+                    Example(
+                        "tollgate rules lint --engine ebpf my_rules.yaml",
+                        "check for one capture engine only",
+                    ),
+                ],
+            ),
+            Exits::Finding("there is a finding"),
+        ),
+        &["rules check", "rules cost"],
+    ),
+    see(
+        page(
+            "rules cost",
+            &[
+                Example(
+                    "tollgate rules cost",
+                    "estimate the cost of the built-in rules",
+                ),
+                Example(
+                    "tollgate rules cost --capture calls.scap my_rules.yaml",
+                    "count and time the events of a capture",
+                ),
+            ],
+        ),
+        &["rules explain", "bench compare"],
+    ),
+    see(
+        page(
+            "policy",
+            &[
+                Example("tollgate policy list", "list the built-in rules"),
+                Example("tollgate policy check web.yaml", "check a file for errors"),
+                Example(
+                    "tollgate policy explain web.yaml",
+                    "show what a policy compiles to",
+                ),
+            ],
+        ),
+        &[
+            "policy list",
+            "policy check",
+            "policy explain",
+            "policy advise",
+            "policy loaded",
+            "policy replace",
+            "enforce",
+            "learn",
+        ],
+    ),
+    see(
+        page(
+            "policy list",
+            &[
+                Example("tollgate policy list", "list all built-in rules"),
+                Example("tollgate policy list disable-tcp", "show one rule in full"),
+            ],
+        ),
+        &["policy explain"],
+    ),
+    see(
+        page(
+            "policy check",
+            &[
+                Example("tollgate policy check web.yaml", "check one file"),
+                Example(
+                    "tollgate policy check --accept-partial disallow-mount web.yaml",
+                    "accept that one rule is enforced only partially",
+                ),
+            ],
+        ),
+        &["policy explain", "enforce"],
+    ),
+    see(
+        page(
+            "policy explain",
+            &[
+                Example(
+                    "tollgate policy explain web.yaml",
+                    "show every rule for every enforcer",
+                ),
+                Example(
+                    "tollgate policy explain --enforcer seccomp web.yaml",
+                    "show the compiled seccomp profile",
+                ),
+            ],
+        ),
+        &["policy check", "policy list"],
+    ),
+    see(
+        page(
+            "policy advise",
+            &[
+                Example(
+                    "tollgate policy advise web.model",
+                    "show the rules that a workload does not break",
+                ),
+                Example(
+                    "tollgate policy advise --enforcer SeccompLandlock --json web.model",
+                    "consider two enforcers only, and print JSON",
+                ),
+            ],
+        ),
+        &["learn", "policy list"],
+    ),
+    see(
+        page(
+            "policy loaded",
+            &[
+                Example("sudo tollgate policy loaded", "list the policies in force"),
+                Example(
+                    "sudo tollgate policy loaded --sweep",
+                    "remove unused ones first",
+                ),
+            ],
+        ),
+        &["policy replace"],
+    ),
+    see(
+        page(
+            "policy replace",
+            &[
+                Example(
+                    "sudo tollgate policy replace web.yaml",
+                    "load the new version of a policy",
+                ),
+                Example(
+                    "sudo tollgate policy replace --accept-partial disallow-mount web.yaml",
+                    "accept that one rule is enforced only partially",
+                ),
+            ],
+        ),
+        &["policy loaded", "policy check"],
+    ),
+    see(
+        files(
+            page(
+                "runtime",
+                &[
+                    Example(
+                        "tollgate runtime install docker",
+                        "show how docker's configuration would change",
+                    ),
+                    Example("sudo tollgate runtime install docker --yes", "change it"),
+                    Example(
+                        "docker run --runtime tollgate alpine true",
+                        "run a watched container",
+                    ),
+                ],
+            ),
+            RUNTIME_FILES,
+        ),
+        &["run", "policy", "watch"],
+    ),
+    see(
+        page(
+            "doctor",
+            &[
+                Example("tollgate doctor", "show what works here"),
+                Example(
+                    "sudo tollgate doctor --json",
+                    "show what works for root, as JSON",
+                ),
+            ],
+        ),
+        &["run", "watch", "enforce"],
+    ),
+    see(
+        exits(
+            page(
+                "demo",
+                &[
+                    Example("tollgate demo", "show the tour"),
+                    Example("tollgate demo --json", "print only its summary"),
+                ],
+            ),
+            Exits::Finding("an alert is missing, or an event was dropped"),
+        ),
+        &["generate", "run"],
+    ),
+    see(
+        page(
+            "generate",
+            &[
+                Example("tollgate generate list --long", "list the actions"),
+                Example(
+                    "tollgate generate run ^syscall.ReadSensitive",
+                    "perform some of them",
+                ),
+                Example(
+                    "tollgate generate test --watched",
+                    "check that tollgate alerts on each",
+                ),
+            ],
+        ),
+        &[
+            "generate list",
+            "generate run",
+            "generate test",
+            "generate bench",
+            "generate suite",
+        ],
+    ),
+    see(
+        page(
+            "generate list",
+            &[
+                Example("tollgate generate list", "list the actions"),
+                Example(
+                    "tollgate generate list --all --json",
+                    "list all of them, as JSON",
+                ),
+            ],
+        ),
+        &["generate run"],
+    ),
+    see(
+        exits(
+            page(
+                "generate run",
+                &[
+                    Example(
+                        "tollgate generate run ^syscall.Write",
+                        "perform the actions that write files",
+                    ),
+                    Example(
+                        "tollgate generate run --loop --sleep 1s",
+                        "perform all, again and again",
+                    ),
+                ],
+            ),
+            Exits::Finding("an action failed"),
+        ),
+        &["generate list", "generate test"],
+    ),
+    see(
+        files(
+            exits(
+                page(
+                    "generate test",
+                    &[
+                        Example("tollgate generate test --watched", "test `tollgate run`"),
+                        Example(
+                            "tollgate generate test --http-server-address 127.0.0.1:2801",
+                            "test a detector that sends alerts to this address",
+                        ),
+                        Example(
+                            "tollgate generate test --alerts-file /var/log/falco.json ^syscall",
+                            "test a detector that writes alerts to a file",
+                        ),
+                    ],
+                ),
+                Exits::Finding("an action failed, or an alert is missing"),
+            ),
+            CERTIFICATES,
+        ),
+        &["generate run", "generate bench"],
+    ),
+    see(
+        files(
+            exits(
+                page(
+                    "generate bench",
+                    &[
+                        Example(
+                            "tollgate generate bench --knee --alerts-file alerts.json ^syscall.Read",
+                            "raise the rate until alerts are lost",
+                        ),
+                        Example(
+                            "tollgate generate bench --rounds 3 --pid 4711 --logformat table",
+                            "measure the CPU time and memory of a detector",
+                        ),
+                    ],
+                ),
+                Exits::Finding("no round could be measured"),
+            ),
+            CERTIFICATES,
+        ),
+        &["generate test", "bench"],
+    ),
+    see(
+        page(
+            "generate suite",
+            &[
+                Example(
+                    "tollgate generate suite explain",
+                    "show the keys of a test file",
+                ),
+                Example(
+                    "tollgate generate suite test -f my_tests.yaml",
+                    "run tests against a detector",
+                ),
+            ],
+        ),
+        &[
+            "generate suite explain",
+            "generate suite run",
+            "generate suite test",
+        ],
+    ),
+    see(
+        page(
+            "generate suite explain",
+            &[
+                Example("tollgate generate suite explain", "show all keys"),
+                Example(
+                    "tollgate generate suite explain tests.steps",
+                    "show one key",
+                ),
+            ],
+        ),
+        &["generate suite run"],
+    ),
+    see(
+        exits(
+            page(
+                "generate suite run",
+                &[
+                    Example(
+                        "tollgate generate suite run -f my_tests.yaml",
+                        "run the tests of a file",
+                    ),
+                    Example(
+                        "tollgate generate suite run -d tests --report-format json",
+                        "run those of a folder, and print JSON",
+                    ),
+                ],
+            ),
+            Exits::Finding("a test failed"),
+        ),
+        &["generate suite test"],
+    ),
+    see(
+        files(
+            exits(
+                page(
+                    "generate suite test",
+                    &[
+                        Example(
+                            "tollgate generate suite test -f my_tests.yaml --watched",
+                            "test `tollgate run`",
+                        ),
+                        Example(
+                            "tollgate generate suite test -d tests --http-server-address 127.0.0.1:2801",
+                            "test a detector that sends alerts to this address",
+                        ),
+                    ],
+                ),
+                Exits::Finding("a test failed"),
+            ),
+            CERTIFICATES,
+        ),
+        &["generate suite run", "generate test"],
+    ),
+    see(
+        page(
+            "bench",
+            &[
+                Example(
+                    "tollgate bench quick",
+                    "measure `tollgate run` in three minutes",
+                ),
+                Example(
+                    "tollgate bench unix --list",
+                    "list workloads and subjects of a suite",
+                ),
+                Example(
+                    "tollgate bench report results/2026-01-31-unix",
+                    "write the summary of a run again",
+                ),
+            ],
+        ),
+        &[
+            "bench quick",
+            "bench unix",
+            "bench os",
+            "bench syscalls",
+            "bench lifecycle",
+            "bench engine",
+            "bench apps",
+            "bench compare",
+            "bench report",
+        ],
+    ),
+    bench(
+        "bench quick",
+        &[
+            Example(
+                "tollgate bench quick",
+                "compare `tollgate run` with a native run",
+            ),
+            Example(
+                "tollgate bench quick --subject 'strace=strace -f -o /dev/null {}'",
+                "measure another command",
+            ),
+        ],
+    ),
+    bench(
+        "bench unix",
+        &[
+            Example("tollgate bench unix", "run all twelve tests"),
+            Example(
+                "tollgate bench unix --workload execl --rounds 6",
+                "run one of them",
+            ),
+        ],
+    ),
+    bench(
+        "bench os",
+        &[
+            Example("tollgate bench os", "run all five operations"),
+            Example(
+                "tollgate bench os --quick --json",
+                "check that they work, and print JSON",
+            ),
+        ],
+    ),
+    bench(
+        "bench syscalls",
+        &[
+            Example("tollgate bench syscalls", "measure all calls"),
+            Example(
+                "tollgate bench syscalls --quick --workload getpid",
+                "check one of them",
+            ),
+        ],
+    ),
+    bench(
+        "bench lifecycle",
+        &[
+            Example(
+                "sudo tollgate bench lifecycle",
+                "measure all installed runtimes",
+            ),
+            Example("tollgate bench lifecycle --list", "list them"),
+        ],
+    ),
+    bench(
+        "bench engine",
+        &[
+            Example("tollgate bench engine", "measure all parts"),
+            Example(
+                "tollgate bench engine --workload replay",
+                "measure replay only",
+            ),
+        ],
+    ),
+    bench(
+        "bench apps",
+        &[
+            Example(
+                "tollgate bench apps",
+                "measure the servers that are installed",
+            ),
+            Example(
+                "tollgate bench apps --workload redis",
+                "measure one of them",
+            ),
+        ],
+    ),
+    bench(
+        "bench compare",
+        &[
+            Example(
+                "tollgate bench compare --plan plan.toml --out after",
+                "run a plan",
+            ),
+            Example("tollgate bench compare before after", "compare two runs"),
+        ],
+    ),
+    bench(
+        "bench report",
+        &[
+            Example(
+                "tollgate bench report results/2026-01-31-unix",
+                "write the summary again",
+            ),
+            Example(
+                "tollgate bench report --fail-if 'index<0.9' results/2026-01-31-unix",
+                "fail if the run was too slow",
+            ),
+        ],
+    ),
+    see(
+        page(
+            "completions",
+            &[
+                Example(
+                    "tollgate completions bash > /etc/bash_completion.d/tollgate",
+                    "install completions for bash",
+                ),
+                Example(
+                    "tollgate completions fish > ~/.config/fish/completions/tollgate.fish",
+                    "install completions for fish",
+                ),
+            ],
+        ),
+        &["man"],
+    ),
+    see(
+        page(
+            "man",
+            &[
+                Example("tollgate man run | man -l -", "show the page of a verb"),
+                Example(
+                    "tollgate man -o /usr/local/share/man/man1",
+                    "install all pages",
+                ),
+            ],
+        ),
+        &["help"],
+    ),
+    see(
+        page(
+            "help",
+            &[
+                Example("tollgate help run", "show the options of a verb"),
+                Example(
+                    "tollgate help rules check",
+                    "show those of a verb of a verb",
+                ),
+            ],
+        ),
+        &["man"],
+    ),
+    see(
+        page(
+            "version",
+            &[
+                Example("tollgate version", "print name and version"),
+                Example(
+                    "tollgate version --json",
+                    "print kernel and architecture, too",
+                ),
+            ],
+        ),
+        &["doctor"],
+    ),
+];
+
+const fn bench(path: &'static str, examples: &'static [Example]) -> Page {
+    see(
+        files(
+            exits(
+                page(path, examples),
+                Exits::Finding("a limit of --fail-if is exceeded"),
+            ),
+            &[(
+                "results/DATE-NAME",
+                "default folder of plan, samples and summary",
+            )],
+        ),
+        &["bench", "generate bench"],
+    )
+}

@@ -1,0 +1,344 @@
+//! Which container a process is in.
+//!
+//! The answer has three values. `Host` is given only when it is proven: the agent and the process
+//! are both in the initial pid and cgroup namespaces and no part of the process's cgroup looks like
+//! a container's. A private cgroup namespace shows `/` to whoever is inside, so without the
+//! namespaces that path proves nothing. `Known` needs an id from the cgroup, from the container's
+//! mounts, or, for processes that share the agent's namespaces, from what the agent was told about
+//! itself. Everything else is `Unknown`.
+
+mod inside;
+mod nested;
+mod state;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use event::{Container, Containment};
+
+use process_info::procfs::{Proc, ProcError, cgroup_lines};
+
+use self::nested::Nested;
+use event::cgroup::Identity;
+
+/// The container that the lines of `/proc/PID/cgroup` name, if any does. The innermost one of the
+/// first hierarchy that names one.
+pub fn identify(cgroup: &[u8]) -> Option<Identity> {
+    cgroup_lines(cgroup)
+        .find_map(|line| event::cgroup::identify(std::str::from_utf8(line.path).ok()?))
+}
+
+/// Inodes of the initial namespaces (include/linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
+const INITIAL_CGROUP_NAMESPACE: u64 = 0xefff_fffb;
+
+/// Ancestors that are looked at; more than any real chain.
+const ANCESTOR_LIMIT: usize = 256;
+
+/// How many containers are remembered.
+const CACHE_LIMIT: usize = 1024;
+/// How soon a runtime's files are looked at again if they said nothing; longer each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the user says about containers.
+#[derive(Clone, Debug, Default)]
+pub struct ContainerOptions {
+    /// Id of the container that the agent runs in (`--container-id`).
+    pub own_id: Option<String>,
+    /// Where the runtimes' state is looked for; `/` unless a test says otherwise.
+    pub state_root: Option<PathBuf>,
+    /// The container that is watched, where it is told by who makes it.
+    pub told: Option<Told>,
+}
+
+/// A container as its runtime is asked to make it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Its id.
+    pub id: String,
+    /// The folder with its `config.json`.
+    pub bundle: PathBuf,
+}
+
+impl Told {
+    /// A container of this id, as the runtimes' files describe it.
+    pub fn by_id(id: &str, state_root: &std::path::Path) -> Container {
+        let mut container = Identity::named(id.to_owned()).into_container();
+        state::describe(&mut container, state_root);
+        container
+    }
+
+    fn describe(&self, state_root: &std::path::Path) -> Container {
+        let mut container = Identity::named(self.id.clone()).into_container();
+        state::describe_bundle(&mut container, &self.bundle, state_root);
+        container
+    }
+}
+
+/// Tells containers apart and remembers them.
+#[derive(Debug)]
+pub struct Containers {
+    own: Place,
+    own_container: Arc<Container>,
+    agent_on_host: bool,
+    state_root: PathBuf,
+    told: Option<Told>,
+    known: Mutex<HashMap<Place, Known>>,
+}
+
+/// A container that has been looked up.
+#[derive(Clone, Debug)]
+struct Known {
+    container: Arc<Container>,
+    /// When, and how often in vain.
+    looked: Instant,
+    misses: u32,
+}
+
+impl Known {
+    /// Whether its runtime may have written something down since.
+    fn is_due(&self) -> bool {
+        let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.misses.min(8));
+        self.container.undescribed.is_some() && self.looked.elapsed() >= pause
+    }
+}
+
+/// Everything that a process's container is decided by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    pid_namespace: u64,
+    cgroup_namespace: u64,
+    mount_namespace: u64,
+    cgroup: Vec<u8>,
+}
+
+impl Place {
+    fn of(proc: &Proc, pid: i32) -> Result<Self, ProcError> {
+        Ok(Self {
+            pid_namespace: proc.namespace(pid, "ns/pid")?,
+            cgroup_namespace: proc.namespace(pid, "ns/cgroup")?,
+            mount_namespace: proc.namespace(pid, "ns/mnt")?,
+            cgroup: proc.cgroup(pid)?,
+        })
+    }
+
+    fn is_initial(&self) -> bool {
+        self.pid_namespace == INITIAL_PID_NAMESPACE
+            && self.cgroup_namespace == INITIAL_CGROUP_NAMESPACE
+    }
+}
+
+impl Containers {
+    /// Finds out where the agent itself runs.
+    pub fn new(proc: &Proc, options: ContainerOptions) -> Result<Self, ProcError> {
+        let agent = std::process::id().cast_signed();
+        let own = Place::of(proc, agent)?;
+        let state_root = options.state_root.unwrap_or_else(|| PathBuf::from("/"));
+        let in_cgroup = identify(&own.cgroup);
+        let agent_on_host = own.is_initial() && in_cgroup.is_none() && options.own_id.is_none();
+        let own_container = if agent_on_host {
+            Container::host()
+        } else {
+            let told = options.own_id.map(Identity::named);
+            let identity = told
+                .or(in_cgroup)
+                .or_else(|| inside::by_mounts(&proc.mountinfo(agent).ok()?))
+                .or_else(inside::by_own_surroundings);
+            let mut container = identity.map_or_else(Container::unknown, Identity::into_container);
+            container.privileged = privileged(proc, agent, &container);
+            container
+        };
+        Ok(Self {
+            own,
+            own_container: Arc::new(own_container),
+            agent_on_host,
+            state_root,
+            told: options.told,
+            known: Mutex::default(),
+        })
+    }
+
+    /// The agent's own container.
+    pub fn own(&self) -> &Arc<Container> {
+        &self.own_container
+    }
+
+    /// Whether the agent is proven to be on the host, so that paths mean what they say.
+    pub fn agent_on_host(&self) -> bool {
+        self.agent_on_host
+    }
+
+    /// The container of a process. Reads kernel memory only, and the runtimes' state once for each
+    /// container.
+    pub fn of(&self, proc: &Proc, pid: i32) -> Result<Arc<Container>, ProcError> {
+        let place = match Place::of(proc, pid) {
+            Err(ProcError::Denied { .. }) => return Ok(self.by_cgroup_alone(&proc.cgroup(pid)?)),
+            place => place?,
+        };
+        if place == self.own {
+            return Ok(Arc::clone(&self.own_container));
+        }
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = known.get(&place).cloned();
+        drop(known);
+        if let Some(before) = before.as_ref().filter(|before| !before.is_due()) {
+            return Ok(Arc::clone(&before.container));
+        }
+        let mut container = self.find(proc, pid, &place);
+        if container.privileged.is_none() {
+            container.privileged = privileged(proc, pid, &container);
+        }
+        let container = Arc::new(container);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= CACHE_LIMIT {
+            // Rare enough that order of use is not worth keeping.
+            known.clear();
+        }
+        let looked = Known {
+            container: Arc::clone(&container),
+            looked: Instant::now(),
+            misses: before.map_or(0, |before| before.misses + 1),
+        };
+        known.insert(place, looked);
+        Ok(container)
+    }
+
+    /// Namespaces of another user's or an undumpable process cannot be looked at; its cgroup can.
+    fn by_cgroup_alone(&self, cgroup: &[u8]) -> Arc<Container> {
+        if let Some(told) = &self.told
+            && cgroup != self.own.cgroup
+        {
+            let blind = Place {
+                pid_namespace: 0,
+                cgroup_namespace: 0,
+                mount_namespace: 0,
+                cgroup: cgroup.to_vec(),
+            };
+            return Arc::new(self.told(told, &blind, &blind));
+        }
+        if let Some(identity) = identify(cgroup) {
+            return Arc::new(identity.into_container());
+        }
+        let inside = self.own_container.containment == Containment::Known;
+        if inside && cgroup == self.own.cgroup {
+            return Arc::clone(&self.own_container);
+        }
+        Arc::new(Container::unknown())
+    }
+
+    fn find(&self, proc: &Proc, pid: i32, place: &Place) -> Container {
+        // Whatever its cgroup is called: it descends from the container's first process.
+        if let Some(told) = &self.told {
+            let outer = self.outermost(proc, pid);
+            return self.told(told, outer.as_ref().unwrap_or(place), place);
+        }
+        if let Some(identity) = identify(&place.cgroup) {
+            return self.described(identity);
+        }
+        if place.mount_namespace != self.own.mount_namespace
+            && let Ok(mounts) = proc.mountinfo(pid)
+            && let Some(identity) = inside::by_mounts(&mounts)
+        {
+            return self.described(identity);
+        }
+        if self.agent_on_host {
+            return if place.is_initial() {
+                Container::host()
+            } else {
+                Container::unknown()
+            };
+        }
+        // Below the agent's own cgroup, in whatever namespaces: still inside the same container, or in one that was
+        // made there.
+        let is_here = place.cgroup_namespace == self.own.cgroup_namespace
+            && self.own_container.containment == Containment::Known;
+        // A container without an id has no group that is named by it: its own group is where it begins.
+        let id = self.own_container.full_id.as_deref().unwrap_or_default();
+        if is_here && nested::decide(id, &self.own, place) == Nested::Outer {
+            return (*self.own_container).clone();
+        }
+        Container::unknown()
+    }
+
+    /// The container that was told, or one inside it. `outer`: where the told one's outermost process is.
+    fn told(&self, told: &Told, outer: &Place, place: &Place) -> Container {
+        match nested::decide(&told.id, outer, place) {
+            Nested::Outer => told.describe(&self.state_root),
+            Nested::Inner(identity) => {
+                let inner = identity.into_container();
+                let mut outside = inner.clone();
+                state::describe(&mut outside, &self.state_root);
+                // A name that the workload chose, of a container that is not made inside.
+                match outside.undescribed {
+                    None => Container::unknown(),
+                    Some(_) => inner,
+                }
+            }
+            Nested::Unknown => Container::unknown(),
+        }
+    }
+
+    /// Where the outermost ancestor is that has other mounts than the agent: the container's first process, or that
+    /// of an exec session.
+    fn outermost(&self, proc: &Proc, pid: i32) -> Option<Place> {
+        let mut found = None;
+        let mut current = pid;
+        for _ in 0..ANCESTOR_LIMIT {
+            let Ok(place) = Place::of(proc, current) else {
+                break;
+            };
+            if place.mount_namespace == self.own.mount_namespace {
+                break;
+            }
+            found = Some(place);
+            match proc.stat(current).map(|process| process.stat.ppid.0) {
+                Ok(parent) if parent > 0 => current = parent,
+                _ => break,
+            }
+        }
+        found
+    }
+
+    /// The container of a process that has ended, by what was recorded of it.
+    pub fn of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
+        match identify(cgroups) {
+            Some(identity) => self.described(identity),
+            None if self.agent_on_host && initial => Container::host(),
+            None => Container::unknown(),
+        }
+    }
+
+    fn described(&self, identity: Identity) -> Container {
+        let mut container = identity.into_container();
+        // Inside a container these directories would be the workload's own.
+        if self.agent_on_host {
+            state::describe(&mut container, &self.state_root);
+        }
+        container
+    }
+}
+
+/// Capabilities that together only `--privileged` gives: raw I/O, ptrace, admin, boot, modules, net.
+const TELLING: u64 = 1 << 12 | 1 << 16 | 1 << 17 | 1 << 19 | SYS_ADMIN | 1 << 22;
+const SYS_ADMIN: u64 = 1 << 21;
+
+fn privileged(proc: &Proc, pid: i32, container: &Container) -> Option<bool> {
+    if container.containment == Containment::Host {
+        return None;
+    }
+    privileged_by(proc.status(pid).ok()?.status.cap_bounding)
+}
+
+/// Guesses by the bounding set, which only shrinks.
+pub fn privileged_by(bounding: u64) -> Option<bool> {
+    if bounding & TELLING == TELLING {
+        Some(true)
+    } else {
+        (bounding & SYS_ADMIN == 0).then_some(false)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,197 @@
+//! Containers inside a container that is known.
+//!
+//! What descends from a container's processes is in it, or in a container that was made inside it. The inner one's
+//! runtime gives it a control group below the outer one's, as a rule, and if that is named by an id the inner
+//! container is known. One that has a control group below the outer one's, and pids and mounts of its own, and no
+//! id, is some container: which is unknown. Whatever stays in the outer one's control group counts as the outer one.
+
+use event::cgroup::Identity;
+
+use super::Place;
+use process_info::procfs::{CgroupLine, cgroup_lines};
+
+/// Which of the containers a process is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Nested {
+    /// The one that is known.
+    Outer,
+    /// One that was made inside it.
+    Inner(Identity),
+    /// One that was made inside it, and that nothing proves the id of.
+    Unknown,
+}
+
+/// Decides it. `outer`: where the outermost process of that container is of which this one descends.
+pub(super) fn decide(id: &str, outer: &Place, place: &Place) -> Nested {
+    let mut inner: Option<Identity> = None;
+    let mut is_below = false;
+    for line in cgroup_lines(&place.cgroup) {
+        let same = |other: &CgroupLine<'_>| {
+            (other.hierarchy, other.controllers) == (line.hierarchy, line.controllers)
+        };
+        let Some(top) = cgroup_lines(&outer.cgroup).find(same) else {
+            continue;
+        };
+        if !is_strictly_below(line.path, root_of(id, top.path)) {
+            continue;
+        }
+        is_below |= is_strictly_below(line.path, top.path);
+        let Some(found) = by_path(line.path).filter(|found| found.full_id != id) else {
+            continue;
+        };
+        // The outer container's own group may lie in that of another, whose id is not the inner one's.
+        let is_outers = by_path(root_of(id, top.path)).is_some_and(|outers| outers == found);
+        if is_outers {
+            continue;
+        }
+        match &inner {
+            // Hierarchies that do not agree prove nothing.
+            Some(before) if before.full_id != found.full_id => return Nested::Unknown,
+            _ => inner = Some(found),
+        }
+    }
+    let has_own_view = outer.pid_namespace != place.pid_namespace
+        && outer.mount_namespace != place.mount_namespace;
+    match inner {
+        Some(inner) => Nested::Inner(inner),
+        None if is_below && has_own_view => Nested::Unknown,
+        None => Nested::Outer,
+    }
+}
+
+fn by_path(path: &[u8]) -> Option<Identity> {
+    event::cgroup::identify(std::str::from_utf8(path).ok()?)
+}
+
+/// The part of a path that ends where the container's id is named: a process of it may be in a group below. All of
+/// it if the id is named nowhere.
+fn root_of<'p>(id: &str, path: &'p [u8]) -> &'p [u8] {
+    let names_it = |end: usize| {
+        let part = path[..end].rsplit(|byte| *byte == b'/').next();
+        part == Some(id.as_bytes())
+            || by_path(&path[..end]).is_some_and(|found| found.full_id == id)
+    };
+    let ends = (1..=path.len()).filter(|end| path.get(*end).is_none_or(|byte| *byte == b'/'));
+    let first = ends.into_iter().find(|end| names_it(*end));
+    first.map_or(path, |end| &path[..end])
+}
+
+fn is_strictly_below(path: &[u8], top: &[u8]) -> bool {
+    let top = top.strip_suffix(b"/").unwrap_or(top);
+    path.strip_prefix(top)
+        .is_some_and(|rest| rest.len() > 1 && rest[0] == b'/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTER: &str = "3f4b2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
+    const INNER: &str = "aaaa2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
+
+    fn place(namespaces: u64, cgroup: &str) -> Place {
+        Place {
+            pid_namespace: namespaces,
+            cgroup_namespace: 1,
+            mount_namespace: namespaces,
+            cgroup: cgroup
+                .replace("OUTER", OUTER)
+                .replace("INNER", INNER)
+                .into_bytes(),
+        }
+    }
+
+    fn decided(id: &str, outer: &str, inner: (u64, &str)) -> Nested {
+        let id = id.replace("OUTER", OUTER);
+        decide(&id, &place(1, outer), &place(inner.0, inner.1))
+    }
+
+    fn inner(nested: &Nested) -> Option<&str> {
+        match nested {
+            Nested::Inner(identity) => Some(&identity.full_id),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_group_below_the_outer_ones_that_an_id_names_is_the_inner_one() {
+        let cases = [
+            ("OUTER", "0::/docker/OUTER", "0::/docker/OUTER/docker/INNER"),
+            (
+                "OUTER",
+                "0::/docker/OUTER/init.scope",
+                "0::/docker/OUTER/docker/INNER",
+            ),
+            (
+                "OUTER",
+                "4:pids:/docker/OUTER",
+                "9:cpu:/\n4:pids:/docker/OUTER/INNER",
+            ),
+            (
+                "OUTER",
+                "0::/system.slice/docker-OUTER.scope",
+                "0::/system.slice/docker-OUTER.scope/machine.slice/libpod-INNER.scope/container",
+            ),
+            ("t1", "0::/t1", "0::/t1/INNER"),
+            ("t1", "0::/else", "0::/else/INNER"),
+            // A node of a cluster that is a container: what it runs is its own.
+            (
+                "OUTER",
+                "0::/docker/OUTER/kubelet.slice",
+                "0::/docker/OUTER/kubelet.slice/kubepods.slice/cri-containerd-INNER.scope",
+            ),
+        ];
+        for (id, outer, path) in cases {
+            for namespaces in [1, 2] {
+                let found = decided(id, outer, (namespaces, path));
+                assert_eq!(inner(&found), Some(INNER), "{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_id_names_and_has_pids_and_mounts_of_its_own_is_unknown() {
+        assert_eq!(
+            decided("t1", "0::/t1", (2, "0::/t1/inner")),
+            Nested::Unknown
+        );
+        let outer = "0::/docker/OUTER";
+        assert_eq!(
+            decided("OUTER", outer, (2, "0::/docker/OUTER/inner")),
+            Nested::Unknown
+        );
+        // Two hierarchies that name two.
+        let two = "1:cpu:/docker/OUTER/INNER\n2:pids:/docker/OUTER/bbbb2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
+        let tops = "1:cpu:/docker/OUTER\n2:pids:/docker/OUTER";
+        assert_eq!(decided("OUTER", tops, (2, two)), Nested::Unknown);
+    }
+
+    #[test]
+    fn whatever_else_the_outer_one_does_is_the_outer_ones() {
+        let cases = [
+            ("OUTER", "0::/docker/OUTER", (1, "0::/docker/OUTER")),
+            // A sandbox of a program, as browsers have.
+            ("OUTER", "0::/docker/OUTER", (2, "0::/docker/OUTER")),
+            // A service of systemd's.
+            (
+                "OUTER",
+                "0::/docker/OUTER",
+                (1, "0::/docker/OUTER/system.slice/x.service"),
+            ),
+            (
+                "t1",
+                "0::/t1/init.scope",
+                (1, "0::/t1/user.slice/session-1.scope"),
+            ),
+            // A container whose own group lies in that of the container in which the engine runs.
+            ("t1", "0::/docker/INNER/t1", (2, "0::/docker/INNER/t1")),
+            ("t1", "0::/docker/INNER/x", (2, "0::/docker/INNER/x")),
+            // Groups elsewhere prove nothing of what was made inside.
+            ("t1", "0::/t1", (2, "0::/docker/INNER")),
+            ("t1", "0::/t1", (2, "0::/t12/INNER")),
+        ];
+        for (id, outer, at) in cases {
+            assert_eq!(decided(id, outer, at), Nested::Outer, "{at:?}");
+        }
+    }
+}

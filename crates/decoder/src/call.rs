@@ -1,0 +1,133 @@
+//! A trapped call: which one it is and what its registers hold.
+
+use abi::{Arch, Syscall};
+use event::{EventKind, Tid};
+
+use process_info::memory::{Memory, Unreadable};
+
+/// One trapped call in the terms of the native call table.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// The listener's id for it.
+    pub id: u64,
+    /// The calling thread, in the agent's pid namespace.
+    pub tid: Tid,
+    /// Which table the number is from.
+    pub arch: Arch,
+    /// The call.
+    pub syscall: Syscall,
+    /// What kind of event it makes.
+    pub kind: EventKind,
+    /// Where it was made.
+    pub ip: u64,
+    /// Its arguments; those of a `socketcall` are unpacked.
+    pub args: [u64; 6],
+    /// Whether the arguments are unknown, because those of a `socketcall` could not be read.
+    pub is_unread: bool,
+}
+
+impl Call {
+    /// Names the call; `None` for a number that its architecture does not have.
+    pub fn decode(notification: &sys::notify::Notification, memory: &Memory) -> Option<Self> {
+        let (arch, syscall) = abi::arch::decode(notification.arch, notification.nr)?;
+        let syscall = syscall?;
+        let tid = Tid(notification.tid);
+        let passed = notification.args;
+        let operation = abi::argument::low_signed(passed[0]).cast_unsigned();
+        let is_several = syscall == Syscall::SOCKETCALL;
+        // A number that no socketcall has is refused by the kernel.
+        let real = is_several.then(|| Syscall::from_socketcall(operation));
+        let (syscall, args) = match real.flatten() {
+            Some(real) => (real, unpack_socketcall(operation, passed[1], tid, memory)),
+            None => (syscall, Ok(passed)),
+        };
+        let kind = EventKind::of_syscall(syscall);
+        Some(Self {
+            id: notification.id,
+            tid,
+            arch,
+            syscall,
+            kind,
+            ip: notification.ip,
+            args: args.unwrap_or_default(),
+            is_unread: args.is_err(),
+        })
+    }
+
+    /// Whether pointers and longs of the caller are 32 bits wide.
+    pub fn is_32_bit(&self) -> bool {
+        matches!(self.arch, Arch::I386 | Arch::X32)
+    }
+
+    /// Whether the call replaces the caller's program if it succeeds.
+    pub fn replaces_program(&self) -> bool {
+        replaces_program(self.syscall, &self.args)
+    }
+
+    /// A register argument as the kernel will see it: sign-extended from 32 bits where the kernel
+    /// takes an `int`.
+    pub fn int(&self, position: u8) -> i32 {
+        abi::argument::low_signed(self.args[usize::from(position)])
+    }
+
+    /// A register argument as the kernel will see it, unsigned.
+    pub fn raw(&self, position: u8) -> u64 {
+        let value = self.args[usize::from(position)];
+        if self.arch == Arch::I386 {
+            return value & 0xffff_ffff;
+        }
+        let argument = self.syscall.args().get(usize::from(position));
+        argument.map_or(value, |argument| argument.effective(value))
+    }
+}
+
+/// `AT_EXECVE_CHECK` (Linux 6.14): asks whether a file may be executed, and executes nothing. Before, the kernel
+/// refuses the flag.
+const CHECK_ONLY: u64 = 0x10000;
+
+/// Whether a call with these arguments replaces the caller's program if it succeeds.
+pub fn replaces_program(syscall: Syscall, args: &[u64; 6]) -> bool {
+    match syscall.base() {
+        Syscall::EXECVE => true,
+        Syscall::EXECVEAT => args[4] & CHECK_ONLY == 0,
+        _ => false,
+    }
+}
+
+/// The arguments of a `socketcall` of i386 are an array in memory.
+fn unpack_socketcall(
+    operation: u32,
+    array: u64,
+    tid: Tid,
+    memory: &Memory,
+) -> Result<[u64; 6], Unreadable> {
+    let count = Syscall::socketcall_words(operation).min(6);
+    let mut bytes = [0_u8; 24];
+    let wanted = &mut bytes[..count * 4];
+    memory.read_exact(tid, array & 0xffff_ffff, wanted)?;
+    let mut args = [0; 6];
+    let (words, _) = wanted.as_chunks::<4>();
+    for (argument, word) in args.iter_mut().zip(words) {
+        *argument = u64::from(u32::from_ne_bytes(*word));
+    }
+    Ok(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_of_a_program_replaces_none() {
+        let with = |flags| [0, 0, 0, 0, flags, 0];
+        for flags in [0, 0x1000, 0x1_0000_0000] {
+            assert!(replaces_program(Syscall::EXECVEAT, &with(flags)));
+        }
+        for flags in [CHECK_ONLY, CHECK_ONLY | 0x1000] {
+            assert!(!replaces_program(Syscall::EXECVEAT, &with(flags)));
+        }
+        // It takes no flags.
+        assert!(replaces_program(Syscall::EXECVE, &with(CHECK_ONLY)));
+        assert!(!replaces_program(Syscall::OPENAT, &with(0)));
+    }
+}

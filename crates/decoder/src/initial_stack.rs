@@ -1,0 +1,193 @@
+//! What the kernel puts on the stack of a new program: its arguments and the name it was started
+//! by.
+//!
+//! Layout (fs/binfmt_elf.c, `create_elf_tables`), upwards from the stack pointer: `argc`; pointers
+//! to the arguments, a null; pointers to the environment, a null; pairs of the auxiliary vector,
+//! the last of type 0; a random gap; the arguments, the environment and the name. Two reads take
+//! what is wanted, where `/proc` has a file opened for each.
+
+use event::{Comm, CommandLine, Pid};
+use sys::process_memory;
+
+use process_info::procfs::split_command_line;
+
+/// Room for the pointers of all but programs with hundreds of arguments or variables.
+const POINTERS_SIZE: usize = 4 * 1024;
+/// Room for arguments and name, with the environment between them.
+const TEXTS_SIZE: usize = 8 * 1024;
+/// The name given to execve(2), as noted by the kernel (getauxval(3)).
+const AT_EXECFN: u64 = 31;
+
+/// What is wanted of the stack of a program that has not run yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InitialStack {
+    /// The arguments.
+    pub command_line: CommandLine,
+    /// The name it was started by; `None` if the environment is so large that it was not read.
+    pub name: Option<Vec<u8>>,
+}
+
+impl InitialStack {
+    /// Reads that of a process that this thread holds at the exec. Waits for nobody: these pages
+    /// are fresh. `None` if it cannot be read or has more than is read here.
+    pub fn read(pid: Pid) -> Option<Self> {
+        let stop = sys::ptrace::syscall_info(pid.0).ok()?;
+        // An x32 program looks like a 64-bit one and is refused as nonsense.
+        let width = abi::Arch::from_audit(stop.arch, 0)?.pointer_bytes();
+        let mut bytes = [0; POINTERS_SIZE];
+        let count = process_memory::read(pid.0, stop.sp, &mut bytes).ok()?;
+        let pointers = Pointers::parse(&bytes[..count], width)?;
+        let mut texts = [0; TEXTS_SIZE];
+        let count = process_memory::read(pid.0, pointers.arguments, &mut texts).ok()?;
+        pointers.follow(&texts[..count])
+    }
+
+    /// The command name that follows from the name and the path of the executable. `None` if they
+    /// differ (links, scripts, descriptors): then only the kernel knows. Memory can be changed by
+    /// others, but not to a name that the executable does not have.
+    pub fn comm(&self, executable: &[u8]) -> Option<Comm> {
+        let name = last_component(self.name.as_deref()?);
+        (!name.is_empty() && name == last_component(executable)).then(|| Comm::new(name))
+    }
+}
+
+fn last_component(path: &[u8]) -> &[u8] {
+    let start = path.iter().rposition(|byte| *byte == b'/');
+    start.map_or(path, |start| &path[start + 1..])
+}
+
+/// Where the texts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pointers {
+    /// Number of arguments, never 0 (Linux 5.18 gives an empty one to those without).
+    count: usize,
+    /// The first argument; the others follow it.
+    arguments: u64,
+    /// The name.
+    name: u64,
+}
+
+impl Pointers {
+    fn parse(stack: &[u8], width: usize) -> Option<Self> {
+        let mut words = stack.chunks_exact(width).map(|word| {
+            let mut wide = [0; 8];
+            wide[..width].copy_from_slice(word);
+            u64::from_le_bytes(wide)
+        });
+        let count = usize::try_from(words.next()?).ok()?;
+        let arguments = words.next()?;
+        if count == 0 || words.nth(count - 1)? != 0 {
+            return None;
+        }
+        // The environment ends with a null, too.
+        words.by_ref().find(|word| *word == 0)?;
+        loop {
+            match (words.next()?, words.next()?) {
+                (0, _) => return None,
+                (AT_EXECFN, name) => {
+                    return Some(Self {
+                        count,
+                        arguments,
+                        name,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// `texts` starts at the first argument.
+    fn follow(&self, texts: &[u8]) -> Option<InitialStack> {
+        let ends = texts.iter().enumerate().filter(|(_, byte)| **byte == 0);
+        let (last, _) = ends.clone().nth(self.count - 1)?;
+        let name_at = usize::try_from(self.name.checked_sub(self.arguments)?).ok()?;
+        Some(InitialStack {
+            command_line: split_command_line(&texts[..=last], false),
+            name: texts.get(name_at..).and_then(c_string).map(<[u8]>::to_vec),
+        })
+    }
+}
+
+fn c_string(bytes: &[u8]) -> Option<&[u8]> {
+    let end = bytes.iter().position(|byte| *byte == 0)?;
+    Some(&bytes[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXTS: u64 = 0x7fff_0000;
+
+    /// Pointers and texts as the kernel lays them out.
+    fn stack(width: usize, args: &[&str], env: &[&str], name: &str) -> (Vec<u8>, Vec<u8>) {
+        let mut texts = Vec::new();
+        let mut place = |text: &str| {
+            let at = TEXTS + texts.len() as u64;
+            texts.extend_from_slice(text.as_bytes());
+            texts.push(0);
+            at
+        };
+        let mut words = vec![args.len() as u64];
+        words.extend(args.iter().map(|text| place(text)));
+        words.push(0);
+        words.extend(env.iter().map(|text| place(text)));
+        words.push(0);
+        words.extend([6, 4096, AT_EXECFN, place(name), 0, 0]);
+        let words = words
+            .iter()
+            .flat_map(|word| word.to_le_bytes()[..width].to_vec());
+        (words.collect(), texts)
+    }
+
+    #[test]
+    fn arguments_and_name_are_found_at_both_widths() {
+        for width in [4, 8] {
+            for env in [&["A=1", "B="][..], &[]] {
+                let (words, texts) = stack(width, &["sh", "", "-c x"], env, "/bin/sh");
+                let pointers = Pointers::parse(&words, width).unwrap();
+                let found = pointers.follow(&texts).unwrap();
+                assert_eq!(found.command_line.exe, b"sh");
+                assert_eq!(found.command_line.args, [b"".to_vec(), b"-c x".to_vec()]);
+                assert_eq!(found.name.as_deref(), Some(&b"/bin/sh"[..]));
+                assert_eq!(found.comm(b"/usr/bin/sh"), Some(Comm::new(b"sh")));
+                assert_eq!(found.comm(b"/usr/bin/dash"), None, "a link");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_not_read_is_never_made_up() {
+        let (words, texts) = stack(8, &["sh", "long argument"], &["A=1"], "/bin/sh");
+        let whole = Pointers::parse(&words, 8).unwrap();
+        for length in 0..words.len() {
+            let found = Pointers::parse(&words[..length], 8);
+            assert!(found.is_none_or(|found| found == whole), "at {length}");
+        }
+        let all = whole.follow(&texts).unwrap();
+        for length in 0..texts.len() {
+            if let Some(found) = whole.follow(&texts[..length]) {
+                assert_eq!(found.command_line, all.command_line, "at {length}");
+                assert_eq!(found.name, None, "at {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let words = |words: &[u64]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
+        for stack in [
+            &[][..],
+            &[0, 0, 0, AT_EXECFN, 8, 0, 0],
+            &[u64::MAX, 1, 2, 3],
+            &[1, 8, 0, 0, 0, 0],
+            &[2, 8, 0, 0, AT_EXECFN, 8],
+        ] {
+            assert_eq!(Pointers::parse(&words(stack), 8), None, "{stack:?}");
+        }
+        let wild = Pointers::parse(&words(&[1, 8, 0, 0, AT_EXECFN, 4]), 8).unwrap();
+        assert_eq!(wild.follow(b"x\0y\0"), None, "a name below the arguments");
+    }
+}

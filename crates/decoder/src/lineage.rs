@@ -1,0 +1,195 @@
+//! Marks that tell whose descendant a process is.
+//!
+//! A process is seen at its first trapped call. If its parent has ended by then, `/proc` names
+//! whoever adopted it; and forks cannot be trapped, because a signal would make them fail
+//! (`abi::FLOOR` says how). So each process that has been seen is given a mark that its children
+//! inherit, and theirs, until they are seen themselves: the mark of a new process is that of its
+//! nearest ancestor that made a trapped call, whatever became of the ones between.
+//!
+//! The mark is the soft limit on file locks. No kernel since Linux 2.4.25 enforces it (setrlimit(2)),
+//! hardly a program looks at it, and it can be set from outside for processes of the same user. Who
+//! could set it could claim another parent, so to the workload setting it succeeds without effect.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+
+use abi::{Errno, Syscall};
+use event::{Pid, Process};
+use sys::resource::{self, Limit};
+
+use super::call::Call;
+use process_info::procfs::Proc;
+
+/// `RLIMIT_LOCKS`, the same on every architecture.
+const LIMIT_ON_LOCKS: u32 = 10;
+/// What marks begin with; the rest cannot be guessed. It is far above what anybody would set, and
+/// below what means no limit.
+const SHAPE: u64 = 0x746f_0000_0000_0000;
+const SHAPE_MASK: u64 = 0xffff_0000_0000_0000;
+/// How many marks are known. Processes that are forgotten have had no unseen children for as long
+/// as it took so many others to be seen.
+const KNOWN: usize = 8192;
+
+/// The marks that have been given.
+#[derive(Debug, Default)]
+pub struct Lineage {
+    owners: HashMap<u64, Arc<Process>>,
+    /// The oldest first.
+    order: VecDeque<u64>,
+    secret: RandomState,
+    given: u64,
+}
+
+/// What a process had when it was seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited(Limit);
+
+impl Inherited {
+    /// Of a process that waits. `None`: it may not be asked.
+    pub fn of(pid: Pid, proc: &Proc) -> Option<Self> {
+        let limit = resource::limit(pid.0, LIMIT_ON_LOCKS).ok();
+        limit.or_else(|| proc.lock_limit(pid.0)).map(Self)
+    }
+
+    fn is_mark(self) -> bool {
+        self.0.soft & SHAPE_MASK == SHAPE
+    }
+}
+
+impl Lineage {
+    /// The nearest ancestor that has been seen.
+    pub fn nearest(&self, inherited: Inherited) -> Option<&Arc<Process>> {
+        self.owners.get(&inherited.0.soft)
+    }
+
+    /// Marks a process, for its children. Without the right to, they keep its ancestor's mark: false.
+    pub fn mark(&mut self, process: &Arc<Process>, inherited: Inherited) -> bool {
+        // An agent before this one has marked it.
+        if inherited.is_mark() && !self.owners.contains_key(&inherited.0.soft) {
+            self.remember(inherited.0.soft, process);
+            return true;
+        }
+        self.given += 1;
+        let mark = SHAPE | (self.secret.hash_one(self.given) & !SHAPE_MASK);
+        let limit = Limit {
+            soft: mark,
+            hard: inherited.0.hard,
+        };
+        let is_marked =
+            mark <= limit.hard && resource::set_limit(process.pid.0, LIMIT_ON_LOCKS, limit).is_ok();
+        if is_marked {
+            self.remember(mark, process);
+        }
+        is_marked
+    }
+
+    fn remember(&mut self, mark: u64, process: &Arc<Process>) {
+        self.owners.insert(mark, Arc::clone(process));
+        self.order.push_back(mark);
+        if self.order.len() > KNOWN
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.owners.remove(&oldest);
+        }
+    }
+}
+
+/// What to answer to a process that would change its mark: success, as always with this limit; or,
+/// if it wants to be told the old one in the same call, which only the kernel can do, EPERM.
+pub fn answer_to(call: &Call) -> Option<Result<i64, i32>> {
+    let resource = match call.syscall {
+        Syscall::SETRLIMIT => call.raw(0),
+        Syscall::PRLIMIT64 if call.raw(2) != 0 => call.raw(1),
+        _ => return None,
+    };
+    let wants_old = call.syscall == Syscall::PRLIMIT64 && call.raw(3) != 0;
+    let low = resource & u64::from(u32::MAX);
+    let answer = if wants_old {
+        Err(Errno::EPERM.0)
+    } else {
+        Ok(0)
+    };
+    (low == u64::from(LIMIT_ON_LOCKS)).then_some(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use event::{Comm, Image, StartTime};
+
+    use super::*;
+
+    fn process(pid: u32) -> Arc<Process> {
+        let pid = Pid(pid.cast_signed());
+        let image = Arc::new(Image::default());
+        Arc::new(Process::new(
+            pid,
+            StartTime(0),
+            0,
+            None,
+            image,
+            Comm::new(b""),
+        ))
+    }
+
+    #[test]
+    fn grandchildren_of_the_dead_have_the_mark_of_who_was_seen() {
+        let proc = Proc::open().unwrap();
+        let mut lineage = Lineage::default();
+        // Its child ends at once, so that the grandchild, which tells its pid, is an orphan.
+        let script = "read go; (sleep 5 & echo $!); read end";
+        let spawned = Command::new("sh")
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn();
+        let mut shell = spawned.unwrap();
+        let seen = process(shell.id());
+        let inherited = Inherited::of(seen.pid, &proc).unwrap();
+        assert!(lineage.nearest(inherited).is_none());
+        lineage.mark(&seen, inherited);
+
+        use std::io::{BufRead, Write};
+        let mut input = shell.stdin.take().unwrap();
+        input.write_all(b"\n").unwrap();
+        let mut line = String::new();
+        let output = shell.stdout.take().unwrap();
+        std::io::BufReader::new(output)
+            .read_line(&mut line)
+            .unwrap();
+        let orphan = process(line.trim().parse().unwrap());
+        let inherited = Inherited::of(orphan.pid, &proc).unwrap();
+        let nearest = lineage.nearest(inherited).map(|found| found.pid);
+        assert_eq!(nearest, Some(seen.pid));
+        // What /proc says is the same, for those who may not ask the kernel.
+        assert_eq!(proc.lock_limit(orphan.pid.0), Some(inherited.0));
+
+        lineage.mark(&orphan, inherited);
+        let own = Inherited::of(orphan.pid, &proc).unwrap();
+        assert_eq!(
+            lineage.nearest(own).map(|found| found.pid),
+            Some(orphan.pid)
+        );
+        assert_eq!(own.0.hard, inherited.0.hard);
+        // Another agent finds the marks and keeps them.
+        let mut next = Lineage::default();
+        next.mark(&orphan, own);
+        assert_eq!(next.nearest(own).map(|found| found.pid), Some(orphan.pid));
+        let orphan = rustix::process::Pid::from_raw(orphan.pid.0).unwrap();
+        rustix::process::kill_process(orphan, rustix::process::Signal::KILL).unwrap();
+        drop(input);
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut lineage = Lineage::default();
+        let anybody = process(std::process::id());
+        for mark in 0..3 * KNOWN as u64 {
+            lineage.remember(mark, &anybody);
+        }
+        assert_eq!((lineage.owners.len(), lineage.order.len()), (KNOWN, KNOWN));
+    }
+}

@@ -1,0 +1,367 @@
+//! The files and folders that rules name, by device and inode.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FileType, Statx};
+use rustix::io::Errno;
+use sys::time::{Clock, now_ns};
+
+use super::layers::Layers;
+use super::walk::{self, Caller, Manner, Place};
+
+/// A file that rules name and that was made or replaced is known by other names after this time.
+const FRESH_NS: u64 = 50_000_000;
+/// A look that found no end is not repeated before this many times as much has passed.
+const LOOK_SHARE: u64 = 20;
+/// Roots whose files are known at once.
+const ROOT_LIMIT: usize = 64;
+
+/// What tells a file from all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The device number, major in the upper half.
+    pub device: u64,
+    /// The inode number.
+    pub inode: u64,
+    /// Tells the file from those that had its number before; 0: nothing does.
+    pub generation: u64,
+}
+
+impl Identity {
+    /// By statx(2). The generation is the time of birth.
+    pub fn of(stat: &Statx) -> Self {
+        let seconds = stat.stx_btime.tv_sec.cast_unsigned();
+        let born = seconds.wrapping_mul(1_000_000_000) + u64::from(stat.stx_btime.tv_nsec);
+        let is_told = stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0;
+        Self {
+            device: u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor),
+            inode: stat.stx_ino,
+            generation: if is_told { born } else { 0 },
+        }
+    }
+}
+
+/// How an engine tells files from each other. A file that lies in several layers has several identities.
+pub trait Identify {
+    /// The identities of the file at a place.
+    fn identities(&mut self, place: &Place) -> Result<Vec<Identity>, Errno>;
+}
+
+/// By statx(2).
+struct ByStat;
+
+impl Identify for ByStat {
+    fn identities(&mut self, place: &Place) -> Result<Vec<Identity>, Errno> {
+        Ok(vec![Identity::of(&place.stat)])
+    }
+}
+
+/// What a path that rules name leads to, or did when it was last there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// What tells the file there from others.
+    pub identities: Vec<Identity>,
+    /// It is a folder, and no link leads to it.
+    pub is_folder: bool,
+    /// It was there when it was last looked for.
+    pub is_there: bool,
+    /// What statx(2) said then.
+    stat: Identity,
+}
+
+/// Paths without a slash at the end, each once.
+pub fn plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let plain = |path: &Vec<u8>| path.strip_suffix(b"/").unwrap_or(path).to_vec();
+    let mut paths: Vec<_> = paths.iter().map(plain).collect();
+    paths.retain(|path| !path.is_empty());
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+/// What `paths` lead to.
+#[derive(Debug, Default)]
+pub struct Looked {
+    /// By number of a path.
+    pub files: Vec<Named>,
+    /// Of some paths it could not be found out whether they are there, and as what.
+    pub has_unknown: bool,
+}
+
+/// What `paths` lead to now. A file that was moved away is remembered until another one has its name, or nothing
+/// could tell it from a later file of its number.
+pub fn look(
+    caller: Caller<'_>,
+    paths: &[Vec<u8>],
+    before: &[Named],
+    identify: &mut dyn Identify,
+) -> Looked {
+    let (mut is_late, mut has_unknown) = (false, false);
+    let look_one = |(number, path): (usize, &Vec<u8>)| {
+        // Nothing is known of a path that was not looked for before.
+        let known = || before.get(number).cloned().unwrap_or_default();
+        if is_late {
+            return known();
+        }
+        match walk::find(caller, path, None, Manner::default()) {
+            Ok(place) => named(&place, known(), identify),
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                let known = known();
+                let mut identities = known.identities;
+                identities.retain(|one| one.generation != 0);
+                Named {
+                    identities,
+                    is_there: false,
+                    ..known
+                }
+            }
+            // What cannot be seen is what it was. Whoever does not answer is not asked again.
+            Err(errno) => {
+                has_unknown |= !is_absence(errno);
+                is_late |= errno == Errno::TIMEDOUT;
+                known()
+            }
+        }
+    };
+    let files = paths.iter().enumerate().map(look_one).collect();
+    Looked { files, has_unknown }
+}
+
+fn named(place: &Place, known: Named, identify: &mut dyn Identify) -> Named {
+    let stat = Identity::of(&place.stat);
+    if known.is_there && known.stat == stat && stat.generation != 0 {
+        return known;
+    }
+    let mode = u32::from(place.stat.stx_mode);
+    Named {
+        // What cannot be told apart is not known by other names; `identify` keeps why, which the engine reports.
+        identities: identify.identities(place).unwrap_or_default(),
+        is_folder: place.is_plain && FileType::from_raw_mode(mode) == FileType::Directory,
+        is_there: true,
+        stat,
+    }
+}
+
+/// The names that rules have for files, in each root.
+#[derive(Debug, Default)]
+pub(super) struct Inodes {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    paths: Arc<Vec<Vec<u8>>>,
+    /// By mount and inode of a root.
+    roots: HashMap<(u64, u64), Found>,
+    /// How often mounts have changed.
+    changes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    /// Until when it holds.
+    until_ns: u64,
+    files: Vec<Named>,
+    layers: Layers,
+    names: HashMap<Identity, Vec<usize>>,
+    /// Those that overlays show.
+    shown: HashMap<Identity, Vec<usize>>,
+    /// Of some paths or overlays it could not be found out what is there.
+    has_unknown: bool,
+}
+
+/// This program's own root.
+const OWN_ROOT: (u64, u64) = (0, 0);
+/// Looks at this program's own root when rules are loaded, until everything was found out: a slow disk is none of
+/// the workload's.
+const FIRST_LOOKS: u32 = 20;
+
+impl Inodes {
+    /// Other paths are named from now on. What is there in this program's own root is known at once.
+    pub(super) fn follow(&self, paths: &[Vec<u8>], own: Caller<'_>) {
+        let mut known = self.known();
+        let paths = plain(paths);
+        let number = |path| known.paths.binary_search(path).ok();
+        let numbers: Vec<_> = paths.iter().map(number).collect();
+        for found in known.roots.values_mut() {
+            let file = |number: &Option<usize>| found.files.get((*number)?).cloned();
+            found.files = numbers
+                .iter()
+                .map(|one| file(one).unwrap_or_default())
+                .collect();
+            found.until_ns = 0;
+        }
+        known.paths = Arc::new(paths);
+        drop(known);
+        for _ in 0..FIRST_LOOKS {
+            let Ok(mut known) = self.looked(own, OWN_ROOT) else {
+                return;
+            };
+            match known.roots.get_mut(&OWN_ROOT) {
+                Some(found) if found.has_unknown => found.until_ns = 0,
+                _ => return,
+            }
+        }
+    }
+
+    /// The names that rules have for a file, as seen from this program's root and from the caller's.
+    pub(super) fn names_of(
+        &self,
+        caller: Caller<'_>,
+        file: Identity,
+    ) -> Result<Vec<Vec<u8>>, Errno> {
+        let own = Caller {
+            shares_root: true,
+            ..caller
+        };
+        let mut names = self.in_root(own, OWN_ROOT, file)?;
+        if !caller.shares_root {
+            let root = caller.census.root(caller.tid).ok_or(Errno::SRCH)?;
+            for name in self.in_root(caller, root, file)? {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    /// Whether rules name a path, or what it begins with.
+    pub(super) fn is_named(&self, path: &[u8]) -> bool {
+        let known = self.known();
+        let is_one = |start: &[u8]| {
+            let found = known.paths.binary_search_by(|path| path[..].cmp(start));
+            found.is_ok()
+        };
+        (1..=path.len()).any(|end| is_one(&path[..end]))
+    }
+
+    fn in_root(
+        &self,
+        caller: Caller<'_>,
+        root: (u64, u64),
+        file: Identity,
+    ) -> Result<Vec<Vec<u8>>, Errno> {
+        let known = self.looked(caller, root)?;
+        let found = &known.roots[&root];
+        let has_unknown = found.has_unknown;
+        let paths = |names: &HashMap<Identity, Vec<usize>>| -> Vec<_> {
+            let numbers = names.get(&file).into_iter().flatten();
+            numbers.map(|number| known.paths[*number].clone()).collect()
+        };
+        let (names, shown) = (paths(&found.names), paths(&found.shown));
+        drop(known);
+        let mut still = Vec::with_capacity(names.len() + shown.len());
+        for name in names {
+            match walk::find(caller, &name, None, Manner::default()) {
+                Ok(place) if Identity::of(&place.stat) == file => still.push(name),
+                // It has another file by now.
+                Ok(_) => {}
+                // One that was moved away keeps the name.
+                Err(Errno::NOENT | Errno::NOTDIR) if file.generation != 0 => still.push(name),
+                Err(errno) if is_absence(errno) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        still.extend(shown);
+        match has_unknown && still.is_empty() {
+            true => Err(Errno::TIMEDOUT),
+            false => Ok(still),
+        }
+    }
+
+    /// What is there in a root, looked for unless that was done a moment ago.
+    fn looked(&self, caller: Caller<'_>, root: (u64, u64)) -> Result<MutexGuard<'_, Known>, Errno> {
+        let mut known = self.known();
+        let begun = now_ns(Clock::Monotonic);
+        let former = known.roots.get_mut(&root);
+        if former.as_ref().is_some_and(|found| begun < found.until_ns) {
+            return Ok(known);
+        }
+        let (before, layers) = former
+            .map(|found| (found.files.clone(), std::mem::take(&mut found.layers)))
+            .unwrap_or_default();
+        let (paths, changes) = (Arc::clone(&known.paths), known.changes);
+        // Others are not to wait while the caller's file systems are asked.
+        drop(known);
+        let mut found = Found::look(caller.anew(), &paths, &before, layers);
+        let now = now_ns(Clock::Monotonic);
+        // What stays unknown is not asked for again and again.
+        let pause = match found.has_unknown {
+            true => now.saturating_sub(begun) * LOOK_SHARE,
+            false => 0,
+        };
+        let mut known = self.known();
+        if !Arc::ptr_eq(&known.paths, &paths) {
+            // Rules name others since.
+            return Err(Errno::AGAIN);
+        }
+        if known.changes == changes {
+            found.until_ns = now + FRESH_NS.max(pause);
+        }
+        if known.roots.len() >= ROOT_LIMIT && !known.roots.contains_key(&root) {
+            // What was moved away there is known no more. That of this program's own root is.
+            known.roots.retain(|root, _| *root == OWN_ROOT);
+        }
+        known.roots.insert(root, found);
+        Ok(known)
+    }
+
+    /// Mounts are others than before: what is there is looked for anew.
+    pub(super) fn forget_looks(&self) {
+        let mut known = self.known();
+        known.changes += 1;
+        for found in known.roots.values_mut() {
+            found.until_ns = 0;
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Found {
+    fn look(caller: Caller<'_>, paths: &[Vec<u8>], before: &[Named], mut layers: Layers) -> Self {
+        let Looked { files, has_unknown } = look(caller, paths, before, &mut ByStat);
+        let mut names: HashMap<Identity, Vec<usize>> = HashMap::new();
+        for (number, file) in files.iter().enumerate() {
+            for identity in &file.identities {
+                names.entry(*identity).or_default().push(number);
+            }
+        }
+        let mut shown: HashMap<Identity, Vec<usize>> = HashMap::new();
+        let overlays = layers.files(caller, paths);
+        for (identity, number) in overlays.files {
+            shown.entry(identity).or_default().push(number);
+        }
+        Self {
+            until_ns: 0,
+            files,
+            layers,
+            names,
+            shown,
+            has_unknown: has_unknown || overlays.has_unknown,
+        }
+    }
+}
+
+/// Whether the error says that there is no such file, or none for this program and so for nobody whom it
+/// watches without privileges. Others say that it was not found out.
+pub(super) fn is_absence(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP | Errno::ACCESS
+    )
+}
+
+/// The path that the kernel has for an open file, and that this program sees.
+pub(super) fn path_of(file: &OwnedFd, caller: Caller<'_>) -> Result<Vec<u8>, Errno> {
+    let mut path = caller.census.own_descriptor(file)?;
+    if let Some(whole) = path.strip_suffix(b" (deleted)") {
+        path.truncate(whole.len());
+    }
+    Ok(path)
+}

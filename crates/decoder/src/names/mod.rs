@@ -1,0 +1,297 @@
+//! What a file is called that is about to be opened, whatever name the caller has for it.
+//!
+//! A caller reaches a file by links, by `..`, by descriptors and by a root of its own; rules know it by one
+//! name. So each open that rules are asked about is looked up before it is made: the kernel says where the
+//! name leads, and device and inode say whether that is a file that rules name, by whatever other name.
+
+mod inodes;
+mod layers;
+mod mounts;
+mod walk;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use abi::Syscall;
+use bumpalo::Bump;
+use event::{DescriptorSource, Name, Param, Tid};
+use rustix::fs::{OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use self::inodes::Inodes;
+pub use self::inodes::{Identify, Identity, Looked, Named, look, plain};
+pub use self::mounts::Mounts;
+use self::walk::Manner;
+pub use self::walk::{Caller, Place, file_type};
+use crate::call::Call;
+use crate::census::Census;
+use crate::decode::Decoded;
+
+/// What the file is called that an open is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// There is none, or the call opens none by a name.
+    None,
+    /// These names, all absolute. First those by which rules know it; last the path that it is found at.
+    Names(&'a [&'a [u8]]),
+    /// It could not be found out.
+    Unknown,
+}
+
+/// What rules call files.
+#[derive(Debug, Default)]
+pub struct Names {
+    inodes: Inodes,
+    mounts: Mounts,
+    /// A watched process may have another root than this program, or other mounts.
+    has_roots: AtomicBool,
+}
+
+impl Names {
+    /// Rules name these paths from now on.
+    pub fn follow(&self, paths: &[Vec<u8>], census: &Census) {
+        let own = Tid(std::process::id().cast_signed());
+        let own = Caller::new(own, census, &self.mounts, true);
+        self.inodes.follow(paths, own);
+    }
+
+    /// Callers may have roots of their own.
+    pub fn expect_roots(&self) {
+        self.has_roots.store(true, Ordering::Release);
+    }
+
+    /// Takes note of a call that gives its caller another root, or other mounts.
+    pub fn note(&self, call: &Call) {
+        if changes_root(call.syscall) {
+            self.expect_roots();
+            self.inodes.forget_looks();
+            self.mounts.forget_views();
+        }
+    }
+
+    fn caller<'c>(&'c self, tid: Tid, census: &'c Census) -> Caller<'c> {
+        let shares_root = !self.has_roots.load(Ordering::Acquire);
+        Caller::new(tid, census, &self.mounts, shares_root)
+    }
+
+    /// Finds the file that a call is about to open.
+    pub fn find<'a>(
+        &self,
+        call: &Call,
+        decoded: &Decoded<'a>,
+        census: &Census,
+        arena: &'a Bump,
+    ) -> Found<'a> {
+        let Some(Name::Passed { raw, base }) = decoded.descriptor.map(|known| known.name) else {
+            return Found::None;
+        };
+        let caller = self.caller(call.tid, census);
+        let manner = manner(call, decoded);
+        match walk::find(caller, raw, base, manner) {
+            Ok(place) => self.names(caller, raw, &place, arena),
+            Err(Errno::NOENT) if manner.creates => self.new_file(caller, raw, base, manner, arena),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::BADF) => Found::None,
+            Err(_) => Found::Unknown,
+        }
+    }
+
+    /// Finds what an open descriptor of a thread is open on.
+    pub fn find_opened<'a>(
+        &self,
+        tid: Tid,
+        number: i32,
+        census: &Census,
+        arena: &'a Bump,
+    ) -> Found<'a> {
+        let caller = self.caller(tid, census);
+        let place = census.open_descriptor(tid, number).and_then(|file| {
+            let stat = walk::stat(&file)?;
+            Ok(Place {
+                file,
+                stat,
+                is_direct: false,
+                is_plain: false,
+                is_own_proc: false,
+            })
+        });
+        place.map_or(Found::Unknown, |place| {
+            self.names(caller, b"", &place, arena)
+        })
+    }
+
+    /// All names of a file that is there.
+    fn names<'a>(
+        &self,
+        caller: Caller<'_>,
+        raw: &'a [u8],
+        place: &Place,
+        arena: &'a Bump,
+    ) -> Found<'a> {
+        let path = match place.is_direct && event::field::is_plain(raw) {
+            true => raw,
+            false => match path(place, caller) {
+                Ok(path) => &*arena.alloc_slice_copy(&path),
+                Err(_) => return Found::Unknown,
+            },
+        };
+        if !path.starts_with(b"/") {
+            // A pipe, a socket or the like, behind a descriptor.
+            return Found::None;
+        }
+        let Ok(mut known) = self.inodes.names_of(caller, Identity::of(&place.stat)) else {
+            return Found::Unknown;
+        };
+        let Ok(others) = self.names_elsewhere(caller, place, path) else {
+            return Found::Unknown;
+        };
+        for name in others {
+            if !known.contains(&name) {
+                known.push(name);
+            }
+        }
+        let others = known.iter().filter(|name| *name != path);
+        let mut names: Vec<&'a [u8]> = Vec::with_capacity(2);
+        names.extend(others.map(|name| &*arena.alloc_slice_copy(name)));
+        match known.len() == names.len() {
+            true => names.push(path),
+            // Its own name is one that rules have.
+            false => names.insert(0, path),
+        }
+        Found::Names(arena.alloc_slice_copy(&names))
+    }
+
+    /// Names by other mounts, or by the layers of an overlay, that rules could be about.
+    fn names_elsewhere(
+        &self,
+        caller: Caller<'_>,
+        place: &Place,
+        path: &[u8],
+    ) -> Result<Vec<Vec<u8>>, Errno> {
+        let mut names = self.mounts.other_names(place, path, caller)?;
+        names.retain(|name| self.inodes.is_named(name));
+        Ok(names)
+    }
+
+    /// The name of a file that is about to be made.
+    fn new_file<'a>(
+        &self,
+        caller: Caller<'_>,
+        raw: &'a [u8],
+        base: Option<i32>,
+        manner: Manner,
+        arena: &'a Bump,
+    ) -> Found<'a> {
+        let (folder, name) = match raw.iter().rposition(|byte| *byte == b'/') {
+            Some(0) => (&b"/"[..], &raw[1..]),
+            Some(end) => (&raw[..end], &raw[end + 1..]),
+            None => (&b"."[..], raw),
+        };
+        if matches!(name, b"" | b"." | b"..") {
+            return Found::None;
+        }
+        let stays = Manner {
+            stays_at_link: true,
+            ..manner
+        };
+        if !matches!(walk::find(caller, raw, base, stays), Err(Errno::NOENT)) {
+            // A link that leads to nothing, of which the kernel makes what it names, or nobody knows.
+            return Found::Unknown;
+        }
+        let below = Manner {
+            stays_at_link: false,
+            ..manner
+        };
+        match walk::find(caller, folder, base, below) {
+            Ok(place) => match path(&place, caller) {
+                Ok(folder) => {
+                    let folder = folder.strip_suffix(b"/").unwrap_or(&folder);
+                    let whole: &'a [u8] = arena.alloc_slice_copy(&[folder, b"/", name].concat());
+                    let Ok(others) = self.names_elsewhere(caller, &place, whole) else {
+                        return Found::Unknown;
+                    };
+                    let copy = |name: &Vec<u8>| -> &'a [u8] { arena.alloc_slice_copy(name) };
+                    let mut names: Vec<&'a [u8]> = others.iter().map(copy).collect();
+                    names.push(whole);
+                    Found::Names(arena.alloc_slice_copy(&names))
+                }
+                Err(_) => Found::Unknown,
+            },
+            Err(Errno::NOENT | Errno::NOTDIR) => Found::None,
+            Err(_) => Found::Unknown,
+        }
+    }
+}
+
+fn path(place: &Place, caller: Caller<'_>) -> Result<Vec<u8>, Errno> {
+    let path = inodes::path_of(&place.file, caller)?;
+    Ok(match place.is_own_proc && !path.starts_with(b"/proc/") {
+        true => [b"/proc", &path[..]].concat(),
+        false => path,
+    })
+}
+
+/// Calls that give their caller another root, or other mounts. Each is trapped whatever rules say.
+pub fn changes_root(syscall: Syscall) -> bool {
+    use Syscall as S;
+    matches!(
+        syscall,
+        S::CHROOT | S::PIVOT_ROOT | S::SETNS | S::MOUNT | S::MOVE_MOUNT | S::UMOUNT | S::UMOUNT2
+    )
+}
+
+fn manner(call: &Call, decoded: &Decoded<'_>) -> Manner {
+    let DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
+        return Manner::default();
+    };
+    let number = |position: Option<usize>| match decoded.params.get(position?) {
+        Some(Param::Uint(number)) => Some(*number),
+        _ => None,
+    };
+    let flags = number(Some(usize::from(flags))).unwrap_or(0);
+    let resolve = number(call.kind.param_index("resolve")).unwrap_or(0);
+    let has = |flag: OFlags| flags & u64::from(flag.bits()) != 0;
+    let creates = has(OFlags::CREATE) || call.syscall == Syscall::CREAT;
+    Manner {
+        stays_at_link: has(OFlags::NOFOLLOW) || creates && has(OFlags::EXCL),
+        is_rooted: resolve & ResolveFlags::IN_ROOT.bits() != 0,
+        creates,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use abi::FLOOR;
+
+    use super::*;
+
+    /// Those that give nobody another root, and put nothing into a tree that names lead through.
+    const HARMLESS: &[Syscall] = &[
+        Syscall::OPEN_TREE,
+        Syscall::OPEN_TREE_ATTR,
+        Syscall::FSOPEN,
+        Syscall::FSMOUNT,
+        Syscall::FSCONFIG,
+        Syscall::FSPICK,
+        Syscall::MOUNT_SETATTR,
+        Syscall::UNSHARE,
+    ];
+
+    #[test]
+    fn each_call_that_changes_a_view_of_files_is_taken_note_of_and_trapped() {
+        let views = [
+            "changes the view of the file system",
+            "enters or makes a namespace",
+        ];
+        let mut noted = 0;
+        for trap in FLOOR.iter().filter(|trap| views.contains(&trap.reason)) {
+            assert_ne!(
+                changes_root(trap.call),
+                HARMLESS.contains(&trap.call),
+                "{}",
+                trap.call
+            );
+            noted += usize::from(changes_root(trap.call));
+        }
+        let all = Syscall::all().filter(|call| changes_root(*call)).count();
+        assert_eq!(noted, all, "the floor traps each of them");
+    }
+}

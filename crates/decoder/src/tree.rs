@@ -1,0 +1,792 @@
+//! The watched processes: who they are, whose children they are, what they run.
+//!
+//! A process is keyed by pid while its pidfd says that it lives, and by pid and start time for
+//! ever. It is entered when its first call is trapped. Forks and ends of processes are not trapped
+//! (`abi::FLOOR` says why), so the parent of a process that was orphaned before its first call is
+//! found by the mark that it inherited ([`super::lineage`]). Where marks cannot be given it is inferred
+//! from what else a child inherits, and counted as a guess. It is always a process of the workload,
+//! never whoever reaps the orphan.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use event::{Comm, Credentials, Image, Pid, Process, StartTime, Tid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::census::{Census, Identity};
+use super::counters::Counters;
+use super::lineage::Lineage;
+use super::stdio::Effect;
+use process_info::procfs::{LINK_LIMIT, start_ns};
+
+/// How many dead processes are remembered, to recognise children that had not made a call yet when
+/// their parent ended.
+const RECENT_DEATHS: usize = 256;
+/// Ancestors above the workload that are looked up; more than any real chain.
+const ANCESTOR_LIMIT: usize = 64;
+/// Processes that are told by pidfd; any more are told by pid and start time, which costs a read of
+/// `/proc` for each call. Below the usual soft limit of 1024 descriptors.
+const PIDFD_LIMIT: usize = 512;
+/// Start times are told in clock ticks.
+const START_RESOLUTION_NS: u64 = 10_000_000;
+/// Threads whose process is remembered; past it the cache starts anew.
+const THREAD_CACHE: usize = 8192;
+/// Ancestors of a process that are kept; of a longer line those in the middle are left out.
+const LINE_LIMIT: usize = 1024;
+/// Entries added between two sweeps for ended processes, at least.
+const SWEEP_AFTER: usize = 64;
+
+/// Whether a container's first program has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It may have.
+    Perhaps,
+    /// It has not.
+    No,
+}
+
+/// The tree. All methods may be called from any receiver.
+pub struct Tree {
+    inner: Mutex<Inner>,
+    /// Reads about processes.
+    pub census: Census,
+    /// How many pidfds are open, so that descriptors are left for everything else.
+    pidfds: AtomicUsize,
+    /// `None`: this engine sees every birth.
+    lineage: Option<Mutex<Lineage>>,
+    /// The agent and its front process: the workload's parent is whoever started *them*.
+    transparent: Vec<Pid>,
+    setup: Option<Setup>,
+    /// Whether a program of the container's may run. Until then all processes are the runtime's.
+    has_begun: AtomicBool,
+    /// Processes were entered that ran already.
+    has_adopted: AtomicBool,
+    /// A process had memory that its children share.
+    has_shared_memory: AtomicBool,
+    /// A process could not be marked: whose child one is that comes later is not certain.
+    has_unmarked: AtomicBool,
+}
+
+/// The workload's first process is a container runtime; the container begins with the first program
+/// that runs in other mounts than the runtime does.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The runtime's own mount namespace.
+    pub mount_namespace: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    nodes: HashMap<Pid, Node>,
+    threads: HashMap<Tid, Pid>,
+    /// Processes that ended, the last one last.
+    recent_deaths: VecDeque<Arc<Process>>,
+    /// The workload's first process: an ancestor of all others.
+    root: Option<Arc<Process>>,
+    added_since_sweep: usize,
+}
+
+struct Node {
+    process: Arc<Process>,
+    /// Readable when the process has ended; `None` if it could not be opened.
+    pidfd: Option<OwnedFd>,
+    /// Whether it is a process of the workload, not an ancestor of it.
+    origin: Origin,
+    /// One of descriptors 0..2 may be closed, or may close at the next exec. Inherited by fork.
+    stdio_suspect: bool,
+    /// It may hold a socket: it or an ancestor made one, or the workload was started with one.
+    /// Accepting and receiving sockets takes a socket, too. Inherited by fork.
+    has_sockets: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// Under the filter.
+    Watched,
+    /// An ancestor of the workload.
+    Outside,
+}
+
+impl Node {
+    fn is_alive(&self, census: &Census) -> bool {
+        match &self.pidfd {
+            Some(pidfd) => !has_ended(pidfd),
+            // No descriptor to spare: the pid may have been reused, so the start time decides.
+            None => {
+                census.identity(self.process.pid).map(|who| who.start) == Some(self.process.start)
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// An empty tree. `transparent`: processes that are passed over as parents.
+    pub fn new(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
+        Ok(Self {
+            inner: Mutex::new(Inner::default()),
+            census: Census::new()?,
+            pidfds: AtomicUsize::new(0),
+            lineage: None,
+            transparent,
+            setup: None,
+            has_begun: AtomicBool::new(true),
+            has_adopted: AtomicBool::new(false),
+            has_shared_memory: AtomicBool::new(false),
+            has_unmarked: AtomicBool::new(false),
+        })
+    }
+
+    /// Has it mark processes.
+    pub fn with_marks(self) -> Self {
+        let lineage = Some(Mutex::default());
+        Self { lineage, ..self }
+    }
+
+    /// Has it tell a container runtime from the container.
+    pub fn with_setup(self, setup: Setup) -> Self {
+        Self {
+            setup: Some(setup),
+            has_begun: AtomicBool::new(false),
+            ..self
+        }
+    }
+
+    /// A program of the workload has been executed: it may be the container's first.
+    pub fn executed(&self, process: &Process) {
+        if process.sets_up() && !self.is_in_setup_mounts(process.pid) {
+            self.has_begun.store(true, Ordering::Release);
+            process.set_sets_up(false);
+        }
+    }
+
+    /// Whether processes may have come with a root that is not this program's.
+    pub fn may_have_roots(&self) -> bool {
+        self.has_setup() || self.has_adopted.load(Ordering::Acquire)
+    }
+
+    /// A process has memory that its children share.
+    pub fn note_shared_memory(&self) {
+        self.has_shared_memory.store(true, Ordering::Release);
+    }
+
+    /// Whether there is a runtime to be told from its container.
+    pub fn has_setup(&self) -> bool {
+        self.setup.is_some()
+    }
+
+    /// Whether a process sees the runtime's mounts. One that cannot be looked at counts as the
+    /// container's: rather is too much judged than too little.
+    pub fn is_in_setup_mounts(&self, pid: Pid) -> bool {
+        let namespace = self.census.mount_namespace(pid);
+        let setup = self.setup.map(|setup| setup.mount_namespace);
+        setup.is_some() && setup == namespace
+    }
+
+    /// Processes of ours between the workload and whoever started it.
+    pub fn transparent(&self) -> &[Pid] {
+        &self.transparent
+    }
+
+    /// The process that thread `tid` belongs to; `None` if it is gone.
+    pub fn of_thread(&self, tid: Tid, counters: &Counters) -> Option<Arc<Process>> {
+        if let Some(process) = self.known(tid) {
+            return Some(process);
+        }
+        // A descriptor can be had of thread groups only, so having one tells a group's leader.
+        if let Ok(pidfd) = sys::pidfd::open(tid.0) {
+            return self.enter(Pid(tid.0), Some(pidfd), counters);
+        }
+        let pid = self.census.thread_group(tid)?;
+        if pid.0 != tid.0 {
+            let mut inner = self.inner();
+            if inner.threads.len() >= THREAD_CACHE {
+                inner.threads.clear();
+            }
+            inner.threads.insert(tid, pid);
+        }
+        let pidfd = sys::pidfd::open(pid.0).ok();
+        self.enter(pid, pidfd, counters)
+    }
+
+    /// Whether a process runs, if its descriptor can tell.
+    pub fn is_alive(&self, process: &Process) -> Option<bool> {
+        self.with_pidfd(process, |pidfd| !has_ended(pidfd))
+    }
+
+    /// Who a process acts as, if its descriptor can tell (Linux 6.13).
+    pub fn credentials(&self, process: &Process) -> Option<Credentials> {
+        let info = self.with_pidfd(process, |pidfd| sys::pidfd::info(pidfd.as_fd()).ok())??;
+        let (uid, gid) = (info.uid, info.gid);
+        Some(Credentials { uid, gid })
+    }
+
+    fn with_pidfd<T>(&self, process: &Process, ask: impl FnOnce(&OwnedFd) -> T) -> Option<T> {
+        let inner = self.inner();
+        let node = inner.nodes.get(&process.pid)?;
+        let same = node.process.start == process.start;
+        node.pidfd.as_ref().filter(|_| same).map(ask)
+    }
+
+    /// A process that is already in the tree.
+    pub fn find(&self, pid: Pid) -> Option<Arc<Process>> {
+        self.inner()
+            .nodes
+            .get(&pid)
+            .map(|node| Arc::clone(&node.process))
+    }
+
+    /// Enters a workload that runs already, as far as it descends from transparent processes. What
+    /// a process had been seen to do is not known, so it may hold a socket.
+    pub fn adopt(&self, begun: Begun) {
+        self.has_adopted.store(true, Ordering::Release);
+        if begun == Begun::Perhaps {
+            self.has_begun.store(true, Ordering::Release);
+        }
+        for top in &self.transparent {
+            let parent = self.outside(*top, 0);
+            let mut born: Vec<(Pid, Option<Arc<Process>>)> = Vec::new();
+            let children = self.census.children(*top).into_iter();
+            born.extend(children.map(|child| (child, parent.clone())));
+            while let Some((pid, parent)) = born.pop() {
+                if self.transparent.contains(&pid) || self.find(pid).is_some() {
+                    continue;
+                }
+                let Some(identity) = self.census.identity(pid) else {
+                    continue;
+                };
+                let pidfd = sys::pidfd::open(pid.0).ok();
+                let process = self.insert(&identity, pidfd, parent, Origin::Watched);
+                // Not its parent's: it may have called exec.
+                process.exec(Arc::new(Image::default()), identity.comm);
+                match begun {
+                    Begun::Perhaps => self.executed(&process),
+                    Begun::No => process.set_sets_up(true),
+                }
+                let is_whole = self.census.has_stdio(pid) && !self.census.closes_stdio_on_exec(pid);
+                if let Some(node) = self.inner().nodes.get_mut(&pid) {
+                    node.stdio_suspect = !is_whole;
+                    node.has_sockets = true;
+                }
+                let children = self.census.children(pid).into_iter();
+                born.extend(children.map(|child| (child, Some(Arc::clone(&process)))));
+            }
+        }
+    }
+
+    /// Whether every process that can be seen is one of the workload, or of the agent.
+    pub fn is_whole_namespace(&self) -> bool {
+        self.transparent.contains(&Pid(1))
+    }
+
+    /// The processes of the workload that have been seen, those included that have just ended.
+    pub fn watched(&self) -> Vec<Arc<Process>> {
+        let inner = self.inner();
+        let nodes = inner.nodes.values();
+        nodes
+            .filter(|node| node.origin == Origin::Watched)
+            .map(|node| Arc::clone(&node.process))
+            .collect()
+    }
+
+    /// Enters a process that was not born to the workload, as a child of its own parent.
+    pub fn attach(&self, pid: Pid) -> Option<Arc<Process>> {
+        let identity = self.census.identity(pid)?;
+        let parent = self
+            .find(identity.ppid)
+            .or_else(|| self.outside(identity.ppid, 0));
+        let pidfd = sys::pidfd::open(pid.0).ok();
+        let process = self.insert(&identity, pidfd, parent, Origin::Watched);
+        if let Some(node) = self.inner().nodes.get_mut(&pid) {
+            node.origin = Origin::Watched;
+        }
+        // Not its parent's: it may have called exec.
+        process.exec(Arc::new(Image::default()), identity.comm);
+        Some(process)
+    }
+
+    /// Enters a child whose parent is known for certain.
+    pub fn born(&self, child: Pid, parent: &Arc<Process>) {
+        if let Some(identity) = self.census.identity(child) {
+            let pidfd = sys::pidfd::open(child.0).ok();
+            self.insert(&identity, pidfd, Some(Arc::clone(parent)), Origin::Watched);
+        }
+    }
+
+    /// Enters the unseen children of a process whose state is about to change.
+    fn claim_children(&self, process: &Arc<Process>) {
+        for child in self.census.children(process.pid) {
+            if self.find(child).is_none()
+                && let Some(stat) = self.census.identity(child)
+            {
+                let pidfd = sys::pidfd::open(child.0).ok();
+                self.insert(&stat, pidfd, Some(Arc::clone(process)), Origin::Watched);
+            }
+        }
+    }
+
+    /// Whether a plain `dup` in the process may give one of descriptors 0..2 to a socket.
+    pub fn may_redirect(&self, process: &Process, any: bool) -> bool {
+        let inner = self.inner();
+        let may = |node: &Node| node.stdio_suspect && (any || node.has_sockets);
+        inner.nodes.get(&process.pid).is_some_and(may)
+    }
+
+    /// One of descriptors 0..2 of the process is about to be closed, now or at its next exec.
+    fn suspect_stdio(&self, process: &Process) {
+        if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
+            node.stdio_suspect = true;
+        }
+    }
+
+    /// Notes what a call is about to do to descriptors 0..2. True: from this call on the process is to be
+    /// followed call by call, because a plain `dup` may give one of them to a socket. `any`: to whatever.
+    /// `is_followed`: it is already, or need not be.
+    pub fn keep_stdio(
+        &self,
+        process: &Process,
+        effect: Effect,
+        any: bool,
+        is_followed: impl FnOnce() -> bool,
+    ) -> bool {
+        match effect {
+            Effect::None => return false,
+            Effect::ClosesOnExec => {
+                self.suspect_stdio(process);
+                return false;
+            }
+            Effect::Closes => self.suspect_stdio(process),
+            Effect::MakesSocket => self.makes_socket(process),
+        }
+        if !self.may_redirect(process, any) || is_followed() {
+            return false;
+        }
+        // Shells close standard output on the way to redirecting it; by now it is open again.
+        let pid = process.pid;
+        if effect == Effect::MakesSocket
+            && self.census.has_stdio(pid)
+            && !self.census.closes_stdio_on_exec(pid)
+        {
+            self.clear_stdio(pid);
+            return false;
+        }
+        // Those that it had may be closed. Without one it cannot get one but by a call that is trapped.
+        any || effect == Effect::MakesSocket || !self.has_lost_sockets(process.pid)
+    }
+
+    /// Whether a process that had sockets has none any more. One that it makes meanwhile counts.
+    pub fn has_lost_sockets(&self, pid: Pid) -> bool {
+        // Children that have not been seen yet may have them.
+        if let Some(process) = self.find(pid) {
+            self.claim_children(&process);
+        }
+        let set = |has_sockets: bool| {
+            if let Some(node) = self.inner().nodes.get_mut(&pid) {
+                node.has_sockets = has_sockets;
+            }
+        };
+        // Before it is looked for one: who makes one next sets this again.
+        set(false);
+        if self.census.has_socket(pid) {
+            set(true);
+        }
+        !self.has_sockets(pid)
+    }
+
+    /// Whether a process has sockets, as far as was seen.
+    pub fn has_sockets(&self, pid: Pid) -> bool {
+        let inner = self.inner();
+        inner.nodes.get(&pid).is_none_or(|node| node.has_sockets)
+    }
+
+    /// The process is about to make a socket.
+    fn makes_socket(&self, process: &Process) {
+        if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
+            node.has_sockets = true;
+        }
+    }
+
+    /// Its descriptors 0..2 were seen open, with none of them close-on-exec. Children that have
+    /// not been seen yet keep what they were forked with.
+    pub fn clear_stdio(&self, pid: Pid) {
+        if let Some(process) = self.find(pid) {
+            self.claim_children(&process);
+        }
+        if let Some(node) = self.inner().nodes.get_mut(&pid) {
+            node.stdio_suspect = false;
+        }
+    }
+
+    fn known(&self, tid: Tid) -> Option<Arc<Process>> {
+        let census = &self.census;
+        let inner = self.inner();
+        if let Some(node) = inner.nodes.get(&Pid(tid.0)) {
+            return node.is_alive(census).then(|| Arc::clone(&node.process));
+        }
+        let pid = *inner.threads.get(&tid)?;
+        let node = inner.nodes.get(&pid)?;
+        let belongs = node.is_alive(census) && self.census.has_thread(pid, tid);
+        belongs.then(|| Arc::clone(&node.process))
+    }
+
+    fn enter(&self, pid: Pid, pidfd: Option<OwnedFd>, counters: &Counters) -> Option<Arc<Process>> {
+        let identity = self.census.identity(pid)?;
+        // Start times are told in ticks of 10 ms: within one a pid may be used again.
+        if let Some(process) = self.find(pid)
+            && process.start == identity.start
+            && self.is_alive(&process) != Some(false)
+        {
+            return Some(process);
+        }
+        let (parent, is_guess) = self.parent_of(&identity, counters);
+        let process = self.insert(&identity, pidfd, parent, Origin::Watched);
+        if self.has_shared_memory.load(Ordering::Acquire)
+            && (is_guess || self.has_unmarked.load(Ordering::Acquire))
+        {
+            // Whose child it is is not certain.
+            process.set_may_share_memory(true);
+            process.set_children_may_share_memory();
+        }
+        if !self.has_begun.load(Ordering::Acquire) {
+            process.set_sets_up(true);
+        } else if is_guess {
+            // Of a process that may be the container's own nothing is left out.
+            process.set_sets_up(false);
+        }
+        Some(process)
+    }
+
+    /// The true parent of a process that is seen for the first time, and whether that is a guess.
+    fn parent_of(&self, identity: &Identity, counters: &Counters) -> (Option<Arc<Process>>, bool) {
+        let living = self.find(identity.ppid);
+        let living = living.filter(|parent| self.is_watched(parent));
+        match (living, self.nearest_ancestor(identity.pid)) {
+            // A process of the workload that adopts orphans.
+            (Some(living), Some(nearest)) if !descends(&living, &nearest) => {
+                return (Some(nearest), false);
+            }
+            (Some(parent), _) | (None, Some(parent)) => return (Some(parent), false),
+            (None, None) => {}
+        }
+        if let Some(parent) = self.likely_parent(identity) {
+            Counters::add(&counters.guessed_parents);
+            return (Some(parent), true);
+        }
+        (self.outside(identity.ppid, 0), false)
+    }
+
+    fn nearest_ancestor(&self, pid: Pid) -> Option<Arc<Process>> {
+        let lineage = self.lineage.as_ref()?;
+        let inherited = self.census.inherited(pid)?;
+        let lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
+        lineage.nearest(inherited).cloned()
+    }
+
+    /// Marks a process that has just been entered.
+    fn mark(&self, process: &Arc<Process>) {
+        if let Some(lineage) = &self.lineage
+            && let Some(inherited) = self.census.inherited(process.pid)
+        {
+            let mut lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_marked = lineage.mark(process, inherited);
+            self.has_unmarked.fetch_or(!is_marked, Ordering::AcqRel);
+        }
+    }
+
+    /// The parent of an orphan, by what a child inherits: the name first, then the session. `None`
+    /// for the workload's first process, which is nobody's orphan.
+    fn likely_parent(&self, child: &Identity) -> Option<Arc<Process>> {
+        let mut inner = self.inner();
+        let root = inner.root.clone()?;
+        self.sweep(&mut inner);
+        let fits = |process: &Arc<Process>| {
+            process.start <= child.start && process.last_comm() == child.comm
+        };
+        let dead = inner.recent_deaths.iter().rev().find(|dead| fits(dead));
+        let watched =
+            |node: &&Node| node.origin == Origin::Watched && node.process.pid != child.pid;
+        let living = || {
+            let nodes = inner.nodes.values().filter(watched);
+            let fitting = nodes.filter(|node| fits(&node.process));
+            fitting
+                .max_by_key(|node| node.process.start)
+                .map(|node| &node.process)
+        };
+        let leader = || {
+            let leader = inner.nodes.get(&child.session).filter(watched);
+            leader.map(|node| &node.process)
+        };
+        Some(
+            dead.or_else(living)
+                .or_else(leader)
+                .cloned()
+                .unwrap_or(root),
+        )
+    }
+
+    /// A process that is not watched: an ancestor of the workload.
+    fn outside(&self, pid: Pid, depth: usize) -> Option<Arc<Process>> {
+        if pid.0 <= 0 || depth > ANCESTOR_LIMIT {
+            return None;
+        }
+        let identity = self.census.identity(pid)?;
+        if self.transparent.contains(&pid) {
+            return self.outside(identity.ppid, depth + 1);
+        }
+        if let Some(known) = self.find(pid) {
+            return Some(known);
+        }
+        let parent = self.outside(identity.ppid, depth + 1);
+        let pidfd = sys::pidfd::open(pid.0).ok();
+        Some(self.insert(&identity, pidfd, parent, Origin::Outside))
+    }
+
+    fn insert(
+        &self,
+        identity: &Identity,
+        pidfd: Option<OwnedFd>,
+        parent: Option<Arc<Process>>,
+        origin: Origin,
+    ) -> Arc<Process> {
+        let pid = identity.pid;
+        let spare = self.pidfds.load(Ordering::Relaxed) < PIDFD_LIMIT;
+        let pidfd = pidfd.filter(|_| spare);
+        let image = self.inherited_image(parent.as_ref(), identity);
+        let start_ns = start_ns(identity.start);
+        let process = Arc::new(Process::new(
+            pid,
+            identity.start,
+            start_ns,
+            parent.clone(),
+            image,
+            identity.comm,
+        ));
+        if origin == Origin::Watched {
+            process.set_name(identity.comm);
+        }
+        let mut stdio_suspect = false;
+        let first_of_the_workload = origin == Origin::Watched
+            && parent
+                .as_ref()
+                .is_none_or(|parent| !self.is_watched(parent));
+        let mut has_sockets = first_of_the_workload && self.census.has_socket(pid);
+        let inherited = parent.as_ref().is_some_and(|parent| parent.sets_up());
+        let mut inner = self.inner();
+        // Only the very first: one whose parent cannot be told may be the container's.
+        let is_runtime = first_of_the_workload && inner.root.is_none() && self.setup.is_some();
+        process.set_sets_up(inherited || is_runtime);
+        if parent
+            .as_ref()
+            .is_some_and(|parent| parent.children_may_share_memory())
+        {
+            process.set_may_share_memory(true);
+            process.set_children_may_share_memory();
+        }
+        if let Some(node) = inner.nodes.get(&pid)
+            && node.process.start == identity.start
+            && node.pidfd.as_ref().is_none_or(|pidfd| !has_ended(pidfd))
+        {
+            return Arc::clone(&node.process);
+        }
+        if let Some(parent) = parent.and_then(|parent| inner.nodes.get_mut(&parent.pid)) {
+            stdio_suspect = parent.stdio_suspect;
+            if parent.origin == Origin::Watched {
+                has_sockets = parent.has_sockets;
+            }
+        }
+        let node = Node {
+            process: Arc::clone(&process),
+            pidfd,
+            origin,
+            stdio_suspect,
+            has_sockets,
+        };
+        self.pidfds
+            .fetch_add(usize::from(node.pidfd.is_some()), Ordering::Relaxed);
+        if let Some(former) = inner.nodes.insert(pid, node) {
+            self.pidfds
+                .fetch_sub(usize::from(former.pidfd.is_some()), Ordering::Relaxed);
+        }
+        if first_of_the_workload {
+            inner.root.get_or_insert_with(|| Arc::clone(&process));
+        }
+        inner.added_since_sweep += 1;
+        if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
+            self.sweep(&mut inner);
+        }
+        drop(inner);
+        if origin == Origin::Watched {
+            shorten_line(&process);
+            self.mark(&process);
+        }
+        process
+    }
+
+    /// What a forked child runs: the image that its parent had at the fork, if that is watched; the
+    /// workload's first process runs the agent's own code until its first exec, and nobody asks about that.
+    /// Where the parent has exec'd so often since that the image is forgotten, the child's own is read when
+    /// somebody asks; its name is that of the oldest image that is known, never one that it gave itself.
+    fn inherited_image(&self, parent: Option<&Arc<Process>>, child: &Identity) -> Arc<Image> {
+        let Some(parent) = parent.filter(|parent| self.is_watched(parent)) else {
+            return Arc::default();
+        };
+        let born_ns = start_ns(child.start);
+        let images = parent.images();
+        let oldest = images.last().and_then(|image| image.name.get().copied());
+        let mut possible = images;
+        possible.retain(|image| image.exec_time_ns <= born_ns + START_RESOLUTION_NS);
+        // Older ones than the first that began before for certain are none of them.
+        let certain = possible
+            .iter()
+            .position(|image| image.exec_time_ns <= born_ns);
+        possible.truncate(certain.map_or(possible.len(), |at| at + 1));
+        if possible.len() > 1 {
+            possible = self.images_of(child, possible);
+        }
+        possible.into_iter().next().unwrap_or_else(|| {
+            let name = oldest.map(std::sync::OnceLock::from).unwrap_or_default();
+            Arc::new(Image {
+                name,
+                ..Image::default()
+            })
+        })
+    }
+
+    /// Of the images that a child may have been forked from, that of its program, the likeliest first. The
+    /// name alone does not decide: a process can take any before it forks.
+    fn images_of(&self, child: &Identity, images: Vec<Arc<Image>>) -> Vec<Arc<Image>> {
+        let mut buffer = [0; LINK_LIMIT];
+        let program = self.census.link(Tid(child.pid.0), "exe", &mut buffer).ok();
+        let is_program = |image: &&Arc<Image>| {
+            let path = image.executable.get().and_then(Option::as_deref);
+            program.is_some() && path == program
+        };
+        let mut fitting: Vec<_> = images.iter().filter(is_program).cloned().collect();
+        if fitting.is_empty() {
+            fitting = images;
+        }
+        // Without a name that tells, the one before the exec.
+        fitting.reverse();
+        let named = |image: &Arc<Image>| image.name.get() == Some(&child.comm);
+        fitting.sort_by_key(|image| !named(image));
+        fitting
+    }
+
+    fn sweep(&self, inner: &mut Inner) {
+        let closed = inner.sweep(&self.census);
+        self.pidfds.fetch_sub(closed, Ordering::Relaxed);
+    }
+
+    fn is_watched(&self, process: &Process) -> bool {
+        let inner = self.inner();
+        let node = inner.nodes.get(&process.pid);
+        // Ancestors of the workload are never swept away.
+        process.has_exited() || node.is_some_and(|node| node.origin == Origin::Watched)
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Drops ended processes. Amortised: a sweep looks at no more entries than were added since
+    /// the one before, times a small constant. Children keep their ancestors alive by reference.
+    /// Answers with the number of pidfds closed.
+    fn sweep(&mut self, census: &Census) -> usize {
+        let mut closed = 0;
+        self.added_since_sweep = 0;
+        let ended: Vec<Pid> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.origin == Origin::Watched && !node.is_alive(census))
+            .map(|(pid, _)| *pid)
+            .collect();
+        for pid in ended {
+            let Some(node) = self.nodes.remove(&pid) else {
+                continue;
+            };
+            node.process.set_exited();
+            closed += usize::from(node.pidfd.is_some());
+            self.recent_deaths.push_back(node.process);
+        }
+        while self.recent_deaths.len() > RECENT_DEATHS {
+            self.recent_deaths.pop_front();
+        }
+        let nodes = &self.nodes;
+        self.threads.retain(|_, pid| nodes.contains_key(pid));
+        closed
+    }
+}
+
+/// A line in which each process makes the next and ends would grow for ever. What the workload began with stays
+/// in it, and so do the nearest.
+fn shorten_line(process: &Arc<Process>) {
+    let ancestors = std::iter::successors(process.parent(), |process| process.parent());
+    let line: Vec<Arc<Process>> = ancestors.take(LINE_LIMIT + 1).collect();
+    if line.len() <= LINE_LIMIT {
+        return;
+    }
+    let pairs = line.windows(2).skip(LINE_LIMIT / 2);
+    for pair in pairs {
+        if pair[1].has_exited() {
+            pair[0].set_parent(pair[1].parent());
+            return;
+        }
+    }
+}
+
+/// Whether `process` is `ancestor` or descends from it.
+fn descends(process: &Arc<Process>, ancestor: &Arc<Process>) -> bool {
+    let mut next = Some(Arc::clone(process));
+    while let Some(process) = next {
+        if Arc::ptr_eq(&process, ancestor) {
+            return true;
+        }
+        next = process.parent();
+    }
+    false
+}
+
+/// A caller of which nothing can be learnt.
+pub fn stranger(tid: Tid) -> Process {
+    let image = Arc::new(Image::default());
+    Process::new(Pid(tid.0), StartTime(0), 0, None, image, Comm::new(b""))
+}
+
+/// Whether the process of a pidfd has ended: its descriptor is readable then, not before the last
+/// thread is gone.
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(poll(&mut polled, Some(&now)), Ok(ready) if ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_processes_that_end_is_bounded_and_keeps_both_ends() {
+        let process = |pid, parent| {
+            let (image, comm) = (Arc::new(Image::default()), Comm::new(b"generation"));
+            Arc::new(Process::new(Pid(pid), StartTime(0), 0, parent, image, comm))
+        };
+        let mut last = process(0, None);
+        for pid in 1..20_000 {
+            last.set_exited();
+            last = process(pid, Some(last));
+            shorten_line(&last);
+        }
+        let line: Vec<i32> = std::iter::successors(Some(last), |process| process.parent())
+            .map(|process| process.pid.0)
+            .collect();
+        assert!(line.len() <= LINE_LIMIT + 1, "{}", line.len());
+        assert_eq!(line.last(), Some(&0));
+        assert_eq!(line[..3], [19_999, 19_998, 19_997]);
+    }
+}

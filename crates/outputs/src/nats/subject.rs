@@ -1,0 +1,148 @@
+//! The subject of an alert: a template in which parts of the alert stand for words in angle brackets.
+
+use rules::Alert;
+
+/// A template for subjects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Subject {
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Field(Field),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Field {
+    Hostname,
+    Priority,
+    Rule,
+    Source,
+}
+
+const FIELDS: [(&str, Field); 4] = [
+    ("hostname", Field::Hostname),
+    ("priority", Field::Priority),
+    ("rule", Field::Rule),
+    ("source", Field::Source),
+];
+
+impl Subject {
+    /// Reads a template such as `falco.<priority>.<rule>`. The error says what is wrong with it.
+    pub(super) fn parse(template: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = template;
+        while let Some((text, after)) = rest.split_once('<') {
+            // A `>` at the end would be a wildcard; here it closes a name.
+            let Some((name, after)) = after.split_once('>') else {
+                return Err("a `<` has no `>`".to_owned());
+            };
+            let known = FIELDS.iter().find(|(known, _)| *known == name);
+            let (_, field) = known.ok_or_else(|| {
+                let known: Vec<_> = FIELDS.iter().map(|(name, _)| format!("<{name}>")).collect();
+                format!("`<{name}>` is not one of {}", known.join(", "))
+            })?;
+            parts.push(Part::Text(text.to_owned()));
+            parts.push(Part::Field(*field));
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        let subject = Self { parts };
+        let sample = subject.fill(|_| "x".to_owned());
+        let is_token = |token: &str| {
+            let is_allowed =
+                |c: char| !c.is_whitespace() && !c.is_control() && c != '*' && c != '>';
+            !token.is_empty() && token.chars().all(is_allowed)
+        };
+        if sample.split('.').all(is_token) {
+            Ok(subject)
+        } else {
+            Err("it needs words with dots between them, without spaces and wildcards".to_owned())
+        }
+    }
+
+    /// The subject of an alert.
+    pub(super) fn of(&self, alert: &Alert) -> String {
+        self.fill(|field| match field {
+            Field::Hostname => token(&alert.hostname),
+            Field::Priority => token(&alert.priority.to_string()),
+            Field::Rule => token(&alert.rule),
+            Field::Source => token(&alert.source),
+        })
+    }
+
+    fn fill(&self, value: impl Fn(Field) -> String) -> String {
+        let texts = self.parts.iter().map(|part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Field(field) => value(*field),
+        });
+        texts.collect()
+    }
+}
+
+/// Lower case, with `_` for what is neither letter nor digit; no dot, which would begin another token.
+fn token(text: &str) -> String {
+    let mut token = String::new();
+    for c in text.chars() {
+        if c.is_alphanumeric() {
+            token.extend(c.to_lowercase());
+        } else if !token.ends_with('_') {
+            token.push('_');
+        }
+    }
+    match token.trim_matches('_') {
+        "" => "_".to_owned(),
+        token => token.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::testing::deliveries;
+    use crate::format::Format;
+
+    #[test]
+    fn parts_of_the_alert_stand_for_names_in_brackets() {
+        let alerts = deliveries(1, Format::default());
+        let mut alert = alerts[0].alert().clone();
+        alert.rule = "Read sensitive file (untrusted)".into();
+        for (template, subject) in [
+            (
+                "falco.<priority>.<rule>",
+                "falco.notice.read_sensitive_file_untrusted",
+            ),
+            ("a.<source>", "a.internal"),
+            ("<hostname>.alerts", "box.alerts"),
+            ("alerts", "alerts"),
+        ] {
+            assert_eq!(Subject::parse(template).unwrap().of(&alert), subject);
+        }
+        alert.rule = "a.b > *".into();
+        assert_eq!(Subject::parse("<rule>").unwrap().of(&alert), "a_b");
+        alert.rule = "...".into();
+        assert_eq!(Subject::parse("x.<rule>").unwrap().of(&alert), "x._");
+    }
+
+    #[test]
+    fn templates_that_are_no_subject_are_refused() {
+        for (template, problem) in [
+            ("", "it needs words"),
+            ("a..b", "it needs words"),
+            ("a.", "it needs words"),
+            ("a b", "it needs words"),
+            ("a.*", "it needs words"),
+            ("a.>", "it needs words"),
+            ("a.<rule", "a `<` has no `>`"),
+            (
+                "a.<who>",
+                "`<who>` is not one of <hostname>, <priority>, <rule>, <source>",
+            ),
+        ] {
+            let error = Subject::parse(template).unwrap_err();
+            assert!(error.starts_with(problem), "{template}: {error}");
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! A collector of OpenTelemetry, which gets each alert as a log record over HTTP.
+
+mod request;
+mod settings;
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceResponse;
+use prost::Message;
+use serde_json::Value;
+use ureq::Agent;
+use ureq::http::{HeaderMap, StatusCode};
+
+pub use self::settings::OtlpOutput;
+use crate::channel::{Channel, Delivery, DeliveryError, Peer};
+use crate::net::client::{self, ClientOptions, HttpError};
+use crate::net::outage::Outage;
+use crate::net::tls::TlsOptions;
+
+/// How records are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// Binary.
+    Protobuf,
+    /// Text.
+    Json,
+}
+
+impl Encoding {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Protobuf => "application/x-protobuf",
+            Self::Json => "application/json",
+        }
+    }
+}
+
+/// Where records are sent, and how.
+#[derive(Clone, Debug)]
+struct OtlpOptions {
+    url: String,
+    encoding: Encoding,
+    headers: Vec<(String, String)>,
+    compress: bool,
+    /// Resource attributes.
+    resource: Vec<(String, String)>,
+    tls: TlsOptions,
+    /// How long one request may take.
+    timeout: Duration,
+}
+
+/// Exports alerts.
+///
+/// What the specification calls retryable is tried again for some seconds: no connection, no answer, and the statuses
+/// 429, 502, 503 and 504, whose `Retry-After` is kept to. Any other status but 200 refuses the alerts.
+struct OtlpChannel {
+    options: OtlpOptions,
+    agent: Agent,
+    headers: HeaderMap,
+    outage: Outage,
+    peer: Arc<Peer>,
+}
+
+impl fmt::Debug for OtlpChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OtlpChannel")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a request.
+#[derive(Debug)]
+enum Answer {
+    /// So many records were refused, and why.
+    Taken(usize, String),
+    Refused(String),
+    /// After this time, if the server says when.
+    TryAgain(io::Error, Option<Duration>),
+}
+
+impl OtlpChannel {
+    /// Reads certificates and keys, so that a wrong one stops the start. Connects with the first alert.
+    fn open(options: OtlpOptions) -> Result<Self, HttpError> {
+        Ok(Self {
+            agent: agent(&options)?,
+            headers: client::headers(&options.headers)?,
+            outage: Outage::default(),
+            peer: Arc::default(),
+            options,
+        })
+    }
+
+    /// Sends a request until it is taken or refused, or the server is away for too long.
+    fn send(&mut self, body: &[u8], count: usize) -> Result<(), DeliveryError> {
+        let lost = |rejected: usize, source: io::Error| DeliveryError {
+            delivered: count.saturating_sub(rejected),
+            rejected,
+            dead: false,
+            source,
+        };
+        loop {
+            match self.post(body) {
+                Answer::Taken(rejected, why) => {
+                    self.outage.is_over(&self.peer);
+                    if rejected == 0 {
+                        return Ok(());
+                    }
+                    return Err(lost(rejected.min(count), io::Error::other(why)));
+                }
+                Answer::Refused(why) => {
+                    self.outage.is_over(&self.peer);
+                    return Err(lost(count, io::Error::other(why)));
+                }
+                Answer::TryAgain(error, after) => {
+                    if error.kind() == ErrorKind::TimedOut {
+                        self.peer.count_timeout();
+                    }
+                    if !self.outage.wait(&self.peer, &error) || !self.pause(after) {
+                        return Err(DeliveryError {
+                            delivered: 0,
+                            rejected: 0,
+                            dead: false,
+                            source: error,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits as long as the server asks for; false if the channel is closed meanwhile.
+    fn pause(&self, after: Option<Duration>) -> bool {
+        let end = Instant::now() + after.unwrap_or_default().min(LONGEST_PAUSE);
+        while Instant::now() < end && !self.peer.is_killed() {
+            let left = end.saturating_duration_since(Instant::now());
+            std::thread::sleep(left.min(STEP));
+        }
+        !self.peer.is_killed()
+    }
+
+    fn post(&self, body: &[u8]) -> Answer {
+        let mut request = self
+            .agent
+            .post(&self.options.url)
+            .header("Content-Type", self.options.encoding.content_type());
+        if self.options.compress {
+            request = request.header("Content-Encoding", "gzip");
+        }
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        let mut answer = match request.send(body) {
+            Ok(answer) => answer,
+            Err(error) => return Answer::TryAgain(client::io_error(error), None),
+        };
+        let text = match client::read(answer.body_mut()) {
+            Ok(text) => text,
+            Err(error) => return Answer::TryAgain(error, None),
+        };
+        let status = answer.status();
+        match status {
+            status if status.is_success() => self.taken(&text),
+            StatusCode::TOO_MANY_REQUESTS
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::SERVICE_UNAVAILABLE
+            | StatusCode::GATEWAY_TIMEOUT => {
+                let after = answer.headers().get("retry-after");
+                let after = after.and_then(|after| after.to_str().ok());
+                let after = after.and_then(|after| retry_after(after, Timestamp::now()));
+                let error = io::Error::other(format!("the collector answered {status}"));
+                Answer::TryAgain(error, after)
+            }
+            _ => Answer::Refused(format!("the collector answered {status}")),
+        }
+    }
+
+    /// Reads how many records a collector that answered with success has refused.
+    fn taken(&self, text: &[u8]) -> Answer {
+        let (rejected, why) = match self.options.encoding {
+            Encoding::Protobuf => {
+                let answer = ExportLogsServiceResponse::decode(text).unwrap_or_default();
+                let partial = answer.partial_success.unwrap_or_default();
+                (partial.rejected_log_records, partial.error_message)
+            }
+            Encoding::Json => partial_json(text),
+        };
+        let rejected = usize::try_from(rejected).unwrap_or_default();
+        let why = format!("the collector refused {rejected} of the alerts: {why}");
+        Answer::Taken(rejected, why)
+    }
+}
+
+impl Channel for OtlpChannel {
+    fn name(&self) -> &str {
+        "otlp"
+    }
+
+    fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
+        let request = request::request(alerts, &self.options.resource);
+        let body = match self.options.encoding {
+            Encoding::Protobuf => Ok(request.encode_to_vec()),
+            Encoding::Json => serde_json::to_vec(&request).map_err(io::Error::from),
+        };
+        let body = body.and_then(|body| {
+            if self.options.compress {
+                client::compressed(&body)
+            } else {
+                Ok(body)
+            }
+        });
+        let body = body.map_err(|source| DeliveryError {
+            delivered: 0,
+            rejected: 0,
+            dead: false,
+            source,
+        })?;
+        self.send(&body, alerts.len())
+    }
+
+    /// Reads certificates and keys anew and drops the connection.
+    fn reopen(&mut self) -> io::Result<()> {
+        self.agent = agent(&self.options).map_err(io::Error::other)?;
+        self.outage.end();
+        Ok(())
+    }
+
+    fn peer(&self) -> Arc<Peer> {
+        Arc::clone(&self.peer)
+    }
+}
+
+/// The longest pause that a collector can ask for; alerts wait in a bounded queue meanwhile.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// How often a pause looks whether the channel is closed.
+const STEP: Duration = Duration::from_millis(50);
+
+/// How long a connection is kept without alerts.
+const IDLE: Duration = Duration::from_secs(15);
+
+fn agent(options: &OtlpOptions) -> Result<Agent, HttpError> {
+    client::agent(&ClientOptions {
+        url: &options.url,
+        user_agent: concat!("tollgate/", env!("CARGO_PKG_VERSION")),
+        tls: &options.tls,
+        idle: IDLE,
+        timeout: options.timeout,
+    })
+}
+
+/// `partialSuccess`: its number is a text, as JSON of Protocol Buffers has 64 bits, or a number, which is also allowed.
+fn partial_json(text: &[u8]) -> (i64, String) {
+    let answer: Value = serde_json::from_slice(text).unwrap_or_default();
+    let partial = &answer["partialSuccess"];
+    let number = &partial["rejectedLogRecords"];
+    let number = match number {
+        Value::String(text) => text.parse().ok(),
+        number => number.as_i64(),
+    };
+    let why = partial["errorMessage"].as_str().unwrap_or_default();
+    (number.unwrap_or_default(), why.to_owned())
+}
+
+/// `Retry-After`: seconds, or a date such as `Wed, 21 Oct 2026 07:28:00 GMT`.
+fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
+    if let Ok(seconds) = text.trim().parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    // One that has passed asks for no pause.
+    Duration::try_from(date - now).ok().or(Some(Duration::ZERO))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! Looking into another process.
+
+use std::os::fd::AsFd;
+
+use sys::ptrace::{EVENT_STOP, detach, interrupt, seize as attach};
+use sys::wait::{ALL, Status, Target, wait};
+use sys::{pidfd, process_memory};
+
+use super::Support;
+use super::attempt::{Sleeper, in_child};
+
+const ACCESS_FIX: &str = "add CAP_SYS_PTRACE to the container, let its seccomp profile allow the \
+                          call, and set kernel.yama.ptrace_scope to 1 or less";
+
+/// What is read from the child, which has a copy of it at the same address.
+static MARK: [u8; 16] = *b"tollgate probe \n";
+
+pub(super) fn read() -> Support {
+    in_child(|| {
+        let sleeper = match Sleeper::start() {
+            Ok(sleeper) => sleeper,
+            Err(error) => return Support::no(error.to_string(), ACCESS_FIX),
+        };
+        let address = u64::try_from(MARK.as_ptr().addr()).expect("an address has at most 64 bits");
+        let mut bytes = [0; 16];
+        match process_memory::read(sleeper.pid(), address, &mut bytes) {
+            Ok(16) if bytes == MARK => Support::yes(
+                "works: process_vm_readv read the memory of a child \
+            process",
+            ),
+            Ok(count) => Support::no(
+                format!("read {count} bytes that are not the child's"),
+                ACCESS_FIX,
+            ),
+            Err(error) => read_by_file(&sleeper, address, &error.to_string()),
+        }
+    })
+}
+
+fn read_by_file(sleeper: &Sleeper, address: u64, failure: &str) -> Support {
+    let mut bytes = [0; 16];
+    let file = process_memory::MemoryFile::open(sleeper.pid());
+    match file.and_then(|file| file.read(address, &mut bytes)) {
+        Ok(16) if bytes == MARK => Support::partial_with_fix(
+            format!("{failure}; /proc/PID/mem works, slower"),
+            ACCESS_FIX,
+        ),
+        Ok(_) => Support::no(failure, ACCESS_FIX),
+        Err(error) => Support::no(format!("{failure}; /proc/PID/mem: {error}"), ACCESS_FIX),
+    }
+}
+
+pub(super) fn pidfd_getfd() -> Support {
+    in_child(|| {
+        let attempt = Sleeper::start().and_then(|sleeper| {
+            let process = pidfd::open(sleeper.pid())?;
+            pidfd::take_fd(process.as_fd(), 2)
+        });
+        match attempt {
+            Ok(_) => Support::yes("works: copied a descriptor of a child process"),
+            Err(error) => Support::partial_with_fix(
+                format!("{error}: sockets show only their inode"),
+                format!("run Linux 5.6 or newer; {ACCESS_FIX}"),
+            ),
+        }
+    })
+}
+
+pub(super) fn seize() -> Support {
+    in_child(|| {
+        let attempt = Sleeper::start().and_then(|sleeper| {
+            let pid = sleeper.pid();
+            attach(pid, 0)?;
+            interrupt(pid)?;
+            let stop = wait(Target::Pid(pid), ALL)?;
+            detach(pid, 0)?;
+            Ok(stop)
+        });
+        match attempt {
+            Ok(Some((
+                _,
+                Status::PtraceEvent {
+                    event: EVENT_STOP, ..
+                },
+            ))) => Support::yes("works: seized and stopped a child process"),
+            Ok(other) => Support::no(format!("the child did not stop: {other:?}"), ACCESS_FIX),
+            Err(error) => Support::partial_with_fix(
+                format!("{error}: call results cannot be read"),
+                ACCESS_FIX,
+            ),
+        }
+    })
+}

@@ -1,0 +1,311 @@
+//! Bounded waiting for things that the watched program may keep from ever finishing.
+//!
+//! A page behind userfaultfd or a file on a FUSE mount blocks its reader for as long as the
+//! program that serves it likes, and the reader cannot be interrupted. Such reads run on a thread
+//! of a small pool; when the time is over the thread is left behind and the caller goes on without
+//! the answer. Threads that are stuck are bounded too: when all are, further reads are refused at
+//! once instead of being queued behind them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The answer did not come in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimedOut {
+    /// The work was begun and is still going on.
+    #[error("cannot wait longer than {after:?} for something the watched program controls")]
+    Late {
+        /// How long was waited.
+        after: Duration,
+    },
+    /// No thread was free: too many earlier reads never came back.
+    #[error("cannot start another guarded read: {stuck} earlier reads hang")]
+    Refused {
+        /// How many.
+        stuck: usize,
+    },
+    /// The work panicked or no thread could be started.
+    #[error("cannot do a guarded read")]
+    Failed,
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeadlineCounts {
+    /// Reads that were asked for.
+    pub runs: u64,
+    /// Reads that were left behind.
+    pub late: u64,
+    /// Reads that were not begun.
+    pub refused: u64,
+    /// Threads that are stuck now.
+    pub stuck: u64,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A pool of threads for work that may never finish.
+#[derive(Debug)]
+pub struct Deadline {
+    shared: Arc<Shared>,
+    limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    pool: Mutex<Pool>,
+    freed: Condvar,
+    runs: AtomicU64,
+    late: AtomicU64,
+    refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    idle: Vec<Sender<Job>>,
+    threads: usize,
+    stuck: usize,
+}
+
+/// Whether a caller still waits for a job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Abandoned,
+    Done,
+}
+
+impl Deadline {
+    /// A pool of at most `limit` threads, none of them started yet.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            shared: Arc::default(),
+            limit: limit.max(1),
+        }
+    }
+
+    /// Runs `work` and waits for its result, but not longer than `time`.
+    pub fn run<T: Send + 'static>(
+        &self,
+        time: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, TimedOut> {
+        let end = Instant::now() + time;
+        self.shared.runs.fetch_add(1, Ordering::Relaxed);
+        let worker = self.worker(end)?;
+        let (answer, answers) = sync_channel(1);
+        let phase = Arc::new(Mutex::new(Phase::Waiting));
+        let job = self.job(worker.clone(), Arc::clone(&phase), answer, work);
+        worker.send(job).map_err(|_gone| TimedOut::Failed)?;
+        self.wait(time, end, &answers, &phase)
+    }
+
+    /// Begins `work` and does not wait for it: for closing what may take long to close.
+    pub fn leave(&self, work: impl FnOnce() + Send + 'static) -> Result<(), TimedOut> {
+        self.shared.runs.fetch_add(1, Ordering::Relaxed);
+        let worker = self.worker(Instant::now())?;
+        let (answer, _nobody) = sync_channel(1);
+        self.shared.pool().stuck += 1;
+        let phase = Arc::new(Mutex::new(Phase::Abandoned));
+        let job = self.job(worker.clone(), phase, answer, work);
+        worker.send(job).map_err(|_gone| TimedOut::Failed)
+    }
+
+    /// Whether every thread is stuck, so that nothing can be begun.
+    pub fn is_exhausted(&self) -> bool {
+        self.shared.pool().stuck >= self.limit
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> DeadlineCounts {
+        DeadlineCounts {
+            runs: self.shared.runs.load(Ordering::Relaxed),
+            late: self.shared.late.load(Ordering::Relaxed),
+            refused: self.shared.refused.load(Ordering::Relaxed),
+            stuck: u64::try_from(self.shared.pool().stuck).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// An idle thread, a new one, or the next that becomes free.
+    fn worker(&self, end: Instant) -> Result<Sender<Job>, TimedOut> {
+        let mut pool = self.shared.pool();
+        loop {
+            if let Some(worker) = pool.idle.pop() {
+                return Ok(worker);
+            }
+            if pool.threads < self.limit {
+                let worker = start_thread()?;
+                pool.threads += 1;
+                return Ok(worker);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if pool.stuck >= self.limit || left.is_zero() {
+                self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                return Err(TimedOut::Refused { stuck: pool.stuck });
+            }
+            pool = self
+                .shared
+                .freed
+                .wait_timeout(pool, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// The work together with what returns its thread to the pool.
+    fn job<T: Send + 'static>(
+        &self,
+        worker: Sender<Job>,
+        phase: Arc<Mutex<Phase>>,
+        answer: SyncSender<T>,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Job {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            let before = std::mem::replace(
+                &mut *phase.lock().unwrap_or_else(PoisonError::into_inner),
+                Phase::Done,
+            );
+            let mut pool = shared.pool();
+            if before == Phase::Abandoned {
+                pool.stuck -= 1;
+            }
+            pool.idle.push(worker);
+            drop(pool);
+            shared.freed.notify_one();
+            if let Ok(result) = result {
+                // The caller may have given up; then nobody wants the answer.
+                let _ = answer.send(result);
+            }
+        })
+    }
+
+    fn wait<T>(
+        &self,
+        time: Duration,
+        end: Instant,
+        answers: &Receiver<T>,
+        phase: &Mutex<Phase>,
+    ) -> Result<T, TimedOut> {
+        let left = end.saturating_duration_since(Instant::now());
+        match answers.recv_timeout(left) {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Disconnected) => return Err(TimedOut::Failed),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let mut phase = phase.lock().unwrap_or_else(PoisonError::into_inner);
+        if *phase == Phase::Waiting {
+            *phase = Phase::Abandoned;
+            self.shared.pool().stuck += 1;
+            self.shared.late.fetch_add(1, Ordering::Relaxed);
+            return Err(TimedOut::Late { after: time });
+        }
+        drop(phase);
+        // It finished between the time-out and the lock: the answer is on its way.
+        answers.recv().map_err(|_panicked| TimedOut::Failed)
+    }
+}
+
+impl Shared {
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that carries out jobs until its pool is dropped.
+fn start_thread() -> Result<Sender<Job>, TimedOut> {
+    let (jobs, queue) = channel::<Job>();
+    std::thread::Builder::new()
+        .name("guarded-read".to_owned())
+        .stack_size(256 * 1024)
+        .spawn(move || {
+            for job in queue {
+                job();
+            }
+        })
+        .map(|_detached| jobs)
+        .map_err(|_no_thread| TimedOut::Failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    const LONG: Duration = Duration::from_secs(20);
+    const SHORT: Duration = Duration::from_millis(30);
+
+    #[test]
+    fn answers_come_back_and_threads_are_reused() {
+        let deadline = Deadline::new(2);
+        for number in 0..100 {
+            assert_eq!(deadline.run(LONG, move || number * 2), Ok(number * 2));
+        }
+        let pool = deadline.shared.pool();
+        assert!(pool.threads <= 2);
+        assert_eq!(pool.stuck, 0);
+    }
+
+    #[test]
+    fn stuck_threads_are_left_behind_counted_and_taken_back() {
+        let deadline = Deadline::new(2);
+        let gate = Arc::new(Barrier::new(3));
+        for _ in 0..2 {
+            let gate = Arc::clone(&gate);
+            let stuck = deadline.run(SHORT, move || {
+                gate.wait();
+            });
+            assert_eq!(stuck, Err(TimedOut::Late { after: SHORT }));
+        }
+        let begun = Instant::now();
+        assert_eq!(
+            deadline.run(LONG, || 1),
+            Err(TimedOut::Refused { stuck: 2 })
+        );
+        assert!(begun.elapsed() < LONG / 2, "a refusal must not wait");
+        let counts = DeadlineCounts {
+            runs: 3,
+            late: 2,
+            refused: 1,
+            stuck: 2,
+        };
+        assert_eq!(deadline.counts(), counts);
+        gate.wait();
+        let end = Instant::now() + LONG;
+        while deadline.counts().stuck > 0 && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        assert_eq!(deadline.run(LONG, || 7), Ok(7));
+        assert_eq!(deadline.shared.pool().threads, 2);
+    }
+
+    #[test]
+    fn a_panic_costs_one_answer_only() {
+        let deadline = Deadline::new(1);
+        let failed: Result<(), _> = deadline.run(LONG, || panic!("expected by this test"));
+        assert_eq!(failed, Err(TimedOut::Failed));
+        assert_eq!(deadline.run(LONG, || 3), Ok(3));
+    }
+
+    #[test]
+    fn busy_but_not_stuck_threads_are_waited_for() {
+        let deadline = Arc::new(Deadline::new(1));
+        let callers: Vec<_> = (0..8)
+            .map(|number| {
+                let deadline = Arc::clone(&deadline);
+                std::thread::spawn(move || {
+                    deadline.run(LONG, move || {
+                        std::thread::sleep(Duration::from_millis(2));
+                        number
+                    })
+                })
+            })
+            .collect();
+        for (number, caller) in callers.into_iter().enumerate() {
+            assert_eq!(caller.join().unwrap(), Ok(number));
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What each call number of an architecture leads to.
+
+use abi::{Arch, ArgKind, Errno, RegisterTest, Syscall, TestWidth};
+use event::{CallPlan, Plan, Reason};
+use policy::compile::seccomp::{Action as Denial, Profile};
+
+use super::leaf::Clause;
+use super::{Action, Denials, FilterOptions, Leaf, Special};
+
+/// Numbers from `first` up to the next segment's.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Segment {
+    pub(super) first: u32,
+    pub(super) leaf: Leaf,
+}
+
+/// Table numbers end far below; numbers from here on are unknown without a look.
+const NUMBER_LIMIT: u32 = 1024;
+
+const EPERM: Action = Action::Errno(1);
+const ENOSYS: Action = Action::Errno(38);
+
+/// What a filter is compiled from.
+pub(super) struct Merged<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) profile: &'a Profile,
+    pub(super) options: &'a FilterOptions,
+}
+
+impl Merged<'_> {
+    /// What becomes of calls of an architecture that no table is for.
+    pub(super) fn foreign(&self) -> Action {
+        match self.refuses(None) {
+            true => self.refusal_of_foreign(),
+            false => self.options.planned,
+        }
+    }
+
+    /// Whether calls of an architecture are refused whatever they are.
+    fn refuses(&self, arch: Option<Arch>) -> bool {
+        self.profile.refuse_foreign && arch != Some(self.options.native)
+    }
+
+    /// Reported if any denial is: a program of another architecture tries one of them, perhaps.
+    fn refusal_of_foreign(&self) -> Action {
+        match self.reports() && self.profile.reports() {
+            true => Action::Notify,
+            false => EPERM,
+        }
+    }
+
+    /// Whether there is somebody to report to.
+    fn reports(&self) -> bool {
+        self.options.planned == Action::Notify
+    }
+
+    /// Calls of kernels to come may do what a policy denies in a way that it cannot name.
+    fn unknown(&self, arch: Arch) -> Action {
+        match (self.refuses(Some(arch)), self.profile.refuse_foreign) {
+            (true, _) => self.refusal_of_foreign(),
+            (false, true) => ENOSYS,
+            (false, false) => self.options.unknown_numbers,
+        }
+    }
+}
+
+/// All numbers of an audit architecture, in order, without neighbours that are alike.
+pub(super) fn segments(merged: &Merged<'_>, arch: Arch) -> Vec<Segment> {
+    by_number(arch, |table, number| {
+        let decode = |number| abi::arch::decode(table.audit(), table.raw_number(number));
+        let call = number.and_then(decode).and_then(|(_, call)| call);
+        match call {
+            Some(call) => leaf_of(merged, table, call),
+            None => Leaf::Always(merged.unknown(table)),
+        }
+    })
+}
+
+/// Segments of an audit architecture. `leaf` tells what the numbers of a table lead to; no number:
+/// those that are above all that a table can have.
+pub(super) fn by_number(arch: Arch, leaf: impl Fn(Arch, Option<u32>) -> Leaf) -> Vec<Segment> {
+    // x32 calls come with the audit value of x86-64 and a bit in the number.
+    let tables: &[Arch] = match arch {
+        Arch::X86_64 => &[Arch::X86_64, Arch::X32],
+        arch => &[arch],
+    };
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut add = |first, leaf: Leaf| {
+        if segments.last().is_none_or(|last| last.leaf != leaf) {
+            segments.push(Segment { first, leaf });
+        }
+    };
+    for table in tables {
+        for number in 0..NUMBER_LIMIT {
+            add(table.raw_number(number), leaf(*table, Some(number)));
+        }
+        add(table.raw_number(NUMBER_LIMIT), leaf(*table, None));
+    }
+    segments
+}
+
+fn leaf_of(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Leaf {
+    let options = merged.options;
+    let special = match call {
+        Syscall::CLONE3 => options.clone3,
+        Syscall::IO_URING_ENTER | Syscall::IO_URING_REGISTER => options.io_uring,
+        _ => Special::AsPlanned,
+    };
+    let planned = merged.plan.calls.get(&call);
+    let is_refused = match special {
+        Special::AsPlanned => false,
+        Special::Refuse => true,
+        Special::RefuseUnlessRule => !planned.is_some_and(named_by_rule),
+    };
+    let planned = match is_refused {
+        true => Vec::new(),
+        false => planned_clauses(merged, arch, call),
+    };
+    if merged.refuses(Some(arch)) {
+        let listened = if merged.reports() {
+            planned
+        } else {
+            Vec::new()
+        };
+        return Leaf::decide(listened, merged.refusal_of_foreign());
+    }
+    let [strict, reported, refused, watched] = denials(merged, arch, call);
+    // A tracer only looks: what is refused must not reach it.
+    let [next, last] = match merged.reports() {
+        true => [planned, refused],
+        false => [refused, planned],
+    };
+    let clauses = [strict, reported, next, last, watched]
+        .into_iter()
+        .flatten();
+    let otherwise = if is_refused { ENOSYS } else { Action::Allow };
+    Leaf::decide(clauses.collect(), otherwise)
+}
+
+fn planned_clauses(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Vec<Clause> {
+    let planned = merged.plan.calls.get(&call);
+    let groups = planned.into_iter().flat_map(|planned| &planned.any_of);
+    let adapted = groups.map(|group| adapt(group, arch, call));
+    let multiplexed = multiplexed(merged.plan, arch, call);
+    let all = adapted.chain(multiplexed);
+    all.map(|group| (group, merged.options.planned)).collect()
+}
+
+/// What the policy says of a call: what ends or signals the caller, what is reported, what is refused
+/// silently, what is only watched; the strictest first.
+fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 4] {
+    let [mut strict, mut reported, mut refused, mut watched] = [const { Vec::new() }; 4];
+    for rule in merged.profile.of(call) {
+        let tests = adapt(&rule.when, arch, call);
+        match rule.action {
+            Denial::KillProcess => strict.push((tests, Action::KillProcess)),
+            Denial::KillThread => strict.push((tests, Action::KillThread)),
+            Denial::Trap => strict.push((tests, Action::Trap)),
+            Denial::RefuseAndReport(_) if merged.reports() => {
+                reported.push((tests, Action::Notify));
+            }
+            Denial::Report if merged.reports() => reported.push((tests, Action::Notify)),
+            Denial::Watch if merged.reports() => watched.push((tests, Action::Notify)),
+            Denial::Report | Denial::Watch => {}
+            Denial::Refuse(_) if merged.options.denials == Denials::Held => {
+                reported.push((tests, Action::Notify));
+            }
+            Denial::Refuse(errno) | Denial::RefuseAndReport(errno) => {
+                refused.push((tests, refusal(errno)));
+            }
+        }
+    }
+    // Of equals the first of the policy goes first, as it stands.
+    strict.sort_by_key(|(_, action)| match action {
+        Action::KillProcess => 0,
+        Action::KillThread => 1,
+        _ => 2,
+    });
+    [strict, reported, refused, watched]
+}
+
+/// Error numbers of policies are those of the kernel, which are small.
+fn refusal(errno: Errno) -> Action {
+    u16::try_from(errno.0).map_or(EPERM, Action::Errno)
+}
+
+fn named_by_rule(planned: &CallPlan) -> bool {
+    planned
+        .reasons
+        .iter()
+        .any(|reason| matches!(reason, Reason::Rule(_)))
+}
+
+/// i386 has calls that stand for several others, with the arguments in memory.
+fn multiplexed(plan: &Plan, arch: Arch, call: Syscall) -> Vec<Vec<RegisterTest>> {
+    let wanted = |call: Syscall| {
+        plan.calls
+            .get(&call)
+            .is_some_and(|planned| !planned.any_of.is_empty())
+    };
+    let always = |is_wanted: bool| match is_wanted {
+        true => vec![Vec::new()],
+        false => Vec::new(),
+    };
+    if arch != Arch::I386 {
+        return Vec::new();
+    }
+    match call.name() {
+        "socketcall" => {
+            let subcalls =
+                (1..=20u32).filter(|number| Syscall::from_socketcall(*number).is_some_and(wanted));
+            subcalls
+                .map(|number| vec![RegisterTest::low(0, abi::TestOp::Eq, u64::from(number))])
+                .collect()
+        }
+        // The upper half of the first argument is a version: not worth a test, nobody uses it.
+        "ipc" => {
+            let mut calls = plan.calls.keys();
+            always(calls.any(|call| is_sysv(*call) && wanted(*call)))
+        }
+        "old_mmap" => always(wanted(Syscall::MMAP) || wanted(Syscall::MMAP2)),
+        "old_select" => always(wanted(Syscall::SELECT)),
+        _ => Vec::new(),
+    }
+}
+
+fn is_sysv(call: Syscall) -> bool {
+    ["msg", "sem", "shm"]
+        .iter()
+        .any(|prefix| call.name().starts_with(prefix))
+}
+
+/// The tests of a group as they apply on `arch`. A test that does not carry over is dropped, which
+/// makes the group hold more often.
+pub fn adapt(group: &[RegisterTest], arch: Arch, call: Syscall) -> Vec<RegisterTest> {
+    group
+        .iter()
+        .filter_map(|test| adapt_test(*test, arch, call))
+        .collect()
+}
+
+fn adapt_test(test: RegisterTest, arch: Arch, call: Syscall) -> Option<RegisterTest> {
+    // The last two arguments of clone are swapped on every architecture but x86-64 and x32.
+    let swapped = call == Syscall::CLONE && test.arg >= 3;
+    match (arch, test.width) {
+        (Arch::X86_64, _) => Some(test),
+        (Arch::Aarch64, _) => (!swapped).then_some(test),
+        (Arch::X32, TestWidth::Low32) => Some(test),
+        // x32's own calls cut registers to 32 bits and ignore what the upper half holds, its shared
+        // calls do not.
+        (Arch::X32, TestWidth::Full64) => None,
+        (Arch::I386, width) => {
+            if swapped || behind_split(call, test.arg) || is_narrow_id(call, test.arg) {
+                return None;
+            }
+            // int 0x80 from a 64-bit program leaves the upper halves as they were, and the kernel
+            // ignores them. A constant that needs them (e.g. -1) has another form here.
+            let fits = width == TestWidth::Low32 || fits_low(test);
+            fits.then_some(RegisterTest {
+                width: TestWidth::Low32,
+                ..test
+            })
+        }
+    }
+}
+
+fn fits_low(test: RegisterTest) -> bool {
+    let mask = match test.op {
+        abi::TestOp::MaskedEq { mask } => mask,
+        _ => 0,
+    };
+    (test.value | mask) >> 32 == 0
+}
+
+/// Calls whose 64-bit argument takes two registers on i386, and its position.
+const SPLIT: [(&str, u8); 11] = [
+    ("fadvise64", 1),
+    ("fadvise64_64", 1),
+    ("fallocate", 2),
+    ("fanotify_mark", 2),
+    ("ftruncate64", 1),
+    ("lookup_dcookie", 0),
+    ("pread64", 3),
+    ("pwrite64", 3),
+    ("readahead", 1),
+    ("sync_file_range", 1),
+    ("truncate64", 1),
+];
+
+fn behind_split(call: Syscall, arg: u8) -> bool {
+    SPLIT
+        .iter()
+        .any(|(name, position)| call.name() == *name && arg >= *position)
+}
+
+/// i386 calls with a twin that ends in `32` take 16-bit ids: 0x10000 is uid 0 to them.
+fn is_narrow_id(call: Syscall, arg: u8) -> bool {
+    let is_id = call
+        .args()
+        .get(usize::from(arg))
+        .is_none_or(|spec| matches!(spec.kind, ArgKind::Uid | ArgKind::Gid));
+    is_id && Syscall::from_name(&format!("{}32", call.name())).is_some()
+}

@@ -1,0 +1,169 @@
+//! Limits that documents list name the tests that show them, and the index of limits has each page.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+
+use crate::tree::{File, Finding, Tree};
+
+/// Links to the section of each page.
+const INDEX: &str = "docs/reference/limits.md";
+const HEADING: &str = "## Limits";
+
+/// A limit: the line where it starts, and its text in one line.
+#[derive(Debug, PartialEq, Eq)]
+struct Limit {
+    line: usize,
+    text: String,
+}
+
+/// Reports limits that name no test and give no reason, tests that do not exist, and sections that the index lacks.
+pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
+    Ok(findings(&tree.files, tree.file(INDEX)?))
+}
+
+fn findings(files: &[File], index: &File) -> Vec<Finding> {
+    let names = names(files);
+    let mut findings = Vec::new();
+    for page in files.iter().filter(|file| file.path.ends_with(".md")) {
+        if !page.text.lines().any(|line| line == HEADING) {
+            continue;
+        }
+        let link = format!("{}#limits)", page.path.trim_start_matches("docs/"));
+        let beside = link.trim_start_matches("reference/");
+        if ![link.as_str(), beside]
+            .iter()
+            .any(|link| index.text.contains(link))
+        {
+            findings.push(Finding {
+                path: index.path.clone(),
+                line: 1,
+                message: format!("`{}` has limits and no link; add a row", page.path),
+            });
+        }
+        let limits = limits(&page.text);
+        let wrong = limits.iter().flat_map(|limit| {
+            problems(&limit.text, &names)
+                .into_iter()
+                .map(|message| Finding {
+                    path: page.path.clone(),
+                    line: limit.line,
+                    message,
+                })
+        });
+        findings.extend(wrong);
+    }
+    findings
+}
+
+/// The list items of the section.
+fn limits(text: &str) -> Vec<Limit> {
+    let mut limits: Vec<Limit> = Vec::new();
+    let mut is_inside = false;
+    for (index, line) in text.lines().enumerate() {
+        if line.starts_with("## ") {
+            is_inside = line == HEADING;
+        } else if !is_inside {
+            continue;
+        } else if let Some(text) = line.strip_prefix("- ") {
+            limits.push(Limit {
+                line: index + 1,
+                text: text.to_owned(),
+            });
+        } else if let (Some(text), Some(limit)) = (line.strip_prefix("  "), limits.last_mut()) {
+            limit.text += " ";
+            limit.text += text;
+        }
+    }
+    limits
+}
+
+fn problems(text: &str, names: &BTreeSet<String>) -> Vec<String> {
+    let shown = ["Test: ", "Tests: ", "No test"]
+        .iter()
+        .find_map(|word| text.rfind(word));
+    let Some(at) = shown else {
+        return vec![
+            "the limit names no test; end it with `Test: ...` or `No test: reason`".to_owned(),
+        ];
+    };
+    let quoted = text[at..].split('`').skip(1).step_by(2);
+    let is_name = |word: &&str| {
+        word.contains('_')
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+    };
+    quoted
+        .filter(is_name)
+        .filter(|name| !names.contains(*name))
+        .map(|name| format!("there is no test `{name}`; correct the name"))
+        .collect()
+}
+
+/// Functions of Rust files, cases of a macro (`name => Case`), and functions of the programs that tests run.
+fn names(files: &[File]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in files {
+        if file.path.ends_with(".rs") {
+            let functions = file.text.split("fn ").skip(1);
+            names.extend(functions.filter_map(|rest| Some(rest.split_once('(')?.0.to_owned())));
+            let cases = file
+                .text
+                .lines()
+                .filter_map(|line| line.split_once(" => Case "));
+            names.extend(cases.map(|(name, _)| name.trim().to_owned()));
+        } else if file.path.starts_with("tests/fixtures/") && file.path.ends_with(".c") {
+            let functions = file.text.split("static int ").skip(1);
+            names.extend(functions.filter_map(|rest| Some(rest.split_once('(')?.0.to_owned())));
+        }
+    }
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        File {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    fn said(page: &str, index: &str) -> Vec<String> {
+        let files = [
+            file("docs/howto/a.md", page),
+            file("crates/x/src/lib.rs", "fn it_fails() {}"),
+            file(
+                "tests/fixtures/ways.c",
+                "static int o_way(void) { return 0; }",
+            ),
+        ];
+        findings(&files, &file(INDEX, index))
+            .iter()
+            .map(Finding::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn limits_with_tests_or_reasons_are_fine() {
+        let page = "# A\n\n## Limits\n\n### Part\n\n- It is\n  slow. Test: `it_fails`.\n- Way. Test: the way `o_way`.\n\
+                    - It is long. No test: a race.\n\n## More\n\n- anything\n";
+        assert_eq!(said(page, "[a](../howto/a.md#limits)"), [""; 0]);
+    }
+
+    #[test]
+    fn limits_without_a_test_wrong_names_and_lost_pages_are_reported() {
+        let page = "## Limits\n\n- It is slow.\n- It is\n  long. Test: `it_works`.\n";
+        assert_eq!(
+            said(page, ""),
+            [
+                "docs/reference/limits.md:1: `docs/howto/a.md` has limits and no link; add a row",
+                "docs/howto/a.md:3: the limit names no test; end it with `Test: ...` or `No test: reason`",
+                "docs/howto/a.md:4: there is no test `it_works`; correct the name",
+            ]
+        );
+    }
+}
