@@ -226,6 +226,10 @@ pub struct About {
     pub defers_anew: bool,
 }
 
+type ListenFn = fn(&str, &dyn Fn() -> Option<Policy>) -> Result<Listen, Error>;
+type CompileFn = fn(&Request<'_>, &mut Shared) -> Result<Box<dyn Enforcer>, Error>;
+type CompleteFn = fn(&str, &Container<'_>) -> Result<Box<dyn Enforcer>, Error>;
+
 /// An enforcer in the table.
 #[derive(Debug)]
 pub struct Registered {
@@ -240,9 +244,9 @@ pub struct Registered {
     /// [`Enforcer::sweep`]
     pub sweep: fn() -> Result<(), Error>,
     /// [`Enforcer::listen`]
-    pub listen: fn(&str, &dyn Fn() -> Option<Policy>) -> Result<Listen, Error>,
-    pub(crate) compile: fn(&Request<'_>, &mut Shared) -> Result<Box<dyn Enforcer>, Error>,
-    pub(crate) complete: fn(&str, &Container<'_>) -> Result<Box<dyn Enforcer>, Error>,
+    pub listen: ListenFn,
+    pub(crate) compile: CompileFn,
+    pub(crate) complete: CompleteFn,
 }
 
 impl Registered {
