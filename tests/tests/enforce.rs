@@ -729,7 +729,7 @@ fn what_a_filter_carries_fails_with_its_error_and_nothing_else_does() {
 }
 
 /// A rule as the only one of a policy.
-fn graded(rule: &str, enforcer: ::policy::Enforcer) -> ::policy::compile::Assessment {
+fn graded(rule: &str, enforcer: ::policy::EnforcerKind) -> ::policy::compile::Assessment {
     let builtin = ::policy::builtin::find(rule).expect("there is such a rule");
     let machine = ::policy::compile::Machine {
         disks: vec!["sda".to_owned()],
@@ -740,16 +740,16 @@ fn graded(rule: &str, enforcer: ::policy::Enforcer) -> ::policy::compile::Assess
 
 #[test]
 fn every_rule_that_is_graded_full_has_an_attack() {
-    use ::policy::Enforcer;
+    use ::policy::EnforcerKind;
     use ::policy::compile::Grade;
     let mut lacking = Vec::new();
     let mut full = 0;
     for builtin in ::policy::builtin::all() {
         let rule = builtin.name.as_str();
         for (enforcer, rows) in [
-            (Enforcer::Seccomp, BY_SECCOMP),
-            (Enforcer::Landlock, BY_LANDLOCK),
-            (Enforcer::Caps, BY_CAPS),
+            (EnforcerKind::Seccomp, BY_SECCOMP),
+            (EnforcerKind::Landlock, BY_LANDLOCK),
+            (EnforcerKind::Caps, BY_CAPS),
         ] {
             if graded(rule, enforcer).grade != Grade::Full {
                 continue;
@@ -758,7 +758,7 @@ fn every_rule_that_is_graded_full_has_an_attack() {
             let name = enforcer.to_string();
             let is_attacked = |row: &&Row| row.rule == rule && row.enforcer.contains(&name);
             // Each capability has a test of its own.
-            let is_each = enforcer == Enforcer::Caps
+            let is_each = enforcer == EnforcerKind::Caps
                 && CAPABILITIES
                     .iter()
                     .any(|own| rule == format!("disable-cap-{own}"));

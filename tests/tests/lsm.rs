@@ -699,7 +699,10 @@ fn every_rule_that_is_graded_full_here_has_an_attack() {
         if builtin.restrictions.iter().all(is_one) {
             continue;
         }
-        for enforcer in [::policy::Enforcer::Bpf, ::policy::Enforcer::AppArmor] {
+        for enforcer in [
+            ::policy::EnforcerKind::Bpf,
+            ::policy::EnforcerKind::AppArmor,
+        ] {
             if assess_builtin(builtin, enforcer, &machine).grade != Grade::Full {
                 continue;
             }

@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
-use enforce::bpf::Reports;
-use enforce::{Audit, Denial, Resident};
+use enforce::{Denial, Listen, Resident, registered};
 use event::cgroup::Identity;
 use outputs::{Dispatcher, Internal};
+use policy::EnforcerKind;
 use rules::{Alert, AlertValue, Priority};
 use supervisor::SharedState;
 
@@ -24,6 +23,8 @@ const QUIET: Duration = Duration::from_millis(50);
 /// Longest that an end waits for that.
 const PATIENCE: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_millis(20);
+/// What is told when violations are not.
+const LOST: &str = "Tollgate internal: violations lost";
 
 /// The threads that listen.
 pub(super) struct Denials {
@@ -61,22 +62,18 @@ impl Denials {
         });
         let mut threads = Vec::new();
         let named = |name: &str| std::thread::Builder::new().name(format!("tollgate-{name}"));
-        if let Some(number) = resident.bpf {
+        // Edited since, or gone: then denials have the name of what was loaded.
+        let policy = || policy_files::read(policy?).policies.pop();
+        for (kind, name) in &resident.known {
+            let listen = (registered(*kind).listen)(name, &policy)?;
             let shared = Arc::clone(&shared);
-            threads.push(named("bpf").spawn(move || hear_bpf(number, &shared))?);
+            threads.push(named(kind.id()).spawn(move || hear(listen, &shared))?);
         }
-        if resident.bpf_later {
+        if let Some(kind) = resident.later {
             let (shared, shared_state) = (Arc::clone(&shared), Arc::clone(shared_state));
-            threads.push(named("bpf").spawn(move || hear_container(&shared_state, &shared))?);
-        }
-        if let Some(profile) = &resident.apparmor {
-            let file = policy.map(|path| policy_files::read(path).policies);
-            // Edited since, or gone: then denials have the name of the profile.
-            let policy = file.and_then(|mut policies| policies.pop());
-            let mut audit = Audit::open(profile, policy)
-                .context("cannot hear the kernel's audit records (it needs CAP_AUDIT_READ)")?;
-            let shared = Arc::clone(&shared);
-            threads.push(named("audit").spawn(move || hear_audit(&mut audit, &shared))?);
+            threads.push(
+                named(kind.id()).spawn(move || hear_container(kind, &shared_state, &shared))?,
+            );
         }
         Ok(Self { shared, threads })
     }
@@ -139,21 +136,24 @@ impl Shared {
 }
 
 /// Until a container's first program begins there is nothing to hear.
-fn hear_container(shared_state: &SharedState, shared: &Shared) {
+fn hear_container(kind: EnforcerKind, shared_state: &SharedState, shared: &Shared) {
     while shared.goes_on() {
-        match shared_state.tenant() {
-            Some(number) => return hear_bpf(number, shared),
-            None => std::thread::sleep(WAIT),
-        }
+        let Some(number) = shared_state.tenant() else {
+            std::thread::sleep(WAIT);
+            continue;
+        };
+        return match (registered(kind).listen)(&number.to_string(), &|| None) {
+            Ok(listen) => hear(listen, shared),
+            Err(error) => shared.complain(LOST, format!("cannot report violations: {error}"), 0),
+        };
     }
 }
 
-fn hear_bpf(number: u32, shared: &Shared) {
-    const RULE: &str = "Tollgate internal: violations lost";
-    let mut reports = match Reports::open(number) {
+fn hear(listen: Listen, shared: &Shared) {
+    let mut reports = match listen() {
         Ok(reports) => reports,
         Err(error) => {
-            shared.complain(RULE, format!("cannot report violations: {error}"), 0);
+            shared.complain(LOST, format!("cannot report violations: {error}"), 0);
             return;
         }
     };
@@ -166,25 +166,9 @@ fn hear_bpf(number: u32, shared: &Shared) {
         }
         let now = reports.lost().unwrap_or(lost);
         if now > lost {
-            let message = format!("{} violations were dropped (buffer full)", now - lost);
-            shared.complain(RULE, message, now - lost);
+            let message = reports.describe_loss(now - lost);
+            shared.complain(LOST, message, now - lost);
             lost = now;
-        }
-    }
-}
-
-fn hear_audit(audit: &mut Audit, shared: &Shared) {
-    const RULE: &str = "Tollgate internal: violations lost";
-    let mut lost = 0;
-    while shared.goes_on() {
-        match audit.wait(WAIT) {
-            Ok(denials) => shared.tell(denials),
-            Err(_) => std::thread::sleep(WAIT),
-        }
-        if audit.lost() > lost {
-            let message = "the kernel threw audit records away before they were read".to_owned();
-            shared.complain(RULE, message, audit.lost() - lost);
-            lost = audit.lost();
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a container's first program is restricted by.
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::OsString;
 use std::fs;
@@ -12,9 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use abi::constant::SOCK_SEQPACKET;
 use capture::notify::{Caller, FirstProgram};
 use container::Told;
-use enforce::{Confinement, Elsewhere, Tenant};
+use enforce::{Confinement, Container, Elsewhere, Prepared};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
+use policy::Policy;
 use rules::{AlertValue, Priority};
 use supervisor::SharedState;
 
@@ -77,7 +79,7 @@ impl First {
     ) -> Arc<dyn FirstProgram> {
         Arc::new(Running {
             kept: Mutex::new(self.kept.take()),
-            tenant: Mutex::default(),
+            prepared: Mutex::default(),
             first: self,
             shared_state,
             dispatcher,
@@ -89,22 +91,22 @@ struct Running {
     first: First,
     kept: Mutex<Option<Confinement>>,
     /// From its preparation to its restriction.
-    tenant: Mutex<Option<Tenant>>,
+    prepared: Mutex<HashMap<Pid, Prepared>>,
     shared_state: Arc<SharedState>,
     dispatcher: Dispatcher,
 }
 
 impl Running {
-    fn tenant(&self) -> MutexGuard<'_, Option<Tenant>> {
-        self.tenant.lock().unwrap_or_else(PoisonError::into_inner)
+    fn prepared(&self) -> MutexGuard<'_, HashMap<Pid, Prepared>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tables of BPF are about files as the container has mounted them.
-    fn load(&self, pid: Pid) -> Result<Tenant, Box<dyn Error + Send + Sync>> {
+    /// The policy, and the mounts that the container has, as which its files are known.
+    fn read(&self, pid: Pid) -> Result<(Policy, String), Box<dyn Error + Send + Sync>> {
         let (policy, _) = confine::read(&self.first.policy, &self.first.how)
             .map_err(|failure| failure.render())?;
         let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", pid.0))?;
-        Ok(Tenant::load(&policy, &mounts)?)
+        Ok((policy, mounts))
     }
 }
 
@@ -113,10 +115,11 @@ impl FirstProgram for Running {
     /// has entered its mounts; this one cannot.
     fn prepare(&self, pid: Pid) -> Result<Option<OwnedFd>, Box<dyn Error + Send + Sync>> {
         let first = &self.first;
-        if first.elsewhere.needs_tenant {
-            *self.tenant() = Some(self.load(pid)?);
-        }
-        if !first.elsewhere.needs_ruleset {
+        let read = || self.read(pid);
+        let prepared = first.elsewhere.prepare(&Container { read: &read })?;
+        let needs_descriptor = prepared.needs_descriptor();
+        self.prepared().insert(pid, prepared);
+        if !needs_descriptor {
             return Ok(None);
         }
         let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET.i32())?;
@@ -147,14 +150,14 @@ impl FirstProgram for Running {
         caller: &Caller,
         given: Option<i32>,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let tenant = self.tenant().take();
-        let applied = self.first.elsewhere.apply(caller, given, tenant.as_ref());
-        match (tenant, &applied) {
-            (Some(tenant), Ok(_)) => self.shared_state.set_tenant(tenant.number()),
-            (Some(tenant), Err(_)) => tenant.discard(),
-            (None, _) => {}
+        let prepared = self.prepared().remove(&caller.pid());
+        let prepared = prepared.ok_or("nothing was prepared to confine it by")?;
+        let applied = prepared.apply(caller, given);
+        let applied = applied.inspect_err(|_error| prepared.discard())?;
+        if let Some(number) = applied.number {
+            self.shared_state.set_tenant(number);
         }
-        self.shared_state.set_lacked(applied?);
+        self.shared_state.set_lacked(applied.lacked);
         Ok(())
     }
 
@@ -168,8 +171,8 @@ impl FirstProgram for Running {
             );
             return self.shared_state.first_begins();
         };
-        if let Some(tenant) = self.tenant().take() {
-            tenant.discard();
+        if let Some(prepared) = self.prepared().remove(&pid) {
+            prepared.discard();
         }
         let container = &self.first.container;
         let mut cause = error.to_string();

@@ -17,7 +17,7 @@ use diagnostics::{terminal, text_file};
 use enforce::Needs;
 use event::Event;
 use policy::compile::Machine;
-use policy::{Enforcer, Enforcers, Model};
+use policy::{EnforcerKind, Enforcers, Model};
 use rules::AlertValue;
 use rustix::fs::{Access, access};
 use serde_json::{Value, json};
@@ -67,7 +67,7 @@ pub const ENFORCERS: &str = "SeccompLandlockCaps";
 /// As `enforcer:` of a policy has them.
 pub fn enforcers(text: &str) -> Result<Enforcers, String> {
     Enforcers::parse(text).ok_or_else(|| {
-        let names = Enforcer::ALL.map(Enforcer::name).join(", ");
+        let names = EnforcerKind::ALL.map(EnforcerKind::name).join(", ");
         format!("it can be {names} in any combination, written one after another, or Auto")
     })
 }
@@ -228,7 +228,7 @@ impl Learner {
             // Rules about capabilities are left out, so nothing is left for Caps to do.
             true => enforcers
                 .iter()
-                .filter(|enforcer| *enforcer != Enforcer::Caps)
+                .filter(|enforcer| *enforcer != EnforcerKind::Caps)
                 .fold(Enforcers::default(), Enforcers::with),
             false => enforcers,
         };

@@ -216,7 +216,7 @@ impl Blueprint {
         let lasting = self.lasting();
         if matches!(listening.source, Source::Containers(_)) {
             // There is none that is this agent's own.
-            self.resident.bpf_later = false;
+            self.resident.later = None;
         }
         let request = Request {
             common: self.common(&dispatcher, &drops)?,
@@ -357,10 +357,7 @@ impl Blueprint {
     fn lasting(&self) -> host::Lasting {
         host::Lasting {
             // What AppArmor denies is told by the profile, which is that of all of them.
-            resident: Resident {
-                bpf_later: self.resident.bpf_later,
-                ..Resident::default()
-            },
+            resident: self.resident.of_each_container(),
             policy: self.policy.clone(),
             linger: Duration::from_secs(self.settings.runtime.agent_linger),
             output_timeout: self.output_timeout,

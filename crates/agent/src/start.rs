@@ -379,9 +379,7 @@ impl Cache {
             ..
         } = enforced;
         // A profile of AppArmor has a name of its own each time, which the memo says.
-        let is_own = elsewhere
-            .as_ref()
-            .is_some_and(|made| made.profile.is_some());
+        let is_own = elsewhere.as_ref().is_some_and(|made| !made.is_repeatable());
         let plans = spec.mode.container().and_then(|told| told.plans.clone());
         let Some(folder) = plans.filter(|_| memo.is_none() && !is_own) else {
             return Ok(None);

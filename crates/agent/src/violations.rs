@@ -7,7 +7,7 @@ use abi::Errno;
 use capture::notify::Violation;
 use event::{Event, Judge};
 use outputs::Dispatcher;
-use policy::Enforcer;
+use policy::EnforcerKind;
 use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader, Priority};
 use serde_json::json;
 
@@ -209,7 +209,7 @@ pub(super) struct Ruling<'a> {
     /// The policy's rule.
     pub(super) rule: &'a str,
     /// What denied it.
-    pub(super) enforcer: Enforcer,
+    pub(super) enforcer: EnforcerKind,
     /// What it failed with; `None`: it is only reported.
     pub(super) errno: Option<Errno>,
 }
@@ -272,7 +272,7 @@ mod tests {
         KernelViolation {
             ruling: Ruling {
                 rule: "r",
-                enforcer: Enforcer::Bpf,
+                enforcer: EnforcerKind::Bpf,
                 errno,
             },
             operation: "open",

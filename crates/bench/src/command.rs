@@ -233,17 +233,7 @@ const INTERRUPTED: u8 = 130;
 /// [`Error::exit_code`] tells which.
 pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8, Error> {
     match &bench.verb {
-        Verb::Quick(quick) => {
-            let subjects = quick.subjects.iter().map(|text| quick::subject(text));
-            let plan = quick::plan(quick::Choice {
-                rounds: quick.rounds,
-                seed: quick.seed,
-                budget_seconds: quick.budget,
-                subjects: subjects.collect::<Result<_, _>>()?,
-                workload: quick.workload.clone(),
-            })?;
-            measure(plan, program, &quick.out, out)
-        }
+        Verb::Quick(quick) => measure(quick_plan(quick)?, program, &quick.out, out),
         Verb::Compare(Compare {
             plan: Some(path),
             out: place,
@@ -255,14 +245,11 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
             ..
         }) => {
             let comparison = compare(&folders[0], &folders[1])?;
-            print(
-                out,
-                &if place.json {
-                    comparison.json()
-                } else {
-                    comparison.text()
-                },
-            )
+            let text = match place.json {
+                true => comparison.json(),
+                false => comparison.text(),
+            };
+            print(out, &text)
         }
         Verb::Report(report) => report_again(report, out),
         Verb::Unix(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
@@ -275,9 +262,9 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
         }
         Verb::Engine(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
         Verb::Apps(suite) => {
-            let missing = suite.missing();
+            let missing = suite.missing().join(", ");
             if !missing.is_empty() {
-                note(&[format!("skipped, not installed: {}", missing.join(", "))]);
+                note(&[format!("skipped, not installed: {missing}")]);
             }
             run_suite(&suite.choice, &suite.out, suite.plan()?, program, out)
         }
@@ -285,22 +272,29 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
         Verb::Part(PartArgs { part, seconds }) => print(out, &part::run(program, *part, *seconds)?),
         Verb::Filter(Filter { size, words }) => part::filter(program, size, words),
         Verb::Beside(beside) => beside::beside(&beside.words),
-        Verb::Neighbour(Neighbour {
-            load,
-            seconds,
-            words,
-        }) => beside::neighbour(program, load, *seconds, words),
+        Verb::Neighbour(asked) => {
+            beside::neighbour(program, &asked.load, asked.seconds, &asked.words)
+        }
         Verb::Inside(Inside { place, words }) => match place {
             Surroundings::QuarterCpu => beside::quarter_cpu(words),
             Surroundings::Session => beside::session(words),
         },
-        Verb::Original(Original {
-            test,
-            seconds,
-            copies,
-            folder,
-        }) => print(out, &original::run(folder, test, *seconds, *copies)?),
+        Verb::Original(asked) => {
+            let text = original::run(&asked.folder, &asked.test, asked.seconds, asked.copies)?;
+            print(out, &text)
+        }
     }
+}
+
+fn quick_plan(quick: &Quick) -> Result<Plan, Error> {
+    let subjects = quick.subjects.iter().map(|text| quick::subject(text));
+    quick::plan(quick::Choice {
+        rounds: quick.rounds,
+        seed: quick.seed,
+        budget_seconds: quick.budget,
+        subjects: subjects.collect::<Result<_, _>>()?,
+        workload: quick.workload.clone(),
+    })
 }
 
 /// A note that nobody can read is no reason not to measure.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -141,30 +141,7 @@ fn alerts(
     seconds: f64,
     extra: &mut BTreeMap<&'static str, f64>,
 ) -> Result<(u64, Duration), Error> {
-    let file = folder.join("watched");
-    fs::write(&file, "").map_err(Error::file("write", &file))?;
-    let rules = folder.join("rules.yaml");
-    let text = format!(
-        "- rule: Opened\n  desc: the measured open\n  condition: evt.type in (open, openat) and fd.name = {}\n  \
-         output: opened\n  priority: NOTICE\n",
-        file.display()
-    );
-    fs::write(&rules, text).map_err(Error::file("write", &rules))?;
-    let script = "while read -r line; do : < \"$0\"; done";
-    let mut command = Command::new(program);
-    command
-        .args(["run", "-q", "-o", "buffered_outputs=false", "-r"])
-        .arg(&rules);
-    command.args(["--", "/bin/sh", "-c", script]).arg(&file);
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|source| Error::Start {
-            program: program.display().to_string(),
-            line: format!("{command:?}"),
-            source,
-        })?;
+    let mut child = watched_shell(program, folder)?;
     let mut to = child.stdin.take().expect("it is a pipe");
     let mut from = BufReader::new(child.stdout.take().expect("it is a pipe"));
     let fail = Error::supervise("talk to", "tollgate run");
@@ -198,6 +175,34 @@ fn alerts(
         }
     }
     Ok((count - 1, sum))
+}
+
+/// A shell under `tollgate run` that opens a file for each line that it is told, and a rule about the file.
+fn watched_shell(program: &Path, folder: &Path) -> Result<Child, Error> {
+    let file = folder.join("watched");
+    fs::write(&file, "").map_err(Error::file("write", &file))?;
+    let rules = folder.join("rules.yaml");
+    let text = format!(
+        "- rule: Opened\n  desc: the measured open\n  condition: evt.type in (open, openat) and fd.name = {}\n  \
+         output: opened\n  priority: NOTICE\n",
+        file.display()
+    );
+    fs::write(&rules, text).map_err(Error::file("write", &rules))?;
+    let script = "while read -r line; do : < \"$0\"; done";
+    let mut command = Command::new(program);
+    command
+        .args(["run", "-q", "-o", "buffered_outputs=false", "-r"])
+        .arg(&rules);
+    command.args(["--", "/bin/sh", "-c", script]).arg(&file);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|source| Error::Start {
+            program: program.display().to_string(),
+            line: format!("{command:?}"),
+            source,
+        })
 }
 
 fn starts(program: &Path, seconds: f64) -> Result<(u64, Duration), Error> {

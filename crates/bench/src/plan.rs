@@ -215,6 +215,13 @@ impl Plan {
         if let Some(setup) = &self.setup {
             has_hole("set-up", &setup.name, &setup.wrapper)?;
         }
+        self.check_workloads()?;
+        self.check_subjects()?;
+        Ok(self)
+    }
+
+    fn check_workloads(&self) -> Result<(), Error> {
+        let refuse = |reason: String| Err(Error::PlanContent { reason });
         let mut names = BTreeSet::new();
         for workload in &self.workloads {
             command_line::split(&workload.command)?;
@@ -231,6 +238,11 @@ impl Plan {
                 return refuse(format!("workload `{}` has 0 operations", workload.name));
             }
         }
+        Ok(())
+    }
+
+    fn check_subjects(&self) -> Result<(), Error> {
+        let refuse = |reason: String| Err(Error::PlanContent { reason });
         let mut names = BTreeSet::new();
         for Subject {
             name,
@@ -252,7 +264,7 @@ impl Plan {
             }
             has_hole("subject", name, wrapper)?;
         }
-        Ok(self)
+        Ok(())
     }
 
     /// The subjects in the order of the report: the baseline, its control, the plan's own.

@@ -64,17 +64,7 @@ pub fn run(
     let subjects = plan.all_subjects();
     let mut schedule = Schedule::new(plan.workloads.len(), subjects.len(), plan.seed);
     let mut precision = Precision::new(plan);
-    let samples_in_all: u32 = (plan.workloads.iter())
-        .map(|workload| {
-            let rounds = workload.rounds.unwrap_or(plan.rounds).min(plan.rounds);
-            rounds
-                * count(if workload.is_bare {
-                    BARE
-                } else {
-                    subjects.len()
-                })
-        })
-        .sum();
+    let samples_in_all = samples_of(plan, subjects.len());
     let budget = plan
         .budget_seconds
         .map_or(Duration::MAX, Duration::from_secs);
@@ -121,6 +111,16 @@ pub fn run(
         }
     }
     Ok(Ended::Complete)
+}
+
+/// How many samples a plan takes at most, if none of its rounds is repeated.
+fn samples_of(plan: &Plan, subjects: usize) -> u32 {
+    let each = plan.workloads.iter().map(|workload| {
+        let rounds = workload.rounds.unwrap_or(plan.rounds).min(plan.rounds);
+        let subjects = if workload.is_bare { BARE } else { subjects };
+        rounds * count(subjects)
+    });
+    each.sum()
 }
 
 /// Which workloads need more rounds.

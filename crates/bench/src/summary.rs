@@ -334,25 +334,12 @@ fn samples<'a>(
 
 fn row(recording: &Recording, workload: &str, subject: &str, control: Option<Interval>) -> Row {
     let all: Vec<&Sample> = samples(recording, workload, subject).collect();
-    let valid: Vec<&Sample> = all
-        .iter()
-        .copied()
-        .filter(|sample| sample.ns_per_operation().is_some())
-        .collect();
-    let numbers = |figure: &dyn Fn(&Sample) -> Option<f64>| {
-        Numbers::new(
-            valid
-                .iter()
-                .filter_map(|sample| figure(sample))
-                .collect::<Vec<_>>(),
-        )
-        .ok()
-    };
-    let times = numbers(&Sample::ns_per_operation);
-    let pairs = if subject == NATIVE {
-        None
-    } else {
-        pairs(recording, workload, subject)
+    let is_valid = |sample: &&&Sample| sample.ns_per_operation().is_some();
+    let valid: Vec<&Sample> = all.iter().filter(is_valid).copied().collect();
+    let times = numbers(&valid, Sample::ns_per_operation);
+    let pairs = match subject {
+        NATIVE => None,
+        _ => pairs(recording, workload, subject),
     };
     let ratio = pairs
         .as_ref()
@@ -360,15 +347,9 @@ fn row(recording: &Recording, workload: &str, subject: &str, control: Option<Int
     let rounds = pairs.as_ref().map_or(0, Pairs::len);
     let score = unixbench_score(recording, workload, times.as_ref());
     let index = score.and_then(|score| Some(unix::test_of(workload)?.0.index(score)));
-    let drops = all
-        .iter()
-        .filter_map(|sample| sample.drops)
-        .reduce(|a, b| a + b);
-    let control = if subject == NATIVE_AGAIN {
-        None
-    } else {
-        control
-    };
+    let drops = all.iter().filter_map(|sample| sample.drops);
+    let drops = drops.reduce(|a, b| a + b);
+    let control = control.filter(|_| subject != NATIVE_AGAIN);
     let verdict = ratio.map(|ratio| stats::verdict(ratio, control, rounds, Thresholds::default()));
     Row {
         workload: workload.to_owned(),
@@ -382,23 +363,25 @@ fn row(recording: &Recording, workload: &str, subject: &str, control: Option<Int
         min_ns: times.as_ref().map(|times| times.values()[0]),
         rounds,
         ratio: ratio.map(Ratio::from),
-        shift_ns: pairs
-            .as_ref()
-            .map(|p| stats::hodges_lehmann(&p.baseline(), &p.candidate())),
-        p: pairs
-            .as_ref()
-            .map(|p| stats::mann_whitney(&p.baseline(), &p.candidate()).p),
+        shift_ns: (pairs.as_ref()).map(|p| stats::hodges_lehmann(&p.baseline(), &p.candidate())),
+        p: (pairs.as_ref()).map(|p| stats::mann_whitney(&p.baseline(), &p.candidate()).p),
         p_adjusted: None,
         score,
         index,
         extra: extras(&valid, 0.5, 1),
         extra_p95: extras(&valid, 0.95, ENOUGH_FOR_P95),
         verdict: verdict.map(|verdict| words(verdict, subject, drops)),
-        user_us: numbers(&|sample| Some(sample.user_us as f64)).map(|n| n.median()),
-        sys_us: numbers(&|sample| Some(sample.sys_us as f64)).map(|n| n.median()),
+        user_us: numbers(&valid, |sample| Some(sample.user_us as f64)).map(|n| n.median()),
+        sys_us: numbers(&valid, |sample| Some(sample.sys_us as f64)).map(|n| n.median()),
         max_rss_kib: valid.iter().map(|sample| sample.max_rss_kib).max(),
         drops,
     }
+}
+
+/// What samples have of a figure.
+fn numbers(samples: &[&Sample], figure: impl Fn(&Sample) -> Option<f64>) -> Option<Numbers> {
+    let values: Vec<f64> = samples.iter().filter_map(|sample| figure(sample)).collect();
+    Numbers::new(values).ok()
 }
 
 /// The score that UnixBench would give: of the median, or in a classic run the geometric mean of the

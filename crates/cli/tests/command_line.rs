@@ -219,72 +219,75 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
     }
 }
 
+/// Arguments that are refused, with which exit code, and part of the message.
+const REFUSED: &[(&[&str], i32, &str)] = &[
+    (
+        &["run", "no-such-program-at-all"],
+        127,
+        "command not found\nhelp: ",
+    ),
+    (&["run", "--", "/no/such/file"], 127, "no such file\nhelp: "),
+    (&["run", "/"], 126, "it is a directory\nhelp: "),
+    (
+        &["run", "/etc/passwd"],
+        126,
+        "permission denied\nhelp: make it executable",
+    ),
+    (
+        &["run", "-r", "/no/rules.yaml", "true"],
+        2,
+        "LOAD_ERR_FILE_READ",
+    ),
+    (
+        &["run", "-c", "/no/config.yaml", "true"],
+        2,
+        "cannot read configuration /no/config.yaml: ",
+    ),
+    (
+        &["run", "-o", "outputs.rat=1", "true"],
+        2,
+        "help: did you mean `outputs.rate`?",
+    ),
+    (
+        &["run", "-s", "/no/stats", "true"],
+        2,
+        "cannot open stats file /no/stats: ",
+    ),
+    (
+        &[
+            "run",
+            "-o",
+            "file_output={enabled: true, filename: /no/f}",
+            "true",
+        ],
+        2,
+        "cannot open alert file /no/f: ",
+    ),
+    (
+        &["rules", "list", "-l", "Run shell untrustd"],
+        2,
+        "did you mean `Run shell untrusted`?",
+    ),
+    (
+        &["rules", "fields", "--class", "prco"],
+        2,
+        "did you mean `proc`?",
+    ),
+    (
+        &["rules", "explain", "--call", "opnat"],
+        2,
+        "did you mean `openat`?",
+    ),
+    (
+        &["rules", "explain", "--call", "getppid"],
+        2,
+        "no rule needs it, so it runs at full speed",
+    ),
+];
+
 #[test]
 fn what_cannot_run_is_refused_with_the_next_step() {
-    for (args, code, message) in [
-        (
-            &["run", "no-such-program-at-all"][..],
-            127,
-            "command not found\nhelp: ",
-        ),
-        (&["run", "--", "/no/such/file"], 127, "no such file\nhelp: "),
-        (&["run", "/"], 126, "it is a directory\nhelp: "),
-        (
-            &["run", "/etc/passwd"],
-            126,
-            "permission denied\nhelp: make it executable",
-        ),
-        (
-            &["run", "-r", "/no/rules.yaml", "true"],
-            2,
-            "LOAD_ERR_FILE_READ",
-        ),
-        (
-            &["run", "-c", "/no/config.yaml", "true"],
-            2,
-            "cannot read configuration /no/config.yaml: ",
-        ),
-        (
-            &["run", "-o", "outputs.rat=1", "true"],
-            2,
-            "help: did you mean `outputs.rate`?",
-        ),
-        (
-            &["run", "-s", "/no/stats", "true"],
-            2,
-            "cannot open stats file /no/stats: ",
-        ),
-        (
-            &[
-                "run",
-                "-o",
-                "file_output={enabled: true, filename: /no/f}",
-                "true",
-            ],
-            2,
-            "cannot open alert file /no/f: ",
-        ),
-        (
-            &["rules", "list", "-l", "Run shell untrustd"],
-            2,
-            "did you mean `Run shell untrusted`?",
-        ),
-        (
-            &["rules", "fields", "--class", "prco"],
-            2,
-            "did you mean `proc`?",
-        ),
-        (
-            &["rules", "explain", "--call", "opnat"],
-            2,
-            "did you mean `openat`?",
-        ),
-        (
-            &["rules", "explain", "--call", "getppid"],
-            2,
-            "no rule needs it, so it runs at full speed",
-        ),
-    ] {
+    for &(args, code, message) in REFUSED {
         let output = run(args);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {text}");
@@ -502,29 +505,7 @@ fn alerts_are_printed_written_and_counted() {
     assert_eq!(printed.lines().count(), 2, "{printed}");
     assert_eq!(fs::read_to_string(&file).expect("it was written"), printed);
     for line in printed.lines() {
-        let alert: serde_json::Value = serde_json::from_str(line).expect("JSON");
-        assert_eq!(alert["rule"], "Secret read");
-        assert_eq!(alert["priority"], "Warning");
-        assert_eq!(alert["tags"], serde_json::json!(["a", "b"]));
-        assert_eq!(alert["output_fields"]["fd.name"], watched.path("secret"));
-        assert!(alert["output_fields"]["evt.time"].is_u64());
-        let keys: Vec<_> = alert
-            .as_object()
-            .expect("an object")
-            .keys()
-            .cloned()
-            .collect();
-        let expected = [
-            "hostname",
-            "output",
-            "output_fields",
-            "priority",
-            "rule",
-            "source",
-            "tags",
-            "time",
-        ];
-        assert_eq!(keys, expected);
+        check_alert(line, &watched.path("secret"));
     }
     let stats = fs::read_to_string(&stats).expect("it was written");
     let last: serde_json::Value =
@@ -539,6 +520,33 @@ fn alerts_are_printed_written_and_counted() {
         "{last}"
     );
     assert_eq!(pieces["matched"], 2);
+}
+
+/// Checks that a line is the alert about this file, with all keys.
+fn check_alert(line: &str, file: &str) {
+    let alert: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    assert_eq!(alert["rule"], "Secret read");
+    assert_eq!(alert["priority"], "Warning");
+    assert_eq!(alert["tags"], serde_json::json!(["a", "b"]));
+    assert_eq!(alert["output_fields"]["fd.name"], file);
+    assert!(alert["output_fields"]["evt.time"].is_u64());
+    let keys: Vec<_> = alert
+        .as_object()
+        .expect("an object")
+        .keys()
+        .cloned()
+        .collect();
+    let expected = [
+        "hostname",
+        "output",
+        "output_fields",
+        "priority",
+        "rule",
+        "source",
+        "tags",
+        "time",
+    ];
+    assert_eq!(keys, expected);
 }
 
 #[test]

@@ -230,23 +230,47 @@ fn a_configuration_is_used_and_what_is_not_done_is_told() {
     }
 }
 
+/// Options, and part of what they print.
+const PRINTED: &[(&[&str], &str)] = &[
+    (
+        &["--list-plugins"],
+        "1 Plugins Loaded:\n\nName: container\n",
+    ),
+    (&["--plugin-info", "container"], "Name: container\n"),
+    (&["--plugin-info=libcontainer.so"], "Name: container\n"),
+    (&["-i"], "Ignored syscall(s):\n"),
+    (&["--list-events"], "## Syscall events\n"),
+    (&["--list-events", "--format", "json"], "\"schema_version\""),
+    (&["--list", "--markdown"], "\n## Field Class: proc\n"),
+    (&["--list=syscall", "-v"], "Field Class:"),
+];
+
+/// Options that are refused, and part of the message.
+const REFUSED: &[(&[&str], &str)] = &[
+    (&["--plugin-info", "json"], "--list-plugins"),
+    (&["--list", "--format", "xml"], "text, markdown, json"),
+    (
+        &["--list", "--format", "json", "--markdown"],
+        "cannot be used with",
+    ),
+    (&["-M", "soon"], "invalid value 'soon'"),
+    (
+        &["--enable-source", "syscall", "--disable-source", "syscall"],
+        "cannot be used with",
+    ),
+    (
+        &["--disable-source", "syscall"],
+        "cannot disable the only event source",
+    ),
+    (&["-o", "priority"], "-o priority"),
+    (&["-o", "a..b=1"], "-o a..b=1"),
+];
+
 /// Options that print something and end.
 #[test]
 fn what_is_asked_for_is_printed_and_nothing_else_is_done() {
     let falco = Installation::new();
-    for (args, expected) in [
-        (
-            &["--list-plugins"][..],
-            "1 Plugins Loaded:\n\nName: container\n",
-        ),
-        (&["--plugin-info", "container"], "Name: container\n"),
-        (&["--plugin-info=libcontainer.so"], "Name: container\n"),
-        (&["-i"], "Ignored syscall(s):\n"),
-        (&["--list-events"], "## Syscall events\n"),
-        (&["--list-events", "--format", "json"], "\"schema_version\""),
-        (&["--list", "--markdown"], "\n## Field Class: proc\n"),
-        (&["--list=syscall", "-v"], "Field Class:"),
-    ] {
+    for (args, expected) in PRINTED {
         let output = falco.run(args);
         assert_eq!(
             output.status.code(),
@@ -262,25 +286,7 @@ fn what_is_asked_for_is_printed_and_nothing_else_is_done() {
     }
     let size = falco.run(&["--page-size"]);
     assert!(stderr(&size).contains("Your system page size is: 4096 bytes"));
-    for (args, expected) in [
-        (&["--plugin-info", "json"][..], "--list-plugins"),
-        (&["--list", "--format", "xml"], "text, markdown, json"),
-        (
-            &["--list", "--format", "json", "--markdown"],
-            "cannot be used with",
-        ),
-        (&["-M", "soon"], "invalid value 'soon'"),
-        (
-            &["--enable-source", "syscall", "--disable-source", "syscall"],
-            "cannot be used with",
-        ),
-        (
-            &["--disable-source", "syscall"],
-            "cannot disable the only event source",
-        ),
-        (&["-o", "priority"], "-o priority"),
-        (&["-o", "a..b=1"], "-o a..b=1"),
-    ] {
+    for (args, expected) in REFUSED {
         let output = falco.run(args);
         assert_eq!(output.status.code(), Some(1), "{args:?}");
         assert!(
@@ -354,18 +360,10 @@ fn rule(condition: &str, more: &str) -> String {
     format!("- rule: R\n  desc: d\n  condition: {condition}\n  output: o\n  priority: INFO\n{more}")
 }
 
-/// Every code of the table in `docs/reference/falco-compat.md` comes of some file, with its place and the line.
-#[test]
-fn every_code_of_a_problem_can_be_met() {
+/// Codes of errors, and a file of rules that has each.
+fn erroneous() -> Vec<(&'static str, String)> {
     let fine = rule("evt.type = open", "");
-    let exceptions =
-        "  exceptions:\n  - {name: e, fields: [proc.name], comps: [=], values: [[x]]}\n";
-    let twice =
-        format!("{exceptions}  - {{name: e, fields: [fd.name], comps: [=], values: [[x]]}}\n");
-    let skip = "  skip-if-unknown-filter: true\n";
-    let appended = "- rule: R\n  condition: or proc.name = y\n  override: {condition: append}\n";
-    let no_values = "- rule: R\n  exceptions: [{name: e}]\n  override: {exceptions: append}\n";
-    let files = [
+    vec![
         ("LOAD_ERR_YAML_PARSE", "- rule: [".to_owned()),
         ("LOAD_ERR_YAML_VALIDATE", "rule: x\n".to_owned()),
         ("LOAD_ERR_COMPILE_CONDITION", rule("no.field = x", "")),
@@ -374,6 +372,19 @@ fn every_code_of_a_problem_can_be_met() {
             fine.replace("output: o", "output: '%no.field'"),
         ),
         ("LOAD_ERR_VALIDATE", rule("evt.type = open and nothing", "")),
+    ]
+}
+
+/// Codes of warnings, and a file of rules that has each.
+fn doubtful() -> Vec<(&'static str, String)> {
+    let exceptions =
+        "  exceptions:\n  - {name: e, fields: [proc.name], comps: [=], values: [[x]]}\n";
+    let twice =
+        format!("{exceptions}  - {{name: e, fields: [fd.name], comps: [=], values: [[x]]}}\n");
+    let skip = "  skip-if-unknown-filter: true\n";
+    let appended = "- rule: R\n  condition: or proc.name = y\n  override: {condition: append}\n";
+    let no_values = "- rule: R\n  exceptions: [{name: e}]\n  override: {exceptions: append}\n";
+    vec![
         (
             "LOAD_UNKNOWN_SOURCE",
             rule("ka.verb = get", "  source: k8s_audit\n"),
@@ -416,39 +427,49 @@ fn every_code_of_a_problem_can_be_met() {
             "LOAD_UNKNOWN_KEY",
             rule("evt.type = open", "  prio: INFO\n"),
         ),
-    ];
+    ]
+}
+
+/// Checks that a file is reported to have the problem.
+fn meet(falco: &Installation, code: &str, text: &str) {
+    fs::write(falco.path("one.yaml"), text).expect("it can be written");
+    let output = falco.run(&["-V", "one.yaml", "-o", "json_output=true"]);
+    let results = json(&output);
+    let is_error = code.starts_with("LOAD_ERR_");
+    assert_eq!(
+        output.status.code(),
+        Some(i32::from(is_error)),
+        "{code}: {results}"
+    );
+    let kind = if is_error { "errors" } else { "warnings" };
+    let problems = results["falco_load_results"][0][kind]
+        .as_array()
+        .expect("an array");
+    let problem = problems.iter().find(|problem| problem["code"] == code);
+    let problem = problem.unwrap_or_else(|| panic!("{code}: {results}"));
+    let context = &problem["context"];
+    assert!(
+        context["locations"][0]["position"]["line"].is_u64(),
+        "{problem}"
+    );
+    let snippet = context["snippet"].as_str().expect("text");
+    let line = snippet.lines().next().expect("a line");
+    assert!(
+        text.contains(line) && snippet.ends_with("^\n"),
+        "{code}: {problem}"
+    );
+}
+
+/// Every code of the table in `docs/reference/falco-compat.md` comes of some file, with its place and the line.
+#[test]
+fn every_code_of_a_problem_can_be_met() {
     let falco = Installation::new();
     let mut met = vec!["LOAD_ERR_FILE_READ"];
     let missing = json(&falco.run(&["-V", "none.yaml", "-o", "json_output=true"]));
     let of_missing = &missing["falco_load_results"][0]["errors"][0]["code"];
     assert_eq!(*of_missing, met[0], "{missing}");
-    for (code, text) in &files {
-        fs::write(falco.path("one.yaml"), text).expect("it can be written");
-        let output = falco.run(&["-V", "one.yaml", "-o", "json_output=true"]);
-        let results = json(&output);
-        let is_error = code.starts_with("LOAD_ERR_");
-        assert_eq!(
-            output.status.code(),
-            Some(i32::from(is_error)),
-            "{code}: {results}"
-        );
-        let kind = if is_error { "errors" } else { "warnings" };
-        let problems = results["falco_load_results"][0][kind]
-            .as_array()
-            .expect("an array");
-        let problem = problems.iter().find(|problem| problem["code"] == *code);
-        let problem = problem.unwrap_or_else(|| panic!("{code}: {results}"));
-        let context = &problem["context"];
-        assert!(
-            context["locations"][0]["position"]["line"].is_u64(),
-            "{problem}"
-        );
-        let snippet = context["snippet"].as_str().expect("text");
-        let line = snippet.lines().next().expect("a line");
-        assert!(
-            text.contains(line) && snippet.ends_with("^\n"),
-            "{code}: {problem}"
-        );
+    for (code, text) in erroneous().iter().chain(&doubtful()) {
+        meet(&falco, code, text);
         met.push(code);
     }
     let page = fs::read_to_string("../../docs/reference/falco-compat.md")

@@ -510,11 +510,137 @@ syscall_event_drops:
   max_burst: 7
 ";
 
-    #[test]
-    fn every_key_is_taken() {
-        let (config, warnings) = parse_text(ALL, &[]).unwrap();
-        assert_eq!(warnings, [""; 0]);
-        let expected = Config {
+    fn http_output() -> HttpOutput {
+        HttpOutput {
+            enabled: true,
+            url: "https://localhost/".to_owned(),
+            user_agent: "me".to_owned(),
+            headers: vec![("x-scope".to_owned(), "north".to_owned())],
+            insecure: true,
+            ca_cert: "/c/ca.pem".into(),
+            ca_bundle: "/c/bundle.pem".into(),
+            ca_path: "/c".into(),
+            mtls: true,
+            client_cert: "/c/client.crt".into(),
+            client_key: "/c/client.key".into(),
+            echo: true,
+            compress_uploads: true,
+            keep_alive: true,
+            max_consecutive_timeouts: 7,
+        }
+    }
+
+    fn grpc() -> Grpc {
+        Grpc {
+            enabled: true,
+            bind_address: "localhost:5060".to_owned(),
+            threadiness: 3,
+            private_key: "/k".into(),
+            cert_chain: "/c".into(),
+            root_certs: "/r".into(),
+            output: true,
+        }
+    }
+
+    fn webserver() -> Webserver {
+        Webserver {
+            enabled: true,
+            address: "::1".parse().unwrap(),
+            port: 99,
+            healthz: "/h".to_owned(),
+            metrics: true,
+            tls: true,
+            certificate: "/s".into(),
+        }
+    }
+
+    fn metrics() -> Metrics {
+        Metrics {
+            enabled: true,
+            interval: std::time::Duration::from_secs(90),
+            output_rule: true,
+            output_file: "/m".into(),
+            rules: false,
+            resources: false,
+            state: false,
+            kernel: false,
+            megabytes: false,
+            empty_values: true,
+        }
+    }
+
+    fn runtime() -> RuntimeOptions {
+        RuntimeOptions {
+            agent: WatchedBy::Host,
+            agent_linger: 5,
+            on_agent_death: OnAgentDeath::Deny,
+            binary: "crun".to_owned(),
+            gvisor_session: "/run/s.json".into(),
+            watch: WatchContainers::Annotated,
+            policy: "web".to_owned(),
+            vm_kernel: "/boot/vmlinuz".into(),
+            vm_modules: "/srv/modules".into(),
+            policies: "/srv/policies".into(),
+            audit: true,
+            accept_partial: vec!["one".to_owned()],
+        }
+    }
+
+    fn drops() -> DropSettings {
+        DropSettings {
+            actions: vec![DropAction::Log, DropAction::Exit],
+            threshold: 0.5,
+            rate: ThrottleRate {
+                per_second: 2.0,
+                max_burst: 7,
+            },
+        }
+    }
+
+    fn capture() -> CaptureOptions {
+        CaptureOptions {
+            enabled: true,
+            path_prefix: "/var/tmp/x".to_owned(),
+            mode: CaptureMode::AllRules,
+            default_duration_ms: 100,
+            max_file_size_mb: 3,
+        }
+    }
+
+    fn append_output() -> Vec<AppendOutput> {
+        vec![AppendOutput {
+            rule: Some("R".into()),
+            source: Some("syscall".into()),
+            tags: ["t".to_owned()].into(),
+            extra_output: Some("on %evt.hostname".into()),
+            extra_fields: vec![
+                ExtraField::Field("evt.hostname".into()),
+                ExtraField::Formatted {
+                    name: "who".into(),
+                    format: "%user.name here".into(),
+                },
+            ],
+        }]
+    }
+
+    fn selections() -> Vec<Selection> {
+        vec![
+            Selection {
+                enable: false,
+                rule: Some("X*".to_owned()),
+                tag: None,
+            },
+            Selection {
+                enable: true,
+                rule: None,
+                tag: Some("t".to_owned()),
+            },
+        ]
+    }
+
+    /// What [`ALL`] means.
+    fn all_taken() -> Config {
+        Config {
             rules_files: vec!["/etc/a.yaml".into(), "b.yaml".into()],
             json_output: true,
             json_parts: JsonParts {
@@ -546,52 +672,13 @@ syscall_event_drops:
                     keep_alive: true,
                     program: "cat > /dev/null".to_owned(),
                 },
-                http: HttpOutput {
-                    enabled: true,
-                    url: "https://localhost/".to_owned(),
-                    user_agent: "me".to_owned(),
-                    headers: vec![("x-scope".to_owned(), "north".to_owned())],
-                    insecure: true,
-                    ca_cert: "/c/ca.pem".into(),
-                    ca_bundle: "/c/bundle.pem".into(),
-                    ca_path: "/c".into(),
-                    mtls: true,
-                    client_cert: "/c/client.crt".into(),
-                    client_key: "/c/client.key".into(),
-                    echo: true,
-                    compress_uploads: true,
-                    keep_alive: true,
-                    max_consecutive_timeouts: 7,
-                },
+                http: http_output(),
                 ..Outputs::default()
             },
-            append_output: vec![AppendOutput {
-                rule: Some("R".into()),
-                source: Some("syscall".into()),
-                tags: ["t".to_owned()].into(),
-                extra_output: Some("on %evt.hostname".into()),
-                extra_fields: vec![
-                    ExtraField::Field("evt.hostname".into()),
-                    ExtraField::Formatted {
-                        name: "who".into(),
-                        format: "%user.name here".into(),
-                    },
-                ],
-            }],
+            append_output: append_output(),
             verify: Verify::Always,
             io_uring: IoUring::Allow,
-            rules: vec![
-                Selection {
-                    enable: false,
-                    rule: Some("X*".to_owned()),
-                    tag: None,
-                },
-                Selection {
-                    enable: true,
-                    rule: None,
-                    tag: Some("t".to_owned()),
-                },
-            ],
+            rules: selections(),
             static_fields: vec![("site".to_owned(), "north".to_owned())],
             log: Log {
                 stderr: false,
@@ -599,44 +686,10 @@ syscall_event_drops:
                 level: Priority::Error,
             },
             watch_config_files: true,
-            drops: DropSettings {
-                actions: vec![DropAction::Log, DropAction::Exit],
-                threshold: 0.5,
-                rate: ThrottleRate {
-                    per_second: 2.0,
-                    max_burst: 7,
-                },
-            },
-            grpc: Grpc {
-                enabled: true,
-                bind_address: "localhost:5060".to_owned(),
-                threadiness: 3,
-                private_key: "/k".into(),
-                cert_chain: "/c".into(),
-                root_certs: "/r".into(),
-                output: true,
-            },
-            webserver: Webserver {
-                enabled: true,
-                address: "::1".parse().unwrap(),
-                port: 99,
-                healthz: "/h".to_owned(),
-                metrics: true,
-                tls: true,
-                certificate: "/s".into(),
-            },
-            metrics: Metrics {
-                enabled: true,
-                interval: std::time::Duration::from_secs(90),
-                output_rule: true,
-                output_file: "/m".into(),
-                rules: false,
-                resources: false,
-                state: false,
-                kernel: false,
-                megabytes: false,
-                empty_values: true,
-            },
+            drops: drops(),
+            grpc: grpc(),
+            webserver: webserver(),
+            metrics: metrics(),
             engine: EngineSettings {
                 ebpf_buffer: 5,
                 ..EngineSettings::default()
@@ -644,29 +697,16 @@ syscall_event_drops:
             files: Vec::new(),
             files_with_unknown_keys: Vec::new(),
             folders: Vec::new(),
-            capture: CaptureOptions {
-                enabled: true,
-                path_prefix: "/var/tmp/x".to_owned(),
-                mode: CaptureMode::AllRules,
-                default_duration_ms: 100,
-                max_file_size_mb: 3,
-            },
-            runtime: RuntimeOptions {
-                agent: WatchedBy::Host,
-                agent_linger: 5,
-                on_agent_death: OnAgentDeath::Deny,
-                binary: "crun".to_owned(),
-                gvisor_session: "/run/s.json".into(),
-                watch: WatchContainers::Annotated,
-                policy: "web".to_owned(),
-                vm_kernel: "/boot/vmlinuz".into(),
-                vm_modules: "/srv/modules".into(),
-                policies: "/srv/policies".into(),
-                audit: true,
-                accept_partial: vec!["one".to_owned()],
-            },
-        };
-        assert_eq!(config, expected);
+            capture: capture(),
+            runtime: runtime(),
+        }
+    }
+
+    #[test]
+    fn every_key_is_taken() {
+        let (config, warnings) = parse_text(ALL, &[]).unwrap();
+        assert_eq!(warnings, [""; 0]);
+        assert_eq!(config, all_taken());
         // Those of outputs are also tested in their crate, which knows them all.
         let of_outputs: Vec<_> = Outputs::keys().map(|(path, _)| path).collect();
         let elsewhere = |key: &&keys::Setting| {

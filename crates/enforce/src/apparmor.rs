@@ -138,7 +138,7 @@ pub(crate) fn order_for(pid: i32, profile: &str) -> (&'static str, String) {
 ///
 /// # Errors
 /// If the profile cannot be loaded; then those in force stay.
-pub fn exchange(policy: &Policy, machine: &Machine) -> Result<usize, Error> {
+pub(crate) fn exchange(policy: &Policy, machine: &Machine) -> Result<usize, Error> {
     if !Path::new(FOLDER).join("profiles").exists() {
         return Ok(0);
     }
@@ -165,7 +165,7 @@ pub fn exchange(policy: &Policy, machine: &Machine) -> Result<usize, Error> {
 ///
 /// # Errors
 /// If the kernel's list cannot be read.
-pub fn loaded() -> Result<BTreeSet<String>, Error> {
+pub(crate) fn loaded() -> Result<BTreeSet<String>, Error> {
     let path = Path::new(FOLDER).join("profiles");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
@@ -182,7 +182,7 @@ pub fn loaded() -> Result<BTreeSet<String>, Error> {
 ///
 /// # Errors
 /// If one cannot be removed.
-pub fn sweep() -> Result<(), Error> {
+pub(crate) fn sweep() -> Result<(), Error> {
     let loaded = loaded()?;
     if loaded.is_empty() {
         return Ok(());

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use abi::Errno;
-use policy::{Enforcer, Policy, Restriction};
+use policy::{EnforcerKind, Policy, Restriction};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
@@ -24,7 +24,7 @@ const HEADER: usize = 16;
 
 /// Where records come from.
 #[derive(Debug)]
-pub struct Audit {
+pub(crate) struct Audit {
     socket: OwnedFd,
     profile: String,
     policy: Option<Policy>,
@@ -39,7 +39,7 @@ impl Audit {
     ///
     /// # Errors
     /// If this process may not hear them.
-    pub fn open(profile: &str, policy: Option<Policy>) -> std::io::Result<Self> {
+    pub(crate) fn open(profile: &str, policy: Option<Policy>) -> std::io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(
             AddressFamily::NETLINK,
@@ -60,7 +60,7 @@ impl Audit {
     ///
     /// # Errors
     /// If the socket cannot be read.
-    pub fn wait(&mut self, limit: Duration) -> std::io::Result<Vec<Denial>> {
+    pub(crate) fn wait(&mut self, limit: Duration) -> std::io::Result<Vec<Denial>> {
         let mut denials = Vec::new();
         let mut limit = Timespec::try_from(limit).map_err(std::io::Error::other)?;
         loop {
@@ -82,7 +82,7 @@ impl Audit {
 
     /// How often records were lost.
     #[must_use]
-    pub fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 
@@ -128,7 +128,7 @@ fn denial(text: &str, profile: &str, policy: Option<&Policy>) -> Option<Denial> 
         })
     });
     Some(Denial {
-        enforcer: Enforcer::AppArmor,
+        enforcer: EnforcerKind::AppArmor,
         pid: field("pid")?.parse().ok()?,
         uid: field("fsuid").and_then(|uid| uid.parse().ok()),
         // A custom profile denies by what it does not say.

@@ -1,17 +1,16 @@
 //! What a policy comes to on this machine.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
 
 use ::probe::Support;
-use abi::Errno;
 use policy::compile::witness::Witness;
-use policy::compile::{self, Grade, Machine, bpf as hooks, caps, landlock as holes, seccomp};
-use policy::{Enforcer, Enforcers, Policy};
+use policy::compile::{self, Grade, Machine, seccomp};
+use policy::{EnforcerKind, Enforcers, Policy};
 use sys::SyscallError;
 
-use crate::bpf::Tenancy;
-use crate::{Elsewhere, Error, apparmor, caps as dropping, landlock, probe};
+use crate::enforcer::{Enforcer, REGISTRY, Report, Reporter, Request, Shared, registered};
+use crate::{Elsewhere, Error};
 
 /// How much of its part an enforcer carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +37,7 @@ impl fmt::Display for Reach {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// Which.
-    pub enforcer: Enforcer,
+    pub enforcer: EnforcerKind,
     /// How far it goes.
     pub reach: Reach,
     /// What it was given, or why it does less.
@@ -60,15 +59,17 @@ pub struct Confinement {
     pub witness: Witness,
     /// What each chosen enforcer does.
     pub report: Vec<Line>,
-    ruleset: Option<OwnedFd>,
-    caps: caps::Profile,
-    /// They are made in the place that they are about.
-    needs_ruleset: bool,
-    needs_tenant: bool,
-    tenancy: Option<Tenancy>,
-    profile: Option<apparmor::Profile>,
+    /// In the order in which they are applied.
+    parts: Vec<Part>,
     /// Whether the kernel is to tell of violations.
     tells: bool,
+}
+
+/// What one enforcer compiled.
+#[derive(Debug)]
+struct Part {
+    kind: EnforcerKind,
+    enforcer: Box<dyn Enforcer>,
 }
 
 /// Where a policy is to be in force.
@@ -83,45 +84,46 @@ pub enum Place {
 /// What of a policy is in the kernel and tells of violations, for whoever reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// The number of the policy that BPF carries.
-    pub bpf: Option<u32>,
-    /// Whether that is known only when a container's first program begins.
-    pub bpf_later: bool,
-    /// The name of the profile of AppArmor.
-    pub apparmor: Option<String>,
+    /// Where each enforcer tells of them.
+    pub known: BTreeMap<EnforcerKind, String>,
+    /// The enforcer for which that is known only when a container's first program begins.
+    pub later: Option<EnforcerKind>,
 }
 
-/// A step of [`Confinement::apply`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Dropping capabilities.
-    Capabilities,
-    /// Restricting itself by the ruleset.
-    Landlock,
-    /// Asking for the profile of AppArmor.
-    AppArmor,
-    /// Becoming subject to the policy at the hooks.
-    Bpf,
+impl Resident {
+    /// What all containers of one policy have to be listened for, each by itself. What is known already is
+    /// the same for all of them.
+    #[must_use]
+    pub fn of_each_container(&self) -> Self {
+        Self {
+            known: BTreeMap::new(),
+            later: self.later,
+        }
+    }
 }
+
+/// A step of [`Confinement::apply`]: that of an enforcer. Shown as what the process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step(pub EnforcerKind);
 
 impl Step {
-    /// All.
-    pub const ALL: [Self; 4] = [
-        Self::Capabilities,
-        Self::Landlock,
-        Self::AppArmor,
-        Self::Bpf,
-    ];
+    /// A number for it, for memory that is shared with the process.
+    #[must_use]
+    pub fn index(self) -> usize {
+        let position = EnforcerKind::ALL.iter().position(|kind| *kind == self.0);
+        position.unwrap_or(0)
+    }
+
+    /// The step with this [`Step::index`].
+    #[must_use]
+    pub fn from_index(index: usize) -> Option<Self> {
+        EnforcerKind::ALL.get(index).copied().map(Self)
+    }
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Capabilities => "drop capabilities",
-            Self::Landlock => "restrict itself by Landlock",
-            Self::AppArmor => "request its AppArmor profile",
-            Self::Bpf => "enter the BPF LSM policy",
-        })
+        f.write_str(registered(self.0).about.step)
     }
 }
 
@@ -143,7 +145,7 @@ pub fn available(chosen: Enforcers) -> (Enforcers, Vec<Line>) {
     let mut works = Enforcers::default();
     let mut missing = Vec::new();
     for enforcer in chosen.iter() {
-        match probe::probe(enforcer) {
+        match (registered(enforcer).probe)() {
             Support::No { why, .. } => missing.push(Line {
                 enforcer,
                 reach: Reach::Not,
@@ -169,89 +171,28 @@ impl Confinement {
     /// # Errors
     /// As there.
     pub fn prepare_at(policy: &Policy, machine: &Machine, place: Place) -> Result<Self, Error> {
-        let has = |enforcer| policy.enforcers.contains(enforcer);
-        let mut calls = match has(Enforcer::Seccomp) {
-            true => seccomp::Profile::compile(policy),
-            false => seccomp::Profile::default(),
+        let request = Request {
+            policy,
+            machine,
+            place,
         };
-        let caps = match has(Enforcer::Caps) {
-            true => caps::Profile::compile(policy),
-            false => caps::Profile::default(),
+        let mut shared = Shared {
+            calls: seccomp::Profile::default(),
+            witness: Witness::compile(policy, machine),
         };
-        let holes = match has(Enforcer::Landlock) {
-            true => holes::Profile::compile(policy, machine),
-            false => holes::Profile::default(),
-        };
-        let is_here = place == Place::Here;
-        let mut made = match place {
-            Place::Here => landlock::make(&holes)?,
-            Place::Elsewhere => None,
-        };
-        let later = place == Place::Elsewhere && !holes.entries.is_empty();
-        let entries = match has(Enforcer::Bpf) {
-            true => hooks::Profile::compile(policy),
-            false => hooks::Profile::default(),
-        };
-        let needs_tenant = !is_here && !entries.entries.is_empty();
-        let tenancy = match entries.entries.is_empty() || needs_tenant {
-            true => None,
-            false => Some(Tenancy::load(&entries, &policy.name)?),
-        };
-        let profile = match has(Enforcer::AppArmor) {
-            true => {
-                let loaded = apparmor::Profile::load(policy, machine);
-                if let (Err(_), Some(tenancy)) = (&loaded, &tenancy) {
-                    tenancy.discard();
-                }
-                Some(loaded?)
-            }
-            false => None,
-        };
-        let report = policy.enforcers.iter().map(|enforcer| {
-            let (given, lacks) = match enforcer {
-                Enforcer::Seccomp => (count(calls.rules.len(), "call rule"), Vec::new()),
-                Enforcer::Landlock => match &made {
-                    Some(made) => (count(made.rules, "rule"), made.lacks.clone()),
-                    None if later => ("rules are made when it begins".to_owned(), Vec::new()),
-                    None => (count(0, "rule"), Vec::new()),
-                },
-                Enforcer::Caps => {
-                    let dropped = usize::try_from(caps.dropped.0.count_ones());
-                    (
-                        count(dropped.unwrap_or(0), "capability dropped"),
-                        Vec::new(),
-                    )
-                }
-                Enforcer::AppArmor => (
-                    format!("profile {}", profile.as_ref().map_or("", |made| &made.name)),
-                    Vec::new(),
-                ),
-                Enforcer::Bpf => (
-                    count(entries.entries.len(), "entry"),
-                    tenancy
-                        .as_ref()
-                        .map_or_else(Vec::new, |made| made.lacks.clone()),
-                ),
-            };
-            line(policy, machine, enforcer, given, lacks)
+        let parts = compile_parts(&request, &mut shared)?;
+        let report = policy.enforcers.iter().filter_map(|kind| {
+            let part = parts.iter().find(|part| part.kind == kind)?;
+            Some(line(policy, machine, kind, part.enforcer.report()))
         });
         let report = report.collect();
-        let mut witness = Witness::compile(policy, machine);
-        if let Some(made) = &mut made {
-            let (denied, granted) = (std::mem::take(&mut made.denied), &made.granted);
-            witness = witness.with_ruleset(denied, granted);
-        }
+        let Shared { mut calls, witness } = shared;
         calls.rules.extend(witness.calls());
         Ok(Self {
-            report,
-            ruleset: made.map(|made| made.ruleset),
             calls,
             witness,
-            caps,
-            needs_ruleset: later,
-            needs_tenant,
-            tenancy,
-            profile,
+            report,
+            parts,
             tells: policy.rules.iter().any(|rule| rule.verdict.audits()),
         })
     }
@@ -259,42 +200,35 @@ impl Confinement {
     /// What has to be done to a process that sees files elsewhere; `None` if that is nothing.
     #[must_use]
     pub fn elsewhere(&self) -> Option<Elsewhere> {
-        let nothing = self.caps == caps::Profile::default()
-            && !self.needs_ruleset
-            && !self.needs_tenant
-            && self.profile.is_none();
-        (!nothing).then(|| Elsewhere {
-            caps: self.caps,
-            needs_ruleset: self.needs_ruleset,
-            needs_tenant: self.needs_tenant,
-            profile: self.profile.as_ref().map(|profile| profile.name.clone()),
-        })
+        let deferred = |part: &Part| Some((part.kind, part.enforcer.deferred()?));
+        let deferred: BTreeMap<_, _> = self.parts.iter().filter_map(deferred).collect();
+        (!deferred.is_empty()).then_some(Elsewhere(deferred))
     }
 
     /// Whether somebody has to listen for violations.
     #[must_use]
     pub fn reports(&self) -> bool {
-        let in_kernel = self.tenancy.is_some() || self.profile.is_some();
-        self.calls.reports() || self.tells && in_kernel
+        let is_named = |part: &Part| matches!(part.enforcer.reporter(), Some(Reporter::Named(_)));
+        self.calls.reports() || self.tells && self.parts.iter().any(is_named)
     }
 
     /// Takes back what was loaded into the kernel: nobody is to be confined by this.
     pub fn discard(self) {
-        if let Some(tenancy) = self.tenancy {
-            tenancy.discard();
-        }
+        discard(&self.parts);
     }
 
     /// Where violations are told that no filter sees; nothing if none is to be told.
     #[must_use]
     pub fn resident(&self) -> Resident {
-        let tenancy = self.tenancy.as_ref().filter(|_| self.tells);
-        let profile = self.profile.as_ref().filter(|_| self.tells);
-        Resident {
-            bpf: tenancy.map(Tenancy::number),
-            bpf_later: self.needs_tenant && self.tells,
-            apparmor: profile.map(|profile| profile.name.clone()),
+        let mut resident = Resident::default();
+        for part in self.parts.iter().filter(|_| self.tells) {
+            match part.enforcer.reporter() {
+                Some(Reporter::Named(name)) => drop(resident.known.insert(part.kind, name)),
+                Some(Reporter::Later) => resident.later = Some(part.kind),
+                None => {}
+            }
         }
+        resident
     }
 
     /// Restricts the calling process, which has one thread and is about to install the filter and to
@@ -303,59 +237,52 @@ impl Confinement {
     /// # Errors
     /// The step that failed. What was applied before stays.
     pub fn apply(&self) -> Result<(), Unapplied> {
-        let failed = |step| move |cause| Unapplied { step, cause };
-        // Both hold from the next exec on, and hinder none of the steps after them.
-        if let Some(tenancy) = &self.tenancy {
-            tenancy.confine().map_err(failed(Step::Bpf))?;
-        }
-        if let Some(profile) = &self.profile {
-            profile.take().map_err(failed(Step::AppArmor))?;
-        }
-        dropping::drop(self.caps).map_err(failed(Step::Capabilities))?;
-        if let Some(ruleset) = &self.ruleset {
-            restrict(ruleset).map_err(failed(Step::Landlock))?;
+        for part in &self.parts {
+            part.enforcer.apply().map_err(|cause| Unapplied {
+                step: Step(part.kind),
+                cause,
+            })?;
         }
         Ok(())
     }
 }
 
-/// With CAP_SYS_ADMIN a process may restrict itself and still gain privileges.
-fn restrict(ruleset: &OwnedFd) -> sys::Result<()> {
-    match sys::landlock::restrict_self(ruleset.as_fd()) {
-        Err(error) if error.is(Errno::EPERM) => {
-            sys::seccomp::set_no_new_privs()?;
-            sys::landlock::restrict_self(ruleset.as_fd())
+/// What each enforcer of the policy compiles. If one cannot, what the others loaded is taken back.
+fn compile_parts(request: &Request<'_>, shared: &mut Shared) -> Result<Vec<Part>, Error> {
+    let mut parts = Vec::new();
+    for registered in &REGISTRY {
+        let kind = registered.about.kind;
+        if !request.policy.enforcers.contains(kind) {
+            continue;
         }
-        outcome => outcome,
+        match (registered.compile)(request, shared) {
+            Ok(enforcer) => parts.push(Part { kind, enforcer }),
+            Err(error) => {
+                discard(&parts);
+                return Err(error);
+            }
+        }
     }
+    Ok(parts)
 }
 
-fn count(number: usize, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    match what.split_once(' ') {
-        None if what == "entry" && number != 1 => format!("{number} entries"),
-        Some(("capability", rest)) => match number {
-            1 => format!("1 capability {rest}"),
-            _ => format!("{number} capabilities {rest}"),
-        },
-        _ => format!("{number} {what}{plural}"),
+fn discard(parts: &[Part]) {
+    for part in parts {
+        part.enforcer.discard();
     }
 }
 
 /// How far an enforcer goes with a policy: fully if it carries in full whatever it carries, and there is
 /// something.
-fn line(
-    policy: &Policy,
-    machine: &Machine,
-    enforcer: Enforcer,
-    given: String,
-    lacks: Vec<String>,
-) -> Line {
+fn line(policy: &Policy, machine: &Machine, enforcer: EnforcerKind, report: Report) -> Line {
     let assess = |rule| compile::assess(policy, rule, enforcer, machine);
     let assessed = policy.rules.iter().map(assess);
     let carried: Vec<_> = assessed.filter(|a| !a.output.is_empty()).collect();
     let partial = carried.iter().filter(|a| a.grade != Grade::Full).count();
-    let mut detail = given;
+    let Report {
+        given: mut detail,
+        lacks,
+    } = report;
     if partial > 0 {
         detail.push_str(&format!(
             "; {partial} of {} policy rules only partially",
@@ -383,32 +310,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_things_read_as_words() {
-        assert_eq!(count(1, "rule"), "1 rule");
-        assert_eq!(count(0, "call rule"), "0 call rules");
-        assert_eq!(count(3, "capability dropped"), "3 capabilities dropped");
-    }
-
-    #[test]
     fn what_an_enforcer_carries_in_part_is_said() {
         let text = "policy:\n  enforcer: SeccompLandlock\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
                     privileged: true\n    hardeningRules: [disallow-umount, disallow-insmod]\n";
         let (policies, problems) = policy::load("p.yaml", text);
         assert!(problems.is_empty(), "{problems:?}");
         let machine = Machine::default();
-        let given = || "x".to_owned();
-        let of = |enforcer| line(&policies[0], &machine, enforcer, given(), Vec::new());
-        assert_eq!(of(Enforcer::Landlock).reach, Reach::Fully);
-        let seccomp = of(Enforcer::Seccomp);
+        let report = |lacks| Report {
+            given: "x".to_owned(),
+            lacks,
+        };
+        let of = |enforcer| line(&policies[0], &machine, enforcer, report(Vec::new()));
+        assert_eq!(of(EnforcerKind::Landlock).reach, Reach::Fully);
+        let seccomp = of(EnforcerKind::Seccomp);
         assert_eq!(seccomp.reach, Reach::Partially);
         assert_eq!(seccomp.detail, "x; 1 of 2 policy rules only partially");
-        assert_eq!(of(Enforcer::AppArmor).reach, Reach::Partially);
+        assert_eq!(of(EnforcerKind::AppArmor).reach, Reach::Partially);
         let lacking = line(
             &policies[0],
             &machine,
-            Enforcer::Landlock,
-            given(),
-            vec!["y".to_owned()],
+            EnforcerKind::Landlock,
+            report(vec!["y".to_owned()]),
         );
         assert_eq!(lacking.reach, Reach::Partially);
     }

@@ -1,12 +1,12 @@
 //! Violations that an enforcer in the kernel tells of.
 
-use policy::Enforcer;
+use policy::EnforcerKind;
 
 /// One violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
     /// Who decided.
-    pub enforcer: Enforcer,
+    pub enforcer: EnforcerKind,
     /// The process.
     pub pid: u32,
     /// Its user; not every record of AppArmor's names one.

@@ -118,38 +118,12 @@ pub(crate) fn make_for(
         return Ok(None);
     }
     let tree = &Mounted::of(mounts);
-    let version = sys::landlock::version()?;
-    let abi = ABI::from(version);
     let mut lacks = Vec::new();
-    let mut wanted = profile.handled;
-    let is_domain = profile.entries.contains(&Entry::Domain);
-    if is_domain && wanted == 0 && version < SCOPES {
-        // There is no domain without something that it handles.
-        wanted = policy::compile::landlock::ALL_RIGHTS;
-    }
-    let rights = BitFlags::<AccessFs>::from_bits_truncate(wanted) & AccessFs::from_all(abi);
-    if rights.bits() != wanted {
-        lacks.push(format!(
-            "version {version} does not know the rights {:#x}",
-            wanted & !rights.bits()
-        ));
-    }
-    let ports = withheld_ports(profile);
-    let mut ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    if !rights.is_empty() {
-        ruleset = ruleset.handle_access(rights)?;
-    }
-    if !ports.is_empty() {
-        match version >= PORTS {
-            true => ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?,
-            false => lacks.push(format!("version {version} does not know ports")),
-        }
-    }
-    // What handles nothing is refused. Signals to processes outside are the least that a workload needs.
-    if is_domain && rights.is_empty() {
-        ruleset = ruleset.scope(Scope::Signal)?;
-    }
-    let mut created = ruleset.create()?;
+    let Handled {
+        mut ruleset,
+        rights,
+        ports,
+    } = handle(profile, &mut lacks)?;
     let mut rules = 0;
     let (mut named, mut granted) = (Vec::new(), Vec::new());
     if !rights.is_empty() {
@@ -163,12 +137,12 @@ pub(crate) fn make_for(
             roots if roots.is_empty() => grants(&denied, tree),
             roots => grants_below(roots, &denied, tree),
         };
-        rules += grant_paths(&mut created, &granted, &denied, rights)?;
+        rules += grant_paths(&mut ruleset, &granted, &denied, rights)?;
     }
-    if !ports.is_empty() && version >= PORTS {
-        rules += grant_ports(&mut created, &ports)?;
+    if !ports.is_empty() {
+        rules += grant_ports(&mut ruleset, &ports)?;
     }
-    let fd: Option<OwnedFd> = created.into();
+    let fd: Option<OwnedFd> = ruleset.into();
     let ruleset = fd.ok_or(LandlockError::Unavailable)?;
     Ok(Some(Made {
         ruleset,
@@ -177,6 +151,54 @@ pub(crate) fn make_for(
         denied: named,
         granted,
     }))
+}
+
+/// A ruleset without rules, and what it denies until rules grant it.
+struct Handled {
+    ruleset: RulesetCreated,
+    rights: BitFlags<AccessFs>,
+    ports: Vec<(u16, u16)>,
+}
+
+/// Makes a ruleset that handles what a profile denies, as far as this kernel can; what it cannot is added to
+/// `lacks`.
+fn handle(profile: &Profile, lacks: &mut Vec<String>) -> Result<Handled, LandlockError> {
+    let version = sys::landlock::version()?;
+    let abi = ABI::from(version);
+    let mut wanted = profile.handled;
+    let is_domain = profile.entries.contains(&Entry::Domain);
+    if is_domain && wanted == 0 && version < SCOPES {
+        // There is no domain without something that it handles.
+        wanted = policy::compile::landlock::ALL_RIGHTS;
+    }
+    let rights = BitFlags::<AccessFs>::from_bits_truncate(wanted) & AccessFs::from_all(abi);
+    if rights.bits() != wanted {
+        lacks.push(format!(
+            "version {version} does not know the rights {:#x}",
+            wanted & !rights.bits()
+        ));
+    }
+    let mut ports = withheld_ports(profile);
+    if !ports.is_empty() && version < PORTS {
+        lacks.push(format!("version {version} does not know ports"));
+        ports.clear();
+    }
+    let mut ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    if !rights.is_empty() {
+        ruleset = ruleset.handle_access(rights)?;
+    }
+    if !ports.is_empty() {
+        ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
+    }
+    // What handles nothing is refused. Signals to processes outside are the least that a workload needs.
+    if is_domain && rights.is_empty() {
+        ruleset = ruleset.scope(Scope::Signal)?;
+    }
+    Ok(Handled {
+        ruleset: ruleset.create()?,
+        rights,
+        ports,
+    })
 }
 
 fn withheld_ports(profile: &Profile) -> Vec<(u16, u16)> {

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use abi::capability;
 
+use crate::enforcer::EnforcerKind;
 use crate::operation::read_note;
-use crate::policy::Enforcer;
 use crate::restriction::{Restriction, read_restriction};
 
 /// A built-in rule.
@@ -23,7 +23,7 @@ pub struct Builtin {
     /// What is denied.
     pub restrictions: Vec<Restriction>,
     /// Ways past an enforcer.
-    pub weak: BTreeMap<Enforcer, Vec<String>>,
+    pub weak: BTreeMap<EnforcerKind, Vec<String>>,
     /// What it stops besides.
     pub breaks: Vec<String>,
 }

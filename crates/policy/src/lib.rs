@@ -2,11 +2,12 @@
 //!
 //! `load` reads the language of vArmor into a [`Policy`], in which every rule, built in or raw, is a
 //! list of [`Restriction`]s that know nothing of enforcers. `compile` lowers restrictions to
-//! each [`Enforcer`] and grades the result.
+//! each [`EnforcerKind`] and grades the result.
 
 pub mod builtin;
 pub mod compile;
 pub mod diagnostic;
+mod enforcer;
 pub mod load;
 pub mod model;
 pub mod operation;
@@ -16,9 +17,10 @@ mod restriction;
 
 pub use builtin::Builtin;
 pub use diagnostic::{Code, Diagnostic};
+pub use enforcer::{EnforcerKind, Enforcers};
 pub use load::load;
 pub use model::Model;
-pub use policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+pub use policy::{Mode, Origin, Policy, Profile, Rule, Verdict};
 pub use restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
     SocketMatch, SyscallMatch,

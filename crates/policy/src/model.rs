@@ -1,7 +1,6 @@
 //! What a workload was seen to do, and which rules it can live with.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
@@ -10,8 +9,8 @@ use abi::{Arch, Capabilities, Errno, Syscall};
 use crate::builtin::{self, Builtin, Class};
 use crate::compile::seccomp::{Action, CallRule, Profile, lower};
 use crate::compile::{Grade, Machine, alone, assess};
+use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Enforcers};
 use crate::restriction::{
     Destination, PortRange, Restriction, socket_domain, socket_domain_name, socket_type_name,
 };
@@ -137,7 +136,7 @@ const NAMESPACES: u64 = 0x7e02_0080;
 /// What a rule of the catalogue refuses, by call.
 static CATALOGUE: LazyLock<Vec<CallRule>> = LazyLock::new(|| {
     let of = |builtin: &'static Builtin| {
-        let (policy, rule) = alone(builtin, Enforcers::default().with(Enforcer::Seccomp));
+        let (policy, rule) = alone(builtin, Enforcers::default().with(EnforcerKind::Seccomp));
         lower(&policy, &rule).entries
     };
     // A call that is refused only for another one to be made is no violation.
@@ -296,7 +295,7 @@ impl Model {
         let is_mounting = mounts.iter().any(|call| self.calls.contains(*call));
         enforcers
             .iter()
-            .filter(|enforcer| *enforcer != Enforcer::Landlock || !is_mounting)
+            .filter(|enforcer| *enforcer != EnforcerKind::Landlock || !is_mounting)
             .fold(Enforcers::default(), Enforcers::with)
     }
 
@@ -332,7 +331,7 @@ impl Model {
     fn against_one(&self, restriction: &Restriction, enforcers: Enforcers) -> Option<String> {
         match restriction {
             // Only Landlock makes holes in what exists.
-            Restriction::File { .. } if !enforcers.contains(Enforcer::Landlock) => None,
+            Restriction::File { .. } if !enforcers.contains(EnforcerKind::Landlock) => None,
             Restriction::File { path, .. } => {
                 if path.literal().or_else(|| path.subtree()).is_none() {
                     return Some("it has names without a folder".to_owned());
@@ -391,15 +390,6 @@ impl Model {
     /// did not make.
     #[must_use]
     pub fn policy(&self, name: &str, enforcers: Enforcers, machine: &Machine) -> String {
-        let advice = self.advise(enforcers, machine);
-        let list = |class: Class| {
-            let fits = advice
-                .iter()
-                .filter(|a| a.class == class && a.against.is_none());
-            fits.map(|advice| advice.rule)
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
         let names = enforcers.joined();
         let mut text = format!(
             "# Made by `tollgate learn` from what a workload did.\n\
@@ -407,58 +397,49 @@ impl Model {
              target: {{kind: Pod, name: {name}}}\n  policy:\n    enforcer: {names}\n    \
              mode: EnhanceProtect\n    enhanceProtect:\n      privileged: true\n"
         );
-        let mut add = |key: &str, list: &str| {
-            if !list.is_empty() {
-                // Writing to a String cannot fail.
-                let _ = writeln!(text, "      {key}: {list}");
-            }
-        };
-        let of = |class| list(class);
-        add("hardeningRules", &bracketed(&of(Class::Hardening)));
-        let attack = of(Class::Attack);
-        if !attack.is_empty() {
-            add("attackProtectionRules", &format!("[{{rules: [{attack}]}}]"));
+        push_builtin_rules(&mut text, &self.advise(enforcers, machine));
+        if enforcers.contains(EnforcerKind::Landlock) {
+            self.push_files(&mut text);
         }
-        add("vulMitigationRules", &bracketed(&of(Class::Vulnerability)));
-        if enforcers.contains(Enforcer::Landlock) {
-            let _ = writeln!(
-                text,
-                "      # No other files, as far as they can be opened, executed, made or removed.\n      \
-                 landlockRawRules:\n        only:"
-            );
-            for (path, permissions) in self.allowed_files() {
-                let _ = writeln!(
-                    text,
-                    "        - {{pattern: \"{path}\", permissions: [{permissions}]}}"
-                );
-            }
-        }
-        if !enforcers.contains(Enforcer::Seccomp) {
-            return text;
-        }
-        let sockets = self.socket_rules();
-        if !sockets.is_empty() {
-            let _ = writeln!(
-                text,
-                "      bpfRawRules:\n        network:\n          sockets:"
-            );
-        }
-        for rule in sockets {
-            let _ = writeln!(text, "          - {rule}");
-        }
-        let denied = self.unmade().join(", ");
-        let _ = writeln!(text, "      syscallRawRules:");
-        if !denied.is_empty() {
-            let _ = writeln!(
-                text,
-                "      # All other system calls of this architecture.\n      - names: [{denied}]\n        \
-                 action: SCMP_ACT_ERRNO"
-            );
-        }
-        for rule in self.argument_rules() {
-            let _ = writeln!(text, "{rule}");
+        if enforcers.contains(EnforcerKind::Seccomp) {
+            self.push_calls(&mut text);
         }
         text
+    }
+
+    /// Denies all files but those that were used.
+    fn push_files(&self, text: &mut String) {
+        text.push_str(
+            "      # No other files, as far as they can be opened, executed, made or removed.\n      \
+             landlockRawRules:\n        only:\n",
+        );
+        for (path, permissions) in self.allowed_files() {
+            text.push_str(&format!(
+                "        - {{pattern: \"{path}\", permissions: [{permissions}]}}\n"
+            ));
+        }
+    }
+
+    /// Denies sockets, calls and arguments that were not used.
+    fn push_calls(&self, text: &mut String) {
+        let sockets = self.socket_rules();
+        if !sockets.is_empty() {
+            text.push_str("      bpfRawRules:\n        network:\n          sockets:\n");
+        }
+        for rule in sockets {
+            text.push_str(&format!("          - {rule}\n"));
+        }
+        text.push_str("      syscallRawRules:\n");
+        let denied = self.unmade().join(", ");
+        if !denied.is_empty() {
+            text.push_str(&format!(
+                "      # All other system calls of this architecture.\n      - names: [{denied}]\n        \
+                 action: SCMP_ACT_ERRNO\n"
+            ));
+        }
+        for rule in self.argument_rules() {
+            text.push_str(&format!("{rule}\n"));
+        }
     }
 
     /// Files that were used, and those that every program may use.
@@ -570,6 +551,30 @@ impl Model {
     }
 }
 
+/// Lists the built-in rules that nothing speaks against.
+fn push_builtin_rules(text: &mut String, advice: &[Advice]) {
+    let list = |class: Class| {
+        let fits = advice.iter();
+        let fits = fits.filter(|rule| rule.class == class && rule.against.is_none());
+        let names: Vec<_> = fits.map(|rule| rule.rule).collect();
+        names.join(", ")
+    };
+    let mut add = |key: &str, list: &str| {
+        if !list.is_empty() {
+            text.push_str(&format!("      {key}: {list}\n"));
+        }
+    };
+    add("hardeningRules", &bracketed(&list(Class::Hardening)));
+    let attack = list(Class::Attack);
+    if !attack.is_empty() {
+        add("attackProtectionRules", &format!("[{{rules: [{attack}]}}]"));
+    }
+    add(
+        "vulMitigationRules",
+        &bracketed(&list(Class::Vulnerability)),
+    );
+}
+
 fn bracketed(list: &str) -> String {
     match list {
         "" => String::new(),
@@ -667,8 +672,8 @@ mod tests {
 
     fn enforcers() -> Enforcers {
         Enforcers::default()
-            .with(Enforcer::Seccomp)
-            .with(Enforcer::Landlock)
+            .with(EnforcerKind::Seccomp)
+            .with(EnforcerKind::Landlock)
     }
 
     fn against(model: &Model, rule: &str) -> Option<String> {

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp};
+use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp, capability};
 
-use crate::policy::Enforcer;
-use crate::restriction::read_capabilities;
+use crate::enforcer::EnforcerKind;
 
 /// One operation and how each enforcer denies it.
 #[derive(Debug, Default, PartialEq)]
@@ -24,9 +23,9 @@ pub struct Operation {
     /// Ways to do it without a call that a filter could refuse.
     pub ways: Vec<Way>,
     /// Ways past an enforcer.
-    pub weak: BTreeMap<Enforcer, Vec<String>>,
+    pub weak: BTreeMap<EnforcerKind, Vec<String>>,
     /// Why an enforcer cannot.
-    pub none: BTreeMap<Enforcer, String>,
+    pub none: BTreeMap<EnforcerKind, String>,
 }
 
 /// A way to do an operation that is no call of its own.
@@ -102,7 +101,7 @@ impl Operation {
     }
 
     /// What gets past an enforcer besides, by the table.
-    pub fn weak(&self, enforcer: Enforcer) -> impl Iterator<Item = String> {
+    pub fn weak(&self, enforcer: EnforcerKind) -> impl Iterator<Item = String> {
         self.weak.get(&enforcer).into_iter().flatten().cloned()
     }
 
@@ -160,12 +159,27 @@ fn add(operation: &mut Operation, key: &str, value: &str) -> Result<(), String> 
 }
 
 /// `ENFORCER TEXT`
-pub(crate) fn read_note(value: &str) -> Result<(Enforcer, String), String> {
+pub(crate) fn read_note(value: &str) -> Result<(EnforcerKind, String), String> {
     let (id, text) = value
         .split_once(' ')
         .ok_or("expected an enforcer and a text")?;
-    let enforcer = Enforcer::from_id(id).ok_or_else(|| format!("no such enforcer: `{id}`"))?;
+    let enforcer = EnforcerKind::from_id(id).ok_or_else(|| format!("no such enforcer: `{id}`"))?;
     Ok((enforcer, text.to_owned()))
+}
+
+pub(crate) fn read_capabilities(words: &[&str]) -> Result<Capabilities, String> {
+    let set = |names: &[&str]| {
+        names.iter().try_fold(0_u64, |set, name| {
+            let number =
+                capability::from_name(name).ok_or_else(|| format!("`{name}` is unknown"))?;
+            Ok::<u64, String>(set | 1 << number)
+        })
+    };
+    match words {
+        ["all"] => Ok(Capabilities::ALL),
+        ["all-except", kept @ ..] => Ok(Capabilities(Capabilities::ALL.0 & !set(kept)?)),
+        names => set(names).map(Capabilities),
+    }
 }
 
 pub(crate) fn read_call(value: &str) -> Result<OperationCall, String> {

@@ -5,145 +5,8 @@ use std::fmt;
 use yaml::Location;
 
 use crate::builtin::Builtin;
+use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::restriction::Restriction;
-
-/// What carries out a policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Enforcer {
-    /// A filter on system calls and their register arguments.
-    Seccomp,
-    /// The process restricts itself, by paths, ports and scopes.
-    Landlock,
-    /// Capabilities are dropped before the command starts.
-    Caps,
-    /// A profile of AppArmor.
-    AppArmor,
-    /// Programs at the hooks of the Linux security modules.
-    Bpf,
-}
-
-impl Enforcer {
-    /// All, those that need no privilege first.
-    pub const ALL: [Self; 5] = [
-        Self::Seccomp,
-        Self::Landlock,
-        Self::Caps,
-        Self::AppArmor,
-        Self::Bpf,
-    ];
-
-    /// As policies write it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Seccomp => "Seccomp",
-            Self::Landlock => "Landlock",
-            Self::Caps => "Caps",
-            Self::AppArmor => "AppArmor",
-            Self::Bpf => "BPF",
-        }
-    }
-
-    /// As command lines and data files write it.
-    #[must_use]
-    pub fn id(self) -> &'static str {
-        match self {
-            Self::Seccomp => "seccomp",
-            Self::Landlock => "landlock",
-            Self::Caps => "caps",
-            Self::AppArmor => "apparmor",
-            Self::Bpf => "bpf",
-        }
-    }
-
-    /// The enforcer with this [`Enforcer::id`].
-    #[must_use]
-    pub fn from_id(id: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|enforcer| enforcer.id() == id)
-    }
-}
-
-impl fmt::Display for Enforcer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A set of enforcers, in the order of [`Enforcer::ALL`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Enforcers(u8);
-
-impl Enforcers {
-    /// Every enforcer.
-    pub const ALL: Self = Self(0b1_1111);
-
-    /// Names one after another, as vArmor has them (`AppArmorBPFSeccomp`), or `Auto` for all; with or without
-    /// separators, in any case. `None` if there is something else, or nothing.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        let mut rest = text.to_lowercase();
-        let mut found = Self::default();
-        loop {
-            let word = rest.trim_start_matches([',', '|', '+', ' ']);
-            if word.is_empty() {
-                return (found != Self::default()).then_some(found);
-            }
-            let (more, length) = match Enforcer::ALL.iter().find(|e| word.starts_with(e.id())) {
-                Some(enforcer) => (found.with(*enforcer), enforcer.id().len()),
-                None if word.starts_with("auto") => (Self::ALL, "auto".len()),
-                None => return None,
-            };
-            found = more;
-            rest = word[length..].to_owned();
-        }
-    }
-
-    /// The names as [`Enforcers::parse`] reads them.
-    #[must_use]
-    pub fn joined(self) -> String {
-        self.iter().map(Enforcer::name).collect()
-    }
-
-    /// The same set with one more.
-    #[must_use]
-    pub fn with(self, enforcer: Enforcer) -> Self {
-        Self(self.0 | Self::bit(enforcer))
-    }
-
-    /// The same set with one less.
-    #[must_use]
-    pub fn without(self, enforcer: Enforcer) -> Self {
-        Self(self.0 & !Self::bit(enforcer))
-    }
-
-    /// Whether it is in the set.
-    #[must_use]
-    pub fn contains(self, enforcer: Enforcer) -> bool {
-        self.0 & Self::bit(enforcer) != 0
-    }
-
-    /// Those in the set.
-    pub fn iter(self) -> impl Iterator<Item = Enforcer> {
-        Enforcer::ALL.into_iter().filter(move |e| self.contains(*e))
-    }
-
-    fn bit(enforcer: Enforcer) -> u8 {
-        match enforcer {
-            Enforcer::Seccomp => 1,
-            Enforcer::Landlock => 1 << 1,
-            Enforcer::Caps => 1 << 2,
-            Enforcer::AppArmor => 1 << 3,
-            Enforcer::Bpf => 1 << 4,
-        }
-    }
-}
-
-impl fmt::Display for Enforcers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.iter().map(Enforcer::name).collect();
-        f.write_str(&names.join(", "))
-    }
-}
 
 /// What a policy is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,7 +166,7 @@ pub struct Policy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Whose language it is in.
-    pub enforcer: Enforcer,
+    pub enforcer: EnforcerKind,
     /// The text of a custom profile; without one it is what behaviour modelling recorded.
     pub custom: Option<String>,
     /// Where the policy asks for it.

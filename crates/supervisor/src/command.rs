@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use abi::Errno;
-use enforce::Step;
 use event::EngineKind;
 use seccomp::FilterProgram;
 use sys::exec::StringArray;
@@ -68,8 +67,7 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
     if let Some(confinement) = launch.confinement
         && let Err(unapplied) = confinement.apply()
     {
-        let step = Step::ALL.iter().position(|step| *step == unapplied.step);
-        let step = step.and_then(|step| i32::try_from(step).ok()).unwrap_or(0);
+        let step = i32::try_from(unapplied.step.index()).unwrap_or(0);
         page.int(slot::CONFINE_STEP).store(step, Ordering::Release);
         page.int(slot::CONFINE_ERROR)
             .store(unapplied.cause.errno(), Ordering::Release);

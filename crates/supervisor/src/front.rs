@@ -249,9 +249,9 @@ impl Front<'_> {
             },
             Message::ConfineFailed(value) => {
                 let index = usize::try_from(value / ERRNO_RANGE);
-                let step = index.ok().and_then(|index| enforce::Step::ALL.get(index));
+                let step = index.ok().and_then(enforce::Step::from_index);
                 Failure::Unconfined {
-                    step: step.copied().unwrap_or(enforce::Step::Capabilities),
+                    step: step.unwrap_or(enforce::Step(policy::EnforcerKind::Caps)),
                     cause: os_error(value % ERRNO_RANGE),
                 }
             }

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp, TestWidth};
+use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use enforce::{Elsewhere, Resident};
 use event::{CallPlan, Need, Plan, StdioWatch};
-use policy::compile::caps;
+use policy::EnforcerKind;
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use serde::{Deserialize, Serialize};
 
@@ -17,38 +17,25 @@ use serde::{Deserialize, Serialize};
 /// of this program understands it.
 #[derive(Deserialize, Serialize)]
 struct Memo {
+    version: u32,
     stdio: u8,
     calls: BTreeMap<String, Vec<Vec<Test>>>,
-    /// Left out by versions before there were policies.
-    #[serde(default)]
     policy: Policy,
-    /// What of a policy is in the kernel.
-    #[serde(default)]
-    kernel: Kernel,
+    /// What of a policy is in the kernel and tells of violations, by the ids of enforcers.
+    known: BTreeMap<String, String>,
+    /// The enforcer that tells of those of a container, once it has begun.
+    later: Option<String>,
 }
 
-#[derive(Default, Deserialize, Serialize)]
-struct Kernel {
-    bpf: Option<u32>,
-    #[serde(default)]
-    bpf_later: bool,
-    apparmor: Option<String>,
-}
+/// The version of this layout. Another one is refused: what confines a container is not guessed.
+const VERSION: u32 = 2;
 
 /// The calls of a policy.
 #[derive(Default, Deserialize, Serialize)]
 struct Policy {
     refuse_foreign: bool,
-    /// What a container's first program is restricted by: capabilities, whether `no_new_privs` is set,
-    /// whether there is a ruleset of Landlock.
-    #[serde(default)]
-    first: Option<(u64, bool, bool)>,
-    /// Whether there are tables of BPF for it.
-    #[serde(default)]
-    first_bpf: bool,
-    /// The profile of AppArmor that it takes.
-    #[serde(default)]
-    first_profile: Option<String>,
+    /// What a container's first program is restricted by, by the ids of enforcers.
+    first: Option<BTreeMap<String, String>>,
     /// Rule, call, tests, action, error number.
     rules: Vec<(String, String, Vec<Test>, Does, i32)>,
 }
@@ -95,24 +82,22 @@ pub fn encode(
         let any_of = planned.any_of.iter().map(group).collect();
         (call.name().to_owned(), any_of)
     });
+    let by_id = |by_kind: &BTreeMap<EnforcerKind, String>| {
+        let each = by_kind.iter();
+        each.map(|(kind, text)| (kind.id().to_owned(), text.clone()))
+            .collect()
+    };
     let memo = Memo {
+        version: VERSION,
         stdio: u8::try_from(stdio).expect("three of them"),
         calls: calls.collect(),
         policy: Policy {
             refuse_foreign: profile.refuse_foreign,
-            first: first.map(|first| {
-                let caps = first.caps;
-                (caps.dropped.0, caps.no_new_privs, first.needs_ruleset)
-            }),
-            first_bpf: first.is_some_and(|first| first.needs_tenant),
-            first_profile: first.and_then(|first| first.profile.clone()),
+            first: first.map(|first| by_id(&first.0)),
             rules: profile.rules.iter().map(call_rule).collect(),
         },
-        kernel: Kernel {
-            bpf: resident.bpf,
-            bpf_later: resident.bpf_later,
-            apparmor: resident.apparmor.clone(),
-        },
+        known: by_id(&resident.known),
+        later: resident.later.map(|kind| kind.id().to_owned()),
     };
     serde_json::to_vec(&memo).expect("names and numbers can be written")
 }
@@ -154,30 +139,35 @@ fn test(test: &RegisterTest) -> Test {
 
 /// What a container's first program is restricted by.
 pub fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
-    let Policy {
-        first,
-        first_bpf,
-        first_profile,
-        ..
-    } = parse(memo)?.policy;
-    Ok(
-        first.map(|(dropped, no_new_privs, needs_ruleset)| Elsewhere {
-            caps: caps::Profile {
-                dropped: Capabilities(dropped),
-                no_new_privs,
-            },
-            needs_ruleset,
-            needs_tenant: first_bpf,
-            profile: first_profile,
-        }),
-    )
+    let first = parse(memo)?.policy.first;
+    first.map(|parts| by_kind(parts).map(Elsewhere)).transpose()
+}
+
+fn kind_of(id: &str) -> Result<EnforcerKind, Failure> {
+    EnforcerKind::from_id(id).ok_or_else(|| {
+        let message =
+            format!("cannot take over: this version does not know the enforcer `{id}` in force");
+        Failure::new(Exit::Internal, message).help("install the version that began")
+    })
+}
+
+fn by_kind(by_id: BTreeMap<String, String>) -> Result<BTreeMap<EnforcerKind, String>, Failure> {
+    let each = by_id.into_iter();
+    each.map(|(id, text)| Ok((kind_of(&id)?, text))).collect()
 }
 
 fn parse(memo: &[u8]) -> Result<Memo, Failure> {
-    serde_json::from_slice(memo).map_err(|error| {
-        let message = format!("cannot take over: the previous agent left no filter plan: {error}");
+    let refused = |why: &str| {
+        let message = format!("cannot take over: the previous agent left no filter plan: {why}");
         Failure::new(Exit::Internal, message).help("start the command again")
-    })
+    };
+    let memo: Memo = serde_json::from_slice(memo).map_err(|error| refused(&error.to_string()))?;
+    match memo.version {
+        VERSION => Ok(memo),
+        version => Err(refused(&format!(
+            "it is of version {version}, and this program reads version {VERSION}"
+        ))),
+    }
 }
 
 /// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
@@ -197,9 +187,8 @@ pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> {
     };
     let profile = policy_of(memo.policy)?;
     let resident = Resident {
-        bpf: memo.kernel.bpf,
-        bpf_later: memo.kernel.bpf_later,
-        apparmor: memo.kernel.apparmor,
+        known: by_kind(memo.known)?,
+        later: memo.later.map(|id| kind_of(&id)).transpose()?,
     };
     let plan = Plan {
         // Of the kernel's own filter, which no keeper hands on.
@@ -288,19 +277,13 @@ mod tests {
         let (policies, _) = policy::load("p.yaml", policy);
         let profile = Profile::compile(&policies[0]);
         assert!(!profile.rules.is_empty());
-        let first = Elsewhere {
-            caps: caps::Profile {
-                dropped: Capabilities(6),
-                no_new_privs: true,
-            },
-            needs_ruleset: true,
-            needs_tenant: true,
-            profile: Some("tollgate-q".to_owned()),
-        };
+        let first = Elsewhere(BTreeMap::from([
+            (EnforcerKind::Caps, "6 true".to_owned()),
+            (EnforcerKind::AppArmor, "tollgate-q".to_owned()),
+        ]));
         let kernel = Resident {
-            bpf: Some(7),
-            bpf_later: true,
-            apparmor: Some("tollgate-p".to_owned()),
+            known: BTreeMap::from([(EnforcerKind::AppArmor, "tollgate-p".to_owned())]),
+            later: Some(EnforcerKind::Bpf),
         };
         let memo = encode(&plan, &profile, Some(&first), &kernel);
         assert_eq!(decode_first(&memo).expect("the same"), Some(first));
@@ -323,5 +306,20 @@ mod tests {
     fn what_is_no_memo_is_refused() {
         assert!(decode(b"").is_err());
         assert!(decode(b"{\"stdio\":0,\"calls\":{\"openat\":[[[0]]]}}").is_err());
+    }
+
+    #[test]
+    fn another_version_and_an_unknown_enforcer_are_refused() {
+        let first = Elsewhere(BTreeMap::from([(EnforcerKind::Caps, "6 true".to_owned())]));
+        let (plan, profile) = (Plan::default(), Profile::default());
+        let memo = encode(&plan, &profile, Some(&first), &Resident::default());
+        let text = String::from_utf8(memo).expect("it is JSON");
+        assert!(decode_first(text.as_bytes()).is_ok());
+        let older = text.replace("\"version\":2", "\"version\":1");
+        let failure = decode_first(older.as_bytes()).expect_err("it may mean other things");
+        assert!(failure.message().contains("of version 1"), "{failure:?}");
+        let unknown = text.replace("\"caps\"", "\"moat\"");
+        let failure = decode_first(unknown.as_bytes()).expect_err("nothing is left out");
+        assert!(failure.message().contains("`moat`"), "{failure:?}");
     }
 }

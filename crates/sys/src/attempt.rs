@@ -118,124 +118,63 @@ pub fn make(attempt: Attempt<'_>) -> i64 {
     }
 }
 
+/// Name, number and words of a call with these arguments. The name is that of the number without `SYS_`.
+macro_rules! call {
+    ($number:ident, $($argument:expr),+) => {{
+        let name: &'static str = stringify!($number);
+        (&name["SYS_".len()..], libc::$number, words([$($argument.word()),+]))
+    }};
+}
+
 /// Name, number and arguments of a call. Where the newer one of two calls does the same, newer
 /// architectures have that one only.
 fn words_of(attempt: Attempt<'_>) -> (&'static str, c_long, [usize; 6]) {
     use Attempt::*;
     match attempt {
-        Read(fd, buffer) => {
-            let (start, length) = (buffer.as_mut_ptr(), buffer.len());
-            (
-                "read",
-                libc::SYS_read,
-                words([fd.word(), start.word(), length]),
-            )
-        }
-        Write(fd, bytes) => {
-            let (start, length) = (bytes.as_ptr(), bytes.len());
-            (
-                "write",
-                libc::SYS_write,
-                words([fd.word(), start.word(), length]),
-            )
-        }
+        Read(fd, buffer) => call!(SYS_read, fd, buffer.as_mut_ptr(), buffer.len()),
+        Write(fd, bytes) => call!(SYS_write, fd, bytes.as_ptr(), bytes.len()),
         #[cfg(target_arch = "x86_64")]
-        Open(path, flags, mode) => (
-            "open",
-            libc::SYS_open,
-            words([path.word(), flags.word(), mode.word()]),
-        ),
+        Open(path, flags, mode) => call!(SYS_open, path, flags, mode),
         #[cfg(not(target_arch = "x86_64"))]
         Open(path, flags, mode) => words_of(Openat(libc::AT_FDCWD, path, flags, mode)),
-        Openat(dir, path, flags, mode) => (
-            "openat",
-            libc::SYS_openat,
-            words([dir.word(), path.word(), flags.word(), mode.word()]),
-        ),
-        Openat2(dir, path, how) => (
-            "openat2",
-            libc::SYS_openat2,
-            words([
-                dir.word(),
-                path.word(),
-                how.as_ptr().word(),
-                size_of_val(how),
-            ]),
-        ),
+        Openat(dir, path, flags, mode) => call!(SYS_openat, dir, path, flags, mode),
+        Openat2(dir, path, how) => {
+            call!(SYS_openat2, dir, path, how.as_ptr(), size_of_val(how))
+        }
         #[cfg(target_arch = "x86_64")]
-        Symlink(target, path) => (
-            "symlink",
-            libc::SYS_symlink,
-            words([target.word(), path.word()]),
-        ),
+        Symlink(target, path) => call!(SYS_symlink, target, path),
         #[cfg(not(target_arch = "x86_64"))]
         Symlink(target, path) => words_of(Symlinkat(target, libc::AT_FDCWD, path)),
-        Symlinkat(target, dir, path) => (
-            "symlinkat",
-            libc::SYS_symlinkat,
-            words([target.word(), dir.word(), path.word()]),
-        ),
+        Symlinkat(target, dir, path) => call!(SYS_symlinkat, target, dir, path),
         #[cfg(target_arch = "x86_64")]
-        Link(old, new) => ("link", libc::SYS_link, words([old.word(), new.word()])),
+        Link(old, new) => call!(SYS_link, old, new),
         #[cfg(not(target_arch = "x86_64"))]
         Link(old, new) => words_of(Linkat(libc::AT_FDCWD, old, libc::AT_FDCWD, new, 0)),
-        Linkat(old_dir, old, new_dir, new, flags) => (
-            "linkat",
-            libc::SYS_linkat,
-            words([
-                old_dir.word(),
-                old.word(),
-                new_dir.word(),
-                new.word(),
-                flags.word(),
-            ]),
-        ),
-        InitModule(image, parameters) => (
-            "init_module",
-            libc::SYS_init_module,
-            words([image.as_ptr().word(), image.len(), parameters.word()]),
-        ),
-        FinitModule(fd, parameters, flags) => (
-            "finit_module",
-            libc::SYS_finit_module,
-            words([fd.word(), parameters.word(), flags.word()]),
-        ),
-        Dup(fd) => ("dup", libc::SYS_dup, words([fd.word()])),
+        Linkat(old_dir, old, new_dir, new, flags) => {
+            call!(SYS_linkat, old_dir, old, new_dir, new, flags)
+        }
+        InitModule(image, options) => {
+            call!(SYS_init_module, image.as_ptr(), image.len(), options)
+        }
+        FinitModule(fd, options, flags) => {
+            call!(SYS_finit_module, fd, options, flags)
+        }
+        Dup(fd) => call!(SYS_dup, fd),
         #[cfg(target_arch = "x86_64")]
-        Dup2(old, new) => ("dup2", libc::SYS_dup2, words([old.word(), new.word()])),
+        Dup2(old, new) => call!(SYS_dup2, old, new),
         #[cfg(not(target_arch = "x86_64"))]
         Dup2(old, new) => words_of(Dup3(old, new, 0)),
-        Dup3(old, new, flags) => (
-            "dup3",
-            libc::SYS_dup3,
-            words([old.word(), new.word(), flags.word()]),
-        ),
+        Dup3(old, new, flags) => call!(SYS_dup3, old, new, flags),
         Connect(fd, address) => {
-            let (start, length) = (address.as_ptr(), address.len());
-            (
-                "connect",
-                libc::SYS_connect,
-                words([fd.word(), start.word(), length]),
-            )
+            call!(SYS_connect, fd, address.as_ptr(), address.len())
         }
-        Socket(domain, kind, protocol) => (
-            "socket",
-            libc::SYS_socket,
-            words([domain.word(), kind.word(), protocol.word()]),
-        ),
-        Sendto(fd, bytes, flags, address) => (
-            "sendto",
-            libc::SYS_sendto,
-            words([
-                fd.word(),
-                bytes.as_ptr().word(),
-                bytes.len(),
-                flags.word(),
-                address.as_ptr().word(),
-                address.len(),
-            ]),
-        ),
-        Kill(pid, signal) => ("kill", libc::SYS_kill, words([pid.word(), signal.word()])),
+        Socket(domain, kind, protocol) => call!(SYS_socket, domain, kind, protocol),
+        Sendto(fd, bytes, flags, address) => {
+            let (start, length) = (bytes.as_ptr(), bytes.len());
+            let (to, to_length) = (address.as_ptr(), address.len());
+            call!(SYS_sendto, fd, start, length, flags, to, to_length)
+        }
+        Kill(pid, signal) => call!(SYS_kill, pid, signal),
     }
 }
 

@@ -378,16 +378,6 @@ fn give_up(process: &Value, profile: Option<&Profile>) -> Result<(), Failure> {
         filter()?;
     }
     let failed = |error: sys::SyscallError| broken("take its user and capabilities")(error.into());
-    let number = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let user = &process["user"];
-    let (uid, gid) = (
-        number(&user["uid"]).unwrap_or(0),
-        number(&user["gid"]).unwrap_or(0),
-    );
-    let further: Vec<u32> = list(&user["additionalGids"])
-        .iter()
-        .filter_map(number)
-        .collect();
     let set = |name: &str| {
         let names = list(&process["capabilities"][name]).iter();
         let known = names.filter_map(|name| abi::capability::from_name(name.as_str()?));
@@ -402,14 +392,7 @@ fn give_up(process: &Value, profile: Option<&Profile>) -> Result<(), Failure> {
         }
     }
     sys::prctl::keep_capabilities(true).map_err(failed)?;
-    let ids = |id| sys::credential::Ids {
-        real: id,
-        effective: id,
-        saved: id,
-    };
-    sys::credential::set_supplementary_groups(&further).map_err(failed)?;
-    sys::credential::set_groups(ids(gid)).map_err(failed)?;
-    sys::credential::set_users(ids(uid)).map_err(failed)?;
+    become_user(&process["user"]).map_err(failed)?;
     sys::credential::set_capabilities(sys::credential::CapabilitySets {
         effective: set("effective"),
         permitted: set("permitted"),
@@ -425,6 +408,25 @@ fn give_up(process: &Value, profile: Option<&Profile>) -> Result<(), Failure> {
     }
     sys::seccomp::set_no_new_privs().map_err(failed)?;
     filter()
+}
+
+fn become_user(user: &Value) -> sys::Result<()> {
+    let number = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let further: Vec<u32> = list(&user["additionalGids"])
+        .iter()
+        .filter_map(number)
+        .collect();
+    let ids = |name: &str| {
+        let id = number(&user[name]).unwrap_or(0);
+        sys::credential::Ids {
+            real: id,
+            effective: id,
+            saved: id,
+        }
+    };
+    sys::credential::set_supplementary_groups(&further)?;
+    sys::credential::set_groups(ids("gid"))?;
+    sys::credential::set_users(ids("uid"))
 }
 
 pub(super) fn list(value: &Value) -> &[Value] {

@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 
-use agent::spec::AgentSpec;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use runtime::annotations;
@@ -81,7 +80,11 @@ impl Vm {
         }
         let outcome = self
             .hand_folder_over(&made, spec.annotations)
-            .and_then(|()| self.boot(&mut made, settings, &note, &config, alerts, agent))
+            .and_then(|()| {
+                let packed = image::pack(&self.store, &note, &config, agent)?;
+                self.write(PROCESS, config["process"].to_string().as_bytes())?;
+                self.boot(&mut made, settings, packed, alerts)
+            })
             .and_then(|()| match call.values(&["pid-file"]).last() {
                 Some(file) => write_pid(file, made.monitor.id()),
                 None => Ok(()),
@@ -148,18 +151,15 @@ impl Vm {
         )
     }
 
-    /// Packs the container's files and has a machine begin with them: one that is ready, or its own.
+    /// Has a machine begin with the container's files: one that is ready, or its own.
     fn boot(
         &self,
         made: &mut Made,
         settings: &Settings,
-        note: &Note,
-        config: &Value,
+        packed: image::Packed,
         alerts: PathBuf,
-        agent: Option<(AgentSpec, Vec<PathBuf>)>,
     ) -> Result<(), Failure> {
         let kernel = kernel(settings)?;
-        let packed = image::pack(&self.store, note, config, agent)?;
         let folder = self.store.file("");
         let warm = pool::take(settings, &kernel, packed.memory_mib(), &folder);
         let memory_mib = match warm {
@@ -172,7 +172,6 @@ impl Vm {
             alerts,
         };
         self.write(PLAN, &serde_json::to_vec(&plan).expect("it is plain data"))?;
-        self.write(PROCESS, config["process"].to_string().as_bytes())?;
         if made.maker.begin(warm).is_err() {
             return Err(self.did_not_start());
         }

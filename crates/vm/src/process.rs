@@ -29,13 +29,6 @@ pub(super) fn started(content: &[u8]) -> Option<(u64, Value)> {
 
 /// What `exec` asks for: `--process FILE`, or `own`, the container's first process, with changes.
 pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
-    let refuse = |why: String| {
-        Failure::new(
-            Exit::Unsupported,
-            format!("cannot run a program in the virtual machine: {why}"),
-        )
-        .help("name the program and its arguments after the ID, or a file with --process")
-    };
     let parse = |text: &[u8]| {
         serde_json::from_slice::<Value>(text).map_err(|error| refuse(error.to_string()))
     };
@@ -62,6 +55,27 @@ pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
             .map(Value::from),
     );
     process["env"] = environment.into();
+    set_identity(&mut process, call)?;
+    if call.has(&["no-new-privs"]) {
+        process["noNewPrivileges"] = true.into();
+    }
+    if process["terminal"] == true {
+        return Err(refuse("terminals are not supported".to_owned()));
+    }
+    if process["args"].as_array().is_none_or(Vec::is_empty) {
+        return Err(refuse("none is named".to_owned()));
+    }
+    Ok(process.to_string().into_bytes())
+}
+
+fn refuse(why: String) -> Failure {
+    let message = format!("cannot run a program in the virtual machine: {why}");
+    Failure::new(Exit::Unsupported, message)
+        .help("name the program and its arguments after the ID, or a file with --process")
+}
+
+/// The user, groups and capabilities that the command line asks for.
+fn set_identity(process: &mut Value, call: &Call) -> Result<(), Failure> {
     if let Some(user) = call.values(&["user", "u"]).last() {
         let user = user.to_string_lossy();
         let (uid, gid) = user.split_once(':').unwrap_or((&user, "0"));
@@ -83,16 +97,7 @@ pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
             append(&mut process["capabilities"][set], capability.clone().into());
         }
     }
-    if call.has(&["no-new-privs"]) {
-        process["noNewPrivileges"] = true.into();
-    }
-    if process["terminal"] == true {
-        return Err(refuse("terminals are not supported".to_owned()));
-    }
-    if process["args"].as_array().is_none_or(Vec::is_empty) {
-        return Err(refuse("none is named".to_owned()));
-    }
-    Ok(process.to_string().into_bytes())
+    Ok(())
 }
 
 /// To a list, which need not be there.

@@ -4,7 +4,7 @@
 //! again, to learn which rule it was, and for calls that were handed over because a rule watches them.
 
 use abi::{Arch, Errno, RegisterTest, Syscall};
-use policy::Enforcer;
+use policy::EnforcerKind;
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use policy::compile::witness::Witness;
 
@@ -17,7 +17,7 @@ pub struct Violation<'a> {
     /// The policy's rule.
     pub rule: &'a str,
     /// What denied it.
-    pub enforcer: Enforcer,
+    pub enforcer: EnforcerKind,
     /// What the call fails with; `None`: it is only reported.
     pub errno: Option<Errno>,
     /// The call.
@@ -113,7 +113,7 @@ impl Confiner {
             return Some(Decision {
                 violation: Violation {
                     rule: OTHER_ARCHITECTURE,
-                    enforcer: Enforcer::Seccomp,
+                    enforcer: EnforcerKind::Seccomp,
                     errno: Some(Errno::EPERM),
                     call: call.syscall,
                     args: call.args,
@@ -132,7 +132,7 @@ impl Confiner {
         Some(Decision {
             violation: Violation {
                 rule: &rule.rule,
-                enforcer: Enforcer::Seccomp,
+                enforcer: EnforcerKind::Seccomp,
                 errno: rule.action.errno(),
                 call: call.syscall,
                 args: call.args,

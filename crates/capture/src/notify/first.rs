@@ -197,6 +197,12 @@ impl Caller {
         self.tid
     }
 
+    /// The thread's process.
+    #[must_use]
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Whether it is the first thread of its process.
     #[must_use]
     pub fn is_leader(&self) -> bool {

@@ -1,5 +1,6 @@
 //! `tollgate learn`.
 
+use std::ffi::OsString;
 use std::io::{PipeReader, Read};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
@@ -51,9 +52,22 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         seen: Mutex::new(Some(Seen::new(model))),
         told,
     };
-    let outcome = run::start(AgentSpec {
+    let outcome = run::start(learning(learner, args.quiet, args.command));
+    match outcome {
+        // A policy is what the command was run for.
+        Ok(Exit::Command(0)) if !has_byte(written) => {
+            let message = format!("no policy was written to {}", output.display());
+            Err(Failure::new(Exit::BadInput, message).help("the message above shows the reason"))
+        }
+        outcome => outcome,
+    }
+}
+
+/// A run without rules that a learner watches.
+fn learning(learner: Learner, quiet: bool, command: Vec<OsString>) -> AgentSpec {
+    AgentSpec {
         detection: Detection {
-            quiet: args.quiet,
+            quiet,
             without_rules: true,
             learner: Some(Arc::new(learner)),
             stats_interval: 5000,
@@ -69,15 +83,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         agent_timeout: 60_000,
         mode: StartMode::Learn,
         takes_over: None,
-        command: args.command,
-    });
-    match outcome {
-        // A policy is what the command was run for.
-        Ok(Exit::Command(0)) if !has_byte(written) => {
-            let message = format!("no policy was written to {}", output.display());
-            Err(Failure::new(Exit::BadInput, message).help("the message above shows the reason"))
-        }
-        outcome => outcome,
+        command,
     }
 }
 

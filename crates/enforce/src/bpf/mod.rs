@@ -27,8 +27,8 @@ use policy::compile::bpf::Profile;
 use probe::Support;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
-pub use programs::Loaded;
-pub use records::Reports;
+pub(crate) use programs::Loaded;
+pub(crate) use records::Reports;
 
 use programs::{Entered, Kept};
 
@@ -194,7 +194,7 @@ impl Tenancy {
 ///
 /// # Errors
 /// If it cannot be loaded; then those in force stay.
-pub fn exchange(profile: &Profile, name: &str) -> Result<usize, Error> {
+pub(crate) fn exchange(profile: &Profile, name: &str) -> Result<usize, Error> {
     if !is_ever_used() {
         return Ok(0);
     }
@@ -205,7 +205,7 @@ pub fn exchange(profile: &Profile, name: &str) -> Result<usize, Error> {
 ///
 /// # Errors
 /// If the tables are out of reach.
-pub fn loaded() -> Result<Vec<Loaded>, Error> {
+pub(crate) fn loaded() -> Result<Vec<Loaded>, Error> {
     match is_ever_used() {
         true => Kept::open()?.loaded(),
         false => Ok(Vec::new()),
@@ -216,7 +216,7 @@ pub fn loaded() -> Result<Vec<Loaded>, Error> {
 ///
 /// # Errors
 /// If something cannot be removed.
-pub fn release() -> Result<(), Error> {
+pub(crate) fn release() -> Result<(), Error> {
     match is_ever_used() {
         true => Kept::open()?.release(),
         false => Ok(()),

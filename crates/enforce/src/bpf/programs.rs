@@ -88,7 +88,7 @@ pub(super) struct Entered {
 
 /// What is told of a loaded policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// Its number.
     pub number: u32,
     /// Its name.

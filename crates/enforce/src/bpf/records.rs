@@ -9,7 +9,7 @@ use std::time::Duration;
 use abi::Errno;
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
-use policy::Enforcer;
+use policy::EnforcerKind;
 
 use super::Error;
 use super::kind::Operation;
@@ -25,7 +25,7 @@ const EPERM: Errno = Errno(1);
 
 /// Where violations of a policy come from.
 #[derive(Debug)]
-pub struct Reports {
+pub(crate) struct Reports {
     number: u32,
     ring: RingBuffer<'static>,
     taken: Rc<RefCell<Vec<Vec<u8>>>>,
@@ -39,7 +39,7 @@ impl Reports {
     ///
     /// # Errors
     /// If the policy is not loaded, or reports nothing.
-    pub fn open(number: u32) -> Result<Self, Error> {
+    pub(crate) fn open(number: u32) -> Result<Self, Error> {
         let (ring, rules, ledgers) = Kept::open()?.reports(number)?;
         let taken = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&taken);
@@ -64,7 +64,7 @@ impl Reports {
     ///
     /// # Errors
     /// If the ring cannot be read.
-    pub fn wait(&mut self, limit: Duration) -> Result<Vec<Denial>, Error> {
+    pub(crate) fn wait(&mut self, limit: Duration) -> Result<Vec<Denial>, Error> {
         self.ring.poll(limit).map_err(Error::map("rings"))?;
         let taken = std::mem::take(&mut *self.taken.borrow_mut());
         let denials = taken.iter().filter_map(|record| self.read(record));
@@ -75,7 +75,7 @@ impl Reports {
     ///
     /// # Errors
     /// If the counter cannot be read.
-    pub fn lost(&self) -> Result<u64, Error> {
+    pub(crate) fn lost(&self) -> Result<u64, Error> {
         let counts = programs::ledger(&self.ledgers, self.number)?;
         Ok(counts.map_or(0, |[_, _, _, lost, ..]| lost))
     }
@@ -147,7 +147,7 @@ impl Head {
         let (operation, detail) = describe(self.what, &self.detail);
         let exe = text(&exe[..self.exe_len.min(exe.len())]);
         Denial {
-            enforcer: Enforcer::Bpf,
+            enforcer: EnforcerKind::Bpf,
             pid: self.pid,
             uid: Some(self.uid),
             rule,

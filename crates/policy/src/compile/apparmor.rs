@@ -3,11 +3,14 @@
 use std::fmt::Write as _;
 
 use abi::capability;
+use serde_json::Value;
 
-use super::{Lowered, Machine, lower_rule};
+use super::compiler::RuleCompiler;
+use super::{Assessment, Lowered, Machine, NameKind, denies_mounts, lower_rule, possible_links};
+use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Mode, Policy, Rule, Verdict};
+use crate::policy::{Mode, Policy, Rule, Verdict};
 use crate::restriction::{
     FileAccess, MountMatch, Restriction, SocketMatch, socket_domain_name, socket_type_name,
 };
@@ -32,7 +35,7 @@ pub fn profile(policy: &Policy, machine: &Machine) -> String {
     let custom = policy
         .profiles
         .iter()
-        .find(|profile| profile.enforcer == Enforcer::AppArmor);
+        .find(|profile| profile.enforcer == EnforcerKind::AppArmor);
     if let Some(text) = custom.and_then(|profile| profile.custom.as_ref()) {
         return extend_custom(text, policy, machine);
     }
@@ -132,10 +135,54 @@ fn push_lines(text: &mut String, indent: &str, lines: impl IntoIterator<Item = S
     }
 }
 
+/// Compiles rules for AppArmor.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        _policy: &Policy,
+        rule: &Rule,
+        machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(rule, machine).assess(names, String::clone)
+    }
+
+    fn covers(&self, _kind: NameKind) -> bool {
+        false
+    }
+
+    fn possible_names(&self, policy: &Policy, rule: &Rule, machine: &Machine) -> Vec<String> {
+        let by_path = |restriction: &Restriction| {
+            matches!(
+                restriction,
+                Restriction::File { .. } | Restriction::Exec { .. } | Restriction::Disk { .. }
+            )
+        };
+        let can_be_mounted =
+            rule.restrictions.iter().any(by_path) && !denies_mounts(policy, machine);
+        let mounts = can_be_mounted.then(|| {
+            "a mount by the workload gives a file another path; add disallow-mount with Seccomp or Caps"
+                .to_owned()
+        });
+        possible_links(rule).into_iter().chain(mounts).collect()
+    }
+
+    fn text(&self, policy: &Policy, machine: &Machine) -> String {
+        profile(policy, machine)
+    }
+
+    /// The text, which is what AppArmor takes.
+    fn json(&self, policy: &Policy, machine: &Machine) -> Value {
+        Value::String(profile(policy, machine))
+    }
+}
+
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(rule: &Rule, machine: &Machine) -> Lowered<String> {
-    lower_rule(rule, Enforcer::AppArmor, |restriction| {
+    lower_rule(rule, EnforcerKind::AppArmor, |restriction| {
         lower_one(rule, restriction, machine)
     })
 }
@@ -235,7 +282,7 @@ fn has_folder_behind_wildcard(path: &Pattern) -> bool {
 }
 
 fn lower_operation(operation: &Operation, line: &dyn Fn(String) -> String) -> Lowered<String> {
-    let missing = operation.none.get(&Enforcer::AppArmor);
+    let missing = operation.none.get(&EnforcerKind::AppArmor);
     if let Some(reason) = missing {
         return Lowered::missing(reason.clone());
     }
@@ -244,7 +291,7 @@ fn lower_operation(operation: &Operation, line: &dyn Fn(String) -> String) -> Lo
     }
     let decides = |hook: &str| operation.apparmor.iter().any(|text| decides_at(text, hook));
     let coverage = operation.coverage(decides);
-    let more = operation.weak(Enforcer::AppArmor);
+    let more = operation.weak(EnforcerKind::AppArmor);
     Lowered {
         gaps: coverage.gaps.into_iter().chain(more).collect(),
         ..Lowered::many(operation.apparmor.iter().map(|text| line(text.clone())))

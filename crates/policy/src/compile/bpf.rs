@@ -8,11 +8,14 @@ use std::net::IpAddr;
 
 use abi::Capabilities;
 use ipnet::IpNet;
+use serde_json::{Value, json};
 
-use super::{Lowered, lower_rule};
+use super::compiler::{RuleCompiler, lines, strings};
+use super::{Assessment, Lowered, Machine, NameKind, lower_rule, possible_links};
+use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Policy, Rule, Verdict};
+use crate::policy::{Policy, Rule, Verdict};
 use crate::restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
     SocketMatch,
@@ -262,10 +265,45 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
+/// Compiles rules for BPF.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        _policy: &Policy,
+        rule: &Rule,
+        _machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(rule).assess(names, ToString::to_string)
+    }
+
+    /// Files are known by their place in their file system, too.
+    fn covers(&self, kind: NameKind) -> bool {
+        matches!(kind, NameKind::Mount | NameKind::Namespace)
+    }
+
+    fn possible_names(&self, _policy: &Policy, rule: &Rule, _machine: &Machine) -> Vec<String> {
+        possible_links(rule).into_iter().collect()
+    }
+
+    fn text(&self, policy: &Policy, _machine: &Machine) -> String {
+        let profile = Profile::compile(policy);
+        let entries = lines(&profile.entries);
+        format!("{entries}hooks: {}\n", profile.hooks().join(" "))
+    }
+
+    fn json(&self, policy: &Policy, _machine: &Machine) -> Value {
+        let profile = Profile::compile(policy);
+        json!({ "entries": strings(&profile.entries), "hooks": profile.hooks() })
+    }
+}
+
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(rule: &Rule) -> Lowered<Entry> {
-    lower_rule(rule, Enforcer::Bpf, |restriction| {
+    lower_rule(rule, EnforcerKind::Bpf, |restriction| {
         lower_one(rule, restriction)
     })
 }
@@ -320,7 +358,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
 
 /// The hooks of an operation, and the calls that pass none of those that programs are attached to.
 fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Lowered<Entry> {
-    if let Some(reason) = operation.none.get(&Enforcer::Bpf) {
+    if let Some(reason) = operation.none.get(&EnforcerKind::Bpf) {
         return Lowered::missing(reason.clone());
     }
     let hooks = operation.hooks.iter();
@@ -338,7 +376,7 @@ fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Lower
         gaps: coverage
             .gaps
             .into_iter()
-            .chain(operation.weak(Enforcer::Bpf))
+            .chain(operation.weak(EnforcerKind::Bpf))
             .collect(),
         ..Lowered::many(keys.into_iter().map(entry))
     }

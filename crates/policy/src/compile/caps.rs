@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use abi::{Capabilities, capability};
+use serde_json::{Value, json};
 
-use super::{Lowered, Machine, lower_rule, witness};
-use crate::policy::{Enforcer, Policy, Rule};
+use super::compiler::RuleCompiler;
+use super::{Assessment, Lowered, Machine, NameKind, lower_rule, witness};
+use crate::enforcer::EnforcerKind;
+use crate::policy::{Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};
 
 /// Capabilities that a rule drops, from all five sets.
@@ -41,10 +44,43 @@ impl Profile {
     }
 }
 
+/// Compiles rules for Caps.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        policy: &Policy,
+        rule: &Rule,
+        machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(policy, rule, machine).assess(names, ToString::to_string)
+    }
+
+    /// Capabilities know no files.
+    fn covers(&self, _kind: NameKind) -> bool {
+        true
+    }
+
+    fn text(&self, policy: &Policy, _machine: &Machine) -> String {
+        let profile = Profile::compile(policy);
+        let no_new_privs = profile.no_new_privs;
+        format!("drop {}\nno_new_privs {no_new_privs}\n", profile.dropped)
+    }
+
+    fn json(&self, policy: &Policy, _machine: &Machine) -> Value {
+        let profile = Profile::compile(policy);
+        let dropped = profile.dropped.to_string();
+        let dropped: Vec<_> = dropped.split_whitespace().collect();
+        json!({ "dropped": dropped, "no_new_privs": profile.no_new_privs })
+    }
+}
+
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
-    let lowered = lower_rule(rule, Enforcer::Caps, |restriction| {
+    let lowered = lower_rule(rule, EnforcerKind::Caps, |restriction| {
         lower_one(policy, restriction)
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
@@ -79,7 +115,7 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
         Restriction::Operation(operation) if operation.capabilities.0 != 0 => {
             let dropped = operation.capabilities;
             gaps = operation.coverage(|hook| asks_for(hook, dropped)).gaps;
-            gaps.extend(operation.weak(Enforcer::Caps));
+            gaps.extend(operation.weak(EnforcerKind::Caps));
             dropped
         }
         // Without them a process is as any other to processes outside.
@@ -101,7 +137,7 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
         ..Lowered::one(Drop(set))
     };
     let blocks = |enforcer| policy.enforcers.contains(enforcer);
-    match blocks(Enforcer::Seccomp) || blocks(Enforcer::Bpf) {
+    match blocks(EnforcerKind::Seccomp) || blocks(EnforcerKind::Bpf) {
         true => lowered,
         false => lowered.gap("a new user namespace restores all capabilities; add Seccomp or BPF"),
     }

@@ -122,21 +122,25 @@ fn grades_of_operations_follow_from_hooks() {
         let machine = Machine::default();
         assess_builtin(builtin::find(rule).unwrap(), enforcer, &machine)
     };
-    let landlock = grade(Enforcer::Landlock, "disallow-mount");
+    let landlock = grade(EnforcerKind::Landlock, "disallow-mount");
     assert_eq!(landlock.grade, Grade::Partial);
     assert!(
         landlock.notes[0].contains("mount_setattr(2)"),
         "{:?}",
         landlock.notes
     );
-    for enforcer in [Enforcer::Seccomp, Enforcer::Caps, Enforcer::Bpf] {
+    for enforcer in [EnforcerKind::Seccomp, EnforcerKind::Caps, EnforcerKind::Bpf] {
         assert_eq!(
             grade(enforcer, "disallow-mount").grade,
             Grade::Full,
             "{enforcer}"
         );
     }
-    for enforcer in [Enforcer::Seccomp, Enforcer::Caps, Enforcer::AppArmor] {
+    for enforcer in [
+        EnforcerKind::Seccomp,
+        EnforcerKind::Caps,
+        EnforcerKind::AppArmor,
+    ] {
         let found = grade(enforcer, "disallow-insmod");
         assert_eq!(found.grade, Grade::Partial, "{enforcer}");
         assert!(
@@ -144,5 +148,8 @@ fn grades_of_operations_follow_from_hooks() {
             "{enforcer}"
         );
     }
-    assert_eq!(grade(Enforcer::Bpf, "disallow-insmod").grade, Grade::Full);
+    assert_eq!(
+        grade(EnforcerKind::Bpf, "disallow-insmod").grade,
+        Grade::Full
+    );
 }

@@ -7,12 +7,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use abi::{Arch, capability, flags};
+use serde_json::{Value, json};
 
-use super::{Lowered, Machine, caps, lower_rule};
+use super::compiler::{RuleCompiler, lines, strings};
+use super::{Assessment, Lowered, Machine, NameKind, caps, lower_rule};
+use crate::enforcer::EnforcerKind;
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Policy, Rule};
-use crate::restriction::{Destination, FileAccess, PtraceScope, Restriction};
+use crate::policy::{Policy, Rule};
+use crate::restriction::{Destination, FileAccess, PortRange, PtraceScope, Restriction};
 
 /// Every right on files that ABI 7 has.
 pub const ALL_RIGHTS: u64 = 0xffff;
@@ -39,6 +42,38 @@ pub(super) const TRUNCATE: u64 = 0x4000;
 const IOCTL: u64 = 0x8000;
 /// Rights that a file can have; the others are of folders.
 const ON_FILES: u64 = 0xc007;
+
+/// Compiles rules for Landlock.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        policy: &Policy,
+        rule: &Rule,
+        machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(policy, rule, machine).assess(names, ToString::to_string)
+    }
+
+    /// The ruleset is made with all names that were found.
+    fn covers(&self, kind: NameKind) -> bool {
+        matches!(kind, NameKind::Mount | NameKind::Layer | NameKind::Link)
+    }
+
+    fn text(&self, policy: &Policy, machine: &Machine) -> String {
+        let profile = Profile::compile(policy, machine);
+        let entries = lines(&profile.entries);
+        format!("handles {:#x}\n{entries}", profile.handled)
+    }
+
+    fn json(&self, policy: &Policy, machine: &Machine) -> Value {
+        let profile = Profile::compile(policy, machine);
+        let entries = strings(&profile.entries);
+        json!({ "handled_access_fs": profile.handled, "entries": entries })
+    }
+}
 
 /// What a rule compiles to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +141,7 @@ impl Profile {
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Entry> {
-    let mut lowered = lower_rule(rule, Enforcer::Landlock, |restriction| {
+    let mut lowered = lower_rule(rule, EnforcerKind::Landlock, |restriction| {
         lower_one(policy, rule, restriction, machine)
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
@@ -155,15 +190,7 @@ fn lower_one(
         Restriction::Egress {
             to: Destination::Network(network),
             ports,
-        } if network.prefix_len() == 0 && !ports.is_empty() => {
-            Lowered::many(ports.iter().map(|range| Entry::ConnectPorts {
-                rule: rule.id.clone(),
-                first: range.first,
-                last: range.last,
-            }))
-            .gap("UDP, multipath TCP and TCP fast open are not covered")
-            .breaks("connections to these ports at any address")
-        }
+        } if network.prefix_len() == 0 && !ports.is_empty() => lower_ports(rule, ports),
         Restriction::Egress { .. } => Lowered::missing("Landlock supports ports, not addresses"),
         Restriction::Connect { .. } => {
             Lowered::missing("Landlock does not mediate connecting to a socket by path")
@@ -186,6 +213,16 @@ fn lower_one(
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => Lowered::missing("Landlock has no right for it"),
     }
+}
+
+fn lower_ports(rule: &Rule, ports: &[PortRange]) -> Lowered<Entry> {
+    Lowered::many(ports.iter().map(|range| Entry::ConnectPorts {
+        rule: rule.id.clone(),
+        first: range.first,
+        last: range.last,
+    }))
+    .gap("UDP, multipath TCP and TCP fast open are not covered")
+    .breaks("connections to these ports at any address")
 }
 
 /// Hooks at which a process under any ruleset on files is denied whatever it asks for: changes of the tree of
@@ -219,7 +256,7 @@ fn drops_sys_admin(policy: &Policy) -> bool {
     let number = capability::from_name("sys_admin");
     let dropped = caps::Profile::compile(policy).dropped;
     let is_dropped = number.is_some_and(|number| dropped.contains(number));
-    policy.enforcers.contains(Enforcer::Caps) && is_dropped
+    policy.enforcers.contains(EnforcerKind::Caps) && is_dropped
 }
 
 fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {

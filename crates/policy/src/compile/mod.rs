@@ -5,6 +5,7 @@ pub mod bpf;
 pub mod caps;
 #[cfg(test)]
 mod classes;
+mod compiler;
 pub mod landlock;
 pub mod seccomp;
 #[cfg(test)]
@@ -16,11 +17,14 @@ use std::fmt;
 
 use abi::constant::CLONE_NEWNS;
 use abi::{Capabilities, Syscall};
+use serde_json::Value;
 use yaml::Location;
 
+use self::compiler::RuleCompiler;
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+use crate::enforcer::{EnforcerKind, Enforcers};
+use crate::policy::{Mode, Origin, Policy, Profile, Rule, Verdict};
 use crate::restriction::Restriction;
 
 /// What the caller has found out about the machine.
@@ -76,20 +80,6 @@ impl NameKind {
             Self::Unknown => format!("{path}, perhaps"),
         }
     }
-
-    /// Whether an enforcer denies a file by such a name as by the one that a rule has.
-    fn is_covered_by(self, enforcer: Enforcer, policy: &Policy, machine: &Machine) -> bool {
-        match (self, enforcer) {
-            // The ruleset is made with all names that were found.
-            (Self::Mount | Self::Layer | Self::Link, Enforcer::Landlock) => true,
-            // Files are known by their place in their file system, too.
-            (Self::Mount | Self::Namespace, Enforcer::Bpf) => true,
-            // They know no files.
-            (_, Enforcer::Seccomp | Enforcer::Caps) => true,
-            (Self::Namespace, _) => !enters_namespaces(policy, machine),
-            (_, Enforcer::AppArmor | Enforcer::Bpf | Enforcer::Landlock) => false,
-        }
-    }
 }
 
 /// Whether the workload can enter a mount namespace that it did not make: with CAP_SYS_ADMIN, by setns(2).
@@ -97,11 +87,11 @@ fn enters_namespaces(policy: &Policy, machine: &Machine) -> bool {
     let number = abi::capability::from_name("sys_admin");
     let has = |set: Capabilities| number.is_none_or(|number| set.contains(number));
     let chosen = |enforcer| policy.enforcers.contains(enforcer);
-    let dropped = chosen(Enforcer::Caps) && has(caps::Profile::compile(policy).dropped);
+    let dropped = chosen(EnforcerKind::Caps) && has(caps::Profile::compile(policy).dropped);
     let refused = || {
         let calls = seccomp::Profile::compile(policy);
         let rule = calls.decide(Syscall::SETNS, &[0, CLONE_NEWNS.u64(), 0, 0, 0, 0]);
-        chosen(Enforcer::Seccomp) && rule.is_some_and(|rule| rule.action.denies())
+        chosen(EnforcerKind::Seccomp) && rule.is_some_and(|rule| rule.action.denies())
     };
     machine.held.is_none_or(has) && !dropped && !refused()
 }
@@ -121,13 +111,13 @@ fn denies_mounts(policy: &Policy, machine: &Machine) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// Which.
-    pub enforcer: Enforcer,
+    pub enforcer: EnforcerKind,
     /// Why.
     pub why: String,
 }
 
 impl Machine {
-    fn lacks(&self, enforcer: Enforcer) -> Option<&Unavailable> {
+    fn lacks(&self, enforcer: EnforcerKind) -> Option<&Unavailable> {
         self.unavailable
             .iter()
             .find(|lacking| lacking.enforcer == enforcer)
@@ -274,33 +264,62 @@ pub struct Assessment {
     pub output: Vec<String>,
 }
 
-/// What an enforcer makes of a rule of a policy.
-#[must_use]
-pub fn assess(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Assessment {
-    let names = other_names(policy, rule, enforcer, machine);
+/// The rule compiler of each enforcer.
+fn compiler(enforcer: EnforcerKind) -> &'static dyn RuleCompiler {
     match enforcer {
-        Enforcer::Seccomp => seccomp::lower(policy, rule).assess(names, ToString::to_string),
-        Enforcer::Landlock => {
-            landlock::lower(policy, rule, machine).assess(names, ToString::to_string)
-        }
-        Enforcer::Caps => caps::lower(policy, rule, machine).assess(names, ToString::to_string),
-        Enforcer::AppArmor => apparmor::lower(rule, machine).assess(names, |line| line.clone()),
-        Enforcer::Bpf => bpf::lower(rule).assess(names, ToString::to_string),
+        EnforcerKind::Seccomp => &seccomp::Compiler,
+        EnforcerKind::Landlock => &landlock::Compiler,
+        EnforcerKind::Caps => &caps::Compiler,
+        EnforcerKind::AppArmor => &apparmor::Compiler,
+        EnforcerKind::Bpf => &bpf::Compiler,
     }
 }
 
+/// What an enforcer makes of a rule of a policy.
+#[must_use]
+pub fn assess(
+    policy: &Policy,
+    rule: &Rule,
+    enforcer: EnforcerKind,
+    machine: &Machine,
+) -> Assessment {
+    let names = other_names(policy, rule, enforcer, machine);
+    compiler(enforcer).assess(policy, rule, machine, names)
+}
+
+/// What a whole policy compiles to for an enforcer, for people.
+#[must_use]
+pub fn text(policy: &Policy, enforcer: EnforcerKind, machine: &Machine) -> String {
+    compiler(enforcer).text(policy, machine)
+}
+
+/// As [`text`], for programs.
+#[must_use]
+pub fn json(policy: &Policy, enforcer: EnforcerKind, machine: &Machine) -> Value {
+    compiler(enforcer).json(policy, machine)
+}
+
 /// Names of a rule's files that lead past an enforcer.
-fn other_names(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Vec<String> {
-    let known = machine.other_names.get(&rule.id).into_iter().flatten();
-    let open = known.filter(|name| !name.kind.is_covered_by(enforcer, policy, machine));
-    let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
-    let by_path = |restriction: &Restriction| {
-        matches!(
-            restriction,
-            Restriction::File { .. } | Restriction::Exec { .. } | Restriction::Disk { .. }
-        )
+fn other_names(
+    policy: &Policy,
+    rule: &Rule,
+    enforcer: EnforcerKind,
+    machine: &Machine,
+) -> Vec<String> {
+    let compiler = compiler(enforcer);
+    let is_covered = |kind: NameKind| {
+        compiler.covers(kind) || kind == NameKind::Namespace && !enters_namespaces(policy, machine)
     };
-    // Of what a pattern means nobody has looked for links; what the kernel makes up has none.
+    let known = machine.other_names.get(&rule.id).into_iter().flatten();
+    let open = known.filter(|name| !is_covered(name.kind));
+    let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
+    names.extend(compiler.possible_names(policy, rule, machine));
+    names
+}
+
+/// What is said of a rule with patterns if the enforcer goes by paths: of what a pattern means nobody has
+/// looked for links. What the kernel makes up has none.
+fn possible_links(rule: &Rule) -> Option<String> {
     let may_be_linked = |restriction: &Restriction| match restriction {
         Restriction::File { path, .. } => {
             let prefix = path.fixed_prefix();
@@ -309,28 +328,16 @@ fn other_names(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machi
         }
         _ => false,
     };
-    if matches!(enforcer, Enforcer::AppArmor | Enforcer::Bpf)
-        && rule.restrictions.iter().any(may_be_linked)
-    {
-        names.push("a hard link of such a file that exists already has another name".to_owned());
-    }
-    if enforcer == Enforcer::AppArmor
-        && rule.restrictions.iter().any(by_path)
-        && !denies_mounts(policy, machine)
-    {
-        names.push(
-            "a mount by the workload gives a file another path; add disallow-mount with Seccomp or Caps"
-                .to_owned(),
-        );
-    }
-    names
+    let text = "a hard link of such a file that exists already has another name";
+    let is_about_some = rule.restrictions.iter().any(may_be_linked);
+    is_about_some.then(|| text.to_owned())
 }
 
 /// What an enforcer makes of a built-in rule, if every enforcer is there and violations are denied.
 #[must_use]
 pub fn assess_builtin(
     builtin: &'static Builtin,
-    enforcer: Enforcer,
+    enforcer: EnforcerKind,
     machine: &Machine,
 ) -> Assessment {
     let (policy, rule) = alone(builtin, Enforcers::ALL);
@@ -368,14 +375,14 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
 /// Lowers a rule restriction by restriction, and adds what holds for every enforcer.
 fn lower_rule<T>(
     rule: &Rule,
-    enforcer: Enforcer,
+    enforcer: EnforcerKind,
     each: impl Fn(&Restriction) -> Lowered<T>,
 ) -> Lowered<T> {
     let mut sum = Lowered::default();
     if rule.verdict == Verdict::Allow {
         return sum;
     }
-    if !rule.targets.is_empty() && enforcer != Enforcer::AppArmor {
+    if !rule.targets.is_empty() && enforcer != EnforcerKind::AppArmor {
         return Lowered::missing("rules for single programs are for AppArmor alone");
     }
     for restriction in &rule.restrictions {
@@ -434,7 +441,7 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &Machine) -> Vec<Dia
 /// Profiles that allow are taken as they are written, or come from behaviour modelling.
 fn check_profile(profile: &Profile) -> Option<Diagnostic> {
     let reason = match (&profile.custom, profile.enforcer) {
-        (Some(_), Enforcer::AppArmor) => return None,
+        (Some(_), EnforcerKind::AppArmor) => return None,
         (Some(_), _) => "custom seccomp profiles are not supported",
         (None, _) => "no behaviour model recorded",
     };
@@ -447,7 +454,7 @@ fn check_profile(profile: &Profile) -> Option<Diagnostic> {
 
 fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnostic> {
     let at = || rule.location.clone();
-    if !rule.targets.is_empty() && !policy.enforcers.contains(Enforcer::AppArmor) {
+    if !rule.targets.is_empty() && !policy.enforcers.contains(EnforcerKind::AppArmor) {
         return Some(ignored_targets(policy, rule, machine));
     }
     let chosen: Vec<_> = policy
@@ -479,7 +486,11 @@ fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnos
 }
 
 /// The message for a rule that no chosen enforcer supports, with each enforcer's reason.
-fn not_enforced(rule: &str, reasons: &[(Enforcer, String)], unavailable: &[Unavailable]) -> String {
+fn not_enforced(
+    rule: &str,
+    reasons: &[(EnforcerKind, String)],
+    unavailable: &[Unavailable],
+) -> String {
     let reasons = reasons
         .iter()
         .map(|(enforcer, reason)| format!("{enforcer}: {reason}"));
@@ -490,7 +501,7 @@ fn not_enforced(rule: &str, reasons: &[(Enforcer, String)], unavailable: &[Unava
 }
 
 /// The message for a rule that the best chosen enforcers enforce partially, with the gaps of each.
-fn only_partially(rule: &str, gaps: &[(Enforcer, String)]) -> String {
+fn only_partially(rule: &str, gaps: &[(EnforcerKind, String)]) -> String {
     let [(enforcer, gaps)] = gaps else {
         let names: Vec<_> = gaps.iter().map(|(name, _)| name.to_string()).collect();
         let each: Vec<_> = gaps
@@ -508,7 +519,7 @@ fn only_partially(rule: &str, gaps: &[(Enforcer, String)]) -> String {
 
 fn ignored_targets(policy: &Policy, rule: &Rule, machine: &Machine) -> Diagnostic {
     let is_for = format!("`{}` is for single programs (targets), which", rule.id);
-    let (message, help) = match machine.lacks(Enforcer::AppArmor) {
+    let (message, help) = match machine.lacks(EnforcerKind::AppArmor) {
         None => (
             format!("{is_for} {} ignores", policy.enforcers),
             "add AppArmor to `enforcer`, or remove the targets",
@@ -523,7 +534,7 @@ fn ignored_targets(policy: &Policy, rule: &Rule, machine: &Machine) -> Diagnosti
 
 /// Enforcers that would do better, and how to do without.
 fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &Machine) -> String {
-    let others = Enforcer::ALL
+    let others = EnforcerKind::ALL
         .into_iter()
         .filter(|e| !policy.enforcers.contains(*e) && machine.lacks(*e).is_none());
     let better: Vec<String> = others

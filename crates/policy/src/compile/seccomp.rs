@@ -3,13 +3,18 @@
 //! The output is a list of calls with tests on their registers; [`Profile::decide`] is its meaning. How
 //! that becomes a program for the kernel is for the crate that installs it.
 
+mod oci;
+
 use std::fmt;
 
 use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
+use serde_json::{Value, json};
 
-use super::{Lowered, lower_rule};
+use super::compiler::{RuleCompiler, lines};
+use super::{Assessment, Lowered, Machine, NameKind, lower_rule};
+use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
-use crate::policy::{Enforcer, Policy, Rule, Verdict};
+use crate::policy::{Mode, Policy, Rule, Verdict};
 use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch};
 
 /// What becomes of a call; the strictest is the greatest.
@@ -164,10 +169,55 @@ impl Profile {
     }
 }
 
+/// Compiles rules for Seccomp.
+pub(super) struct Compiler;
+
+impl RuleCompiler for Compiler {
+    fn assess(
+        &self,
+        policy: &Policy,
+        rule: &Rule,
+        _machine: &Machine,
+        names: Vec<String>,
+    ) -> Assessment {
+        lower(policy, rule).assess(names, ToString::to_string)
+    }
+
+    /// A filter knows no files.
+    fn covers(&self, _kind: NameKind) -> bool {
+        true
+    }
+
+    fn text(&self, policy: &Policy, _machine: &Machine) -> String {
+        if policy.mode == Mode::DefenseInDepth {
+            return "not made\n".to_owned();
+        }
+        let profile = Profile::compile(policy);
+        let foreign = match profile.refuse_foreign {
+            true => "calls of other architectures -> EPERM\n",
+            false => "",
+        };
+        format!("{foreign}{}all else -> allow\n", lines(&profile.rules))
+    }
+
+    fn json(&self, policy: &Policy, _machine: &Machine) -> Value {
+        if policy.mode == Mode::DefenseInDepth {
+            return Value::Null;
+        }
+        let profile = Profile::compile(policy);
+        let rules: Vec<_> = profile.rules.iter().map(oci::call).collect();
+        json!({
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "refuse_other_architectures": profile.refuse_foreign,
+            "syscalls": rules,
+        })
+    }
+}
+
 /// What a rule compiles to.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
-    lower_rule(rule, Enforcer::Seccomp, |restriction| {
+    lower_rule(rule, EnforcerKind::Seccomp, |restriction| {
         lower_one(policy, rule, restriction)
     })
 }
@@ -218,7 +268,7 @@ fn refused(rule: &Rule, call: Syscall, when: Vec<RegisterTest>, errno: Errno) ->
 /// A filter knows no capabilities, but it keeps processes from getting them back.
 fn lower_capabilities(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
     let reason = "a filter cannot check capabilities";
-    if !policy.enforcers.contains(Enforcer::Caps) || !rule.verdict.denies() {
+    if !policy.enforcers.contains(EnforcerKind::Caps) || !rule.verdict.denies() {
         return Lowered::missing(reason);
     }
     let namespaces = Operation::find("user-namespace").expect("the table of operations has it");
@@ -230,7 +280,7 @@ fn lower_capabilities(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
 }
 
 fn lower_operation(rule: &Rule, operation: &Operation) -> Lowered<CallRule> {
-    let enforcer = Enforcer::Seccomp;
+    let enforcer = EnforcerKind::Seccomp;
     if let Some(reason) = operation.none.get(&enforcer) {
         return Lowered::missing(reason.clone());
     }

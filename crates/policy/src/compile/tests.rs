@@ -219,7 +219,7 @@ fn d9_writing_is_also_removing_and_changing_mode_owner_and_attributes() {
         assert!(hooks.contains(&hook), "{hook}");
     }
     let policy = of_builtins("Landlock", &["disable-write-etc"]);
-    let assessment = assess(&policy, &policy.rules[0], Enforcer::Landlock, &disks());
+    let assessment = assess(&policy, &policy.rules[0], EnforcerKind::Landlock, &disks());
     assert_eq!(assessment.grade, Grade::Partial);
     assert!(
         assessment.notes[0].contains("owner"),
@@ -277,7 +277,7 @@ fn d11_a_rule_that_reports_does_not_undo_one_that_denies() {
 #[test]
 fn every_rule_has_an_enforcer_and_those_without_kubernetes_say_so() {
     for rule in builtin::all() {
-        let best = Enforcer::ALL
+        let best = EnforcerKind::ALL
             .into_iter()
             .map(|e| assess_builtin(rule, e, &disks()).grade)
             .max();
@@ -349,7 +349,7 @@ fn what_nobody_carries_is_an_error_until_it_is_accepted_by_name() {
 #[test]
 fn an_enforcer_that_does_not_work_is_named_and_not_recommended() {
     let machine = Machine {
-        unavailable: [Enforcer::Bpf, Enforcer::AppArmor]
+        unavailable: [EnforcerKind::Bpf, EnforcerKind::AppArmor]
             .map(|enforcer| Unavailable {
                 enforcer,
                 why: "there is no such thing".to_owned(),
@@ -432,19 +432,19 @@ fn names_that_lead_past_an_enforcer_make_a_rule_partial() {
         (NameKind::Namespace, Partial, Partial, Full),
     ] {
         let grade = |enforcer| of(kind, enforcer, "disable-access-shadow");
-        assert_eq!(grade(Enforcer::Landlock), landlock, "{kind:?}");
-        assert_eq!(grade(Enforcer::AppArmor), apparmor, "{kind:?}");
-        assert_eq!(grade(Enforcer::Bpf), bpf, "{kind:?}");
+        assert_eq!(grade(EnforcerKind::Landlock), landlock, "{kind:?}");
+        assert_eq!(grade(EnforcerKind::AppArmor), apparmor, "{kind:?}");
+        assert_eq!(grade(EnforcerKind::Bpf), bpf, "{kind:?}");
     }
     // A filter carries nothing of files, and stays what it is.
     assert_eq!(
-        of(NameKind::Link, Enforcer::Seccomp, "disable-network"),
+        of(NameKind::Link, EnforcerKind::Seccomp, "disable-network"),
         Full
     );
 }
 
 /// The grade of mitigate-sa-leak beside other rules, by one of these enforcers.
-fn token_beside(enforcers: &str, others: &[&str], by: Enforcer, machine: &Machine) -> Grade {
+fn token_beside(enforcers: &str, others: &[&str], by: EnforcerKind, machine: &Machine) -> Grade {
     let rules: Vec<&str> = others.iter().copied().chain(["mitigate-sa-leak"]).collect();
     let policy = of_builtins(enforcers, &rules);
     let mut own = policy.rules.iter();
@@ -455,7 +455,7 @@ fn token_beside(enforcers: &str, others: &[&str], by: Enforcer, machine: &Machin
 #[test]
 fn a_path_holds_where_nothing_can_be_mounted() {
     let of = |enforcers: &str, others: &[&str]| {
-        token_beside(enforcers, others, Enforcer::AppArmor, &disks())
+        token_beside(enforcers, others, EnforcerKind::AppArmor, &disks())
     };
     assert_eq!(of("AppArmor", &[]), Grade::Partial);
     // AppArmor does not see all ways to mount.
@@ -472,7 +472,7 @@ fn links_of_what_a_pattern_means_are_a_way_past_rules_by_path() {
         assert!(!is_said || found.grade == Grade::Partial, "{name}");
         is_said
     };
-    for enforcer in [Enforcer::Bpf, Enforcer::AppArmor] {
+    for enforcer in [EnforcerKind::Bpf, EnforcerKind::AppArmor] {
         for name in ["disable-access-ssh-dir", "runc-override-mitigation"] {
             assert!(is_said(name, enforcer), "{name}");
         }
@@ -485,7 +485,7 @@ fn links_of_what_a_pattern_means_are_a_way_past_rules_by_path() {
             assert!(!is_said(name, enforcer), "{name}");
         }
     }
-    assert!(!is_said("disable-access-ssh-dir", Enforcer::Landlock));
+    assert!(!is_said("disable-access-ssh-dir", EnforcerKind::Landlock));
 }
 
 #[test]
@@ -506,7 +506,7 @@ fn directories_above_a_path_keep_their_names_under_apparmor() {
     );
     let renamed = |name: &str| {
         let builtin = builtin::find(name).unwrap();
-        let notes = assess_builtin(builtin, Enforcer::AppArmor, &disks()).notes;
+        let notes = assess_builtin(builtin, EnforcerKind::AppArmor, &disks()).notes;
         notes.concat().contains("can be renamed")
     };
     assert!(renamed("disable-access-ssh-dir") && renamed("cgroups-lxcfs-escape-mitigation"));
@@ -526,7 +526,7 @@ fn another_mount_namespace_is_a_way_for_those_who_can_enter_it() {
             other_names: BTreeMap::from([(rule.clone(), BTreeSet::from([name.clone()]))]),
             ..disks()
         };
-        token_beside(enforcers, others, Enforcer::Landlock, &machine)
+        token_beside(enforcers, others, EnforcerKind::Landlock, &machine)
     };
     let all = Some(Capabilities::ALL);
     assert_eq!(of("Landlock", &[], all), Grade::Partial);
@@ -558,6 +558,133 @@ fn targets_need_an_enforcer_that_tells_programs_apart() {
     assert!(!general.contains("curl") && own.contains("curl"), "{text}");
 }
 
+/// Enforcer, rule, the switches `allowViolations` and `auditViolations`; the grade, and part of what is compiled.
+const MEANINGS: &[(&str, &str, bool, bool, Grade, &str)] = &[
+    (
+        "Seccomp",
+        "copy-fail-mitigation",
+        false,
+        false,
+        Grade::Full,
+        "-> EPERM",
+    ),
+    (
+        "Seccomp",
+        "copy-fail-mitigation",
+        false,
+        true,
+        Grade::Full,
+        "-> EPERM and report",
+    ),
+    (
+        "Seccomp",
+        "copy-fail-mitigation",
+        true,
+        true,
+        Grade::Full,
+        "-> report",
+    ),
+    (
+        "Seccomp",
+        "copy-fail-mitigation",
+        true,
+        false,
+        Grade::Full,
+        "",
+    ),
+    (
+        "AppArmor",
+        "disable-access-shadow",
+        false,
+        false,
+        Grade::Partial,
+        "deny \"/etc/shadow",
+    ),
+    (
+        "AppArmor",
+        "disable-access-shadow",
+        false,
+        true,
+        Grade::Partial,
+        "audit deny \"/etc/shadow",
+    ),
+    (
+        "AppArmor",
+        "disable-access-shadow",
+        true,
+        true,
+        Grade::Partial,
+        "audit \"/etc/shadow",
+    ),
+    (
+        "AppArmor",
+        "disable-access-shadow",
+        true,
+        false,
+        Grade::Full,
+        "",
+    ),
+    (
+        "BPF",
+        "disable-access-shadow",
+        false,
+        false,
+        Grade::Full,
+        "deny file",
+    ),
+    (
+        "BPF",
+        "disable-access-shadow",
+        false,
+        true,
+        Grade::Full,
+        "deny and audit file",
+    ),
+    (
+        "BPF",
+        "disable-access-shadow",
+        true,
+        true,
+        Grade::Full,
+        "audit file",
+    ),
+    ("BPF", "disable-access-shadow", true, false, Grade::Full, ""),
+    (
+        "Landlock",
+        "disable-access-shadow",
+        false,
+        false,
+        Grade::Partial,
+        "withhold",
+    ),
+    (
+        "Landlock",
+        "disable-access-shadow",
+        false,
+        true,
+        Grade::Partial,
+        "withhold",
+    ),
+    (
+        "Landlock",
+        "disable-access-shadow",
+        true,
+        true,
+        Grade::None,
+        "",
+    ),
+    (
+        "Landlock",
+        "disable-access-shadow",
+        true,
+        false,
+        Grade::Full,
+        "",
+    ),
+    ("Caps", "disable-cap-all", true, true, Grade::None, ""),
+    ("Caps", "disable-cap-all", true, false, Grade::Full, ""),
+];
+
 /// Rows: enforcer, verdict, grade, and a part of what it compiles to.
 #[test]
 fn the_four_meanings_hold_on_every_enforcer() {
@@ -567,131 +694,7 @@ fn the_four_meanings_hold_on_every_enforcer() {
         let enforcer = policy.enforcers.iter().next().unwrap();
         assess(&policy, &policy.rules[0], enforcer, &disks())
     };
-    for (enforcer, name, allow, audit, grade, output) in [
-        (
-            "Seccomp",
-            "copy-fail-mitigation",
-            false,
-            false,
-            Grade::Full,
-            "-> EPERM",
-        ),
-        (
-            "Seccomp",
-            "copy-fail-mitigation",
-            false,
-            true,
-            Grade::Full,
-            "-> EPERM and report",
-        ),
-        (
-            "Seccomp",
-            "copy-fail-mitigation",
-            true,
-            true,
-            Grade::Full,
-            "-> report",
-        ),
-        (
-            "Seccomp",
-            "copy-fail-mitigation",
-            true,
-            false,
-            Grade::Full,
-            "",
-        ),
-        (
-            "AppArmor",
-            "disable-access-shadow",
-            false,
-            false,
-            Grade::Partial,
-            "deny \"/etc/shadow",
-        ),
-        (
-            "AppArmor",
-            "disable-access-shadow",
-            false,
-            true,
-            Grade::Partial,
-            "audit deny \"/etc/shadow",
-        ),
-        (
-            "AppArmor",
-            "disable-access-shadow",
-            true,
-            true,
-            Grade::Partial,
-            "audit \"/etc/shadow",
-        ),
-        (
-            "AppArmor",
-            "disable-access-shadow",
-            true,
-            false,
-            Grade::Full,
-            "",
-        ),
-        (
-            "BPF",
-            "disable-access-shadow",
-            false,
-            false,
-            Grade::Full,
-            "deny file",
-        ),
-        (
-            "BPF",
-            "disable-access-shadow",
-            false,
-            true,
-            Grade::Full,
-            "deny and audit file",
-        ),
-        (
-            "BPF",
-            "disable-access-shadow",
-            true,
-            true,
-            Grade::Full,
-            "audit file",
-        ),
-        ("BPF", "disable-access-shadow", true, false, Grade::Full, ""),
-        (
-            "Landlock",
-            "disable-access-shadow",
-            false,
-            false,
-            Grade::Partial,
-            "withhold",
-        ),
-        (
-            "Landlock",
-            "disable-access-shadow",
-            false,
-            true,
-            Grade::Partial,
-            "withhold",
-        ),
-        (
-            "Landlock",
-            "disable-access-shadow",
-            true,
-            true,
-            Grade::None,
-            "",
-        ),
-        (
-            "Landlock",
-            "disable-access-shadow",
-            true,
-            false,
-            Grade::Full,
-            "",
-        ),
-        ("Caps", "disable-cap-all", true, true, Grade::None, ""),
-        ("Caps", "disable-cap-all", true, false, Grade::Full, ""),
-    ] {
+    for &(enforcer, name, allow, audit, grade, output) in MEANINGS {
         let found = rule(enforcer, name, allow, audit);
         assert_eq!(found.grade, grade, "{enforcer} {allow} {audit}");
         match output {
@@ -1050,7 +1053,13 @@ fn mounts_that_are_told_by_other_flags_are_not_carried_by_bpf() {
         let (policies, problems) = crate::load("p.yaml", &text);
         assert!(problems.is_empty(), "{problems:?}");
         let policy = &policies[0];
-        assess(policy, &policy.rules[0], Enforcer::Bpf, &Machine::default()).grade
+        assess(
+            policy,
+            &policy.rules[0],
+            EnforcerKind::Bpf,
+            &Machine::default(),
+        )
+        .grade
     };
     for flags in ["all", "bind", "rbind", "move, umount", "remount"] {
         assert_eq!(of_flags(flags), Grade::Full, "{flags}");

@@ -17,10 +17,11 @@ use super::landlock::{
 };
 use super::seccomp::{Action, CallRule, without_rings};
 use super::{Machine, caps};
-use crate::operation::{OperationCall, read_call};
+use crate::enforcer::EnforcerKind;
+use crate::operation::{OperationCall, read_call, read_capabilities};
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Policy, Rule, Verdict};
-use crate::restriction::{Restriction, read_capabilities};
+use crate::policy::{Policy, Rule, Verdict};
+use crate::restriction::Restriction;
 
 /// What a call that failed was about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ pub struct Blame<'a> {
     /// The rule.
     pub rule: &'a str,
     /// What carries it.
-    pub enforcer: Enforcer,
+    pub enforcer: EnforcerKind,
 }
 
 /// What is withheld by those who tell nobody, of rules that want it told.
@@ -179,10 +180,10 @@ impl Witness {
         let has = |enforcer| policy.enforcers.contains(enforcer);
         let told = policy.rules.iter();
         for rule in told.filter(|rule| rule.verdict == Verdict::DenyAudit) {
-            if has(Enforcer::Landlock) {
+            if has(EnforcerKind::Landlock) {
                 found.add_landlock(policy, rule, machine);
             }
-            if let (true, Some(held)) = (has(Enforcer::Caps), machine.held) {
+            if let (true, Some(held)) = (has(EnforcerKind::Caps), machine.held) {
                 let dropped = caps::lower(policy, rule, machine).entries.into_iter();
                 let dropped = dropped.fold(0, |sum, caps::Drop(set)| sum | set.0);
                 let lost = Capabilities(dropped & held.0);
@@ -191,7 +192,7 @@ impl Witness {
                 }
             }
         }
-        if has(Enforcer::Landlock) {
+        if has(EnforcerKind::Landlock) {
             found.handled = landlock::Profile::compile(policy, machine).handled;
         }
         found
@@ -368,8 +369,8 @@ impl Witness {
             .or_else(|| self.look(attempt))
             .or_else(|| self.file(attempt));
         landlock
-            .map(by(Enforcer::Landlock))
-            .or_else(|| self.capability(attempt).map(by(Enforcer::Caps)))
+            .map(by(EnforcerKind::Landlock))
+            .or_else(|| self.capability(attempt).map(by(EnforcerKind::Caps)))
     }
 
     fn mount(&self, attempt: &Attempt<'_>) -> Option<&str> {

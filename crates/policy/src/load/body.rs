@@ -6,7 +6,8 @@ use super::reader::{Fields, Reader};
 use super::{raw, syscalls};
 use crate::builtin::{self, Builtin, Class};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+use crate::enforcer::{EnforcerKind, Enforcers};
+use crate::policy::{Mode, Origin, Policy, Profile, Rule, Verdict};
 use crate::restriction::Restriction;
 
 const FIELDS: [&str; 6] = [
@@ -115,7 +116,7 @@ fn read_enforcers(reader: &mut Reader, fields: &Fields<'_>) -> Option<Enforcers>
     }
     let enforcers = Enforcers::parse(&others);
     if enforcers.is_none() && !others.trim().is_empty() {
-        let names = Enforcer::ALL.iter().map(|enforcer| enforcer.name());
+        let names = EnforcerKind::ALL.iter().map(|enforcer| enforcer.name());
         let names: Vec<_> = names.chain(["Auto"]).collect();
         reader.unknown_value(&node.location, "enforcer", text, &names);
     }
@@ -367,10 +368,11 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     if let Some(node) = fields.find("networkProxy") {
         refuse_proxy(reader, node, "networkProxy");
     }
-    for (key, enforcer, raw_key) in [
-        ("appArmor", Enforcer::AppArmor, "appArmorRawRules"),
-        ("seccomp", Enforcer::Seccomp, "syscallRawRules"),
-    ] {
+    let parts = [
+        ("appArmor", EnforcerKind::AppArmor, "appArmorRawRules"),
+        ("seccomp", EnforcerKind::Seccomp, "syscallRawRules"),
+    ];
+    for (key, enforcer, raw_key) in parts {
         let part = fields.find(key);
         if part.is_some() != policy.enforcers.contains(enforcer) {
             let message = format!("`{key}` and `enforcer: {enforcer}` have to come together");
@@ -382,7 +384,7 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
             .profiles
             .extend(read_profile(reader, &part, key, enforcer));
         match enforcer {
-            Enforcer::AppArmor => read_apparmor(reader, &part, switches, &mut policy.rules),
+            EnforcerKind::AppArmor => read_apparmor(reader, &part, switches, &mut policy.rules),
             _ => policy.rules.extend(syscalls::read(
                 reader,
                 &part,
@@ -391,12 +393,11 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
             )),
         }
     }
-    for enforcer in [Enforcer::Bpf, Enforcer::Landlock, Enforcer::Caps] {
-        if policy.enforcers.contains(enforcer) {
-            let message =
-                format!("`defenseInDepth` has no part for {enforcer}, which would do nothing");
-            reader.problem(Code::Contradiction, &fields.location, message);
-        }
+    let has_part = |kind: &EnforcerKind| parts.iter().any(|(_, of_part, _)| of_part == kind);
+    for enforcer in policy.enforcers.iter().filter(|kind| !has_part(kind)) {
+        let message =
+            format!("`defenseInDepth` has no part for {enforcer}, which would do nothing");
+        reader.problem(Code::Contradiction, &fields.location, message);
     }
 }
 
@@ -409,7 +410,7 @@ fn read_profile(
     reader: &mut Reader,
     part: &Fields<'_>,
     key: &str,
-    enforcer: Enforcer,
+    enforcer: EnforcerKind,
 ) -> Option<Profile> {
     let node = reader.required(part, key, "profileType")?;
     let kind = reader.text(node, "profileType")?;
@@ -418,7 +419,7 @@ fn read_profile(
         "Custom" => {
             let node = reader.required(part, key, "customProfile")?;
             let text = reader.text(node, "customProfile")?;
-            if enforcer == Enforcer::AppArmor && !is_profile(text) {
+            if enforcer == EnforcerKind::AppArmor && !is_profile(text) {
                 let message = "a profile has to begin with a name and `{`, and to end with `}`";
                 reader.problem(Code::UnknownValue, &node.location, message);
             }

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 use yaml::Code as _;
 
 use super::*;
-use crate::policy::{Enforcer, Mode, Origin, Verdict};
+use crate::enforcer::EnforcerKind;
+use crate::policy::{Mode, Origin, Verdict};
 use crate::restriction::{Restriction, SyscallAction};
 
 /// A policy with a bit of everything, as Kubernetes would be given it.
@@ -84,7 +85,7 @@ fn a_policy_of_varmor_loads_unchanged() {
         ("demo", Mode::EnhanceProtect)
     );
     assert!(policy.privileged);
-    assert!(!policy.enforcers.contains(Enforcer::Landlock));
+    assert!(!policy.enforcers.contains(EnforcerKind::Landlock));
     let ids: Vec<_> = policy.rules.iter().map(|rule| rule.id.as_str()).collect();
     assert_eq!(
         ids,
@@ -213,91 +214,93 @@ fn the_two_switches_have_four_meanings() {
     }
 }
 
+/// Part of a policy; what is wrong with it, in which line and column.
+const MISTAKES: &[(&str, &str, u32, u32)] = &[
+    (
+        "    hardeningRules: [disable-cap-privilege]\n",
+        "POLICY_UNKNOWN_RULE",
+        5,
+        22,
+    ),
+    ("    hardningRules: []\n", "POLICY_UNKNOWN_FIELD", 5, 5),
+    (
+        "    hardeningRules: disallow-mount\n",
+        "POLICY_SHAPE",
+        5,
+        21,
+    ),
+    (
+        "    hardeningRules: [disallow-mount, disallow_mount]\n",
+        "POLICY_CONTRADICTION",
+        5,
+        38,
+    ),
+    (
+        "    hardeningRules: [disable-shell]\n",
+        "POLICY_CONTRADICTION",
+        5,
+        22,
+    ),
+    ("    privileged: yes\n", "POLICY_UNKNOWN_VALUE", 5, 17),
+    (
+        "    privileged: true\n    privileged: true\n",
+        "POLICY_SHAPE",
+        6,
+        5,
+    ),
+    (
+        "    attackProtectionRules:\n    - {rules: []}\n",
+        "POLICY_CONTRADICTION",
+        6,
+        7,
+    ),
+    (
+        "    attackProtectionRules:\n    - {rules: [disable-su-sudo], targets: [sh]}\n",
+        "POLICY_UNKNOWN_VALUE",
+        6,
+        44,
+    ),
+    (
+        "    bpfRawRules: {network: {egresses: {}}}\n",
+        "POLICY_UNKNOWN_FIELD",
+        5,
+        29,
+    ),
+    (
+        "    syscallRawRules: [{names: [opn], action: SCMP_ACT_KILL}]\n",
+        "POLICY_UNKNOWN_VALUE",
+        5,
+        32,
+    ),
+    (
+        "    syscallRawRules: [{names: [open], action: SCMP_ACT_ALLOW}]\n",
+        "POLICY_CONTRADICTION",
+        5,
+        47,
+    ),
+    (
+        "    appArmorRawRules: [{rules: 'deny /x r, }'}]\n",
+        "POLICY_UNKNOWN_VALUE",
+        5,
+        32,
+    ),
+    (
+        "    appArmorRawRules: [{rules: 'deny /x r'}]\n",
+        "POLICY_UNKNOWN_VALUE",
+        5,
+        32,
+    ),
+    (
+        "    networkProxyRawRules: {}\n",
+        "POLICY_NO_ENFORCER",
+        5,
+        27,
+    ),
+];
+
 #[test]
 fn whatever_is_wrong_is_named_with_its_place() {
-    let cases = [
-        (
-            "    hardeningRules: [disable-cap-privilege]\n",
-            "POLICY_UNKNOWN_RULE",
-            5,
-            22,
-        ),
-        ("    hardningRules: []\n", "POLICY_UNKNOWN_FIELD", 5, 5),
-        (
-            "    hardeningRules: disallow-mount\n",
-            "POLICY_SHAPE",
-            5,
-            21,
-        ),
-        (
-            "    hardeningRules: [disallow-mount, disallow_mount]\n",
-            "POLICY_CONTRADICTION",
-            5,
-            38,
-        ),
-        (
-            "    hardeningRules: [disable-shell]\n",
-            "POLICY_CONTRADICTION",
-            5,
-            22,
-        ),
-        ("    privileged: yes\n", "POLICY_UNKNOWN_VALUE", 5, 17),
-        (
-            "    privileged: true\n    privileged: true\n",
-            "POLICY_SHAPE",
-            6,
-            5,
-        ),
-        (
-            "    attackProtectionRules:\n    - {rules: []}\n",
-            "POLICY_CONTRADICTION",
-            6,
-            7,
-        ),
-        (
-            "    attackProtectionRules:\n    - {rules: [disable-su-sudo], targets: [sh]}\n",
-            "POLICY_UNKNOWN_VALUE",
-            6,
-            44,
-        ),
-        (
-            "    bpfRawRules: {network: {egresses: {}}}\n",
-            "POLICY_UNKNOWN_FIELD",
-            5,
-            29,
-        ),
-        (
-            "    syscallRawRules: [{names: [opn], action: SCMP_ACT_KILL}]\n",
-            "POLICY_UNKNOWN_VALUE",
-            5,
-            32,
-        ),
-        (
-            "    syscallRawRules: [{names: [open], action: SCMP_ACT_ALLOW}]\n",
-            "POLICY_CONTRADICTION",
-            5,
-            47,
-        ),
-        (
-            "    appArmorRawRules: [{rules: 'deny /x r, }'}]\n",
-            "POLICY_UNKNOWN_VALUE",
-            5,
-            32,
-        ),
-        (
-            "    appArmorRawRules: [{rules: 'deny /x r'}]\n",
-            "POLICY_UNKNOWN_VALUE",
-            5,
-            32,
-        ),
-        (
-            "    networkProxyRawRules: {}\n",
-            "POLICY_NO_ENFORCER",
-            5,
-            27,
-        ),
-    ];
-    for (body, code, line, column) in cases {
+    for &(body, code, line, column) in MISTAKES {
         assert_eq!(problems(&bare(body)), [(code, line, column)], "{body}");
     }
 }

@@ -10,9 +10,7 @@ use ipnet::IpNet;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
 
-pub(crate) use read::{
-    read_capabilities, read_network, read_restriction, socket_domain, socket_type,
-};
+pub(crate) use read::{read_network, read_restriction, socket_domain, socket_type};
 
 /// One thing that is denied.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,13 +1,13 @@
 //! Restrictions as the data files write them.
 
-use abi::{Arch, Capabilities, Errno, Syscall, capability, flags};
+use abi::{Arch, Errno, Syscall, flags};
 use ipnet::IpNet;
 
 use super::{
     Destination, FileAccess, MountMatch, PtraceAccess, PtraceScope, Restriction, SocketMatch,
     SyscallAction, SyscallMatch,
 };
-use crate::operation::Operation;
+use crate::operation::{Operation, read_capabilities};
 use crate::pattern::Pattern;
 
 /// Reads one line of a data file.
@@ -156,19 +156,4 @@ fn read_ptrace(words: &[&str]) -> Result<Vec<Restriction>, String> {
         other => return Err(format!("`{other}` is unknown")),
     };
     Ok(vec![Restriction::Ptrace { access, scope }])
-}
-
-pub(crate) fn read_capabilities(words: &[&str]) -> Result<Capabilities, String> {
-    let set = |names: &[&str]| {
-        names.iter().try_fold(0_u64, |set, name| {
-            let number =
-                capability::from_name(name).ok_or_else(|| format!("`{name}` is unknown"))?;
-            Ok::<u64, String>(set | 1 << number)
-        })
-    };
-    match words {
-        ["all"] => Ok(Capabilities::ALL),
-        ["all-except", kept @ ..] => Ok(Capabilities(Capabilities::ALL.0 & !set(kept)?)),
-        names => set(names).map(Capabilities),
-    }
 }

@@ -109,22 +109,14 @@ fn getopt<'e>(
     arena: &'e Bump,
 ) -> Value<'e> {
     let options = options.strip_prefix(b":").unwrap_or(options);
-    let takes_value = |letter: u8| {
-        let at = options
-            .iter()
-            .position(|option| *option == letter && letter != b':')?;
-        Some(options.get(at + 1) == Some(&b':'))
-    };
     let mut found = ArenaVec::new_in(arena);
     let mut selected = Value::Absent;
     let mut args = args.iter();
     while let Some(arg) = args.next() {
-        let Value::Text(arg) = arg else {
-            return if *arg == Value::Unknown {
-                Value::Unknown
-            } else {
-                Value::Absent
-            };
+        let arg = match arg {
+            Value::Text(arg) => arg,
+            Value::Unknown => return Value::Unknown,
+            _ => return Value::Absent,
         };
         if arg.starts_with(b"--") && arg.len() > 2 {
             continue;
@@ -134,7 +126,7 @@ fn getopt<'e>(
         }
         for (index, letter) in arg.iter().enumerate().skip(1) {
             let name = &arg[index..=index];
-            let value = match takes_value(*letter) {
+            let value = match takes_value(options, *letter) {
                 None => {
                     found.push(Value::Text(b"?"));
                     continue;
@@ -164,11 +156,17 @@ fn getopt<'e>(
             }
         }
     }
-    if selector.is_some() {
-        selected
-    } else {
-        Value::List(found.into_bump_slice())
+    match selector {
+        Some(_) => selected,
+        None => Value::List(found.into_bump_slice()),
     }
+}
+
+/// Whether an option takes a value; `None` if there is no such option.
+fn takes_value(options: &[u8], letter: u8) -> Option<bool> {
+    let is_it = |option: &u8| *option == letter && letter != b':';
+    let at = options.iter().position(is_it)?;
+    Some(options.get(at + 1) == Some(&b':'))
 }
 
 #[cfg(test)]

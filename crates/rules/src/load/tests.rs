@@ -263,7 +263,82 @@ fn unused_items_are_warned_of_unless_there_are_errors() {
     assert_eq!(found.len(), 1, "{found:?}");
 }
 
-/// Base rule, update, and the resulting condition, output, desc, tags, priority and state.
+/// Updates of a rule, and its condition, output, desc, tags, priority, switches and duration of capture after it.
+const CHANGES: &[(&str, &str)] = &[
+    (
+        "- rule: R\n  append: true\n  condition: or c.d = 2\n",
+        "a.b = 1 or c.d = 2|o %proc.name|d|x|Warning|0100|0",
+    ),
+    // The old append looks at nothing but condition and exceptions.
+    (
+        "- rule: R\n  append: true\n  condition: or c.d = 2\n  output: more\n",
+        "a.b = 1 or c.d = 2|o %proc.name|d|x|Warning|0100|0",
+    ),
+    (
+        "- rule: R\n  enabled: true\n",
+        "a.b = 1|o %proc.name|d|x|Warning|1100|0",
+    ),
+    (
+        "- rule: R\n  condition: and c.d = 2\n  override:\n    condition: append\n",
+        "a.b = 1 and c.d = 2|o %proc.name|d|x|Warning|0100|0",
+    ),
+    (
+        "- rule: R\n  condition: c.d = 2\n  override:\n    condition: replace\n",
+        "c.d = 2|o %proc.name|d|x|Warning|0100|0",
+    ),
+    (
+        "- rule: R\n  output: 'f=%fd.name'\n  override: {output: append}\n",
+        "a.b = 1|o %proc.name f=%fd.name|d|x|Warning|0100|0",
+    ),
+    (
+        "- rule: R\n  output: new\n  override: {output: replace}\n",
+        "a.b = 1|new|d|x|Warning|0100|0",
+    ),
+    (
+        "- rule: R\n  desc: e\n  override: {desc: append}\n",
+        "a.b = 1|o %proc.name|d e|x|Warning|0100|0",
+    ),
+    (
+        "- rule: R\n  desc: e\n  override: {desc: replace}\n",
+        "a.b = 1|o %proc.name|e|x|Warning|0100|0",
+    ),
+    (
+        "- rule: R\n  tags: [y]\n  override: {tags: append}\n",
+        "a.b = 1|o %proc.name|d|x,y|Warning|0100|0",
+    ),
+    (
+        "- rule: R\n  tags: [y]\n  override: {tags: replace}\n",
+        "a.b = 1|o %proc.name|d|y|Warning|0100|0",
+    ),
+    (
+        "- rule: R\n  priority: ERROR\n  override: {priority: replace}\n",
+        "a.b = 1|o %proc.name|d|x|Error|0100|0",
+    ),
+    (
+        "- rule: R\n  enabled: true\n  override: {enabled: replace}\n",
+        "a.b = 1|o %proc.name|d|x|Warning|1100|0",
+    ),
+    (
+        "- rule: R\n  warn_evttypes: false\n  override: {warn_evttypes: replace}\n",
+        "a.b = 1|o %proc.name|d|x|Warning|0000|0",
+    ),
+    (
+        "- rule: R\n  skip-if-unknown-filter: true\n  override: {skip-if-unknown-filter: replace}\n",
+        "a.b = 1|o %proc.name|d|x|Warning|0110|0",
+    ),
+    (
+        "- rule: R\n  capture: true\n  capture_duration: 7\n  override:\n    capture: replace\n    \
+          capture_duration: replace\n",
+        "a.b = 1|o %proc.name|d|x|Warning|0101|7",
+    ),
+    (
+        "- rule: R\n  condition: and c.d = 2\n  priority: DEBUG\n  tags: [y]\n  override:\n    \
+          condition: append\n    priority: replace\n    tags: append\n",
+        "a.b = 1 and c.d = 2|o %proc.name|d|x,y|Debug|0100|0",
+    ),
+    ("[]", "a.b = 1|o %proc.name|d|x|Warning|0100|0"),
+];
+
 #[test]
 fn append_and_override_change_what_they_name() {
     let base = rule("R", "a.b = 1", "  tags: [x]\n  enabled: false\n");
@@ -293,81 +368,7 @@ fn append_and_override_change_what_they_name() {
             rule.capture_duration_ms,
         )
     };
-    let base_state = "a.b = 1|o %proc.name|d|x|Warning|0100|0";
-    for (update, expected) in [
-        (
-            "- rule: R\n  append: true\n  condition: or c.d = 2\n",
-            "a.b = 1 or c.d = 2|o %proc.name|d|x|Warning|0100|0",
-        ),
-        // The old append looks at nothing but condition and exceptions.
-        (
-            "- rule: R\n  append: true\n  condition: or c.d = 2\n  output: more\n",
-            "a.b = 1 or c.d = 2|o %proc.name|d|x|Warning|0100|0",
-        ),
-        (
-            "- rule: R\n  enabled: true\n",
-            "a.b = 1|o %proc.name|d|x|Warning|1100|0",
-        ),
-        (
-            "- rule: R\n  condition: and c.d = 2\n  override:\n    condition: append\n",
-            "a.b = 1 and c.d = 2|o %proc.name|d|x|Warning|0100|0",
-        ),
-        (
-            "- rule: R\n  condition: c.d = 2\n  override:\n    condition: replace\n",
-            "c.d = 2|o %proc.name|d|x|Warning|0100|0",
-        ),
-        (
-            "- rule: R\n  output: 'f=%fd.name'\n  override: {output: append}\n",
-            "a.b = 1|o %proc.name f=%fd.name|d|x|Warning|0100|0",
-        ),
-        (
-            "- rule: R\n  output: new\n  override: {output: replace}\n",
-            "a.b = 1|new|d|x|Warning|0100|0",
-        ),
-        (
-            "- rule: R\n  desc: e\n  override: {desc: append}\n",
-            "a.b = 1|o %proc.name|d e|x|Warning|0100|0",
-        ),
-        (
-            "- rule: R\n  desc: e\n  override: {desc: replace}\n",
-            "a.b = 1|o %proc.name|e|x|Warning|0100|0",
-        ),
-        (
-            "- rule: R\n  tags: [y]\n  override: {tags: append}\n",
-            "a.b = 1|o %proc.name|d|x,y|Warning|0100|0",
-        ),
-        (
-            "- rule: R\n  tags: [y]\n  override: {tags: replace}\n",
-            "a.b = 1|o %proc.name|d|y|Warning|0100|0",
-        ),
-        (
-            "- rule: R\n  priority: ERROR\n  override: {priority: replace}\n",
-            "a.b = 1|o %proc.name|d|x|Error|0100|0",
-        ),
-        (
-            "- rule: R\n  enabled: true\n  override: {enabled: replace}\n",
-            "a.b = 1|o %proc.name|d|x|Warning|1100|0",
-        ),
-        (
-            "- rule: R\n  warn_evttypes: false\n  override: {warn_evttypes: replace}\n",
-            "a.b = 1|o %proc.name|d|x|Warning|0000|0",
-        ),
-        (
-            "- rule: R\n  skip-if-unknown-filter: true\n  override: {skip-if-unknown-filter: replace}\n",
-            "a.b = 1|o %proc.name|d|x|Warning|0110|0",
-        ),
-        (
-            "- rule: R\n  capture: true\n  capture_duration: 7\n  override:\n    capture: replace\n    \
-          capture_duration: replace\n",
-            "a.b = 1|o %proc.name|d|x|Warning|0101|7",
-        ),
-        (
-            "- rule: R\n  condition: and c.d = 2\n  priority: DEBUG\n  tags: [y]\n  override:\n    \
-          condition: append\n    priority: replace\n    tags: append\n",
-            "a.b = 1 and c.d = 2|o %proc.name|d|x,y|Debug|0100|0",
-        ),
-        ("[]", base_state),
-    ] {
+    for &(update, expected) in CHANGES {
         assert_eq!(all(update), expected, "{update}");
     }
 }
@@ -423,91 +424,93 @@ fn append_and_override_of_macros_and_lists() {
     }
 }
 
-/// Update of rule R, macro m or list l, and the problem it has.
+/// Updates of rule R, macro m or list l, and the problem that they have.
+const WRONG_UPDATES: &[(&str, &str)] = &[
+    (
+        "- rule: Q\n  append: true\n  condition: or x\n",
+        "1:3 LOAD_ERR_VALIDATE no rule `Q` to append to yet",
+    ),
+    (
+        "- rule: Q\n  condition: x\n  override: {condition: replace}\n",
+        "1:3 LOAD_ERR_VALIDATE no rule `Q` to override yet",
+    ),
+    (
+        "- rule: Q\n  enabled: true\n",
+        "1:3 LOAD_ERR_VALIDATE no rule `Q` to switch yet",
+    ),
+    (
+        "- macro: q\n  append: true\n  condition: or x\n",
+        "1:3 LOAD_ERR_VALIDATE no macro `q` to append to yet",
+    ),
+    (
+        "- list: q\n  items: []\n  override: {items: append}\n",
+        "1:3 LOAD_ERR_VALIDATE no list `q` to append to yet",
+    ),
+    (
+        "- rule: R\n  append: true\n  condition: or x\n  override: {condition: append}\n",
+        "1:3 LOAD_ERR_YAML_VALIDATE `override` and `append: true` cannot be used together",
+    ),
+    (
+        "- macro: m\n  append: true\n  condition: or x\n  override: {condition: append}\n",
+        "1:3 LOAD_ERR_YAML_VALIDATE `override` and `append: true` cannot be used together",
+    ),
+    (
+        "- list: l\n  append: true\n  items: []\n  override: {items: append}\n",
+        "1:3 LOAD_ERR_YAML_VALIDATE `override` and `append: true` cannot be used together",
+    ),
+    (
+        "- rule: R\n  append: true\n",
+        "1:3 LOAD_ERR_VALIDATE an appended rule needs a condition or exceptions",
+    ),
+    (
+        "- rule: R\n  override: {condition: append}\n",
+        "1:3 LOAD_ERR_YAML_VALIDATE `override` names `condition`, which is not given",
+    ),
+    (
+        "- rule: R\n  desc: e\n  output: o\n  override: {desc: replace}\n",
+        "3:3 LOAD_ERR_YAML_VALIDATE `output` is given but not named under `override`",
+    ),
+    (
+        "- rule: R\n  priority: ERROR\n  override: {priority: append}\n",
+        "3:24 LOAD_ERR_YAML_VALIDATE `priority` cannot be appended to",
+    ),
+    (
+        "- rule: R\n  enabled: true\n  override: {enabled: append}\n",
+        "3:23 LOAD_ERR_YAML_VALIDATE `enabled` cannot be appended to",
+    ),
+    (
+        "- rule: R\n  source: x\n  override: {source: replace}\n",
+        "3:22 LOAD_ERR_YAML_VALIDATE `source` cannot be overridden",
+    ),
+    (
+        "- rule: R\n  desc: e\n  override: {desc: remove}\n",
+        "3:20 LOAD_ERR_YAML_VALIDATE the override of `desc` has to be `append` or `replace`",
+    ),
+    (
+        "- rule: R\n  desc: e\n  override: desc\n",
+        "3:13 LOAD_ERR_YAML_VALIDATE override has to be a mapping, found a scalar",
+    ),
+    (
+        "- macro: m\n  condition: x\n  override: {items: replace}\n",
+        "3:21 LOAD_ERR_YAML_VALIDATE `items` cannot be overridden",
+    ),
+    (
+        "- rule: R\n  append: true\n  condition: or x\n  source: k8s_audit\n",
+        "1:3 LOAD_ERR_VALIDATE the rule has source `k8s_audit` here and `syscall` in its definition \
+          at a.yaml:1:3",
+    ),
+    (
+        "- rule: R\n",
+        "1:3 LOAD_ERR_YAML_VALIDATE a rule needs condition, output, desc and priority, or \
+          `override`, or `enabled` to switch an earlier rule",
+    ),
+];
+
 #[test]
 fn updates_that_cannot_be_are_refused() {
     let base =
         rule("R", "a.b = 1", "") + "- macro: m\n  condition: a.b = 1\n- list: l\n  items: [x]\n";
-    for (update, expected) in [
-        (
-            "- rule: Q\n  append: true\n  condition: or x\n",
-            "1:3 LOAD_ERR_VALIDATE no rule `Q` to append to yet",
-        ),
-        (
-            "- rule: Q\n  condition: x\n  override: {condition: replace}\n",
-            "1:3 LOAD_ERR_VALIDATE no rule `Q` to override yet",
-        ),
-        (
-            "- rule: Q\n  enabled: true\n",
-            "1:3 LOAD_ERR_VALIDATE no rule `Q` to switch yet",
-        ),
-        (
-            "- macro: q\n  append: true\n  condition: or x\n",
-            "1:3 LOAD_ERR_VALIDATE no macro `q` to append to yet",
-        ),
-        (
-            "- list: q\n  items: []\n  override: {items: append}\n",
-            "1:3 LOAD_ERR_VALIDATE no list `q` to append to yet",
-        ),
-        (
-            "- rule: R\n  append: true\n  condition: or x\n  override: {condition: append}\n",
-            "1:3 LOAD_ERR_YAML_VALIDATE `override` and `append: true` cannot be used together",
-        ),
-        (
-            "- macro: m\n  append: true\n  condition: or x\n  override: {condition: append}\n",
-            "1:3 LOAD_ERR_YAML_VALIDATE `override` and `append: true` cannot be used together",
-        ),
-        (
-            "- list: l\n  append: true\n  items: []\n  override: {items: append}\n",
-            "1:3 LOAD_ERR_YAML_VALIDATE `override` and `append: true` cannot be used together",
-        ),
-        (
-            "- rule: R\n  append: true\n",
-            "1:3 LOAD_ERR_VALIDATE an appended rule needs a condition or exceptions",
-        ),
-        (
-            "- rule: R\n  override: {condition: append}\n",
-            "1:3 LOAD_ERR_YAML_VALIDATE `override` names `condition`, which is not given",
-        ),
-        (
-            "- rule: R\n  desc: e\n  output: o\n  override: {desc: replace}\n",
-            "3:3 LOAD_ERR_YAML_VALIDATE `output` is given but not named under `override`",
-        ),
-        (
-            "- rule: R\n  priority: ERROR\n  override: {priority: append}\n",
-            "3:24 LOAD_ERR_YAML_VALIDATE `priority` cannot be appended to",
-        ),
-        (
-            "- rule: R\n  enabled: true\n  override: {enabled: append}\n",
-            "3:23 LOAD_ERR_YAML_VALIDATE `enabled` cannot be appended to",
-        ),
-        (
-            "- rule: R\n  source: x\n  override: {source: replace}\n",
-            "3:22 LOAD_ERR_YAML_VALIDATE `source` cannot be overridden",
-        ),
-        (
-            "- rule: R\n  desc: e\n  override: {desc: remove}\n",
-            "3:20 LOAD_ERR_YAML_VALIDATE the override of `desc` has to be `append` or `replace`",
-        ),
-        (
-            "- rule: R\n  desc: e\n  override: desc\n",
-            "3:13 LOAD_ERR_YAML_VALIDATE override has to be a mapping, found a scalar",
-        ),
-        (
-            "- macro: m\n  condition: x\n  override: {items: replace}\n",
-            "3:21 LOAD_ERR_YAML_VALIDATE `items` cannot be overridden",
-        ),
-        (
-            "- rule: R\n  append: true\n  condition: or x\n  source: k8s_audit\n",
-            "1:3 LOAD_ERR_VALIDATE the rule has source `k8s_audit` here and `syscall` in its definition \
-          at a.yaml:1:3",
-        ),
-        (
-            "- rule: R\n",
-            "1:3 LOAD_ERR_YAML_VALIDATE a rule needs condition, output, desc and priority, or \
-          `override`, or `enabled` to switch an earlier rule",
-        ),
-    ] {
+    for &(update, expected) in WRONG_UPDATES {
         let found = problems(&[&base, update]);
         assert!(
             found.iter().any(|problem| problem == expected),
@@ -531,6 +534,66 @@ fn an_item_in_error_is_not_missed_again() {
     assert_eq!(errors.len(), 5, "{errors:#?}");
 }
 
+/// Exceptions of a rule, and what its condition excludes for them.
+const EXCEPTIONS: &[(&str, &str)] = &[
+    // A list of fields: `=` unless comps say otherwise.
+    (
+        "    - name: e\n      fields: [c.d, e.f]\n      values:\n        - [x, y]\n        - [z, 'a b']\n",
+        "(c.d = x and e.f = y or c.d = z and e.f = \"a b\")",
+    ),
+    (
+        "    - name: e\n      fields: [c.d, e.f]\n      comps: [in, startswith]\n      values:\n        \
+          - [[x, 'a b', l], /etc]\n",
+        "(c.d in (x, \"a b\", p, q) and e.f startswith /etc)",
+    ),
+    (
+        "    - name: e\n      fields: [c.d]\n      values: [[x]]\n",
+        "c.d = x",
+    ),
+    // A list operator takes a scalar too, with or without parentheses.
+    (
+        "    - name: e\n      fields: [c.d]\n      comps: [in]\n      values: [[x], ['(y, z)'], [l]]\n",
+        "(c.d in (x) or c.d in (y, z) or c.d in (p, q))",
+    ),
+    (
+        "    - name: e\n      fields: [c.d]\n      comps: [startswith anyof]\n      values: [[[x, y]]]\n",
+        "c.d startswith anyof (x, y)",
+    ),
+    (
+        "    - name: e\n      fields: [c.d]\n      comps: ['>=']\n      values: [[10]]\n",
+        "c.d >= 10",
+    ),
+    (
+        "    - name: e\n      fields: [c.d]\n      values: [['val(e.f)']]\n",
+        "c.d = val(e.f)",
+    ),
+    (
+        "    - name: e\n      fields: [c.d]\n      values: [['k=v']]\n",
+        "c.d = \"k=v\"",
+    ),
+    (
+        "    - name: e\n      fields: [c.d]\n      values: [['\"q r\"']]\n",
+        "c.d = \"q r\"",
+    ),
+    (
+        "    - name: e\n      fields: ['proc.aname[2]']\n      values: [[x]]\n",
+        "proc.aname[2] = x",
+    ),
+    // A single field: `in` unless comps say otherwise, all values in one list.
+    (
+        "    - name: e\n      fields: c.d\n      values: [x, 'a b', l]\n",
+        "c.d in (x, \"a b\", p, q)",
+    ),
+    (
+        "    - name: e\n      fields: c.d\n      comps: pmatch\n      values: [/etc, /usr]\n",
+        "c.d pmatch (/etc, /usr)",
+    ),
+    (
+        "    - name: e\n      fields: c.d\n      comps: endswith oneof\n      values: [x]\n",
+        "c.d endswith oneof (x)",
+    ),
+];
+
 #[test]
 fn exceptions_become_part_of_the_condition() {
     let build = |exceptions: &str| {
@@ -543,64 +606,7 @@ fn exceptions_become_part_of_the_condition() {
         condition(&clean(&[lists, &text]), "R")
     };
     let own = "(a.b = 1 or a.b = 2)";
-    for (exceptions, expected) in [
-        // A list of fields: `=` unless comps say otherwise.
-        (
-            "    - name: e\n      fields: [c.d, e.f]\n      values:\n        - [x, y]\n        - [z, 'a b']\n",
-            "(c.d = x and e.f = y or c.d = z and e.f = \"a b\")",
-        ),
-        (
-            "    - name: e\n      fields: [c.d, e.f]\n      comps: [in, startswith]\n      values:\n        \
-          - [[x, 'a b', l], /etc]\n",
-            "(c.d in (x, \"a b\", p, q) and e.f startswith /etc)",
-        ),
-        (
-            "    - name: e\n      fields: [c.d]\n      values: [[x]]\n",
-            "c.d = x",
-        ),
-        // A list operator takes a scalar too, with or without parentheses.
-        (
-            "    - name: e\n      fields: [c.d]\n      comps: [in]\n      values: [[x], ['(y, z)'], [l]]\n",
-            "(c.d in (x) or c.d in (y, z) or c.d in (p, q))",
-        ),
-        (
-            "    - name: e\n      fields: [c.d]\n      comps: [startswith anyof]\n      values: [[[x, y]]]\n",
-            "c.d startswith anyof (x, y)",
-        ),
-        (
-            "    - name: e\n      fields: [c.d]\n      comps: ['>=']\n      values: [[10]]\n",
-            "c.d >= 10",
-        ),
-        (
-            "    - name: e\n      fields: [c.d]\n      values: [['val(e.f)']]\n",
-            "c.d = val(e.f)",
-        ),
-        (
-            "    - name: e\n      fields: [c.d]\n      values: [['k=v']]\n",
-            "c.d = \"k=v\"",
-        ),
-        (
-            "    - name: e\n      fields: [c.d]\n      values: [['\"q r\"']]\n",
-            "c.d = \"q r\"",
-        ),
-        (
-            "    - name: e\n      fields: ['proc.aname[2]']\n      values: [[x]]\n",
-            "proc.aname[2] = x",
-        ),
-        // A single field: `in` unless comps say otherwise, all values in one list.
-        (
-            "    - name: e\n      fields: c.d\n      values: [x, 'a b', l]\n",
-            "c.d in (x, \"a b\", p, q)",
-        ),
-        (
-            "    - name: e\n      fields: c.d\n      comps: pmatch\n      values: [/etc, /usr]\n",
-            "c.d pmatch (/etc, /usr)",
-        ),
-        (
-            "    - name: e\n      fields: c.d\n      comps: endswith oneof\n      values: [x]\n",
-            "c.d endswith oneof (x)",
-        ),
-    ] {
+    for &(exceptions, expected) in EXCEPTIONS {
         assert_eq!(
             build(exceptions).replace(" and a.b in (p, q)", ""),
             format!("{own} and not {expected}"),
@@ -659,90 +665,117 @@ fn exceptions_can_be_appended_to() {
     assert_eq!(condition(&ruleset, "R"), "a.b = 1 and not e.f in (y)");
 }
 
+/// Exceptions of a rule, and a problem that they have.
+const WRONG_EXCEPTIONS: &[(&str, &str)] = &[
+    (
+        "e",
+        "6:15 LOAD_ERR_YAML_VALIDATE `exceptions` has to be a list, found a scalar",
+    ),
+    (
+        "[e]",
+        "6:16 LOAD_ERR_YAML_VALIDATE an exception has to be a mapping, found a scalar",
+    ),
+    (
+        "[{fields: c.d}]",
+        "6:16 LOAD_ERR_YAML_VALIDATE an exception needs a name",
+    ),
+    (
+        "[{name: e}]",
+        "6:16 LOAD_ERR_YAML_VALIDATE exception `e` needs fields",
+    ),
+    (
+        "[{name: e, fields: c.d, values: x}]",
+        "6:47 LOAD_ERR_YAML_VALIDATE `values` has to be a list, found a scalar",
+    ),
+    (
+        "[{name: e, fields: [c.d, e.f], comps: [in]}]",
+        "6:53 LOAD_ERR_VALIDATE exception `e` has 2 fields and 1 comps",
+    ),
+    (
+        "[{name: e, fields: [c.d], comps: in}]",
+        "6:48 LOAD_ERR_VALIDATE exception `e` has a list of fields: comps has to be a list too",
+    ),
+    (
+        "[{name: e, fields: c.d, comps: [in]}]",
+        "6:46 LOAD_ERR_VALIDATE exception `e` has a single field: comps has to be a single one too",
+    ),
+    (
+        "[{name: e, fields: c.d, comps: startswith, values: [x]}]",
+        "6:46 LOAD_ERR_VALIDATE exception `e` has a single field: comps has to compare with a list \
+          (`in`, `pmatch`, `intersects`, `startswith anyof` ..)",
+    ),
+    (
+        "[{name: e, fields: c.d, values: [[x]]}]",
+        "6:48 LOAD_ERR_VALIDATE exception `e` has a single field: values are scalars, not lists",
+    ),
+    (
+        "[{name: e, fields: [c.d], comps: [inn], values: [[x]]}]",
+        "6:49 LOAD_ERR_VALIDATE `inn` is not an operator that compares with values",
+    ),
+    (
+        "[{name: e, fields: [c.d, e.f], values: [[x]]}]",
+        "6:55 LOAD_ERR_VALIDATE exception `e` has 2 fields, so each of its values is a list of 2, \
+          found 1 entries",
+    ),
+    (
+        "[{name: e, fields: [c.d, e.f], values: [x]}]",
+        "6:55 LOAD_ERR_VALIDATE exception `e` has 2 fields, so each of its values is a list of 2, \
+          found a scalar",
+    ),
+    (
+        "[{name: e, fields: [c.d], values: [[[x]]]}]",
+        "6:51 LOAD_ERR_VALIDATE `=` compares with one value, not with a list",
+    ),
+    (
+        "[{name: e, fields: [c.d], comps: [in], values: [[[[x]]]]}]",
+        "6:65 LOAD_ERR_VALIDATE a list inside a list of values",
+    ),
+    (
+        "[{name: e, fields: [c.d], comps: ['<'], values: [[x]]}]",
+        "6:65 LOAD_ERR_VALIDATE `<` compares with a number, found `x`",
+    ),
+    (
+        "[{name: e, fields: [name], values: [[x]]}]",
+        "6:35 LOAD_ERR_COMPILE_CONDITION `name` is not a field: expected a field or a transformer, \
+          found `name`",
+    ),
+    (
+        "[{name: e, fields: c.d, values: [x]}, {name: e, fields: c.d, values: [x]}]",
+        "6:53 LOAD_EXCEPTION_NAME_NOT_UNIQUE exception `e` is defined twice",
+    ),
+    (
+        "[{name: e, fields: c.d, value: [x]}]",
+        "6:46 LOAD_UNKNOWN_KEY unknown key `value` is ignored",
+    ),
+];
+
+/// Exceptions that are appended to those of a rule, and part of a problem that they have.
+const WRONG_ADDITIONS: &[(&str, &str)] = &[
+    (
+        "[{name: e}]",
+        "LOAD_APPEND_NO_VALUES exception `e` is appended to without values",
+    ),
+    (
+        "[{name: e, fields: [c.d], values: [[x]]}]",
+        "only values can be appended to it",
+    ),
+    (
+        "[{name: e, comps: [in], values: [[x]]}]",
+        "only values can be appended to it",
+    ),
+    (
+        "[{name: f, values: [[x]]}]",
+        "exception `f` is new and needs fields",
+    ),
+    (
+        "[{name: f, fields: c.d}]",
+        "exception `f` is new and needs values",
+    ),
+];
+
 #[test]
 fn wrong_exceptions_are_refused_where_they_are_wrong() {
-    for (exceptions, expected) in [
-        (
-            "e",
-            "6:15 LOAD_ERR_YAML_VALIDATE `exceptions` has to be a list, found a scalar",
-        ),
-        (
-            "[e]",
-            "6:16 LOAD_ERR_YAML_VALIDATE an exception has to be a mapping, found a scalar",
-        ),
-        (
-            "[{fields: c.d}]",
-            "6:16 LOAD_ERR_YAML_VALIDATE an exception needs a name",
-        ),
-        (
-            "[{name: e}]",
-            "6:16 LOAD_ERR_YAML_VALIDATE exception `e` needs fields",
-        ),
-        (
-            "[{name: e, fields: c.d, values: x}]",
-            "6:47 LOAD_ERR_YAML_VALIDATE `values` has to be a list, found a scalar",
-        ),
-        (
-            "[{name: e, fields: [c.d, e.f], comps: [in]}]",
-            "6:53 LOAD_ERR_VALIDATE exception `e` has 2 fields and 1 comps",
-        ),
-        (
-            "[{name: e, fields: [c.d], comps: in}]",
-            "6:48 LOAD_ERR_VALIDATE exception `e` has a list of fields: comps has to be a list too",
-        ),
-        (
-            "[{name: e, fields: c.d, comps: [in]}]",
-            "6:46 LOAD_ERR_VALIDATE exception `e` has a single field: comps has to be a single one too",
-        ),
-        (
-            "[{name: e, fields: c.d, comps: startswith, values: [x]}]",
-            "6:46 LOAD_ERR_VALIDATE exception `e` has a single field: comps has to compare with a list \
-          (`in`, `pmatch`, `intersects`, `startswith anyof` ..)",
-        ),
-        (
-            "[{name: e, fields: c.d, values: [[x]]}]",
-            "6:48 LOAD_ERR_VALIDATE exception `e` has a single field: values are scalars, not lists",
-        ),
-        (
-            "[{name: e, fields: [c.d], comps: [inn], values: [[x]]}]",
-            "6:49 LOAD_ERR_VALIDATE `inn` is not an operator that compares with values",
-        ),
-        (
-            "[{name: e, fields: [c.d, e.f], values: [[x]]}]",
-            "6:55 LOAD_ERR_VALIDATE exception `e` has 2 fields, so each of its values is a list of 2, \
-          found 1 entries",
-        ),
-        (
-            "[{name: e, fields: [c.d, e.f], values: [x]}]",
-            "6:55 LOAD_ERR_VALIDATE exception `e` has 2 fields, so each of its values is a list of 2, \
-          found a scalar",
-        ),
-        (
-            "[{name: e, fields: [c.d], values: [[[x]]]}]",
-            "6:51 LOAD_ERR_VALIDATE `=` compares with one value, not with a list",
-        ),
-        (
-            "[{name: e, fields: [c.d], comps: [in], values: [[[[x]]]]}]",
-            "6:65 LOAD_ERR_VALIDATE a list inside a list of values",
-        ),
-        (
-            "[{name: e, fields: [c.d], comps: ['<'], values: [[x]]}]",
-            "6:65 LOAD_ERR_VALIDATE `<` compares with a number, found `x`",
-        ),
-        (
-            "[{name: e, fields: [name], values: [[x]]}]",
-            "6:35 LOAD_ERR_COMPILE_CONDITION `name` is not a field: expected a field or a transformer, \
-          found `name`",
-        ),
-        (
-            "[{name: e, fields: c.d, values: [x]}, {name: e, fields: c.d, values: [x]}]",
-            "6:53 LOAD_EXCEPTION_NAME_NOT_UNIQUE exception `e` is defined twice",
-        ),
-        (
-            "[{name: e, fields: c.d, value: [x]}]",
-            "6:46 LOAD_UNKNOWN_KEY unknown key `value` is ignored",
-        ),
-    ] {
+    for &(exceptions, expected) in WRONG_EXCEPTIONS {
         let found = problems(&[&rule(
             "R",
             "a.b = 1",
@@ -758,28 +791,7 @@ fn wrong_exceptions_are_refused_where_they_are_wrong() {
         "a.b = 1",
         "  exceptions:\n    - {name: e, fields: [c.d], values: [[x]]}\n",
     );
-    for (exceptions, expected) in [
-        (
-            "[{name: e}]",
-            "LOAD_APPEND_NO_VALUES exception `e` is appended to without values",
-        ),
-        (
-            "[{name: e, fields: [c.d], values: [[x]]}]",
-            "only values can be appended to it",
-        ),
-        (
-            "[{name: e, comps: [in], values: [[x]]}]",
-            "only values can be appended to it",
-        ),
-        (
-            "[{name: f, values: [[x]]}]",
-            "exception `f` is new and needs fields",
-        ),
-        (
-            "[{name: f, fields: c.d}]",
-            "exception `f` is new and needs values",
-        ),
-    ] {
+    for &(exceptions, expected) in WRONG_ADDITIONS {
         let update =
             format!("- rule: R\n  exceptions: {exceptions}\n  override: {{exceptions: append}}\n");
         let found = problems(&[&base, &update]);
@@ -791,139 +803,168 @@ fn wrong_exceptions_are_refused_where_they_are_wrong() {
 }
 
 /// Files that are wrong in shape, and their first problem.
+const WRONG_SHAPES: &[(&str, &str)] = &[
+    (
+        "a: b: c\n",
+        "1:5 LOAD_ERR_YAML_PARSE mapping values are not allowed in this context",
+    ),
+    ("- rule: [\n", "LOAD_ERR_YAML_PARSE"),
+    (
+        "- a: *nothing\n",
+        "1:6 LOAD_ERR_YAML_PARSE while parsing node, found unknown anchor",
+    ),
+    ("- &a [*a]\n", "LOAD_ERR_YAML_PARSE"),
+    ("\"unclosed\n", "LOAD_ERR_YAML_PARSE"),
+    (
+        "just text\n",
+        "1:1 LOAD_ERR_YAML_VALIDATE expected a list of items, found a scalar",
+    ),
+    (
+        "rule: R\n",
+        "1:1 LOAD_ERR_YAML_VALIDATE expected a list of items, found a mapping",
+    ),
+    (
+        "- text\n",
+        "1:3 LOAD_ERR_YAML_VALIDATE expected an item, a mapping with keys, found a scalar",
+    ),
+    (
+        "- [a]\n",
+        "1:3 LOAD_ERR_YAML_VALIDATE expected an item, a mapping with keys, found a list",
+    ),
+    (
+        "- foo: bar\n",
+        "1:3 LOAD_UNKNOWN_ITEM item of unknown kind (first key `foo`) is ignored",
+    ),
+    ("- rule:\n", "1:7 LOAD_ERR_YAML_VALIDATE `rule` is empty"),
+    ("- rule: ''\n", "1:9 LOAD_ERR_YAML_VALIDATE `rule` is empty"),
+    (
+        "- rule: [a]\n",
+        "1:9 LOAD_ERR_YAML_VALIDATE `rule` has to be a scalar, found a list",
+    ),
+    (
+        "- macro: m\n",
+        "1:3 LOAD_ERR_YAML_VALIDATE the key `condition` is missing",
+    ),
+    (
+        "- macro: m\n  condition: [a]\n",
+        "2:14 LOAD_ERR_YAML_VALIDATE `condition` has to be a scalar, found a list",
+    ),
+    (
+        "- macro: 1-m\n  condition: a.b exists\n",
+        "1:3 LOAD_INVALID_MACRO_NAME no condition can spell the name `1-m`",
+    ),
+    (
+        "- list: a b\n  items: []\n",
+        "1:3 LOAD_INVALID_LIST_NAME no condition can spell the name `a b`",
+    ),
+    (
+        "- list: l\n",
+        "1:3 LOAD_ERR_YAML_VALIDATE the key `items` is missing",
+    ),
+    (
+        "- list: l\n  items: x\n",
+        "2:10 LOAD_ERR_YAML_VALIDATE `items` has to be a list, found a scalar",
+    ),
+    (
+        "- list: l\n  items: [x, ~]\n",
+        "2:14 LOAD_ERR_YAML_VALIDATE an entry of `items` is empty",
+    ),
+    (
+        "- list: l\n  items: [x, [y]]\n",
+        "2:14 LOAD_ERR_YAML_VALIDATE an entry of `items` has to be a scalar, found a list",
+    ),
+    (
+        "- list: l\n  items: []\n  apend: true\n",
+        "3:3 LOAD_UNKNOWN_KEY unknown key `apend` is ignored",
+    ),
+    (
+        "- list: l\n  items: []\n  items: [x]\n",
+        "3:3 LOAD_UNKNOWN_KEY duplicate key `items`; the first one is used",
+    ),
+    (
+        "- list: l\n  items: []\n  [a]: b\n",
+        "3:3 LOAD_UNKNOWN_KEY a key has to be a scalar, found a list",
+    ),
+    (
+        "- list: l\n  items: []\n  append: maybe\n",
+        "3:11 LOAD_ERR_YAML_VALIDATE `append` has to be true or false, found `maybe`",
+    ),
+    (
+        "- required_engine_version: abc\n",
+        "1:28 LOAD_ERR_YAML_VALIDATE `abc` is not a version such as 0.57.0",
+    ),
+    (
+        "- required_engine_version: 0.99.0\n",
+        "1:28 LOAD_ERR_VALIDATE the rules need engine version 0.99.0, this is 0.63.0",
+    ),
+    (
+        "- required_engine_version: 64\n",
+        "1:28 LOAD_ERR_VALIDATE the rules need engine version 0.64.0, this is 0.63.0",
+    ),
+    (
+        "- required_engine_version: 1.0.0\n",
+        "1:28 LOAD_ERR_VALIDATE the rules need engine version 1.0.0, this is 0.63.0",
+    ),
+    (
+        "- required_plugin_versions: x\n",
+        "1:29 LOAD_ERR_YAML_VALIDATE `required_plugin_versions` has to be a list, found a scalar",
+    ),
+    (
+        "- required_plugin_versions: [{name: json}]\n",
+        "1:30 LOAD_ERR_YAML_VALIDATE a plugin needs the key `version`",
+    ),
+    (
+        "- required_plugin_versions: [{name: json, version: one}]\n",
+        "1:30 LOAD_ERR_VALIDATE `one`, asked of plugin `json`, is not a version such as 0.2.0",
+    ),
+    (
+        "- required_plugin_versions: [{name: json, version: 0.1.0}]\n",
+        "1:30 LOAD_ERR_VALIDATE the rules need a missing plugin: json >= 0.1.0",
+    ),
+    (
+        "- required_plugin_versions:\n  - name: a\n    version: 0.1.0\n    alternatives:\n      - name: b\n        version: 0.2.0\n",
+        "2:5 LOAD_ERR_VALIDATE the rules need a missing plugin: a >= 0.1.0 or b >= 0.2.0",
+    ),
+    (
+        "- required_plugin_versions:\n  - name: a\n    version: 0.1.0\n    alternatives:\n      - name: a\n        version: 0.2.0\n",
+        "5:9 LOAD_ERR_VALIDATE plugin `a` is listed twice as an alternative",
+    ),
+    (
+        "- required_plugin_versions: [{name: container, version: 99.0.0}]\n",
+        "1:30 LOAD_ERR_VALIDATE the rules need a missing plugin: container >= 99.0.0 (this is 0.7.0)",
+    ),
+];
+
+/// Lines of a rule that are wrong, and part of their problem.
+const WRONG_VALUES: &[(&str, &str)] = &[
+    ("  priority: loud\n", "unknown priority `loud`"),
+    ("  priority: 9\n", "unknown priority `9`"),
+    ("  tags: x\n", "`tags` has to be a list"),
+    (
+        "  enabled: 1\n",
+        "`enabled` has to be true or false, found `1`",
+    ),
+    (
+        "  capture_duration: long\n",
+        "`capture_duration` has to be milliseconds, found `long`",
+    ),
+    (
+        "  capture_duration: -1\n",
+        "`capture_duration` has to be milliseconds, found `-1`",
+    ),
+    (
+        "  source: audit\n",
+        "LOAD_UNKNOWN_SOURCE no events of source `audit` are produced",
+    ),
+    (
+        "  tag: [x]\n",
+        "LOAD_UNKNOWN_KEY unknown key `tag` is ignored",
+    ),
+];
+
 #[test]
 fn wrong_yaml_is_refused_with_its_place() {
-    for (text, expected) in [
-        (
-            "a: b: c\n",
-            "1:5 LOAD_ERR_YAML_PARSE mapping values are not allowed in this context",
-        ),
-        ("- rule: [\n", "LOAD_ERR_YAML_PARSE"),
-        (
-            "- a: *nothing\n",
-            "1:6 LOAD_ERR_YAML_PARSE while parsing node, found unknown anchor",
-        ),
-        ("- &a [*a]\n", "LOAD_ERR_YAML_PARSE"),
-        ("\"unclosed\n", "LOAD_ERR_YAML_PARSE"),
-        (
-            "just text\n",
-            "1:1 LOAD_ERR_YAML_VALIDATE expected a list of items, found a scalar",
-        ),
-        (
-            "rule: R\n",
-            "1:1 LOAD_ERR_YAML_VALIDATE expected a list of items, found a mapping",
-        ),
-        (
-            "- text\n",
-            "1:3 LOAD_ERR_YAML_VALIDATE expected an item, a mapping with keys, found a scalar",
-        ),
-        (
-            "- [a]\n",
-            "1:3 LOAD_ERR_YAML_VALIDATE expected an item, a mapping with keys, found a list",
-        ),
-        (
-            "- foo: bar\n",
-            "1:3 LOAD_UNKNOWN_ITEM item of unknown kind (first key `foo`) is ignored",
-        ),
-        ("- rule:\n", "1:7 LOAD_ERR_YAML_VALIDATE `rule` is empty"),
-        ("- rule: ''\n", "1:9 LOAD_ERR_YAML_VALIDATE `rule` is empty"),
-        (
-            "- rule: [a]\n",
-            "1:9 LOAD_ERR_YAML_VALIDATE `rule` has to be a scalar, found a list",
-        ),
-        (
-            "- macro: m\n",
-            "1:3 LOAD_ERR_YAML_VALIDATE the key `condition` is missing",
-        ),
-        (
-            "- macro: m\n  condition: [a]\n",
-            "2:14 LOAD_ERR_YAML_VALIDATE `condition` has to be a scalar, found a list",
-        ),
-        (
-            "- macro: 1-m\n  condition: a.b exists\n",
-            "1:3 LOAD_INVALID_MACRO_NAME no condition can spell the name `1-m`",
-        ),
-        (
-            "- list: a b\n  items: []\n",
-            "1:3 LOAD_INVALID_LIST_NAME no condition can spell the name `a b`",
-        ),
-        (
-            "- list: l\n",
-            "1:3 LOAD_ERR_YAML_VALIDATE the key `items` is missing",
-        ),
-        (
-            "- list: l\n  items: x\n",
-            "2:10 LOAD_ERR_YAML_VALIDATE `items` has to be a list, found a scalar",
-        ),
-        (
-            "- list: l\n  items: [x, ~]\n",
-            "2:14 LOAD_ERR_YAML_VALIDATE an entry of `items` is empty",
-        ),
-        (
-            "- list: l\n  items: [x, [y]]\n",
-            "2:14 LOAD_ERR_YAML_VALIDATE an entry of `items` has to be a scalar, found a list",
-        ),
-        (
-            "- list: l\n  items: []\n  apend: true\n",
-            "3:3 LOAD_UNKNOWN_KEY unknown key `apend` is ignored",
-        ),
-        (
-            "- list: l\n  items: []\n  items: [x]\n",
-            "3:3 LOAD_UNKNOWN_KEY duplicate key `items`; the first one is used",
-        ),
-        (
-            "- list: l\n  items: []\n  [a]: b\n",
-            "3:3 LOAD_UNKNOWN_KEY a key has to be a scalar, found a list",
-        ),
-        (
-            "- list: l\n  items: []\n  append: maybe\n",
-            "3:11 LOAD_ERR_YAML_VALIDATE `append` has to be true or false, found `maybe`",
-        ),
-        (
-            "- required_engine_version: abc\n",
-            "1:28 LOAD_ERR_YAML_VALIDATE `abc` is not a version such as 0.57.0",
-        ),
-        (
-            "- required_engine_version: 0.99.0\n",
-            "1:28 LOAD_ERR_VALIDATE the rules need engine version 0.99.0, this is 0.63.0",
-        ),
-        (
-            "- required_engine_version: 64\n",
-            "1:28 LOAD_ERR_VALIDATE the rules need engine version 0.64.0, this is 0.63.0",
-        ),
-        (
-            "- required_engine_version: 1.0.0\n",
-            "1:28 LOAD_ERR_VALIDATE the rules need engine version 1.0.0, this is 0.63.0",
-        ),
-        (
-            "- required_plugin_versions: x\n",
-            "1:29 LOAD_ERR_YAML_VALIDATE `required_plugin_versions` has to be a list, found a scalar",
-        ),
-        (
-            "- required_plugin_versions: [{name: json}]\n",
-            "1:30 LOAD_ERR_YAML_VALIDATE a plugin needs the key `version`",
-        ),
-        (
-            "- required_plugin_versions: [{name: json, version: one}]\n",
-            "1:30 LOAD_ERR_VALIDATE `one`, asked of plugin `json`, is not a version such as 0.2.0",
-        ),
-        (
-            "- required_plugin_versions: [{name: json, version: 0.1.0}]\n",
-            "1:30 LOAD_ERR_VALIDATE the rules need a missing plugin: json >= 0.1.0",
-        ),
-        (
-            "- required_plugin_versions:\n  - name: a\n    version: 0.1.0\n    alternatives:\n      - name: b\n        version: 0.2.0\n",
-            "2:5 LOAD_ERR_VALIDATE the rules need a missing plugin: a >= 0.1.0 or b >= 0.2.0",
-        ),
-        (
-            "- required_plugin_versions:\n  - name: a\n    version: 0.1.0\n    alternatives:\n      - name: a\n        version: 0.2.0\n",
-            "5:9 LOAD_ERR_VALIDATE plugin `a` is listed twice as an alternative",
-        ),
-        (
-            "- required_plugin_versions: [{name: container, version: 99.0.0}]\n",
-            "1:30 LOAD_ERR_VALIDATE the rules need a missing plugin: container >= 99.0.0 (this is 0.7.0)",
-        ),
-    ] {
+    for &(text, expected) in WRONG_SHAPES {
         let mut found = problems(&[text]);
         found.retain(|problem| !problem.contains("LOAD_UNUSED"));
         assert!(
@@ -933,31 +974,7 @@ fn wrong_yaml_is_refused_with_its_place() {
             "{text}\n{found:#?}"
         );
     }
-    for (line, expected) in [
-        ("  priority: loud\n", "unknown priority `loud`"),
-        ("  priority: 9\n", "unknown priority `9`"),
-        ("  tags: x\n", "`tags` has to be a list"),
-        (
-            "  enabled: 1\n",
-            "`enabled` has to be true or false, found `1`",
-        ),
-        (
-            "  capture_duration: long\n",
-            "`capture_duration` has to be milliseconds, found `long`",
-        ),
-        (
-            "  capture_duration: -1\n",
-            "`capture_duration` has to be milliseconds, found `-1`",
-        ),
-        (
-            "  source: audit\n",
-            "LOAD_UNKNOWN_SOURCE no events of source `audit` are produced",
-        ),
-        (
-            "  tag: [x]\n",
-            "LOAD_UNKNOWN_KEY unknown key `tag` is ignored",
-        ),
-    ] {
+    for &(line, expected) in WRONG_VALUES {
         let text = match line.contains("priority") {
             true => rule("R", "a.b = 1", "").replace("  priority: WARNING\n", line),
             false => rule("R", "a.b = 1", line),

@@ -122,9 +122,7 @@ pub(super) fn project(
     // Of a present value.
     let wanted = atom.inverted == negated;
     let projected = match field.depends_on() {
-        Source::RawParam | Source::Param => field
-            .param_index(kind)
-            .and_then(|at| param(field, at, atom, test, wanted, kind, call)),
+        Source::RawParam | Source::Param => param(field, atom, test, wanted, kind, call),
         Source::OpenFlags => open_access(field, test, wanted, kind, call),
         _ if field.spec.name == "fd.num" && !negated => descriptor_number(test, wanted, kind, call),
         _ if field.spec.name == "fd.name_changed" && !negated => {
@@ -151,13 +149,13 @@ pub(super) fn is_result(field: &Field, kind: EventKind) -> bool {
 
 fn param(
     field: &Field,
-    at: usize,
     atom: &Atom,
     test: &Test,
     wanted: bool,
     kind: EventKind,
     call: Syscall,
 ) -> Option<Groups> {
+    let at = field.param_index(kind)?;
     let spec = &kind.spec().params[at];
     if spec.source == ParamSource::Result && is_result(field, kind) && wanted {
         return duplicate(test, wanted, call);

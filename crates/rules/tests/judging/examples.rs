@@ -195,6 +195,36 @@ fn outputs_are_appended_where_they_apply() {
     assert_eq!(alert.fields[2].1, AlertValue::Text("daemon!".to_owned()));
 }
 
+/// Where a problem is, in which rule, and part of the message and of the help.
+const PROBLEMS: &[(&str, &str, &str, &str)] = &[
+    ("3:26", "rule a", "no such event type: `opne`", "open"),
+    ("3:35", "rule a", "proc.nme", "proc.name"),
+    (
+        "3:59",
+        "rule a",
+        "`contains` does not apply to `fd.num`, which is a number",
+        "use one of",
+    ),
+    ("8:44", "rule b", "`10.0.0` is not an IP address", ""),
+    ("8:65", "rule b", "`10.0.0.1` is not a network", ""),
+    (
+        "13:51",
+        "rule c",
+        "`proc.name` is a text and `fd.num` is a number",
+        "",
+    ),
+    ("18:44", "rule d", "`three` is not a number", ""),
+    ("18:70", "rule d", "is not a regular expression", ""),
+    ("23:54", "rule e", "`yes` is neither `true` nor `false`", ""),
+    ("29:", "rule f", "proc.nme", "proc.name"),
+    (
+        "29:",
+        "rule f",
+        "the output ends with `%`",
+        "leave the `%` out",
+    ),
+];
+
 #[test]
 fn all_problems_of_all_rules_are_reported_with_place_and_help() {
     let text = rule_text(
@@ -225,35 +255,7 @@ fn all_problems_of_all_rules_are_reported_with_place_and_help() {
             )
         })
         .collect();
-    let expected = [
-        ("3:26", "rule a", "no such event type: `opne`", "open"),
-        ("3:35", "rule a", "proc.nme", "proc.name"),
-        (
-            "3:59",
-            "rule a",
-            "`contains` does not apply to `fd.num`, which is a number",
-            "use one of",
-        ),
-        ("8:44", "rule b", "`10.0.0` is not an IP address", ""),
-        ("8:65", "rule b", "`10.0.0.1` is not a network", ""),
-        (
-            "13:51",
-            "rule c",
-            "`proc.name` is a text and `fd.num` is a number",
-            "",
-        ),
-        ("18:44", "rule d", "`three` is not a number", ""),
-        ("18:70", "rule d", "is not a regular expression", ""),
-        ("23:54", "rule e", "`yes` is neither `true` nor `false`", ""),
-        ("29:", "rule f", "proc.nme", "proc.name"),
-        (
-            "29:",
-            "rule f",
-            "the output ends with `%`",
-            "leave the `%` out",
-        ),
-    ];
-    for (place, rule, message, help) in expected {
+    for (place, rule, message, help) in PROBLEMS {
         let found = shown.iter().any(|line| {
             line.contains(&format!("test.yaml:{place}"))
                 && line.contains(rule)
@@ -262,7 +264,7 @@ fn all_problems_of_all_rules_are_reported_with_place_and_help() {
         });
         assert!(found, "{place} {message}\n{shown:#?}");
     }
-    assert_eq!(shown.len(), expected.len(), "{shown:#?}");
+    assert_eq!(shown.len(), PROBLEMS.len(), "{shown:#?}");
     assert!(
         diagnostics
             .iter()

@@ -228,23 +228,25 @@ fn register() -> impl Strategy<Value = u64> {
     prop_oneof![4 => prop::sample::select(interesting), 1 => any::<u64>()]
 }
 
+/// Paths, and what looks like one.
+const TEXTS: &[&str] = &[
+    "/etc/passwd",
+    "/etc/shadow",
+    "../etc/shadow",
+    "passwd",
+    "/home/u/../../etc/shadow",
+    "/usr/bin/sh",
+    ".",
+    "",
+    "/",
+    "//etc//passwd",
+    "/etc/link/../shadow",
+    "\u{e9}tc",
+];
+
 fn case() -> impl Strategy<Value = Case> {
-    let texts: &[&str] = &[
-        "/etc/passwd",
-        "/etc/shadow",
-        "../etc/shadow",
-        "passwd",
-        "/home/u/../../etc/shadow",
-        "/usr/bin/sh",
-        ".",
-        "",
-        "/",
-        "//etc//passwd",
-        "/etc/link/../shadow",
-        "\u{e9}tc",
-    ];
     let text = prop_oneof![
-        9 => prop::sample::select(texts).prop_map(|text| Some(text.as_bytes().to_vec())),
+        9 => prop::sample::select(TEXTS).prop_map(|text| Some(text.as_bytes().to_vec())),
         1 => Just(None),
         1 => Just(Some(b"/etc/\xff".to_vec())),
     ];

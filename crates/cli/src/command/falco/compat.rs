@@ -14,17 +14,7 @@ pub(super) fn page() -> String {
         the program. [Replace Falco](../howto/replace-falco.md) lists the differences.\n\n## Options\n\n\
          | option | meaning |\n|---|---|\n",
     );
-    let command = Falco::augment_args(Command::new("falco"));
-    for option in command
-        .get_arguments()
-        .filter(|option| !option.is_hide_set())
-    {
-        let short = option.get_short().map(|short| format!("`-{short}`"));
-        let long = option.get_long().map(|long| format!("`--{long}`"));
-        let names: Vec<_> = short.into_iter().chain(long).collect();
-        let help = option.get_help().map(ToString::to_string);
-        row(&mut out, &[&names.join(" "), &help.unwrap_or_default()]);
-    }
+    push_options(&mut out);
     out.push_str("\n## Keys that have an effect\n\n| key | type |\n|---|---|\n");
     for (key, json_type) in config::keys() {
         row(&mut out, &[&format!("`{key}`"), json_type]);
@@ -53,6 +43,35 @@ pub(super) fn page() -> String {
         transformers.join(" ")
     ));
     out.push_str("\n## Fields\n\n| class | fields | never set | why |\n|---|---|---|---|\n");
+    push_fields(&mut out);
+    out.push_str("\n## Problems of rule files\n\n| code | severity | meaning |\n|---|---|---|\n");
+    for code in Code::ALL {
+        let severity = format!("{:?}", code.severity()).to_lowercase();
+        row(
+            &mut out,
+            &[&format!("`{}`", code.name()), &severity, code.title()],
+        );
+    }
+    out
+}
+
+/// A row for each option.
+fn push_options(out: &mut String) {
+    let command = Falco::augment_args(Command::new("falco"));
+    for option in command
+        .get_arguments()
+        .filter(|option| !option.is_hide_set())
+    {
+        let short = option.get_short().map(|short| format!("`-{short}`"));
+        let long = option.get_long().map(|long| format!("`--{long}`"));
+        let names: Vec<_> = short.into_iter().chain(long).collect();
+        let help = option.get_help().map(ToString::to_string);
+        row(out, &[&names.join(" "), &help.unwrap_or_default()]);
+    }
+}
+
+/// A row for each class of fields.
+fn push_fields(out: &mut String) {
     for (class, fields) in docs() {
         let never = fields.iter().filter_map(|field| match field.supplied {
             Supplied::Yes => None,
@@ -68,17 +87,8 @@ pub(super) fn page() -> String {
             &names.join(" "),
             &reasons.join("; "),
         ];
-        row(&mut out, &cells);
+        row(out, &cells);
     }
-    out.push_str("\n## Problems of rule files\n\n| code | severity | meaning |\n|---|---|---|\n");
-    for code in Code::ALL {
-        let severity = format!("{:?}", code.severity()).to_lowercase();
-        row(
-            &mut out,
-            &[&format!("`{}`", code.name()), &severity, code.title()],
-        );
-    }
-    out
 }
 
 fn row(out: &mut String, cells: &[&str]) {

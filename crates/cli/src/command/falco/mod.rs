@@ -62,17 +62,8 @@ fn falco(mut args: Falco) -> Outcome {
             version::text()
         });
     }
-    if args.page_size {
-        let size = rustix::param::page_size();
-        let text = format!("Your system page size is: {size} bytes");
-        journal::say(Priority::Informational, &text);
-        return Ok(Exit::Ok);
-    }
-    if let Some(text) = about_plugins(&args)? {
-        return terminal::print(&text);
-    }
-    if let Some(source) = &args.list {
-        return list_fields(source, &args);
+    if let Some(outcome) = without_rules(&args) {
+        return outcome;
     }
     if args.config.is_none() {
         let message = format!("cannot read the configuration: no such file: {CONFIG}");
@@ -103,18 +94,45 @@ fn falco(mut args: Falco) -> Outcome {
     if args.support {
         return terminal::print(&format!("{}\n", support::support(&config, &loaded, &args)));
     }
-    ready(&config)?;
+    watch_or_replay(args, assignments, &config, &options, loaded)
+}
+
+/// Does what needs no rules, if that is asked for.
+fn without_rules(args: &Falco) -> Option<Outcome> {
+    if args.page_size {
+        let size = rustix::param::page_size();
+        let text = format!("Your system page size is: {size} bytes");
+        journal::say(Priority::Informational, &text);
+        return Some(Ok(Exit::Ok));
+    }
+    match about_plugins(args) {
+        Ok(Some(text)) => return Some(terminal::print(&text)),
+        Ok(None) => {}
+        Err(failure) => return Some(Err(failure)),
+    }
+    let source = args.list.as_ref()?;
+    Some(list_fields(source, args))
+}
+
+/// Does what the rules were loaded for.
+fn watch_or_replay(
+    args: Falco,
+    assignments: Vec<String>,
+    config: &Config,
+    options: &EngineOptions,
+    mut loaded: Loaded,
+) -> Outcome {
+    ready(config)?;
     if args.dry_run {
         journal::say(Priority::Informational, "Dry run: no events are processed");
         return Ok(Exit::Ok);
     }
     if let Some(socket) = &args.old.gvisor_generate_config {
-        let mut loaded = loaded;
-        let (_, plan) = loaded.compile(&options, NoSink);
+        let (_, plan) = loaded.compile(options, NoSink);
         let session = capture::gvisor::configuration(&plan, socket);
         return terminal::print(&format!("{session:#}\n"));
     }
-    start(args, assignments, &config)
+    start(args, assignments, config)
 }
 
 /// What is printed before the configuration is read.
@@ -315,32 +333,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     info("Loaded event sources: syscall");
     info("Enabled event sources: syscall");
     if config.engine.kind == FalcoEngine::Replay {
-        let capture = config.engine.capture_file.clone();
-        info(&format!("Replaying {}", capture.display()));
-        let mut pidfile = args.pidfile.as_deref().map(Pidfile::create).transpose()?;
-        if let Some(pidfile) = &mut pidfile {
-            pidfile.write().map_err(|error| {
-                let message = format!("cannot write the pid file: {error}");
-                Failure::new(Exit::BadInput, message).help("name a writable file after -P")
-            })?;
-        }
-        let outcome = replay::execute(&Replay {
-            files: vec![capture],
-            rules: args.rules,
-            config: args.config,
-            options,
-            json: false,
-            fields: None,
-            filter: None,
-            stats: args.verbose,
-            quiet: false,
-            seconds: (args.seconds > 0).then_some(args.seconds),
-            manner: CompatMode::Falco,
-        });
-        if let Some(pidfile) = pidfile {
-            pidfile.remove();
-        }
-        return outcome;
+        return replay_capture(args, options, config);
     }
     match config.engine.kind {
         FalcoEngine::Kmod => info("The engine ebpf does what the kernel module does"),
@@ -393,6 +386,37 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     } else {
         watch::execute(args)
     }
+}
+
+/// Replays the capture file of the configuration.
+fn replay_capture(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
+    let capture = config.engine.capture_file.clone();
+    let text = format!("Replaying {}", capture.display());
+    journal::say(Priority::Informational, &text);
+    let mut pidfile = args.pidfile.as_deref().map(Pidfile::create).transpose()?;
+    if let Some(pidfile) = &mut pidfile {
+        pidfile.write().map_err(|error| {
+            let message = format!("cannot write the pid file: {error}");
+            Failure::new(Exit::BadInput, message).help("name a writable file after -P")
+        })?;
+    }
+    let outcome = replay::execute(&Replay {
+        files: vec![capture],
+        rules: args.rules,
+        config: args.config,
+        options,
+        json: false,
+        fields: None,
+        filter: None,
+        stats: args.verbose,
+        quiet: false,
+        seconds: (args.seconds > 0).then_some(args.seconds),
+        manner: CompatMode::Falco,
+    });
+    if let Some(pidfile) = pidfile {
+        pidfile.remove();
+    }
+    outcome
 }
 
 /// Where sandboxes connect to, the sink of a trace session, and the session.

@@ -1,8 +1,11 @@
 //! The command line of `tollgate policy`.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use policy::EnforcerKind;
 
 /// `tollgate policy`.
 #[derive(Debug, Subcommand)]
@@ -88,11 +91,11 @@ pub(crate) struct Explain {
     /// the policy]
     #[arg(
         long,
-        value_enum,
+        value_parser = enforcer_parser(),
         hide_possible_values = true,
-        value_name = "seccomp|landlock|caps|apparmor|bpf"
+        value_name = ENFORCERS.as_str()
     )]
-    pub(crate) enforcer: Option<EnforcerName>,
+    pub(crate) enforcer: Option<EnforcerKind>,
     #[command(flatten)]
     pub(crate) accept: Accept,
     /// Print JSON
@@ -123,29 +126,13 @@ pub(crate) struct Accept {
     pub(crate) rules: Vec<String>,
 }
 
-/// An enforcer.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum EnforcerName {
-    /// A filter on system calls
-    Seccomp,
-    /// Restrictions by path and port that need no privilege
-    Landlock,
-    /// Capabilities that are dropped
-    Caps,
-    /// A profile of AppArmor
-    Apparmor,
-    /// BPF programs at the hooks of the security modules
-    Bpf,
-}
+/// The ids of enforcers, as a help text names a choice.
+static ENFORCERS: LazyLock<String> =
+    LazyLock::new(|| EnforcerKind::ALL.map(EnforcerKind::id).join("|"));
 
-impl EnforcerName {
-    pub(crate) fn enforcer(self) -> policy::Enforcer {
-        match self {
-            Self::Seccomp => policy::Enforcer::Seccomp,
-            Self::Landlock => policy::Enforcer::Landlock,
-            Self::Caps => policy::Enforcer::Caps,
-            Self::Apparmor => policy::Enforcer::AppArmor,
-            Self::Bpf => policy::Enforcer::Bpf,
-        }
-    }
+/// Takes the id of an enforcer.
+fn enforcer_parser() -> impl TypedValueParser<Value = EnforcerKind> {
+    let values = EnforcerKind::ALL.map(|kind| PossibleValue::new(kind.id()).help(kind.about()));
+    PossibleValuesParser::new(values)
+        .map(|id| EnforcerKind::from_id(&id).expect("only ids are possible values"))
 }

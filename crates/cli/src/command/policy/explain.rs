@@ -6,13 +6,13 @@ use agent::policy_files::{self, machine, with_other_names};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
-use policy::compile::{Machine, assess};
-use policy::{Enforcer, Origin, Policy, Rule};
+use policy::compile::{self, Machine, assess};
+use policy::{EnforcerKind, Origin, Policy, Rule};
 use serde_json::{Map, Value, json};
 
-use super::args::{EnforcerName, Explain};
+use super::args::Explain;
 use super::list::{json_assessment, push_assessment};
-use super::{load, profiles};
+use super::load;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Explain) -> Outcome {
@@ -23,8 +23,8 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
     if exit == Exit::BadInput {
         return Ok(exit);
     }
-    let only = args.enforcer.map(EnforcerName::enforcer);
-    let enforcers = |policy: &Policy| -> Vec<Enforcer> {
+    let only = args.enforcer;
+    let enforcers = |policy: &Policy| -> Vec<EnforcerKind> {
         match only {
             Some(enforcer) => vec![enforcer],
             None => policy.enforcers.iter().collect(),
@@ -47,7 +47,7 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
                 let mut text = text_policy(policy, &enforcers(policy), &machine);
                 if let Some(enforcer) = only {
                     text.push_str(&format!("\n{enforcer} profile:\n"));
-                    text.push_str(&profiles::text(policy, enforcer, &machine));
+                    text.push_str(&compile::text(policy, enforcer, &machine));
                 }
                 text
             })
@@ -67,7 +67,7 @@ fn origin(rule: &Rule) -> &'static str {
     }
 }
 
-fn text_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> String {
+fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &Machine) -> String {
     let mut out = format!(
         "policy {}: {} by {}\n",
         policy.name, policy.mode, policy.enforcers
@@ -112,7 +112,7 @@ fn text_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> St
     out
 }
 
-fn json_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> Value {
+fn json_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &Machine) -> Value {
     let rules: Vec<_> = policy
         .rules
         .iter()
@@ -122,10 +122,10 @@ fn json_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> Va
     for enforcer in enforcers {
         compiled.insert(
             enforcer.id().to_owned(),
-            profiles::json(policy, *enforcer, machine),
+            compile::json(policy, *enforcer, machine),
         );
     }
-    let chosen: Vec<_> = policy.enforcers.iter().map(Enforcer::id).collect();
+    let chosen: Vec<_> = policy.enforcers.iter().map(EnforcerKind::id).collect();
     json!({
         "name": policy.name,
         "mode": policy.mode.name(),
@@ -136,7 +136,7 @@ fn json_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> Va
     })
 }
 
-fn json_rule(policy: &Policy, rule: &Rule, enforcers: &[Enforcer], machine: &Machine) -> Value {
+fn json_rule(policy: &Policy, rule: &Rule, enforcers: &[EnforcerKind], machine: &Machine) -> Value {
     let mut assessments = Map::new();
     for enforcer in enforcers {
         let assessment = assess(policy, rule, *enforcer, machine);

@@ -6,7 +6,7 @@ use agent::policy_files::machine;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use policy::Enforcer;
+use policy::EnforcerKind;
 use policy::builtin::{self, Builtin, Class};
 use policy::compile::{Assessment, Machine, assess_builtin};
 use serde_json::{Map, Value, json};
@@ -62,8 +62,8 @@ fn find(name: &str) -> Result<&'static Builtin, Failure> {
 }
 
 /// The built-in rules live as long as the program.
-fn assess(rule: &'static Builtin, machine: &Machine) -> Vec<(Enforcer, Assessment)> {
-    let each = Enforcer::ALL.into_iter();
+fn assess(rule: &'static Builtin, machine: &Machine) -> Vec<(EnforcerKind, Assessment)> {
+    let each = EnforcerKind::ALL.into_iter();
     each.map(|enforcer| (enforcer, assess_builtin(rule, enforcer, machine)))
         .collect()
 }
@@ -74,7 +74,7 @@ fn table(rules: &[&'static Builtin], machine: &Machine) -> String {
     let mut out = String::new();
     for class in CLASSES {
         let _ = write!(out, "{:<42}", class.key());
-        for name in Enforcer::ALL.map(Enforcer::name) {
+        for name in EnforcerKind::ALL.map(EnforcerKind::name) {
             let _ = write!(out, " {name:<9}");
         }
         out.push('\n');
@@ -95,7 +95,7 @@ fn markdown(rules: &[&'static Builtin], machine: &Machine) -> String {
         "# Built-in rules\n\nPrinted by `tollgate policy list --markdown`: how well each enforcer \
         enforces each rule, where it is available.\n`tollgate policy list RULE` shows the gaps, and what the rule compiles to. Grades cover what the workload does\nitself, not what it makes an unconfined process do.\n",
     );
-    let names = Enforcer::ALL.map(Enforcer::name);
+    let names = EnforcerKind::ALL.map(EnforcerKind::name);
     for class in CLASSES {
         let _ = writeln!(out, "\n## {}\n", class.key());
         let _ = writeln!(out, "| rule | {} | what is denied |", names.join(" | "));
@@ -138,7 +138,7 @@ fn text_rule(rule: &'static Builtin, machine: &Machine) -> String {
 }
 
 /// The grade, why it is no better, and what the rule compiles to.
-pub(super) fn push_assessment(out: &mut String, enforcer: Enforcer, assessment: &Assessment) {
+pub(super) fn push_assessment(out: &mut String, enforcer: EnforcerKind, assessment: &Assessment) {
     let _ = writeln!(out, "  {enforcer}: {}", assessment.grade);
     for note in &assessment.notes {
         let _ = writeln!(out, "    not covered: {note}");

@@ -3,51 +3,68 @@
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use enforce::{apparmor, bpf};
-use serde_json::json;
+use enforce::REGISTRY;
+use policy::EnforcerKind;
+use serde_json::{Value, json};
 
 use super::args::Loaded;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Loaded) -> Outcome {
     if args.sweep {
-        bpf::release().map_err(|error| failure(&error))?;
-        apparmor::sweep().map_err(|error| failure(&error))?;
+        for enforcer in &REGISTRY {
+            (enforcer.sweep)().map_err(|error| failure(&error))?;
+        }
     }
-    let policies = bpf::loaded().map_err(|error| failure(&error))?;
-    let profiles = apparmor::loaded().map_err(|error| failure(&error))?;
-    if args.json {
-        let policies: Vec<_> = policies
-            .iter()
-            .map(|loaded| {
-                json!({
-                    "number": loaded.number,
-                    "name": loaded.name,
-                    "tasks": loaded.users,
-                    "denied": loaded.denied,
-                    "audited": loaded.audited,
-                    "lost": loaded.lost,
-                })
-            })
-            .collect();
-        terminal::print(&format!(
-            "{}\n",
-            json!({ "bpf": policies, "apparmor": profiles })
-        ))?;
-        return Ok(Exit::Ok);
+    let mut loaded = Vec::new();
+    for enforcer in &REGISTRY {
+        if let Some(policies) = (enforcer.loaded)() {
+            let policies = policies.map_err(|error| failure(&error))?;
+            loaded.push((enforcer.about.kind, policies));
+        }
     }
-    let mut text = String::new();
-    for loaded in policies {
-        text.push_str(&format!(
-            "BPF {} {}: {} tasks, {} denied, {} audited, {} lost\n",
-            loaded.number, loaded.name, loaded.users, loaded.denied, loaded.audited, loaded.lost
-        ));
-    }
-    for profile in profiles {
-        text.push_str(&format!("AppArmor {profile}\n"));
-    }
+    let text = match args.json {
+        true => {
+            let each = loaded.iter();
+            let lists = each.map(|(kind, policies)| {
+                let policies = policies.iter().map(json_policy).collect();
+                (kind.id().to_owned(), Value::Array(policies))
+            });
+            format!("{}\n", Value::Object(lists.collect()))
+        }
+        false => {
+            let each = loaded.iter();
+            each.flat_map(|(kind, policies)| policies.iter().map(|policy| line(*kind, policy)))
+                .collect()
+        }
+    };
     terminal::print(&text)?;
     Ok(Exit::Ok)
+}
+
+fn line(kind: EnforcerKind, policy: &enforce::Loaded) -> String {
+    let name = &policy.name;
+    match &policy.counts {
+        None => format!("{kind} {name}\n"),
+        Some(counts) => format!(
+            "{kind} {} {name}: {} tasks, {} denied, {} audited, {} lost\n",
+            counts.number, counts.tasks, counts.denied, counts.audited, counts.lost
+        ),
+    }
+}
+
+fn json_policy(policy: &enforce::Loaded) -> Value {
+    match &policy.counts {
+        None => json!(policy.name),
+        Some(counts) => json!({
+            "number": counts.number,
+            "name": policy.name,
+            "tasks": counts.tasks,
+            "denied": counts.denied,
+            "audited": counts.audited,
+            "lost": counts.lost,
+        }),
+    }
 }
 
 /// What the kernel keeps is out of reach.

@@ -6,7 +6,6 @@ mod check;
 mod explain;
 mod list;
 mod loaded;
-mod profiles;
 mod replace;
 
 use std::path::Path;

@@ -1,12 +1,11 @@
 //! `tollgate policy replace`.
 
-use agent::policy_files::{self, machine};
+use agent::policy_files::{self, Loaded, machine};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use enforce::{apparmor, bpf};
-use policy::compile::bpf::Profile;
-use policy::{Enforcer, Enforcers, Mode, Policy};
+use enforce::REGISTRY;
+use policy::{Enforcers, Mode, Policy};
 
 use super::args::Replace;
 use super::load;
@@ -16,70 +15,28 @@ use super::loaded::failure;
 pub(crate) fn execute(args: &Replace) -> Outcome {
     let machine = machine();
     let loaded = load(&args.file, &args.accept.rules, &machine);
-    let exit = policy_files::exit(loaded.diagnostics.iter());
     terminal::complain(&loaded.render());
-    let refuse = |exit: Exit, why: String, help: &str| {
-        let message = format!("cannot replace the policy of {}: {why}", loaded.name);
-        Err(Failure::new(exit, message).help(help))
-    };
-    if exit != Exit::Ok {
-        let why = "it has the errors above; the old policy remains in force".to_owned();
-        return refuse(
-            exit,
-            why,
-            "correct it; `tollgate policy check FILE` shows the same",
-        );
+    let policy = only_policy(&loaded)?;
+    let mut fixed = Enforcers::default();
+    let mut exchanged = Vec::new();
+    for enforcer in &REGISTRY {
+        let kind = enforcer.about.kind;
+        if !policy.enforcers.contains(kind) {
+            continue;
+        }
+        match (enforcer.exchange)(policy, &machine) {
+            None => fixed = fixed.with(kind),
+            Some(count) => exchanged.push((kind, count.map_err(|error| failure(&error))?)),
+        }
     }
-    let [policy] = &loaded.policies[..] else {
-        let why = format!(
-            "it has {} policies, and one is exchanged",
-            loaded.policies.len()
-        );
-        return refuse(Exit::BadInput, why, "put each policy in a separate file");
-    };
-    if policy.mode == Mode::BehaviorModeling {
-        let why = "its mode records behaviour and denies nothing".to_owned();
-        return refuse(
-            Exit::BadInput,
-            why,
-            "choose `mode: AlwaysAllow` to lift what is in force",
-        );
+    if exchanged.iter().all(|(_, count)| *count == 0) {
+        return Err(nothing_in_force(policy, fixed, !exchanged.is_empty()));
     }
-    let mut said = String::new();
-    let mut count = 0;
-    if policy.enforcers.contains(Enforcer::Bpf) {
-        let profile = Profile::compile(policy);
-        let exchanged = bpf::exchange(&profile, &policy.name).map_err(|error| failure(&error))?;
-        said.push_str(&format!("BPF: {exchanged} exchanged\n"));
-        count += exchanged;
-    }
-    if policy.enforcers.contains(Enforcer::AppArmor) {
-        let exchanged = apparmor::exchange(policy, &machine).map_err(|error| failure(&error))?;
-        said.push_str(&format!("AppArmor: {exchanged} exchanged\n"));
-        count += exchanged;
-    }
-    if count == 0 {
-        let message = match fixed(policy) {
-            Some(fixed) if !is_exchangeable(policy) => format!(
-                "cannot replace {}: it is enforced by {fixed}, which only the confined process itself can \
-                tighten",
-                policy.name
-            ),
-            _ => format!(
-                "cannot replace {}: BPF and AppArmor confine no process by a policy of this name",
-                policy.name
-            ),
-        };
-        let help = match is_exchangeable(policy) {
-            true => {
-                "`tollgate policy loaded` lists the policies in force; the name is `metadata.name` of the \
-                policy, or else the name of its file"
-            }
-            false => "start the command again with the new policy",
-        };
-        return Err(Failure::new(Exit::BadInput, message).help(help));
-    }
-    if let Some(fixed) = fixed(policy) {
+    let lines = exchanged.iter();
+    let mut said: String = lines
+        .map(|(kind, count)| format!("{kind}: {count} exchanged\n"))
+        .collect();
+    if fixed != Enforcers::default() {
         said.push_str(&format!(
             "{fixed}: as they were; a process can only tighten them for itself\n"
         ));
@@ -88,18 +45,49 @@ pub(crate) fn execute(args: &Replace) -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// Whether the kernel holds a part of it that can be exchanged.
-fn is_exchangeable(policy: &Policy) -> bool {
-    let mut both = [Enforcer::Bpf, Enforcer::AppArmor].into_iter();
-    both.any(|enforcer| policy.enforcers.contains(enforcer))
+/// The policy of a file that has one without errors, and that denies something.
+fn only_policy(loaded: &Loaded) -> Result<&Policy, Failure> {
+    let refuse = |exit: Exit, why: String, help: &str| {
+        let message = format!("cannot replace the policy of {}: {why}", loaded.name);
+        Err(Failure::new(exit, message).help(help))
+    };
+    let exit = policy_files::exit(loaded.diagnostics.iter());
+    if exit != Exit::Ok {
+        let why = "it has the errors above; the old policy remains in force".to_owned();
+        let help = "correct it; `tollgate policy check FILE` shows the same";
+        return refuse(exit, why, help);
+    }
+    let [policy] = &loaded.policies[..] else {
+        let count = loaded.policies.len();
+        let why = format!("it has {count} policies, and one is exchanged");
+        return refuse(Exit::BadInput, why, "put each policy in a separate file");
+    };
+    if policy.mode == Mode::BehaviorModeling {
+        let why = "its mode records behaviour and denies nothing".to_owned();
+        let help = "choose `mode: AlwaysAllow` to lift what is in force";
+        return refuse(Exit::BadInput, why, help);
+    }
+    Ok(policy)
 }
 
-/// Enforcers of the policy that nobody can change from outside.
-fn fixed(policy: &Policy) -> Option<Enforcers> {
-    let own = [Enforcer::Seccomp, Enforcer::Landlock, Enforcer::Caps];
-    let own = own
-        .into_iter()
-        .filter(|enforcer| policy.enforcers.contains(*enforcer));
-    let own = own.fold(Enforcers::default(), Enforcers::with);
-    (own != Enforcers::default()).then_some(own)
+/// Nobody is confined by what could be exchanged. `fixed`: enforcers of the policy that nobody can change from
+/// outside.
+fn nothing_in_force(policy: &Policy, fixed: Enforcers, is_exchangeable: bool) -> Failure {
+    let message = match fixed != Enforcers::default() && !is_exchangeable {
+        true => format!(
+            "cannot replace {}: it is enforced by {fixed}, which only the confined process itself can tighten",
+            policy.name
+        ),
+        false => format!(
+            "cannot replace {}: BPF and AppArmor confine no process by a policy of this name",
+            policy.name
+        ),
+    };
+    Failure::new(Exit::BadInput, message).help(match is_exchangeable {
+        true => {
+            "`tollgate policy loaded` lists the policies in force; the name is `metadata.name` of the \
+             policy, or else the name of its file"
+        }
+        false => "start the command again with the new policy",
+    })
 }

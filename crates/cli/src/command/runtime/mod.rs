@@ -77,36 +77,7 @@ fn carry_out(line: &CommandLine) -> Outcome {
     if line.global.is_empty() && line.call.is_none() || asks("--help", "-h") {
         return help();
     }
-    let change = line
-        .call
-        .as_ref()
-        .and_then(|call| match call.words.first()?.to_str()? {
-            "install" => Some((Change::Install, &call.words[1..])),
-            "uninstall" => Some((Change::Uninstall, &call.words[1..])),
-            _ => None,
-        });
-    if let Some((change, words)) = change {
-        return install::execute(change, words);
-    }
-    if let Some(call) = line.call.as_ref().filter(|call| call.words[0] == RULESET) {
-        return ruleset::execute(&call.words[1..]);
-    }
-    #[cfg(feature = "embedded")]
-    if let Some(call) = line
-        .call
-        .as_ref()
-        .filter(|call| call.words[0] == runtime::EMBEDDED)
-    {
-        return embedded::execute(&call.words[1..]);
-    }
-    if let Some(outcome) = line
-        .call
-        .as_ref()
-        .and_then(|call| vm::execute_own(&call.words, agent::not_executed))
-    {
-        return outcome;
-    }
-    if let Some(outcome) = vm::execute_pool(line) {
+    if let Some(outcome) = own_verb(line) {
         return outcome;
     }
     let mut settings = Settings::load(line.config.as_deref())?;
@@ -143,6 +114,35 @@ fn carry_out(line: &CommandLine) -> Outcome {
         // Without an id the underlying runtime says what is missing.
         _ => pass_on(&runtime, line, &call.words),
     }
+}
+
+/// Does what is no call of a runtime: what this program and its administrators ask for.
+fn own_verb(line: &CommandLine) -> Option<Outcome> {
+    let change = line
+        .call
+        .as_ref()
+        .and_then(|call| match call.words.first()?.to_str()? {
+            "install" => Some((Change::Install, &call.words[1..])),
+            "uninstall" => Some((Change::Uninstall, &call.words[1..])),
+            _ => None,
+        });
+    if let Some((change, words)) = change {
+        return Some(install::execute(change, words));
+    }
+    if let Some(call) = line.call.as_ref().filter(|call| call.words[0] == RULESET) {
+        return Some(ruleset::execute(&call.words[1..]));
+    }
+    #[cfg(feature = "embedded")]
+    if let Some(call) = line
+        .call
+        .as_ref()
+        .filter(|call| call.words[0] == runtime::EMBEDDED)
+    {
+        return Some(embedded::execute(&call.words[1..]));
+    }
+    let of_machine =
+        (line.call.as_ref()).and_then(|call| vm::execute_own(&call.words, agent::not_executed));
+    of_machine.or_else(|| vm::execute_pool(line))
 }
 
 /// Whether containers can have machines of their own here.
@@ -244,15 +244,7 @@ fn create(
     if runtime.is_gvisor() {
         return create_sandbox(line, settings, runtime, call);
     }
-    if let Some(listener) = spec.listener() {
-        let listener = listener.display();
-        let message = format!(
-            "cannot watch container {id}: its seccomp profile has a listener, {listener}, and the kernel \
-            allows only one"
-        );
-        return Err(Failure::new(Exit::Unsupported, message)
-            .help("remove linux.seccomp.listenerPath, or set `runtime.watch: annotated`"));
-    }
+    has_no_listener(&spec, id)?;
     let note = Note {
         id: id.to_owned(),
         bundle,
@@ -267,23 +259,7 @@ fn create(
         return pass_on(runtime, line, &call.words);
     }
     let stays = call.verb == Verb::Create || call.detaches;
-    let ends = if stays {
-        Ends::AtOnce
-    } else {
-        Ends::AfterAlerts
-    };
-    let outcome = if stays {
-        let watched = || watched(line, settings, runtime, call, &note, &store, ends);
-        agent::execute_below(|| {
-            watched().unwrap_or_else(|failure| {
-                report(line, &failure);
-                terminal::complain(&failure.render());
-                failure.exit
-            })
-        })
-    } else {
-        watched(line, settings, runtime, call, &note, &store, ends)
-    };
+    let outcome = watched_above(line, settings, runtime, call, (&note, &store), stays);
     if outcome.is_err() {
         // What the agent has said since it had left the caller's descriptors behind. None: nothing.
         let said = std::fs::read_to_string(store.log()).unwrap_or_default();
@@ -295,6 +271,41 @@ fn create(
         forget(&store, runtime, line, id)?;
     }
     outcome
+}
+
+/// As [`watched`]. If the container stays, so does who watches it, above this process, which ends.
+fn watched_above(
+    line: &CommandLine,
+    settings: &Settings,
+    runtime: &Runtime,
+    call: &Call,
+    place: (&Note, &Store),
+    stays: bool,
+) -> Outcome {
+    if !stays {
+        return watched(line, settings, runtime, call, place, Ends::AfterAlerts);
+    }
+    agent::execute_below(|| {
+        let outcome = watched(line, settings, runtime, call, place, Ends::AtOnce);
+        outcome.unwrap_or_else(|failure| {
+            report(line, &failure);
+            terminal::complain(&failure.render());
+            failure.exit
+        })
+    })
+}
+
+fn has_no_listener(spec: &Spec, id: &str) -> Result<(), Failure> {
+    let Some(listener) = spec.listener() else {
+        return Ok(());
+    };
+    let listener = listener.display();
+    let message = format!(
+        "cannot watch container {id}: its seccomp profile has a listener, {listener}, and the \
+         kernel allows only one"
+    );
+    Err(Failure::new(Exit::Unsupported, message)
+        .help("remove linux.seccomp.listenerPath, or set `runtime.watch: annotated`"))
 }
 
 fn can_be_confined(runtime: &Runtime, spec: &Spec, id: &str) -> Result<(), Failure> {
@@ -356,7 +367,7 @@ fn exec(
 ) -> Outcome {
     let store = store(settings, line, id)?;
     match store.note().map_err(|error| state_failure(&error))? {
-        Some(note) => watched(line, settings, runtime, call, &note, &store, Ends::AtOnce),
+        Some(note) => watched(line, settings, runtime, call, (&note, &store), Ends::AtOnce),
         // It is watched as its container is: not.
         None => pass_on(runtime, line, &call.words),
     }
@@ -418,14 +429,14 @@ fn carried_out(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Out
     Ok(Exit::Command(code(status)))
 }
 
-/// Runs the underlying runtime, and whatever it starts in the container, under watch.
+/// Runs the underlying runtime, and whatever it starts in the container, under watch. The note is what is known
+/// of the container, the store where it is kept.
 fn watched(
     line: &CommandLine,
     settings: &Settings,
     runtime: &Runtime,
     call: &Call,
-    note: &Note,
-    store: &Store,
+    (note, store): (&Note, &Store),
     ends: Ends,
 ) -> Outcome {
     // Before the tenure, so that who watches does not keep it.

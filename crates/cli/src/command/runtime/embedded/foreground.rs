@@ -300,13 +300,6 @@ impl Foreground {
 
     /// Passes signals on, and what goes over the terminal, and waits for the end.
     pub(super) fn wait_for(self, pid: i32, mut terminal: Option<Terminal>) -> Result<u8, Failure> {
-        let cannot = |error: sys::SyscallError| {
-            Failure::new(
-                Exit::Internal,
-                format!("cannot wait for the container: {error}"),
-            )
-            .help("look for it with `list`")
-        };
         // Whoever does not take the output any more is not to end this process before the command.
         sys::signal::set_disposition(SIGPIPE, Disposition::Ignore).map_err(cannot)?;
         let mut all = forwarded();
@@ -351,15 +344,25 @@ impl Foreground {
             }
             // Whatever woke it, everything is looked at.
             let _ = poll::poll(&mut polled, None);
-            while let Ok(Some(signal)) = stream.next() {
-                match (signal.signal, &terminal) {
-                    (SIGWINCH, Some(terminal)) => terminal.resize(),
-                    (SIGWINCH | SIGCHLD, _) => {}
-                    (signal, _) => {
-                        // Fails only if it has just ended.
-                        let _ = sys::signal::send(pid, signal);
-                    }
-                }
+            pass_signals(&stream, pid, terminal.as_ref());
+        }
+    }
+}
+
+fn cannot(error: sys::SyscallError) -> Failure {
+    let message = format!("cannot wait for the container: {error}");
+    Failure::new(Exit::Internal, message).help("look for it with `list`")
+}
+
+/// Passes on the signals that have come.
+fn pass_signals(stream: &SignalStream, pid: i32, terminal: Option<&Terminal>) {
+    while let Ok(Some(signal)) = stream.next() {
+        match (signal.signal, terminal) {
+            (SIGWINCH, Some(terminal)) => terminal.resize(),
+            (SIGWINCH | SIGCHLD, _) => {}
+            (signal, _) => {
+                // Fails only if it has just ended.
+                let _ = sys::signal::send(pid, signal);
             }
         }
     }

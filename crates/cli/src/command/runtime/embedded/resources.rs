@@ -10,8 +10,8 @@ use diagnostics::terminal;
 use libcgroups::common::{AnyCgroupManager, CgroupConfig, CgroupManager, ControllerOpt};
 use libcontainer::container::Container;
 use libcontainer::oci_spec::runtime::{
-    LinuxBlockIoBuilder, LinuxCpuBuilder, LinuxMemoryBuilder, LinuxPidsBuilder, LinuxResources,
-    LinuxResourcesBuilder,
+    LinuxBlockIoBuilder, LinuxCpu, LinuxCpuBuilder, LinuxMemory, LinuxMemoryBuilder,
+    LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder,
 };
 use liboci_cli::{Ps, Update};
 
@@ -99,10 +99,6 @@ pub(super) fn update(container: &Container, args: &Update) -> Outcome {
 }
 
 fn resources(args: &Update) -> Result<LinuxResources, Failure> {
-    let wrong = |cause: &dyn std::fmt::Display| {
-        let message = format!("cannot understand the limits: {cause}");
-        Failure::new(Exit::BadInput, message).help("`runc update --help` shows their form")
-    };
     if args.l3_cache_schema.is_some() || args.mem_bw_schema.is_some() {
         let message = "cannot set limits of caches and memory bandwidth";
         return Err(Failure::new(Exit::Unsupported, message).help("use --runtime runc for it"));
@@ -116,9 +112,30 @@ fn resources(args: &Update) -> Result<LinuxResources, Failure> {
         read.map_err(|error| wrong(&format!("{}: {error}", path.display())))?;
         return serde_json::from_str(&text).map_err(|error| wrong(&error));
     }
-    let mut cpu = LinuxCpuBuilder::default();
-    let mut memory = LinuxMemoryBuilder::default();
     let mut resources = LinuxResourcesBuilder::default();
+    if let Some(weight) = args.blkio_weight {
+        let weight = u16::try_from(weight).map_err(|error| wrong(&error))?;
+        let io = LinuxBlockIoBuilder::default().weight(weight).build();
+        resources = resources.block_io(io.map_err(|error| wrong(&error))?);
+    }
+    if let Some(limit) = args.pids_limit {
+        let pids = LinuxPidsBuilder::default().limit(limit).build();
+        resources = resources.pids(pids.map_err(|error| wrong(&error))?);
+    }
+    resources
+        .cpu(cpu(args)?)
+        .memory(memory(args)?)
+        .build()
+        .map_err(|error| wrong(&error))
+}
+
+fn wrong(cause: &dyn std::fmt::Display) -> Failure {
+    let message = format!("cannot understand the limits: {cause}");
+    Failure::new(Exit::BadInput, message).help("`runc update --help` shows their form")
+}
+
+fn cpu(args: &Update) -> Result<LinuxCpu, Failure> {
+    let mut cpu = LinuxCpuBuilder::default();
     if let Some(shares) = args.cpu_share {
         cpu = cpu.shares(shares);
     }
@@ -140,6 +157,11 @@ fn resources(args: &Update) -> Result<LinuxResources, Failure> {
     if let Some(nodes) = &args.cpuset_mems {
         cpu = cpu.mems(nodes.clone());
     }
+    cpu.build().map_err(|error| wrong(&error))
+}
+
+fn memory(args: &Update) -> Result<LinuxMemory, Failure> {
+    let mut memory = LinuxMemoryBuilder::default();
     let bytes = |bytes: u64| i64::try_from(bytes).map_err(|error| wrong(&error));
     if let Some(limit) = args.memory {
         memory = memory.limit(bytes(limit)?);
@@ -150,20 +172,7 @@ fn resources(args: &Update) -> Result<LinuxResources, Failure> {
     if let Some(limit) = args.memory_swap {
         memory = memory.swap(limit);
     }
-    if let Some(weight) = args.blkio_weight {
-        let weight = u16::try_from(weight).map_err(|error| wrong(&error))?;
-        let io = LinuxBlockIoBuilder::default().weight(weight).build();
-        resources = resources.block_io(io.map_err(|error| wrong(&error))?);
-    }
-    if let Some(limit) = args.pids_limit {
-        let pids = LinuxPidsBuilder::default().limit(limit).build();
-        resources = resources.pids(pids.map_err(|error| wrong(&error))?);
-    }
-    resources
-        .cpu(cpu.build().map_err(|error| wrong(&error))?)
-        .memory(memory.build().map_err(|error| wrong(&error))?)
-        .build()
-        .map_err(|error| wrong(&error))
+    memory.build().map_err(|error| wrong(&error))
 }
 
 #[cfg(test)]

@@ -1,0 +1,131 @@
+//! The enforcer `AppArmor`: a profile is loaded, and the process takes it at its exec.
+
+use std::time::Duration;
+
+use abi::{Capabilities, Syscall};
+use capture::notify::Caller;
+use policy::compile::Machine;
+use policy::{EnforcerKind, Policy};
+use probe::Support;
+
+use super::{
+    About, Container, Enforcer, Listen, Loaded, Report, Reporter, Reports, Request, Shared,
+};
+use crate::audit::Audit;
+use crate::{Denial, Error, apparmor};
+
+pub(super) const ABOUT: About = About {
+    kind: EnforcerKind::AppArmor,
+    probe: "enforce-apparmor",
+    purpose: "policies: denies by a profile of AppArmor",
+    step: "request its AppArmor profile",
+    defers_anew: true,
+};
+
+#[derive(Debug)]
+pub(super) enum AppArmor {
+    /// This process loaded the profile, and keeps others from removing it.
+    Loaded(apparmor::Profile),
+    /// Another one did.
+    Named(String),
+}
+
+impl AppArmor {
+    fn name(&self) -> &str {
+        match self {
+            Self::Loaded(profile) => &profile.name,
+            Self::Named(name) => name,
+        }
+    }
+}
+
+impl Enforcer for AppArmor {
+    fn probe() -> Support {
+        apparmor::probe()
+    }
+
+    fn compile(request: &Request<'_>, _shared: &mut Shared) -> Result<Self, Error> {
+        let profile = apparmor::Profile::load(request.policy, request.machine)?;
+        Ok(Self::Loaded(profile))
+    }
+
+    fn apply(&self) -> sys::Result<()> {
+        match self {
+            Self::Loaded(profile) => profile.take(),
+            // Of a container, which the agent is not.
+            Self::Named(_) => Err(crate::container::missing("write(attr/exec)")),
+        }
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            given: format!("profile {}", self.name()),
+            lacks: Vec::new(),
+        }
+    }
+
+    fn deferred(&self) -> Option<String> {
+        Some(self.name().to_owned())
+    }
+
+    fn complete(deferred: &str, _container: &Container<'_>) -> Result<Self, Error> {
+        Ok(Self::Named(deferred.to_owned()))
+    }
+
+    /// The process asks for the profile, in addition to one that its runtime gives it.
+    fn apply_to(&self, caller: &Caller, _descriptor: Option<i32>) -> sys::Result<Capabilities> {
+        let (file, order) = apparmor::order_for(caller.tid(), self.name());
+        let path = [file.as_bytes(), b"\0"].concat();
+        let opened = caller.call_with(Syscall::OPENAT, &path, |address| {
+            [AT_FDCWD, address, O_WRONLY_CLOEXEC, 0, 0, 0]
+        })?;
+        let length = u64::try_from(order.len()).unwrap_or(u64::MAX);
+        let written = caller.call_with(Syscall::WRITE, order.as_bytes(), |address| {
+            [opened, address, length, 0, 0, 0]
+        });
+        caller.call(Syscall::CLOSE, [opened, 0, 0, 0, 0, 0])?;
+        written?;
+        Ok(Capabilities::default())
+    }
+
+    fn reporter(&self) -> Option<Reporter> {
+        Some(Reporter::Named(self.name().to_owned()))
+    }
+
+    fn listen(name: &str, policy: &dyn Fn() -> Option<Policy>) -> Result<Listen, Error> {
+        let audit = Audit::open(name, policy()).map_err(Error::Audit)?;
+        Ok(Box::new(|| Ok(Box::new(audit))))
+    }
+
+    fn exchange(policy: &Policy, machine: &Machine) -> Option<Result<usize, Error>> {
+        Some(apparmor::exchange(policy, machine).map_err(Error::LoadedProfiles))
+    }
+
+    fn loaded() -> Option<Result<Vec<Loaded>, Error>> {
+        let loaded = |name| Loaded { name, counts: None };
+        let names = apparmor::loaded().map_err(Error::LoadedProfiles);
+        Some(names.map(|names| names.into_iter().map(loaded).collect()))
+    }
+
+    fn sweep() -> Result<(), Error> {
+        apparmor::sweep().map_err(Error::LoadedProfiles)
+    }
+}
+
+impl Reports for Audit {
+    fn wait(&mut self, limit: Duration) -> Result<Vec<Denial>, Error> {
+        Self::wait(self, limit).map_err(Error::Audit)
+    }
+
+    fn lost(&self) -> Option<u64> {
+        Some(Self::lost(self))
+    }
+
+    fn describe_loss(&self, _lost: u64) -> String {
+        "the kernel threw audit records away before they were read".to_owned()
+    }
+}
+
+/// `AT_FDCWD` as a register holds it.
+const AT_FDCWD: u64 = 0xffff_ffff_ffff_ff9c;
+const O_WRONLY_CLOEXEC: u64 = 0o2_000_001;
