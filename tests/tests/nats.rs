@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::{Finished, Limited, Watch, Watched};
+use e2e::{Finished, Limited, Watch, WatchResult};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -52,7 +52,7 @@ fn marks(text: &str) -> Vec<String> {
     text.lines().filter(is_mark).map(str::to_owned).collect()
 }
 
-fn counters(watched: &Watched) -> Value {
+fn counters(watched: &WatchResult) -> Value {
     let text = fs::read_to_string(watched.scratch.path().join("stats")).expect("a stats file");
     let last = text.lines().last().expect("it has a line");
     let line: Value = serde_json::from_str(last).expect("it is JSON");
@@ -60,7 +60,7 @@ fn counters(watched: &Watched) -> Value {
 }
 
 /// Delivered, lost by writing, lost because they were refused.
-fn outcome(watched: &Watched) -> [u64; 3] {
+fn outcome(watched: &WatchResult) -> [u64; 3] {
     let counters = counters(watched);
     ["delivered", "lost_write_failed", "lost_rejected"]
         .map(|name| counters[name].as_u64().expect("a number"))

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::{Finished, Limited, Watch, Watched};
+use e2e::{Finished, Limited, Watch, WatchResult};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -54,7 +54,7 @@ fn set(watch: Watch, settings: &[&str]) -> Watch {
     all.fold(watch, |watch, setting| watch.option("-o").option(*setting))
 }
 
-fn marks(watched: &Watched) -> Vec<Value> {
+fn marks(watched: &WatchResult) -> Vec<Value> {
     let is_mark = |line: &&str| line.contains("marked file=");
     let lines = watched.finished.stdout.lines().filter(is_mark);
     lines
@@ -63,7 +63,7 @@ fn marks(watched: &Watched) -> Vec<Value> {
 }
 
 /// Delivered, lost by writing, lost because they were refused.
-fn outcome(watched: &Watched) -> [u64; 3] {
+fn outcome(watched: &WatchResult) -> [u64; 3] {
     let text = fs::read_to_string(watched.scratch.path().join("stats")).expect("a stats file");
     let last = text.lines().last().expect("it has a line");
     let line: Value = serde_json::from_str(last).expect("it is JSON");

@@ -8,11 +8,11 @@ use config::rule_files;
 use config::{CompatMode, Config};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
-use enforce::{Confinement, Place, Resident};
+use enforce::{Confinement, LoadedPolicy, Target};
 use event::EngineKind;
 use outputs::StatsFile;
+use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
-use policy::compile::witness::Witness;
 use rules::EngineOptions;
 use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
@@ -47,7 +47,7 @@ impl InForce {
     }
 
     /// What the policy of a command or container says, if it has one. Who learns one has every call reported.
-    pub(super) fn of(spec: &AgentSpec, confinement: Option<&Confinement>, place: Place) -> Self {
+    pub(super) fn of(spec: &AgentSpec, confinement: Option<&Confinement>, place: Target) -> Self {
         let profile = match &spec.detection.learner {
             Some(_) => Some(policy::Model::recorder()),
             None => confinement.map(|made| made.calls.clone()),
@@ -56,8 +56,8 @@ impl InForce {
             // Without a policy no call is denied.
             profile: profile.unwrap_or_default(),
             denials: match place {
-                Place::Here => Denials::InKernel,
-                Place::Elsewhere => Denials::Held,
+                Target::Here => Denials::InKernel,
+                Target::Elsewhere => Denials::Held,
             },
         }
     }
@@ -129,7 +129,7 @@ pub(super) fn blueprint(
             )?),
         },
         profile: made.profile,
-        witness: Witness::default(),
+        witness: DenialClassifier::default(),
         first: None,
         later: None,
         door: None,
@@ -224,7 +224,7 @@ struct Loaded {
     rules: Rules,
     program: FilterProgram,
     profile: Profile,
-    resident: Resident,
+    resident: LoadedPolicy,
 }
 
 impl Judging<'_> {
@@ -244,11 +244,11 @@ impl Judging<'_> {
                 rules: Rules::of(judge, plan, self.verify),
                 program: kept.program.clone(),
                 profile,
-                resident: Resident::default(),
+                resident: LoadedPolicy::default(),
             });
         }
         let (rules, left) = self.rules(origin, config, detection)?;
-        let (profile, resident) = left.unwrap_or((profile, Resident::default()));
+        let (profile, resident) = left.unwrap_or((profile, LoadedPolicy::default()));
         let program = compile(&rules.installed, &profile, self.engine, denials, config)?;
         if let Origin::Kept(kept) = origin
             && kept.program == program
@@ -269,7 +269,7 @@ impl Judging<'_> {
         origin: Origin<'_>,
         config: &Config,
         detection: &Detection,
-    ) -> Result<(Rules, Option<(Profile, Resident)>), Failure> {
+    ) -> Result<(Rules, Option<(Profile, LoadedPolicy)>), Failure> {
         let mut loaded = match origin.sources() {
             Some(sources) => rule_files::load_read(sources.files.clone()),
             None => rule_files::load(&config.rules_files),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use enforce::{Denial, Listen, Resident, registered};
+use enforce::{Denial, Listen, LoadedPolicy, registered};
 use event::cgroup::Identity;
 use outputs::{Dispatcher, Internal};
 use policy::EnforcerKind;
@@ -46,7 +46,7 @@ impl Denials {
     /// Listens for violations of what is in force. `policy`: its file, by which denials of AppArmor are
     /// given the name of their rule.
     pub(super) fn follow(
-        resident: &Resident,
+        resident: &LoadedPolicy,
         policy: Option<&PathBuf>,
         dispatcher: Dispatcher,
         shared_state: &Arc<SharedState>,

@@ -7,18 +7,18 @@ use anyhow::Context;
 use capture::ebpf;
 use capture::gvisor;
 use capture::notify::{
-    GuardOptions, Parts, Pending, Processes, Rulings, Supervisor, VerifyOptions,
+    GuardOptions, NotifyEngine, Parts, Pending, Processes, RulesHandle, VerifyOptions,
 };
 use capture::ptrace;
 use container::ContainerOptions;
 use decoder::counters::CounterSnapshot;
-use decoder::tree::Begun;
-use decoder::world::{LiveWorld, WorldOptions};
+use decoder::system_info::{LiveSystemInfo, SystemInfoOptions};
+use decoder::tree::InitProgramState;
 use diagnostics::terminal;
 use event::{EngineKind, Plan};
 use outputs::{Dispatcher, Snapshot};
+use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
-use policy::compile::witness::Witness;
 use rules::Engine;
 use seccomp::FilterProgram;
 use supervisor::{Cause, Held, Listening, SharedState, Source};
@@ -83,7 +83,7 @@ pub(super) struct Common {
     /// What the policy says of calls.
     pub(super) profile: Profile,
     /// What tells which failures were denials by others.
-    pub(super) witness: Witness,
+    pub(super) witness: DenialClassifier,
     /// As [`Request::first`], of containers that come later.
     pub(super) first: Option<Restriction>,
     pub(super) verify: VerifyOptions,
@@ -101,14 +101,14 @@ pub(super) struct Common {
 }
 
 impl Request {
-    fn world(&self) -> WorldOptions {
-        WorldOptions {
+    fn world(&self) -> SystemInfoOptions {
+        SystemInfoOptions {
             container: ContainerOptions {
                 own_id: self.common.container_id.clone(),
                 told: self.told.as_ref().map(|their| their.told.clone()),
                 ..ContainerOptions::default()
             },
-            ..WorldOptions::default()
+            ..SystemInfoOptions::default()
         }
     }
 }
@@ -129,12 +129,12 @@ pub(super) type Counters = Box<dyn Fn(&Matched, &SharedState) -> Snapshot + Send
 /// A running engine and the handles on it.
 pub(super) struct Started {
     pub(super) watcher: Box<dyn capture::Engine>,
-    pub(super) rulings: Rulings<Engine>,
+    pub(super) rulings: RulesHandle<Engine>,
     pub(super) counters: Counters,
 }
 
 /// An engine that holds callers at their calls.
-pub(super) type Holding = Supervisor<Engine>;
+pub(super) type Holding = NotifyEngine<Engine>;
 
 /// Starts `notify` or `ptrace`, for the services of one process.
 pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
@@ -178,8 +178,8 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         processes
     };
     let begun = match first.is_some() || listening.held.is_some() {
-        true => Begun::No,
-        false => Begun::Perhaps,
+        true => InitProgramState::No,
+        false => InitProgramState::Perhaps,
     };
     // Calls that the runtime made before; a command of ours has made none.
     let pending: Pending = {
@@ -196,7 +196,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     };
     let first =
         first.map(|first| first.start(Arc::clone(&shared_state), common.dispatcher.clone()));
-    let world = LiveWorld::new(world, Arc::new(processes.clone()))?;
+    let world = LiveSystemInfo::new(world, Arc::new(processes.clone()))?;
     let paths = request.rules.judge.paths().into_iter().collect();
     let (listener, traced) = callers(listening.source)?;
     // Who enters a container does so by its runtime, and is watched from there.
@@ -228,7 +228,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let supervisor = match traced {
         None => {
             let ticket = listening.ticket.unwrap_or_else(|| pulse.offer());
-            Supervisor::start_watched(parts, pulse, ticket)
+            NotifyEngine::start_watched(parts, pulse, ticket)
                 .context("cannot start the engine notify")
         }
         Some(target) => ptrace::start(parts, pulse, common.program, target)
@@ -332,7 +332,7 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
 /// Starts nothing: outputs and servers work, and no event comes.
 pub(super) fn start_nothing(request: Request) -> Started {
     Started {
-        rulings: Rulings::idle(request.rules.judge),
+        rulings: RulesHandle::idle(request.rules.judge),
         counters: Box::new(|matched, _| Snapshot {
             events: 0,
             drops: 0,

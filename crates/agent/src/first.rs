@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use abi::constant::SOCK_SEQPACKET;
 use capture::notify::{Caller, FirstProgram};
-use container::Told;
-use enforce::{Confinement, Container, Elsewhere, Prepared};
+use container::KnownContainer;
+use enforce::{Confinement, Container, DeferredConfinement, Prepared};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
 use policy::Policy;
@@ -26,7 +26,7 @@ use crate::journal;
 /// The restriction, and where it is read again for what has to be made in the container.
 #[derive(Debug)]
 pub(super) struct First {
-    pub(super) elsewhere: Elsewhere,
+    pub(super) elsewhere: DeferredConfinement,
     pub(super) policy: PathBuf,
     pub(super) how: How,
     pub(super) container: String,
@@ -38,7 +38,7 @@ pub(super) struct First {
 /// The same for containers that come later.
 #[derive(Clone, Debug)]
 pub(super) struct Restriction {
-    pub(super) elsewhere: Elsewhere,
+    pub(super) elsewhere: DeferredConfinement,
     pub(super) policy: PathBuf,
     pub(super) how: How,
 }
@@ -50,7 +50,7 @@ const RULE: &str = "Tollgate internal: container not confined";
 
 impl Restriction {
     /// That of one of them.
-    pub(super) fn of(self, container: &Told) -> First {
+    pub(super) fn of(self, container: &KnownContainer) -> First {
         First {
             elsewhere: self.elsewhere,
             policy: self.policy,

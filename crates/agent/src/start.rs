@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use abi::constant::O_CLOEXEC;
 use anyhow::Context;
-use capture::notify::Answering;
+use capture::notify::AnswerThread;
 use config::rule_files;
-use container::Told;
+use container::KnownContainer;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
-use enforce::{Confinement, Elsewhere, Place, Resident};
+use enforce::{Confinement, DeferredConfinement, LoadedPolicy, Target};
 use event::EngineKind;
+use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
-use policy::compile::witness::Witness;
 use seccomp::{Denials, FilterProgram};
 use supervisor::{Prepared, handover_state};
 
@@ -278,11 +278,11 @@ fn by_loaded_rules(
 struct Enforced {
     /// What the command does to itself.
     confinement: Option<Confinement>,
-    witness: Witness,
+    witness: DenialClassifier,
     /// What a container's first program is restricted by.
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<DeferredConfinement>,
     /// `None`: nothing that this agent has put into the kernel.
-    resident: Option<Resident>,
+    resident: Option<LoadedPolicy>,
     in_force: InForce,
     first: Option<First>,
 }
@@ -292,8 +292,8 @@ impl Enforced {
     /// its memo says.
     fn prepare(spec: &AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<Self, Failure> {
         let place = match spec.mode.container() {
-            Some(_) => Place::Elsewhere,
-            None => Place::Here,
+            Some(_) => Target::Elsewhere,
+            None => Target::Here,
         };
         let confinement = match memo {
             None => spec.confine.prepare(spec.detection.quiet, place)?,
@@ -310,7 +310,7 @@ impl Enforced {
             // Without a policy nothing is denied.
             None => confinement
                 .as_ref()
-                .map_or_else(Witness::default, |made| made.witness.clone()),
+                .map_or_else(DenialClassifier::default, |made| made.witness.clone()),
             Some(_) => spec.confine.witness(place),
         };
         let elsewhere = match memo {
@@ -327,7 +327,7 @@ impl Enforced {
             first.kept = confinement.take();
         }
         Ok(Self {
-            confinement: confinement.filter(|_| place == Place::Here),
+            confinement: confinement.filter(|_| place == Target::Here),
             witness,
             elsewhere,
             resident,
@@ -421,7 +421,7 @@ impl Cache {
 fn their_container(spec: &AgentSpec) -> Option<TheirContainer> {
     let container = spec.mode.container()?;
     Some(TheirContainer {
-        told: Told {
+        told: KnownContainer {
             id: container.id.clone(),
             bundle: container.bundle.clone(),
         },
@@ -429,7 +429,7 @@ fn their_container(spec: &AgentSpec) -> Option<TheirContainer> {
     })
 }
 
-fn first_program(spec: &AgentSpec, elsewhere: Option<Elsewhere>) -> Option<First> {
+fn first_program(spec: &AgentSpec, elsewhere: Option<DeferredConfinement>) -> Option<First> {
     let container = spec.mode.container()?;
     Some(First {
         elsewhere: elsewhere?,
@@ -481,10 +481,10 @@ fn start_beside(
 }
 
 /// Has the calls of a container runtime answered while nobody knows the rules yet.
-pub(super) fn let_work(listening: &supervisor::Listening) -> anyhow::Result<Answering> {
+pub(super) fn let_work(listening: &supervisor::Listening) -> anyhow::Result<AnswerThread> {
     let supervisor::Source::Listener(listener) = &listening.source else {
         anyhow::bail!("cannot let a runtime work without a listener");
     };
     let pulse = listening.shared_state.pulse(listening.generation);
-    Answering::start(listener, pulse).context("cannot let the runtime work")
+    AnswerThread::start(listener, pulse).context("cannot let the runtime work")
 }

@@ -9,14 +9,16 @@ use regex::Regex;
 use crate::client::Client;
 use crate::execute::Processes;
 use crate::host::Host;
-use crate::limit::{Broken, Limit};
+use crate::limit::{BrokenLimit, Limit};
 use crate::part::Part;
 use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
-use crate::run::{Ended, Progress};
-use crate::suite::{self, Apps, Choice, Engine, Lifecycle, Os, Syscalls, Unix};
+use crate::run::{Progress, RunEnd};
+use crate::suite::{self, Apps, Engine, Lifecycle, Os, SuiteOptions, Syscalls, Unix};
 use crate::summary::{self, Summary};
-use crate::{Error, Stop, beside, client, compare, original, pages, part, quick, run};
+use crate::{
+    Error, Stop, background_command, client, compare, pages, part, quick, run, unixbench_original,
+};
 
 /// Heading of options in help texts.
 const RESULTS: &str = "Result options";
@@ -52,16 +54,16 @@ pub enum Verb {
     Report(Report),
     /// Run a command while a watcher runs; for plans
     #[command(hide = true)]
-    Beside(Words),
+    Beside(WatcherCommand),
     /// Measure a load while a command runs; for plans
     #[command(hide = true)]
-    Neighbour(Neighbour),
+    Neighbour(BackgroundLoad),
     /// Run a command in other surroundings; for plans
     #[command(hide = true)]
     Inside(Inside),
     /// Start a server, ask it, and end it; for plans
     #[command(hide = true)]
-    Client(Asking),
+    Client(ClientAndServer),
     /// Measure a part of tollgate; for plans
     #[command(hide = true)]
     Part(PartArgs),
@@ -70,12 +72,12 @@ pub enum Verb {
     Filter(Filter),
     /// Run a program of UnixBench itself; for plans
     #[command(hide = true)]
-    Original(Original),
+    Original(UnixBenchTest),
 }
 
 /// A watcher and a command.
 #[derive(Args, Clone, Debug)]
-pub struct Words {
+pub struct WatcherCommand {
     /// WATCHER -- COMMAND
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
@@ -83,7 +85,7 @@ pub struct Words {
 
 /// A load, and what runs meanwhile.
 #[derive(Args, Clone, Debug)]
-pub struct Neighbour {
+pub struct BackgroundLoad {
     #[arg(long)]
     load: String,
     #[arg(long, default_value_t = 1.0)]
@@ -110,7 +112,7 @@ enum Surroundings {
 
 /// Requests, and the server's command line.
 #[derive(Args, Clone, Debug)]
-pub struct Asking {
+pub struct ClientAndServer {
     #[command(flatten)]
     client: Client,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -136,7 +138,7 @@ pub struct Filter {
 
 /// A test of UnixBench, and where UnixBench is.
 #[derive(Args, Clone, Debug)]
-pub struct Original {
+pub struct UnixBenchTest {
     test: String,
     #[arg(long)]
     seconds: f64,
@@ -165,7 +167,7 @@ pub struct Quick {
     pub budget: u64,
     /// Where the samples and the summary go
     #[command(flatten)]
-    pub out: Out,
+    pub out: OutputOptions,
 }
 
 /// `tollgate bench compare`.
@@ -184,12 +186,12 @@ pub struct Compare {
     pub folders: Vec<PathBuf>,
     /// Where the samples and the summary go
     #[command(flatten)]
-    pub out: Out,
+    pub out: OutputOptions,
 }
 
 /// Where results go, and how they are printed.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Out {
+pub struct OutputOptions {
     /// Write samples and summary to this folder [default: results/DATE-NAME]
     #[arg(long, help_heading = RESULTS, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -268,19 +270,20 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
             }
             run_suite(&suite.choice, &suite.out, suite.plan()?, program, out)
         }
-        Verb::Client(Asking { client, words }) => print(out, &client::run(client, words)?),
+        Verb::Client(ClientAndServer { client, words }) => print(out, &client::run(client, words)?),
         Verb::Part(PartArgs { part, seconds }) => print(out, &part::run(program, *part, *seconds)?),
         Verb::Filter(Filter { size, words }) => part::filter(program, size, words),
-        Verb::Beside(beside) => beside::beside(&beside.words),
+        Verb::Beside(beside) => background_command::beside(&beside.words),
         Verb::Neighbour(asked) => {
-            beside::neighbour(program, &asked.load, asked.seconds, &asked.words)
+            background_command::neighbour(program, &asked.load, asked.seconds, &asked.words)
         }
         Verb::Inside(Inside { place, words }) => match place {
-            Surroundings::QuarterCpu => beside::quarter_cpu(words),
-            Surroundings::Session => beside::session(words),
+            Surroundings::QuarterCpu => background_command::quarter_cpu(words),
+            Surroundings::Session => background_command::session(words),
         },
         Verb::Original(asked) => {
-            let text = original::run(&asked.folder, &asked.test, asked.seconds, asked.copies)?;
+            let text =
+                unixbench_original::run(&asked.folder, &asked.test, asked.seconds, asked.copies)?;
             print(out, &text)
         }
     }
@@ -288,7 +291,7 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
 
 fn quick_plan(quick: &Quick) -> Result<Plan, Error> {
     let subjects = quick.subjects.iter().map(|text| quick::subject(text));
-    quick::plan(quick::Choice {
+    quick::plan(quick::QuickOptions {
         rounds: quick.rounds,
         seed: quick.seed,
         budget_seconds: quick.budget,
@@ -304,8 +307,8 @@ fn note(lines: &[String]) {
 }
 
 fn run_suite(
-    choice: &Choice,
-    place: &Out,
+    choice: &SuiteOptions,
+    place: &OutputOptions,
     plan: Plan,
     program: &Path,
     out: &mut dyn Write,
@@ -336,9 +339,9 @@ fn write_forms(
     recording: &Recording,
     limits: &[Limit],
     history: &[Recording],
-) -> Result<(Summary, Vec<Broken>), Error> {
+) -> Result<(Summary, Vec<BrokenLimit>), Error> {
     let summary = summary::write(folder, recording)?;
-    let broken: Vec<Vec<Broken>> = limits
+    let broken: Vec<Vec<BrokenLimit>> = limits
         .iter()
         .map(|limit| limit.broken(&summary))
         .collect::<Result<_, _>>()?;
@@ -348,7 +351,7 @@ fn write_forms(
 }
 
 /// Says which limits are broken; 1 if there are any.
-fn verdict(broken: &[Broken]) -> u8 {
+fn verdict(broken: &[BrokenLimit]) -> u8 {
     for limit in broken {
         // Nobody reads it when standard error is closed; the exit status says it, too.
         let _ = writeln!(std::io::stderr(), "tollgate: limit broken: {}", limit.said);
@@ -357,7 +360,12 @@ fn verdict(broken: &[Broken]) -> u8 {
 }
 
 /// Runs `plan` and reports, also when the run ends early.
-fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Result<u8, Error> {
+fn measure(
+    plan: Plan,
+    program: &Path,
+    place: &OutputOptions,
+    out: &mut dyn Write,
+) -> Result<u8, Error> {
     let limits = limits(&place.fail_if)?;
     let plan = plan.with_program(program);
     let folder = place.out.clone().unwrap_or_else(|| free_folder(&plan.name));
@@ -381,16 +389,16 @@ fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Resu
     let (summary, broken) = write_forms(&folder, &Recording::load(&folder)?, &limits, &[])?;
     print(out, &form(&summary, place.json, false))?;
     let note = match ended {
-        Ended::Complete => "",
-        Ended::BudgetUsed => " (stopped early: time limit reached)",
-        Ended::Interrupted => " (stopped early: interrupted)",
+        RunEnd::Complete => "",
+        RunEnd::BudgetUsed => " (stopped early: time limit reached)",
+        RunEnd::Interrupted => " (stopped early: interrupted)",
     };
     meter.say(&format!(
         "samples, summary and report.html: {}{note}",
         folder.display()
     ));
     let code = verdict(&broken).max(measured(&summary));
-    Ok(if ended == Ended::Interrupted {
+    Ok(if ended == RunEnd::Interrupted {
         INTERRUPTED
     } else {
         code
@@ -575,7 +583,7 @@ mod tests {
             [[subject]]\nname = 'shell'\nwrapper = \"sh -c '{}'\"\n\
             [[subject]]\nname = 'broken'\nwrapper = \"sh -c 'exit 4' {}\"\n";
         std::fs::write(&plan, text).unwrap();
-        let place = Out {
+        let place = OutputOptions {
             out: Some(results.clone()),
             json: false,
             fail_if: vec!["invalid:shell>0".to_owned()],

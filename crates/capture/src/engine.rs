@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use event::{Judge, Pid};
+use event::{Evaluator, Pid};
 
-use crate::notify::Supervisor;
+use crate::notify::NotifyEngine;
 use crate::{ebpf, gvisor};
 
 /// Tells whether a process is watched.
@@ -31,9 +31,9 @@ pub trait Engine {
 }
 
 /// `notify` and `ptrace`, which hold callers at their calls.
-impl<J: Judge + 'static> Engine for Supervisor<J> {
+impl<J: Evaluator + 'static> Engine for NotifyEngine<J> {
     fn has_ended(&self) -> bool {
-        Supervisor::has_ended(self)
+        NotifyEngine::has_ended(self)
     }
 
     fn let_go(&self) {
@@ -41,15 +41,15 @@ impl<J: Judge + 'static> Engine for Supervisor<J> {
     }
 
     fn protect(&self, pid: Pid) {
-        Supervisor::protect(self, pid);
+        NotifyEngine::protect(self, pid);
     }
 
     fn join(self: Box<Self>) {
-        Supervisor::join(*self);
+        NotifyEngine::join(*self);
     }
 }
 
-impl<J: Judge + 'static> Engine for ebpf::Engine<J> {
+impl<J: Evaluator + 'static> Engine for ebpf::Engine<J> {
     fn has_ended(&self) -> bool {
         ebpf::Engine::has_ended(self)
     }
@@ -74,7 +74,7 @@ impl<J: Judge + 'static> Engine for ebpf::Engine<J> {
     }
 }
 
-impl<J: Judge + 'static> Engine for gvisor::Engine<J> {
+impl<J: Evaluator + 'static> Engine for gvisor::Engine<J> {
     /// Another sandbox may always come.
     fn has_ended(&self) -> bool {
         gvisor::Engine::has_ended(self)

@@ -12,7 +12,7 @@ pub(crate) use config::{IoUring, OnAgentDeath, Verify};
 use event::EngineKind;
 use sys::features::KernelVersion;
 
-use crate::command::rules::cost::figures::Watched;
+use crate::command::rules::cost::figures::WatchMode;
 
 pub(crate) const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -637,9 +637,9 @@ pub(crate) struct Cost {
     #[arg(long, value_name = "FILE")]
     pub(crate) capture: Option<PathBuf>,
     /// Capture engine whose cost is shown
-    #[arg(long, value_enum, default_value_t = Watched::Notify, hide_possible_values = true,
+    #[arg(long, value_enum, default_value_t = WatchMode::Notify, hide_possible_values = true,
           value_name = "notify|ebpf")]
-    pub(crate) engine: Watched,
+    pub(crate) engine: WatchMode,
     /// Use the measurements in DIR, written by `tollgate bench compare --out DIR` [default: published
     /// figures]
     #[arg(long, value_name = "DIR")]

@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ::probe::Support;
-use policy::compile::witness::Witness;
-use policy::compile::{self, Grade, Machine, seccomp};
+use policy::compile::denial_classifier::DenialClassifier;
+use policy::compile::{self, Grade, MachineFeatures, seccomp};
 use policy::{EnforcerKind, Enforcers, Policy};
 use sys::SyscallError;
 
 use crate::enforcer::{Enforcer, REGISTRY, Report, Reporter, Request, Shared, registered};
-use crate::{Elsewhere, Error};
+use crate::{DeferredConfinement, Error};
 
 /// How much of its part an enforcer carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reach {
+pub enum EnforcedExtent {
     /// Nothing.
     Not,
     /// Some of it, or with a way past it.
@@ -23,7 +23,7 @@ pub enum Reach {
     Fully,
 }
 
-impl fmt::Display for Reach {
+impl fmt::Display for EnforcedExtent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Not => "not enforced",
@@ -39,7 +39,7 @@ pub struct Line {
     /// Which.
     pub enforcer: EnforcerKind,
     /// How far it goes.
-    pub reach: Reach,
+    pub reach: EnforcedExtent,
     /// What it was given, or why it does less.
     pub detail: String,
 }
@@ -56,7 +56,7 @@ pub struct Confinement {
     /// What becomes of system calls; for the filter, which whoever starts the command installs.
     pub calls: seccomp::Profile,
     /// What tells which failures were denials by others than the filter.
-    pub witness: Witness,
+    pub witness: DenialClassifier,
     /// What each chosen enforcer does.
     pub report: Vec<Line>,
     /// In the order in which they are applied.
@@ -74,7 +74,7 @@ struct Part {
 
 /// Where a policy is to be in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Target {
     /// In this process, which becomes the command.
     Here,
     /// In a process that has other mounts.
@@ -83,14 +83,14 @@ pub enum Place {
 
 /// What of a policy is in the kernel and tells of violations, for whoever reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resident {
+pub struct LoadedPolicy {
     /// Where each enforcer tells of them.
     pub known: BTreeMap<EnforcerKind, String>,
     /// The enforcer for which that is known only when a container's first program begins.
     pub later: Option<EnforcerKind>,
 }
 
-impl Resident {
+impl LoadedPolicy {
     /// What all containers of one policy have to be listened for, each by itself. What is known already is
     /// the same for all of them.
     #[must_use]
@@ -130,7 +130,7 @@ impl fmt::Display for Step {
 /// A step that failed: the command must not run.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("cannot {step}")]
-pub struct Unapplied {
+pub struct ApplyError {
     /// Which.
     pub step: Step,
     /// Why.
@@ -148,7 +148,7 @@ pub fn available(chosen: Enforcers) -> (Enforcers, Vec<Line>) {
         match (registered(enforcer).probe)() {
             Support::No { why, .. } => missing.push(Line {
                 enforcer,
-                reach: Reach::Not,
+                reach: EnforcedExtent::Not,
                 detail: why,
             }),
             _ => works = works.with(enforcer),
@@ -162,15 +162,19 @@ impl Confinement {
     ///
     /// # Errors
     /// If something that the policy needs cannot be made.
-    pub fn prepare(policy: &Policy, machine: &Machine) -> Result<Self, Error> {
-        Self::prepare_at(policy, machine, Place::Here)
+    pub fn prepare(policy: &Policy, machine: &MachineFeatures) -> Result<Self, Error> {
+        Self::prepare_at(policy, machine, Target::Here)
     }
 
     /// As [`Confinement::prepare`], for a process that sees files elsewhere.
     ///
     /// # Errors
     /// As there.
-    pub fn prepare_at(policy: &Policy, machine: &Machine, place: Place) -> Result<Self, Error> {
+    pub fn prepare_at(
+        policy: &Policy,
+        machine: &MachineFeatures,
+        place: Target,
+    ) -> Result<Self, Error> {
         let request = Request {
             policy,
             machine,
@@ -178,7 +182,7 @@ impl Confinement {
         };
         let mut shared = Shared {
             calls: seccomp::Profile::default(),
-            witness: Witness::compile(policy, machine),
+            witness: DenialClassifier::compile(policy, machine),
         };
         let parts = compile_parts(&request, &mut shared)?;
         let report = policy.enforcers.iter().filter_map(|kind| {
@@ -199,10 +203,10 @@ impl Confinement {
 
     /// What has to be done to a process that sees files elsewhere; `None` if that is nothing.
     #[must_use]
-    pub fn elsewhere(&self) -> Option<Elsewhere> {
+    pub fn elsewhere(&self) -> Option<DeferredConfinement> {
         let deferred = |part: &Part| Some((part.kind, part.enforcer.deferred()?));
         let deferred: BTreeMap<_, _> = self.parts.iter().filter_map(deferred).collect();
-        (!deferred.is_empty()).then_some(Elsewhere(deferred))
+        (!deferred.is_empty()).then_some(DeferredConfinement(deferred))
     }
 
     /// Whether somebody has to listen for violations.
@@ -219,8 +223,8 @@ impl Confinement {
 
     /// Where violations are told that no filter sees; nothing if none is to be told.
     #[must_use]
-    pub fn resident(&self) -> Resident {
-        let mut resident = Resident::default();
+    pub fn resident(&self) -> LoadedPolicy {
+        let mut resident = LoadedPolicy::default();
         for part in self.parts.iter().filter(|_| self.tells) {
             match part.enforcer.reporter() {
                 Some(Reporter::Named(name)) => drop(resident.known.insert(part.kind, name)),
@@ -236,9 +240,9 @@ impl Confinement {
     ///
     /// # Errors
     /// The step that failed. What was applied before stays.
-    pub fn apply(&self) -> Result<(), Unapplied> {
+    pub fn apply(&self) -> Result<(), ApplyError> {
         for part in &self.parts {
-            part.enforcer.apply().map_err(|cause| Unapplied {
+            part.enforcer.apply().map_err(|cause| ApplyError {
                 step: Step(part.kind),
                 cause,
             })?;
@@ -274,7 +278,12 @@ fn discard(parts: &[Part]) {
 
 /// How far an enforcer goes with a policy: fully if it carries in full whatever it carries, and there is
 /// something.
-fn line(policy: &Policy, machine: &Machine, enforcer: EnforcerKind, report: Report) -> Line {
+fn line(
+    policy: &Policy,
+    machine: &MachineFeatures,
+    enforcer: EnforcerKind,
+    report: Report,
+) -> Line {
     let assess = |rule| compile::assess(policy, rule, enforcer, machine);
     let assessed = policy.rules.iter().map(assess);
     let carried: Vec<_> = assessed.filter(|a| !a.output.is_empty()).collect();
@@ -294,9 +303,9 @@ fn line(policy: &Policy, machine: &Machine, enforcer: EnforcerKind, report: Repo
         detail.push_str(lack);
     }
     let reach = match (carried.is_empty(), partial + lacks.len()) {
-        (true, _) => Reach::Not,
-        (false, 0) => Reach::Fully,
-        (false, _) => Reach::Partially,
+        (true, _) => EnforcedExtent::Not,
+        (false, 0) => EnforcedExtent::Fully,
+        (false, _) => EnforcedExtent::Partially,
     };
     Line {
         enforcer,
@@ -315,23 +324,23 @@ mod tests {
                     privileged: true\n    hardeningRules: [disallow-umount, disallow-insmod]\n";
         let (policies, problems) = policy::load("p.yaml", text);
         assert!(problems.is_empty(), "{problems:?}");
-        let machine = Machine::default();
+        let machine = MachineFeatures::default();
         let report = |lacks| Report {
             given: "x".to_owned(),
             lacks,
         };
         let of = |enforcer| line(&policies[0], &machine, enforcer, report(Vec::new()));
-        assert_eq!(of(EnforcerKind::Landlock).reach, Reach::Fully);
+        assert_eq!(of(EnforcerKind::Landlock).reach, EnforcedExtent::Fully);
         let seccomp = of(EnforcerKind::Seccomp);
-        assert_eq!(seccomp.reach, Reach::Partially);
+        assert_eq!(seccomp.reach, EnforcedExtent::Partially);
         assert_eq!(seccomp.detail, "x; 1 of 2 policy rules only partially");
-        assert_eq!(of(EnforcerKind::AppArmor).reach, Reach::Partially);
+        assert_eq!(of(EnforcerKind::AppArmor).reach, EnforcedExtent::Partially);
         let lacking = line(
             &policies[0],
             &machine,
             EnforcerKind::Landlock,
             report(vec!["y".to_owned()]),
         );
-        assert_eq!(lacking.reach, Reach::Partially);
+        assert_eq!(lacking.reach, EnforcedExtent::Partially);
     }
 }

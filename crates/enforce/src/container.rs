@@ -7,16 +7,16 @@ use std::os::fd::OwnedFd;
 use abi::constant::{PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_SET_NO_NEW_PRIVS};
 use abi::{Capabilities, Errno, Syscall};
 use capture::notify::Caller;
-use policy::compile::{Machine, landlock as holes};
+use policy::compile::{MachineFeatures, landlock as holes};
 use policy::{EnforcerKind, Policy};
 
 use crate::enforcer::{Container, Enforcer, REGISTRY, Registered, registered};
-use crate::{Error, Step, Unapplied, landlock};
+use crate::{ApplyError, Error, Step, landlock};
 
 /// What enforcers have to do to it, beside what becomes of its calls: for each, what [`Enforcer::complete`]
 /// reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere(pub BTreeMap<EnforcerKind, String>);
+pub struct DeferredConfinement(pub BTreeMap<EnforcerKind, String>);
 
 /// What was made for one container's first program, which is not restricted yet.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Applied {
     pub number: Option<u32>,
 }
 
-impl Elsewhere {
+impl DeferredConfinement {
     /// Whether it is the same whenever the same policy is compiled, so that what was made for it can be used
     /// again.
     #[must_use]
@@ -75,14 +75,14 @@ impl Prepared {
     ///
     /// # Errors
     /// The step that failed. What was done before stays.
-    pub fn apply(&self, caller: &Caller, descriptor: Option<i32>) -> Result<Applied, Unapplied> {
+    pub fn apply(&self, caller: &Caller, descriptor: Option<i32>) -> Result<Applied, ApplyError> {
         let mut applied = Applied {
             lacked: Capabilities::default(),
             number: None,
         };
         for (registered, enforcer) in &self.0 {
             let outcome = enforcer.apply_to(caller, descriptor);
-            let lacked = outcome.map_err(|cause| Unapplied {
+            let lacked = outcome.map_err(|cause| ApplyError {
                 step: Step(registered.about.kind),
                 cause,
             })?;
@@ -109,7 +109,7 @@ impl Prepared {
 /// Answers with the ruleset and what it lacks, ways past its rules that were found there among it.
 pub fn ruleset(
     policy: &Policy,
-    machine: &Machine,
+    machine: &MachineFeatures,
     mounts: &str,
     path: Option<&OsStr>,
 ) -> Result<Option<(OwnedFd, Vec<String>)>, Error> {

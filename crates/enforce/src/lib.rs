@@ -5,7 +5,7 @@
 //! [`Confinement::prepare`] compiles a policy for those, and says of each whether it carries its part fully,
 //! partially or not at all. [`Confinement::apply`] restricts the calling process, which is about to become the command. A
 //! step that fails ends it: nothing runs with less than was announced. A container's first program is
-//! made to restrict itself in the same way ([`Elsewhere`]).
+//! made to restrict itself in the same way ([`DeferredConfinement`]).
 
 mod apparmor;
 mod audit;
@@ -21,15 +21,17 @@ mod needs;
 pub mod probe;
 mod tree;
 
-pub use confinement::{Confinement, Line, Place, Reach, Resident, Step, Unapplied, available};
-pub use container::{Applied, Elsewhere, Prepared, ruleset};
+pub use confinement::{
+    ApplyError, Confinement, EnforcedExtent, Line, LoadedPolicy, Step, Target, available,
+};
+pub use container::{Applied, DeferredConfinement, Prepared, ruleset};
 pub use denial::Denial;
 pub use enforcer::{
     About, Container, Counts, Enforcer, Listen, Loaded, REGISTRY, Registered, Report, Reporter,
     Reports, Request, Shared, registered,
 };
 pub use landlock::{LandlockError, other_names};
-pub use needs::Needs;
+pub use needs::ListenerHelper;
 
 /// Why a policy cannot be put in force.
 #[derive(Debug, thiserror::Error)]

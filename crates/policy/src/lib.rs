@@ -20,7 +20,7 @@ pub use diagnostic::{Code, Diagnostic};
 pub use enforcer::{EnforcerKind, Enforcers};
 pub use load::load;
 pub use model::Model;
-pub use policy::{Mode, Origin, Policy, Profile, Rule, Verdict};
+pub use policy::{Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
 pub use restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
     SocketMatch, SyscallMatch,

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use event::EngineKind;
-use event::{EventKind, Teller, ValueType};
+use event::{EngineSupport, EventKind, ValueType};
 
 use self::implication::Implications;
 use crate::compile::atom::{AtomId, Right};
@@ -215,9 +215,9 @@ impl Linter<'_> {
 
     fn is_told(&self, kind: EventKind) -> bool {
         match kind.teller() {
-            Teller::Every => true,
-            Teller::Kernel => matches!(self.told_by, EngineKind::Ebpf | EngineKind::Scap),
-            Teller::Nobody => false,
+            EngineSupport::Every => true,
+            EngineSupport::Kernel => matches!(self.told_by, EngineKind::Ebpf | EngineKind::Scap),
+            EngineSupport::Nobody => false,
         }
     }
 

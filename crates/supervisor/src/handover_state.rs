@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
-use enforce::{Elsewhere, Resident};
+use enforce::{DeferredConfinement, LoadedPolicy};
 use event::{CallPlan, Need, Plan, StdioWatch};
 use policy::EnforcerKind;
 use policy::compile::seccomp::{Action, CallRule, Profile};
@@ -72,8 +72,8 @@ const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch
 pub fn encode(
     plan: &Plan,
     profile: &Profile,
-    first: Option<&Elsewhere>,
-    resident: &Resident,
+    first: Option<&DeferredConfinement>,
+    resident: &LoadedPolicy,
 ) -> Vec<u8> {
     let stdio = STDIO.iter().position(|watch| *watch == plan.stdio);
     let stdio = stdio.expect("the table has every watch");
@@ -138,9 +138,11 @@ fn test(test: &RegisterTest) -> Test {
 }
 
 /// What a container's first program is restricted by.
-pub fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
+pub fn decode_first(memo: &[u8]) -> Result<Option<DeferredConfinement>, Failure> {
     let first = parse(memo)?.policy.first;
-    first.map(|parts| by_kind(parts).map(Elsewhere)).transpose()
+    first
+        .map(|parts| by_kind(parts).map(DeferredConfinement))
+        .transpose()
 }
 
 fn kind_of(id: &str) -> Result<EnforcerKind, Failure> {
@@ -172,7 +174,7 @@ fn parse(memo: &[u8]) -> Result<Memo, Failure> {
 
 /// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
 /// one. A watch that it does not know counts as none: rules that need one are refused by name.
-pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> {
+pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure> {
     let memo = parse(memo)?;
     let known = |(name, any_of): (String, Vec<Vec<Test>>)| {
         let call = Syscall::from_name(&name)?;
@@ -186,7 +188,7 @@ pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> {
         Some((call, planned))
     };
     let profile = policy_of(memo.policy)?;
-    let resident = Resident {
+    let resident = LoadedPolicy {
         known: by_kind(memo.known)?,
         later: memo.later.map(|id| kind_of(&id)).transpose()?,
     };
@@ -277,11 +279,11 @@ mod tests {
         let (policies, _) = policy::load("p.yaml", policy);
         let profile = Profile::compile(&policies[0]);
         assert!(!profile.rules.is_empty());
-        let first = Elsewhere(BTreeMap::from([
+        let first = DeferredConfinement(BTreeMap::from([
             (EnforcerKind::Caps, "6 true".to_owned()),
             (EnforcerKind::AppArmor, "tollgate-q".to_owned()),
         ]));
-        let kernel = Resident {
+        let kernel = LoadedPolicy {
             known: BTreeMap::from([(EnforcerKind::AppArmor, "tollgate-p".to_owned())]),
             later: Some(EnforcerKind::Bpf),
         };
@@ -310,9 +312,10 @@ mod tests {
 
     #[test]
     fn another_version_and_an_unknown_enforcer_are_refused() {
-        let first = Elsewhere(BTreeMap::from([(EnforcerKind::Caps, "6 true".to_owned())]));
+        let first =
+            DeferredConfinement(BTreeMap::from([(EnforcerKind::Caps, "6 true".to_owned())]));
         let (plan, profile) = (Plan::default(), Profile::default());
-        let memo = encode(&plan, &profile, Some(&first), &Resident::default());
+        let memo = encode(&plan, &profile, Some(&first), &LoadedPolicy::default());
         let text = String::from_utf8(memo).expect("it is JSON");
         assert!(decode_first(text.as_bytes()).is_ok());
         let older = text.replace("\"version\":2", "\"version\":1");

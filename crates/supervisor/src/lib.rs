@@ -51,7 +51,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use capture::notify::{Answering, Ticket};
+use capture::notify::{AnswerThread, ClaimOffer};
 pub use command::{Command, install_alone};
 use enforce::Confinement;
 use event::{EngineKind, Pid};
@@ -82,7 +82,7 @@ pub struct Listening {
     /// The shared state's file, for a process that watches in this one's place.
     pub shared_state_file: Option<OwnedFd>,
     /// What whoever hands the listener over has offered; otherwise this process receives.
-    pub ticket: Option<Ticket>,
+    pub ticket: Option<ClaimOffer>,
 }
 
 /// What is done while the command, a container runtime, works and rules are not asked: passing on what becomes
@@ -92,7 +92,7 @@ pub type Meanwhile<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>]) + 'a>;
 /// Calls of a container runtime that wait for rules.
 pub enum Held {
     /// Somebody answers it, and holds them.
-    Answered(Answering),
+    Answered(AnswerThread),
     /// They are had from elsewhere.
     Asked(Asked),
 }
@@ -122,7 +122,7 @@ pub enum Source {
     /// At every process of the machine.
     Host,
     /// At those of containers and control groups.
-    Places(capture::ebpf::Watched),
+    Places(capture::ebpf::WatchScope),
     /// At sandboxes of gVisor, which connect to this.
     Sandboxes(capture::gvisor::Endpoint),
     /// At the filters of containers, which are handed over by agents that connect to this.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use abi::Signal;
 use anyhow::{Context, bail};
-use capture::notify::{Answering, call_words};
+use capture::notify::{AnswerThread, call_words};
 use diagnostics::failure::Failure;
 use enforce::Confinement;
 use supervisor::{
@@ -109,7 +109,7 @@ enum Calls {
     /// Nobody has received any.
     Waiting,
     /// Somebody answers them.
-    Answered(Answering),
+    Answered(AnswerThread),
     /// Those that were held by somebody who does not answer any more.
     Held(Vec<Notification>),
     /// Who answered has failed: some may wait that nobody knows of.

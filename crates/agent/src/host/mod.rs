@@ -33,7 +33,7 @@ use decoder::counters::CounterSnapshot;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use enforce::Resident;
+use enforce::LoadedPolicy;
 use event::{EngineKind, Pid, Plan};
 use outputs::Dispatcher;
 use rules::Engine;
@@ -73,7 +73,7 @@ pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
     let elsewhere = handover_state::decode_first(&memo)?;
     let policy = spec.confine.policy.clone();
     let how = spec.confine.how.clone();
-    let witness = spec.confine.witness(enforce::Place::Elsewhere);
+    let witness = spec.confine.witness(enforce::Target::Elsewhere);
     let later = elsewhere.zip(policy.clone());
     let (detection, interception) = (spec.detection, spec.interception);
     let nothing = InForce::nothing();
@@ -178,7 +178,7 @@ impl Live {
 #[derive(Clone, Debug)]
 pub(super) struct Lasting {
     /// What of the policy each container has in the kernel and tells of, and the policy's file.
-    pub(super) resident: Resident,
+    pub(super) resident: LoadedPolicy,
     pub(super) policy: Option<PathBuf>,
     /// How long it stays when there is no container.
     pub(super) linger: Duration,

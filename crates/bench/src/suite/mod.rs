@@ -19,14 +19,14 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 
 use crate::Error;
-use crate::plan::{Figure, Plan, Subject, Suite, Workload};
+use crate::plan::{Plan, Subject, Suite, TimeSource, Workload};
 
 pub(crate) use apps::Apps;
 pub(crate) use engine::Engine;
 pub(crate) use lifecycle::Lifecycle;
 pub(crate) use os::Os;
 pub(crate) use published::{Published, published};
-pub(crate) use setup::Place;
+pub(crate) use setup::Environment;
 pub(crate) use syscalls::Syscalls;
 pub(crate) use unix::Unix;
 
@@ -35,7 +35,7 @@ pub(crate) const MEASUREMENT: &str = "Measurement options";
 
 /// Options of every suite.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct SuiteOptions {
     /// Subject to measure: a name that --list shows, or NAME='wrapper {}' with {} in place of the workload;
     /// repeatable [default: those that work here]
     #[arg(help_heading = MEASUREMENT, long = "subject", value_name = "NAME")]
@@ -56,9 +56,9 @@ pub(crate) struct Choice {
     #[arg(help_heading = MEASUREMENT, long)]
     pub(crate) quick: bool,
     /// Environment of all runs, native ones too
-    #[arg(help_heading = MEASUREMENT, long, value_enum, default_value_t = Place::Plain, hide_possible_values = true,
+    #[arg(help_heading = MEASUREMENT, long, value_enum, default_value_t = Environment::Plain, hide_possible_values = true,
           value_name = "plain|container|quarter-cpu|session")]
-    pub(crate) setup: Place,
+    pub(crate) setup: Environment,
     /// Load rules from this file for tollgate subjects; repeatable [default: the built-in rules]
     #[arg(help_heading = MEASUREMENT, short = 'r', long = "rules", value_name = "RULES")]
     pub(crate) rules: Vec<PathBuf>,
@@ -81,7 +81,7 @@ pub(crate) struct Table {
     pub(crate) timeout_seconds: u64,
 }
 
-impl Choice {
+impl SuiteOptions {
     /// The plan for this choice from a suite's table.
     pub(crate) fn plan(&self, table: Table) -> Result<Plan, Error> {
         let workloads = self.wanted(table.workloads)?;
@@ -171,7 +171,7 @@ pub(crate) fn own(name: &str, unit: &str, arguments: &str) -> Workload {
     Workload {
         name: name.to_owned(),
         command: format!("{{tollgate}} workload {arguments}"),
-        figure: Figure::Json,
+        figure: TimeSource::Json,
         unit: unit.to_owned(),
         operations: None,
         rounds: None,
@@ -214,15 +214,15 @@ pub(crate) mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::command::Out;
+    use crate::command::OutputOptions;
 
     #[derive(Parser)]
     struct Program {
         #[command(flatten)]
-        choice: Choice,
+        choice: SuiteOptions,
     }
 
-    pub(crate) fn choice(line: &str) -> Choice {
+    pub(crate) fn choice(line: &str) -> SuiteOptions {
         let words = std::iter::once("bench").chain(line.split_whitespace());
         Program::try_parse_from(words).unwrap().choice
     }
@@ -235,7 +235,7 @@ pub(crate) mod tests {
         for plan in [
             Os {
                 choice: quick.clone(),
-                out: Out::default(),
+                out: OutputOptions::default(),
             }
             .plan()
             .unwrap(),
@@ -266,7 +266,7 @@ pub(crate) mod tests {
         let complaint = |line: &str| {
             Os {
                 choice: choice(line),
-                out: Out::default(),
+                out: OutputOptions::default(),
             }
             .plan()
             .unwrap_err()
@@ -282,7 +282,7 @@ pub(crate) mod tests {
     fn precision_brings_a_budget() {
         let plan = Os {
             choice: choice("--precision 5"),
-            out: Out::default(),
+            out: OutputOptions::default(),
         }
         .plan()
         .unwrap();

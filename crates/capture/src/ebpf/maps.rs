@@ -10,7 +10,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use super::error::Error;
 use super::named::{self, NamedFiles};
 use super::rings;
-use super::slots::Without;
+use super::slots::MissingTables;
 use super::tables::{BANKS, CALLS, NumberInterest, ROWS, Tables};
 use crate::notify::ProcessLoss;
 
@@ -160,7 +160,7 @@ struct State {
     /// By bank: files that rules name.
     inodes: [Entries; BANKS],
     /// Tables that there was no room for.
-    without: Without,
+    without: MissingTables,
 }
 
 /// Keys and values.
@@ -179,7 +179,7 @@ impl Maps {
             asked: std::array::from_fn(|_| Tables::nothing_asked()),
             interest: [NumberInterest::default(); CALLS],
             inodes: Default::default(),
-            without: Without::default(),
+            without: MissingTables::default(),
         };
         let maps = Self {
             control: handle(".data.control")?,
@@ -255,7 +255,7 @@ impl Maps {
             written.map_err(Error::map)?;
         }
         // Where there is more than room for, nothing is looked at.
-        let without = Without {
+        let without = MissingTables {
             names: self.write_names(bank, tables).is_err(),
             ports: self.write_ports(bank, tables).is_err(),
             networks: self.write_networks(bank, tables).is_err(),

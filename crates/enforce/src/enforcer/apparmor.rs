@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use abi::{Capabilities, Syscall};
 use capture::notify::Caller;
-use policy::compile::Machine;
+use policy::compile::MachineFeatures;
 use policy::{EnforcerKind, Policy};
 use probe::Support;
 
@@ -97,7 +97,7 @@ impl Enforcer for AppArmor {
         Ok(Box::new(|| Ok(Box::new(audit))))
     }
 
-    fn exchange(policy: &Policy, machine: &Machine) -> Option<Result<usize, Error>> {
+    fn exchange(policy: &Policy, machine: &MachineFeatures) -> Option<Result<usize, Error>> {
         Some(apparmor::exchange(policy, machine).map_err(Error::LoadedProfiles))
     }
 

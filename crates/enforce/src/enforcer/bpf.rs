@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use abi::Capabilities;
 use capture::notify::Caller;
-use policy::compile::Machine;
+use policy::compile::MachineFeatures;
 use policy::compile::bpf::Profile;
 use policy::{EnforcerKind, Policy};
 use probe::Support;
@@ -14,9 +14,9 @@ use super::{
     About, Container, Counts, Enforcer, Listen, Loaded, Report, Reporter, Reports, Request, Shared,
     count,
 };
-use crate::bpf::{self, Tenancy};
+use crate::bpf::{self, BpfPolicyHandle};
 use crate::container::missing;
-use crate::{Denial, Error, Place};
+use crate::{Denial, Error, Target};
 
 pub(super) const ABOUT: About = About {
     kind: EnforcerKind::Bpf,
@@ -32,7 +32,7 @@ const TABLES: &str = "tables";
 #[derive(Debug)]
 pub(super) struct Bpf {
     entries: usize,
-    tenancy: Option<Tenancy>,
+    tenancy: Option<BpfPolicyHandle>,
     /// Whether it is loaded when the container's first program begins.
     is_later: bool,
 }
@@ -45,10 +45,10 @@ impl Enforcer for Bpf {
     fn compile(request: &Request<'_>, _shared: &mut Shared) -> Result<Self, Error> {
         let profile = Profile::compile(request.policy);
         let entries = profile.entries.len();
-        let is_later = request.place == Place::Elsewhere && entries != 0;
+        let is_later = request.place == Target::Elsewhere && entries != 0;
         let tenancy = match entries == 0 || is_later {
             true => None,
-            false => Some(Tenancy::load(&profile, &request.policy.name)?),
+            false => Some(BpfPolicyHandle::load(&profile, &request.policy.name)?),
         };
         Ok(Self {
             entries,
@@ -58,7 +58,9 @@ impl Enforcer for Bpf {
     }
 
     fn apply(&self) -> sys::Result<()> {
-        self.tenancy.as_ref().map_or(Ok(()), Tenancy::confine)
+        self.tenancy
+            .as_ref()
+            .map_or(Ok(()), BpfPolicyHandle::confine)
     }
 
     fn report(&self) -> Report {
@@ -89,7 +91,7 @@ impl Enforcer for Bpf {
         let profile = Profile::compile(&policy);
         Ok(Self {
             entries: profile.entries.len(),
-            tenancy: Some(Tenancy::load_for(&profile, &policy.name, &mounts)?),
+            tenancy: Some(BpfPolicyHandle::load_for(&profile, &policy.name, &mounts)?),
             is_later: false,
         })
     }
@@ -105,7 +107,7 @@ impl Enforcer for Bpf {
     }
 
     fn number(&self) -> Option<u32> {
-        self.tenancy.as_ref().map(Tenancy::number)
+        self.tenancy.as_ref().map(BpfPolicyHandle::number)
     }
 
     fn reporter(&self) -> Option<Reporter> {
@@ -125,7 +127,7 @@ impl Enforcer for Bpf {
         }))
     }
 
-    fn exchange(policy: &Policy, _machine: &Machine) -> Option<Result<usize, Error>> {
+    fn exchange(policy: &Policy, _machine: &MachineFeatures) -> Option<Result<usize, Error>> {
         let profile = Profile::compile(policy);
         Some(bpf::exchange(&profile, &policy.name).map_err(Error::KeptPolicies))
     }

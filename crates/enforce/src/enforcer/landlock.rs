@@ -10,7 +10,7 @@ use probe::{Support, landlock as probe_landlock};
 
 use super::{About, Container, Enforcer, Report, Request, Shared, count};
 use crate::container::{missing, set_no_new_privs};
-use crate::{Error, Place, landlock};
+use crate::{Error, Target, landlock};
 
 pub(super) const ABOUT: About = About {
     kind: EnforcerKind::Landlock,
@@ -51,12 +51,12 @@ impl Enforcer for Landlock {
 
     fn compile(request: &Request<'_>, shared: &mut Shared) -> Result<Self, Error> {
         let profile = Profile::compile(request.policy, request.machine);
-        if request.place == Place::Elsewhere && !profile.entries.is_empty() {
+        if request.place == Target::Elsewhere && !profile.entries.is_empty() {
             return Ok(Self::later());
         }
         let made = match request.place {
-            Place::Here => landlock::make(&profile)?,
-            Place::Elsewhere => None,
+            Target::Here => landlock::make(&profile)?,
+            Target::Elsewhere => None,
         };
         let rules = made.as_ref().map_or(0, |made| made.rules);
         let given = count(rules, "rule", "rules");

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use abi::Capabilities;
 use capture::notify::Caller;
-use policy::compile::witness::Witness;
-use policy::compile::{Machine, seccomp::Profile as CallProfile};
+use policy::compile::denial_classifier::DenialClassifier;
+use policy::compile::{MachineFeatures, seccomp::Profile as CallProfile};
 use policy::{EnforcerKind, Policy};
 use probe::Support;
 
-use crate::{Denial, Error, Place};
+use crate::{Denial, Error, Target};
 
 /// A part of the kernel that puts policies in force. A value is what it compiled of one policy.
 pub trait Enforcer: fmt::Debug + Send + Sync {
@@ -97,7 +97,7 @@ pub trait Enforcer: fmt::Debug + Send + Sync {
 
     /// Exchanges the policies of this name that are in force, and answers with how many. `None`: only a process
     /// itself can change what confines it.
-    fn exchange(_policy: &Policy, _machine: &Machine) -> Option<Result<usize, Error>>
+    fn exchange(_policy: &Policy, _machine: &MachineFeatures) -> Option<Result<usize, Error>>
     where
         Self: Sized,
     {
@@ -130,9 +130,9 @@ pub struct Request<'a> {
     /// The policy.
     pub policy: &'a Policy,
     /// What is known of the machine.
-    pub machine: &'a Machine,
+    pub machine: &'a MachineFeatures,
     /// Where it is to be in force.
-    pub place: Place,
+    pub place: Target,
 }
 
 /// What the enforcers of a policy make together.
@@ -141,7 +141,7 @@ pub struct Shared {
     /// What becomes of system calls.
     pub calls: CallProfile,
     /// What tells which failures were denials.
-    pub witness: Witness,
+    pub witness: DenialClassifier,
 }
 
 /// What an enforcer was given.
@@ -238,7 +238,7 @@ pub struct Registered {
     /// [`Enforcer::probe`]
     pub probe: fn() -> Support,
     /// [`Enforcer::exchange`]
-    pub exchange: fn(&Policy, &Machine) -> Option<Result<usize, Error>>,
+    pub exchange: fn(&Policy, &MachineFeatures) -> Option<Result<usize, Error>>,
     /// [`Enforcer::loaded`]
     pub loaded: fn() -> Option<Result<Vec<Loaded>, Error>>,
     /// [`Enforcer::sweep`]

@@ -11,11 +11,11 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::compiler::{RuleCompiler, lines, strings};
-use super::{Assessment, Lowered, Machine, NameKind, lower_rule, possible_links};
+use super::{Assessment, CompiledPart, MachineFeatures, NameKind, lower_rule, possible_links};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
-use crate::policy::{Policy, Rule, Verdict};
+use crate::policy::{Policy, Rule, RuleAction};
 use crate::restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
     SocketMatch,
@@ -27,7 +27,7 @@ pub struct Entry {
     /// The rule.
     pub rule: String,
     /// What becomes of a match. Entries are judged one by one: a denial is not undone by another.
-    pub verdict: Verdict,
+    pub verdict: RuleAction,
     /// What matches.
     pub key: Key,
 }
@@ -273,7 +273,7 @@ impl RuleCompiler for Compiler {
         &self,
         _policy: &Policy,
         rule: &Rule,
-        _machine: &Machine,
+        _machine: &MachineFeatures,
         names: Vec<String>,
     ) -> Assessment {
         lower(rule).assess(names, ToString::to_string)
@@ -284,17 +284,22 @@ impl RuleCompiler for Compiler {
         matches!(kind, NameKind::Mount | NameKind::Namespace)
     }
 
-    fn possible_names(&self, _policy: &Policy, rule: &Rule, _machine: &Machine) -> Vec<String> {
+    fn possible_names(
+        &self,
+        _policy: &Policy,
+        rule: &Rule,
+        _machine: &MachineFeatures,
+    ) -> Vec<String> {
         possible_links(rule).into_iter().collect()
     }
 
-    fn text(&self, policy: &Policy, _machine: &Machine) -> String {
+    fn text(&self, policy: &Policy, _machine: &MachineFeatures) -> String {
         let profile = Profile::compile(policy);
         let entries = lines(&profile.entries);
         format!("{entries}hooks: {}\n", profile.hooks().join(" "))
     }
 
-    fn json(&self, policy: &Policy, _machine: &Machine) -> Value {
+    fn json(&self, policy: &Policy, _machine: &MachineFeatures) -> Value {
         let profile = Profile::compile(policy);
         json!({ "entries": strings(&profile.entries), "hooks": profile.hooks() })
     }
@@ -302,19 +307,19 @@ impl RuleCompiler for Compiler {
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(rule: &Rule) -> Lowered<Entry> {
+pub fn lower(rule: &Rule) -> CompiledPart<Entry> {
     lower_rule(rule, EnforcerKind::Bpf, |restriction| {
         lower_one(rule, restriction)
     })
 }
 
-fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
+fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
     let entry = |key| Entry {
         rule: rule.id.clone(),
         verdict: rule.verdict,
         key,
     };
-    let one = |key| Lowered::one(entry(key));
+    let one = |key| CompiledPart::one(entry(key));
     match restriction {
         Restriction::File { path, access } => one(Key::File {
             path: PathKey::new(path),
@@ -332,11 +337,11 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
         Restriction::Egress { to, ports } => match to {
             Destination::Network(network) => one(egress(network, ports)),
             Destination::OwnPod | Destination::Service { .. } | Destination::Pods { .. } => {
-                Lowered::missing(format!("only Kubernetes knows the addresses of {to}"))
+                CompiledPart::missing(format!("only Kubernetes knows the addresses of {to}"))
             }
         },
         Restriction::Mount(mount) => match unknown_flag(mount) {
-            Some(flag) => Lowered::missing(format!(
+            Some(flag) => CompiledPart::missing(format!(
                 "mounts cannot be distinguished by the flag `{flag}`"
             )),
             None => one(Key::Mount(mount.clone())),
@@ -348,18 +353,20 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
         Restriction::Capabilities(set) => one(Key::Capabilities(*set)),
         Restriction::Mode { bits } => one(Key::Mode(*bits)),
         Restriction::Operation(operation) => lower_operation(operation, &entry),
-        Restriction::Syscall(_) => Lowered::missing("hooks see operations, not system calls"),
+        Restriction::Syscall(_) => CompiledPart::missing("hooks see operations, not system calls"),
         Restriction::OnlyFiles(_) => {
-            Lowered::missing("only Landlock supports a list of allowed files")
+            CompiledPart::missing("only Landlock supports a list of allowed files")
         }
-        Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+        Restriction::AppArmorText(_) => {
+            CompiledPart::missing("the rule is in the language of AppArmor")
+        }
     }
 }
 
 /// The hooks of an operation, and the calls that pass none of those that programs are attached to.
-fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Lowered<Entry> {
+fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> CompiledPart<Entry> {
     if let Some(reason) = operation.none.get(&EnforcerKind::Bpf) {
-        return Lowered::missing(reason.clone());
+        return CompiledPart::missing(reason.clone());
     }
     let hooks = operation.hooks.iter();
     let keys: Vec<Key> = hooks.map(|hook| Key::Hook(hook.clone())).collect();
@@ -370,15 +377,15 @@ fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Lower
     };
     let coverage = operation.coverage(decides);
     if keys.is_empty() {
-        return Lowered::missing("no hook sees it");
+        return CompiledPart::missing("no hook sees it");
     }
-    Lowered {
+    CompiledPart {
         gaps: coverage
             .gaps
             .into_iter()
             .chain(operation.weak(EnforcerKind::Bpf))
             .collect(),
-        ..Lowered::many(keys.into_iter().map(entry))
+        ..CompiledPart::many(keys.into_iter().map(entry))
     }
 }
 

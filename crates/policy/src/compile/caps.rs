@@ -7,7 +7,7 @@ use abi::{Capabilities, capability};
 use serde_json::{Value, json};
 
 use super::compiler::RuleCompiler;
-use super::{Assessment, Lowered, Machine, NameKind, lower_rule, witness};
+use super::{Assessment, CompiledPart, MachineFeatures, NameKind, denial_classifier, lower_rule};
 use crate::enforcer::EnforcerKind;
 use crate::policy::{Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};
@@ -30,7 +30,7 @@ impl Profile {
     #[must_use]
     pub fn compile(policy: &Policy) -> Self {
         // What is told of it is another thing.
-        let machine = Machine::default();
+        let machine = MachineFeatures::default();
         let lowered = policy
             .rules
             .iter()
@@ -52,7 +52,7 @@ impl RuleCompiler for Compiler {
         &self,
         policy: &Policy,
         rule: &Rule,
-        machine: &Machine,
+        machine: &MachineFeatures,
         names: Vec<String>,
     ) -> Assessment {
         lower(policy, rule, machine).assess(names, ToString::to_string)
@@ -63,13 +63,13 @@ impl RuleCompiler for Compiler {
         true
     }
 
-    fn text(&self, policy: &Policy, _machine: &Machine) -> String {
+    fn text(&self, policy: &Policy, _machine: &MachineFeatures) -> String {
         let profile = Profile::compile(policy);
         let no_new_privs = profile.no_new_privs;
         format!("drop {}\nno_new_privs {no_new_privs}\n", profile.dropped)
     }
 
-    fn json(&self, policy: &Policy, _machine: &Machine) -> Value {
+    fn json(&self, policy: &Policy, _machine: &MachineFeatures) -> Value {
         let profile = Profile::compile(policy);
         let dropped = profile.dropped.to_string();
         let dropped: Vec<_> = dropped.split_whitespace().collect();
@@ -79,12 +79,12 @@ impl RuleCompiler for Compiler {
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
+pub fn lower(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> CompiledPart<Drop> {
     let lowered = lower_rule(rule, EnforcerKind::Caps, |restriction| {
         lower_one(policy, restriction)
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
-        return Lowered::missing(
+        return CompiledPart::missing(
             "a capability is granted or not: its use cannot be allowed and reported",
         );
     }
@@ -95,7 +95,7 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
         return lowered.gap("the use of a missing capability is not reported");
     };
     let dropped = lowered.entries.iter().fold(0, |sum, Drop(set)| sum | set.0);
-    let misses = witness::misses(Capabilities(dropped & held.0));
+    let misses = denial_classifier::misses(Capabilities(dropped & held.0));
     match misses.is_empty() {
         true => lowered,
         false => lowered.gap(format!("a denial is not reported {}", of_each(&misses))),
@@ -108,7 +108,7 @@ fn of_each(things: &BTreeSet<&str>) -> String {
     each.join("; ")
 }
 
-fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
+fn lower_one(policy: &Policy, restriction: &Restriction) -> CompiledPart<Drop> {
     let mut gaps = Vec::new();
     let set = match restriction {
         Restriction::Capabilities(set) => *set,
@@ -127,14 +127,14 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
             let bits = names
                 .filter_map(capability::from_name)
                 .fold(0, |sum, n| sum | 1 << n);
-            return Lowered::one(Drop(Capabilities(bits)))
+            return CompiledPart::one(Drop(Capabilities(bits)))
                 .gap("processes of the same user can still be accessed");
         }
-        _ => return Lowered::missing("no capability decides about it"),
+        _ => return CompiledPart::missing("no capability decides about it"),
     };
-    let lowered = Lowered {
+    let lowered = CompiledPart {
         gaps,
-        ..Lowered::one(Drop(set))
+        ..CompiledPart::one(Drop(set))
     };
     let blocks = |enforcer| policy.enforcers.contains(enforcer);
     match blocks(EnforcerKind::Seccomp) || blocks(EnforcerKind::Bpf) {

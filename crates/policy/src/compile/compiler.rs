@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Assessment, Machine, NameKind};
+use super::{Assessment, MachineFeatures, NameKind};
 use crate::policy::{Policy, Rule};
 
 /// Compiles rules for one enforcer.
@@ -13,7 +13,7 @@ pub(super) trait RuleCompiler {
         &self,
         policy: &Policy,
         rule: &Rule,
-        machine: &Machine,
+        machine: &MachineFeatures,
         names: Vec<String>,
     ) -> Assessment;
 
@@ -21,15 +21,20 @@ pub(super) trait RuleCompiler {
     fn covers(&self, kind: NameKind) -> bool;
 
     /// Other names that the files of a rule can have and that nobody looked for.
-    fn possible_names(&self, _policy: &Policy, _rule: &Rule, _machine: &Machine) -> Vec<String> {
+    fn possible_names(
+        &self,
+        _policy: &Policy,
+        _rule: &Rule,
+        _machine: &MachineFeatures,
+    ) -> Vec<String> {
         Vec::new()
     }
 
     /// What a whole policy compiles to, for people.
-    fn text(&self, policy: &Policy, machine: &Machine) -> String;
+    fn text(&self, policy: &Policy, machine: &MachineFeatures) -> String;
 
     /// The same for programs.
-    fn json(&self, policy: &Policy, machine: &Machine) -> Value;
+    fn json(&self, policy: &Policy, machine: &MachineFeatures) -> Value;
 }
 
 /// A line for each item.

@@ -10,7 +10,7 @@ use abi::{Arch, capability, flags};
 use serde_json::{Value, json};
 
 use super::compiler::{RuleCompiler, lines, strings};
-use super::{Assessment, Lowered, Machine, NameKind, caps, lower_rule};
+use super::{Assessment, CompiledPart, MachineFeatures, NameKind, caps, lower_rule};
 use crate::enforcer::EnforcerKind;
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
@@ -51,7 +51,7 @@ impl RuleCompiler for Compiler {
         &self,
         policy: &Policy,
         rule: &Rule,
-        machine: &Machine,
+        machine: &MachineFeatures,
         names: Vec<String>,
     ) -> Assessment {
         lower(policy, rule, machine).assess(names, ToString::to_string)
@@ -62,13 +62,13 @@ impl RuleCompiler for Compiler {
         matches!(kind, NameKind::Mount | NameKind::Layer | NameKind::Link)
     }
 
-    fn text(&self, policy: &Policy, machine: &Machine) -> String {
+    fn text(&self, policy: &Policy, machine: &MachineFeatures) -> String {
         let profile = Profile::compile(policy, machine);
         let entries = lines(&profile.entries);
         format!("handles {:#x}\n{entries}", profile.handled)
     }
 
-    fn json(&self, policy: &Policy, machine: &Machine) -> Value {
+    fn json(&self, policy: &Policy, machine: &MachineFeatures) -> Value {
         let profile = Profile::compile(policy, machine);
         let entries = strings(&profile.entries);
         json!({ "handled_access_fs": profile.handled, "entries": entries })
@@ -126,7 +126,7 @@ pub struct Profile {
 impl Profile {
     /// The ruleset of a policy.
     #[must_use]
-    pub fn compile(policy: &Policy, machine: &Machine) -> Self {
+    pub fn compile(policy: &Policy, machine: &MachineFeatures) -> Self {
         let lowered = policy.rules.iter().map(|rule| lower(policy, rule, machine));
         let entries: Vec<_> = lowered.flat_map(|lowered| lowered.entries).collect();
         let handled = entries.iter().fold(0, |sum, entry| match entry {
@@ -140,12 +140,12 @@ impl Profile {
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Entry> {
+pub fn lower(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> CompiledPart<Entry> {
     let mut lowered = lower_rule(rule, EnforcerKind::Landlock, |restriction| {
         lower_one(policy, rule, restriction, machine)
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
-        return Lowered::missing("Landlock cannot allow something and report it");
+        return CompiledPart::missing("Landlock cannot allow something and report it");
     }
     if lowered.entries.is_empty() || !rule.verdict.audits() {
         return lowered;
@@ -164,8 +164,8 @@ fn lower_one(
     policy: &Policy,
     rule: &Rule,
     restriction: &Restriction,
-    machine: &Machine,
-) -> Lowered<Entry> {
+    machine: &MachineFeatures,
+) -> CompiledPart<Entry> {
     match restriction {
         Restriction::File { path, access } => lower_file(rule, path, *access),
         Restriction::Exec { path } => hole(rule, path, EXECUTE).gap(
@@ -178,7 +178,7 @@ fn lower_one(
             scope: PtraceScope::Outside,
             access,
         } if access.trace || access.read => {
-            let lowered = Lowered::one(Entry::Domain);
+            let lowered = CompiledPart::one(Entry::Domain);
             match drops_sys_admin(policy) {
                 true => lowered,
                 false => lowered.gap(
@@ -191,14 +191,16 @@ fn lower_one(
             to: Destination::Network(network),
             ports,
         } if network.prefix_len() == 0 && !ports.is_empty() => lower_ports(rule, ports),
-        Restriction::Egress { .. } => Lowered::missing("Landlock supports ports, not addresses"),
+        Restriction::Egress { .. } => {
+            CompiledPart::missing("Landlock supports ports, not addresses")
+        }
         Restriction::Connect { .. } => {
-            Lowered::missing("Landlock does not mediate connecting to a socket by path")
+            CompiledPart::missing("Landlock does not mediate connecting to a socket by path")
         }
         Restriction::Mount(_) => {
-            Lowered::missing("Landlock denies all mounts or none; disallow-mount denies all")
+            CompiledPart::missing("Landlock denies all mounts or none; disallow-mount denies all")
         }
-        Restriction::OnlyFiles(files) => Lowered::many(files.iter().map(|file| Entry::Only {
+        Restriction::OnlyFiles(files) => CompiledPart::many(files.iter().map(|file| Entry::Only {
             rule: rule.id.clone(),
             path: file.path.clone(),
             // Of a device that may be used all of it may be used.
@@ -206,17 +208,19 @@ fn lower_one(
         }))
         .gap("mode, owner, times and extended attributes can still be changed")
         .breaks("mounting anything"),
-        Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+        Restriction::AppArmorText(_) => {
+            CompiledPart::missing("the rule is in the language of AppArmor")
+        }
         Restriction::Socket(_)
         | Restriction::Ptrace { .. }
         | Restriction::Capabilities(_)
         | Restriction::Mode { .. }
-        | Restriction::Syscall(_) => Lowered::missing("Landlock has no right for it"),
+        | Restriction::Syscall(_) => CompiledPart::missing("Landlock has no right for it"),
     }
 }
 
-fn lower_ports(rule: &Rule, ports: &[PortRange]) -> Lowered<Entry> {
-    Lowered::many(ports.iter().map(|range| Entry::ConnectPorts {
+fn lower_ports(rule: &Rule, ports: &[PortRange]) -> CompiledPart<Entry> {
+    CompiledPart::many(ports.iter().map(|range| Entry::ConnectPorts {
         rule: rule.id.clone(),
         first: range.first,
         last: range.last,
@@ -240,13 +244,13 @@ pub(super) fn coverage(operation: &Operation) -> Coverage {
     operation.coverage(|hook| HOOKS.contains(&hook))
 }
 
-fn lower_operation(operation: &Operation) -> Lowered<Entry> {
+fn lower_operation(operation: &Operation) -> CompiledPart<Entry> {
     let coverage = coverage(operation);
     match coverage.calls.is_empty() {
-        true => Lowered::missing("Landlock has no right for it"),
-        false => Lowered {
+        true => CompiledPart::missing("Landlock has no right for it"),
+        false => CompiledPart {
             gaps: coverage.gaps,
-            ..Lowered::one(Entry::AnyRuleset)
+            ..CompiledPart::one(Entry::AnyRuleset)
         },
     }
 }
@@ -259,8 +263,8 @@ fn drops_sys_admin(policy: &Policy) -> bool {
     policy.enforcers.contains(EnforcerKind::Caps) && is_dropped
 }
 
-fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {
-    let lowered = Lowered::one(Entry::Hole {
+fn hole(rule: &Rule, path: &Pattern, rights: u64) -> CompiledPart<Entry> {
+    let lowered = CompiledPart::one(Entry::Hole {
         rule: rule.id.clone(),
         path: path.clone(),
         rights,
@@ -277,10 +281,10 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {
     }
 }
 
-fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> Lowered<Entry> {
+fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> CompiledPart<Entry> {
     let prefix = path.fixed_prefix();
     if prefix.starts_with("/proc/") {
-        return Lowered::missing(
+        return CompiledPart::missing(
             "an exception in /proc would deny /proc/PID of every later process",
         );
     }
@@ -303,18 +307,18 @@ fn rights(access: FileAccess) -> u64 {
     rights
 }
 
-fn lower_disks(rule: &Rule, access: FileAccess, machine: &Machine) -> Lowered<Entry> {
+fn lower_disks(rule: &Rule, access: FileAccess, machine: &MachineFeatures) -> CompiledPart<Entry> {
     let rights = IOCTL | rights(access);
     let paths = machine
         .disks
         .iter()
         .filter_map(|name| Pattern::parse(&format!("/dev/{name}")).ok());
-    let mut lowered = Lowered::default();
+    let mut lowered = CompiledPart::default();
     for path in paths {
         lowered.add(hole(rule, &path, rights));
     }
     match lowered.entries.is_empty() {
-        true => Lowered::missing("no disk found on this machine"),
+        true => CompiledPart::missing("no disk found on this machine"),
         false => lowered.gap(
             "device files with other names; add disable-cap-mknod, which denies creating them",
         ),
@@ -338,7 +342,7 @@ pub trait Tree {
 
 /// A path that rights are withheld from, with all that is below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
+pub struct DeniedPath {
     /// Without wildcards.
     pub path: String,
     /// `LANDLOCK_ACCESS_FS_*`.
@@ -357,7 +361,7 @@ pub struct Grant {
 /// What to grant so that every path has all rights but the denied ones. Folders above a hole lack
 /// the denied rights too, since a right on them would reach into the hole.
 #[must_use]
-pub fn grants(denied: &[Denied], tree: &dyn Tree) -> Vec<Grant> {
+pub fn grants(denied: &[DeniedPath], tree: &dyn Tree) -> Vec<Grant> {
     grants_below(vec![("/".to_owned(), ALL_RIGHTS, true)], denied, tree)
 }
 
@@ -366,7 +370,7 @@ pub fn grants(denied: &[Denied], tree: &dyn Tree) -> Vec<Grant> {
 #[must_use]
 pub fn grants_below(
     mut open: Vec<(String, u64, bool)>,
-    denied: &[Denied],
+    denied: &[DeniedPath],
     tree: &dyn Tree,
 ) -> Vec<Grant> {
     let mut found = BTreeSet::new();

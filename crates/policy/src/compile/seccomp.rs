@@ -11,10 +11,10 @@ use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
 use serde_json::{Value, json};
 
 use super::compiler::{RuleCompiler, lines};
-use super::{Assessment, Lowered, Machine, NameKind, lower_rule};
+use super::{Assessment, CompiledPart, MachineFeatures, NameKind, lower_rule};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
-use crate::policy::{Mode, Policy, Rule, Verdict};
+use crate::policy::{Mode, Policy, Rule, RuleAction};
 use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch};
 
 /// What becomes of a call; the strictest is the greatest.
@@ -71,12 +71,12 @@ impl Action {
     }
 
     /// How a rule refuses.
-    fn refuse(verdict: Verdict, errno: Errno) -> Option<Self> {
+    fn refuse(verdict: RuleAction, errno: Errno) -> Option<Self> {
         match verdict {
-            Verdict::Allow => None,
-            Verdict::Audit => Some(Self::Report),
-            Verdict::Deny => Some(Self::Refuse(errno)),
-            Verdict::DenyAudit => Some(Self::RefuseAndReport(errno)),
+            RuleAction::Allow => None,
+            RuleAction::Audit => Some(Self::Report),
+            RuleAction::Deny => Some(Self::Refuse(errno)),
+            RuleAction::DenyAudit => Some(Self::RefuseAndReport(errno)),
         }
     }
 }
@@ -177,7 +177,7 @@ impl RuleCompiler for Compiler {
         &self,
         policy: &Policy,
         rule: &Rule,
-        _machine: &Machine,
+        _machine: &MachineFeatures,
         names: Vec<String>,
     ) -> Assessment {
         lower(policy, rule).assess(names, ToString::to_string)
@@ -188,7 +188,7 @@ impl RuleCompiler for Compiler {
         true
     }
 
-    fn text(&self, policy: &Policy, _machine: &Machine) -> String {
+    fn text(&self, policy: &Policy, _machine: &MachineFeatures) -> String {
         if policy.mode == Mode::DefenseInDepth {
             return "not made\n".to_owned();
         }
@@ -200,7 +200,7 @@ impl RuleCompiler for Compiler {
         format!("{foreign}{}all else -> allow\n", lines(&profile.rules))
     }
 
-    fn json(&self, policy: &Policy, _machine: &Machine) -> Value {
+    fn json(&self, policy: &Policy, _machine: &MachineFeatures) -> Value {
         if policy.mode == Mode::DefenseInDepth {
             return Value::Null;
         }
@@ -216,7 +216,7 @@ impl RuleCompiler for Compiler {
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
+pub fn lower(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
     lower_rule(rule, EnforcerKind::Seccomp, |restriction| {
         lower_one(policy, rule, restriction)
     })
@@ -224,35 +224,41 @@ pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
 
 const IN_MEMORY: &str = "is in memory, where a filter cannot look";
 
-fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Lowered<CallRule> {
+fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> CompiledPart<CallRule> {
     match restriction {
         Restriction::File { .. } | Restriction::Exec { .. } | Restriction::Disk { .. } => {
-            Lowered::missing(format!("the path of a file {IN_MEMORY}"))
+            CompiledPart::missing(format!("the path of a file {IN_MEMORY}"))
         }
         Restriction::Connect { .. } => {
-            Lowered::missing(format!("the path of a socket {IN_MEMORY}"))
+            CompiledPart::missing(format!("the path of a socket {IN_MEMORY}"))
         }
-        Restriction::Egress { .. } => Lowered::missing(format!("an address {IN_MEMORY}")),
-        Restriction::Mount(_) => Lowered::missing(format!(
+        Restriction::Egress { .. } => CompiledPart::missing(format!("an address {IN_MEMORY}")),
+        Restriction::Mount(_) => CompiledPart::missing(format!(
             "what is mounted {IN_MEMORY}; disallow-mount denies all mounts"
         )),
         Restriction::Ptrace { access, scope } => match scope {
-            PtraceScope::Any if access.trace || access.read => Lowered::many(trace_calls(rule))
-                .gap("the files of /proc/PID are opened by path, which a filter cannot see"),
-            PtraceScope::Any => Lowered::missing("a filter on the tracer's side would be needed"),
+            PtraceScope::Any if access.trace || access.read => {
+                CompiledPart::many(trace_calls(rule))
+                    .gap("the files of /proc/PID are opened by path, which a filter cannot see")
+            }
+            PtraceScope::Any => {
+                CompiledPart::missing("a filter on the tracer's side would be needed")
+            }
             PtraceScope::Outside => {
-                Lowered::missing("a filter cannot determine the owner of a PID")
+                CompiledPart::missing("a filter cannot determine the owner of a PID")
             }
         },
         Restriction::Capabilities(_) => lower_capabilities(policy, rule),
-        Restriction::Socket(socket) => Lowered::many(sockets(rule, socket)),
-        Restriction::Mode { bits } => Lowered::many(modes(rule, *bits)),
+        Restriction::Socket(socket) => CompiledPart::many(sockets(rule, socket)),
+        Restriction::Mode { bits } => CompiledPart::many(modes(rule, *bits)),
         Restriction::Operation(operation) => lower_operation(rule, operation),
-        Restriction::Syscall(syscall) => Lowered::many(syscalls(rule, syscall)),
+        Restriction::Syscall(syscall) => CompiledPart::many(syscalls(rule, syscall)),
         Restriction::OnlyFiles(_) => {
-            Lowered::missing("only Landlock supports a list of allowed files")
+            CompiledPart::missing("only Landlock supports a list of allowed files")
         }
-        Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+        Restriction::AppArmorText(_) => {
+            CompiledPart::missing("the rule is in the language of AppArmor")
+        }
     }
 }
 
@@ -266,23 +272,23 @@ fn refused(rule: &Rule, call: Syscall, when: Vec<RegisterTest>, errno: Errno) ->
 }
 
 /// A filter knows no capabilities, but it keeps processes from getting them back.
-fn lower_capabilities(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
+fn lower_capabilities(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
     let reason = "a filter cannot check capabilities";
     if !policy.enforcers.contains(EnforcerKind::Caps) || !rule.verdict.denies() {
-        return Lowered::missing(reason);
+        return CompiledPart::missing(reason);
     }
     let namespaces = Operation::find("user-namespace").expect("the table of operations has it");
     let mut lowered = lower_operation(rule, namespaces);
-    lowered.add(Lowered::missing(format!(
+    lowered.add(CompiledPart::missing(format!(
         "{reason}; a new user namespace would restore what Caps drops, so it is denied"
     )));
     lowered
 }
 
-fn lower_operation(rule: &Rule, operation: &Operation) -> Lowered<CallRule> {
+fn lower_operation(rule: &Rule, operation: &Operation) -> CompiledPart<CallRule> {
     let enforcer = EnforcerKind::Seccomp;
     if let Some(reason) = operation.none.get(&enforcer) {
-        return Lowered::missing(reason.clone());
+        return CompiledPart::missing(reason.clone());
     }
     let calls = operation
         .calls
@@ -298,9 +304,9 @@ fn lower_operation(rule: &Rule, operation: &Operation) -> Lowered<CallRule> {
             None => refused(rule, entry.call, entry.tests.clone(), Errno::EPERM),
         });
     let unseen = operation.ways.iter().map(|way| way.text.clone());
-    Lowered {
+    CompiledPart {
         gaps: unseen.chain(operation.weak(enforcer)).collect(),
-        ..Lowered::many(calls)
+        ..CompiledPart::many(calls)
     }
 }
 
@@ -398,9 +404,9 @@ fn modes(rule: &Rule, bits: u32) -> Vec<CallRule> {
 
 fn syscalls(rule: &Rule, syscall: &SyscallMatch) -> Vec<CallRule> {
     let denied = |action: Action| match rule.verdict {
-        Verdict::Allow => None,
-        Verdict::Audit => Some(Action::Report),
-        Verdict::Deny | Verdict::DenyAudit => Some(action),
+        RuleAction::Allow => None,
+        RuleAction::Audit => Some(Action::Report),
+        RuleAction::Deny | RuleAction::DenyAudit => Some(action),
     };
     let action = match syscall.action {
         SyscallAction::Errno(errno) => Action::refuse(rule.verdict, errno),

@@ -3,7 +3,7 @@
 use std::mem::{align_of, offset_of};
 use std::sync::atomic::AtomicU64;
 
-use capture::notify::Pulse;
+use capture::notify::ReceiverStatus;
 use sys::notify::Slot;
 
 use super::cell::{SharedBits, SharedFlag, SharedNumber, SharedPid};
@@ -174,11 +174,11 @@ sys::shared_layout! {
 }
 
 sys::shared_layout! {
-    /// What [`Pulse`] lays out, in cache lines of its own.
+    /// What [`ReceiverStatus`] lays out, in cache lines of its own.
     #[repr(align(64))]
     #[derive(Debug)]
     pub(crate) struct PulseFields {
-        words: [AtomicU64; Pulse::WORDS],
+        words: [AtomicU64; ReceiverStatus::WORDS],
     }
 }
 
@@ -319,7 +319,7 @@ mod tests {
             "unswept": layout.unswept[UNSWEPT_RANGES - 1].left.set(7),
             "deny_table": layout.deny_table[DENY_LIMIT - 1].errno.set(7),
             "keepers_call": layout.keepers_call.words[Slot::WORDS - 1].store(7, Ordering::Release),
-            "pulses": layout.pulses[2].words[Pulse::WORDS - 1].store(7, Ordering::Release),
+            "pulses": layout.pulses[2].words[ReceiverStatus::WORDS - 1].store(7, Ordering::Release),
             "gap.begun": gap.begun.set(7),
             "gap.ended": gap.ended.set(7),
             "gap.reported": gap.reported.set(7),

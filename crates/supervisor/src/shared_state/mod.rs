@@ -12,7 +12,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use abi::Capabilities;
-use capture::notify::Pulse;
+use capture::notify::ReceiverStatus;
 use decoder::counters::CounterSnapshot;
 use outputs::LineOutput;
 use sys::notify::Slot;
@@ -58,9 +58,9 @@ pub(super) enum Order {
 pub struct SharedState {
     words: Arc<SharedWords>,
     /// Of the agents of even and of odd generation.
-    live: [Arc<Pulse>; 2],
+    live: [Arc<ReceiverStatus>; 2],
     /// Totals of the agents that have ended.
-    past: Pulse,
+    past: ReceiverStatus,
 }
 
 /// Why shared state cannot be used.
@@ -112,7 +112,7 @@ impl SharedState {
 
     fn on(words: SharedWords) -> Self {
         let words = Arc::new(words);
-        let pulse = |index| Pulse::new(Arc::clone(&words), layout::pulse(index));
+        let pulse = |index| ReceiverStatus::new(Arc::clone(&words), layout::pulse(index));
         Self {
             live: [Arc::new(pulse(0)), Arc::new(pulse(1))],
             past: pulse(2),
@@ -203,7 +203,7 @@ impl SharedState {
     }
 
     /// What the agent shows of its work.
-    pub fn pulse(&self, generation: u64) -> &Arc<Pulse> {
+    pub fn pulse(&self, generation: u64) -> &Arc<ReceiverStatus> {
         &self.live[parity(generation)]
     }
 

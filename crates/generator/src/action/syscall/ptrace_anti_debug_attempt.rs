@@ -3,7 +3,7 @@
 use abi::Errno;
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.PtraceAntiDebugAttempt",
@@ -12,7 +12,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("PTRACE anti-debug attempt");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     if !scene.is_spawned() {
         return scene.spawn_as("untraceable", ACTION.name);
     }

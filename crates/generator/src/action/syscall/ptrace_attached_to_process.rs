@@ -3,7 +3,7 @@
 use abi::Errno;
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.PtraceAttachedToProcess",
@@ -12,7 +12,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("PTRACE attached to process");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut sleep = scene.command("sleep")?;
     let mut target = sleep
         .arg("60")
