@@ -137,7 +137,10 @@ fn the_pages_about_falco_and_fields_are_what_the_program_prints() {
 fn the_page_of_built_in_rules_is_what_the_program_prints() {
     let output = run(&["policy", "list", "--markdown"]);
     assert_eq!(output.status.code(), Some(0));
-    assert_golden("../../../../docs/reference/policy-rules.md", &stdout(&output));
+    assert_golden(
+        "../../../../docs/reference/policy-rules.md",
+        &stdout(&output),
+    );
 }
 
 #[test]
