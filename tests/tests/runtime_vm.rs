@@ -309,7 +309,7 @@ ended
         "sh: can't fork: Resource temporarily unavailable",
         "level=warning msg=\"process.scheduler is ignored in a virtual machine\"",
         "level=warning msg=\"linux.resources.cpu.cpus is ignored in a virtual machine: a machine has one \
-         processor, which runs on any of this one's\"",
+         processor, which runs on any of the host's\"",
     ];
     assert_eq!(lines, expected, "{finished:?}");
 }

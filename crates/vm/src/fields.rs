@@ -83,19 +83,19 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ),
     (
         "process.apparmorProfile",
-        LeftOut("policies of tollgate hold there"),
+        LeftOut("policies of tollgate apply in the machine"),
     ),
     ("process.selinuxLabel", LeftOut("")),
     ("hostname", Done("")),
     ("domainname", Done("")),
     (
         "hooks",
-        Refused("a hook expects the container's processes in this machine"),
+        Refused("a hook expects the container's processes on the host"),
     ),
     (
         "linux.namespaces[].type",
         Otherwise(
-            "always its own pid, mount, uts and ipc namespaces, whichever are named; the machine is the rest",
+            "a container always has its own pid, mount, uts and ipc namespaces; the machine isolates the rest",
         ),
     ),
     (
@@ -107,7 +107,7 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ("linux.timeOffsets", LeftOut("")),
     (
         "linux.devices[]",
-        Done("nodes for devices of the machine, which has none of this one's"),
+        Done("nodes for devices of the machine, which has no device of the host"),
     ),
     ("linux.netDevices", Refused("a machine has no network")),
     (
@@ -120,11 +120,11 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ),
     (
         "linux.resources.devices",
-        Otherwise("a machine has none of this one's devices"),
+        Otherwise("a machine has no device of the host"),
     ),
     (
         "linux.resources.memory.limit",
-        Done("the machine gets so much more memory"),
+        Done("the machine gets that much more memory"),
     ),
     ("linux.resources.memory.reservation", Done("")),
     (
@@ -140,7 +140,7 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ("linux.resources.memory.disableOOMKiller", LeftOut("")),
     (
         "linux.resources.memory.useHierarchy",
-        Otherwise("it is always so"),
+        Otherwise("it is always in effect"),
     ),
     (
         "linux.resources.memory.checkBeforeUpdate",
@@ -153,7 +153,7 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ("linux.resources.cpu.idle", Done("")),
     (
         "linux.resources.cpu.cpus",
-        LeftOut("a machine has one processor, which runs on any of this one's"),
+        LeftOut("a machine has one processor, which runs on any of the host's"),
     ),
     ("linux.resources.cpu.mems", LeftOut("")),
     ("linux.resources.cpu.realtimeRuntime", LeftOut("")),
@@ -373,7 +373,7 @@ mod tests {
             "linux.namespaces[].path is ignored in a virtual machine: a virtual machine shares no \
             namespaces with other machines",
             "linux.resources.cpu.cpus is ignored in a virtual machine: a machine has one processor, which runs \
-             on any of this one's",
+             on any of the host's",
             "linux.resources.memory.more is ignored in a virtual machine: tollgate does not know it",
             "process.new is ignored in a virtual machine: tollgate does not know it",
             "process.scheduler is ignored in a virtual machine",

@@ -14,7 +14,7 @@ use super::active_rules::ActiveRules;
 use super::argument_check::{self, ArgumentComparison, CallObject};
 use super::confine::Violation;
 use super::obstacle::obstacle;
-use super::{ArgumentChange, Shared, verify, witness, writers};
+use super::{ArgumentChange, Shared, denial_paths, verify, writers};
 use crate::tripwire::{self, Tripwire};
 use decoder::call::Call;
 use decoder::counters::Counters;
@@ -202,7 +202,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         let (decoded, outcome) = (&view.decoded, view.outcome);
         let census = &shared.tree.census;
         let lacked = (shared.lacked)();
-        let found = witness::blame(confiner.witness(), call, decoded, outcome, census, lacked);
+        let found = denial_paths::blame(confiner.witness(), call, decoded, outcome, census, lacked);
         let Some((blame, errno)) = found else {
             return;
         };
