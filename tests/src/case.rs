@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::{
-    Alert, Engine, Identity, Pattern, Place, SENTINEL, StockRule, Watch, Watched, stock_rules,
+    Alert, Engine, Environment, Identity, Pattern, SENTINEL, StockRule, Watch, WatchResult,
+    stock_rules,
 };
 
 /// A command line that runs a shell command while somebody listens on an address and sends one line
@@ -30,9 +31,9 @@ macro_rules! with_listener {
 
 /// A program that does, or nearly does, what a rule is about.
 #[derive(Clone, Copy, Debug)]
-pub struct Act {
+pub struct TestProgram {
     command: &'static [&'static str],
-    places: &'static [Place],
+    places: &'static [Environment],
     identities: &'static [Identity],
     terminal: bool,
     known: bool,
@@ -48,16 +49,16 @@ pub struct Case {
     /// Name of the rule.
     pub rule: &'static str,
     /// What must fire it.
-    pub fires: &'static [Act],
+    pub fires: &'static [TestProgram],
     /// What must not.
-    pub near_misses: &'static [Act],
+    pub near_misses: &'static [TestProgram],
 }
 
 /// An act of `process` inside a container.
-pub const fn act(process: &'static str, command: &'static [&'static str]) -> Act {
-    Act {
+pub const fn act(process: &'static str, command: &'static [&'static str]) -> TestProgram {
+    TestProgram {
         command,
-        places: &[Place::Inside],
+        places: &[Environment::Inside],
         identities: Identity::ALL,
         terminal: false,
         known: false,
@@ -67,9 +68,9 @@ pub const fn act(process: &'static str, command: &'static [&'static str]) -> Act
     }
 }
 
-impl Act {
+impl TestProgram {
     /// In other places.
-    pub const fn at(self, places: &'static [Place]) -> Self {
+    pub const fn at(self, places: &'static [Environment]) -> Self {
         Self { places, ..self }
     }
 
@@ -122,7 +123,7 @@ impl Act {
         std::slice::from_ref(&self.identities[turn % self.identities.len()])
     }
 
-    fn watch(&self, place: Place, identity: Identity) -> Watch {
+    fn watch(&self, place: Environment, identity: Identity) -> Watch {
         let watch = Watch::new(self.command.iter())
             .place(place)
             .identity(identity);
@@ -189,14 +190,14 @@ impl Case {
         first
     }
 
-    fn acts(&self) -> impl Iterator<Item = (&Act, bool)> {
+    fn acts(&self) -> impl Iterator<Item = (&TestProgram, bool)> {
         let fires = self.fires.iter().map(|act| (act, true));
         fires.chain(self.near_misses.iter().map(|act| (act, false)))
     }
 }
 
 /// Whether an alert of the rule is the first one of its event.
-fn is_first(watched: &Watched, rule: &str) -> bool {
+fn is_first(watched: &WatchResult, rule: &str) -> bool {
     let event = |alert: &Alert| (alert.time.clone(), alert.fields.get("proc.name").cloned());
     watched.of(rule).into_iter().any(|alert| {
         let same = |other: &&Alert| event(other) == event(alert);
@@ -205,10 +206,10 @@ fn is_first(watched: &Watched, rule: &str) -> bool {
 }
 
 fn fired(
-    watched: &Watched,
+    watched: &WatchResult,
     stock: &StockRule,
-    act: &Act,
-    place: Place,
+    act: &TestProgram,
+    place: Environment,
     identity: Identity,
 ) -> Result<(), String> {
     let alerts = watched.of(&stock.name);
@@ -245,7 +246,12 @@ fn fired(
 }
 
 /// Unless the act is about another user, the alert names the one it was started as.
-fn user_fits(alert: &Alert, act: &Act, place: Place, identity: Identity) -> Result<(), String> {
+fn user_fits(
+    alert: &Alert,
+    act: &TestProgram,
+    place: Environment,
+    identity: Identity,
+) -> Result<(), String> {
     if act.fields.iter().any(|(field, _)| *field == "user.name") {
         return Ok(());
     }
@@ -255,7 +261,7 @@ fn user_fits(alert: &Alert, act: &Act, place: Place, identity: Identity) -> Resu
         &identity.uid().to_string(),
     )?;
     match place {
-        Place::Inside => expect(
+        Environment::Inside => expect(
             "user.name",
             &alert.field("user.name"),
             identity.name_in_container(),
@@ -273,10 +279,10 @@ fn expect(what: &str, found: &str, pattern: &str) -> Result<(), String> {
 }
 
 fn did_not_fire(
-    watched: &Watched,
+    watched: &WatchResult,
     stock: &StockRule,
-    act: &Act,
-    place: Place,
+    act: &TestProgram,
+    place: Environment,
 ) -> Result<(), String> {
     let seen = watched.of("Sentinel");
     if !seen
@@ -293,13 +299,14 @@ fn did_not_fire(
 }
 
 /// Whether the program watches from outside, and sees how the workload's container is made.
-fn is_made_in_sight(place: Place) -> bool {
-    Engine::under_test() == Engine::Ebpf && matches!(place, Place::Inside | Place::Below)
+fn is_made_in_sight(place: Environment) -> bool {
+    Engine::under_test() == Engine::Ebpf
+        && matches!(place, Environment::Inside | Environment::Below)
 }
 
 /// Alerts about the workload. While its container is made, namespaces are changed and file systems mounted; the
 /// last that is done for it is to start env(1).
-fn workload(watched: &Watched, place: Place) -> &[Alert] {
+fn workload(watched: &WatchResult, place: Environment) -> &[Alert] {
     let is_last = |alert: &Alert| {
         alert.rule == "Sentinel" && alert.field("proc.cmdline").starts_with("env -i HOME=")
     };

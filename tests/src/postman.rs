@@ -10,12 +10,12 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Sends what is put into a folder's `order`, a line `NUMBER PID`, and takes it away then.
-pub struct Postman {
+pub struct SignalSender {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Postman {
+impl SignalSender {
     /// Works until it is dropped.
     pub fn at(folder: &Path) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
@@ -55,7 +55,7 @@ fn serve(order: &PathBuf) {
     fs::remove_file(order).expect("it was there");
 }
 
-impl Drop for Postman {
+impl Drop for SignalSender {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {

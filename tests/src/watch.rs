@@ -22,7 +22,7 @@ const WORK_INSIDE: &str = "/var/tmp/e2e";
 
 /// Where the program and its workload are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Environment {
     /// Both outside any container.
     Host,
     /// Both outside, in a network namespace with addresses of its own.
@@ -36,7 +36,7 @@ pub enum Place {
 /// A run to be made.
 #[derive(Debug)]
 pub struct Watch {
-    place: Place,
+    place: Environment,
     identity: Identity,
     engine: Engine,
     options: Vec<String>,
@@ -58,7 +58,7 @@ pub struct Watch {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Watched {
+pub struct WatchResult {
     /// Alerts, in the order printed.
     pub alerts: Vec<Alert>,
     /// What else was printed: lines of the workload.
@@ -78,7 +78,7 @@ impl Watch {
         // The build folder may be closed to other users.
         let program = scratch.program(&program(), "tollgate");
         Self {
-            place: Place::Host,
+            place: Environment::Host,
             identity: Identity::Root,
             engine: Engine::under_test(),
             options: Vec::new(),
@@ -117,9 +117,10 @@ impl Watch {
     }
 
     /// Where to run.
-    pub fn place(mut self, place: Place) -> Self {
+    pub fn place(mut self, place: Environment) -> Self {
         self.place = place;
-        self.container = matches!(place, Place::Inside | Place::Below).then(Container::new);
+        self.container =
+            matches!(place, Environment::Inside | Environment::Below).then(Container::new);
         self
     }
 
@@ -234,13 +235,13 @@ impl Watch {
     }
 
     /// Runs it to the end.
-    pub fn run(self) -> Watched {
+    pub fn run(self) -> WatchResult {
         let finished = self.start().finish(&self.input);
         self.watched(finished)
     }
 
     /// Reads what a finished run left.
-    pub fn watched(self, finished: Finished) -> Watched {
+    pub fn watched(self, finished: Finished) -> WatchResult {
         let mut alerts = Vec::new();
         let mut printed = String::new();
         for line in finished.stdout.lines() {
@@ -259,7 +260,7 @@ impl Watch {
             let replayed = recording::replay(&self.program, &self.options, &recorded);
             recording::compare(&alerts, &replayed);
         }
-        Watched {
+        WatchResult {
             alerts,
             printed,
             stats,
@@ -271,7 +272,9 @@ impl Watch {
     /// Everything that is executed, for a person to repeat.
     pub fn command_line(&self) -> Vec<String> {
         let tollgate = match self.place {
-            Place::Inside if self.engine != Engine::Ebpf => "/usr/local/bin/tollgate".to_owned(),
+            Environment::Inside if self.engine != Engine::Ebpf => {
+                "/usr/local/bin/tollgate".to_owned()
+            }
             _ => self.program.display().to_string(),
         };
         let mut run = vec![tollgate, "run".to_owned(), "--quiet".to_owned()];
@@ -305,10 +308,10 @@ impl Watch {
             _ => self.place,
         };
         let words: Vec<String> = match place {
-            Place::Host => chain([identity, run, command.collect()]),
-            Place::HostNetwork => chain([network_prefix(), identity, run, command.collect()]),
-            Place::Inside => chain([container(), identity, run, command.collect()]),
-            Place::Below => chain([run, container(), identity, command.collect()]),
+            Environment::Host => chain([identity, run, command.collect()]),
+            Environment::HostNetwork => chain([network_prefix(), identity, run, command.collect()]),
+            Environment::Inside => chain([container(), identity, run, command.collect()]),
+            Environment::Below => chain([run, container(), identity, command.collect()]),
         };
         self.with_terminal(words)
     }
@@ -323,9 +326,9 @@ impl Watch {
         let command = self.command.iter().map(|word| word.replace(WORK, &work));
         let identity = self.identity.prefix();
         let words = match self.place {
-            Place::Host => chain([run, identity, command.collect()]),
-            Place::HostNetwork => chain([network_prefix(), run, identity, command.collect()]),
-            Place::Inside | Place::Below => {
+            Environment::Host => chain([run, identity, command.collect()]),
+            Environment::HostNetwork => chain([network_prefix(), run, identity, command.collect()]),
+            Environment::Inside | Environment::Below => {
                 let group = self.group.as_ref().map_or_else(Vec::new, Group::prefix);
                 let mut container = container();
                 if self.terminal {
@@ -350,8 +353,8 @@ impl Watch {
 
     fn work_folder(&self) -> String {
         match self.place {
-            Place::Inside | Place::Below => WORK_INSIDE.to_owned(),
-            Place::Host | Place::HostNetwork => {
+            Environment::Inside | Environment::Below => WORK_INSIDE.to_owned(),
+            Environment::Host | Environment::HostNetwork => {
                 let folder = self.scratch.path().join("work");
                 fs::create_dir_all(&folder)
                     .and_then(|()| fs::set_permissions(&folder, PermissionsExt::from_mode(0o777)))
@@ -362,7 +365,7 @@ impl Watch {
     }
 }
 
-impl Watched {
+impl WatchResult {
     /// The alerts of one rule.
     pub fn of(&self, rule: &str) -> Vec<&Alert> {
         self.alerts

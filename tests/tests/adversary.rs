@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root, skip};
+use e2e::{Engine, Environment, Fixture, Identity, Watch, WatchResult, need_root, skip};
 
 /// Ends a test of what an engine does that holds callers, reads their memory from outside and has processes
 /// that the workload can reach. The engine `ebpf` does nothing of that.
@@ -47,7 +47,7 @@ const UNREADABLE: &str = "Tollgate internal: unreadable process";
 
 /// An attack that has been made.
 struct Attack {
-    watched: Watched,
+    watched: WatchResult,
 }
 
 /// How an attack is made.
@@ -59,7 +59,7 @@ struct Setting {
 impl Setting {
     fn new(identity: Identity) -> Self {
         let watch = Watch::new(["true"])
-            .place(Place::Inside)
+            .place(Environment::Inside)
             .identity(identity)
             .rules(SEEN)
             .option("-o")
@@ -875,7 +875,7 @@ fn no_stock_rule_is_silently_false_for_a_process_that_cannot_be_read() {
     for &identity in Identity::READERS {
         // The file is in every image, and root alone may read it: the attempt counts.
         let watch = Watch::new(["true"])
-            .place(Place::Inside)
+            .place(Environment::Inside)
             .identity(identity)
             .rules_file(&rules);
         let program = watch

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use abi::{Arch, ArgKind, Syscall};
-use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root, skip};
+use e2e::{Engine, Environment, Fixture, Identity, Watch, WatchResult, need_root, skip};
 use event::{DescriptorSource, EventKind, ParamSource, ParamSpec};
 
 /// What is in the memory, where a text is asked for.
@@ -152,7 +152,7 @@ fn rules(cases: &[Case]) -> String {
 }
 
 /// Makes all calls with their arguments in memory of a kind; `None` where there is none.
-fn watch(engine: Engine, memory: &str, cases: &[Case]) -> Option<Watched> {
+fn watch(engine: Engine, memory: &str, cases: &[Case]) -> Option<WatchResult> {
     let fixture = Fixture::compile("arguments");
     let watch = Watch::new(["true"])
         .engine(engine)
@@ -161,7 +161,7 @@ fn watch(engine: Engine, memory: &str, cases: &[Case]) -> Option<Watched> {
     let lines: Vec<&str> = cases.iter().map(|case| &*case.line).collect();
     let watched = watch
         .command([program.display().to_string(), memory.to_owned()])
-        .place(Place::Host)
+        .place(Environment::Host)
         .identity(Identity::Root)
         .rules(&rules(cases))
         .option("-o")
@@ -175,14 +175,14 @@ fn watch(engine: Engine, memory: &str, cases: &[Case]) -> Option<Watched> {
     Some(watched)
 }
 
-fn undecided(watched: &Watched) -> u64 {
+fn undecided(watched: &WatchResult) -> u64 {
     let stats = watched.stats.as_ref();
     let count = stats.and_then(|stats| stats["pieces"]["undecided"].as_u64());
     count.unwrap_or_else(|| panic!("no undecided in the stats: {}", watched.story()))
 }
 
 /// Rules that no event has matched.
-fn unmatched(watched: &Watched, cases: &[Case]) -> Vec<String> {
+fn unmatched(watched: &WatchResult, cases: &[Case]) -> Vec<String> {
     let names = cases.iter().map(|case| case.name.clone());
     names.filter(|name| watched.of(name).is_empty()).collect()
 }
@@ -358,7 +358,7 @@ fn an_argument_that_no_engine_reads_is_unknown_not_absent() {
     for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
         let watched = Watch::new(["python3", "-c", program])
             .engine(engine)
-            .place(Place::Host)
+            .place(Environment::Host)
             .rules(UNREAD_RULES)
             .run();
         assert_eq!(watched.code(), 0, "{}", watched.story());
@@ -386,7 +386,7 @@ const EMPTY_RULES: &str = "\
 fn a_call_with_a_descriptor_and_no_path_is_about_what_is_open() {
     need_root!();
     for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
-        let watch = Watch::new(["true"]).engine(engine).place(Place::Host);
+        let watch = Watch::new(["true"]).engine(engine).place(Environment::Host);
         let file = watch.scratch().path().join("file").display().to_string();
         // 463 is setxattrat (Linux 6.13): elsewhere it fails, and is told all the same.
         let program = format!(

@@ -11,16 +11,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use e2e::{Alert, Engine, Fixture, Identity, Place, Watch, Watched, need_root, repository};
+use e2e::{
+    Alert, Engine, Environment, Fixture, Identity, Watch, WatchResult, need_root, repository,
+};
 
 /// Where attacks are made: name of the column, place, user.
-const PLACES: [(&str, Place, Identity); 4] = [
-    ("host, root", Place::Host, Identity::Root),
-    ("host, user", Place::Host, Identity::User),
-    ("container", Place::Below, Identity::Docker),
+const PLACES: [(&str, Environment, Identity); 4] = [
+    ("host, root", Environment::Host, Identity::Root),
+    ("host, user", Environment::Host, Identity::User),
+    ("container", Environment::Below, Identity::Docker),
     (
         "container, tollgate is pid 1",
-        Place::Inside,
+        Environment::Inside,
         Identity::Docker,
     ),
 ];
@@ -228,7 +230,7 @@ fn wanted(kind: &str) -> &'static [&'static str] {
 #[derive(Clone, Copy)]
 struct Setting {
     engine: (&'static str, Engine),
-    place: (&'static str, Place, Identity),
+    place: (&'static str, Environment, Identity),
 }
 
 impl Setting {
@@ -257,7 +259,7 @@ impl Setting {
     }
 
     /// Goes these ways in one run, one after the other.
-    fn go(self, ways: &Ways, ids: &[&str], is_watched: bool) -> Watched {
+    fn go(self, ways: &Ways, ids: &[&str], is_watched: bool) -> WatchResult {
         let (watch, root) = self.watch(ways);
         // The front hands these three on to its command: it must not end by what a way sends to the front.
         let mut script = "trap '' HUP USR1 USR2\n".to_owned();
@@ -283,12 +285,12 @@ fn folder(root: &Path, name: &str) -> PathBuf {
 }
 
 /// Whether the way says that it succeeded.
-fn is_done(run: &Watched, id: &str) -> bool {
+fn is_done(run: &WatchResult, id: &str) -> bool {
     run.printed.lines().any(|line| line == format!("{id} done"))
 }
 
 /// The names of the rules whose alerts name the way.
-fn rules_of(run: &Watched, id: &str) -> BTreeSet<String> {
+fn rules_of(run: &WatchResult, id: &str) -> BTreeSet<String> {
     let names = |alert: &&Alert| {
         let text = alert.output.as_str();
         text.contains(&format!(" do {id} ")) || text.contains(&format!("/{id}/"))
@@ -303,14 +305,14 @@ fn rules_of(run: &Watched, id: &str) -> BTreeSet<String> {
         .collect()
 }
 
-fn is_seen(run: &Watched, way: &Way) -> bool {
+fn is_seen(run: &WatchResult, way: &Way) -> bool {
     let fired = rules_of(run, &way.id);
     let wanted = wanted(&way.kind);
     !wanted.is_empty() && wanted.iter().all(|rule| fired.contains(*rule))
 }
 
 /// The internal alerts of a run.
-fn reports(run: &Watched) -> Vec<&Alert> {
+fn reports(run: &WatchResult) -> Vec<&Alert> {
     let internal = |alert: &&Alert| alert.rule.starts_with("Tollgate internal");
     run.alerts.iter().filter(internal).collect()
 }
@@ -343,7 +345,7 @@ fn alone(setting: Setting, ways: &Ways, way: &Way) -> (Outcome, String) {
 }
 
 /// What becomes of a way that is aimed at the processes that watch.
-fn aimed(run: &Watched, way: &Way) -> Outcome {
+fn aimed(run: &WatchResult, way: &Way) -> Outcome {
     let is = |words: &str| reports(run).iter().any(|alert| alert.rule.contains(words));
     if ["upgraded", "gap", "replaced", "rules loaded", "keeper"]
         .iter()

@@ -5,15 +5,15 @@
 
 use std::collections::BTreeSet;
 
+use e2e::Environment::{self, Below, Host, HostNetwork, Inside};
 use e2e::Identity::{self, Docker, Root, User};
-use e2e::Place::{self, Below, Host, HostNetwork, Inside};
-use e2e::{Act, Case, SENTINEL, Watch, need_root, skip, with_listener};
+use e2e::{Case, SENTINEL, TestProgram, Watch, need_root, skip, with_listener};
 
-const CONTAINER: &[Place] = &[Inside, Below];
+const CONTAINER: &[Environment] = &[Inside, Below];
 const EVERYBODY: &[Identity] = Identity::ALL;
 
 /// What root does inside a container, unless the row says otherwise.
-const fn act(process: &'static str, command: &'static [&'static str]) -> Act {
+const fn act(process: &'static str, command: &'static [&'static str]) -> TestProgram {
     e2e::act(process, command).by(&[Root])
 }
 

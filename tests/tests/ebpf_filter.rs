@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use e2e::{Engine, Fixture, Scratch, Watch, Watched, need_root, watch_host_for};
+use e2e::{Engine, Fixture, Scratch, Watch, WatchResult, need_root, watch_host_for};
 use serde_json::Value;
 
 /// Paths of every form that the kernel's filter knows.
@@ -59,7 +59,7 @@ exit 0
 ";
 
 /// What the alerts say, in an order that does not depend on time.
-fn accounts(watched: &Watched) -> Vec<String> {
+fn accounts(watched: &WatchResult) -> Vec<String> {
     let folder = watched.scratch.path().display().to_string();
     let account = |alert: &e2e::Alert| {
         format!("{} {}", alert.rule, alert.field("fd.name")).replace(&folder, "")
@@ -69,7 +69,7 @@ fn accounts(watched: &Watched) -> Vec<String> {
     accounts
 }
 
-fn counter(watched: &Watched, name: &str) -> u64 {
+fn counter(watched: &WatchResult, name: &str) -> u64 {
     let stats = watched.stats.as_ref().expect("the run writes statistics");
     let value: &Value = &stats["pieces"][name];
     value
@@ -105,7 +105,7 @@ fn the_filter_in_the_kernel_takes_no_alert_away() {
     nothing_lost([&with, &without]);
 }
 
-fn nothing_lost(runs: [&Watched; 2]) {
+fn nothing_lost(runs: [&WatchResult; 2]) {
     for watched in runs {
         assert_eq!(
             watched.stats.as_ref().map(|stats| &stats["cur"]["drops"]),
@@ -180,7 +180,7 @@ rm a/target; rm ./a/b/target; (cd c && rm ../target); rm target; rm %W/nowhere/t
 exit 0
 ";
 
-fn told(watched: &Watched) -> Vec<String> {
+fn told(watched: &WatchResult) -> Vec<String> {
     let folder = watched.scratch.path().display().to_string();
     let account = |alert: &e2e::Alert| {
         // Without the time.

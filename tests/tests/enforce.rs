@@ -732,7 +732,7 @@ fn what_a_filter_carries_fails_with_its_error_and_nothing_else_does() {
 /// A rule as the only one of a policy.
 fn graded(rule: &str, enforcer: ::policy::Enforcer) -> ::policy::compile::Assessment {
     let builtin = ::policy::builtin::find(rule).expect("there is such a rule");
-    let machine = ::policy::compile::Machine {
+    let machine = ::policy::compile::MachineFeatures {
         disks: vec!["sda".to_owned()],
         ..Default::default()
     };

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use abi::{Arch, Syscall};
-use e2e::{Alert, Engine, Fixture, Watch, Watched, need_root, skip};
+use e2e::{Alert, Engine, Fixture, Watch, WatchResult, need_root, skip};
 
 /// What the program says of one call, or of the file that it was about.
 type Account = Vec<String>;
@@ -70,7 +70,7 @@ fn event_name(call: &str) -> &'static str {
 
 /// Runs a script by itself and watched, with mounts and IPC objects of its own: a queue that `msgget` left by itself
 /// would be found when watched. `%P` in it is the program that makes the calls, `%W` a folder.
-fn both(script: &str, names: impl FnOnce(&Account) -> Vec<&'static str>) -> (Account, Watched) {
+fn both(script: &str, names: impl FnOnce(&Account) -> Vec<&'static str>) -> (Account, WatchResult) {
     let fixture = Fixture::compile("escalated");
     let watch = Watch::new(["true"]).limit(Duration::from_secs(120));
     let program = watch.scratch().program(fixture.program(), "escalated");
@@ -107,7 +107,7 @@ fn run_by_itself(script: &str, scratch: &Path) -> Account {
 }
 
 /// What was told of the process that makes the calls, between its two marks.
-fn told<'a>(watched: &'a Watched, pid: &str) -> Vec<&'a Alert> {
+fn told<'a>(watched: &'a WatchResult, pid: &str) -> Vec<&'a Alert> {
     let own = |alert: &&Alert| alert.field("proc.pid") == pid;
     let told: Vec<_> = watched.of("Result").into_iter().filter(own).collect();
     let mark = |name: &str| {

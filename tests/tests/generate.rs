@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::{Engine, Identity, Limited, Place, Watch, Watched, default_rules, need_root, skip};
+use e2e::{
+    Engine, Environment, Identity, Limited, Watch, WatchResult, default_rules, need_root, skip,
+};
 use serde_json::Value;
 
 /// What Falco's own rules alerted on when its event generator ran under Falco 0.44.1, on the host and
@@ -106,9 +108,9 @@ fn more_rules() -> PathBuf {
 }
 
 /// Plays actions under the engine that is tested, with all rules of the repository.
-fn play(place: Place, identity: Identity, options: &[&str]) -> Watched {
+fn play(place: Environment, identity: Identity, options: &[&str]) -> WatchResult {
     let program = match place {
-        Place::Inside | Place::Below => "/usr/local/bin/tollgate".to_owned(),
+        Environment::Inside | Environment::Below => "/usr/local/bin/tollgate".to_owned(),
         _ => String::new(),
     };
     let watch = Watch::new(["true"]);
@@ -131,7 +133,7 @@ fn play(place: Place, identity: Identity, options: &[&str]) -> Watched {
 
 /// Fails unless each action that was played has an alert of its rule, and none failed; gives the
 /// names of those that were played and the reasons of the others.
-fn all_noticed(watched: &Watched) -> (BTreeSet<String>, BTreeMap<String, String>) {
+fn all_noticed(watched: &WatchResult) -> (BTreeSet<String>, BTreeMap<String, String>) {
     let (mut played, mut skipped) = (BTreeSet::new(), BTreeMap::new());
     let mut wrong = String::new();
     let listed = listed();
@@ -158,7 +160,7 @@ fn all_noticed(watched: &Watched) -> (BTreeSet<String>, BTreeMap<String, String>
 #[test]
 fn every_action_is_noticed_on_the_host_as_root() {
     need_root!();
-    let watched = play(Place::Host, Identity::Root, &["--all"]);
+    let watched = play(Environment::Host, Identity::Root, &["--all"]);
     let (played, skipped) = all_noticed(&watched);
     let elsewhere: BTreeSet<_> = listed()
         .into_iter()
@@ -173,7 +175,7 @@ fn every_action_is_noticed_on_the_host_as_root() {
 #[test]
 fn every_action_is_noticed_in_a_container_as_root() {
     need_root!();
-    let watched = play(Place::Inside, Identity::Root, &["--all"]);
+    let watched = play(Environment::Inside, Identity::Root, &["--all"]);
     let (played, skipped) = all_noticed(&watched);
     for (name, reason) in &skipped {
         let expected = match name.as_str() {
@@ -191,7 +193,7 @@ fn every_action_is_noticed_in_a_container_as_root() {
 #[test]
 fn every_action_that_ordinary_users_may_play_is_noticed() {
     need_root!();
-    let watched = play(Place::Host, Identity::User, &["--all"]);
+    let watched = play(Environment::Host, Identity::User, &["--all"]);
     let (played, skipped) = all_noticed(&watched);
     for (name, reason) in &skipped {
         assert!(
@@ -218,13 +220,13 @@ fn rules_of_falco_fire_for_the_same_actions_as_under_falco() {
         ));
     };
     let tables = [
-        (Place::Host, vec![FALCO_ANYWHERE]),
-        (Place::Inside, vec![FALCO_ANYWHERE, FALCO_INSIDE]),
+        (Environment::Host, vec![FALCO_ANYWHERE]),
+        (Environment::Inside, vec![FALCO_ANYWHERE, FALCO_INSIDE]),
     ];
     for (place, tables) in tables {
         let watch = Watch::new(["true"]);
         let program = match place {
-            Place::Inside => "/usr/local/bin/tollgate".to_owned(),
+            Environment::Inside => "/usr/local/bin/tollgate".to_owned(),
             _ => watch.program().display().to_string(),
         };
         let words = [&program, "generate", "run", "--sleep", "0", "--json"];
@@ -326,7 +328,7 @@ fn without_layers_the_system_is_touched_only_when_asked_and_restored() {
         [ \"$(cat /var/tmp/before)\" = \"$(cat /var/tmp/after)\" ] && echo unchanged"
     );
     let watched = Watch::script(&script)
-        .place(Place::Inside)
+        .place(Environment::Inside)
         .identity(Identity::Docker)
         .rules_file(&default_rules().expect("it is part of the repository"))
         .run();
@@ -555,7 +557,7 @@ fn a_loop_goes_on_until_it_is_stopped() {
 fn actions_are_played_as_another_user() {
     need_root!();
     let watched = play(
-        Place::Host,
+        Environment::Host,
         Identity::Root,
         &[
             "--all",

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use e2e::ground::{Ground, fields, hindrance, runsc};
+use e2e::runtime_fixture::{RuntimeFixture, fields, hindrance, runsc};
 use e2e::{
     Alert, Finished, Fixture, Guest, Rootfs, kernel_with_modules, need_root, program, repository,
     skip, which,
@@ -153,13 +153,13 @@ fn classes() -> Result<[Class; 4], String> {
 
 /// Where containers are made, with the programs that run in them.
 struct Lab {
-    ground: Ground,
+    ground: RuntimeFixture,
     rootfs: std::sync::Arc<Rootfs>,
 }
 
 impl Lab {
     fn new(rules: &str) -> Self {
-        let ground = Ground::new();
+        let ground = RuntimeFixture::new();
         let path = ground.scratch.path().display().to_string();
         let (kernel, modules) = kernel_with_modules();
         ground.scratch.file("rules.yaml", 0o644, rules);

@@ -166,7 +166,7 @@ fn containers_come_and_go_under_each_runtime() {
     let run = scratch.path().join("run");
     // What runs where gVisor is installed is not this test's to judge.
     assert_valid(&run, &["runsc", "youki"]);
-    let is_left_out = e2e::ground::hindrance("embedded").is_some();
+    let is_left_out = e2e::runtime_fixture::hindrance("embedded").is_some();
     for name in ["embedded", "tollgate-embedded"] {
         let is_measured = rows(&run).iter().any(|row| row["subject"] == name);
         let is_told = err.contains(&format!(

@@ -685,10 +685,10 @@ fn denied(row: &Row, enforcer: &str) -> Vec<(&'static str, i32)> {
 
 #[test]
 fn every_rule_that_is_graded_full_here_has_an_attack() {
-    use ::policy::compile::{Grade, Machine, assess_builtin};
-    let machine = Machine {
+    use ::policy::compile::{Grade, MachineFeatures, assess_builtin};
+    let machine = MachineFeatures {
         disks: vec!["loop0".to_owned()],
-        ..Machine::default()
+        ..MachineFeatures::default()
     };
     let mut lacking = Vec::new();
     let mut full = 0;

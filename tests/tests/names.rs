@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root};
+use e2e::{Engine, Environment, Fixture, Identity, Watch, WatchResult, need_root};
 
 /// Ways of `fixtures/ways.c` to open its file by another name; what of them only root can go is left out.
 const WAYS: &[&str] = &[
@@ -39,7 +39,7 @@ struct Vault {
 }
 
 impl Vault {
-    fn new(ways: &Fixture, engine: Engine, place: Place, identity: Identity) -> Self {
+    fn new(ways: &Fixture, engine: Engine, place: Environment, identity: Identity) -> Self {
         let watch = Watch::new(["true"])
             .place(place)
             .identity(identity)
@@ -70,7 +70,7 @@ impl Vault {
     }
 
     /// Runs a script under a rule on the files of these ways. `@` in it is the folder.
-    fn run(self, ways: &[&str], script: &str) -> Watched {
+    fn run(self, ways: &[&str], script: &str) -> WatchResult {
         let files: Vec<_> = ways.iter().map(|way| self.secret(way)).collect();
         let rule = format!(
             "- rule: Secret\n  desc: a file by its literal path\n  condition: evt.type in (open, openat, openat2, \
@@ -84,7 +84,7 @@ impl Vault {
     }
 }
 
-fn is_done(run: &Watched, way: &str) -> bool {
+fn is_done(run: &WatchResult, way: &str) -> bool {
     run.printed
         .lines()
         .any(|line| line == format!("{way} done"))
@@ -95,7 +95,7 @@ fn field<'a>(alert: &'a e2e::Alert, name: &str) -> &'a str {
 }
 
 /// Each way that can be gone in a place has its alert.
-fn each_name_is_known(engine: Engine, place: Place, identity: Identity, ways: &[&str]) {
+fn each_name_is_known(engine: Engine, place: Environment, identity: Identity, ways: &[&str]) {
     let fixture = Fixture::compile("ways");
     let vault = Vault::new(&fixture, engine, place, identity);
     let root = vault.root.clone();
@@ -131,8 +131,8 @@ fn each_name_is_known(engine: Engine, place: Place, identity: Identity, ways: &[
 fn a_file_is_known_by_every_name_on_a_host() {
     need_root!();
     for engine in ENGINES {
-        each_name_is_known(engine, Place::Host, Identity::Root, WAYS);
-        each_name_is_known(engine, Place::Host, Identity::Root, WAYS_OF_ROOT);
+        each_name_is_known(engine, Environment::Host, Identity::Root, WAYS);
+        each_name_is_known(engine, Environment::Host, Identity::Root, WAYS_OF_ROOT);
     }
 }
 
@@ -140,7 +140,7 @@ fn a_file_is_known_by_every_name_on_a_host() {
 fn a_file_is_known_by_every_name_to_an_ordinary_user() {
     need_root!();
     for engine in ENGINES {
-        each_name_is_known(engine, Place::Host, Identity::User, WAYS);
+        each_name_is_known(engine, Environment::Host, Identity::User, WAYS);
     }
 }
 
@@ -148,7 +148,7 @@ fn a_file_is_known_by_every_name_to_an_ordinary_user() {
 fn a_file_is_known_by_every_name_in_a_container() {
     need_root!();
     for engine in ENGINES {
-        for place in [Place::Below, Place::Inside] {
+        for place in [Environment::Below, Environment::Inside] {
             each_name_is_known(engine, place, Identity::Docker, WAYS);
         }
     }
@@ -160,7 +160,7 @@ fn other_files_stay_what_they_are() {
     need_root!();
     let fixture = Fixture::compile("ways");
     for engine in ENGINES {
-        let vault = Vault::new(&fixture, engine, Place::Host, Identity::Root);
+        let vault = Vault::new(&fixture, engine, Environment::Host, Identity::Root);
         let run = vault.run(
             &["o_open"],
             "mkdir -p @/other/below @/other/o_open && echo other >@/other/o_open/secret
@@ -182,7 +182,7 @@ fn a_link_and_a_new_file_are_known_by_the_name_that_rules_have() {
     need_root!();
     let fixture = Fixture::compile("ways");
     for engine in ENGINES {
-        let vault = Vault::new(&fixture, engine, Place::Host, Identity::Root);
+        let vault = Vault::new(&fixture, engine, Environment::Host, Identity::Root);
         let root = vault.root.display().to_string();
         std::os::unix::fs::symlink("/etc/hostname", vault.root.join("v/n_symlink/link"))
             .expect("the folder is ours");
@@ -217,7 +217,7 @@ fn files_of_a_folder_are_known_by_names_through_their_callers_own_links() {
     need_root!();
     let fixture = Fixture::compile("ways");
     for engine in ENGINES {
-        let vault = Vault::new(&fixture, engine, Place::Host, Identity::Root);
+        let vault = Vault::new(&fixture, engine, Environment::Host, Identity::Root);
         let root = vault.root.display().to_string();
         let names = [
             format!("/proc/self/root{root}/v/o_open/secret"),

@@ -1,6 +1,6 @@
 //! Ends of sockets that the kernel knows and no engine reads: they are unknown, and so is whether rules match.
 
-use e2e::{Engine, Fixture, Place, Watch, Watched, need_root};
+use e2e::{Engine, Environment, Fixture, Watch, WatchResult, need_root};
 
 const RULES: &str = "\
 - rule: Sender
@@ -15,9 +15,9 @@ const RULES: &str = "\
   priority: INFO
 ";
 
-fn receive(engine: Engine, how: &str) -> Watched {
+fn receive(engine: Engine, how: &str) -> WatchResult {
     let fixture = Fixture::compile("receives");
-    let watch = Watch::new(["true"]).engine(engine).place(Place::Host);
+    let watch = Watch::new(["true"]).engine(engine).place(Environment::Host);
     let program = watch.scratch().program(fixture.program(), "receives");
     let watched = watch
         .command([program.display().to_string(), how.to_owned()])
@@ -27,7 +27,7 @@ fn receive(engine: Engine, how: &str) -> Watched {
     watched
 }
 
-fn undecided(watched: &Watched) -> u64 {
+fn undecided(watched: &WatchResult) -> u64 {
     let stats = watched.stats.as_ref();
     let count = stats.and_then(|stats| stats["pieces"]["undecided"].as_u64());
     count.expect("the stats have it")
@@ -81,7 +81,7 @@ fn an_address_without_a_family_is_what_the_socket_takes_it_for() {
             ("six", None),
             ("dissolve", None),
         ] {
-            let watch = Watch::new(["true"]).engine(engine).place(Place::Host);
+            let watch = Watch::new(["true"]).engine(engine).place(Environment::Host);
             let program = watch.scratch().program(fixture.program(), "unspecified");
             let watched = watch
                 .command([program.display().to_string(), how.to_owned()])
@@ -122,7 +122,7 @@ fn a_socket_that_begins_to_listen_has_its_port() {
     for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
         let watched = Watch::new(["python3", "-c", program])
             .engine(engine)
-            .place(Place::Host)
+            .place(Environment::Host)
             .rules(LISTENING_RULES)
             .run();
         assert_eq!(watched.code(), 0, "{}", watched.story());
@@ -151,7 +151,7 @@ const PATH_RULES: &str = "\
 fn the_path_of_a_unix_socket_is_whole() {
     need_root!();
     for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
-        let watch = Watch::new(["true"]).engine(engine).place(Place::Host);
+        let watch = Watch::new(["true"]).engine(engine).place(Environment::Host);
         let folder = watch.scratch().path().display().to_string();
         let program = format!(
             "import os, socket; os.mkdir('{folder}/in'); os.chdir('{folder}/in')
@@ -196,7 +196,7 @@ for kind, protocol in [(1, 262), (2, 136)]:
     for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
         let watched = Watch::new(["python3", "-c", program])
             .engine(engine)
-            .place(Place::Host)
+            .place(Environment::Host)
             .rules(PROTOCOL_RULES)
             .run();
         assert_eq!(watched.code(), 0, "{}", watched.story());

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use e2e::account::{CONNECTS, EXECS, Family, Line, OPENS, VARIOUS};
 use e2e::{
-    BLACKHOLE_ADDRESS, Engine, Fixture, Identity, Place, Scratch, Watch, need_root, need_slow, skip,
+    BLACKHOLE_ADDRESS, Engine, Environment, Fixture, Identity, Scratch, Watch, need_root,
+    need_slow, skip,
 };
 use serde_json::Value;
 
@@ -22,24 +23,24 @@ macro_rules! oracles {
 }
 
 oracles! {
-    opens_on_the_host_by_root => OPENS, Place::Host, Identity::Root;
-    opens_on_the_host_with_few_capabilities => OPENS, Place::Host, Identity::Docker;
-    opens_on_the_host_by_a_user => OPENS, Place::Host, Identity::User;
-    opens_in_a_container_by_root => OPENS, Place::Inside, Identity::Docker;
-    opens_in_a_container_by_a_user => OPENS, Place::Inside, Identity::User;
-    opens_in_a_container_below => OPENS, Place::Below, Identity::Docker;
-    execs_on_the_host_by_root => EXECS, Place::Host, Identity::Root;
-    execs_on_the_host_with_few_capabilities => EXECS, Place::Host, Identity::Docker;
-    execs_on_the_host_by_a_user => EXECS, Place::Host, Identity::User;
-    execs_in_a_container_by_root => EXECS, Place::Inside, Identity::Docker;
-    connects_in_a_container_by_all_mighty_root => CONNECTS, Place::Inside, Identity::Root;
-    connects_in_a_container_by_root => CONNECTS, Place::Inside, Identity::Docker;
-    connects_in_a_container_by_a_user => CONNECTS, Place::Inside, Identity::User;
-    connects_in_a_network_of_its_own => CONNECTS, Place::HostNetwork, Identity::Root;
-    various_calls_on_the_host_by_root => VARIOUS, Place::Host, Identity::Root;
-    various_calls_on_the_host_with_few_capabilities => VARIOUS, Place::Host, Identity::Docker;
-    various_calls_on_the_host_by_a_user => VARIOUS, Place::Host, Identity::User;
-    various_calls_in_a_container => VARIOUS, Place::Inside, Identity::Docker;
+    opens_on_the_host_by_root => OPENS, Environment::Host, Identity::Root;
+    opens_on_the_host_with_few_capabilities => OPENS, Environment::Host, Identity::Docker;
+    opens_on_the_host_by_a_user => OPENS, Environment::Host, Identity::User;
+    opens_in_a_container_by_root => OPENS, Environment::Inside, Identity::Docker;
+    opens_in_a_container_by_a_user => OPENS, Environment::Inside, Identity::User;
+    opens_in_a_container_below => OPENS, Environment::Below, Identity::Docker;
+    execs_on_the_host_by_root => EXECS, Environment::Host, Identity::Root;
+    execs_on_the_host_with_few_capabilities => EXECS, Environment::Host, Identity::Docker;
+    execs_on_the_host_by_a_user => EXECS, Environment::Host, Identity::User;
+    execs_in_a_container_by_root => EXECS, Environment::Inside, Identity::Docker;
+    connects_in_a_container_by_all_mighty_root => CONNECTS, Environment::Inside, Identity::Root;
+    connects_in_a_container_by_root => CONNECTS, Environment::Inside, Identity::Docker;
+    connects_in_a_container_by_a_user => CONNECTS, Environment::Inside, Identity::User;
+    connects_in_a_network_of_its_own => CONNECTS, Environment::HostNetwork, Identity::Root;
+    various_calls_on_the_host_by_root => VARIOUS, Environment::Host, Identity::Root;
+    various_calls_on_the_host_with_few_capabilities => VARIOUS, Environment::Host, Identity::Docker;
+    various_calls_on_the_host_by_a_user => VARIOUS, Environment::Host, Identity::User;
+    various_calls_in_a_container => VARIOUS, Environment::Inside, Identity::Docker;
 }
 
 macro_rules! traced_oracles {
@@ -54,14 +55,14 @@ macro_rules! traced_oracles {
 }
 
 traced_oracles! {
-    traced_opens_by_root => OPENS, Place::Host, Identity::Root;
-    traced_opens_in_a_container_by_a_user => OPENS, Place::Inside, Identity::User;
-    traced_execs_with_few_capabilities => EXECS, Place::Host, Identity::Docker;
-    traced_connects_in_a_container => CONNECTS, Place::Inside, Identity::Docker;
-    traced_various_calls_by_a_user => VARIOUS, Place::Host, Identity::User;
+    traced_opens_by_root => OPENS, Environment::Host, Identity::Root;
+    traced_opens_in_a_container_by_a_user => OPENS, Environment::Inside, Identity::User;
+    traced_execs_with_few_capabilities => EXECS, Environment::Host, Identity::Docker;
+    traced_connects_in_a_container => CONNECTS, Environment::Inside, Identity::Docker;
+    traced_various_calls_by_a_user => VARIOUS, Environment::Host, Identity::User;
 }
 
-fn check(family: &Family, engine: Engine, place: Place, identity: Identity) {
+fn check(family: &Family, engine: Engine, place: Environment, identity: Identity) {
     need_root!();
     let fixture = Fixture::compile("calls");
     let script = format!(
@@ -100,18 +101,33 @@ type Opens = BTreeMap<(i64, String, i64, i64), i64>;
 
 #[test]
 fn a_storm_of_opens_by_root() {
-    storm(Engine::under_test(), 20_000, Place::Host, Identity::Docker);
+    storm(
+        Engine::under_test(),
+        20_000,
+        Environment::Host,
+        Identity::Docker,
+    );
 }
 
 #[test]
 fn a_storm_of_opens_by_a_user() {
-    storm(Engine::under_test(), 20_000, Place::Inside, Identity::User);
+    storm(
+        Engine::under_test(),
+        20_000,
+        Environment::Inside,
+        Identity::User,
+    );
 }
 
 #[test]
 fn a_traced_storm_of_opens() {
-    storm(Engine::Ptrace, 8_000, Place::Host, Identity::Docker);
-    storm(Engine::EveryCall, 3_200, Place::Inside, Identity::User);
+    storm(Engine::Ptrace, 8_000, Environment::Host, Identity::Docker);
+    storm(
+        Engine::EveryCall,
+        3_200,
+        Environment::Inside,
+        Identity::User,
+    );
 }
 
 #[test]
@@ -122,7 +138,12 @@ fn a_storm_of_a_million_opens() {
             "TOLLGATE_TEST_ENGINE is ebpf, which counts what finds no room"
         )));
     }
-    storm(Engine::under_test(), 1_000_000, Place::Host, Identity::User);
+    storm(
+        Engine::under_test(),
+        1_000_000,
+        Environment::Host,
+        Identity::User,
+    );
 }
 
 const STORM: &str = "\
@@ -134,7 +155,7 @@ const STORM: &str = "\
 ";
 
 /// Eight processes of four threads each, under alarms, half of them without SA_RESTART.
-fn storm(engine: Engine, opens: u64, place: Place, identity: Identity) {
+fn storm(engine: Engine, opens: u64, place: Environment, identity: Identity) {
     need_root!();
     let mut watch = Watch::new(["true"]);
     if engine == Engine::Ebpf {

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::{Finished, Limited, Postman, Watch, Watched, need_root};
+use e2e::{Finished, Limited, SignalSender, Watch, WatchResult, need_root};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -90,7 +90,7 @@ fn request(stream: &mut BufReader<TcpStream>) -> Option<(String, String)> {
 }
 
 /// Runs with the folder as `/dev`, in which a log daemon may listen at `log`.
-fn run_with_dev(watch: Watch, dev: &Path) -> Watched {
+fn run_with_dev(watch: Watch, dev: &Path) -> WatchResult {
     const FURNISH: &str = r#"
 set -e
 mount --make-rprivate /
@@ -230,7 +230,7 @@ fn busy() -> Watch {
     marking(BUSY).text()
 }
 
-fn took(watched: &Watched) -> Duration {
+fn took(watched: &WatchResult) -> Duration {
     let line = watched
         .printed
         .lines()
@@ -404,10 +404,10 @@ fn the_agent_reopens_files_when_it_is_told() {
         let watch = marking(&format!(
             "cd %W; : < %W/mark; sleep 0.2; mv alerts alerts.1; \
              {}; while [ ! -e alerts ]; do sleep 0.01; done; : < %W/mark",
-            Postman::order(signal, "pid")
+            SignalSender::order(signal, "pid")
         ));
         let work = work(&watch);
-        let _postman = Postman::at(&work);
+        let _postman = SignalSender::at(&work);
         let (alerts, pid) = (work.join("alerts"), work.join("pid"));
         let watch = watch.option("-P").option(pid.display().to_string());
         let filename = format!("file_output.filename={}", alerts.display());

@@ -1,6 +1,6 @@
 //! Whose child a process is, when its parent had ended before anybody saw the process.
 
-use e2e::{Engine, Fixture, Watch, Watched};
+use e2e::{Engine, Fixture, Watch, WatchResult};
 
 const RULE: &str = "Shell of a server";
 
@@ -15,7 +15,7 @@ const RULES: &str = "
 ";
 
 /// Runs the orphan maker under a name; `CLAIM` is the shell that started it.
-fn orphan(name: &str, how: &str) -> Watched {
+fn orphan(name: &str, how: &str) -> WatchResult {
     let fixture = Fixture::compile("orphan");
     let script = "CLAIM=$$; export CLAIM; \"$0\" \"$1\" \"$2\" & wait; sleep 0.3";
     let watch = Watch::new(["true"]).rules(RULES);

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use e2e::{Engine, Fixture, Place, Watch, Watched, need_root};
+use e2e::{Engine, Environment, Fixture, Watch, WatchResult, need_root};
 
 const RULE: &str = "Read by another than sshd";
 const MASQUERADE: &str = "Tollgate internal: masquerading process";
@@ -22,7 +22,7 @@ const RULES: &str = "
 ";
 
 /// Runs the program that gives itself a name, under the file name `program`.
-fn rename(program: &str, how: &str, name: &str) -> Watched {
+fn rename(program: &str, how: &str, name: &str) -> WatchResult {
     let fixture = Fixture::compile("renamer");
     let watch = Watch::new(["true"]);
     let folder = watch.scratch().path().to_owned();
@@ -156,7 +156,7 @@ print(ctypes.CDLL(None).syscall(322, -100, b'/bin/true', words, words, 0x10000))
     for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
         let watched = Watch::new(["python3", "-c", program])
             .engine(engine)
-            .place(Place::Host)
+            .place(Environment::Host)
             .rules(rules)
             .run();
         let succeeded = watched.printed.contains("0\n");
@@ -181,7 +181,7 @@ fn a_root_of_its_own_has_names_of_users_of_its_own() {
   priority: WARNING
 ";
     for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
-        let watch = Watch::new(["true"]).engine(engine).place(Place::Host);
+        let watch = Watch::new(["true"]).engine(engine).place(Environment::Host);
         let folder = watch.scratch().path().join("root");
         fs::create_dir_all(folder.join("etc")).expect("the scratch folder is writable");
         fs::write(folder.join("etc/passwd"), "backup:x:0:0::/:/bin/sh\n").expect("it is ours");

@@ -9,7 +9,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use e2e::{
-    Alert, Engine, Finished, Fixture, Identity, Limited, Place, Scratch, Watch, Watched, need_root,
+    Alert, Engine, Environment, Finished, Fixture, Identity, Limited, Scratch, Watch, WatchResult,
+    need_root,
 };
 use rustix::process::{Signal, kill_process};
 
@@ -357,7 +358,7 @@ impl Container {
     fn start(engine: Engine, identity: Identity) -> Self {
         let script = "touch %W/begun; while [ ! -e %W/end ]; do sleep 0.02; done";
         let watch = Watch::script(script)
-            .place(Place::Inside)
+            .place(Environment::Inside)
             .identity(identity)
             .engine(engine)
             .rules(SHADOW);
@@ -395,7 +396,7 @@ impl Container {
         command.spawn().expect("nsenter is installed")
     }
 
-    fn finish(mut self) -> Watched {
+    fn finish(mut self) -> WatchResult {
         let end = format!("/proc/{}/root/var/tmp/e2e/end", self.first);
         fs::write(end, "").expect("the container runs");
         let limited = self.limited.take().expect("it has not been finished");

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use e2e::{
-    Alert, Finished, Identity, Limited, Scratch, Watch, Watched, default_rules, installed, is_root,
-    need_root, need_slow, skip, stock_rules_file,
+    Alert, Finished, Identity, Limited, Scratch, Watch, WatchResult, default_rules, installed,
+    is_root, need_root, need_slow, skip, stock_rules_file,
 };
 
 /// Runs a script in the work folder, then something that every rule file must notice, so that a run
@@ -291,7 +291,7 @@ fn defects_and_strangers_are_counted() {
 
 /// Whether a page of the workload's memory did not come within the time that a caller may be held, as one that is
 /// read from a busy disk: it is told, and no value is made up for what could not be read.
-fn was_late(watched: &Watched) -> bool {
+fn was_late(watched: &WatchResult) -> bool {
     let stats = watched.stats.as_ref();
     stats.is_some_and(|stats| stats["pieces"]["read_timeouts"].as_u64() > Some(0))
 }
@@ -377,7 +377,7 @@ impl Workload {
         Native { elapsed, result }
     }
 
-    fn watched(&self, identity: Identity, rules: Option<&PathBuf>) -> Watched {
+    fn watched(&self, identity: Identity, rules: Option<&PathBuf>) -> WatchResult {
         let watch = self.watch(identity);
         match rules {
             Some(file) => watch.rules_file(file).run(),
@@ -409,7 +409,7 @@ impl Workload {
     }
 
     /// All that a watched run did otherwise than it must.
-    fn complaints(&self, native: &Native, watched: &Watched) -> Vec<String> {
+    fn complaints(&self, native: &Native, watched: &WatchResult) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut check = |right: bool, what: &str| wrong.extend((!right).then(|| what.to_owned()));
         check(
@@ -442,7 +442,7 @@ impl Workload {
         wrong
     }
 
-    fn miscounts(&self, watched: &Watched) -> Vec<String> {
+    fn miscounts(&self, watched: &WatchResult) -> Vec<String> {
         let Some(stats) = &watched.stats else {
             return vec!["there are no stats".to_owned()];
         };

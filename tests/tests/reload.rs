@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use e2e::{Engine, Fixture, Postman, Watch, Watched, need_root};
+use e2e::{Engine, Fixture, SignalSender, Watch, WatchResult, need_root};
 use rustix::process::Signal;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -29,16 +29,16 @@ fn reload(file: &str, said: &str) -> String {
         "cp {file} rules.yaml; n=$(grep -c '{said}' alerts); {}
          while [ $(grep -c '{said}' alerts) = $n ]; do sleep 0.01; done
          ",
-        Postman::order(Signal::HUP, "pid")
+        SignalSender::order(Signal::HUP, "pid")
     )
 }
 
-fn run(script: &str, files: &[(&str, &str)]) -> Watched {
+fn run(script: &str, files: &[(&str, &str)]) -> WatchResult {
     run_with(Watch::script(""), script, files)
 }
 
 /// As [`run`], with options; rules are named on the command line, and alerts go to a file.
-fn run_with(watch: Watch, script: &str, files: &[(&str, &str)]) -> Watched {
+fn run_with(watch: Watch, script: &str, files: &[(&str, &str)]) -> WatchResult {
     let options = [
         "-r",
         "%W/rules.yaml",
@@ -51,7 +51,7 @@ fn run_with(watch: Watch, script: &str, files: &[(&str, &str)]) -> Watched {
 }
 
 /// `%W` in script, files and options is the folder that they are in.
-fn run_in(watch: Watch, script: &str, files: &[(&str, &str)], options: &[&str]) -> Watched {
+fn run_in(watch: Watch, script: &str, files: &[(&str, &str)], options: &[&str]) -> WatchResult {
     let watch = watch.limit(LIMIT);
     let work = watch.scratch().path().join("work");
     std::fs::create_dir_all(&work).expect("the scratch folder is writable");
@@ -59,7 +59,7 @@ fn run_in(watch: Watch, script: &str, files: &[(&str, &str)], options: &[&str]) 
     for (name, text) in files.iter().chain(&[("one", ""), ("two", "")]) {
         std::fs::write(work.join(name), in_work(text)).expect("the scratch folder is writable");
     }
-    let _postman = Postman::at(&work);
+    let _postman = SignalSender::at(&work);
     let at = |name: &str| work.join(name).display().to_string();
     let script = in_work(&format!("cd %W\n{script}"));
     let options = options.iter().map(|option| in_work(option));

@@ -5,14 +5,16 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use e2e::ground::{Ground, LIMIT, fields, runsc, watching_sandboxes, with_own_folders};
+use e2e::runtime_fixture::{
+    LIMIT, RuntimeFixture, fields, runsc, watching_sandboxes, with_own_folders,
+};
 use e2e::{
     Alert, Finished, Fixture, Limited, installed, need_root, need_runtime, program, skip, slow,
     which,
 };
 
 fn life(runtime: &str) {
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle(
         "b",
         "cat /etc/secret > /tmp/x; touch /out/one; exec sleep 1000",
@@ -134,7 +136,7 @@ fn a_container_cannot_write_to_the_program_that_enters_it() {
     need_runtime!("embedded");
     // The processes of a watch, and those of other tests, run from the same file, which is busy as long as
     // they are there.
-    let ground = Ground::new().settings("runtime: {watch: none}\n");
+    let ground = RuntimeFixture::new().settings("runtime: {watch: none}\n");
     let scratch = &ground.scratch;
     let own = scratch.path().join("bin/tollgate-runtime");
     std::fs::remove_file(&own).expect("it is our folder");
@@ -172,7 +174,7 @@ fn a_container_cannot_write_to_the_program_that_enters_it() {
 
 /// A session is its container's user, with its limits, in its folder, but for what the command line says.
 fn sessions_of_a_user(runtime: &str) {
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.changed_bundle("b", "exec sleep 1000", |config| {
         let process = &mut config["process"];
         process["user"] = serde_json::json!({"uid": 1000, "gid": 1001, "additionalGids": [5]});
@@ -207,7 +209,7 @@ rt delete --force $ID
 
 /// A configuration that says nothing of capabilities gives none.
 fn no_capabilities(runtime: &str) {
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "busybox grep -E 'Cap(Prm|Eff|Bnd)' /proc/self/status");
     let script = "rt run --bundle b $ID < /dev/null";
     let (finished, _) = ground.run(runtime, script);
@@ -243,7 +245,7 @@ fn a_session_is_its_containers_user_under_the_embedded_runtime() {
 #[test]
 fn the_embedded_runtime_lists_and_limits_and_begins_a_configuration() {
     need_runtime!("embedded");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "sleep 1001 & touch /out/one; exec sleep 1000");
     let (finished, _) = ground.run(
         "embedded",
@@ -284,7 +286,7 @@ test -z "$(remains $ID)"
 #[test]
 fn what_could_not_enter_a_container_leaves_nothing_in_it_under_the_embedded_runtime() {
     need_runtime!("embedded");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "trap 'exit 3' TERM; trap 'touch /out/told' 40; touch /out/one; while :; do sleep 0.1; done");
     let (finished, _) = ground.run(
         "embedded",
@@ -329,7 +331,7 @@ test -z "$(remains $ID)"
 #[test]
 fn what_the_runtime_says_is_what_it_says_without_us() {
     need_runtime!("runc");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "echo out; echo err >&2; exit 5");
     let (finished, alerts) = ground.run(
         "runc",
@@ -367,7 +369,7 @@ test -z "$(remains $ID)"
 #[test]
 fn pipes_and_folders_of_the_caller_are_not_held() {
     need_runtime!("runc");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle(
         "b",
         "echo said; touch /out/one; sleep 1000 > /out/null 2>&1 < /dev/null",
@@ -416,7 +418,7 @@ fn denying(config: &mut serde_json::Value) {
 #[test]
 fn the_containers_own_seccomp_profile_is_as_strict_as_without_us() {
     need_runtime!("runc");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     let script = "mkdir /tmp/x 2>&1; cat /etc/secret > /tmp/y; grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status";
     ground.changed_bundle("strict", script, denying);
     let lenient = |config: &mut serde_json::Value| {
@@ -454,7 +456,7 @@ fn the_containers_own_seccomp_profile_is_as_strict_as_without_us() {
 #[test]
 fn what_cannot_be_watched_is_refused_and_leaves_nothing() {
     need_runtime!("runc");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.changed_bundle("taken", "true", |config| {
         config["linux"]["seccomp"] = serde_json::json!({
             "defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/nowhere",
@@ -493,7 +495,7 @@ test -z "$(find state -mindepth 1 2> /dev/null)"
 #[test]
 fn an_annotation_asks_for_the_watch_where_the_configuration_says_so() {
     need_runtime!("runc");
-    let ground = Ground::new().settings("runtime: {binary: runc, watch: annotated}\n");
+    let ground = RuntimeFixture::new().settings("runtime: {binary: runc, watch: annotated}\n");
     ground.bundle("plain", "true");
     ground.changed_bundle("asked", "true", |config| {
         config["annotations"]["tollgate.watch"] = "true".into();
@@ -515,19 +517,19 @@ done",
 #[test]
 fn many_containers_leave_nothing_and_none_begins_unseen() {
     need_runtime!("runc");
-    many_containers(Ground::new());
+    many_containers(RuntimeFixture::new());
 }
 
 #[test]
 fn many_containers_under_one_agent_leave_nothing_and_none_begins_unseen() {
     need_runtime!("runc");
-    many_containers(Ground::new().settings(ONE_AGENT));
+    many_containers(RuntimeFixture::new().settings(ONE_AGENT));
 }
 
 /// One agent for all containers, which does not stay for long.
 const ONE_AGENT: &str = "runtime: {agent: host, agent_linger: 1}\n";
 
-fn many_containers(ground: Ground) {
+fn many_containers(ground: RuntimeFixture) {
     let (count, limit) = if slow() {
         (1000, Duration::from_secs(1800))
     } else {
@@ -574,17 +576,17 @@ test "$(sockets)" -le $before
 #[test]
 fn whichever_process_of_ours_is_killed_delete_cleans_up() {
     need_runtime!("runc");
-    whichever_is_killed(&Ground::new());
+    whichever_is_killed(&RuntimeFixture::new());
 }
 
 /// The same; the agent of the host is one of them.
 #[test]
 fn whichever_process_is_killed_where_there_is_one_agent_delete_cleans_up() {
     need_runtime!("runc");
-    whichever_is_killed(&Ground::new().settings(ONE_AGENT));
+    whichever_is_killed(&RuntimeFixture::new().settings(ONE_AGENT));
 }
 
-fn whichever_is_killed(ground: &Ground) {
+fn whichever_is_killed(ground: &RuntimeFixture) {
     let rounds = if slow() { 200 } else { 10 };
     let seed = std::env::var("SEED").map_or(4_711, |seed| seed.parse().expect("a number"));
     println!("SEED={seed}");
@@ -639,7 +641,7 @@ test -z \"$(remains $ID-{round})\" || {{ remains $ID-{round}; exit 4; }}
 #[test]
 fn what_a_killed_runtime_has_mounted_is_removed() {
     need_runtime!("runc");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "exec sleep 1000");
     let (finished, _) = ground.run(
         "runc",
@@ -666,7 +668,7 @@ umount "root/${ID}x/file"
 #[test]
 fn another_agent_takes_over_a_running_container() {
     need_runtime!("runc");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle(
         "b",
         "touch /out/one; while :; do test ! -e /out/go || cat /etc/secret; done",
@@ -713,7 +715,7 @@ fn podman_takes_it_for_its_runtime() {
             "it is in no folder of PATH".to_owned()
         ));
     }
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     let (finished, alerts) = ground.run(
         "runc",
         &with_own_folders(
@@ -771,7 +773,7 @@ fn containerd_takes(runtime: &str) {
         )));
     }
     // containerd names none.
-    let ground = Ground::new().settings(&format!("runtime: {{binary: {runtime}}}\n"));
+    let ground = RuntimeFixture::new().settings(&format!("runtime: {{binary: {runtime}}}\n"));
     let (finished, alerts) = ground.run(
         runtime,
         &with_own_folders(
@@ -840,7 +842,7 @@ const SANDBOX_RULES: &str = r#"
 "#;
 
 /// Starts the watch of sandboxes, runs what `script` says, and ends it.
-fn watch_sandboxes(ground: &Ground, script: &str) -> (Finished, Vec<Alert>) {
+fn watch_sandboxes(ground: &RuntimeFixture, script: &str) -> (Finished, Vec<Alert>) {
     ground.scratch.file("sandbox.yaml", 0o644, SANDBOX_RULES);
     ground.run("runc", &watching_sandboxes("sandbox.yaml", script))
 }
@@ -849,7 +851,7 @@ fn watch_sandboxes(ground: &Ground, script: &str) -> (Finished, Vec<Alert>) {
 #[test]
 fn messages_of_a_sandbox_become_alerts_and_its_losses_are_told() {
     need_root!();
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     let fixture = |name: &str| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("fixtures")
@@ -910,7 +912,7 @@ fn containers_of_gvisor_are_watched_by_its_own_kernel() {
             || Ok("it is in no folder of PATH".to_owned())
         );
     };
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     let ground = ground.settings("");
     let session = ground.scratch.path().join("session.json");
     let setting = format!("runtime: {{gvisor_session: {}}}\n", session.display());
@@ -947,7 +949,7 @@ grep -qx x said.txt"
 #[test]
 fn gvisors_runtime_without_a_session_is_a_clear_error() {
     need_root!();
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "true");
     ground.scratch.file("runsc", 0o755, "#!/bin/sh\nexit 0\n");
     let (finished, _) = ground.run(
@@ -973,7 +975,7 @@ rt list",
 
 #[test]
 fn engines_are_told_of_the_runtime_and_forget_it_again() {
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     let etc = ground.scratch.path().join("etc");
     let containerd = "version = 2\n\n[debug]\n  level = \"info\"\n";
     ground
@@ -1033,7 +1035,7 @@ fn engines_are_told_of_the_runtime_and_forget_it_again() {
 #[test]
 fn rules_that_have_changed_are_asked_and_broken_ones_start_nothing() {
     need_runtime!("runc");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "touch /out/began");
     let (finished, alerts) = ground.run(
         "runc",
@@ -1079,8 +1081,8 @@ test -z "$(remains $ID)"
 const INNER: &str = "aaaa2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
 
 /// A container's bundle with what a runtime inside it needs, and bundles of containers that are made there.
-fn ground_for_runc_inside() -> Ground {
-    let ground = Ground::new();
+fn ground_for_runc_inside() -> RuntimeFixture {
+    let ground = RuntimeFixture::new();
     let path = ground.scratch.path();
     for folder in [
         "rootfs/usr",

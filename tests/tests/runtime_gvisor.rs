@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use e2e::account::{CONNECTS, EXECS, Family, Line, OPENS, VARIOUS};
-use e2e::ground::{Ground, fields, runsc, watching_sandboxes};
+use e2e::runtime_fixture::{RuntimeFixture, fields, runsc, watching_sandboxes};
 use e2e::{Alert, BLACKHOLE_ADDRESS, Finished, Fixture, need_root, need_runtime, repository, skip};
 
 const FAMILIES: [Family; 4] = [OPENS, EXECS, CONNECTS, VARIOUS];
@@ -73,7 +73,7 @@ type Table = BTreeMap<String, [usize; 3]>;
 
 /// Runs the program in a container; gives its account, and the alerts.
 fn run(family: &Family, sandbox: Option<&str>) -> (Finished, String, Vec<Alert>) {
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     let session = ground.scratch.path().join("session.json");
     let setting = format!("runtime: {{gvisor_session: {}}}\n", session.display());
     let ground = ground.settings(&setting);
@@ -174,7 +174,7 @@ fn compare_with_page(table: &Table) {
 #[test]
 fn a_sandbox_that_runs_already_is_watched_by_a_session_that_is_made_for_it() {
     let runsc = need_runsc!();
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.scratch.file("rules.yaml", 0o644, RULES);
     ground.bundle(
         "b",
@@ -214,7 +214,7 @@ $runsc delete --force $ID
 #[test]
 fn what_somebody_elses_session_leaves_out_is_named_and_not_told() {
     let runsc = need_runsc!();
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.scratch.file("rules.yaml", 0o644, RULES);
     ground.bundle("b", "cat /etc/secret");
     let (finished, alerts) = ground.run(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use e2e::ground::{Ground, fields};
+use e2e::runtime_fixture::{RuntimeFixture, fields};
 use e2e::{Alert, need_runtime};
 
 /// Functions of the scripts of this file.
@@ -14,8 +14,8 @@ host() { set -- $(hosts); file=${1#/proc/}; echo ${file%/comm}; }
 told() { for try in $(seq 400); do test "$(grep -c "$1" alerts)" -lt "$2" || return 0; sleep 0.02; done; exit 93; }
 "#;
 
-fn ground(more: &str) -> Ground {
-    Ground::new().settings(&format!(
+fn ground(more: &str) -> RuntimeFixture {
+    RuntimeFixture::new().settings(&format!(
         "runtime: {{agent: host, agent_linger: 1{more}}}\n"
     ))
 }
@@ -352,7 +352,7 @@ test -z "$(remains $ID)"
 #[test]
 fn what_is_no_way_to_watch_is_refused() {
     need_runtime!("runc");
-    let ground = Ground::new().settings("capture: {enabled: true}\n");
+    let ground = RuntimeFixture::new().settings("capture: {enabled: true}\n");
     ground.bundle("b", "true");
     let (finished, _) = ground.run(
         "runc",

@@ -2,7 +2,7 @@
 //! enforcer from the first program on, what is legitimate goes on, and without the policy the attack
 //! succeeds.
 
-use e2e::ground::{Ground, fields};
+use e2e::runtime_fixture::{RuntimeFixture, fields};
 use e2e::{Alert, Finished, Fixture, need_runtime};
 
 /// Seccomp, Landlock and capabilities each carry something.
@@ -95,8 +95,8 @@ fn deeds() -> Vec<&'static str> {
 }
 
 /// A ground with the program that tries, and the policies.
-fn ground(more: &str) -> Ground {
-    let ground = Ground::new();
+fn ground(more: &str) -> RuntimeFixture {
+    let ground = RuntimeFixture::new();
     let path = ground.scratch.path().display().to_string();
     let ground = ground.settings(&format!(
         "append_output: [{{extra_fields: [container.annotations]}}]
@@ -130,7 +130,7 @@ fn expected(denied: bool) -> Vec<(String, i32)> {
     DEEDS.iter().map(of).collect()
 }
 
-fn read(ground: &Ground, file: &str, finished: &Finished) -> String {
+fn read(ground: &RuntimeFixture, file: &str, finished: &Finished) -> String {
     std::fs::read_to_string(ground.scratch.path().join(file))
         .unwrap_or_else(|error| panic!("cannot read {file}: {error}; {finished:?}"))
 }

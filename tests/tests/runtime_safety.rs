@@ -1,12 +1,12 @@
 //! `tollgate runtime` where somebody has made a mistake: what runs goes on, and nothing is lost unsaid.
 
-use e2e::ground::Ground;
 use e2e::need_runtime;
+use e2e::runtime_fixture::RuntimeFixture;
 
 #[test]
 fn a_container_that_a_runtime_does_not_know_goes_on() {
     need_runtime!("runc");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "touch /out/runs; sleep 1000");
     ground.scratch.file("other", 0o755, "#!/bin/sh\nexit 1\n");
     let (finished, _) = ground.run(
@@ -48,7 +48,7 @@ settle; remains $ID
 #[test]
 fn alerts_have_a_way_out_and_misspelt_settings_start_nothing() {
     need_runtime!("runc");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "cat /etc/secret");
     let (finished, _) = ground.run(
         "runc",

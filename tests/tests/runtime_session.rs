@@ -1,6 +1,6 @@
 //! Exec sessions of containers of `tollgate runtime`, which the agents of their containers watch.
 
-use e2e::ground::{Ground, fields};
+use e2e::runtime_fixture::{RuntimeFixture, fields};
 use e2e::{Alert, need_runtime, slow};
 
 /// Functions of the scripts of this file.
@@ -40,8 +40,8 @@ end() {
 
 const STAY: &str = "touch /out/one; exec sleep 1000";
 
-fn ground(more: &str, first: &str) -> Ground {
-    let ground = Ground::new().settings("watch_config_files: false\n");
+fn ground(more: &str, first: &str) -> RuntimeFixture {
+    let ground = RuntimeFixture::new().settings("watch_config_files: false\n");
     let ground = ground.settings(more);
     ground.bundle("b", first);
     std::os::unix::fs::symlink("busybox", ground.scratch.path().join("rootfs/bin/test"))

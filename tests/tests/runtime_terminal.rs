@@ -1,7 +1,7 @@
 //! Terminals of containers and of exec sessions, under `script`, as a person has them.
 
-use e2e::ground::Ground;
 use e2e::need_runtime;
+use e2e::runtime_fixture::RuntimeFixture;
 
 /// What is typed, and how the terminal is before and afterwards.
 const SCRIPT: &str = r#"
@@ -48,7 +48,7 @@ fn with_terminals(config: &mut serde_json::Value) {
 
 /// What is told of terminals without us, and with us.
 fn terminals(runtime: &str) -> (Vec<String>, Vec<String>) {
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.changed_bundle("shell", "", |config| {
         config["process"]["terminal"] = true.into();
         config["process"]["args"] = serde_json::json!(["sh"]);
@@ -128,7 +128,7 @@ fn a_container_and_a_session_have_a_terminal_under_the_embedded_runtime() {
 #[test]
 fn a_session_has_a_terminal_also_where_its_caller_has_none_under_the_embedded_runtime() {
     need_runtime!("embedded");
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.changed_bundle("b", "exec sleep 1000", with_terminals);
     ground.changed_bundle("shell", "", |config| {
         config["process"]["terminal"] = true.into();

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use e2e::ground::{self, Ground, fields};
+use e2e::runtime_fixture::{self, RuntimeFixture, fields};
 use e2e::{
     Alert, Finished, Fixture, Guest, installed, kernel_with_modules, need_root, need_slow, skip,
 };
@@ -46,7 +46,7 @@ macro_rules! ground {
             skip!("needs QEMU and a kernel for it", || Ok(why));
         }
         let (kernel, modules) = kernel_with_modules();
-        let ground = Ground::new();
+        let ground = RuntimeFixture::new();
         let policies = ground.scratch.path().join("policies");
         ground.settings(&format!(
             "runtime:\n  vm_kernel: {}\n  vm_modules: {}\n  policies: {}\n  watch: annotated\n  \
@@ -65,14 +65,14 @@ fn alone(config: &mut serde_json::Value) {
 }
 
 /// One test at a time: an emulated machine takes a processor.
-fn run(ground: &Ground, script: &str) -> (Finished, Vec<Alert>) {
+fn run(ground: &RuntimeFixture, script: &str) -> (Finished, Vec<Alert>) {
     static ONE: Mutex<()> = Mutex::new(());
     // A test that failed with it has ended all its processes.
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     ground.run_within("vm", &format!("{FUNCTIONS}{script}"), LIMIT)
 }
 
-fn text(ground: &Ground, file: &str) -> String {
+fn text(ground: &RuntimeFixture, file: &str) -> String {
     std::fs::read_to_string(ground.scratch.path().join(file)).unwrap_or_default()
 }
 
@@ -520,7 +520,7 @@ fn podman_takes_machines_for_containers() {
     let ground = ground!();
     let (finished, alerts) = run(
         &ground,
-        &ground::with_own_folders(
+        &runtime_fixture::with_own_folders(
             r#"
 podman="podman --runtime $PWD/bin/tollgate-runtime --runtime-flag config=$PWD/tollgate.yaml \
     --runtime-flag runtime=vm --cgroup-manager cgroupfs"
@@ -561,7 +561,7 @@ fn containerd_takes_machines_for_containers() {
     let ground = ground!().settings("  binary: vm\n");
     let (finished, alerts) = run(
         &ground,
-        &ground::with_own_folders(
+        &runtime_fixture::with_own_folders(
             r#"
 podman save --format oci-archive --output tiny.tar localhost/tiny:1.2 > save.out 2>&1
 containerd 2> containerd.log & daemon=$!
@@ -593,7 +593,7 @@ ended
 #[test]
 fn what_a_machine_cannot_give_is_refused() {
     need_root!();
-    let ground = Ground::new().settings("runtime: {vm_kernel: /no/such/kernel}\n");
+    let ground = RuntimeFixture::new().settings("runtime: {vm_kernel: /no/such/kernel}\n");
     ground.bundle("bound", "true");
     ground.changed_bundle("plain", "true", alone);
     ground.changed_bundle("hooked", "true", |config| {
@@ -649,7 +649,7 @@ rt create --bundle plain $ID 2>&1 || true
 }
 
 /// In the place of Kata's shim, which cannot run here: notes what it is asked for.
-fn shim(ground: &Ground) {
+fn shim(ground: &RuntimeFixture) {
     let calls = ground.scratch.path().join("calls");
     let script = format!("#!/bin/sh\necho \"$@\" >> {}\nexit 1\n", calls.display());
     ground
@@ -660,7 +660,7 @@ fn shim(ground: &Ground) {
 #[test]
 fn kata_is_found_and_not_driven() {
     need_root!();
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     ground.bundle("b", "true");
     shim(&ground);
     let (finished, _) = ground.run(
@@ -694,11 +694,11 @@ fn containerd_drives_katas_shim_by_the_name_that_we_tell() {
             "{missing} is in no folder of PATH"
         )));
     }
-    let ground = Ground::new();
+    let ground = RuntimeFixture::new();
     shim(&ground);
     let (finished, _) = ground.run(
         "kata",
-        &ground::with_own_folders(
+        &runtime_fixture::with_own_folders(
             r#"
 export PATH=$PWD/shim:$PATH
 containerd 2> containerd.log & daemon=$!

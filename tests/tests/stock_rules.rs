@@ -5,12 +5,12 @@
 
 use std::collections::BTreeSet;
 
+use e2e::Environment::{self, Below, Host, HostNetwork, Inside};
 use e2e::Identity::{Docker, Root, User};
-use e2e::Place::{self, Below, Host, HostNetwork, Inside};
 use e2e::{Case, act, need_root, skip, with_listener};
 
-const ANYWHERE: &[Place] = &[Host, Inside, Below];
-const CONTAINER: &[Place] = &[Inside, Below];
+const ANYWHERE: &[Environment] = &[Host, Inside, Below];
+const CONTAINER: &[Environment] = &[Inside, Below];
 
 /// Serves /etc with nginx, and asks for /etc/shadow when `DELAY` seconds have passed.
 macro_rules! nginx_serves_shadow_after {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root, skip};
+use e2e::{Engine, Environment, Fixture, Identity, Watch, WatchResult, need_root, skip};
 
 const CHANGED: &str = "Tollgate internal: arguments changed under the call";
 
@@ -43,7 +43,7 @@ impl Swapper {
         }
     }
 
-    fn watched(self, way: &str, count: u64, mode: &str) -> Watched {
+    fn watched(self, way: &str, count: u64, mode: &str) -> WatchResult {
         let count = count.to_string();
         let command = [&self.program, way, &self.folder, &count].map(str::to_owned);
         let watch = self.watch.command(command).rules(SHADOW);
@@ -65,7 +65,7 @@ fn ways() -> Vec<String> {
 }
 
 /// What the program counted: opens of the one file, and of the other.
-fn account(watched: &Watched) -> (u64, u64) {
+fn account(watched: &WatchResult) -> (u64, u64) {
     assert_eq!(watched.code(), 0, "{}", watched.story());
     let mut lines = watched.printed.lines();
     let line = lines.find(|line| line.starts_with("one "));
@@ -77,7 +77,7 @@ fn account(watched: &Watched) -> (u64, u64) {
     (numbers[0], numbers[1])
 }
 
-fn count(watched: &Watched, name: &str) -> u64 {
+fn count(watched: &WatchResult, name: &str) -> u64 {
     let stats = watched.stats.as_ref();
     let value = stats.and_then(|stats| stats["pieces"][name].as_u64());
     value.unwrap_or_else(|| panic!("no {name} in the stats: {}", watched.story()))
@@ -93,7 +93,7 @@ macro_rules! need_comparisons {
 }
 
 /// Each open of the other file is an alert and none of the one is, because each was compared.
-fn is_found(way: &str, watched: &Watched) {
+fn is_found(way: &str, watched: &WatchResult) {
     let (one, other) = account(watched);
     let told = format!("{way}: {one} and {other}, {:?}", watched.stats);
     assert_eq!(other, SWAPS, "{told}");
@@ -145,8 +145,8 @@ fn swaps_by_a_tracer_are_found_or_reported_as_undecided() {
 fn swaps_are_found_in_a_container_and_as_a_user() {
     need_comparisons!();
     for (place, identity) in [
-        (Place::Inside, Identity::Docker),
-        (Place::Host, Identity::User),
+        (Environment::Inside, Identity::Docker),
+        (Environment::Host, Identity::User),
     ] {
         for way in ["reopened", "inherited-exec", "private-file", "mprotect"] {
             let swapper = Swapper::new();

@@ -8,8 +8,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use e2e::{
-    Engine, Finished, Fixture, Identity, Limited, Place, SENTINEL, Scratch, Watch, Watched,
-    need_root, skip,
+    Engine, Environment, Finished, Fixture, Identity, Limited, SENTINEL, Scratch, Watch,
+    WatchResult, need_root, skip,
 };
 use rustix::process::{Signal, kill_process};
 
@@ -24,7 +24,7 @@ const MARK: &str = "\
   priority: DEBUG
 ";
 
-fn watch(script: &str) -> Watched {
+fn watch(script: &str) -> WatchResult {
     Watch::script(script).rules(SENTINEL).rules(MARK).run()
 }
 
@@ -93,7 +93,7 @@ fn the_exit_status_is_the_commands() {
 fn the_exit_status_is_the_commands_for_every_user() {
     need_root!();
     for &identity in Identity::ALL {
-        for place in [Place::Host, Place::Inside, Place::Below] {
+        for place in [Environment::Host, Environment::Inside, Environment::Below] {
             let watch = Watch::script("exit 5")
                 .rules(SENTINEL)
                 .place(place)
@@ -168,7 +168,7 @@ fn timeout_ends_it() {
 }
 
 /// Starts a script that says when it is ready, and sends a signal to the program in front.
-fn signalled(signal: Signal, script: &str) -> Watched {
+fn signalled(signal: Signal, script: &str) -> WatchResult {
     let watch = Watch::script(script).rules(MARK);
     let ready = watch.scratch().path().join("work/ready");
     let running = watch.start();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use e2e::{Engine, Fixture, Watch, Watched, need_root, skip};
+use e2e::{Engine, Fixture, Watch, WatchResult, need_root, skip};
 
 const CHANGED: &str = "Tollgate internal: arguments changed under the call";
 
@@ -17,7 +17,7 @@ const RULE: &str = "\
 ";
 
 /// Runs the program with every call verified; `%D` is a folder that it makes.
-fn shapes(words: &[&str]) -> Watched {
+fn shapes(words: &[&str]) -> WatchResult {
     let fixture = Fixture::compile("shapes");
     let watch = Watch::new(["true"]).limit(Duration::from_secs(120));
     let program = watch.scratch().program(fixture.program(), "shapes");
@@ -33,7 +33,7 @@ fn shapes(words: &[&str]) -> Watched {
     watched
 }
 
-fn count(watched: &Watched, name: &str) -> u64 {
+fn count(watched: &WatchResult, name: &str) -> u64 {
     let stats = watched.stats.as_ref();
     let value = stats.and_then(|stats| stats["pieces"][name].as_u64());
     value.unwrap_or_else(|| panic!("no {name} in the stats: {}", watched.story()))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use e2e::{Engine, Fixture, Identity, Place, Watch, Watched, need_root, skip};
+use e2e::{Engine, Environment, Fixture, Identity, Watch, WatchResult, need_root, skip};
 
 const CHANGED: &str = "Tollgate internal: arguments changed under the call";
 
@@ -17,7 +17,7 @@ struct Account {
 }
 
 impl Account {
-    fn of(watched: &Watched) -> Self {
+    fn of(watched: &WatchResult) -> Self {
         assert_eq!(watched.code(), 0, "{}", watched.story());
         let line = watched
             .printed
@@ -35,18 +35,18 @@ impl Account {
     }
 }
 
-fn count(watched: &Watched, name: &str) -> u64 {
+fn count(watched: &WatchResult, name: &str) -> u64 {
     let stats = watched.stats.as_ref();
     let value = stats.and_then(|stats| stats["pieces"][name].as_u64());
     value.unwrap_or_else(|| panic!("no {name} in the stats: {}", watched.story()))
 }
 
 /// Runs the racer. `%D` in its arguments and in the rules is the folder with `passwd` and `shadow`.
-fn race(arguments: &[&str], rules: &str, options: &[&str]) -> Watched {
-    race_at(Place::Host, arguments, rules, options)
+fn race(arguments: &[&str], rules: &str, options: &[&str]) -> WatchResult {
+    race_at(Environment::Host, arguments, rules, options)
 }
 
-fn race_at(place: Place, arguments: &[&str], rules: &str, options: &[&str]) -> Watched {
+fn race_at(place: Environment, arguments: &[&str], rules: &str, options: &[&str]) -> WatchResult {
     let fixture = Fixture::compile("racer");
     let watch = Watch::new(["true"]).limit(Duration::from_secs(120));
     let program = watch.scratch().program(fixture.program(), "racer");
@@ -359,9 +359,9 @@ fn in_a_container_and_as_a_user_it_is_the_same() {
     need_root!();
     let fixture = Fixture::compile("racer");
     for (place, identity) in [
-        (Place::Inside, Identity::Docker),
-        (Place::Inside, Identity::User),
-        (Place::Host, Identity::User),
+        (Environment::Inside, Identity::Docker),
+        (Environment::Inside, Identity::User),
+        (Environment::Host, Identity::User),
     ] {
         let watch = Watch::new(["true"]);
         let program: PathBuf = watch.scratch().program(fixture.program(), "racer");

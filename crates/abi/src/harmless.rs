@@ -3,55 +3,55 @@
 //! Whoever refuses calls because nobody watches lets these go. A program that may not close what it
 //! has opened, or not put back what it has redirected, breaks for good; a shell loses its output.
 
-use crate::floor::Trap;
+use crate::always_trapped::TrappedCall;
 use crate::{RegisterTest, Syscall, TestOp};
 
 /// The calls, with what makes each harmless. A call has one row at most.
-pub static HARMLESS: &[Trap] = &[
-    Trap::always(Syscall::CLOSE, GIVES_BACK),
-    Trap::always(Syscall::CLOSE_RANGE, GIVES_BACK),
-    Trap::always(Syscall::MUNMAP, GIVES_BACK),
-    Trap::always(Syscall::EXIT, ENDS),
-    Trap::always(Syscall::EXIT_GROUP, ENDS),
-    Trap::always(Syscall::DUP, REARRANGES),
-    Trap::always(Syscall::DUP2, REARRANGES),
-    Trap::always(Syscall::DUP3, REARRANGES),
-    Trap::when(Syscall::FCNTL, ON_OWN_DESCRIPTORS, REARRANGES),
-    Trap::when(Syscall::FCNTL64, ON_OWN_DESCRIPTORS, REARRANGES),
-    Trap::always(Syscall::LSEEK, REARRANGES),
-    Trap::always(Syscall::_LLSEEK, REARRANGES),
-    Trap::always(Syscall::SHUTDOWN, GIVES_BACK),
-    Trap::always(Syscall::WAIT4, WAITS),
-    Trap::always(Syscall::WAITID, WAITS),
-    Trap::always(Syscall::WAITPID, WAITS),
-    Trap::always(Syscall::PAUSE, WAITS),
-    Trap::always(Syscall::NANOSLEEP, WAITS),
-    Trap::always(Syscall::CLOCK_NANOSLEEP, WAITS),
-    Trap::always(Syscall::CLOCK_NANOSLEEP_TIME64, WAITS),
-    Trap::always(Syscall::FUTEX, WAITS),
-    Trap::always(Syscall::FUTEX_TIME64, WAITS),
-    Trap::always(Syscall::POLL, WAITS),
-    Trap::always(Syscall::PPOLL, WAITS),
-    Trap::always(Syscall::PPOLL_TIME64, WAITS),
-    Trap::always(Syscall::SELECT, WAITS),
-    Trap::always(Syscall::PSELECT6, WAITS),
-    Trap::always(Syscall::PSELECT6_TIME64, WAITS),
-    Trap::always(Syscall::EPOLL_WAIT, WAITS),
-    Trap::always(Syscall::EPOLL_PWAIT, WAITS),
-    Trap::always(Syscall::EPOLL_PWAIT2, WAITS),
-    Trap::always(Syscall::SCHED_YIELD, WAITS),
-    Trap::always(Syscall::RT_SIGRETURN, "returns from a signal"),
-    Trap::always(Syscall::SIGRETURN, "returns from a signal"),
-    Trap::always(Syscall::GETPID, ASKS),
-    Trap::always(Syscall::GETPPID, ASKS),
-    Trap::always(Syscall::GETTID, ASKS),
-    Trap::always(Syscall::GETUID, ASKS),
-    Trap::always(Syscall::GETEUID, ASKS),
-    Trap::always(Syscall::GETGID, ASKS),
-    Trap::always(Syscall::GETEGID, ASKS),
-    Trap::always(Syscall::GETCWD, ASKS),
-    Trap::always(Syscall::GETRUSAGE, ASKS),
-    Trap::always(Syscall::UNAME, ASKS),
+pub static HARMLESS: &[TrappedCall] = &[
+    TrappedCall::always(Syscall::CLOSE, GIVES_BACK),
+    TrappedCall::always(Syscall::CLOSE_RANGE, GIVES_BACK),
+    TrappedCall::always(Syscall::MUNMAP, GIVES_BACK),
+    TrappedCall::always(Syscall::EXIT, ENDS),
+    TrappedCall::always(Syscall::EXIT_GROUP, ENDS),
+    TrappedCall::always(Syscall::DUP, REARRANGES),
+    TrappedCall::always(Syscall::DUP2, REARRANGES),
+    TrappedCall::always(Syscall::DUP3, REARRANGES),
+    TrappedCall::when(Syscall::FCNTL, ON_OWN_DESCRIPTORS, REARRANGES),
+    TrappedCall::when(Syscall::FCNTL64, ON_OWN_DESCRIPTORS, REARRANGES),
+    TrappedCall::always(Syscall::LSEEK, REARRANGES),
+    TrappedCall::always(Syscall::_LLSEEK, REARRANGES),
+    TrappedCall::always(Syscall::SHUTDOWN, GIVES_BACK),
+    TrappedCall::always(Syscall::WAIT4, WAITS),
+    TrappedCall::always(Syscall::WAITID, WAITS),
+    TrappedCall::always(Syscall::WAITPID, WAITS),
+    TrappedCall::always(Syscall::PAUSE, WAITS),
+    TrappedCall::always(Syscall::NANOSLEEP, WAITS),
+    TrappedCall::always(Syscall::CLOCK_NANOSLEEP, WAITS),
+    TrappedCall::always(Syscall::CLOCK_NANOSLEEP_TIME64, WAITS),
+    TrappedCall::always(Syscall::FUTEX, WAITS),
+    TrappedCall::always(Syscall::FUTEX_TIME64, WAITS),
+    TrappedCall::always(Syscall::POLL, WAITS),
+    TrappedCall::always(Syscall::PPOLL, WAITS),
+    TrappedCall::always(Syscall::PPOLL_TIME64, WAITS),
+    TrappedCall::always(Syscall::SELECT, WAITS),
+    TrappedCall::always(Syscall::PSELECT6, WAITS),
+    TrappedCall::always(Syscall::PSELECT6_TIME64, WAITS),
+    TrappedCall::always(Syscall::EPOLL_WAIT, WAITS),
+    TrappedCall::always(Syscall::EPOLL_PWAIT, WAITS),
+    TrappedCall::always(Syscall::EPOLL_PWAIT2, WAITS),
+    TrappedCall::always(Syscall::SCHED_YIELD, WAITS),
+    TrappedCall::always(Syscall::RT_SIGRETURN, "returns from a signal"),
+    TrappedCall::always(Syscall::SIGRETURN, "returns from a signal"),
+    TrappedCall::always(Syscall::GETPID, ASKS),
+    TrappedCall::always(Syscall::GETPPID, ASKS),
+    TrappedCall::always(Syscall::GETTID, ASKS),
+    TrappedCall::always(Syscall::GETUID, ASKS),
+    TrappedCall::always(Syscall::GETEUID, ASKS),
+    TrappedCall::always(Syscall::GETGID, ASKS),
+    TrappedCall::always(Syscall::GETEGID, ASKS),
+    TrappedCall::always(Syscall::GETCWD, ASKS),
+    TrappedCall::always(Syscall::GETRUSAGE, ASKS),
+    TrappedCall::always(Syscall::UNAME, ASKS),
 ];
 
 const GIVES_BACK: &str = "gives something back";
@@ -133,7 +133,7 @@ mod tests {
                 .iter()
                 .any(|other| other.call == row.call);
             assert!(!again, "{:?}", row.call);
-            let is_watched = |trap: &&Trap| trap.call == row.call && trap.any_of.is_empty();
+            let is_watched = |trap: &&TrappedCall| trap.call == row.call && trap.any_of.is_empty();
             assert!(FLOOR.iter().find(is_watched).is_none(), "{:?}", row.call);
         }
     }

@@ -7,24 +7,24 @@
 
 extern crate alloc;
 
+pub mod always_trapped;
 pub mod arch;
 pub mod argument;
 pub mod capability;
 pub mod errno;
 pub mod flags;
-pub mod floor;
 pub mod harmless;
 pub mod register;
 pub mod ring;
 pub mod signal;
 pub mod syscall;
 
+pub use always_trapped::{FLOOR, STATE, TrappedCall};
 pub use arch::Arch;
 pub use argument::{ArgKind, ArgSpec, RegisterWidth};
 pub use capability::Capabilities;
 pub use errno::Errno;
 pub use flags::FlagSet;
-pub use floor::{FLOOR, STATE, Trap};
 pub use harmless::is_harmless;
 pub use register::{RegisterTest, TestOp, TestWidth};
 pub use ring::{RING_CALLS, RING_OPERATIONS, RingOperation, ring_may_do};

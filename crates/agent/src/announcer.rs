@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use capture::notify::{
-    Aim, Cause, Change, Intrusion, Losses, Notices, Obstacle, Privilege, Response, RingAnswer,
-    Violation, Withheld,
+    AccessObstacle, ArgumentChange, Cause, EngineObserver, Intrusion, IntrusionTarget, Losses,
+    Privilege, Response, RingAnswer, Violation, WithheldPrivileges,
 };
 use config::DropAction;
 use diagnostics::terminal;
@@ -70,7 +70,7 @@ fn name(process: &Process) -> String {
     String::from_utf8_lossy(process.exec_name().as_bytes()).into_owned()
 }
 
-impl Notices for Announcer {
+impl EngineObserver for Announcer {
     fn undecided(&self, event: &Event<'_>, rules: &[Arc<str>]) {
         let (call, pid) = (event.kind.name(), event.process.pid.0);
         let comm = name(event.process);
@@ -201,14 +201,18 @@ impl Notices for Announcer {
             Response::Spared(_) => ("it was made for the others", "spared"),
         };
         let (what, target) = match aim {
-            Aim::Process(target) => ("a call aimed at a process of tollgate", Some(target)),
-            Aim::Among(target) => ("a call that would hit a process of tollgate", Some(target)),
-            Aim::OwnGroup => ("a call that would hit a process of tollgate", None),
-            Aim::FileOwner => ("a file was to send a deadly signal to its owner", None),
-            Aim::Unknown => ("a call aimed at a process that cannot be told", None),
-            Aim::Dumpable => ("a process makes itself unreadable", None),
+            IntrusionTarget::Process(target) => {
+                ("a call aimed at a process of tollgate", Some(target))
+            }
+            IntrusionTarget::Among(target) => {
+                ("a call that would hit a process of tollgate", Some(target))
+            }
+            IntrusionTarget::OwnGroup => ("a call that would hit a process of tollgate", None),
+            IntrusionTarget::FileOwner => ("a file was to send a deadly signal to its owner", None),
+            IntrusionTarget::Unknown => ("a call aimed at a process that cannot be told", None),
+            IntrusionTarget::Dumpable => ("a process makes itself unreadable", None),
         };
-        let is_about_reading = aim == Aim::Dumpable;
+        let is_about_reading = aim == IntrusionTarget::Dumpable;
         let mut fields = vec![
             ("evt.type", AlertValue::Text(call.to_owned())),
             ("proc.name", AlertValue::Text(comm.clone())),
@@ -232,7 +236,7 @@ impl Notices for Announcer {
         });
     }
 
-    fn unreadable(&self, process: &Process, call: &'static str, obstacle: Obstacle) {
+    fn unreadable(&self, process: &Process, call: &'static str, obstacle: AccessObstacle) {
         let (comm, pid) = (name(process), process.pid.0);
         self.dispatcher.emit_internal(Internal {
             rule: "Tollgate internal: unreadable process",
@@ -312,7 +316,7 @@ impl Notices for Announcer {
         });
     }
 
-    fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
+    fn privileges_withheld(&self, pid: Pid, withheld: &WithheldPrivileges) {
         let path = String::from_utf8_lossy(&withheld.path).into_owned();
         let (what, privilege) = match withheld.privilege {
             Privilege::Capabilities => ("the capabilities of its file".to_owned(), "capabilities"),
@@ -335,7 +339,7 @@ impl Notices for Announcer {
         });
     }
 
-    fn arguments_changed(&self, change: &Change<'_>) {
+    fn arguments_changed(&self, change: &ArgumentChange<'_>) {
         let (call, pid, truth) = (change.kind.name(), change.process.pid.0, &change.truth);
         let given = change.given.as_deref().unwrap_or("<NA>");
         let name = name(change.process);

@@ -7,11 +7,11 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
 use enforce::probe::probe;
-use enforce::{Confinement, Line, Place};
+use enforce::{Confinement, Line, Target};
+use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Action;
-use policy::compile::witness::Witness;
-use policy::compile::{Machine, Unavailable, check};
-use policy::{Code, Mode, Policy, Verdict};
+use policy::compile::{MachineFeatures, Unavailable, check};
+use policy::{Code, Mode, Policy, RuleAction};
 use probe::Support;
 
 use crate::journal;
@@ -39,7 +39,7 @@ pub struct How {
 impl Optional {
     /// Reads and compiles the policy, if there is one, and says how far it is enforced. The calling
     /// process must have one thread.
-    pub fn prepare(&self, quiet: bool, place: Place) -> Result<Option<Confinement>, Failure> {
+    pub fn prepare(&self, quiet: bool, place: Target) -> Result<Option<Confinement>, Failure> {
         let Some(path) = &self.policy else {
             return Ok(None);
         };
@@ -50,21 +50,21 @@ impl Optional {
 
     /// What tells which failures were denials, for an agent that takes over. A file that is gone or not a
     /// policy any more tells nothing, which is said.
-    pub fn witness(&self, place: Place) -> Witness {
+    pub fn witness(&self, place: Target) -> DenialClassifier {
         let Some(path) = &self.policy else {
-            return Witness::default();
+            return DenialClassifier::default();
         };
         match read(path, &self.how) {
             Ok((mut policy, _)) => {
                 restrict_to_available(&mut policy);
-                Witness::compile(&policy, &machine_at(place))
+                DenialClassifier::compile(&policy, &machine_at(place))
             }
             Err(failure) => {
                 journal::warn(&format!(
                     "what Landlock and missing capabilities deny is not reported any more: {}",
                     failure.message()
                 ));
-                Witness::default()
+                DenialClassifier::default()
             }
         }
     }
@@ -94,11 +94,11 @@ impl Prepared {
 
 /// Reads and compiles a policy for what works here. The calling process must have one thread.
 pub fn prepare(path: &Path, how: &How) -> Result<Prepared, Failure> {
-    prepare_at(path, how, Place::Here)
+    prepare_at(path, how, Target::Here)
 }
 
 /// As [`prepare`], for a process that sees files elsewhere, perhaps.
-pub fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepared, Failure> {
+pub fn prepare_at(path: &Path, how: &How, place: Target) -> Result<Prepared, Failure> {
     let mut machine = machine_at(place);
     let mut file = files::read(path);
     if file.policies.len() > 1 && !file.diagnostics.iter().any(policy::Diagnostic::is_error) {
@@ -117,7 +117,7 @@ pub fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepared, Fail
             only_report(policy);
         }
         // A container's are looked for when it begins.
-        if place == Place::Here {
+        if place == Target::Here {
             machine = files::with_other_names(&machine, policy);
         }
         file.diagnostics
@@ -142,7 +142,7 @@ pub fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepared, Fail
     }
     let confinement = Confinement::prepare_at(policy, &machine, place)
         .map_err(|error| Failure::from_error(Exit::Unsupported, &error).help(DOCTOR))?;
-    if place == Place::Elsewhere {
+    if place == Target::Elsewhere {
         can_be_held(path, &confinement)?;
     }
     let warned = in_short(policy, &file);
@@ -158,9 +158,9 @@ pub fn prepare_at(path: &Path, how: &How, place: Place) -> Result<Prepared, Fail
 }
 
 /// The one policy of a file that was prepared before, for what is made of it later. Nothing is tried.
-pub fn read(path: &Path, how: &How) -> Result<(Policy, Machine), Failure> {
+pub fn read(path: &Path, how: &How) -> Result<(Policy, MachineFeatures), Failure> {
     let mut file = files::read(path);
-    let machine = machine_at(Place::Elsewhere);
+    let machine = machine_at(Target::Elsewhere);
     match &mut file.policies[..] {
         [policy] if !file.diagnostics.iter().any(policy::Diagnostic::is_error) => {
             if how.audit {
@@ -174,11 +174,11 @@ pub fn read(path: &Path, how: &How) -> Result<(Policy, Machine), Failure> {
 
 /// Which capabilities a container's programs have its runtime decides: any may be missed, and whether one
 /// would be there is known when the first program begins.
-fn machine_at(place: Place) -> Machine {
+fn machine_at(place: Target) -> MachineFeatures {
     let machine = files::machine();
     match place {
-        Place::Here => machine,
-        Place::Elsewhere => Machine {
+        Target::Here => machine,
+        Target::Elsewhere => MachineFeatures {
             held: Some(Capabilities::ALL),
             ..machine
         },
@@ -252,7 +252,7 @@ fn reason(line: &Line) -> Unavailable {
 fn only_report(policy: &mut Policy) {
     for rule in &mut policy.rules {
         if rule.verdict.denies() {
-            rule.verdict = Verdict::Audit;
+            rule.verdict = RuleAction::Audit;
         }
     }
 }
@@ -262,11 +262,11 @@ fn only_report(policy: &mut Policy) {
 fn problems(
     policy: &Policy,
     how: &How,
-    machine: &Machine,
-    place: Place,
+    machine: &MachineFeatures,
+    place: Target,
 ) -> Vec<policy::Diagnostic> {
     let mut accepted = how.accept_partial.clone();
-    if place == Place::Elsewhere {
+    if place == Target::Elsewhere {
         // The configuration accepts for all policies of containers.
         accepted.retain(|id| policy.rules.iter().any(|rule| rule.id == *id));
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use enforce::bpf::Reports;
-use enforce::{Audit, Denial, Resident};
+use enforce::{Audit, Denial, LoadedPolicy};
 use event::cgroup::Identity;
 use outputs::{Dispatcher, Internal};
 use rules::{Alert, AlertValue, Priority};
@@ -45,7 +45,7 @@ impl Denials {
     /// Listens for violations of what is in force. `policy`: its file, by which denials of AppArmor are
     /// given the name of their rule.
     pub(super) fn follow(
-        resident: &Resident,
+        resident: &LoadedPolicy,
         policy: Option<&PathBuf>,
         dispatcher: Dispatcher,
         board: &Arc<Board>,

@@ -7,18 +7,18 @@ use anyhow::Context;
 use capture::ebpf;
 use capture::gvisor;
 use capture::notify::{
-    GuardOptions, Parts, Pending, Processes, Rulings, Supervisor, VerifyOptions,
+    GuardOptions, NotifyEngine, Parts, Pending, Processes, RulesHandle, VerifyOptions,
 };
 use capture::ptrace;
 use container::ContainerOptions;
 use decoder::counters::CounterSnapshot;
-use decoder::tree::Begun;
-use decoder::world::{LiveWorld, WorldOptions};
+use decoder::system_info::{LiveSystemInfo, SystemInfoOptions};
+use decoder::tree::InitProgramState;
 use diagnostics::terminal;
 use event::{Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
+use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
-use policy::compile::witness::Witness;
 use rules::Engine;
 use seccomp::FilterProgram;
 use supervisor::{Board, Cause, Held, Listening, Mechanism, Source};
@@ -112,7 +112,7 @@ pub(super) struct Common {
     /// What the policy says of calls.
     pub(super) profile: Profile,
     /// What tells which failures were denials by others.
-    pub(super) witness: Witness,
+    pub(super) witness: DenialClassifier,
     /// As [`Request::first`], of containers that come later.
     pub(super) first: Option<Restriction>,
     pub(super) verify: VerifyOptions,
@@ -130,14 +130,14 @@ pub(super) struct Common {
 }
 
 impl Request {
-    fn world(&self) -> WorldOptions {
-        WorldOptions {
+    fn world(&self) -> SystemInfoOptions {
+        SystemInfoOptions {
             container: ContainerOptions {
                 own_id: self.common.container_id.clone(),
                 told: self.told.as_ref().map(|their| their.told.clone()),
                 ..ContainerOptions::default()
             },
-            ..WorldOptions::default()
+            ..SystemInfoOptions::default()
         }
     }
 }
@@ -181,12 +181,12 @@ type Counters = Box<dyn Fn(&Matched, &Board) -> Snapshot + Send + Sync>;
 /// A running engine and the handles on it.
 pub(super) struct Started {
     pub(super) watcher: Box<dyn Watcher>,
-    pub(super) rulings: Rulings<Engine>,
+    pub(super) rulings: RulesHandle<Engine>,
     pub(super) counters: Counters,
 }
 
 /// An engine that holds callers at their calls.
-pub(super) type Holding = Supervisor<Engine>;
+pub(super) type Holding = NotifyEngine<Engine>;
 
 /// Starts `notify` or `ptrace`, for the services of one process.
 pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
@@ -230,8 +230,8 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         processes
     };
     let begun = match first.is_some() || listening.held.is_some() {
-        true => Begun::No,
-        false => Begun::Perhaps,
+        true => InitProgramState::No,
+        false => InitProgramState::Perhaps,
     };
     // Calls that the runtime made before; a command of ours has made none.
     let pending: Pending = {
@@ -247,7 +247,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         })
     };
     let first = first.map(|first| first.start(Arc::clone(&board), common.dispatcher.clone()));
-    let world = LiveWorld::new(world, Arc::new(processes.clone()))?;
+    let world = LiveSystemInfo::new(world, Arc::new(processes.clone()))?;
     let paths = request.rules.judge.paths().into_iter().collect();
     let (listener, traced) = match listening.source {
         Source::Listener(listener) => (listener, None),
@@ -294,7 +294,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let supervisor = match traced {
         None => {
             let ticket = listening.ticket.unwrap_or_else(|| pulse.offer());
-            Supervisor::start_watched(parts, pulse, ticket)
+            NotifyEngine::start_watched(parts, pulse, ticket)
                 .context("cannot start the engine notify")
         }
         Some(target) => ptrace::start(parts, pulse, common.program, target)
@@ -307,9 +307,9 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     Ok(supervisor)
 }
 
-impl Watcher for Supervisor<Engine> {
+impl Watcher for NotifyEngine<Engine> {
     fn has_ended(&self) -> bool {
-        Supervisor::has_ended(self)
+        NotifyEngine::has_ended(self)
     }
 
     fn let_go(&self) {
@@ -317,11 +317,11 @@ impl Watcher for Supervisor<Engine> {
     }
 
     fn protect(&self, pid: Pid) {
-        Supervisor::protect(self, pid);
+        NotifyEngine::protect(self, pid);
     }
 
     fn join(self: Box<Self>) {
-        Supervisor::join(*self);
+        NotifyEngine::join(*self);
     }
 }
 
@@ -436,7 +436,7 @@ impl Watcher for gvisor::Engine<Engine> {
 /// Starts nothing: outputs and servers work, and no event comes.
 pub(super) fn start_nothing(request: Request) -> Started {
     Started {
-        rulings: Rulings::idle(request.rules.judge),
+        rulings: RulesHandle::idle(request.rules.judge),
         counters: Box::new(|matched, _| Snapshot {
             events: 0,
             drops: 0,

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use capture::notify::{Caller, FirstProgram};
-use container::Told;
-use enforce::{Confinement, Elsewhere, Tenant};
+use container::KnownContainer;
+use enforce::{Confinement, DeferredBpfPolicy, DeferredConfinement};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
 use rules::{AlertValue, Priority};
@@ -23,7 +23,7 @@ use crate::journal;
 /// The restriction, and where it is read again for what has to be made in the container.
 #[derive(Debug)]
 pub(super) struct First {
-    pub(super) elsewhere: Elsewhere,
+    pub(super) elsewhere: DeferredConfinement,
     pub(super) policy: PathBuf,
     pub(super) how: How,
     pub(super) container: String,
@@ -35,7 +35,7 @@ pub(super) struct First {
 /// The same for containers that come later.
 #[derive(Clone, Debug)]
 pub(super) struct Restriction {
-    pub(super) elsewhere: Elsewhere,
+    pub(super) elsewhere: DeferredConfinement,
     pub(super) policy: PathBuf,
     pub(super) how: How,
 }
@@ -48,7 +48,7 @@ const SOCK_SEQPACKET: i32 = 5;
 
 impl Restriction {
     /// That of one of them.
-    pub(super) fn of(self, container: &Told) -> First {
+    pub(super) fn of(self, container: &KnownContainer) -> First {
         First {
             elsewhere: self.elsewhere,
             policy: self.policy,
@@ -89,22 +89,22 @@ struct Running {
     first: First,
     kept: Mutex<Option<Confinement>>,
     /// From its preparation to its restriction.
-    tenant: Mutex<Option<Tenant>>,
+    tenant: Mutex<Option<DeferredBpfPolicy>>,
     board: Arc<Board>,
     dispatcher: Dispatcher,
 }
 
 impl Running {
-    fn tenant(&self) -> MutexGuard<'_, Option<Tenant>> {
+    fn tenant(&self) -> MutexGuard<'_, Option<DeferredBpfPolicy>> {
         self.tenant.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The tables of BPF are about files as the container has mounted them.
-    fn load(&self, pid: Pid) -> Result<Tenant, Box<dyn Error + Send + Sync>> {
+    fn load(&self, pid: Pid) -> Result<DeferredBpfPolicy, Box<dyn Error + Send + Sync>> {
         let (policy, _) = confine::read(&self.first.policy, &self.first.how)
             .map_err(|failure| failure.render())?;
         let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", pid.0))?;
-        Ok(Tenant::load(&policy, &mounts)?)
+        Ok(DeferredBpfPolicy::load(&policy, &mounts)?)
     }
 }
 

@@ -13,9 +13,9 @@ use capture::notify::Violation;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::{terminal, text_file};
-use enforce::Needs;
+use enforce::ListenerHelper;
 use event::Event;
-use policy::compile::Machine;
+use policy::compile::MachineFeatures;
 use policy::{Enforcer, Enforcers, Model};
 use rules::AlertValue;
 use rustix::fs::{Access, access};
@@ -31,7 +31,7 @@ pub struct Learner {
     /// The policy is written after this time, or when the command has ended.
     pub duration: Option<Duration>,
     /// Machine that the policy is for.
-    pub machine: Machine,
+    pub machine: MachineFeatures,
     /// Enforcers that the policy names.
     pub enforcers: Enforcers,
     /// Whether the command may have capabilities, so that those that it uses are to be taken down.
@@ -53,7 +53,7 @@ pub struct Seen {
     /// Who did something.
     processes: BTreeSet<u32>,
     /// What the kernel tells of capabilities that are used, where it does.
-    needs: Option<Needs>,
+    needs: Option<ListenerHelper>,
 }
 
 /// With more processes than this their capabilities are looked up once more in between: numbers of
@@ -95,7 +95,7 @@ impl Learner {
         let Some(seen) = seen.as_mut() else {
             return;
         };
-        match Needs::listen() {
+        match ListenerHelper::listen() {
             Ok(needs) => seen.needs = Some(needs),
             Err(error) => {
                 seen.model.had_capabilities = true;

@@ -44,16 +44,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use capture::notify::{Answering, VerifyOptions};
+use capture::notify::{AnswerThread, VerifyOptions};
 use config::rule_files;
 use config::{CompatMode, Config};
-use container::Told;
+use container::KnownContainer;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
-use enforce::{Confinement, Elsewhere, Place, Resident};
+use enforce::{Confinement, DeferredConfinement, LoadedPolicy, Target};
 use outputs::StatsFile;
+use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
-use policy::compile::witness::Witness;
 use rules::EngineOptions;
 use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
@@ -180,7 +180,7 @@ fn leaving_filter(prepared: supervisor::Prepared, folder: PathBuf) -> supervisor
 fn their_container(args: &Run) -> Option<TheirContainer> {
     let told = args.told_container.clone().zip(args.told_bundle.clone());
     told.map(|(id, bundle)| TheirContainer {
-        told: Told { id, bundle },
+        told: KnownContainer { id, bundle },
         has_mounts: !args.told_host_mounts,
     })
 }
@@ -195,8 +195,8 @@ fn prepare_own(
     let command = program::command(&args.command, memo.is_some())?;
     let their_container = their_container(&args);
     let place = match their_container {
-        Some(_) => Place::Elsewhere,
-        None => Place::Here,
+        Some(_) => Target::Elsewhere,
+        None => Target::Here,
     };
     // What an agent finds in force that takes over, its memo says.
     let confinement = match memo {
@@ -208,7 +208,7 @@ fn prepare_own(
         // Without a policy nothing is denied.
         None => confinement
             .as_ref()
-            .map_or_else(Witness::default, |made| made.witness.clone()),
+            .map_or_else(DenialClassifier::default, |made| made.witness.clone()),
         Some(_) => args.confine.witness(place),
     };
     let elsewhere = match memo {
@@ -228,8 +228,8 @@ fn prepare_own(
         // Without a policy no call is denied.
         profile: profile.unwrap_or_default(),
         denials: match place {
-            Place::Here => Denials::InKernel,
-            Place::Elsewhere => Denials::Held,
+            Target::Here => Denials::InKernel,
+            Target::Elsewhere => Denials::Held,
         },
     };
     // Without a policy nothing is left in the kernel; an agent that takes over learns it from its memo.
@@ -260,7 +260,7 @@ fn prepare_own(
     if let Some(first) = &mut first {
         first.kept = confinement.take();
     }
-    let confinement = confinement.filter(|_| place == Place::Here);
+    let confinement = confinement.filter(|_| place == Target::Here);
     if let Some((folder, container)) = args.told_agent.as_ref().zip(their_container.clone()) {
         let kept = match (memo, kept) {
             (Some(memo), _) => Kept {
@@ -412,12 +412,12 @@ fn start_beside(
 }
 
 /// Has the calls of a container runtime answered while nobody knows the rules yet.
-fn let_work(listening: &supervisor::Listening) -> anyhow::Result<Answering> {
+fn let_work(listening: &supervisor::Listening) -> anyhow::Result<AnswerThread> {
     let supervisor::Source::Listener(listener) = &listening.source else {
         anyhow::bail!("cannot let a runtime work without a listener");
     };
     let pulse = listening.board.pulse(listening.generation);
-    Answering::start(listener, pulse).context("cannot let the runtime work")
+    AnswerThread::start(listener, pulse).context("cannot let the runtime work")
 }
 
 /// The filter that rules come to, for an agent that does not judge by them itself.
@@ -425,8 +425,8 @@ fn filter_alone(
     sources: &Sources,
     in_force: InForce,
     mechanism: Mechanism,
-    elsewhere: Option<&Elsewhere>,
-    resident: &Resident,
+    elsewhere: Option<&DeferredConfinement>,
+    resident: &LoadedPolicy,
 ) -> Result<Kept, Failure> {
     let InForce { profile, denials } = in_force;
     let config = &sources.config;
@@ -457,7 +457,7 @@ impl InForce {
 }
 
 fn first_program(
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<DeferredConfinement>,
     confine: &confine::Optional,
     container: Option<&TheirContainer>,
 ) -> Option<First> {
@@ -554,11 +554,16 @@ fn blueprint(
     let (rules, program, profile, resident) = match kept {
         Some(((judge, plan), kept)) => {
             let rules = Rules::of(judge, plan, &verify);
-            (rules, kept.program.clone(), profile, Resident::default())
+            (
+                rules,
+                kept.program.clone(),
+                profile,
+                LoadedPolicy::default(),
+            )
         }
         None => {
             let (rules, left) = load(origin, &config, &detection, &options, &sink, &verify)?;
-            let (profile, resident) = left.unwrap_or((profile, Resident::default()));
+            let (profile, resident) = left.unwrap_or((profile, LoadedPolicy::default()));
             let program = compile(&rules.installed, &profile, mechanism, denials, &config)?;
             if let Origin::Kept(kept) = origin
                 && kept.program == program
@@ -601,7 +606,7 @@ fn blueprint(
             )?),
         },
         profile,
-        witness: Witness::default(),
+        witness: DenialClassifier::default(),
         first: None,
         later: None,
         door: None,
@@ -653,7 +658,7 @@ fn load(
     options: &EngineOptions,
     sink: &DeferredSink,
     verify: &VerifyOptions,
-) -> Result<(Rules, Option<(Profile, Resident)>), Failure> {
+) -> Result<(Rules, Option<(Profile, LoadedPolicy)>), Failure> {
     let mut loaded = match origin.sources() {
         Some(sources) => rule_files::load_read(sources.files.clone()),
         None => rule_files::load(&config.rules_files),

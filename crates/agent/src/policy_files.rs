@@ -6,14 +6,14 @@ use std::path::Path;
 
 use diagnostics::exit::Exit;
 use diagnostics::text_file;
-use policy::compile::{Machine, NameKind, OtherName};
+use policy::compile::{MachineFeatures, NameKind, OtherName};
 use policy::{Code, Diagnostic};
 
 /// The disks of this machine. Without `/proc` there is none to be found, and the rules about disks
 /// say so.
-pub fn machine() -> Machine {
+pub fn machine() -> MachineFeatures {
     let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
-    Machine {
+    MachineFeatures {
         disks: partitions(&table),
         // What cannot be watched here is an error where a policy is put in force.
         watches: true,
@@ -31,7 +31,7 @@ pub fn machine() -> Machine {
 
 /// A machine with the other names that the files of a policy have on it. If they cannot be found out, that
 /// is said of every rule.
-pub fn with_other_names(machine: &Machine, policy: &policy::Policy) -> Machine {
+pub fn with_other_names(machine: &MachineFeatures, policy: &policy::Policy) -> MachineFeatures {
     let other_names = enforce::other_names(policy, machine).unwrap_or_else(|error| {
         let unknown = OtherName {
             kind: NameKind::Unknown,
@@ -42,7 +42,7 @@ pub fn with_other_names(machine: &Machine, policy: &policy::Policy) -> Machine {
             .map(|rule| (rule.id.clone(), BTreeSet::from([unknown.clone()])))
             .collect()
     });
-    Machine {
+    MachineFeatures {
         other_names,
         ..machine.clone()
     }

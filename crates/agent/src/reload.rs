@@ -5,14 +5,14 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use capture::notify::Rulings;
+use capture::notify::RulesHandle;
 use config::Config;
 use config::rule_files::{self, Loaded};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use event::Plan;
 use outputs::{Account, Dispatcher, Internal, Prepared};
-use rules::plan::Unserved;
+use rules::plan::UncoveredRule;
 use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 
 use super::engine_options;
@@ -37,7 +37,7 @@ pub(super) struct Reloader {
     pub(super) installed: Plan,
     pub(super) sink: DeferredSink,
     pub(super) recorder: Option<Arc<dyn Recorder>>,
-    pub(super) rulings: Rulings<Engine>,
+    pub(super) rulings: RulesHandle<Engine>,
     pub(super) matched: Arc<Matched>,
     pub(super) dispatcher: Dispatcher,
     pub(super) account: Arc<dyn Account>,
@@ -73,7 +73,7 @@ impl Reloader {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load(&self, settings: &mut Config) -> Result<(usize, Vec<Unserved>), Failure> {
+    fn load(&self, settings: &mut Config) -> Result<(usize, Vec<UncoveredRule>), Failure> {
         let config = (self.config)()?;
         let mut loaded = rule_files::load(&config.rules_files);
         let idle: Vec<_> = loaded.select(&config.rules);
@@ -136,7 +136,7 @@ impl Reloader {
     }
 
     /// Tells which rules are in force.
-    pub(super) fn announce(&self, count: usize, refused: &[Unserved]) {
+    pub(super) fn announce(&self, count: usize, refused: &[UncoveredRule]) {
         let noun = if count == 1 { "rule" } else { "rules" };
         self.dispatcher.emit_internal_once(Internal {
             rule: "Tollgate internal: rules loaded",
@@ -147,7 +147,7 @@ impl Reloader {
                 ("tollgate.refused", AlertValue::Uint(refused.len() as u64)),
             ],
         });
-        for Unserved { rule, calls } in refused {
+        for UncoveredRule { rule, calls } in refused {
             let calls = calls.iter().copied().collect::<Vec<_>>().join(", ");
             self.dispatcher.emit_internal_once(Internal {
                 rule: "Tollgate internal: rule refused",
@@ -169,7 +169,7 @@ impl Reloader {
 pub(super) struct Served {
     pub(super) judge: Engine,
     pub(super) plan: Plan,
-    pub(super) refused: Vec<Unserved>,
+    pub(super) refused: Vec<UncoveredRule>,
 }
 
 /// Compiles those of the rules that the filter of `installed` serves.
@@ -212,7 +212,7 @@ fn all(
 
 /// How often rules have matched, over all sets of rules.
 pub(super) struct Matched {
-    rulings: Rulings<Engine>,
+    rulings: RulesHandle<Engine>,
     retired: Mutex<Retired>,
 }
 
@@ -225,7 +225,7 @@ struct Retired {
 }
 
 impl Matched {
-    pub(super) fn new(rulings: Rulings<Engine>) -> Self {
+    pub(super) fn new(rulings: RulesHandle<Engine>) -> Self {
         let retired = Mutex::default();
         Self { rulings, retired }
     }

@@ -10,16 +10,16 @@ use anyhow::Context;
 use capture::notify::VerifyOptions;
 use config::rule_files::Loaded;
 use config::{CompatMode, Config, DropSettings};
-use container::{ContainerOptions, Containers, Told};
+use container::{ContainerOptions, Containers, KnownContainer};
 use diagnostics::failure::Failure;
 use diagnostics::terminal;
-use enforce::Resident;
+use enforce::LoadedPolicy;
 use event::{Containment, Pid, Plan};
 use outputs::{Account, Dispatcher, LineOutput, OnProblem, Prepared, StatsFile, StatsWriter};
+use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
-use policy::compile::witness::Witness;
 use process_info::procfs::Proc;
-use rules::plan::Unserved;
+use rules::plan::UncoveredRule;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
 use seccomp::FilterProgram;
 use supervisor::{self, Board, Listening, Mechanism, Report, Services, Source, Start, signals};
@@ -53,7 +53,7 @@ pub(super) struct Rules {
     /// What the filter of the command hands over.
     pub(super) installed: Plan,
     /// Rules that need more than that.
-    pub(super) refused: Vec<Unserved>,
+    pub(super) refused: Vec<UncoveredRule>,
 }
 
 impl Rules {
@@ -102,7 +102,7 @@ impl Rules {
 /// The container that the command, a runtime, makes.
 #[derive(Clone, Debug)]
 pub(super) struct TheirContainer {
-    pub(super) told: Told,
+    pub(super) told: KnownContainer,
     /// Whether it has mounts of its own, by which it is told from its runtime.
     pub(super) has_mounts: bool,
 }
@@ -120,7 +120,7 @@ pub(super) struct Blueprint {
     /// What the policy says of calls.
     pub(super) profile: Profile,
     /// What tells which failures were denials by others than the filter.
-    pub(super) witness: Witness,
+    pub(super) witness: DenialClassifier,
     /// What a container's first program is restricted by.
     pub(super) first: Option<First>,
     /// The same for containers that come later, where this is the agent of a host. Exec sessions have their
@@ -129,7 +129,7 @@ pub(super) struct Blueprint {
     /// The folder to which exec sessions of the container come.
     pub(super) door: Option<PathBuf>,
     /// What of the policy the kernel carries and tells of.
-    pub(super) resident: Resident,
+    pub(super) resident: LoadedPolicy,
     /// The policy's file.
     pub(super) policy: Option<PathBuf>,
     /// Where what is seen is recorded.
@@ -252,9 +252,9 @@ impl Blueprint {
         };
         let lasting = host::Lasting {
             // What AppArmor denies is told by the profile, which is that of all of them.
-            resident: Resident {
+            resident: LoadedPolicy {
                 bpf_later: self.resident.bpf_later,
-                ..Resident::default()
+                ..LoadedPolicy::default()
             },
             policy: self.policy.clone(),
             linger: Duration::from_secs(self.settings.runtime.agent_linger),

@@ -16,7 +16,7 @@ use outputs::{
 };
 use policy::compile::seccomp::Profile;
 use rules::{EngineOptions, Recorder};
-use seccomp::{Denials, FilterOptions, FilterProgram, Special};
+use seccomp::{Denials, FilterOptions, FilterProgram, SpecialCall};
 use supervisor::Mechanism;
 
 use crate::options::{Detection, Interception};
@@ -122,8 +122,8 @@ pub(super) fn compile(
 ) -> Result<FilterProgram, Failure> {
     let native = Arch::native().ok_or_else(unknown_machine)?;
     let io_uring = match config.io_uring {
-        IoUring::Deny => Special::RefuseUnlessRule,
-        IoUring::Allow => Special::AsPlanned,
+        IoUring::Deny => SpecialCall::RefuseUnlessRule,
+        IoUring::Allow => SpecialCall::AsPlanned,
     };
     let compiled = match mechanism {
         Mechanism::Listener => {

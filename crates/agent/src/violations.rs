@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use abi::Errno;
 use capture::notify::Violation;
-use event::{Event, Judge};
+use event::{Evaluator, Event};
 use outputs::Dispatcher;
 use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader};
 use serde_json::json;
@@ -78,7 +78,7 @@ impl Violations {
 struct Described {
     engine: Engine,
     made: Collector,
-    scratch: Mutex<<Engine as Judge>::Scratch>,
+    scratch: Mutex<<Engine as Evaluator>::Scratch>,
 }
 
 impl Described {
@@ -94,7 +94,7 @@ impl Described {
 
     fn of(&self, event: &Event<'_>) -> Vec<Alert> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        self.engine.conclude(&mut scratch, event);
+        self.engine.evaluate(&mut scratch, event);
         // Held until here: what was made is of this event.
         self.made.take()
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 
-use crate::beside::{FAREWELL, start, wait};
+use crate::background_command::{FAREWELL, start, wait};
 use crate::execute::signal_group;
 use crate::suite::is_installed;
 use crate::{Error, Stop};

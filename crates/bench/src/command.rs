@@ -9,14 +9,16 @@ use regex::Regex;
 use crate::client::Client;
 use crate::execute::Processes;
 use crate::host::Host;
-use crate::limit::{Broken, Limit};
+use crate::limit::{BrokenLimit, Limit};
 use crate::part::Part;
 use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
-use crate::run::{Ended, Progress};
-use crate::suite::{self, Apps, Choice, Engine, Lifecycle, Os, Syscalls, Unix};
+use crate::run::{Progress, RunEnd};
+use crate::suite::{self, Apps, Engine, Lifecycle, Os, SuiteOptions, Syscalls, Unix};
 use crate::summary::{self, Summary};
-use crate::{Error, Stop, beside, client, compare, original, pages, part, quick, run};
+use crate::{
+    Error, Stop, background_command, client, compare, pages, part, quick, run, unixbench_original,
+};
 
 /// Measure what a subject costs a workload.
 #[derive(Args, Clone, Debug)]
@@ -49,16 +51,16 @@ pub enum Verb {
     Report(Report),
     /// Run a command while a watcher runs; for plans
     #[command(hide = true)]
-    Beside(Words),
+    Beside(WatcherCommand),
     /// Measure a load while a command runs; for plans
     #[command(hide = true)]
-    Neighbour(Neighbour),
+    Neighbour(BackgroundLoad),
     /// Run a command in other surroundings; for plans
     #[command(hide = true)]
     Inside(Inside),
     /// Start a server, ask it, and end it; for plans
     #[command(hide = true)]
-    Client(Asking),
+    Client(ClientAndServer),
     /// Measure a part of tollgate; for plans
     #[command(hide = true)]
     Part(PartArgs),
@@ -67,12 +69,12 @@ pub enum Verb {
     Filter(Filter),
     /// Run a program of UnixBench itself; for plans
     #[command(hide = true)]
-    Original(Original),
+    Original(UnixBenchTest),
 }
 
 /// A watcher and a command.
 #[derive(Args, Clone, Debug)]
-pub struct Words {
+pub struct WatcherCommand {
     /// WATCHER -- COMMAND
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     words: Vec<String>,
@@ -80,7 +82,7 @@ pub struct Words {
 
 /// A load, and what runs meanwhile.
 #[derive(Args, Clone, Debug)]
-pub struct Neighbour {
+pub struct BackgroundLoad {
     #[arg(long)]
     load: String,
     #[arg(long, default_value_t = 1.0)]
@@ -107,7 +109,7 @@ enum Surroundings {
 
 /// Requests, and the server's command line.
 #[derive(Args, Clone, Debug)]
-pub struct Asking {
+pub struct ClientAndServer {
     #[command(flatten)]
     client: Client,
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -133,7 +135,7 @@ pub struct Filter {
 
 /// A test of UnixBench, and where UnixBench is.
 #[derive(Args, Clone, Debug)]
-pub struct Original {
+pub struct UnixBenchTest {
     test: String,
     #[arg(long)]
     seconds: f64,
@@ -162,7 +164,7 @@ pub struct Quick {
     pub budget: u64,
     /// Where the samples and the summary go
     #[command(flatten)]
-    pub out: Out,
+    pub out: OutputOptions,
 }
 
 /// `tollgate bench compare`.
@@ -181,12 +183,12 @@ pub struct Compare {
     pub folders: Vec<PathBuf>,
     /// Where the samples and the summary go
     #[command(flatten)]
-    pub out: Out,
+    pub out: OutputOptions,
 }
 
 /// Where results go and how they are printed.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Out {
+pub struct OutputOptions {
     /// Folder for samples and summary [default: results/DATE-NAME]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -232,7 +234,7 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
     match &bench.verb {
         Verb::Quick(quick) => {
             let subjects = quick.subjects.iter().map(|text| quick::subject(text));
-            let plan = quick::plan(quick::Choice {
+            let plan = quick::plan(quick::QuickOptions {
                 rounds: quick.rounds,
                 seed: quick.seed,
                 budget_seconds: quick.budget,
@@ -281,25 +283,28 @@ pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8,
             }
             run_suite(&suite.choice, &suite.out, suite.plan()?, program, out)
         }
-        Verb::Client(Asking { client, words }) => print(out, &client::run(client, words)?),
+        Verb::Client(ClientAndServer { client, words }) => print(out, &client::run(client, words)?),
         Verb::Part(PartArgs { part, seconds }) => print(out, &part::run(program, *part, *seconds)?),
         Verb::Filter(Filter { size, words }) => part::filter(program, size, words),
-        Verb::Beside(beside) => beside::beside(&beside.words),
-        Verb::Neighbour(Neighbour {
+        Verb::Beside(beside) => background_command::beside(&beside.words),
+        Verb::Neighbour(BackgroundLoad {
             load,
             seconds,
             words,
-        }) => beside::neighbour(program, load, *seconds, words),
+        }) => background_command::neighbour(program, load, *seconds, words),
         Verb::Inside(Inside { place, words }) => match place {
-            Surroundings::QuarterCpu => beside::quarter_cpu(words),
-            Surroundings::Session => beside::session(words),
+            Surroundings::QuarterCpu => background_command::quarter_cpu(words),
+            Surroundings::Session => background_command::session(words),
         },
-        Verb::Original(Original {
+        Verb::Original(UnixBenchTest {
             test,
             seconds,
             copies,
             folder,
-        }) => print(out, &original::run(folder, test, *seconds, *copies)?),
+        }) => print(
+            out,
+            &unixbench_original::run(folder, test, *seconds, *copies)?,
+        ),
     }
 }
 
@@ -310,8 +315,8 @@ fn note(lines: &[String]) {
 }
 
 fn run_suite(
-    choice: &Choice,
-    place: &Out,
+    choice: &SuiteOptions,
+    place: &OutputOptions,
     plan: Plan,
     program: &Path,
     out: &mut dyn Write,
@@ -342,9 +347,9 @@ fn write_forms(
     recording: &Recording,
     limits: &[Limit],
     history: &[Recording],
-) -> Result<(Summary, Vec<Broken>), Error> {
+) -> Result<(Summary, Vec<BrokenLimit>), Error> {
     let summary = summary::write(folder, recording)?;
-    let broken: Vec<Vec<Broken>> = limits
+    let broken: Vec<Vec<BrokenLimit>> = limits
         .iter()
         .map(|limit| limit.broken(&summary))
         .collect::<Result<_, _>>()?;
@@ -354,7 +359,7 @@ fn write_forms(
 }
 
 /// Says which limits are broken; 1 if there are any.
-fn verdict(broken: &[Broken]) -> u8 {
+fn verdict(broken: &[BrokenLimit]) -> u8 {
     for limit in broken {
         // Nobody reads it when standard error is closed; the exit status says it, too.
         let _ = writeln!(std::io::stderr(), "tollgate: limit broken: {}", limit.said);
@@ -363,7 +368,12 @@ fn verdict(broken: &[Broken]) -> u8 {
 }
 
 /// Runs `plan` and reports, also when the run ends early.
-fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Result<u8, Error> {
+fn measure(
+    plan: Plan,
+    program: &Path,
+    place: &OutputOptions,
+    out: &mut dyn Write,
+) -> Result<u8, Error> {
     let limits = limits(&place.fail_if)?;
     let plan = plan.with_program(program);
     let folder = place.out.clone().unwrap_or_else(|| free_folder(&plan.name));
@@ -387,16 +397,16 @@ fn measure(plan: Plan, program: &Path, place: &Out, out: &mut dyn Write) -> Resu
     let (summary, broken) = write_forms(&folder, &Recording::load(&folder)?, &limits, &[])?;
     print(out, &form(&summary, place.json, false))?;
     let note = match ended {
-        Ended::Complete => "",
-        Ended::BudgetUsed => " (ended early: the time budget is used up)",
-        Ended::Interrupted => " (ended early: interrupted)",
+        RunEnd::Complete => "",
+        RunEnd::BudgetUsed => " (ended early: the time budget is used up)",
+        RunEnd::Interrupted => " (ended early: interrupted)",
     };
     meter.say(&format!(
         "samples, summary and report.html: {}{note}",
         folder.display()
     ));
     let code = verdict(&broken).max(measured(&summary));
-    Ok(if ended == Ended::Interrupted {
+    Ok(if ended == RunEnd::Interrupted {
         INTERRUPTED
     } else {
         code
@@ -581,7 +591,7 @@ mod tests {
             [[subject]]\nname = 'shell'\nwrapper = \"sh -c '{}'\"\n\
             [[subject]]\nname = 'broken'\nwrapper = \"sh -c 'exit 4' {}\"\n";
         std::fs::write(&plan, text).unwrap();
-        let place = Out {
+        let place = OutputOptions {
             out: Some(results.clone()),
             json: false,
             fail_if: vec!["invalid:shell>0".to_owned()],

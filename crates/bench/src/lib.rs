@@ -23,7 +23,7 @@
 //! Every subject is a command line, the project's own engines included; this crate links none of
 //! them.
 
-mod beside;
+mod background_command;
 mod client;
 pub mod command;
 mod command_line;
@@ -33,7 +33,6 @@ pub mod execute;
 pub mod host;
 mod limit;
 mod order;
-mod original;
 mod pages;
 mod part;
 pub mod plan;
@@ -45,6 +44,7 @@ mod suite;
 pub mod summary;
 mod table;
 mod tables;
+mod unixbench_original;
 
 pub use compare::{Change, Comparison, compare};
 pub use error::Error;

@@ -39,7 +39,7 @@ const FIGURES: [(&str, Figure); 4] = [
 
 /// A limit that is broken, and what was found.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Broken {
+pub(crate) struct BrokenLimit {
     pub(crate) subject: String,
     /// The workload, or none for an index.
     pub(crate) workload: Option<String>,
@@ -103,7 +103,7 @@ impl Limit {
     /// # Errors
     ///
     /// When the summary has nothing that the limit is about: such a limit would never fail.
-    pub(crate) fn broken(&self, summary: &Summary) -> Result<Vec<Broken>, Error> {
+    pub(crate) fn broken(&self, summary: &Summary) -> Result<Vec<BrokenLimit>, Error> {
         let figures = self.figures(summary);
         if figures.is_empty() {
             let subjects: Vec<&str> = summary.rows.iter().map(|row| &*row.subject).collect();
@@ -124,14 +124,14 @@ impl Limit {
     }
 
     /// Whether a figure breaks the limit.
-    fn judge(&self, figure: Found) -> Option<Broken> {
+    fn judge(&self, figure: Found) -> Option<BrokenLimit> {
         let said = match figure.value {
             Ok(value) if self.is_upper && value > self.number => report::number(value),
             Ok(value) if !self.is_upper && value < self.number => report::number(value),
             Ok(_) => return None,
             Err(why) => format!("not known: {why}"),
         };
-        Some(Broken {
+        Some(BrokenLimit {
             said: format!(
                 "{}: {} of {}{} is {said}",
                 self.text,
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use crate::summary::{summarise, tests::recording};
 
-    fn broken(limit: &str) -> Vec<Broken> {
+    fn broken(limit: &str) -> Vec<BrokenLimit> {
         let summary = summarise(&recording(2));
         limit.parse::<Limit>().unwrap().broken(&summary).unwrap()
     }

@@ -9,7 +9,7 @@ use report::{
 };
 use stats::Sample as Numbers;
 
-use crate::limit::Broken;
+use crate::limit::BrokenLimit;
 use crate::plan::{NATIVE, NATIVE_AGAIN};
 use crate::record::{self, Recording};
 use crate::summary::{Row, Summary, summarise};
@@ -30,7 +30,7 @@ pub(crate) fn write(
     folder: &Path,
     recording: &Recording,
     summary: &Summary,
-    broken: &[Broken],
+    broken: &[BrokenLimit],
     history: &[Recording],
 ) -> Result<(), Error> {
     let texts = [
@@ -412,7 +412,7 @@ fn json_lines(summary: &Summary) -> String {
     summary.rows.iter().map(line).collect()
 }
 
-fn cases(recording: &Recording, summary: &Summary, broken: &[Broken]) -> Vec<Case> {
+fn cases(recording: &Recording, summary: &Summary, broken: &[BrokenLimit]) -> Vec<Case> {
     let mut cases: Vec<Case> = (summary.rows.iter())
         .map(|row| {
             let is_of_row = |sample: &&record::Sample| {
@@ -423,7 +423,7 @@ fn cases(recording: &Recording, summary: &Summary, broken: &[Broken]) -> Vec<Cas
                 .iter()
                 .filter(is_of_row)
                 .map(|sample| sample.wall_ns);
-            let mine = |limit: &&Broken| {
+            let mine = |limit: &&BrokenLimit| {
                 limit.subject == row.subject && limit.workload.as_ref() == Some(&row.workload)
             };
             let outcome = match (broken.iter().find(mine), &row.first_failure) {

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::Error;
-use crate::beside::{start, wait};
+use crate::background_command::{start, wait};
 
 /// A part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -312,7 +312,7 @@ pub(crate) fn filter(program: &Path, size: &str, command: &[String]) -> Result<u
             .args(command),
         "tollgate",
     )?;
-    wait(&stop, &mut child, Duration::MAX).map(crate::beside::code)
+    wait(&stop, &mut child, Duration::MAX).map(crate::background_command::code)
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ pub struct Workload {
     /// The command line; `{tollgate}` stands for the running program.
     pub command: String,
     /// Where its time is read.
-    pub figure: Figure,
+    pub figure: TimeSource,
     /// What one operation is, in one word: the figure is time per this.
     #[serde(default = "default_unit")]
     pub unit: String,
@@ -117,7 +117,7 @@ pub struct Workload {
 /// Where a workload's time is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Figure {
+pub enum TimeSource {
     /// From the same line, the fastest of its `windows`.
     Fastest,
     /// From a line `{"operations":N,"elapsed_ns":N}` that the command prints: the start of the

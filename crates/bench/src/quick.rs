@@ -3,7 +3,7 @@
 use regex::Regex;
 
 use crate::Error;
-use crate::plan::{Figure, Plan, Subject, Workload};
+use crate::plan::{Plan, Subject, TimeSource, Workload};
 
 /// What quick runs: name of the workload, what one operation is, arguments.
 ///
@@ -29,7 +29,7 @@ const SUBJECT: (&str, &str) = ("tollgate", "{tollgate} run -s {stats} -- {}");
 
 /// What the user may change.
 #[derive(Clone, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct QuickOptions {
     pub(crate) rounds: u32,
     pub(crate) seed: u64,
     pub(crate) budget_seconds: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Choice {
 }
 
 /// The plan for `choice`.
-pub(crate) fn plan(choice: Choice) -> Result<Plan, Error> {
+pub(crate) fn plan(choice: QuickOptions) -> Result<Plan, Error> {
     let wanted = |name: &str| {
         choice
             .workload
@@ -51,7 +51,7 @@ pub(crate) fn plan(choice: Choice) -> Result<Plan, Error> {
         .map(|(name, unit, arguments)| Workload {
             name: (*name).to_owned(),
             command: format!("{{tollgate}} workload {name} {arguments}"),
-            figure: Figure::Json,
+            figure: TimeSource::Json,
             unit: (*unit).to_owned(),
             operations: None,
             rounds: None,
@@ -112,8 +112,8 @@ pub(crate) fn subject(option: &str) -> Result<Subject, Error> {
 mod tests {
     use super::*;
 
-    fn choice(workload: &str) -> Choice {
-        Choice {
+    fn choice(workload: &str) -> QuickOptions {
+        QuickOptions {
             rounds: 6,
             seed: 1,
             budget_seconds: 60,
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn without_a_subject_tollgate_itself_is_measured() {
-        let plan = plan(Choice {
+        let plan = plan(QuickOptions {
             subjects: Vec::new(),
             ..choice("umask")
         })

@@ -51,7 +51,7 @@ pub struct Sample {
     /// How the command ended.
     pub exit: Exit,
     /// Whether the work was done.
-    pub witness: Witness,
+    pub witness: WorkCheck,
     /// Events that the subject says it saw.
     pub events: Option<u64>,
     /// Events that the subject says it lost.
@@ -95,7 +95,7 @@ pub enum Exit {
 
 /// Operations that had to be done and that were done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Witness {
+pub struct WorkCheck {
     /// What the plan demands, if it does.
     pub expected: Option<u64>,
     /// What the workload reports.

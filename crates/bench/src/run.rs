@@ -10,13 +10,13 @@ use serde::Deserialize;
 use crate::execute::{Execution, Executor, Invocation};
 use crate::host::State;
 use crate::order::{Schedule, Slot};
-use crate::plan::{Figure, Plan, STATS_FILE, Subject, Workload};
-use crate::record::{Exit, Recorder, Sample, Witness};
+use crate::plan::{Plan, STATS_FILE, Subject, TimeSource, Workload};
+use crate::record::{Exit, Recorder, Sample, WorkCheck};
 use crate::{Error, Stop, command_line};
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum RunEnd {
     /// One more round would not have fitted into the budget.
     BudgetUsed,
     /// All rounds were run, and with a wanted precision it was reached.
@@ -60,7 +60,7 @@ pub fn run(
     recorder: &mut Recorder,
     stop: &Stop,
     progress: &mut dyn FnMut(Progress<'_>),
-) -> Result<Ended, Error> {
+) -> Result<RunEnd, Error> {
     let subjects = plan.all_subjects();
     let mut schedule = Schedule::new(plan.workloads.len(), subjects.len(), plan.seed);
     let mut precision = Precision::new(plan);
@@ -92,11 +92,11 @@ pub fn run(
             .collect();
         // The mean of the samples so far is the guess for the next.
         if done > 0 && start.elapsed() / done * (done + count(slots.len())) > budget {
-            return Ok(Ended::BudgetUsed);
+            return Ok(RunEnd::BudgetUsed);
         }
         for (order, slot) in slots.into_iter().enumerate() {
             let Slot { workload, subject } = slot;
-            let mut taken = Taken {
+            let mut taken = PlannedSample {
                 plan,
                 workload: &plan.workloads[workload],
                 subject: &subjects[subject],
@@ -116,11 +116,11 @@ pub fn run(
                 left,
             });
             if stop.is_requested() {
-                return Ok(Ended::Interrupted);
+                return Ok(RunEnd::Interrupted);
             }
         }
     }
-    Ok(Ended::Complete)
+    Ok(RunEnd::Complete)
 }
 
 /// Which workloads need more rounds.
@@ -183,14 +183,14 @@ fn count(length: usize) -> u32 {
 }
 
 /// One sample that is about to be taken.
-struct Taken<'a> {
+struct PlannedSample<'a> {
     plan: &'a Plan,
     workload: &'a Workload,
     subject: &'a Subject,
     seed: u64,
 }
 
-impl Taken<'_> {
+impl PlannedSample<'_> {
     fn run(&self, executor: &mut dyn Executor) -> Result<Sample, Error> {
         let asked = self.subject.wrapper.contains(STATS_FILE);
         // Of its own: what a subject records beside the file goes with it.
@@ -246,9 +246,9 @@ impl Taken<'_> {
     fn sample(&self, execution: &Execution, counters: Counters) -> Sample {
         let wall_ns = nanoseconds(execution.wall);
         let report = match self.workload.figure {
-            Figure::Json => report_in(&execution.stdout),
-            Figure::Fastest => report_in(&execution.stdout).and_then(Report::fastest),
-            Figure::Wall => Some(Report {
+            TimeSource::Json => report_in(&execution.stdout),
+            TimeSource::Fastest => report_in(&execution.stdout).and_then(Report::fastest),
+            TimeSource::Wall => Some(Report {
                 operations: self.workload.operations.unwrap_or(1),
                 elapsed_ns: wall_ns,
                 windows: Vec::new(),
@@ -256,7 +256,7 @@ impl Taken<'_> {
             }),
         };
         let seen = report.as_ref().map(|report| report.operations);
-        let witness = Witness {
+        let witness = WorkCheck {
             expected: self.workload.operations,
             seen,
         };
@@ -311,7 +311,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// Why a sample must not count.
-fn reason_to_reject(exit: Exit, witness: Witness) -> Option<String> {
+fn reason_to_reject(exit: Exit, witness: WorkCheck) -> Option<String> {
     match exit {
         Exit::Code(0) => {}
         Exit::Code(code) => return Some(format!("exit status {code}")),
@@ -445,7 +445,7 @@ mod tests {
         plan: &Plan,
         stop: &'a Stop,
         answer: impl FnMut(&[String], usize) -> Execution + 'a,
-    ) -> (Ended, Recording, Vec<Vec<String>>) {
+    ) -> (RunEnd, Recording, Vec<Vec<String>>) {
         let folder = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::create(folder.path(), plan, &Host::observe(plan)).unwrap();
         let mut mock = Mock {
@@ -464,7 +464,7 @@ mod tests {
         let (ended, recording, ran) = run_mock(&plan, &stop, |_, _| done(REPORT));
         assert_eq!(
             (ended, ran.len(), recording.samples.len()),
-            (Ended::Complete, 24, 24)
+            (RunEnd::Complete, 24, 24)
         );
         for round in 0..4 {
             let mut names = BTreeMap::new();
@@ -617,7 +617,7 @@ mod tests {
         });
         assert_eq!(
             (ended, ran.len(), recording.samples.len()),
-            (Ended::Interrupted, 8, 8)
+            (RunEnd::Interrupted, 8, 8)
         );
         assert_eq!(recording.samples[7].invalid.as_deref(), Some("interrupted"));
         assert!(
@@ -660,7 +660,7 @@ mod tests {
             ..plan(50)
         };
         let (ended, recording, _) = run_mock(&plan, &stop, |_, _| done(REPORT));
-        assert_eq!((ended, recording.samples.len()), (Ended::BudgetUsed, 6));
+        assert_eq!((ended, recording.samples.len()), (RunEnd::BudgetUsed, 6));
     }
 
     /// Six rounds are not enough while the figures of `slow` differ by half; when they settle, they are.
@@ -686,7 +686,7 @@ mod tests {
             .max()
             .unwrap()
             + 1;
-        assert_eq!(ended, Ended::Complete);
+        assert_eq!(ended, RunEnd::Complete);
         assert!((7..60).contains(&rounds), "{rounds}");
 
         let (_, quiet, _) = run_mock(&plan, &stop, |_, _| done(REPORT));
@@ -759,7 +759,7 @@ mod tests {
     fn the_fastest_window_counts_where_it_is_asked_for() {
         let stop = Stop::new().unwrap();
         let mut plan = plan(1);
-        plan.workloads[0].figure = Figure::Fastest;
+        plan.workloads[0].figure = TimeSource::Fastest;
         let (_, recording, _) = run_mock(&plan, &stop, |_, _| done(REPORT));
         let fastest = recording
             .samples

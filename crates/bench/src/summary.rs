@@ -569,7 +569,7 @@ impl Summary {
 pub(crate) mod tests {
     use super::*;
     use crate::plan::Plan;
-    use crate::record::{Exit, Witness};
+    use crate::record::{Exit, WorkCheck};
 
     fn sample(round: u32, subject: &str, ns: u64) -> Sample {
         Sample {
@@ -587,7 +587,7 @@ pub(crate) mod tests {
             sys_us: 2,
             max_rss_kib: 3,
             exit: Exit::Code(0),
-            witness: Witness::default(),
+            witness: WorkCheck::default(),
             events: None,
             drops: None,
             load_1m: None,

@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use abi::{Arch, RegisterTest, Syscall, TestOp};
-use capture::notify::{GuardOptions, Notices, Parts, Processes, Supervisor, VerifyOptions};
+use capture::notify::{
+    EngineObserver, GuardOptions, NotifyEngine, Parts, Processes, VerifyOptions,
+};
 use decoder::counters::CounterSnapshot;
 use event::{
-    CallPlan, Event, Judge, Need, NoWorld, Outcome, Param, Pid, Plan, Reason, Stage, StdioWatch,
-    Weight,
+    CallPlan, Evaluator, Event, Need, NoSystemInfo, Outcome, Param, Pid, Plan, Reason, Relevance,
+    Stage, StdioWatch,
 };
 use seccomp::{FilterOptions, compile};
 use sys::clone::CloneFlags;
@@ -35,16 +37,16 @@ struct Seen {
 #[derive(Default)]
 struct Everything(Mutex<Vec<Seen>>);
 
-impl Judge for Everything {
+impl Evaluator for Everything {
     type Scratch = ();
 
     fn scratch(&self) {}
 
-    fn weigh(&self, (): &mut (), _: &Event<'_>) -> Weight {
-        Weight::Undecided
+    fn prefilter(&self, (): &mut (), _: &Event<'_>) -> Relevance {
+        Relevance::Undecided
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
+    fn evaluate(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         let path = event.params.iter().find_map(|param| match param {
             Param::Text(text) => Some(text.to_vec()),
             _ => None,
@@ -66,7 +68,7 @@ impl Judge for Everything {
 
 struct Silent;
 
-impl Notices for Silent {
+impl EngineObserver for Silent {
     fn undecided(&self, _: &Event<'_>, _: &[Arc<str>]) {}
     fn read_timed_out(&self, _: Pid) {}
 }
@@ -127,17 +129,17 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
     let judge = Arc::new(Everything::default());
     // A thread like any program may have: it does not block SIGCHLD.
     std::thread::spawn(|| std::thread::sleep(Duration::from_secs(60)));
-    let supervisor = Supervisor::start(Parts {
+    let supervisor = NotifyEngine::start(Parts {
         listener: sys::notify::Listener::new(listener.expect("the child's table is ours")),
         installed: plan.clone(),
         plan: plan.clone(),
         profile: Default::default(),
-        witness: policy::compile::witness::Witness::default(),
+        witness: policy::compile::denial_classifier::DenialClassifier::default(),
         lacked: Arc::new(Default::default),
         first: None,
         pending: Box::new(|| Ok(Vec::new())),
         judge: Arc::clone(&judge),
-        world: Arc::new(NoWorld),
+        world: Arc::new(NoSystemInfo),
         processes: Processes::with_marks(vec![]).expect("/proc"),
         notices: Arc::new(Silent),
         guard: GuardOptions::default(),

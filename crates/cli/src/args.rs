@@ -12,7 +12,7 @@ pub(crate) use config::{IoUring, OnAgentDeath, Verify};
 use event::field::Mechanism;
 use sys::features::KernelVersion;
 
-use crate::command::rules::cost::figures::Watched;
+use crate::command::rules::cost::figures::WatchMode;
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -637,9 +637,9 @@ pub(crate) struct Cost {
     #[arg(long, value_name = "FILE")]
     pub(crate) capture: Option<PathBuf>,
     /// By which engine processes are watched
-    #[arg(long, value_enum, default_value_t = Watched::Notify, hide_possible_values = true,
+    #[arg(long, value_enum, default_value_t = WatchMode::Notify, hide_possible_values = true,
           value_name = "notify|ebpf")]
-    pub(crate) engine: Watched,
+    pub(crate) engine: WatchMode,
     /// Figures of this folder, which `tollgate bench compare --out` made [default: published ones]
     #[arg(long, value_name = "DIR")]
     pub(crate) figures: Option<PathBuf>,

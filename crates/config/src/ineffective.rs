@@ -3,7 +3,7 @@
 use yaml::settings::{Entry, Node, Value};
 
 /// One setting, or a group of them.
-pub(crate) struct Ineffective {
+pub(crate) struct IneffectiveSetting {
     /// Its path. That of a group stands for all below it.
     pub(crate) path: &'static str,
     /// Values by which nothing is asked for that is not so anyway.
@@ -16,8 +16,8 @@ const fn key(
     path: &'static str,
     harmless: &'static [&'static str],
     why: &'static str,
-) -> Ineffective {
-    Ineffective {
+) -> IneffectiveSetting {
+    IneffectiveSetting {
         path,
         harmless,
         why,
@@ -35,7 +35,7 @@ const STATISTICS: &str = "these statistics are not kept";
 const PLUGINS: &str = "plugins cannot be loaded; the fields of `container` are built in";
 
 /// All of them.
-pub(crate) const INEFFECTIVE: &[Ineffective] = &[
+pub(crate) const INEFFECTIVE: &[IneffectiveSetting] = &[
     key("base_syscalls.all", &["false"], CALLS),
     key("base_syscalls.custom_set", &["[]"], CALLS),
     key("base_syscalls.repair", &["false"], CALLS),
@@ -118,7 +118,7 @@ pub(crate) const INEFFECTIVE: &[Ineffective] = &[
     key("webserver.threadiness", &["0"], "one thread is enough"),
 ];
 
-impl Ineffective {
+impl IneffectiveSetting {
     /// Whether a value asks for something that will not be.
     pub(crate) fn is_missed(&self, node: &Node) -> bool {
         let is_harmless = |text: &str| self.harmless.contains(&text);

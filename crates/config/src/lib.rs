@@ -48,7 +48,7 @@ pub enum CompatMode {
 }
 
 /// A configuration and warnings about it.
-pub type Read = (Config, Vec<String>);
+pub type LoadedConfig = (Config, Vec<String>);
 
 /// Reads a configuration file, if one is named, and applies the `-o` options to it.
 ///
@@ -56,7 +56,11 @@ pub type Read = (Config, Vec<String>);
 ///
 /// [`Exit::BadInput`] if the file or an included one cannot be read, or a setting is wrong; every wrong setting is
 /// named.
-pub fn load(file: Option<&Path>, options: &[String], mode: CompatMode) -> Result<Read, Failure> {
+pub fn load(
+    file: Option<&Path>,
+    options: &[String],
+    mode: CompatMode,
+) -> Result<LoadedConfig, Failure> {
     let text = file.map(read).transpose()?;
     let source = Text {
         path: file.unwrap_or(Path::new("")),
@@ -112,7 +116,7 @@ fn parse(
     options: &[String],
     mode: CompatMode,
     variable: &impl Fn(&str) -> Option<String>,
-) -> Result<Read, Vec<Problem>> {
+) -> Result<LoadedConfig, Vec<Problem>> {
     let name = source.path.display().to_string();
     let mut root = settings::read(&name, source.text).map_err(|problem| vec![problem])?;
     environment::expand(&mut root, variable);
@@ -400,13 +404,13 @@ mod tests {
     use super::*;
 
     /// Of a file `f.yaml`, in an environment with one variable.
-    fn parse_as(mode: CompatMode, text: &str, list: &[&str]) -> Result<Read, Vec<Problem>> {
+    fn parse_as(mode: CompatMode, text: &str, list: &[&str]) -> Result<LoadedConfig, Vec<Problem>> {
         let path = Path::new("f.yaml");
         let variable = |name: &str| (name == "WHERE").then(|| "/var/log".to_owned());
         parse(Text { path, text }, &options(list), mode, &variable)
     }
 
-    fn parse_text(text: &str, list: &[&str]) -> Result<Read, Vec<Problem>> {
+    fn parse_text(text: &str, list: &[&str]) -> Result<LoadedConfig, Vec<Problem>> {
         parse_as(CompatMode::Tollgate, text, list)
     }
 

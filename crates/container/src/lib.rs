@@ -3,7 +3,7 @@
 //! The answer has three values. `Host` is given only when it is proven: the agent and the process
 //! are both in the initial pid and cgroup namespaces and no part of the process's cgroup looks like
 //! a container's. A private cgroup namespace shows `/` to whoever is inside, so without the
-//! namespaces that path proves nothing. `Known` needs an id from the cgroup, from the container's
+//! namespaces that path proves nothing. `CachedContainer` needs an id from the cgroup, from the container's
 //! mounts, or, for processes that share the agent's namespaces, from what the agent was told about
 //! itself. Everything else is `Unknown`.
 
@@ -50,19 +50,19 @@ pub struct ContainerOptions {
     /// Where the runtimes' state is looked for; `/` unless a test says otherwise.
     pub state_root: Option<PathBuf>,
     /// The container that is watched, where it is told by who makes it.
-    pub told: Option<Told>,
+    pub told: Option<KnownContainer>,
 }
 
 /// A container as its runtime is asked to make it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct KnownContainer {
     /// Its id.
     pub id: String,
     /// The folder with its `config.json`.
     pub bundle: PathBuf,
 }
 
-impl Told {
+impl KnownContainer {
     /// A container of this id, as the runtimes' files describe it.
     pub fn by_id(id: &str, state_root: &std::path::Path) -> Container {
         let mut container = Identity::named(id.to_owned()).into_container();
@@ -80,24 +80,24 @@ impl Told {
 /// Tells containers apart and remembers them.
 #[derive(Debug)]
 pub struct Containers {
-    own: Place,
+    own: ContainerKey,
     own_container: Arc<Container>,
     agent_on_host: bool,
     state_root: PathBuf,
-    told: Option<Told>,
-    known: Mutex<HashMap<Place, Known>>,
+    told: Option<KnownContainer>,
+    known: Mutex<HashMap<ContainerKey, CachedContainer>>,
 }
 
 /// A container that has been looked up.
 #[derive(Clone, Debug)]
-struct Known {
+struct CachedContainer {
     container: Arc<Container>,
     /// When, and how often in vain.
     looked: Instant,
     misses: u32,
 }
 
-impl Known {
+impl CachedContainer {
     /// Whether its runtime may have written something down since.
     fn is_due(&self) -> bool {
         let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.misses.min(8));
@@ -107,14 +107,14 @@ impl Known {
 
 /// Everything that a process's container is decided by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct ContainerKey {
     pid_namespace: u64,
     cgroup_namespace: u64,
     mount_namespace: u64,
     cgroup: Vec<u8>,
 }
 
-impl Place {
+impl ContainerKey {
     fn of(proc: &Proc, pid: i32) -> Result<Self, ProcError> {
         Ok(Self {
             pid_namespace: proc.namespace(pid, "ns/pid")?,
@@ -134,7 +134,7 @@ impl Containers {
     /// Finds out where the agent itself runs.
     pub fn new(proc: &Proc, options: ContainerOptions) -> Result<Self, ProcError> {
         let agent = std::process::id().cast_signed();
-        let own = Place::of(proc, agent)?;
+        let own = ContainerKey::of(proc, agent)?;
         let state_root = options.state_root.unwrap_or_else(|| PathBuf::from("/"));
         let in_cgroup = identify(&own.cgroup);
         let agent_on_host = own.is_initial() && in_cgroup.is_none() && options.own_id.is_none();
@@ -173,7 +173,7 @@ impl Containers {
     /// The container of a process. Reads kernel memory only, and the runtimes' state once for each
     /// container.
     pub fn of(&self, proc: &Proc, pid: i32) -> Result<Arc<Container>, ProcError> {
-        let place = match Place::of(proc, pid) {
+        let place = match ContainerKey::of(proc, pid) {
             Err(ProcError::Denied { .. }) => return Ok(self.by_cgroup_alone(&proc.cgroup(pid)?)),
             place => place?,
         };
@@ -196,7 +196,7 @@ impl Containers {
             // Rare enough that order of use is not worth keeping.
             known.clear();
         }
-        let looked = Known {
+        let looked = CachedContainer {
             container: Arc::clone(&container),
             looked: Instant::now(),
             misses: before.map_or(0, |before| before.misses + 1),
@@ -210,7 +210,7 @@ impl Containers {
         if let Some(told) = &self.told
             && cgroup != self.own.cgroup
         {
-            let blind = Place {
+            let blind = ContainerKey {
                 pid_namespace: 0,
                 cgroup_namespace: 0,
                 mount_namespace: 0,
@@ -228,7 +228,7 @@ impl Containers {
         Arc::new(Container::unknown())
     }
 
-    fn find(&self, proc: &Proc, pid: i32, place: &Place) -> Container {
+    fn find(&self, proc: &Proc, pid: i32, place: &ContainerKey) -> Container {
         // Whatever its cgroup is called: it descends from the container's first process.
         if let Some(told) = &self.told {
             let outer = self.outermost(proc, pid);
@@ -263,7 +263,7 @@ impl Containers {
     }
 
     /// The container that was told, or one inside it. `outer`: where the told one's outermost process is.
-    fn told(&self, told: &Told, outer: &Place, place: &Place) -> Container {
+    fn told(&self, told: &KnownContainer, outer: &ContainerKey, place: &ContainerKey) -> Container {
         match nested::decide(&told.id, outer, place) {
             Nested::Outer => told.describe(&self.state_root),
             Nested::Inner(identity) => {
@@ -282,11 +282,11 @@ impl Containers {
 
     /// Where the outermost ancestor is that has other mounts than the agent: the container's first process, or that
     /// of an exec session.
-    fn outermost(&self, proc: &Proc, pid: i32) -> Option<Place> {
+    fn outermost(&self, proc: &Proc, pid: i32) -> Option<ContainerKey> {
         let mut found = None;
         let mut current = pid;
         for _ in 0..ANCESTOR_LIMIT {
-            let Ok(place) = Place::of(proc, current) else {
+            let Ok(place) = ContainerKey::of(proc, current) else {
                 break;
             };
             if place.mount_namespace == self.own.mount_namespace {

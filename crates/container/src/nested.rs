@@ -7,7 +7,7 @@
 
 use event::cgroup::Identity;
 
-use super::Place;
+use super::ContainerKey;
 use process_info::procfs::{CgroupLine, cgroup_lines};
 
 /// Which of the containers a process is in.
@@ -22,7 +22,7 @@ pub(super) enum Nested {
 }
 
 /// Decides it. `outer`: where the outermost process of that container is of which this one descends.
-pub(super) fn decide(id: &str, outer: &Place, place: &Place) -> Nested {
+pub(super) fn decide(id: &str, outer: &ContainerKey, place: &ContainerKey) -> Nested {
     let mut inner: Option<Identity> = None;
     let mut is_below = false;
     for line in cgroup_lines(&place.cgroup) {
@@ -89,8 +89,8 @@ mod tests {
     const OUTER: &str = "3f4b2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
     const INNER: &str = "aaaa2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
 
-    fn place(namespaces: u64, cgroup: &str) -> Place {
-        Place {
+    fn place(namespaces: u64, cgroup: &str) -> ContainerKey {
+        ContainerKey {
             pid_namespace: namespaces,
             cgroup_namespace: 1,
             mount_namespace: namespaces,

@@ -314,7 +314,7 @@ fn databases_tell_images_labels_and_the_labels_of_pods() {
 #[test]
 fn what_a_runtime_writes_down_late_is_found_later() {
     let root = std::env::temp_dir().join(format!("container-late-{}", std::process::id()));
-    let looked = |undescribed: Option<&str>, ago: Duration, misses| Known {
+    let looked = |undescribed: Option<&str>, ago: Duration, misses| CachedContainer {
         container: Arc::new(Container {
             undescribed: undescribed.map(str::to_owned),
             ..Container::unknown()
@@ -351,12 +351,12 @@ fn a_container_that_is_told_is_known_by_its_bundle_wherever_it_is() {
     std::fs::create_dir_all(&bundle).unwrap();
     let spec = r#"{"annotations":{"io.kubernetes.cri.container-name":"shop","a":"b"}}"#;
     std::fs::write(bundle.join("config.json"), spec).unwrap();
-    let told = Told {
+    let told = KnownContainer {
         id: "app".to_owned(),
         bundle,
     };
     let container = told.describe(&root);
-    let nowhere = Told {
+    let nowhere = KnownContainer {
         bundle: root.join("none"),
         ..told
     };

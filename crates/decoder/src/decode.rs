@@ -11,7 +11,7 @@ use event::{
 use rustix::net::AddressFamily;
 
 use super::call::Call;
-use super::census::Census;
+use super::process_inspector::ProcessInspector;
 use process_info::memory::{Memory, Unreadable};
 use process_info::sockets::{self, ResolvedDescriptor, SocketAddress};
 
@@ -629,7 +629,7 @@ fn without_family<'a>(number: Known<i64>, remote: bool, as_ipv4: Endpoint) -> De
 /// Completes a descriptor that is an open file before the caller is known. `None`: there is nothing
 /// to look at before the call returns, it is a socket, or it cannot be seen.
 pub fn resolve_file<'a>(
-    census: &Census,
+    census: &ProcessInspector,
     call: &Call,
     descriptor: Descriptor<'a>,
     arena: &'a Bump,
@@ -653,7 +653,7 @@ fn existing_descriptor(call: &Call) -> Option<i32> {
 
 /// Completes a descriptor by looking at the caller's open files.
 pub fn resolve<'a>(
-    census: &Census,
+    census: &ProcessInspector,
     call: &Call,
     descriptor: Descriptor<'a>,
     result: Option<i64>,

@@ -43,9 +43,9 @@ pub struct Lineage {
 
 /// What a process had when it was seen.
 #[derive(Clone, Copy, Debug)]
-pub struct Inherited(Limit);
+pub struct InheritedState(Limit);
 
-impl Inherited {
+impl InheritedState {
     /// Of a process that waits. `None`: it may not be asked.
     pub fn of(pid: Pid, proc: &Proc) -> Option<Self> {
         let limit = resource::limit(pid.0, LIMIT_ON_LOCKS).ok();
@@ -59,12 +59,12 @@ impl Inherited {
 
 impl Lineage {
     /// The nearest ancestor that has been seen.
-    pub fn nearest(&self, inherited: Inherited) -> Option<&Arc<Process>> {
+    pub fn nearest(&self, inherited: InheritedState) -> Option<&Arc<Process>> {
         self.owners.get(&inherited.0.soft)
     }
 
     /// Marks a process, for its children. Without the right to, they keep its ancestor's mark: false.
-    pub fn mark(&mut self, process: &Arc<Process>, inherited: Inherited) -> bool {
+    pub fn mark(&mut self, process: &Arc<Process>, inherited: InheritedState) -> bool {
         // An agent before this one has marked it.
         if inherited.is_mark() && !self.owners.contains_key(&inherited.0.soft) {
             self.remember(inherited.0.soft, process);
@@ -144,7 +144,7 @@ mod tests {
             .spawn();
         let mut shell = spawned.unwrap();
         let seen = process(shell.id());
-        let inherited = Inherited::of(seen.pid, &proc).unwrap();
+        let inherited = InheritedState::of(seen.pid, &proc).unwrap();
         assert!(lineage.nearest(inherited).is_none());
         lineage.mark(&seen, inherited);
 
@@ -157,14 +157,14 @@ mod tests {
             .read_line(&mut line)
             .unwrap();
         let orphan = process(line.trim().parse().unwrap());
-        let inherited = Inherited::of(orphan.pid, &proc).unwrap();
+        let inherited = InheritedState::of(orphan.pid, &proc).unwrap();
         let nearest = lineage.nearest(inherited).map(|found| found.pid);
         assert_eq!(nearest, Some(seen.pid));
         // What /proc says is the same, for those who may not ask the kernel.
         assert_eq!(proc.lock_limit(orphan.pid.0), Some(inherited.0));
 
         lineage.mark(&orphan, inherited);
-        let own = Inherited::of(orphan.pid, &proc).unwrap();
+        let own = InheritedState::of(orphan.pid, &proc).unwrap();
         assert_eq!(
             lineage.nearest(own).map(|found| found.pid),
             Some(orphan.pid)

@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use event::{Comm, Credentials, Image, Pid, Process, StartTime, Tid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::census::{Census, Identity};
 use super::counters::Counters;
 use super::lineage::Lineage;
+use super::process_inspector::{Identity, ProcessInspector};
 use super::stdio::Effect;
 use process_info::procfs::{LINK_LIMIT, start_ns};
 
@@ -40,7 +40,7 @@ const SWEEP_AFTER: usize = 64;
 
 /// Whether a container's first program has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum InitProgramState {
     /// It may have.
     Perhaps,
     /// It has not.
@@ -51,7 +51,7 @@ pub enum Begun {
 pub struct Tree {
     inner: Mutex<Inner>,
     /// Reads about processes.
-    pub census: Census,
+    pub census: ProcessInspector,
     /// How many pidfds are open, so that descriptors are left for everything else.
     pidfds: AtomicUsize,
     /// `None`: this engine sees every birth.
@@ -110,7 +110,7 @@ enum Origin {
 }
 
 impl Node {
-    fn is_alive(&self, census: &Census) -> bool {
+    fn is_alive(&self, census: &ProcessInspector) -> bool {
         match &self.pidfd {
             Some(pidfd) => !has_ended(pidfd),
             // No descriptor to spare: the pid may have been reused, so the start time decides.
@@ -126,7 +126,7 @@ impl Tree {
     pub fn new(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self {
             inner: Mutex::new(Inner::default()),
-            census: Census::new()?,
+            census: ProcessInspector::new()?,
             pidfds: AtomicUsize::new(0),
             lineage: None,
             transparent,
@@ -239,9 +239,9 @@ impl Tree {
 
     /// Enters a workload that runs already, as far as it descends from transparent processes. What
     /// a process had been seen to do is not known, so it may hold a socket.
-    pub fn adopt(&self, begun: Begun) {
+    pub fn adopt(&self, begun: InitProgramState) {
         self.has_adopted.store(true, Ordering::Release);
-        if begun == Begun::Perhaps {
+        if begun == InitProgramState::Perhaps {
             self.has_begun.store(true, Ordering::Release);
         }
         for top in &self.transparent {
@@ -261,8 +261,8 @@ impl Tree {
                 // Not its parent's: it may have called exec.
                 process.exec(Arc::new(Image::default()), identity.comm);
                 match begun {
-                    Begun::Perhaps => self.executed(&process),
-                    Begun::No => process.set_sets_up(true),
+                    InitProgramState::Perhaps => self.executed(&process),
+                    InitProgramState::No => process.set_sets_up(true),
                 }
                 let is_whole = self.census.has_stdio(pid) && !self.census.closes_stdio_on_exec(pid);
                 if let Some(node) = self.inner().nodes.get_mut(&pid) {
@@ -694,7 +694,7 @@ impl Inner {
     /// Drops ended processes. Amortised: a sweep looks at no more entries than were added since
     /// the one before, times a small constant. Children keep their ancestors alive by reference.
     /// Answers with the number of pidfds closed.
-    fn sweep(&mut self, census: &Census) -> usize {
+    fn sweep(&mut self, census: &ProcessInspector) -> usize {
         let mut closed = 0;
         self.added_since_sweep = 0;
         let ended: Vec<Pid> = self

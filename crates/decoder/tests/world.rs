@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use decoder::world::{LiveWorld, ProcessIndex, WorldOptions};
-use event::{Lookup, Pid, Process, World};
+use decoder::system_info::{LiveSystemInfo, ProcessIndex, SystemInfoOptions};
+use event::{Lookup, Pid, Process, SystemInfo};
 
 struct NoIndex;
 
@@ -53,11 +53,11 @@ fn arguments_behind_userfaultfd_do_not_hold_the_agent() {
     }
 
     let time = Duration::from_millis(50);
-    let options = WorldOptions {
+    let options = SystemInfoOptions {
         deadline: time,
-        ..WorldOptions::default()
+        ..SystemInfoOptions::default()
     };
-    let world = LiveWorld::new(options, Arc::new(NoIndex)).expect("/proc is there");
+    let world = LiveSystemInfo::new(options, Arc::new(NoIndex)).expect("/proc is there");
     let pid = i32::try_from(child.id()).expect("pids are small");
     let stat = world.proc().stat(pid).expect("it runs");
     let process = Process::new(Pid(pid), stat.start, 0, None, Arc::default(), stat.comm);

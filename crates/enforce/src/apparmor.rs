@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use policy::Policy;
-use policy::compile::{Machine, apparmor};
+use policy::compile::{MachineFeatures, apparmor};
 use probe::Support;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
@@ -80,7 +80,7 @@ pub(crate) struct Profile {
 
 impl Profile {
     /// Loads the profile of a policy. Profiles that nobody has any more are removed.
-    pub(crate) fn load(policy: &Policy, machine: &Machine) -> Result<Self, Error> {
+    pub(crate) fn load(policy: &Policy, machine: &MachineFeatures) -> Result<Self, Error> {
         sweep()?;
         let lock = lock(FlockOperation::LockShared)?;
         let (name, text) = named(policy, machine)?;
@@ -138,7 +138,7 @@ pub(crate) fn order_for(pid: i32, profile: &str) -> (&'static str, String) {
 ///
 /// # Errors
 /// If the profile cannot be loaded; then those in force stay.
-pub fn exchange(policy: &Policy, machine: &Machine) -> Result<usize, Error> {
+pub fn exchange(policy: &Policy, machine: &MachineFeatures) -> Result<usize, Error> {
     if !Path::new(FOLDER).join("profiles").exists() {
         return Ok(0);
     }
@@ -227,7 +227,7 @@ fn profiles_in_use() -> Result<BTreeSet<String>, Error> {
 }
 
 /// The name under which a policy's profile is loaded, and the text with it.
-fn named(policy: &Policy, machine: &Machine) -> Result<(String, String), Error> {
+fn named(policy: &Policy, machine: &MachineFeatures) -> Result<(String, String), Error> {
     let text = apparmor::profile(policy, machine);
     let (before, rest) = text.split_once("profile ").ok_or(Error::Nameless)?;
     let end = rest.find([' ', '{', '\n']).ok_or(Error::Nameless)?;
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn policies_of_one_name_have_profiles_of_their_own() {
-        let machine = Machine::default();
+        let machine = MachineFeatures::default();
         let (one, text) = named(&policy("hardeningRules: [disallow-mount]"), &machine).unwrap();
         let (other, _) = named(&policy("hardeningRules: [disallow-umount]"), &machine).unwrap();
         let (again, _) = named(&policy("hardeningRules: [disallow-mount]"), &machine).unwrap();

@@ -4,17 +4,19 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ::probe::Support;
-use policy::compile::witness::Witness;
-use policy::compile::{self, Grade, Machine, bpf as hooks, caps, landlock as holes, seccomp};
+use policy::compile::denial_classifier::DenialClassifier;
+use policy::compile::{
+    self, Grade, MachineFeatures, bpf as hooks, caps, landlock as holes, seccomp,
+};
 use policy::{Enforcer, Enforcers, Policy};
 use sys::SyscallError;
 
-use crate::bpf::Tenancy;
-use crate::{Elsewhere, Error, apparmor, caps as dropping, landlock, probe};
+use crate::bpf::BpfPolicyHandle;
+use crate::{DeferredConfinement, Error, apparmor, caps as dropping, landlock, probe};
 
 /// How much of its part an enforcer carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reach {
+pub enum EnforcedExtent {
     /// Nothing.
     Not,
     /// Some of it, or with a way past it.
@@ -23,7 +25,7 @@ pub enum Reach {
     Fully,
 }
 
-impl fmt::Display for Reach {
+impl fmt::Display for EnforcedExtent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Not => "not enforced",
@@ -39,7 +41,7 @@ pub struct Line {
     /// Which.
     pub enforcer: Enforcer,
     /// How far it goes.
-    pub reach: Reach,
+    pub reach: EnforcedExtent,
     /// What it was given, or why it does less.
     pub detail: String,
 }
@@ -56,7 +58,7 @@ pub struct Confinement {
     /// What becomes of system calls; for the filter, which whoever starts the command installs.
     pub calls: seccomp::Profile,
     /// What tells which failures were denials by others than the filter.
-    pub witness: Witness,
+    pub witness: DenialClassifier,
     /// What each chosen enforcer does.
     pub report: Vec<Line>,
     ruleset: Option<OwnedFd>,
@@ -64,7 +66,7 @@ pub struct Confinement {
     /// They are made in the place that they are about.
     needs_ruleset: bool,
     needs_tenant: bool,
-    tenancy: Option<Tenancy>,
+    tenancy: Option<BpfPolicyHandle>,
     profile: Option<apparmor::Profile>,
     /// Whether the kernel is to tell of violations.
     tells: bool,
@@ -72,7 +74,7 @@ pub struct Confinement {
 
 /// Where a policy is to be in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Target {
     /// In this process, which becomes the command.
     Here,
     /// In a process that has other mounts.
@@ -81,7 +83,7 @@ pub enum Place {
 
 /// What of a policy is in the kernel and tells of violations, for whoever reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Resident {
+pub struct LoadedPolicy {
     /// The number of the policy that BPF carries.
     pub bpf: Option<u32>,
     /// Whether that is known only when a container's first program begins.
@@ -127,7 +129,7 @@ impl fmt::Display for Step {
 /// A step that failed: the command must not run.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("cannot {step}")]
-pub struct Unapplied {
+pub struct ApplyError {
     /// Which.
     pub step: Step,
     /// Why.
@@ -145,7 +147,7 @@ pub fn available(chosen: Enforcers) -> (Enforcers, Vec<Line>) {
         match probe::probe(enforcer) {
             Support::No { why, .. } => missing.push(Line {
                 enforcer,
-                reach: Reach::Not,
+                reach: EnforcedExtent::Not,
                 detail: why,
             }),
             _ => works = works.with(enforcer),
@@ -159,15 +161,19 @@ impl Confinement {
     ///
     /// # Errors
     /// If something that the policy needs cannot be made.
-    pub fn prepare(policy: &Policy, machine: &Machine) -> Result<Self, Error> {
-        Self::prepare_at(policy, machine, Place::Here)
+    pub fn prepare(policy: &Policy, machine: &MachineFeatures) -> Result<Self, Error> {
+        Self::prepare_at(policy, machine, Target::Here)
     }
 
     /// As [`Confinement::prepare`], for a process that sees files elsewhere.
     ///
     /// # Errors
     /// As there.
-    pub fn prepare_at(policy: &Policy, machine: &Machine, place: Place) -> Result<Self, Error> {
+    pub fn prepare_at(
+        policy: &Policy,
+        machine: &MachineFeatures,
+        place: Target,
+    ) -> Result<Self, Error> {
         let has = |enforcer| policy.enforcers.contains(enforcer);
         let mut calls = match has(Enforcer::Seccomp) {
             true => seccomp::Profile::compile(policy),
@@ -181,12 +187,12 @@ impl Confinement {
             true => holes::Profile::compile(policy, machine),
             false => holes::Profile::default(),
         };
-        let is_here = place == Place::Here;
+        let is_here = place == Target::Here;
         let mut made = match place {
-            Place::Here => landlock::make(&holes)?,
-            Place::Elsewhere => None,
+            Target::Here => landlock::make(&holes)?,
+            Target::Elsewhere => None,
         };
-        let later = place == Place::Elsewhere && !holes.entries.is_empty();
+        let later = place == Target::Elsewhere && !holes.entries.is_empty();
         let entries = match has(Enforcer::Bpf) {
             true => hooks::Profile::compile(policy),
             false => hooks::Profile::default(),
@@ -194,7 +200,7 @@ impl Confinement {
         let needs_tenant = !is_here && !entries.entries.is_empty();
         let tenancy = match entries.entries.is_empty() || needs_tenant {
             true => None,
-            false => Some(Tenancy::load(&entries, &policy.name)?),
+            false => Some(BpfPolicyHandle::load(&entries, &policy.name)?),
         };
         let profile = match has(Enforcer::AppArmor) {
             true => {
@@ -235,7 +241,7 @@ impl Confinement {
             line(policy, machine, enforcer, given, lacks)
         });
         let report = report.collect();
-        let mut witness = Witness::compile(policy, machine);
+        let mut witness = DenialClassifier::compile(policy, machine);
         if let Some(made) = &mut made {
             let (denied, granted) = (std::mem::take(&mut made.denied), &made.granted);
             witness = witness.with_ruleset(denied, granted);
@@ -257,12 +263,12 @@ impl Confinement {
 
     /// What has to be done to a process that sees files elsewhere; `None` if that is nothing.
     #[must_use]
-    pub fn elsewhere(&self) -> Option<Elsewhere> {
+    pub fn elsewhere(&self) -> Option<DeferredConfinement> {
         let nothing = self.caps == caps::Profile::default()
             && !self.needs_ruleset
             && !self.needs_tenant
             && self.profile.is_none();
-        (!nothing).then(|| Elsewhere {
+        (!nothing).then(|| DeferredConfinement {
             caps: self.caps,
             needs_ruleset: self.needs_ruleset,
             needs_tenant: self.needs_tenant,
@@ -286,11 +292,11 @@ impl Confinement {
 
     /// Where violations are told that no filter sees; nothing if none is to be told.
     #[must_use]
-    pub fn resident(&self) -> Resident {
+    pub fn resident(&self) -> LoadedPolicy {
         let tenancy = self.tenancy.as_ref().filter(|_| self.tells);
         let profile = self.profile.as_ref().filter(|_| self.tells);
-        Resident {
-            bpf: tenancy.map(Tenancy::number),
+        LoadedPolicy {
+            bpf: tenancy.map(BpfPolicyHandle::number),
             bpf_later: self.needs_tenant && self.tells,
             apparmor: profile.map(|profile| profile.name.clone()),
         }
@@ -301,8 +307,8 @@ impl Confinement {
     ///
     /// # Errors
     /// The step that failed. What was applied before stays.
-    pub fn apply(&self) -> Result<(), Unapplied> {
-        let failed = |step| move |cause| Unapplied { step, cause };
+    pub fn apply(&self) -> Result<(), ApplyError> {
+        let failed = |step| move |cause| ApplyError { step, cause };
         // Both hold from the next exec on, and hinder none of the steps after them.
         if let Some(tenancy) = &self.tenancy {
             tenancy.confine().map_err(failed(Step::Bpf))?;
@@ -346,7 +352,7 @@ fn count(number: usize, what: &str) -> String {
 /// something.
 fn line(
     policy: &Policy,
-    machine: &Machine,
+    machine: &MachineFeatures,
     enforcer: Enforcer,
     given: String,
     lacks: Vec<String>,
@@ -367,9 +373,9 @@ fn line(
         detail.push_str(lack);
     }
     let reach = match (carried.is_empty(), partial + lacks.len()) {
-        (true, _) => Reach::Not,
-        (false, 0) => Reach::Fully,
-        (false, _) => Reach::Partially,
+        (true, _) => EnforcedExtent::Not,
+        (false, 0) => EnforcedExtent::Fully,
+        (false, _) => EnforcedExtent::Partially,
     };
     Line {
         enforcer,
@@ -395,14 +401,14 @@ mod tests {
                     privileged: true\n    hardeningRules: [disallow-umount, disallow-insmod]\n";
         let (policies, problems) = policy::load("p.yaml", text);
         assert!(problems.is_empty(), "{problems:?}");
-        let machine = Machine::default();
+        let machine = MachineFeatures::default();
         let given = || "x".to_owned();
         let of = |enforcer| line(&policies[0], &machine, enforcer, given(), Vec::new());
-        assert_eq!(of(Enforcer::Landlock).reach, Reach::Fully);
+        assert_eq!(of(Enforcer::Landlock).reach, EnforcedExtent::Fully);
         let seccomp = of(Enforcer::Seccomp);
-        assert_eq!(seccomp.reach, Reach::Partially);
+        assert_eq!(seccomp.reach, EnforcedExtent::Partially);
         assert_eq!(seccomp.detail, "x; 1 of 2 policy rules in part");
-        assert_eq!(of(Enforcer::AppArmor).reach, Reach::Partially);
+        assert_eq!(of(Enforcer::AppArmor).reach, EnforcedExtent::Partially);
         let lacking = line(
             &policies[0],
             &machine,
@@ -410,6 +416,6 @@ mod tests {
             given(),
             vec!["y".to_owned()],
         );
-        assert_eq!(lacking.reach, Reach::Partially);
+        assert_eq!(lacking.reach, EnforcedExtent::Partially);
     }
 }

@@ -11,25 +11,25 @@ use landlock::{
 };
 use policy::Policy;
 use policy::compile::landlock::{
-    Denied, EXECUTE, Entry, Grant, LISTING, Profile, grants, grants_below,
+    DeniedPath, EXECUTE, Entry, Grant, LISTING, Profile, grants, grants_below,
 };
-use policy::compile::{Machine, NameKind, OtherName};
+use policy::compile::{MachineFeatures, NameKind, OtherName};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::names::{self, Mounts};
-use crate::tree::{Mounted, resolved};
+use crate::tree::{MountedFileSystems, resolved};
 
 /// A ruleset that was made, and what it lacks.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct BuiltRuleset {
     pub(crate) ruleset: OwnedFd,
     /// Number of rules.
     pub(crate) rules: usize,
     /// What this kernel's version cannot do.
     pub(crate) lacks: Vec<String>,
     /// What is withheld, and by which rule.
-    pub(crate) denied: Vec<(String, Denied)>,
+    pub(crate) denied: Vec<(String, DeniedPath)>,
     /// What is granted.
     pub(crate) granted: Vec<Grant>,
 }
@@ -63,7 +63,7 @@ const SCOPES: i32 = 6;
 const PORTS: i32 = 4;
 
 /// Makes the ruleset of a profile; `None` if the profile denies nothing.
-pub(crate) fn make(profile: &Profile) -> Result<Option<Made>, LandlockError> {
+pub(crate) fn make(profile: &Profile) -> Result<Option<BuiltRuleset>, LandlockError> {
     make_for(profile, &own_mounts()?, std::env::var_os("PATH").as_deref())
 }
 
@@ -82,7 +82,7 @@ fn own_mounts() -> Result<String, LandlockError> {
 /// If the table of mounts cannot be read.
 pub fn other_names(
     policy: &Policy,
-    machine: &Machine,
+    machine: &MachineFeatures,
 ) -> Result<BTreeMap<String, BTreeSet<OtherName>>, LandlockError> {
     let named = policy.rules.iter().flat_map(|rule| {
         let lowered = policy::compile::landlock::lower(policy, rule, machine);
@@ -100,7 +100,7 @@ pub fn other_names(
         return Ok(BTreeMap::new());
     }
     let table = own_mounts()?;
-    let given = holes(&profile, &Mounted::of(&table), None);
+    let given = holes(&profile, &MountedFileSystems::of(&table), None);
     let mounts = Mounts::new(&table);
     let mut found = names::find(given, &mounts);
     found.look_elsewhere(&mounts, &names::other_namespaces());
@@ -113,11 +113,11 @@ pub(crate) fn make_for(
     profile: &Profile,
     mounts: &str,
     path: Option<&OsStr>,
-) -> Result<Option<Made>, LandlockError> {
+) -> Result<Option<BuiltRuleset>, LandlockError> {
     if profile.entries.is_empty() {
         return Ok(None);
     }
-    let tree = &Mounted::of(mounts);
+    let tree = &MountedFileSystems::of(mounts);
     let version = sys::landlock::version()?;
     let abi = ABI::from(version);
     let mut lacks = Vec::new();
@@ -158,7 +158,7 @@ pub(crate) fn make_for(
         let unknown = others.filter(|name| name.kind == NameKind::Unknown);
         lacks.extend(unknown.map(|name| name.text).collect::<BTreeSet<_>>());
         named = found.denied;
-        let denied: Vec<Denied> = named.iter().map(|(_, hole)| hole.clone()).collect();
+        let denied: Vec<DeniedPath> = named.iter().map(|(_, hole)| hole.clone()).collect();
         granted = match roots(profile) {
             roots if roots.is_empty() => grants(&denied, tree),
             roots => grants_below(roots, &denied, tree),
@@ -170,7 +170,7 @@ pub(crate) fn make_for(
     }
     let fd: Option<OwnedFd> = created.into();
     let ruleset = fd.ok_or(LandlockError::Unavailable)?;
-    Ok(Some(Made {
+    Ok(Some(BuiltRuleset {
         ruleset,
         rules,
         lacks,
@@ -190,7 +190,7 @@ fn withheld_ports(profile: &Profile) -> Vec<(u16, u16)> {
 fn grant_paths(
     created: &mut RulesetCreated,
     grants: &[Grant],
-    denied: &[Denied],
+    denied: &[DeniedPath],
     rights: BitFlags<AccessFs>,
 ) -> Result<usize, LandlockError> {
     let mut rules = 0;
@@ -231,7 +231,7 @@ fn grant_paths(
 }
 
 /// The rights that are withheld from files that exist.
-fn by_inode(denied: &[Denied]) -> BTreeMap<(u64, u64), u64> {
+fn by_inode(denied: &[DeniedPath]) -> BTreeMap<(u64, u64), u64> {
     let mut rights = BTreeMap::new();
     for hole in denied {
         // What does not exist has no other name.
@@ -311,11 +311,15 @@ fn shortcuts(grants: &[Grant], folders: &BTreeSet<PathBuf>) -> Vec<Grant> {
 }
 
 /// The paths that rights are withheld from, and by which rule.
-fn holes(profile: &Profile, tree: &Mounted, variable: Option<&OsStr>) -> Vec<(String, Denied)> {
+fn holes(
+    profile: &Profile,
+    tree: &MountedFileSystems,
+    variable: Option<&OsStr>,
+) -> Vec<(String, DeniedPath)> {
     let mut denied = Vec::new();
     let mut add = |rule: &str, paths: BTreeSet<String>, rights| {
         // The folders above a file need not be unlistable for the file's sake.
-        let hole = |path: String| Denied {
+        let hole = |path: String| DeniedPath {
             rights: match std::fs::metadata(&path).is_ok_and(|data| data.is_dir()) {
                 true => rights,
                 false => rights & !LISTING,
@@ -329,7 +333,7 @@ fn holes(profile: &Profile, tree: &Mounted, variable: Option<&OsStr>) -> Vec<(St
         let Entry::Hole { path, rights, rule } = entry else {
             continue;
         };
-        let programs = (*rights == EXECUTE).then(|| Mounted::programs(path, variable));
+        let programs = (*rights == EXECUTE).then(|| MountedFileSystems::programs(path, variable));
         match programs.flatten() {
             Some(paths) => add(rule, paths, *rights),
             None => others.push((path, *rights, rule)),

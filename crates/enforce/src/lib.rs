@@ -4,15 +4,15 @@
 //! compiles a policy for those, and says of each whether it carries its part fully, partially or not at
 //! all. [`Confinement::apply`] restricts the calling process, which is about to become the command. A
 //! step that fails ends it: nothing runs with less than was announced. A container's first program is
-//! made to restrict itself in the same way ([`Elsewhere`]).
+//! made to restrict itself in the same way ([`DeferredConfinement`]).
 
 pub mod apparmor;
 mod audit;
 pub mod bpf;
 mod caps;
 mod confinement;
+mod deferred;
 mod denial;
-mod elsewhere;
 mod landlock;
 mod names;
 mod needs;
@@ -20,11 +20,13 @@ pub mod probe;
 mod tree;
 
 pub use audit::Audit;
-pub use confinement::{Confinement, Line, Place, Reach, Resident, Step, Unapplied, available};
+pub use confinement::{
+    ApplyError, Confinement, EnforcedExtent, Line, LoadedPolicy, Step, Target, available,
+};
+pub use deferred::{DeferredBpfPolicy, DeferredConfinement, ruleset};
 pub use denial::Denial;
-pub use elsewhere::{Elsewhere, Tenant, ruleset};
 pub use landlock::{LandlockError, other_names};
-pub use needs::Needs;
+pub use needs::ListenerHelper;
 
 /// Why a policy cannot be put in force.
 #[derive(Debug, thiserror::Error)]

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use policy::compile::landlock::Denied;
+use policy::compile::landlock::DeniedPath;
 use policy::compile::{NameKind, OtherName};
 use process_info::procfs::{MountLine, mount_lines, unescape};
 
@@ -103,7 +103,7 @@ pub(crate) struct Mounts(Vec<Mount>);
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// By rule. What was given comes first.
-    pub(crate) denied: Vec<(String, Denied)>,
+    pub(crate) denied: Vec<(String, DeniedPath)>,
     /// The names beyond those that were given, and what could not be found out, by rule.
     pub(crate) others: BTreeMap<String, BTreeSet<OtherName>>,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Names {
 type Inode = (u64, u64);
 
 /// A withheld file with several names.
-struct Linked {
+struct HardLinkedFile {
     path: String,
     links: u64,
     /// Who withholds it, and which rights.
@@ -372,7 +372,7 @@ pub(crate) fn inode(data: &Metadata) -> Inode {
 }
 
 /// Adds every other name that can be found to what is withheld.
-pub(crate) fn find(given: Vec<(String, Denied)>, mounts: &Mounts) -> Names {
+pub(crate) fn find(given: Vec<(String, DeniedPath)>, mounts: &Mounts) -> Names {
     let mut names = Names::default();
     for (rule, denied) in &given {
         for way in mounts.unknown(Path::new(&denied.path)) {
@@ -410,7 +410,7 @@ impl Names {
     }
 
     /// Adds names and what mounts and overlays make of them, until there is no more.
-    fn add_mounted(&mut self, given: Vec<(String, Denied)>, mounts: &Mounts) {
+    fn add_mounted(&mut self, given: Vec<(String, DeniedPath)>, mounts: &Mounts) {
         let mut known: BTreeSet<(String, PathBuf)> = BTreeSet::new();
         let mut open = given;
         while let Some((rule, denied)) = open.pop() {
@@ -438,7 +438,7 @@ impl Names {
                     self.note(&rule, kind, format!("{text} is {}", kind.of(&denied.path)));
                     let rights = denied.rights;
                     let path = text.to_owned();
-                    open.push((rule.clone(), Denied { path, rights }));
+                    open.push((rule.clone(), DeniedPath { path, rights }));
                 }
             }
             self.denied.push((rule, denied));
@@ -446,8 +446,8 @@ impl Names {
     }
 
     /// The withheld files that have several names.
-    fn linked(&mut self, mounts: &Mounts) -> BTreeMap<Inode, Linked> {
-        let mut linked: BTreeMap<Inode, Linked> = BTreeMap::new();
+    fn linked(&mut self, mounts: &Mounts) -> BTreeMap<Inode, HardLinkedFile> {
+        let mut linked: BTreeMap<Inode, HardLinkedFile> = BTreeMap::new();
         let mut left = FILES_LIMIT;
         for (rule, denied) in self.denied.clone() {
             let mut open = vec![PathBuf::from(&denied.path)];
@@ -468,12 +468,14 @@ impl Names {
                     let entries = fs::read_dir(&path).into_iter().flatten().flatten();
                     open.extend(entries.map(|entry| entry.path()));
                 } else if data.nlink() > 1 {
-                    let entry = linked.entry(inode(&data)).or_insert_with(|| Linked {
-                        path: path.display().to_string(),
-                        links: data.nlink(),
-                        by: Vec::new(),
-                        names: BTreeSet::new(),
-                    });
+                    let entry = linked
+                        .entry(inode(&data))
+                        .or_insert_with(|| HardLinkedFile {
+                            path: path.display().to_string(),
+                            links: data.nlink(),
+                            by: Vec::new(),
+                            names: BTreeSet::new(),
+                        });
                     entry.by.push((rule.clone(), denied.rights));
                     let within = mounts.of(&path).and_then(|mount| mount.within(&path));
                     entry.names.extend(within);
@@ -486,9 +488,9 @@ impl Names {
     /// Looks for the other names of files, and gives them by rule.
     fn search(
         &mut self,
-        mut linked: BTreeMap<Inode, Linked>,
+        mut linked: BTreeMap<Inode, HardLinkedFile>,
         mounts: &Mounts,
-    ) -> Vec<(String, Denied)> {
+    ) -> Vec<(String, DeniedPath)> {
         let mut found = Vec::new();
         let mut left = ENTRIES_LIMIT;
         let devices: BTreeSet<Vec<u8>> = linked
@@ -517,18 +519,18 @@ impl Names {
     /// looked at.
     fn search_mount(
         &mut self,
-        linked: &mut BTreeMap<Inode, Linked>,
+        linked: &mut BTreeMap<Inode, HardLinkedFile>,
         mounts: &Mounts,
         mount: &Mount,
         left: &mut usize,
-    ) -> Vec<(String, Denied)> {
+    ) -> Vec<(String, DeniedPath)> {
         let numbers: BTreeSet<u64> = linked.keys().map(|(_, number)| *number).collect();
         let points: BTreeSet<&Path> = mounts.0.iter().map(|mount| mount.point.as_path()).collect();
         let mut found = Vec::new();
         let mut open = vec![mount.point.clone()];
         while let Some(folder) = open.pop() {
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-                if *left == 0 || linked.values().all(Linked::is_complete) {
+                if *left == 0 || linked.values().all(HardLinkedFile::is_complete) {
                     return found;
                 }
                 *left -= 1;
@@ -557,7 +559,7 @@ impl Names {
     }
 
     /// A name of a withheld file that was found: what it adds, by rule.
-    fn note_link(&mut self, file: &Linked, path: &Path) -> Vec<(String, Denied)> {
+    fn note_link(&mut self, file: &HardLinkedFile, path: &Path) -> Vec<(String, DeniedPath)> {
         let Some(text) = path.to_str() else {
             let way = format!("{} is a hard link of it", path.display());
             for (rule, _) in &file.by {
@@ -571,13 +573,13 @@ impl Names {
         }
         let denied = |(rule, rights): &(String, u64)| {
             let (path, rights) = (text.to_owned(), *rights);
-            (rule.clone(), Denied { path, rights })
+            (rule.clone(), DeniedPath { path, rights })
         };
         file.by.iter().map(denied).collect()
     }
 }
 
-impl Linked {
+impl HardLinkedFile {
     fn is_complete(&self) -> bool {
         u64::try_from(self.names.len()).is_ok_and(|names| names >= self.links)
     }
@@ -589,8 +591,8 @@ mod tests {
 
     const ROOT: &str = "1 0 8:1 / / rw - ext4 a rw\n";
 
-    fn denied(path: &Path) -> (String, Denied) {
-        let hole = Denied {
+    fn denied(path: &Path) -> (String, DeniedPath) {
+        let hole = DeniedPath {
             path: path.display().to_string(),
             rights: 4,
         };

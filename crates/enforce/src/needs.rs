@@ -14,13 +14,13 @@ const ASKED: u64 = 1 << 63;
 
 /// Listens for as long as it lives.
 #[derive(Debug)]
-pub struct Needs {
+pub struct ListenerHelper {
     _link: Link,
     uses: MapHandle,
     lost: MapHandle,
 }
 
-impl Needs {
+impl ListenerHelper {
     /// Begins to listen to all processes.
     ///
     /// # Kernel

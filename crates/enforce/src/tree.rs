@@ -45,14 +45,14 @@ const PROGRAM_FOLDERS: [&str; 10] = [
 
 /// The mounted file systems of this process.
 #[derive(Debug)]
-pub(crate) struct Mounted {
+pub(crate) struct MountedFileSystems {
     /// Where views of the kernel are mounted.
     skipped: BTreeSet<PathBuf>,
     /// Where others are mounted inside of those, such as the control groups in /sys.
     inside: BTreeSet<PathBuf>,
 }
 
-impl Mounted {
+impl MountedFileSystems {
     /// By the text of `/proc/PID/mountinfo`.
     pub(crate) fn of(table: &str) -> Self {
         let (skipped, others): (Vec<_>, Vec<_>) =
@@ -182,7 +182,7 @@ impl Search {
     }
 }
 
-impl Tree for Mounted {
+impl Tree for MountedFileSystems {
     fn entries(&self, folder: &str) -> Vec<DirectoryEntry> {
         // What cannot be listed is granted to nobody.
         let Ok(entries) = fs::read_dir(folder) else {
@@ -254,7 +254,7 @@ mod tests {
         let real = fs::canonicalize(dir).unwrap();
         let text = format!("{}{rest}", real.display());
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let found = Mounted::of(&table)
+        let found = MountedFileSystems::of(&table)
             .expand(&[&Pattern::parse(&text).unwrap()])
             .remove(0);
         let prefix = real.to_string_lossy().into_owned();
@@ -281,7 +281,7 @@ mod tests {
         let bin = fs::canonicalize(dir.path().join("bin")).unwrap();
         let find = |text: &str| {
             let pattern = Pattern::parse(text).unwrap();
-            Mounted::programs(&pattern, Some(bin.as_os_str())).unwrap()
+            MountedFileSystems::programs(&pattern, Some(bin.as_os_str())).unwrap()
         };
         let own = |name: &str| bin.join(name).to_string_lossy().into_owned();
         assert_eq!(find("/**/a-link"), BTreeSet::from([own("other")]));
@@ -302,7 +302,7 @@ mod tests {
                      24 1 0:5 / /a\\040b rw shared:1 - sysfs s rw\n\
                      25 24 0:6 / /a\\040b/groups rw - tmpfs t rw\n\
                      26 25 0:7 / /a\\040b/groups/devices rw - cgroup c rw,devices\n";
-        let mounted = Mounted::of(table);
+        let mounted = MountedFileSystems::of(table);
         let texts = |paths: &BTreeSet<PathBuf>| -> Vec<String> {
             let text = |path: &PathBuf| path.to_string_lossy().into_owned();
             paths.iter().map(text).collect()

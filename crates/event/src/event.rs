@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Absence, Comm, Container, Credentials, Descriptor, DescriptorKind, EventKind, Group, Image,
-    Lookup, Process, Stat, Status, Tid, User, World,
+    Lookup, Process, Stat, Status, SystemInfo, Tid, User,
 };
 
 /// How much of an event is known. Each stage knows all that the one before knew.
@@ -63,7 +63,7 @@ pub enum Param<'a> {
 
 /// Facts about the calling process that may change between two events; read at most once for one.
 #[derive(Debug, Default)]
-pub struct Live {
+pub struct LiveProcess {
     /// Command name at exec.
     pub comm: OnceCell<Lookup<Comm>>,
     /// Group, session, terminal.
@@ -75,9 +75,9 @@ pub struct Live {
     /// Container.
     pub container: OnceCell<Arc<Container>>,
     /// By id: what was answered last.
-    pub users: Answers<Lookup<Arc<User>>>,
+    pub users: UserAnswers<Lookup<Arc<User>>>,
     /// By id: what was answered last.
-    pub groups: Answers<Lookup<Arc<Group>>>,
+    pub groups: UserAnswers<Lookup<Arc<Group>>>,
     /// What was answered about descriptors of the process beside the event's own.
     pub descriptors: OpenDescriptors,
 }
@@ -85,11 +85,11 @@ pub struct Live {
 /// The last answers about open descriptors of the process, for those who record what rules have seen.
 /// Few rules ask.
 #[derive(Debug, Default)]
-pub struct OpenDescriptors(RefCell<Option<Box<Asked>>>);
+pub struct OpenDescriptors(RefCell<Option<Box<DescriptorAnswers>>>);
 
 /// Answers about open descriptors.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct DescriptorAnswers {
     /// Which are open, if somebody has asked.
     pub numbers: Option<Lookup<Vec<i32>>>,
     /// What those are that somebody has asked for.
@@ -100,11 +100,11 @@ pub struct Asked {
 
 impl OpenDescriptors {
     /// What was asked, if anything was.
-    pub fn asked(&self) -> Option<Asked> {
+    pub fn asked(&self) -> Option<DescriptorAnswers> {
         self.0.borrow().as_deref().cloned()
     }
 
-    fn remember(&self, remember: impl FnOnce(&mut Asked)) {
+    fn remember(&self, remember: impl FnOnce(&mut DescriptorAnswers)) {
         remember(self.0.borrow_mut().get_or_insert_default());
     }
 }
@@ -120,15 +120,15 @@ fn keep<T>(answers: &mut Vec<(i32, T)>, number: i32, answer: T) {
 /// The last answers about ids, for those who record what rules have seen. An event has two: whom the
 /// process acts as, and who has logged in.
 #[derive(Debug)]
-pub struct Answers<T>(RefCell<[Option<(u32, T)>; 2]>);
+pub struct UserAnswers<T>(RefCell<[Option<(u32, T)>; 2]>);
 
-impl<T> Default for Answers<T> {
+impl<T> Default for UserAnswers<T> {
     fn default() -> Self {
         Self(RefCell::new([None, None]))
     }
 }
 
-impl<T: Clone> Answers<T> {
+impl<T: Clone> UserAnswers<T> {
     /// What was answered last about this id.
     pub fn about(&self, id: u32) -> Option<T> {
         let answers = self.0.borrow();
@@ -176,9 +176,9 @@ pub struct Event<'a> {
     /// The result.
     pub outcome: Outcome,
     /// Answers what the event does not carry.
-    pub world: &'a dyn World,
+    pub world: &'a dyn SystemInfo,
     /// What the world has answered already.
-    pub live: &'a Live,
+    pub live: &'a LiveProcess,
     /// Memory for values made while the event is looked at.
     pub arena: &'a Bump,
 }

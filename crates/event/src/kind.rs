@@ -59,7 +59,7 @@ pub enum Category {
 
 /// Which engines tell of events of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Teller {
+pub enum EngineSupport {
     /// All.
     Every,
     /// Only those that are told by the kernel itself.
@@ -310,12 +310,12 @@ impl EventKind {
     }
 
     /// Who tells of it while programs run.
-    pub fn teller(self) -> Teller {
+    pub fn teller(self) -> EngineSupport {
         match (self.name(), self.spec().category) {
-            ("procexit", _) => Teller::Kernel,
-            ("drop", _) => Teller::Every,
-            (_, Category::Internal) => Teller::Nobody,
-            _ => Teller::Every,
+            ("procexit", _) => EngineSupport::Kernel,
+            ("drop", _) => EngineSupport::Every,
+            (_, Category::Internal) => EngineSupport::Nobody,
+            _ => EngineSupport::Every,
         }
     }
 

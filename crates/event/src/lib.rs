@@ -6,41 +6,43 @@
 //! with a [`Value`]. What an engine does not know yet is [`Value::Unknown`], what does not exist is
 //! [`Value::Absent`]; the difference is what makes evaluation before the call's result sound.
 //!
-//! This crate does no I/O. Facts that cost a look at the system are answered by a [`World`], which
+//! This crate does no I/O. Facts that cost a look at the system are answered by a [`SystemInfo`], which
 //! the engine supplies.
 
 mod absence;
 pub mod cgroup;
 mod container;
 mod descriptor;
+mod evaluator;
 mod event;
 pub mod field;
 pub mod glob;
-mod judge;
 mod kind;
 mod open;
 mod plan;
 mod process;
 mod suggest;
+mod system_info;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod value;
-mod world;
 
 pub use absence::Absence;
 pub use container::{Container, Containment, Details, Mount};
 pub use descriptor::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Transport};
-pub use event::{Answers, Asked, Event, Live, OpenDescriptors, Outcome, Param, Stage};
-pub use judge::{Judge, Weight};
-pub use kind::{
-    Category, Changes, DescriptorSource, EventKind, EventSpec, ParamSource, ParamSpec, ParamType,
-    Teller, UnknownEvent,
+pub use evaluator::{Evaluator, Relevance};
+pub use event::{
+    DescriptorAnswers, Event, LiveProcess, OpenDescriptors, Outcome, Param, Stage, UserAnswers,
 };
-pub use open::{OpenFlags, Opening, OpeningParams, RuledOut};
+pub use kind::{
+    Category, Changes, DescriptorSource, EngineSupport, EventKind, EventSpec, ParamSource,
+    ParamSpec, ParamType, UnknownEvent,
+};
+pub use open::{ImpossibleOpen, OpenFlags, Opening, OpeningParams};
 pub use plan::{CallPlan, Interest, Need, PathPattern, Plan, Reason, SocketFamily, StdioWatch};
 pub use process::{
     Comm, CommandLine, Credentials, ExecutableFile, ExecutableFlags, Image, Pid, Process,
     StartTime, Stat, Status, Tid,
 };
+pub use system_info::{Group, Lookup, NoSystemInfo, PathGap, SystemInfo, User};
 pub use value::{Value, ValueType};
-pub use world::{Group, Lookup, NoWorld, PathGap, User, World};

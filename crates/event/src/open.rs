@@ -25,7 +25,7 @@ pub struct Opening<'a> {
 
 /// Nothing can come of an opening, whoever makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RuledOut {
+pub struct ImpossibleOpen {
     /// Nor can it if the result is another one, as long as neither is below this.
     pub alike_from: i64,
 }

@@ -8,12 +8,13 @@ use bumpalo::Bump;
 
 use crate::field::Field;
 use crate::{
-    Absence, Comm, CommandLine, Container, Descriptor, DescriptorKind, DescriptorSource, Event,
-    EventKind, ExecutableFile, Group, Image, Judge, Known, Live, Lookup, Name, Outcome, Param,
-    ParamSource, Pid, Process, Socket, Stage, StartTime, Stat, Status, Tid, User, Weight, World,
+    Absence, Comm, CommandLine, Container, Descriptor, DescriptorKind, DescriptorSource, Evaluator,
+    Event, EventKind, ExecutableFile, Group, Image, Known, LiveProcess, Lookup, Name, Outcome,
+    Param, ParamSource, Pid, Process, Relevance, Socket, Stage, StartTime, Stat, Status,
+    SystemInfo, Tid, User,
 };
 
-/// What a [`FakeWorld`] tells of one process. Whatever is not set is unknown.
+/// What a [`FakeSystemInfo`] tells of one process. Whatever is not set is unknown.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Command name at exec.
@@ -57,7 +58,7 @@ impl Default for Facts {
 
 /// A world that answers from tables.
 #[derive(Clone, Debug)]
-pub struct FakeWorld {
+pub struct FakeSystemInfo {
     /// By process.
     pub facts: HashMap<Pid, Facts>,
     /// Processes that can be found by pid.
@@ -80,7 +81,7 @@ pub struct FakeWorld {
     pub utc_offset: i32,
 }
 
-impl Default for FakeWorld {
+impl Default for FakeSystemInfo {
     fn default() -> Self {
         Self {
             facts: HashMap::new(),
@@ -97,7 +98,7 @@ impl Default for FakeWorld {
     }
 }
 
-impl FakeWorld {
+impl FakeSystemInfo {
     fn of<T: Clone>(&self, process: &Process, part: fn(&Facts) -> &Lookup<T>) -> Lookup<T> {
         self.facts
             .get(&process.pid)
@@ -109,7 +110,7 @@ fn table<T>(found: Option<T>) -> Lookup<T> {
     found.map_or(Lookup::Missing, Lookup::Found)
 }
 
-impl World for FakeWorld {
+impl SystemInfo for FakeSystemInfo {
     fn comm(&self, process: &Process) -> Lookup<Comm> {
         match self.of(process, |facts| &facts.comm) {
             Lookup::Unknown if !self.facts.contains_key(&process.pid) => {
@@ -305,10 +306,10 @@ pub struct EventBuilder {
     device: Known<u64>,
     inode: Known<u64>,
     late: bool,
-    world: FakeWorld,
-    world_after: Option<FakeWorld>,
+    world: FakeSystemInfo,
+    world_after: Option<FakeSystemInfo>,
     time_ns: u64,
-    live: Live,
+    live: LiveProcess,
     arena: Bump,
 }
 
@@ -339,10 +340,10 @@ impl EventBuilder {
             device: Known::Never,
             inode: Known::Never,
             late: false,
-            world: FakeWorld::default(),
+            world: FakeSystemInfo::default(),
             world_after: None,
             time_ns: 1_700_000_000_123_456_789,
-            live: Live::default(),
+            live: LiveProcess::default(),
             arena: Bump::new(),
         }
     }
@@ -437,14 +438,14 @@ impl EventBuilder {
 
     /// Sets the world.
     #[must_use]
-    pub fn world(mut self, world: FakeWorld) -> Self {
+    pub fn world(mut self, world: FakeSystemInfo) -> Self {
         self.world = world;
         self
     }
 
     /// Sets the world as it is after the call.
     #[must_use]
-    pub fn world_after(mut self, world: FakeWorld) -> Self {
+    pub fn world_after(mut self, world: FakeSystemInfo) -> Self {
         self.world_after = Some(world);
         self
     }
@@ -637,9 +638,9 @@ impl EventBuilder {
 /// A judge that asks every event for fields of each class, and does nothing with the answers: for
 /// inputs that may do harm.
 #[derive(Debug)]
-pub struct Glance(Vec<Field>);
+pub struct FieldReader(Vec<Field>);
 
-impl Default for Glance {
+impl Default for FieldReader {
     fn default() -> Self {
         let names = [
             "evt.args",
@@ -668,16 +669,16 @@ impl Default for Glance {
     }
 }
 
-impl Judge for Glance {
+impl Evaluator for FieldReader {
     type Scratch = ();
 
     fn scratch(&self) {}
 
-    fn weigh(&self, (): &mut (), _: &Event<'_>) -> Weight {
-        Weight::Undecided
+    fn prefilter(&self, (): &mut (), _: &Event<'_>) -> Relevance {
+        Relevance::Undecided
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
+    fn evaluate(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         for field in &self.0 {
             let _answer = field.extract(event);
         }

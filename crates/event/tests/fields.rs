@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::sync::Arc;
 
 use event::field::Field;
-use event::testing::{Arg, EventBuilder, Facts, FakeWorld, process};
+use event::testing::{Arg, EventBuilder, Facts, FakeSystemInfo, process};
 use event::{
     Comm, Container, Containment, Credentials, DescriptorKind, Endpoint, Event, Group, Known,
     Lookup, Pid, Role, Socket, Stage, Stat, Status, Transport, User, Value,
@@ -49,8 +49,8 @@ fn assert_rows(event: &Event<'_>, rows: &[(&str, &str)]) {
     }
 }
 
-fn world() -> FakeWorld {
-    let mut world = FakeWorld::default();
+fn world() -> FakeSystemInfo {
+    let mut world = FakeSystemInfo::default();
     world
         .directories
         .insert(None, Lookup::Found(b"/home/u".to_vec()));
@@ -649,7 +649,7 @@ fn a_process_its_program_and_its_ancestors() {
 #[test]
 fn what_the_world_cannot_tell_is_unknown_and_what_is_not_there_absent() {
     let caller = process(31, None, &["/bin/x"]);
-    let mut world = FakeWorld::default();
+    let mut world = FakeSystemInfo::default();
     world.facts.insert(
         Pid(31),
         Facts {
@@ -759,9 +759,9 @@ fn containers_on_the_host_known_and_unknown() {
         "k8s.ns.name",
     ];
     for (container, expected) in rows {
-        let world = FakeWorld {
+        let world = FakeSystemInfo {
             container: Arc::new(container),
-            ..FakeWorld::default()
+            ..FakeSystemInfo::default()
         };
         let builder = EventBuilder::new("getcwd").world(world);
         let found = fields.map(|field| told(&builder.complete(), field));
@@ -771,7 +771,7 @@ fn containers_on_the_host_known_and_unknown() {
 
 #[test]
 fn open_descriptors_have_types_and_names() {
-    let mut world = FakeWorld::default();
+    let mut world = FakeSystemInfo::default();
     world
         .descriptors
         .insert(0, (DescriptorKind::Ipv4, b"1.2.3.4:5->6.7.8.9:10".to_vec()));
@@ -797,9 +797,9 @@ fn open_descriptors_have_types_and_names() {
 
 #[test]
 fn times_are_told_in_utc_or_local_time() {
-    let world = FakeWorld {
+    let world = FakeSystemInfo {
         utc_offset: 3600,
-        ..FakeWorld::default()
+        ..FakeSystemInfo::default()
     };
     let builder = EventBuilder::new("getcwd")
         .time_ns(1_735_689_599_000_000_001)

@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use event::field::{self, ArgumentKind, Field};
-use event::testing::{Arg, EventBuilder, Facts, FakeWorld, image, process};
+use event::testing::{Arg, EventBuilder, Facts, FakeSystemInfo, image, process};
 use event::{
     Changes, Comm, CommandLine, Container, Containment, Credentials, DescriptorKind,
     DescriptorSource, Endpoint, EventKind, ExecutableFile, ExecutableFlags, Group, Known, Lookup,
@@ -210,7 +210,7 @@ fn world(
     caller: &Arc<Process>,
     changed: Changes,
     missing: bool,
-) -> FakeWorld {
+) -> FakeSystemInfo {
     let number = |changed: bool| if changed { 1000 } else { 0 };
     let status = Status {
         credentials: Credentials {
@@ -270,7 +270,7 @@ fn world(
         environment: Lookup::Found(Vec::new()),
         login_uid: Lookup::Found(0),
     };
-    let mut world = FakeWorld::default();
+    let mut world = FakeSystemInfo::default();
     world.facts.insert(caller.pid, own);
     world.processes.insert(parent.pid, Arc::clone(parent));
     world.processes.insert(caller.pid, Arc::clone(caller));

@@ -6,7 +6,7 @@ use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use serde_json::{Value, json};
 
-use crate::action::{Action, Need, Place};
+use crate::action::{Action, ActionContext, Requirement};
 use crate::options::ListOptions;
 
 /// Prints actions.
@@ -53,9 +53,9 @@ fn paragraph(action: &Action) -> String {
     line(
         "where",
         match action.place {
-            Place::Anywhere => "",
-            Place::Container => "only in containers",
-            Place::Host => "only outside containers",
+            ActionContext::Anywhere => "",
+            ActionContext::Container => "only in containers",
+            ActionContext::Host => "only outside containers",
         },
     );
     line("needs", &needs(action).join(", "));
@@ -72,13 +72,13 @@ fn paragraph(action: &Action) -> String {
 }
 
 fn needs(action: &Action) -> Vec<String> {
-    let word = |need: &Need| match need {
-        Need::Root => "root".to_owned(),
-        Need::Readable(file) => format!("to read {file}"),
-        Need::Program(program) => format!("`{program}`"),
-        Need::Capability(name) => (*name).to_owned(),
-        Need::NoCapability(name) => format!("a process without {name}"),
-        Need::Address(address) => format!("a network of its own with {address}"),
+    let word = |need: &Requirement| match need {
+        Requirement::Root => "root".to_owned(),
+        Requirement::Readable(file) => format!("to read {file}"),
+        Requirement::Program(program) => format!("`{program}`"),
+        Requirement::Capability(name) => (*name).to_owned(),
+        Requirement::NoCapability(name) => format!("a process without {name}"),
+        Requirement::Address(address) => format!("a network of its own with {address}"),
     };
     action.needs.iter().map(word).collect()
 }

@@ -28,7 +28,7 @@ enum Verdict {
 }
 
 /// Where verdicts come from.
-enum Judge<'options> {
+enum VerdictSource<'options> {
     /// A detector that runs.
     Running(Alerts, Player, Duration),
     /// One that is started for each action.
@@ -44,10 +44,10 @@ pub fn execute(args: &TestOptions) -> Outcome {
     let actions = super::select(&args.selection)?;
     let judge = if let Some(detector) = &args.source.detector {
         let player = super::player(&args.play, detector.prefix())?;
-        Judge::Started(detector, player)
+        VerdictSource::Started(detector, player)
     } else {
         let alerts = Alerts::open(&args.source)?;
-        Judge::Running(
+        VerdictSource::Running(
             alerts,
             super::player(&args.play, Vec::new())?,
             args.test_timeout,
@@ -86,10 +86,10 @@ fn finish(wrong: usize) -> Result<Exit, Failure> {
     })
 }
 
-impl Judge<'_> {
+impl VerdictSource<'_> {
     fn verdict(&self, action: &Action) -> Verdict {
         let (played, alerts) = match self {
-            Judge::Started(detector, player) => {
+            VerdictSource::Started(detector, player) => {
                 let (played, printed) = player.play_printing(action);
                 if !detector.has_rule_for(action) && played == Played::Done {
                     return Verdict::NoRule;
@@ -102,7 +102,7 @@ impl Judge<'_> {
                 });
                 (played, alerts.collect())
             }
-            Judge::Running(alerts, player, timeout) => {
+            VerdictSource::Running(alerts, player, timeout) => {
                 alerts.forget();
                 let played = player.play(action);
                 let came = if played == Played::Done && action.rule.is_some() {

@@ -18,7 +18,7 @@ pub use builtin::Builtin;
 pub use diagnostic::{Code, Diagnostic};
 pub use load::load;
 pub use model::Model;
-pub use policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+pub use policy::{Enforcer, Enforcers, Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
 pub use restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
     SocketMatch, SyscallMatch,

@@ -9,7 +9,7 @@ use abi::{Arch, Capabilities, Errno, Syscall};
 
 use crate::builtin::{self, Builtin, Class};
 use crate::compile::seccomp::{Action, CallRule, Profile, lower};
-use crate::compile::{Grade, Machine, alone, assess};
+use crate::compile::{Grade, MachineFeatures, alone, assess};
 use crate::pattern::Pattern;
 use crate::policy::{Enforcer, Enforcers};
 use crate::restriction::{
@@ -302,7 +302,7 @@ impl Model {
 
     /// What is to be thought of each built-in rule, if these enforcers are to carry it.
     #[must_use]
-    pub fn advise(&self, enforcers: Enforcers, machine: &Machine) -> Vec<Advice> {
+    pub fn advise(&self, enforcers: Enforcers, machine: &MachineFeatures) -> Vec<Advice> {
         let advice = |builtin: &'static Builtin| Advice {
             rule: &builtin.name,
             class: builtin.class,
@@ -315,7 +315,7 @@ impl Model {
         &self,
         builtin: &'static Builtin,
         enforcers: Enforcers,
-        machine: &Machine,
+        machine: &MachineFeatures,
     ) -> Option<String> {
         let (policy, rule) = alone(builtin, enforcers);
         let carries = |enforcer| assess(&policy, &rule, enforcer, machine).grade > Grade::None;
@@ -390,7 +390,7 @@ impl Model {
     /// A policy that the workload passes: the rules that it can live with, and a denial of every call that it
     /// did not make.
     #[must_use]
-    pub fn policy(&self, name: &str, enforcers: Enforcers, machine: &Machine) -> String {
+    pub fn policy(&self, name: &str, enforcers: Enforcers, machine: &MachineFeatures) -> String {
         let advice = self.advise(enforcers, machine);
         let list = |class: Class| {
             let fits = advice
@@ -672,7 +672,7 @@ mod tests {
     }
 
     fn against(model: &Model, rule: &str) -> Option<String> {
-        let advice = model.advise(enforcers(), &Machine::default());
+        let advice = model.advise(enforcers(), &MachineFeatures::default());
         let found = advice.into_iter().find(|advice| advice.rule == rule);
         found.expect("it is built in").against
     }
@@ -723,7 +723,7 @@ mod tests {
         for call in [Syscall::OPENAT, Syscall::EXECVE, Syscall::SOCKET] {
             model.note_call(call, &[1, 1, 0, 0, 0, 0]);
         }
-        let text = model.policy("web", enforcers(), &Machine::default());
+        let text = model.policy("web", enforcers(), &MachineFeatures::default());
         let (policies, problems) = crate::load("web.yaml", &text);
         assert!(problems.is_empty(), "{problems:?}\n{text}");
         let profile = Profile::compile(&policies[0]);
@@ -742,7 +742,7 @@ mod tests {
         model.note_call(Syscall::PRCTL, &[16, 0, 0, 0, 0, 0]);
         model.note_call(Syscall::SOCKET, &[1, 0x8_0001, 0, 0, 0, 0]);
         model.note_call(Syscall::SOCKET, &[2, 2, 17, 0, 0, 0]);
-        let text = model.policy("web", enforcers(), &Machine::default());
+        let text = model.policy("web", enforcers(), &MachineFeatures::default());
         let (policies, problems) = crate::load("web.yaml", &text);
         assert!(problems.is_empty(), "{problems:?}\n{text}");
         let profile = Profile::compile(&policies[0]);
@@ -776,7 +776,7 @@ mod tests {
             ..Model::default()
         };
         let against = |model: &Model, rule: &str| {
-            let advice = model.advise(all, &Machine::default());
+            let advice = model.advise(all, &MachineFeatures::default());
             advice
                 .into_iter()
                 .find(|a| a.rule == rule)
@@ -802,7 +802,7 @@ mod tests {
         let mut model = Model::default();
         model.note_peer("::ffff:169.254.169.254".parse().expect("an address"), 80);
         model.note_local_peer("/run/docker.sock");
-        let advice = model.advise(Enforcers::ALL, &Machine::default());
+        let advice = model.advise(Enforcers::ALL, &MachineFeatures::default());
         let against = |rule: &str| {
             let found = advice.iter().find(|a| a.rule == rule);
             found.expect("built in").against.clone()

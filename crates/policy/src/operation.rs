@@ -22,7 +22,7 @@ pub struct Operation {
     /// Hooks of BPF LSM; after `:` the object that is meant.
     pub hooks: Vec<String>,
     /// Ways to do it without a call that a filter could refuse.
-    pub ways: Vec<Way>,
+    pub ways: Vec<IndirectWay>,
     /// Ways past an enforcer.
     pub weak: BTreeMap<Enforcer, Vec<String>>,
     /// Why an enforcer cannot.
@@ -31,7 +31,7 @@ pub struct Operation {
 
 /// A way to do an operation that is no call of its own.
 #[derive(Debug, PartialEq)]
-pub struct Way {
+pub struct IndirectWay {
     /// What it is.
     pub text: String,
     /// Hooks at which it can be denied.
@@ -196,12 +196,12 @@ fn read_hooks(word: &str) -> Vec<String> {
 }
 
 /// `@HOOK,HOOK TEXT`
-fn read_way(value: &str) -> Result<Way, String> {
+fn read_way(value: &str) -> Result<IndirectWay, String> {
     let (hooks, text) = value
         .split_once(' ')
         .filter(|(hooks, _)| hooks.starts_with('@'))
         .ok_or("expected hooks and a text")?;
-    Ok(Way {
+    Ok(IndirectWay {
         text: text.to_owned(),
         hooks: read_hooks(hooks),
     })

@@ -191,7 +191,7 @@ impl fmt::Display for Mode {
 
 /// What becomes of that which a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
+pub enum RuleAction {
     /// It happens, and nobody hears of it.
     Allow,
     /// It happens and is reported.
@@ -202,7 +202,7 @@ pub enum Verdict {
     DenyAudit,
 }
 
-impl Verdict {
+impl RuleAction {
     /// What the switches `allowViolations` and `auditViolations` mean together.
     #[must_use]
     pub fn from_switches(allow: bool, audit: bool) -> Self {
@@ -240,7 +240,7 @@ impl Verdict {
 
 /// Where a rule comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Origin {
+pub enum RuleOrigin {
     /// Named in the policy.
     Builtin(&'static Builtin),
     /// Part of what runtimes deny by default.
@@ -256,11 +256,11 @@ pub struct Rule {
     /// of violations carry it.
     pub id: String,
     /// Where it comes from.
-    pub origin: Origin,
+    pub origin: RuleOrigin,
     /// Where the policy names it.
     pub location: Location,
     /// What becomes of a violation.
-    pub verdict: Verdict,
+    pub verdict: RuleAction,
     /// Everything that is denied, or reported.
     pub restrictions: Vec<Restriction>,
     /// Full paths of the programs that it is for; empty means all.
@@ -272,8 +272,8 @@ impl Rule {
     #[must_use]
     pub fn builtin(&self) -> Option<&'static Builtin> {
         match self.origin {
-            Origin::Builtin(builtin) | Origin::Base(builtin) => Some(builtin),
-            Origin::Raw => None,
+            RuleOrigin::Builtin(builtin) | RuleOrigin::Base(builtin) => Some(builtin),
+            RuleOrigin::Raw => None,
         }
     }
 }

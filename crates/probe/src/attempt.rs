@@ -115,9 +115,9 @@ fn decode(text: &str) -> Option<Support> {
 }
 
 /// A child that sleeps until it is dropped.
-pub(super) struct Sleeper(i32);
+pub(super) struct SleepingChild(i32);
 
-impl Sleeper {
+impl SleepingChild {
     pub(super) fn start() -> sys::Result<Self> {
         clone_child(CloneFlags::default(), || {
             std::thread::sleep(2 * DEADLINE);
@@ -131,7 +131,7 @@ impl Sleeper {
     }
 }
 
-impl Drop for Sleeper {
+impl Drop for SleepingChild {
     fn drop(&mut self) {
         // It ends by itself should this fail, and nobody needs its status.
         let _ = pidfd::open(self.0).and_then(|fd| pidfd::send_signal(fd.as_fd(), SIGKILL));

@@ -7,7 +7,7 @@ use sys::wait::{ALL, Status, Target, wait};
 use sys::{pidfd, process_memory};
 
 use super::Support;
-use super::attempt::{Sleeper, in_child};
+use super::attempt::{SleepingChild, in_child};
 
 const ACCESS_FIX: &str = "add CAP_SYS_PTRACE to the container, let its seccomp profile allow the \
                           call, and set kernel.yama.ptrace_scope to 1 or less";
@@ -17,7 +17,7 @@ static MARK: [u8; 16] = *b"tollgate probe \n";
 
 pub(super) fn read() -> Support {
     in_child(|| {
-        let sleeper = match Sleeper::start() {
+        let sleeper = match SleepingChild::start() {
             Ok(sleeper) => sleeper,
             Err(error) => return Support::no(error.to_string(), ACCESS_FIX),
         };
@@ -34,7 +34,7 @@ pub(super) fn read() -> Support {
     })
 }
 
-fn read_by_file(sleeper: &Sleeper, address: u64, failure: &str) -> Support {
+fn read_by_file(sleeper: &SleepingChild, address: u64, failure: &str) -> Support {
     let mut bytes = [0; 16];
     let file = process_memory::MemoryFile::open(sleeper.pid());
     match file.and_then(|file| file.read(address, &mut bytes)) {
@@ -49,7 +49,7 @@ fn read_by_file(sleeper: &Sleeper, address: u64, failure: &str) -> Support {
 
 pub(super) fn pidfd_getfd() -> Support {
     in_child(|| {
-        let attempt = Sleeper::start().and_then(|sleeper| {
+        let attempt = SleepingChild::start().and_then(|sleeper| {
             let process = pidfd::open(sleeper.pid())?;
             pidfd::take_fd(process.as_fd(), 2)
         });
@@ -65,7 +65,7 @@ pub(super) fn pidfd_getfd() -> Support {
 
 pub(super) fn seize() -> Support {
     in_child(|| {
-        let attempt = Sleeper::start().and_then(|sleeper| {
+        let attempt = SleepingChild::start().and_then(|sleeper| {
             let pid = sleeper.pid();
             attach(pid, 0)?;
             interrupt(pid)?;

@@ -63,8 +63,8 @@ pub(super) fn listener() -> Support {
 pub(super) fn continue_call() -> Support {
     in_child(|| match round_trip(FilterFlags::default(), |_| Ok(())) {
         Ok(()) => Support::yes("a call was seen, continued and gave its true result"),
-        Err(Trouble::Busy) => Support::no(BUSY, BUSY_FIX),
-        Err(Trouble::Failed(why)) => Support::no(why, "run Linux 5.5 or newer"),
+        Err(RoundTripError::Busy) => Support::no(BUSY, BUSY_FIX),
+        Err(RoundTripError::Failed(why)) => Support::no(why, "run Linux 5.5 or newer"),
     })
 }
 
@@ -72,8 +72,10 @@ pub(super) fn wait_killable() -> Support {
     in_child(
         || match round_trip(FilterFlags::WAIT_KILLABLE_RECV, |_| Ok(())) {
             Ok(()) => Support::yes("a call was seen with it"),
-            Err(Trouble::Busy) => Support::partial_with_fix(format!("not tried: {BUSY}"), BUSY_FIX),
-            Err(Trouble::Failed(why)) => Support::partial_with_fix(
+            Err(RoundTripError::Busy) => {
+                Support::partial_with_fix(format!("not tried: {BUSY}"), BUSY_FIX)
+            }
+            Err(RoundTripError::Failed(why)) => Support::partial_with_fix(
                 format!(
                     "{why}: a signal may make a program repeat a call that was seen, and an alert \
                  come twice"
@@ -88,8 +90,10 @@ pub(super) fn sync_wake_up() -> Support {
     let ready = |listener: &Listener| listener.set_sync_wake_up(true);
     in_child(|| match round_trip(FilterFlags::default(), ready) {
         Ok(()) => Support::yes("a call was seen with it"),
-        Err(Trouble::Busy) => Support::partial_with_fix(format!("not tried: {BUSY}"), BUSY_FIX),
-        Err(Trouble::Failed(why)) => Support::partial_with_fix(
+        Err(RoundTripError::Busy) => {
+            Support::partial_with_fix(format!("not tried: {BUSY}"), BUSY_FIX)
+        }
+        Err(RoundTripError::Failed(why)) => Support::partial_with_fix(
             format!("{why}: each seen call may wake another CPU, about 20 us instead of 3"),
             "run Linux 6.6 or newer",
         ),
@@ -125,13 +129,13 @@ fn without_privileges() -> String {
 }
 
 /// Why a round trip did not come about.
-enum Trouble {
+enum RoundTripError {
     /// There is a listener already.
     Busy,
     Failed(String),
 }
 
-impl From<sys::SyscallError> for Trouble {
+impl From<sys::SyscallError> for RoundTripError {
     fn from(error: sys::SyscallError) -> Self {
         if error.is(EBUSY) {
             Self::Busy
@@ -145,8 +149,8 @@ impl From<sys::SyscallError> for Trouble {
 fn round_trip(
     flags: FilterFlags,
     ready: impl FnOnce(&Listener) -> sys::Result<()>,
-) -> Result<(), Trouble> {
-    let failed = |why: &str| Trouble::Failed(why.to_owned());
+) -> Result<(), RoundTripError> {
+    let failed = |why: &str| RoundTripError::Failed(why.to_owned());
     let expected = getppid_raw();
     let program = notify_getppid().ok_or_else(|| failed("this architecture is not supported"))?;
     set_no_new_privs()?;

@@ -2,7 +2,7 @@
 //!
 //! `process_vm_readv(2)` waits for as long as a page takes to arrive, and the workload decides how
 //! long that is (userfaultfd, FUSE). The wait cannot be interrupted, so a read is announced in a
-//! [`Gauge`] that the watchdog samples; a thread that stays in one read for longer than the
+//! [`BlockingMarker`] that the watchdog samples; a thread that stays in one read for longer than the
 //! deadline is replaced, and the call it was reading for is treated as unreadable.
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bumpalo::Bump;
 use event::Tid;
 use sys::SyscallError;
-use sys::process_memory::{Extent, MemoryFile};
+use sys::process_memory::{MemoryFile, ReadExtent};
 
 use crate::procfs::Proc;
 
@@ -30,9 +30,9 @@ pub const TEXTS_LIMIT: usize = 256;
 /// Odd: inside; even: outside. Seeing the same odd number twice means that one entry has lasted for
 /// at least the time between. That costs the thread two relaxed writes and no clock.
 #[derive(Debug, Default)]
-pub struct Gauge(AtomicU64);
+pub struct BlockingMarker(AtomicU64);
 
-impl Gauge {
+impl BlockingMarker {
     /// The thread goes inside.
     pub fn enter(&self) {
         self.0.fetch_add(1, Ordering::Release);
@@ -75,7 +75,7 @@ pub enum Access {
 /// Access to the memory of callers for one thread.
 #[derive(Debug)]
 pub struct Memory {
-    gauge: Arc<Gauge>,
+    gauge: Arc<BlockingMarker>,
     access: Cell<Access>,
     buffer: RefCell<Vec<u8>>,
     /// Page tables, if they are asked for every call.
@@ -86,14 +86,14 @@ pub struct Memory {
     missing: Cell<Option<u64>>,
     /// Whether something was read that its process may not read, since this was asked last.
     forced: Cell<bool>,
-    captured: Option<RefCell<Captured>>,
+    captured: Option<RefCell<CapturedMemory>>,
     /// The page table that was asked last whether pages are private.
-    asked: RefCell<Option<AskedTable>>,
+    asked: RefCell<Option<OpenPageTable>>,
 }
 
 /// A page table that is open. It stays the one that its thread had then.
 #[derive(Debug)]
-struct AskedTable {
+struct OpenPageTable {
     tid: Tid,
     execs: u64,
     since: Instant,
@@ -112,7 +112,7 @@ pub fn note_exec() {
 
 /// Memory of a caller that an engine has copied at the call.
 #[derive(Debug, Default)]
-pub struct Captured {
+pub struct CapturedMemory {
     bytes: Vec<u8>,
     parts: Vec<Part>,
 }
@@ -124,7 +124,7 @@ struct Part {
     is_string: bool,
 }
 
-impl Captured {
+impl CapturedMemory {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -165,7 +165,7 @@ const TABLES_LIMIT: usize = 256;
 
 impl Memory {
     /// Memory that is read from the process; `gauge` shows when a read does not return.
-    pub fn new(gauge: Arc<Gauge>) -> Self {
+    pub fn new(gauge: Arc<BlockingMarker>) -> Self {
         let buffer = RefCell::new(Vec::with_capacity(STRING_LIMIT));
         Self {
             gauge,
@@ -182,7 +182,7 @@ impl Memory {
 
     /// For a reader that must not wait for pages: it reads those that are in memory, and is told of
     /// others ([`Memory::missing`]).
-    pub fn of_resident_pages(gauge: Arc<Gauge>) -> Self {
+    pub fn of_resident_pages(gauge: Arc<BlockingMarker>) -> Self {
         let memory = Self {
             tables: Some(RefCell::default()),
             ..Self::new(gauge)
@@ -223,7 +223,7 @@ impl Memory {
     }
 
     /// Replaces what was copied.
-    pub fn capture(&self, fill: impl FnOnce(&mut Captured)) {
+    pub fn capture(&self, fill: impl FnOnce(&mut CapturedMemory)) {
         if let Some(captured) = &self.captured {
             let mut captured = captured.borrow_mut();
             captured.clear();
@@ -258,7 +258,7 @@ impl Memory {
         let extent = self.guarded(tid, address, limit, |source| {
             source.text(address, &mut buffer, limit)
         })?;
-        if limit < STRING_LIMIT && extent == Extent::Truncated {
+        if limit < STRING_LIMIT && extent == ReadExtent::Truncated {
             self.note_missing(address, limit);
             return Err(Unreadable::Refused);
         }
@@ -341,7 +341,7 @@ impl Memory {
     fn asks_table(&self, tid: Tid, ask: impl Fn(&File) -> Option<bool>) -> Option<bool> {
         let execs = EXECS.load(Ordering::Acquire);
         let mut asked = self.asked.borrow_mut();
-        let is_current = |asked: &&AskedTable| {
+        let is_current = |asked: &&OpenPageTable| {
             asked.tid == tid && asked.execs == execs && asked.since.elapsed() < ASKED_FOR
         };
         if let Some(asked) = asked.as_ref().filter(is_current) {
@@ -349,7 +349,7 @@ impl Memory {
         }
         let file = table(tid).ok()?;
         let answer = ask(&file);
-        *asked = Some(AskedTable {
+        *asked = Some(OpenPageTable {
             tid,
             execs,
             since: Instant::now(),
@@ -501,7 +501,12 @@ enum Source {
 }
 
 impl Source {
-    fn text(&self, address: u64, to: &mut Vec<u8>, limit: usize) -> Result<Extent, SyscallError> {
+    fn text(
+        &self,
+        address: u64,
+        to: &mut Vec<u8>,
+        limit: usize,
+    ) -> Result<ReadExtent, SyscallError> {
         match self {
             Self::Call(tid) => sys::process_memory::read_c_string(tid.0, address, to, limit),
             Self::File(file) => file.read_c_string(address, to, limit),

@@ -118,7 +118,7 @@ struct Version {
 }
 
 #[derive(Clone, Debug)]
-struct Remembered {
+struct CachedUsers {
     checked: Instant,
     versions: [Version; 2],
     database: Arc<UserDatabase>,
@@ -127,7 +127,7 @@ struct Remembered {
 /// The databases of the roots that were asked for.
 #[derive(Debug, Default)]
 pub struct UserDatabases {
-    roots: Mutex<HashMap<RootId, Remembered>>,
+    roots: Mutex<HashMap<RootId, CachedUsers>>,
 }
 
 impl UserDatabases {
@@ -158,7 +158,7 @@ impl UserDatabases {
         }
     }
 
-    fn remembered(&self, root: RootId) -> Option<Remembered> {
+    fn remembered(&self, root: RootId) -> Option<CachedUsers> {
         self.roots
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -166,7 +166,7 @@ impl UserDatabases {
             .cloned()
     }
 
-    fn remember(&self, root: RootId, new: Remembered) {
+    fn remember(&self, root: RootId, new: CachedUsers) {
         let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
         if roots.len() >= ROOT_LIMIT && !roots.contains_key(&root) {
             let oldest = roots
@@ -180,7 +180,7 @@ impl UserDatabases {
 }
 
 /// Reads the files again if they changed. `None` if that is refused.
-fn refresh(root: &OwnedFd, before: Option<Remembered>) -> Option<Remembered> {
+fn refresh(root: &OwnedFd, before: Option<CachedUsers>) -> Option<CachedUsers> {
     let checked = Instant::now();
     let open = |path| regular::open_in_root(root, path).ok();
     let (passwd, group) = (open("etc/passwd")?, open("etc/group")?);
@@ -188,7 +188,7 @@ fn refresh(root: &OwnedFd, before: Option<Remembered>) -> Option<Remembered> {
     if let Some(before) = before
         && before.versions == versions
     {
-        return Some(Remembered { checked, ..before });
+        return Some(CachedUsers { checked, ..before });
     }
     // An image without these files has no names, which is an answer; a file that cannot be read is
     // none.
@@ -201,7 +201,7 @@ fn refresh(root: &OwnedFd, before: Option<Remembered>) -> Option<Remembered> {
         )
     };
     let database = UserDatabase::parse(&contents(passwd)?, &contents(group)?);
-    Some(Remembered {
+    Some(CachedUsers {
         checked,
         versions,
         database: Arc::new(database),

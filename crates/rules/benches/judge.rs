@@ -12,7 +12,7 @@ use std::sync::Arc;
 use abi::Syscall;
 use bumpalo::Bump;
 use criterion::{Criterion, criterion_group, criterion_main};
-use event::{DescriptorKind, Event, Judge, Stage, Weight};
+use event::{DescriptorKind, Evaluator, Event, Relevance, Stage};
 use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
 
 use case::Case;
@@ -118,11 +118,11 @@ fn judge(criterion: &mut Criterion) {
             let mut group = criterion.benchmark_group("judge");
             group.bench_function(format!("{name} at {stage:?}"), |bencher| {
                 case.at_in(stage, &live_arena, |event| {
-                    assert_ne!(engine.weigh(&mut scratch, event), Weight::Settled);
+                    assert_ne!(engine.prefilter(&mut scratch, event), Relevance::Settled);
                     bencher.iter(|| {
                         arena.reset();
                         let event = with_arena(event, &arena);
-                        engine.weigh(&mut scratch, &event)
+                        engine.prefilter(&mut scratch, &event)
                     });
                 });
             });

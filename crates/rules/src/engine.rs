@@ -7,13 +7,13 @@ mod options;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use event::{Event, Judge, Weight};
+use event::{Evaluator, Event, Relevance};
 use serde::{Deserialize, Serialize};
 
 use crate::alert::Alert;
-use crate::compile::Truth;
+use crate::compile::Ternary;
 use crate::compile::check::Checker;
-use crate::compile::eval::{Evaluation, Memo};
+use crate::compile::eval::{Evaluation, EvaluationCache};
 use crate::compile::opening::{Openable, Openings};
 use crate::compile::program::{Entry, Program, Source};
 use crate::compile::tree::Tree;
@@ -29,7 +29,7 @@ pub use options::{AppendOutput, EngineOptions, ExtraField, RuleMatching};
 
 /// A rule that matched an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Matched<'r> {
+pub struct RuleMatch<'r> {
     /// Its name.
     pub rule: &'r str,
     /// Whether a match is to start a capture.
@@ -45,7 +45,7 @@ pub trait Recorder: Send + Sync {
     fn is_recording(&self) -> bool;
 
     /// Takes an event after the rules were evaluated, with those that matched.
-    fn record(&self, event: &Event<'_>, matched: &[Matched<'_>]);
+    fn record(&self, event: &Event<'_>, matched: &[RuleMatch<'_>]);
 }
 
 /// Takes alerts. Called by the threads that judge events, so it must not wait.
@@ -104,7 +104,7 @@ pub struct RuleMatches<'e> {
 /// Working memory of one thread.
 #[derive(Debug)]
 pub struct Scratch {
-    pub(crate) memo: Memo,
+    pub(crate) memo: EvaluationCache,
     openings: Openings,
     evaluated: u64,
 }
@@ -269,7 +269,7 @@ impl Engine {
         }
         let mut evaluation = Evaluation::new(&self.program, memo, event).of_opening(openable);
         let mut entries = self.program.kind(event.kind).entries.iter();
-        let is_ruled_out = entries.all(|entry| evaluation.rule(entry) == Truth::False);
+        let is_ruled_out = entries.all(|entry| evaluation.rule(entry) == Ternary::False);
         openings.remember(&opening, is_ruled_out);
         is_ruled_out
     }
@@ -312,12 +312,12 @@ impl Engine {
 /// A rule that can match more kinds of events than this does not restrict them (Falco's limit).
 const MAX_KINDS: usize = 100;
 
-impl Judge for Engine {
+impl Evaluator for Engine {
     type Scratch = Scratch;
 
     fn scratch(&self) -> Scratch {
         Scratch {
-            memo: Memo::new(&self.program),
+            memo: EvaluationCache::new(&self.program),
             openings: Openings::default(),
             evaluated: 0,
         }
@@ -331,16 +331,16 @@ impl Judge for Engine {
         &self,
         scratch: &mut Scratch,
         opening: &event::Opening<'_>,
-    ) -> Option<event::RuledOut> {
+    ) -> Option<event::ImpossibleOpen> {
         let openable = self.openable(opening.kind)?;
         let simple = openable.simplify(opening);
         let is_ruled_out = scratch.openings.is_ruled_out(&simple) == Some(true);
-        is_ruled_out.then_some(event::RuledOut {
+        is_ruled_out.then_some(event::ImpossibleOpen {
             alike_from: openable.alike_from(),
         })
     }
 
-    fn weigh(&self, scratch: &mut Scratch, event: &Event<'_>) -> Weight {
+    fn prefilter(&self, scratch: &mut Scratch, event: &Event<'_>) -> Relevance {
         scratch.evaluated += 1;
         let entries = &self.program.kind(event.kind).entries;
         // What no thread does is a question about a call that an engine imagines.
@@ -349,37 +349,37 @@ impl Judge for Engine {
             if let Some(profile) = profile {
                 profile.judged(event.kind);
             }
-            return Weight::Reject;
+            return Relevance::Reject;
         }
         // What no thread does is not recorded: engines ask about calls that they imagine.
         if event.stage < event::Stage::Exit && event.tid != event::Tid(0) && self.is_recording() {
-            return Weight::Undecided;
+            return Relevance::Undecided;
         }
         let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
-        let mut weight = Weight::Reject;
+        let mut weight = Relevance::Reject;
         let candidates = evaluation.candidates();
         let entries = entries.iter().enumerate();
         let timed = profile.filter(|profile| profile.is_timed(scratch.evaluated));
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
             match truth(&mut evaluation, entry, timed) {
-                Truth::False => {}
-                Truth::Unknown => return Weight::Undecided,
-                Truth::True if entry.output_stage > event.stage => return Weight::Undecided,
-                Truth::True => {
-                    weight = Weight::Settled;
+                Ternary::False => {}
+                Ternary::Unknown => return Relevance::Undecided,
+                Ternary::True if entry.output_stage > event.stage => return Relevance::Undecided,
+                Ternary::True => {
+                    weight = Relevance::Settled;
                     if self.rule_matching == RuleMatching::First {
                         break;
                     }
                 }
             }
         }
-        if let (Some(profile), Weight::Reject) = (profile, weight) {
+        if let (Some(profile), Relevance::Reject) = (profile, weight) {
             profile.judged(event.kind);
         }
         weight
     }
 
-    fn conclude(&self, scratch: &mut Scratch, event: &Event<'_>) -> Vec<Arc<str>> {
+    fn evaluate(&self, scratch: &mut Scratch, event: &Event<'_>) -> Vec<Arc<str>> {
         scratch.evaluated += 1;
         self.concluded.fetch_add(1, Ordering::Relaxed);
         if self.is_ruled_out(scratch, event) {
@@ -397,14 +397,14 @@ impl Judge for Engine {
         let timed = profile.filter(|profile| profile.is_timed(scratch.evaluated));
         for (_, entry) in entries.filter(|(position, _)| candidates.has(*position)) {
             match truth(&mut evaluation, entry, timed) {
-                Truth::False => {}
-                Truth::Unknown => undecided.push(Arc::clone(&self.rules[entry.rule].name)),
-                Truth::True => {
+                Ternary::False => {}
+                Ternary::Unknown => undecided.push(Arc::clone(&self.rules[entry.rule].name)),
+                Ternary::True => {
                     let rule = &self.rules[entry.rule];
                     rule.matches.fetch_add(1, Ordering::Relaxed);
                     self.sink.emit(self.alert(rule, &mut evaluation));
                     if self.recorder.is_some() {
-                        matched.push(Matched {
+                        matched.push(RuleMatch {
                             rule: &rule.name,
                             capture: rule.capture,
                             capture_duration_ms: rule.capture_duration_ms,
@@ -425,7 +425,11 @@ impl Judge for Engine {
 
 /// Whether the condition of a rule holds; what that takes is noted now and then.
 #[inline]
-fn truth(evaluation: &mut Evaluation<'_, '_, '_>, entry: &Entry, timed: Option<&Profile>) -> Truth {
+fn truth(
+    evaluation: &mut Evaluation<'_, '_, '_>,
+    entry: &Entry,
+    timed: Option<&Profile>,
+) -> Ternary {
     match timed {
         None => evaluation.rule(entry),
         Some(profile) => profile.time(entry.rule, || evaluation.rule(entry)),

@@ -6,7 +6,6 @@ pub mod condition;
 pub mod describe;
 pub mod diagnostic;
 pub mod engine;
-pub mod given;
 pub mod lint;
 pub mod load;
 mod output;
@@ -14,12 +13,13 @@ mod paths;
 pub mod plan;
 pub mod profile;
 pub mod ruleset;
+pub mod synthetic_event;
 pub mod trace;
 
 pub use alert::{Alert, AlertValue};
 pub use diagnostic::{Code, Diagnostic, Location, Severity};
 pub use engine::{
-    AlertSink, AppendOutput, Engine, EngineOptions, ExtraField, Matched, Recorder, RuleMatching,
+    AlertSink, AppendOutput, Engine, EngineOptions, ExtraField, Recorder, RuleMatch, RuleMatching,
     Scratch,
 };
 pub use load::Loader;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use event::field::Mechanism;
-use event::{EventKind, Teller, ValueType};
+use event::{EngineSupport, EventKind, ValueType};
 
 use self::implication::Implications;
 use crate::compile::atom::{AtomId, Right};
@@ -214,9 +214,9 @@ impl Linter<'_> {
 
     fn is_told(&self, kind: EventKind) -> bool {
         match kind.teller() {
-            Teller::Every => true,
-            Teller::Kernel => matches!(self.mechanism, Mechanism::Ebpf | Mechanism::Scap),
-            Teller::Nobody => false,
+            EngineSupport::Every => true,
+            EngineSupport::Kernel => matches!(self.mechanism, Mechanism::Ebpf | Mechanism::Scap),
+            EngineSupport::Nobody => false,
         }
     }
 

@@ -23,7 +23,7 @@ use crate::compile::program::{Entry, Node, NodeId, Program};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::engine::Engine;
 
-pub use self::coverage::Unserved;
+pub use self::coverage::UncoveredRule;
 pub use self::explain::{CallExplanation, Explanation, RuleExplanation};
 pub use self::groups::MAX_GROUPS;
 
@@ -209,7 +209,7 @@ impl<'a> Planner<'a> {
         self.traps(sockets, Reason::State);
     }
 
-    fn traps(&mut self, traps: &[abi::Trap], reason: fn(Cow<'static, str>) -> Reason) {
+    fn traps(&mut self, traps: &[abi::TrappedCall], reason: fn(Cow<'static, str>) -> Reason) {
         for trap in traps {
             let changes_image = EventKind::of_syscall(trap.call).changes().image;
             let planned = self.call(trap.call);

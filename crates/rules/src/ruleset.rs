@@ -65,7 +65,7 @@ pub struct Rule {
     /// When it matches, exceptions included. Holds no unresolved macro or list name.
     pub condition: Expr,
     /// The condition as it stands in the files.
-    pub written: Written,
+    pub written: ConditionSource,
     /// What it says then.
     pub output: Output,
     /// What it is about.
@@ -96,7 +96,7 @@ pub struct Rule {
 
 /// A condition as written, and the names in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct ConditionSource {
     /// The text, with what was appended.
     pub condition: String,
     /// Macros that it names itself.
@@ -137,7 +137,7 @@ pub struct Macro {
     /// What it stands for, resolved.
     pub condition: Expr,
     /// The condition as it stands in the files.
-    pub written: Written,
+    pub written: ConditionSource,
     /// Whether a rule or another macro refers to it.
     pub used: bool,
     /// Where it was last defined as a whole.

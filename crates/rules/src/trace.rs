@@ -9,17 +9,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use event::{Event, EventKind, Value};
 
 use crate::alert::AlertValue;
-use crate::compile::Truth;
+use crate::compile::Ternary;
 use crate::compile::check::Checker;
-use crate::compile::eval::{Evaluation, Memo};
+use crate::compile::eval::{Evaluation, EvaluationCache};
 use crate::compile::operand::OperandId;
 use crate::compile::program::{Program, Source};
 use crate::compile::tree::Tree;
 use crate::condition::ast::{Expr, ExprKind, Operand, Value as Right};
 use crate::diagnostic::Location;
-use crate::given::Given;
 use crate::output::alert_value;
 use crate::ruleset::{Rule, Ruleset};
+use crate::synthetic_event::SyntheticEvent;
 
 /// What a part of a condition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Clause {
 pub struct Tracer {
     program: Program,
     root: Step,
-    memo: Mutex<Memo>,
+    memo: Mutex<EvaluationCache>,
 }
 
 /// A part before an event is seen.
@@ -120,7 +120,7 @@ impl Tracer {
             .map(|tree| Source { tree, outputs: &[] })
             .collect();
         let program = Program::new(checker.operands, checker.atoms, &sources);
-        let memo = Mutex::new(Memo::new(&program));
+        let memo = Mutex::new(EvaluationCache::new(&program));
         Self {
             program,
             root,
@@ -136,7 +136,7 @@ impl Tracer {
 
     /// What the condition is for a described event.
     #[must_use]
-    pub fn explain_given(&self, given: &Given) -> Clause {
+    pub fn explain_given(&self, given: &SyntheticEvent) -> Clause {
         given.with_event(|event| self.look(event, |evaluation| given.seed(evaluation)))
     }
 
@@ -161,7 +161,7 @@ impl Tracer {
             .entries
             .iter()
             .find(|entry| entry.rule == step.position);
-        let truth = entry.map_or(Truth::False, |entry| evaluation.rule(entry));
+        let truth = entry.map_or(Ternary::False, |entry| evaluation.rule(entry));
         let is_asked = !kind.stages.is_empty();
         let operands = step.operands.iter();
         let values = operands.map(|id| {
@@ -179,9 +179,9 @@ impl Tracer {
         let values = values.collect();
         Clause {
             holds: match truth {
-                Truth::False => Some(false),
-                Truth::Unknown => None,
-                Truth::True => Some(true),
+                Ternary::False => Some(false),
+                Ternary::Unknown => None,
+                Ternary::True => Some(true),
             },
             values,
             parts: step
@@ -255,7 +255,7 @@ impl Builder<'_> {
 mod tests {
     use super::*;
     use crate::Loader;
-    use crate::given::{GivenValue, Others};
+    use crate::synthetic_event::{SyntheticValue, UnsetFields};
 
     const RULES: &str = "- list: shells\n  items: [bash, sh]\n\
         - macro: reads\n  condition: evt.type in (open, openat) and evt.is_open_read = true\n\
@@ -265,9 +265,9 @@ mod tests {
     fn explained(fields: &[(&str, &str)]) -> Clause {
         let (ruleset, diagnostics) = Loader::new().add("r.yaml", RULES).finish();
         assert!(diagnostics.is_empty(), "{diagnostics:?}");
-        let mut given = Given::new("openat", Others::Unknown).expect("a known type");
+        let mut given = SyntheticEvent::new("openat", UnsetFields::Unknown).expect("a known type");
         for (field, text) in fields {
-            let value = GivenValue::One((*text).to_owned());
+            let value = SyntheticValue::One((*text).to_owned());
             given.give(field, &value).expect("it fits");
         }
         Tracer::new(&ruleset, &ruleset.rules[0]).explain_given(&given)

@@ -3,7 +3,7 @@
 //! A capture is a sequence of blocks: the machine, its users, threads and open descriptors, then
 //! events. Events are numbered and have parameters by position ([`table`]); what they do not say is
 //! known from the events before them. [`replay::Replay`] keeps that state and shows each event to a
-//! [`event::Judge`] as a live engine would; [`write::Writer`] turns the events that a judge sees into
+//! [`event::Evaluator`] as a live engine would; [`write::Writer`] turns the events that an evaluator sees into
 //! a capture.
 //!
 //! Nothing here opens files: sources and targets are [`std::io::Read`] and [`std::io::Write`]. Nothing

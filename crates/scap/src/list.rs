@@ -8,7 +8,7 @@ use crate::bytes::Bytes;
 
 /// The machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineInfo {
     /// Processors.
     pub cpus: u32,
     /// Memory.
@@ -24,7 +24,7 @@ pub struct Machine {
 /// Length of the host name in its block.
 pub(crate) const HOSTNAME_LEN: usize = 128;
 
-impl Machine {
+impl MachineInfo {
     pub(crate) fn parse(body: &[u8]) -> Option<Self> {
         let mut bytes = Bytes::new(body);
         let mut machine = Self {

@@ -86,7 +86,7 @@ impl Action {
 
 /// What becomes of a call that the filter cannot judge like others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Special {
+pub enum SpecialCall {
     /// It is treated as the plan says.
     AsPlanned,
     /// It fails with ENOSYS, as if the kernel did not have it, unless a rule names it.
@@ -113,11 +113,11 @@ pub struct FilterOptions {
     pub planned: Action,
     /// `clone3`, whose flags are in memory. Refusing makes libc fall back to `clone`, whose flags
     /// are in a register, so that new threads pass without a stop; container runtimes do the same.
-    pub clone3: Special,
+    pub clone3: SpecialCall,
     /// What is done with an io_uring, which carries out calls that no filter sees. To ask for one is
     /// not meant: that is seen, whatever becomes of it. Refused, a ring that was made by somebody
     /// else and handed over is of no use either.
-    pub io_uring: Special,
+    pub io_uring: SpecialCall,
     /// Numbers that no table knows, i.e. calls of kernels to come, and x32 numbers out of range.
     pub unknown_numbers: Action,
     /// Who refuses what the policy denies.
@@ -140,8 +140,8 @@ impl FilterOptions {
         Self {
             native,
             planned: Action::Allow,
-            clone3: Special::AsPlanned,
-            io_uring: Special::AsPlanned,
+            clone3: SpecialCall::AsPlanned,
+            io_uring: SpecialCall::AsPlanned,
             unknown_numbers: Action::Allow,
             denials: Denials::InKernel,
         }
@@ -153,8 +153,8 @@ impl FilterOptions {
         Self {
             native,
             planned: Action::Notify,
-            clone3: Special::RefuseUnlessRule,
-            io_uring: Special::AsPlanned,
+            clone3: SpecialCall::RefuseUnlessRule,
+            io_uring: SpecialCall::AsPlanned,
             unknown_numbers: Action::Notify,
             denials: Denials::InKernel,
         }

@@ -5,7 +5,7 @@ use event::{CallPlan, Plan, Reason};
 use policy::compile::seccomp::{Action as Denial, Profile};
 
 use super::leaf::Clause;
-use super::{Action, Denials, FilterOptions, Leaf, Special};
+use super::{Action, Denials, FilterOptions, Leaf, SpecialCall};
 
 /// Numbers from `first` up to the next segment's.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,13 +97,13 @@ fn leaf_of(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Leaf {
     let special = match call {
         Syscall::CLONE3 => options.clone3,
         Syscall::IO_URING_ENTER | Syscall::IO_URING_REGISTER => options.io_uring,
-        _ => Special::AsPlanned,
+        _ => SpecialCall::AsPlanned,
     };
     let planned = merged.plan.calls.get(&call);
     let is_refused = match special {
-        Special::AsPlanned => false,
-        Special::Refuse => true,
-        Special::RefuseUnlessRule => !planned.is_some_and(named_by_rule),
+        SpecialCall::AsPlanned => false,
+        SpecialCall::Refuse => true,
+        SpecialCall::RefuseUnlessRule => !planned.is_some_and(named_by_rule),
     };
     let planned = match is_refused {
         true => Vec::new(),

@@ -33,7 +33,7 @@ impl SeccompData {
 
 /// How a run ended: the action and whether an argument was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct FilterResult {
     /// What the filter answers.
     pub action: Action,
     /// No argument was looked at, so the kernel answers from its bitmap.
@@ -41,7 +41,7 @@ pub struct Verdict {
 }
 
 /// `None` if the program is none of ours.
-pub fn run(program: &FilterProgram, data: &SeccompData) -> Option<Verdict> {
+pub fn run(program: &FilterProgram, data: &SeccompData) -> Option<FilterResult> {
     let mut accumulator = 0;
     let mut constant = true;
     let mut index = 0;
@@ -65,7 +65,7 @@ pub fn run(program: &FilterProgram, data: &SeccompData) -> Option<Verdict> {
             }
             RET => {
                 let action = Action::from_raw(k)?;
-                return Some(Verdict { action, constant });
+                return Some(FilterResult { action, constant });
             }
             JEQ => accumulator == k,
             JGT => accumulator > k,

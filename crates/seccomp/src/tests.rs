@@ -44,7 +44,7 @@ fn floor() -> Plan {
 
 fn as_planned(native: Arch) -> FilterOptions {
     FilterOptions {
-        clone3: Special::AsPlanned,
+        clone3: SpecialCall::AsPlanned,
         unknown_numbers: Action::Allow,
         ..FilterOptions::notify(native)
     }
@@ -420,8 +420,8 @@ fn plain_clones_pass_and_clone3_is_refused_until_a_rule_names_it() {
     let ruled = compile(&plan(&[(Syscall::CLONE3, ALWAYS)]), &options).unwrap();
     assert_eq!(action_of(&ruled, audit, clone3, [0; 6]), Action::Notify);
     let refuse = FilterOptions {
-        clone3: Special::Refuse,
-        io_uring: Special::Refuse,
+        clone3: SpecialCall::Refuse,
+        io_uring: SpecialCall::Refuse,
         ..options
     };
     let refused = compile(&plan(&[(Syscall::CLONE3, ALWAYS)]), &refuse).unwrap();

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use abi::{Arch, RegisterTest, Syscall, TestOp};
 use event::{CallPlan, Need, Plan, Reason};
-use seccomp::{Action, FilterOptions, FilterProgram, Special, compile};
+use seccomp::{Action, FilterOptions, FilterProgram, SpecialCall, compile};
 
 /// What the filters of these tests answer instead of asking a listener.
 const MARK: u16 = 1000;
@@ -32,7 +32,7 @@ fn program(plan: &Plan, native: Arch) -> FilterProgram {
     let options = FilterOptions {
         planned: Action::Errno(MARK),
         unknown_numbers: Action::Allow,
-        clone3: Special::AsPlanned,
+        clone3: SpecialCall::AsPlanned,
         ..FilterOptions::notify(native)
     };
     compile(plan, &options).expect("the plan is small")

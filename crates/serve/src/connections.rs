@@ -63,7 +63,7 @@ struct Entry {
 /// What becomes of a new connection.
 #[derive(Debug)]
 enum Admission {
-    Now(Place),
+    Now(ConnectionSlot),
     /// None can be closed before this time has passed.
     Later(Duration),
     /// None can be closed at all.
@@ -72,7 +72,7 @@ enum Admission {
 
 /// The place of one connection among all. It is free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionSlot {
     id: u64,
     connections: Connections,
     closed: Option<oneshot::Receiver<()>>,
@@ -88,7 +88,7 @@ impl Connections {
 
     /// Finds a place, if need be that of the connection that has been silent for longest: one of the same peer if it
     /// has too many, else one of the peer that has most. `None` if all that could be closed are kept.
-    pub(crate) async fn admit(&self, peer: Peer) -> Option<Place> {
+    pub(crate) async fn admit(&self, peer: Peer) -> Option<ConnectionSlot> {
         loop {
             match self.ask(peer, Instant::now()) {
                 Admission::Now(place) => return Some(place),
@@ -137,7 +137,7 @@ impl Connections {
             is_kept: false,
             _close: close,
         });
-        Admission::Now(Place {
+        Admission::Now(ConnectionSlot {
             id,
             connections: self.clone(),
             closed: Some(closed),
@@ -156,7 +156,7 @@ impl Connections {
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Ends when the connection is to be closed. Only the first call gives something that ends.
     pub(crate) fn closed(&mut self) -> impl Future<Output = ()> + use<> {
         let closed = self.closed.take();
@@ -170,15 +170,15 @@ impl Place {
     }
 
     /// A handle on this place for the connection's requests.
-    pub(crate) fn handle(&self) -> PlaceHandle {
-        PlaceHandle {
+    pub(crate) fn handle(&self) -> ConnectionSlotHandle {
+        ConnectionSlotHandle {
             id: self.id,
             connections: self.connections.clone(),
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let id = self.id;
         self.connections
@@ -190,12 +190,12 @@ impl Drop for Place {
 
 /// Tells of what a connection does.
 #[derive(Clone, Debug)]
-pub(crate) struct PlaceHandle {
+pub(crate) struct ConnectionSlotHandle {
     id: u64,
     connections: Connections,
 }
 
-impl PlaceHandle {
+impl ConnectionSlotHandle {
     /// The connection has made a request.
     pub(crate) fn is_used(&self) {
         self.connections
@@ -226,7 +226,7 @@ mod tests {
         })
     }
 
-    fn now(admission: Admission) -> Place {
+    fn now(admission: Admission) -> ConnectionSlot {
         match admission {
             Admission::Now(place) => place,
             other => panic!("{other:?}"),
@@ -242,7 +242,8 @@ mod tests {
         let early = all.ask(peer(1), start + GRACE / 2);
         assert!(matches!(early, Admission::Later(wait) if wait == GRACE / 2));
         let mut third = now(all.ask(peer(1), start + GRACE));
-        let closed = |place: &mut Place| place.closed.as_mut().expect("not asked").try_recv();
+        let closed =
+            |place: &mut ConnectionSlot| place.closed.as_mut().expect("not asked").try_recv();
         assert_eq!(
             closed(&mut first),
             Err(oneshot::error::TryRecvError::Closed)

@@ -89,10 +89,14 @@ impl Listener {
     }
 
     /// Makes it known to the runtime of this thread.
-    pub(crate) fn register(self) -> io::Result<Registered> {
+    pub(crate) fn register(self) -> io::Result<RegisteredListener> {
         Ok(match self {
-            Self::Unix(socket, _) => Registered::Unix(tokio::net::UnixListener::from_std(socket)?),
-            Self::Tcp(socket) => Registered::Tcp(tokio::net::TcpListener::from_std(socket)?),
+            Self::Unix(socket, _) => {
+                RegisteredListener::Unix(tokio::net::UnixListener::from_std(socket)?)
+            }
+            Self::Tcp(socket) => {
+                RegisteredListener::Tcp(tokio::net::TcpListener::from_std(socket)?)
+            }
         })
     }
 
@@ -136,12 +140,12 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// A listener that a runtime waits for.
-pub(crate) enum Registered {
+pub(crate) enum RegisteredListener {
     Unix(tokio::net::UnixListener),
     Tcp(tokio::net::TcpListener),
 }
 
-impl Registered {
+impl RegisteredListener {
     pub(crate) async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match self {
             Self::Unix(listener) => {

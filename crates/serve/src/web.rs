@@ -21,9 +21,9 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::connections::{Connections, Limits, PlaceHandle};
+use crate::connections::{ConnectionSlotHandle, Connections, Limits};
 use crate::error::ServeError;
-use crate::listen::{Address, Listener, Registered};
+use crate::listen::{Address, Listener, RegisteredListener};
 use crate::progress::Progress;
 use crate::tls::{self, ServerFiles};
 
@@ -105,7 +105,7 @@ impl WebListener {
             .build()
             .map_err(start)?;
         let (stop, stopped) = oneshot::channel();
-        let site = Arc::new(Site {
+        let site = Arc::new(SharedSite {
             pages: pages.into(),
             making: Arc::new(Semaphore::new(1)),
             deadlines: self.deadlines,
@@ -145,14 +145,18 @@ pub struct WebServer {
 }
 
 /// What connections share.
-struct Site {
+struct SharedSite {
     pages: Arc<[Page]>,
     /// Held while a page is made that is not made at once.
     making: Arc<Semaphore>,
     deadlines: Deadlines,
 }
 
-async fn serve(listener: &Registered, acceptor: Option<TlsAcceptor>, site: Arc<Site>) {
+async fn serve(
+    listener: &RegisteredListener,
+    acceptor: Option<TlsAcceptor>,
+    site: Arc<SharedSite>,
+) {
     let connections = Connections::new(LIMITS);
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
@@ -187,8 +191,8 @@ async fn serve(listener: &Registered, acceptor: Option<TlsAcceptor>, site: Arc<S
 /// What goes wrong with one client is nobody else's affair.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    site: &Arc<Site>,
-    place: PlaceHandle,
+    site: &Arc<SharedSite>,
+    place: ConnectionSlotHandle,
 ) {
     let service = service_fn(|request| {
         place.is_used();
@@ -209,7 +213,7 @@ async fn connection(
     }
 }
 
-impl Site {
+impl SharedSite {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         let Some(at) = self.pages.iter().position(|page| page.path == path) else {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::{Arch, Capabilities, Syscall};
-use capture::notify::Pulse;
+use capture::notify::ReceiverStatus;
 use outputs::LineOutput;
 use sys::notify::Slot;
 use sys::shared::SharedWords;
@@ -111,7 +111,7 @@ const GAP_PATIENCE: Duration = Duration::from_secs(2);
 const GAP_POLL: Duration = Duration::from_millis(2);
 const _: () = assert!(word::CALLS + CALL_COUNTERS <= word::UNSWEPT);
 const _: () = assert!(word::UNSWEPT + super::unswept::WORDS <= word::ANSWERING);
-const WORDS: usize = word::PULSES + 3 * Pulse::WORDS;
+const WORDS: usize = word::PULSES + 3 * ReceiverStatus::WORDS;
 
 /// How far an agent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,9 +213,9 @@ impl Gaps {
 #[derive(Debug)]
 pub struct Board {
     words: Arc<SharedWords>,
-    pulses: [Arc<Pulse>; 2],
+    pulses: [Arc<ReceiverStatus>; 2],
     /// Totals of the agents that have ended.
-    past: Pulse,
+    past: ReceiverStatus,
 }
 
 impl Board {
@@ -235,7 +235,12 @@ impl Board {
 
     fn on(words: SharedWords) -> Self {
         let words = Arc::new(words);
-        let pulse = |index| Pulse::new(Arc::clone(&words), word::PULSES + index * Pulse::WORDS);
+        let pulse = |index| {
+            ReceiverStatus::new(
+                Arc::clone(&words),
+                word::PULSES + index * ReceiverStatus::WORDS,
+            )
+        };
         Self {
             pulses: [Arc::new(pulse(0)), Arc::new(pulse(1))],
             past: pulse(2),
@@ -347,7 +352,7 @@ impl Board {
     }
 
     /// What the agent shows of its work.
-    pub fn pulse(&self, generation: u64) -> &Arc<Pulse> {
+    pub fn pulse(&self, generation: u64) -> &Arc<ReceiverStatus> {
         &self.pulses[parity(generation)]
     }
 

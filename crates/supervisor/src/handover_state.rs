@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp, TestWidth};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
-use enforce::{Elsewhere, Resident};
+use enforce::{DeferredConfinement, LoadedPolicy};
 use event::{CallPlan, Need, Plan, StdioWatch};
 use policy::compile::caps;
 use policy::compile::seccomp::{Action, CallRule, Profile};
@@ -85,8 +85,8 @@ const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch
 pub fn encode(
     plan: &Plan,
     profile: &Profile,
-    first: Option<&Elsewhere>,
-    resident: &Resident,
+    first: Option<&DeferredConfinement>,
+    resident: &LoadedPolicy,
 ) -> Vec<u8> {
     let stdio = STDIO.iter().position(|watch| *watch == plan.stdio);
     let stdio = stdio.expect("the table has every watch");
@@ -153,15 +153,15 @@ fn test(test: &RegisterTest) -> Test {
 }
 
 /// What a container's first program is restricted by.
-pub fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
+pub fn decode_first(memo: &[u8]) -> Result<Option<DeferredConfinement>, Failure> {
     let Policy {
         first,
         first_bpf,
         first_profile,
         ..
     } = parse(memo)?.policy;
-    Ok(
-        first.map(|(dropped, no_new_privs, needs_ruleset)| Elsewhere {
+    Ok(first.map(
+        |(dropped, no_new_privs, needs_ruleset)| DeferredConfinement {
             caps: caps::Profile {
                 dropped: Capabilities(dropped),
                 no_new_privs,
@@ -169,8 +169,8 @@ pub fn decode_first(memo: &[u8]) -> Result<Option<Elsewhere>, Failure> {
             needs_ruleset,
             needs_tenant: first_bpf,
             profile: first_profile,
-        }),
-    )
+        },
+    ))
 }
 
 fn parse(memo: &[u8]) -> Result<Memo, Failure> {
@@ -183,7 +183,7 @@ fn parse(memo: &[u8]) -> Result<Memo, Failure> {
 
 /// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
 /// one. A watch that it does not know counts as none: rules that need one are refused by name.
-pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> {
+pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure> {
     let memo = parse(memo)?;
     let known = |(name, any_of): (String, Vec<Vec<Test>>)| {
         let call = Syscall::from_name(&name)?;
@@ -197,7 +197,7 @@ pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, Resident), Failure> {
         Some((call, planned))
     };
     let profile = policy_of(memo.policy)?;
-    let resident = Resident {
+    let resident = LoadedPolicy {
         bpf: memo.kernel.bpf,
         bpf_later: memo.kernel.bpf_later,
         apparmor: memo.kernel.apparmor,
@@ -289,7 +289,7 @@ mod tests {
         let (policies, _) = policy::load("p.yaml", policy);
         let profile = Profile::compile(&policies[0]);
         assert!(!profile.rules.is_empty());
-        let first = Elsewhere {
+        let first = DeferredConfinement {
             caps: caps::Profile {
                 dropped: Capabilities(6),
                 no_new_privs: true,
@@ -298,7 +298,7 @@ mod tests {
             needs_tenant: true,
             profile: Some("tollgate-q".to_owned()),
         };
-        let kernel = Resident {
+        let kernel = LoadedPolicy {
             bpf: Some(7),
             bpf_later: true,
             apparmor: Some("tollgate-p".to_owned()),

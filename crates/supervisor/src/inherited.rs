@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use capture::notify::Confiner;
+use capture::notify::ActivePolicy;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
@@ -24,7 +24,7 @@ pub(super) struct Inherited {
     /// What the first agent leaves to those that take over.
     pub(super) memo: Memo,
     /// What the policy refuses, read from the memo when it is first needed.
-    confiner: OnceLock<Option<Confiner>>,
+    confiner: OnceLock<Option<ActivePolicy>>,
     /// News for the front.
     pub(super) to_front: Sender,
     /// News of the command, from the waiter.
@@ -98,11 +98,11 @@ impl Inherited {
 
     /// What the policy in force refuses. `None`: that cannot be learnt, so nothing may pass. The command
     /// must have begun: the memo is written before.
-    pub(super) fn confiner(&self) -> Option<&Confiner> {
+    pub(super) fn confiner(&self) -> Option<&ActivePolicy> {
         let read = || {
             let memo = self.memo.read().ok()?;
             let (_, profile, _) = crate::handover_state::decode(&memo).ok()?;
-            Some(Confiner::new(profile))
+            Some(ActivePolicy::new(profile))
         };
         self.confiner.get_or_init(read).as_ref()
     }

@@ -52,7 +52,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use board::{Board, Cause, Gaps};
-use capture::notify::{Answering, Ticket};
+use capture::notify::{AnswerThread, ClaimOffer};
 pub use command::{Command, install_alone};
 use enforce::Confinement;
 use event::Pid;
@@ -80,7 +80,7 @@ pub struct Listening {
     /// The board's file, for a process that watches in this one's place.
     pub board_file: Option<OwnedFd>,
     /// What whoever hands the listener over has offered; otherwise this process receives.
-    pub ticket: Option<Ticket>,
+    pub ticket: Option<ClaimOffer>,
 }
 
 /// What is done while the command, a container runtime, works and rules are not asked: passing on what becomes
@@ -90,7 +90,7 @@ pub type Meanwhile<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>]) + 'a>;
 /// Calls of a container runtime that wait for rules.
 pub enum Held {
     /// Somebody answers it, and holds them.
-    Answered(Answering),
+    Answered(AnswerThread),
     /// They are had from elsewhere.
     Asked(Asked),
 }
@@ -120,7 +120,7 @@ pub enum Source {
     /// At every process of the machine.
     Host,
     /// At those of containers and control groups.
-    Places(capture::ebpf::Watched),
+    Places(capture::ebpf::WatchScope),
     /// At sandboxes of gVisor, which connect to this.
     Sandboxes(capture::gvisor::Endpoint),
     /// At the filters of containers, which are handed over by agents that connect to this.

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_long};
 use std::os::fd::OwnedFd;
 
 use crate::error::Result;
-use crate::kernel::{Word, own, words};
+use crate::kernel::{RegisterValue, own, words};
 
 const TRACEME: u32 = 0;
 const ATTACH: u32 = 16;

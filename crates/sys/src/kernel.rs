@@ -8,66 +8,66 @@ use libc::c_long;
 use crate::error::{Result, SyscallError};
 
 /// A value as the kernel takes it in a register.
-pub(crate) trait Word {
+pub(crate) trait RegisterValue {
     fn word(self) -> usize;
 }
 
-impl Word for i32 {
+impl RegisterValue for i32 {
     fn word(self) -> usize {
         // Sign extension, as a C compiler does for an int in a 64-bit register.
         self as isize as usize
     }
 }
 
-impl Word for u32 {
+impl RegisterValue for u32 {
     fn word(self) -> usize {
         self as usize
     }
 }
 
-impl Word for u64 {
+impl RegisterValue for u64 {
     fn word(self) -> usize {
         self as usize
     }
 }
 
-impl Word for usize {
+impl RegisterValue for usize {
     fn word(self) -> usize {
         self
     }
 }
 
-impl<T> Word for *const T {
+impl<T> RegisterValue for *const T {
     fn word(self) -> usize {
         self as usize
     }
 }
 
-impl<T> Word for *mut T {
+impl<T> RegisterValue for *mut T {
     fn word(self) -> usize {
         self as usize
     }
 }
 
-impl Word for BorrowedFd<'_> {
+impl RegisterValue for BorrowedFd<'_> {
     fn word(self) -> usize {
         self.as_raw_fd().word()
     }
 }
 
-impl Word for &CStr {
+impl RegisterValue for &CStr {
     fn word(self) -> usize {
         self.as_ptr().word()
     }
 }
 
-impl Word for Option<BorrowedFd<'_>> {
+impl RegisterValue for Option<BorrowedFd<'_>> {
     fn word(self) -> usize {
         self.map_or(libc::AT_FDCWD, |fd| fd.as_raw_fd()).word()
     }
 }
 
-impl Word for Option<&CStr> {
+impl RegisterValue for Option<&CStr> {
     fn word(self) -> usize {
         self.map_or(std::ptr::null(), CStr::as_ptr).word()
     }
@@ -105,7 +105,7 @@ macro_rules! syscall {
         $crate::kernel::call(
             $name,
             $nr,
-            $crate::kernel::words([$($crate::kernel::Word::word($arg)),*]),
+            $crate::kernel::words([$($crate::kernel::RegisterValue::word($arg)),*]),
         )
     };
 }

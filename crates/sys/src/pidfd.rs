@@ -31,7 +31,14 @@ pub fn open_thread(tid: i32) -> Result<OwnedFd> {
 }
 
 fn open_with(name: &'static str, pid: i32, flags: u32) -> Result<OwnedFd> {
-    let args = [crate::kernel::Word::word(pid), flags as usize, 0, 0, 0, 0];
+    let args = [
+        crate::kernel::RegisterValue::word(pid),
+        flags as usize,
+        0,
+        0,
+        0,
+        0,
+    ];
     // SAFETY: both arguments are numbers.
     let fd = unsafe { crate::kernel::call(name, libc::SYS_pidfd_open, args) }?;
     // SAFETY: pidfd_open returns a new descriptor.

@@ -9,7 +9,7 @@ use crate::error::{Result, SyscallError};
 
 /// Whether everything that was asked for was read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Extent {
+pub enum ReadExtent {
     /// The end was found.
     Complete,
     /// The limit was reached first.
@@ -130,7 +130,7 @@ const PAGE: u64 = 4096;
 ///
 /// # Errors
 /// As [`read`]; what was read before a missing page stays in `out`.
-pub fn read_c_string(pid: i32, address: u64, out: &mut Vec<u8>, max: usize) -> Result<Extent> {
+pub fn read_c_string(pid: i32, address: u64, out: &mut Vec<u8>, max: usize) -> Result<ReadExtent> {
     read_string_with(address, out, max, |from, buf| read(pid, from, buf))
 }
 
@@ -144,7 +144,7 @@ pub fn read_pointers(
     width: PointerWidth,
     max: usize,
     out: &mut Vec<u64>,
-) -> Result<Extent> {
+) -> Result<ReadExtent> {
     out.clear();
     let bytes: usize = if width == PointerWidth::Eight { 8 } else { 4 };
     let mut block = [0_u8; 512];
@@ -162,13 +162,13 @@ pub fn read_pointers(
             word[..bytes].copy_from_slice(chunk);
             let pointer = u64::from_le_bytes(word);
             if pointer == 0 {
-                return Ok(Extent::Complete);
+                return Ok(ReadExtent::Complete);
             }
             out.push(pointer);
         }
         at = at.wrapping_add(whole as u64);
     }
-    Ok(Extent::Truncated)
+    Ok(ReadExtent::Truncated)
 }
 
 /// `/proc/PID/mem`, for where process_vm_readv is forbidden. Open it once per process.
@@ -222,7 +222,7 @@ impl MemoryFile {
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn read_c_string(&self, address: u64, out: &mut Vec<u8>, max: usize) -> Result<Extent> {
+    pub fn read_c_string(&self, address: u64, out: &mut Vec<u8>, max: usize) -> Result<ReadExtent> {
         read_string_with(address, out, max, |from, buf| self.read(from, buf))
     }
 }
@@ -236,7 +236,7 @@ fn read_string_with(
     out: &mut Vec<u8>,
     max: usize,
     read: impl Fn(u64, &mut [u8]) -> Result<usize>,
-) -> Result<Extent> {
+) -> Result<ReadExtent> {
     out.clear();
     let mut at = address;
     while out.len() < max {
@@ -259,11 +259,11 @@ fn read_string_with(
         out.truncate(start + got);
         if let Some(end) = out[start..].iter().position(|byte| *byte == 0) {
             out.truncate(start + end);
-            return Ok(Extent::Complete);
+            return Ok(ReadExtent::Complete);
         }
         at = at.wrapping_add(got as u64);
     }
-    Ok(Extent::Truncated)
+    Ok(ReadExtent::Truncated)
 }
 
 const FIRST_READ: usize = 256;
@@ -312,14 +312,14 @@ mod tests {
             let mut out = Vec::new();
             for offset in [0_u64, 100, 3000, 4094, 4095] {
                 let done = read_c_string(own(), base + offset, &mut out, 8192);
-                assert_eq!(done, Ok(Extent::Complete));
+                assert_eq!(done, Ok(ReadExtent::Complete));
                 assert_eq!(out.len() as u64, 4095 - offset);
                 let done = memory.read_c_string(base + offset, &mut out, 8192);
-                assert_eq!(done, Ok(Extent::Complete));
+                assert_eq!(done, Ok(ReadExtent::Complete));
                 assert_eq!(out.len() as u64, 4095 - offset);
             }
             let limited = read_c_string(own(), base, &mut out, 300);
-            assert_eq!((limited, out.len()), (Ok(Extent::Truncated), 300));
+            assert_eq!((limited, out.len()), (Ok(ReadExtent::Truncated), 300));
             page[4095] = b'a';
             let broken = read_c_string(own(), base + 4000, &mut out, 8192);
             assert!(broken.is_err_and(|e| e.is(libc::EFAULT)));
@@ -343,14 +343,14 @@ mod tests {
         let wide: Vec<u64> = (1..=300).chain([0]).collect();
         let at = wide.as_ptr() as u64;
         let done = read_pointers(own(), at, PointerWidth::Eight, 1000, &mut out);
-        assert_eq!((done, out.len()), (Ok(Extent::Complete), 300));
+        assert_eq!((done, out.len()), (Ok(ReadExtent::Complete), 300));
         assert_eq!(out[..300], wide[..300]);
         let done = read_pointers(own(), at, PointerWidth::Eight, 70, &mut out);
-        assert_eq!((done, out.len()), (Ok(Extent::Truncated), 70));
+        assert_eq!((done, out.len()), (Ok(ReadExtent::Truncated), 70));
         let narrow: [u32; 4] = [7, 8, 9, 0];
         let at = narrow.as_ptr() as u64;
         let done = read_pointers(own(), at, PointerWidth::Four, 10, &mut out);
-        assert_eq!((done, out), (Ok(Extent::Complete), vec![7, 8, 9]));
+        assert_eq!((done, out), (Ok(ReadExtent::Complete), vec![7, 8, 9]));
     }
 
     #[test]

@@ -492,7 +492,7 @@ fn request(name: &'static str, op: u32, tid: i32, addr: usize, data: usize) -> R
             libc::SYS_ptrace,
             [
                 op as usize,
-                crate::kernel::Word::word(tid),
+                crate::kernel::RegisterValue::word(tid),
                 addr,
                 data,
                 0,

@@ -7,7 +7,7 @@ use crate::signal::{MaskChange, SignalSet, SignalStream, change_mask};
 
 /// Whose use is meant.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Who {
+pub enum UsageOf {
     /// Children that were waited for. Its peak memory is the largest of any child so far.
     Children,
     /// This process.
@@ -39,11 +39,11 @@ pub struct Usage {
 ///
 /// # Errors
 /// None are known.
-pub fn usage(who: Who) -> Result<Usage> {
+pub fn usage(who: UsageOf) -> Result<Usage> {
     let who = match who {
-        Who::Children => libc::RUSAGE_CHILDREN,
-        Who::Process => libc::RUSAGE_SELF,
-        Who::Thread => libc::RUSAGE_THREAD,
+        UsageOf::Children => libc::RUSAGE_CHILDREN,
+        UsageOf::Process => libc::RUSAGE_SELF,
+        UsageOf::Thread => libc::RUSAGE_THREAD,
     };
     // SAFETY: `rusage` is plain data, for which zero bytes are a value.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
@@ -200,15 +200,15 @@ mod tests {
 
     #[test]
     fn use_grows_and_limits_are_kept() {
-        let before = usage(Who::Thread).expect("own use");
+        let before = usage(UsageOf::Thread).expect("own use");
         let mut sum = 0_u64;
-        while usage(Who::Thread).expect("own use").user
-            + usage(Who::Thread).expect("own use").system
+        while usage(UsageOf::Thread).expect("own use").user
+            + usage(UsageOf::Thread).expect("own use").system
             <= before.user + before.system
         {
             sum = std::hint::black_box(sum + 1);
         }
-        assert!(usage(Who::Process).expect("own use").max_resident_kib > 100);
+        assert!(usage(UsageOf::Process).expect("own use").max_resident_kib > 100);
         let done = testing::in_child(|| {
             let wanted = Limit { soft: 64, hard: 64 };
             set_limit(0, libc::RLIMIT_NOFILE, wanted).map_err(|e| e.errno())?;

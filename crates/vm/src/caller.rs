@@ -26,7 +26,7 @@ const KEEP: u8 = b'K';
 
 /// A machine that was kept ready.
 #[derive(Debug)]
-pub(super) struct Warm {
+pub(super) struct WarmMachine {
     /// To what runs in it.
     pub(super) line: UnixStream,
     /// It ends with this.
@@ -35,29 +35,29 @@ pub(super) struct Warm {
 
 /// The end of who makes the container.
 #[derive(Debug)]
-pub(super) struct Maker(OwnedFd);
+pub(super) struct ContainerCreator(OwnedFd);
 
 /// The other end.
 #[derive(Debug)]
 pub(super) struct Caller(OwnedFd);
 
 /// Both ends; the second is inherited.
-pub(super) fn pair() -> Result<(Maker, OwnedFd), Failure> {
+pub(super) fn pair() -> Result<(ContainerCreator, OwnedFd), Failure> {
     let failed = |error: sys::SyscallError| cannot("make a line")(error.into());
     let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET).map_err(failed)?;
     sys::fd::set_close_on_exec(theirs.as_fd(), false).map_err(failed)?;
-    Ok((Maker(ours), theirs))
+    Ok((ContainerCreator(ours), theirs))
 }
 
-impl Maker {
+impl ContainerCreator {
     /// From now on the folder goes if this goes before the container is made.
     pub(super) fn own_folder(&self) -> io::Result<()> {
         self.send(FOLDER, None)
     }
 
     /// Has the machine begin. An error: the process that stands for the container has ended.
-    pub(super) fn begin(&self, warm: Option<Warm>) -> io::Result<()> {
-        let Some(Warm { line, hold }) = warm else {
+    pub(super) fn begin(&self, warm: Option<WarmMachine>) -> io::Result<()> {
+        let Some(WarmMachine { line, hold }) = warm else {
             return self.send(BOOT, None);
         };
         self.send(LINE, Some(line))?;
@@ -92,11 +92,11 @@ impl Caller {
     }
 
     /// Waits until it is to begin; `None`: the maker has gone.
-    pub(super) fn order(&self) -> Result<Option<Option<Warm>>, Failure> {
+    pub(super) fn order(&self) -> Result<Option<Option<WarmMachine>>, Failure> {
         match self.receive() {
             Ok((Some(BOOT), _)) => Ok(Some(None)),
             Ok((Some(LINE), Some(line))) => match self.receive() {
-                Ok((Some(HOLD), Some(hold))) => Ok(Some(Some(Warm {
+                Ok((Some(HOLD), Some(hold))) => Ok(Some(Some(WarmMachine {
                     line: line.into(),
                     hold: hold.into(),
                 }))),
@@ -184,7 +184,7 @@ mod tests {
 
     use super::*;
 
-    fn both() -> (Maker, Caller) {
+    fn both() -> (ContainerCreator, Caller) {
         let (maker, caller) = pair().unwrap();
         (maker, Caller(caller))
     }
@@ -194,7 +194,7 @@ mod tests {
         let (maker, caller) = both();
         let (line, mut machine) = UnixStream::pair().unwrap();
         let (hold, mut holder) = UnixStream::pair().unwrap();
-        maker.begin(Some(Warm { line, hold })).unwrap();
+        maker.begin(Some(WarmMachine { line, hold })).unwrap();
         let mut warm = caller.order().unwrap().unwrap().unwrap();
         warm.line.write_all(b"x").unwrap();
         let mut byte = [0];

@@ -21,12 +21,12 @@ use super::{
 use crate::{Frame, Kind};
 
 /// A container that was made: its monitor, and the line on which it waits for its maker.
-pub(super) struct Made {
+pub(super) struct CreatedContainer {
     pub(super) monitor: Child,
-    maker: caller::Maker,
+    maker: caller::ContainerCreator,
 }
 
-impl Made {
+impl CreatedContainer {
     /// Leaves it to itself.
     pub(super) fn keep(&self) {
         // Fails only if it has ended already.
@@ -41,7 +41,7 @@ impl Vm {
         settings: &Settings,
         line: &CommandLine,
         call: &Call,
-    ) -> Result<Made, Failure> {
+    ) -> Result<CreatedContainer, Failure> {
         let bundle = bundle(call)?;
         let spec = annotations::read(&bundle)?;
         let config = read_json(&bundle.join("config.json"))?;
@@ -112,7 +112,7 @@ impl Vm {
     }
 
     /// Starts the monitor, which waits for what is to be done.
-    fn launch(&self) -> Result<Made, Failure> {
+    fn launch(&self) -> Result<CreatedContainer, Failure> {
         let (maker, theirs) = caller::pair()?;
         let monitor = this_program()
             .arg(MONITOR)
@@ -120,13 +120,13 @@ impl Vm {
             .arg(caller::number(&theirs))
             .spawn()
             .map_err(cannot("start a process"))?;
-        Ok(Made { monitor, maker })
+        Ok(CreatedContainer { monitor, maker })
     }
 
     /// From now on the monitor removes what is noted if this process goes.
     fn hand_folder_over(
         &self,
-        made: &Made,
+        made: &CreatedContainer,
         annotations: BTreeMap<String, String>,
     ) -> Result<(), Failure> {
         made.maker
@@ -150,7 +150,7 @@ impl Vm {
     /// Packs the container's files and has a machine begin with them: one that is ready, or its own.
     fn boot(
         &self,
-        made: &mut Made,
+        made: &mut CreatedContainer,
         settings: &Settings,
         note: &Note,
         config: &Value,
@@ -175,7 +175,7 @@ impl Vm {
         if made.maker.begin(warm).is_err() {
             return Err(self.did_not_start());
         }
-        let patience = qemu::Patience::with(made.monitor.id());
+        let patience = qemu::BootTimeout::with(made.monitor.id());
         while matches!(made.monitor.try_wait(), Ok(None)) && !patience.is_over() {
             match self.ask(&Frame::new(FIRST, Kind::State, [])) {
                 Ok(answer) if answer.content == b"created" => return Ok(()),

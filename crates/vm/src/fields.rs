@@ -7,7 +7,7 @@ use super::mounts::TYPES;
 
 /// What becomes of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum PartOutcome {
     /// As the specification says, perhaps with a restriction.
     Done(&'static str),
     /// What it is for is reached in another way, or there is nothing that it could be about.
@@ -18,11 +18,11 @@ enum Fate {
     Refused(&'static str),
 }
 
-use Fate::{Done, LeftOut, Otherwise, Refused};
+use PartOutcome::{Done, LeftOut, Otherwise, Refused};
 
 /// Parts of `config.json` (OCI runtime specification 1.2) with all that is below them. The longest name that
 /// fits counts.
-const FIELDS: &[(&str, Fate)] = &[
+const FIELDS: &[(&str, PartOutcome)] = &[
     ("ociVersion", Done("")),
     ("annotations", Done("")),
     (
@@ -203,7 +203,7 @@ const FIELDS: &[(&str, Fate)] = &[
 ];
 /// What a value says of a part that is so anyway.
 const SO_ANYWAY: &[(&str, &str)] = &[("linux.personality.domain", "LINUX")];
-const UNKNOWN: Fate = LeftOut("tollgate does not know it");
+const UNKNOWN: PartOutcome = LeftOut("tollgate does not know it");
 
 /// Why there can be no such container.
 pub(super) fn refusal(config: &Value) -> Option<String> {
@@ -218,7 +218,7 @@ pub(super) fn refusal(config: &Value) -> Option<String> {
 
 fn of_mounts(config: &Value) -> Option<String> {
     let mounts = config["mounts"].as_array().into_iter().flatten();
-    let others = mounts.filter(|mount| super::image::Bound::of(mount).is_none());
+    let others = mounts.filter(|mount| super::image::BindMount::of(mount).is_none());
     // One without a type could only be a bind: it is refused as one of no type.
     let mut types = others.map(|mount| mount["type"].as_str().unwrap_or_default());
     let unknown = types.find(|name| !TYPES.contains(name))?;
@@ -242,13 +242,13 @@ pub(super) fn warnings(config: &Value) -> Vec<String> {
 }
 
 /// The parts that say something, and what becomes of them.
-fn found(config: &Value) -> Vec<(String, Fate)> {
+fn found(config: &Value) -> Vec<(String, PartOutcome)> {
     let mut found = Vec::new();
     visit(config, String::new(), &mut found);
     found
 }
 
-fn visit(value: &Value, name: String, found: &mut Vec<(String, Fate)>) {
+fn visit(value: &Value, name: String, found: &mut Vec<(String, PartOutcome)>) {
     let has_parts = FIELDS.iter().any(|(known, _)| {
         let rest = known.strip_prefix(&*name);
         name.is_empty() || rest.is_some_and(|rest| rest.starts_with(['.', '[']))
@@ -286,7 +286,7 @@ fn says_something(value: &Value) -> bool {
 }
 
 /// That of the longest name that this one begins with.
-fn fate(name: &str) -> Fate {
+fn fate(name: &str) -> PartOutcome {
     let fits = |known: &str| {
         let rest = name.strip_prefix(known);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))

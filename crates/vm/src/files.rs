@@ -16,7 +16,7 @@ pub(super) fn wait(line: &File, reader: &mut impl Read) {
     if tell(Kind::Ready, "").is_err() {
         switch_off();
     }
-    let mut pieces = Pieces {
+    let mut pieces = ChunkedFile {
         from: reader,
         piece: io::Cursor::default(),
         has_ended: false,
@@ -39,13 +39,13 @@ fn make_node(path: &Path, mode: u32, (major, minor): (u32, u32)) -> io::Result<(
 }
 
 /// What the other side sends in pieces.
-struct Pieces<R> {
+struct ChunkedFile<R> {
     from: R,
     piece: io::Cursor<Vec<u8>>,
     has_ended: bool,
 }
 
-impl<R: Read> Read for Pieces<R> {
+impl<R: Read> Read for ChunkedFile<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
             let size = self.piece.read(buf)?;
@@ -80,7 +80,7 @@ mod tests {
         let other = Frame::new(FIRST, Kind::Start, "later");
         let bytes = pieces(&[piece("abc"), piece("de"), piece(""), other.clone()]);
         let mut from = &bytes[..];
-        let mut stream = Pieces {
+        let mut stream = ChunkedFile {
             from: &mut from,
             piece: io::Cursor::default(),
             has_ended: false,
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(text, "abcde");
         assert_eq!(Frame::read(&mut from).unwrap(), other);
         let bytes = pieces(&[piece("abc"), other]);
-        let mut stream = Pieces {
+        let mut stream = ChunkedFile {
             from: &bytes[..],
             piece: io::Cursor::default(),
             has_ended: false,

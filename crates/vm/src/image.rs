@@ -60,13 +60,13 @@ pub(super) fn check(config: &Value, id: &str) -> Result<(), Failure> {
 }
 
 /// A file or folder of this machine that the container is to see.
-pub(super) struct Bound {
+pub(super) struct BindMount {
     source: PathBuf,
     destination: PathBuf,
     is_read_only: bool,
 }
 
-impl Bound {
+impl BindMount {
     pub(super) fn of(mount: &Value) -> Option<Self> {
         let options = || mount["options"].as_array().into_iter().flatten();
         let has = |name: &str| options().any(|option| option == name);
@@ -89,9 +89,9 @@ impl Bound {
     }
 }
 
-fn bound(config: &Value) -> impl Iterator<Item = Bound> {
+fn bound(config: &Value) -> impl Iterator<Item = BindMount> {
     let mounts = config["mounts"].as_array().into_iter().flatten();
-    mounts.filter_map(Bound::of)
+    mounts.filter_map(BindMount::of)
 }
 
 /// The configuration as it is in the machine.
@@ -99,7 +99,7 @@ fn inner(config: &Value) -> Value {
     let mut config = config.clone();
     let mounts = config["mounts"].as_array_mut().into_iter().flatten();
     for (at, mount) in mounts.enumerate() {
-        match Bound::of(mount) {
+        match BindMount::of(mount) {
             None => {}
             Some(bound) if bound.is_memory() => {
                 *mount = json!({"destination": SHARED_MEMORY, "type": "tmpfs", "source": "shm",
@@ -120,7 +120,7 @@ fn place(at: usize) -> PathBuf {
 }
 
 /// An archive of a container's files, which a machine's own may join.
-pub(super) struct Packed {
+pub(super) struct PackedImage {
     archive: Archive<BufWriter<File>>,
     /// What its limit says.
     container_mib: u64,
@@ -133,9 +133,9 @@ pub(super) fn pack(
     note: &Note,
     config: &Value,
     words: Option<(Vec<String>, Vec<PathBuf>)>,
-) -> Result<Packed, Failure> {
+) -> Result<PackedImage, Failure> {
     let container_mib = super::groups::memory_mib(config);
-    let write = || -> io::Result<Packed> {
+    let write = || -> io::Result<PackedImage> {
         let mut archive = Archive::new(BufWriter::new(File::create(store.file(INITRD))?));
         skeleton(&mut archive)?;
         let (words, files) =
@@ -150,11 +150,11 @@ pub(super) fn pack(
         archive.tree(&note.bundle.join(root), Path::new(ROOT))?;
         let mounts = config["mounts"].as_array().into_iter().flatten();
         for (at, mount) in mounts.enumerate() {
-            if let Some(bound) = Bound::of(mount).filter(|bound| !bound.is_memory()) {
+            if let Some(bound) = BindMount::of(mount).filter(|bound| !bound.is_memory()) {
                 archive.tree(&fs::canonicalize(&bound.source)?, &place(at))?;
             }
         }
-        Ok(Packed {
+        Ok(PackedImage {
             archive,
             container_mib,
         })
@@ -164,7 +164,7 @@ pub(super) fn pack(
     Ok(packed)
 }
 
-impl Packed {
+impl PackedImage {
     /// How much memory, in MiB, a machine needs with these files, beside what it needs for its own.
     pub(super) fn memory_mib(&self) -> u64 {
         self.container_mib + 3 * (self.archive.size() >> 20)

@@ -19,7 +19,7 @@ use std::time::Duration;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 
-use super::session::{self, Began};
+use super::session::{self, StartState};
 use super::{
     END_LIMIT, FIRST, INITRD, OWN, PLAN, Plan, SIGKILL, SIGTERM, SOCKET, caller, cannot, qemu,
 };
@@ -126,7 +126,7 @@ pub(super) fn execute(args: &[OsString]) -> Outcome {
             .spawn(move || does(&monitor))
             .map_err(cannot("start a thread"))?;
     }
-    let end = session::attend(ours, signals, Began::NotYet);
+    let end = session::attend(ours, signals, StartState::NotYet);
     machine.end();
     end.outcome()
 }

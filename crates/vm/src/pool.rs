@@ -22,7 +22,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::caller::{Warm, number};
+use super::caller::{WarmMachine, number};
 use super::kernel::kernel;
 use super::{KEEPER, PAUSE, SIGKILL, START_WAIT, Settings, cannot, image, qemu, this_program};
 use crate::Kernel;
@@ -122,7 +122,7 @@ pub(super) fn take(
     kernel: &Kernel,
     memory_mib: u64,
     folder: &Path,
-) -> Option<Warm> {
+) -> Option<WarmMachine> {
     let place = Place::of(settings);
     // Without a pool there is none that serves.
     let pool = Pool::read(&place.folder).ok()?;
@@ -135,7 +135,7 @@ pub(super) fn take(
     machines.find_map(|machine| take_one(&machine, &folder).ok())
 }
 
-fn take_one(machine: &Path, folder: &Path) -> io::Result<Warm> {
+fn take_one(machine: &Path, folder: &Path) -> io::Result<WarmMachine> {
     use std::os::unix::ffi::OsStrExt;
     let mut hold = UnixStream::connect(machine.join(SOCKET))?;
     hold.set_read_timeout(Some(HANDOVER_LIMIT))?;
@@ -144,7 +144,7 @@ fn take_one(machine: &Path, folder: &Path) -> io::Result<Warm> {
     hold.write_all(&path)?;
     // One that another has taken closes the line.
     match sys::socket::receive_fd(hold.as_fd(), &mut [0])? {
-        (1, Some(line)) => Ok(Warm {
+        (1, Some(line)) => Ok(WarmMachine {
             line: line.into(),
             hold,
         }),

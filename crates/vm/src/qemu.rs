@@ -76,12 +76,12 @@ impl Machine<'_> {
 }
 
 /// How long a machine is waited for that is to start.
-pub(super) struct Patience {
+pub(super) struct BootTimeout {
     holder: u32,
     deadline: Instant,
 }
 
-impl Patience {
+impl BootTimeout {
     /// With the machine of which this process is the parent.
     pub(super) fn with(holder: u32) -> Self {
         Self {
@@ -164,6 +164,6 @@ mod tests {
         end(&mut child);
         assert!(ticks("none").is_none());
         assert_eq!(time_of_children(u32::MAX), Duration::ZERO);
-        assert!(!Patience::with(own).is_over());
+        assert!(!BootTimeout::with(own).is_over());
     }
 }

@@ -26,14 +26,14 @@ const LOST: u8 = 137;
 
 /// How a program in a machine ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum SessionEnd {
     /// With this status, as a shell says it.
     Exited(u8),
     /// It did not begin.
     Failed(String),
 }
 
-impl End {
+impl SessionEnd {
     pub(super) fn outcome(self) -> Outcome {
         match self {
             Self::Exited(code) => Ok(Exit::Command(code)),
@@ -55,14 +55,14 @@ pub(super) fn begin(mut stream: UnixStream, process: &[u8], call: &Call) -> Outc
         Ok(answer) if answer.kind == Kind::Done => {}
         Ok(answer) => {
             let why = String::from_utf8_lossy(&answer.content).into_owned();
-            return End::Failed(why).outcome();
+            return SessionEnd::Failed(why).outcome();
         }
         Err(error) => return Err(cannot("reach the machine")(io::Error::other(error))),
     }
     let file = call.values(&["pid-file"]).last();
     if !call.detaches {
         file.map_or(Ok(()), |file| write_pid(file, std::process::id()))?;
-        return attend(stream, signals, Began::Yes).outcome();
+        return attend(stream, signals, StartState::Yes).outcome();
     }
     rustix::io::fcntl_setfd(&stream, rustix::io::FdFlags::empty())
         .map_err(|error| cannot("start a process")(error.into()))?;
@@ -81,7 +81,7 @@ pub(super) fn hold(args: &[OsString]) -> Outcome {
     super::monitor::name_this();
     let signals = catch()?;
     let line = caller::inherited(args.first())?;
-    attend(line.into(), signals, Began::Yes).outcome()
+    attend(line.into(), signals, StartState::Yes).outcome()
 }
 
 /// From now on signals wait to be passed on. Before other threads begin.
@@ -92,14 +92,14 @@ pub(super) fn catch() -> Result<SignalStream, Failure> {
 
 /// Whether the program in the machine runs already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Began {
+pub(super) enum StartState {
     Yes,
     NotYet,
 }
 
 /// Stands for a program in a machine until it ends.
-pub(super) fn attend(stream: UnixStream, signals: SignalStream, began: Began) -> End {
-    let lost = |error: io::Error| End::Failed(format!("cannot reach the machine: {error}"));
+pub(super) fn attend(stream: UnixStream, signals: SignalStream, began: StartState) -> SessionEnd {
+    let lost = |error: io::Error| SessionEnd::Failed(format!("cannot reach the machine: {error}"));
     let writer = match stream.try_clone() {
         Ok(writer) => Arc::new(Mutex::new(writer)),
         Err(error) => return lost(error),
@@ -111,22 +111,24 @@ pub(super) fn attend(stream: UnixStream, signals: SignalStream, began: Began) ->
             feed(&writer, feeders);
         }
     };
-    if began == Began::Yes {
+    if began == StartState::Yes {
         begin();
     }
     let mut reader = io::BufReader::new(stream);
     loop {
         let frame = match Frame::read(&mut reader) {
             Ok(frame) => frame,
-            Err(FrameError::Ended) => return End::Exited(LOST),
+            Err(FrameError::Ended) => return SessionEnd::Exited(LOST),
             Err(error) => return lost(io::Error::other(error)),
         };
         match frame.kind {
             Kind::Done => begin(),
             Kind::Failed => {
-                return End::Failed(String::from_utf8_lossy(&frame.content).into_owned());
+                return SessionEnd::Failed(String::from_utf8_lossy(&frame.content).into_owned());
             }
-            Kind::Exited => return End::Exited(frame.content.first().copied().unwrap_or(LOST)),
+            Kind::Exited => {
+                return SessionEnd::Exited(frame.content.first().copied().unwrap_or(LOST));
+            }
             Kind::Output | Kind::Error => {
                 // That nobody listens any more the program is not told: it ends by itself or by a signal.
                 let _ = match frame.kind {
@@ -204,12 +206,15 @@ mod tests {
             drop(theirs);
             // No signal is caught: other tests run in this process.
             let none = SignalStream::new(SignalSet::of(&[])).unwrap();
-            attend(ours, none, Began::NotYet)
+            attend(ours, none, StartState::NotYet)
         };
         let frame = |kind, content: &[u8]| Frame::new(OWN, kind, content);
-        assert_eq!(attended(&[frame(Kind::Exited, &[7])]), End::Exited(7));
-        assert_eq!(attended(&[]), End::Exited(LOST));
+        assert_eq!(
+            attended(&[frame(Kind::Exited, &[7])]),
+            SessionEnd::Exited(7)
+        );
+        assert_eq!(attended(&[]), SessionEnd::Exited(LOST));
         let failed = attended(&[frame(Kind::Taken, &[]), frame(Kind::Failed, b"no")]);
-        assert_eq!(failed, End::Failed("no".to_owned()));
+        assert_eq!(failed, SessionEnd::Failed("no".to_owned()));
     }
 }

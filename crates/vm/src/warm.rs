@@ -127,7 +127,7 @@ pub(super) fn hold(args: &[OsString]) -> Outcome {
 
 /// Waits until it has started; then it can be asked for.
 fn wait(line: &mut UnixStream, folder: &Path) -> Result<UnixListener, Failure> {
-    let patience = qemu::Patience::with(std::process::id());
+    let patience = qemu::BootTimeout::with(std::process::id());
     let mut says_something = false;
     while !says_something && !patience.is_over() {
         let mut polled = [sys::poll::PollFd::new(line.as_fd(), sys::poll::IN)];

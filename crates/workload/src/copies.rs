@@ -4,12 +4,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::measure::{EVENT_RATE, Measured};
+use crate::measure::{EVENT_RATE, LoadResult};
 use crate::{Args, Error};
 
 /// Runs as many copies of `program workload ...` as asked, and adds up what they did. The time is the
 /// mean of theirs, as in UnixBench, so that the figure is the rate of all together.
-pub(crate) fn run(args: &Args, program: &Path) -> Result<Measured, Error> {
+pub(crate) fn run(args: &Args, program: &Path) -> Result<LoadResult, Error> {
     let copies: Vec<Result<Child, Error>> =
         (0..args.copies).map(|_| start(args, program)).collect();
     let mut all = Vec::new();
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &Args, program: &Path) -> Result<Measured, Error> {
         .copied()
         .reduce(|sum, rate| sum + rate)
         .map(|rate| (EVENT_RATE.to_owned(), rate));
-    Ok(Measured {
+    Ok(LoadResult {
         operations: all.iter().map(|copy| copy.operations).sum(),
         elapsed: all.iter().map(|copy| copy.elapsed).sum::<Duration>() / count,
         windows: Vec::new(),
@@ -94,12 +94,12 @@ fn start(args: &Args, program: &Path) -> Result<Child, Error> {
         .map_err(Error::file("start", program))
 }
 
-fn finish(copy: Child) -> Result<Measured, Error> {
+fn finish(copy: Child) -> Result<LoadResult, Error> {
     let output = copy
         .wait_with_output()
         .map_err(Error::call("wait for a copy"))?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    match Measured::parse(&said) {
+    match LoadResult::parse(&said) {
         Some(measured) if output.status.success() => Ok(measured),
         _ => Err(Error::Unexpected {
             expected: "the result of a copy".to_owned(),

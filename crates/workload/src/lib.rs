@@ -31,7 +31,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 pub use error::Error;
 pub use load::expect_count;
-pub use measure::Measured;
+pub use measure::LoadResult;
 pub use registry::{WORKLOADS, Workload, find, nearest};
 pub use split_words::split_words;
 

@@ -14,7 +14,7 @@ use crate::{Args, Error};
 /// Does the operation so many times.
 pub(crate) type Batch = Box<dyn FnMut(u64) -> Result<(), Error>>;
 
-/// Operations in a second that a load with a rate came to: one of [`Measured::extra`].
+/// Operations in a second that a load with a rate came to: one of [`LoadResult::extra`].
 pub(crate) const EVENT_RATE: &str = "events_per_second";
 
 /// How many slices of a run are reported.
@@ -72,7 +72,7 @@ impl Setup {
 
 /// What a load did, in which time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct LoadResult {
     /// Operations of all threads.
     pub operations: u64,
     /// From the common start to the end of the last thread.
@@ -83,8 +83,8 @@ pub struct Measured {
     pub extra: BTreeMap<String, f64>,
 }
 
-impl Measured {
-    /// The last line of `text` that [`Measured::json`] has written.
+impl LoadResult {
+    /// The last line of `text` that [`LoadResult::json`] has written.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         #[derive(Deserialize)]
         struct Line {
@@ -180,7 +180,7 @@ pub(crate) fn repeat(
     setup: &Setup,
     batch: u64,
     prepare: fn(&Setup) -> Result<Batch, Error>,
-) -> Result<Measured, Error> {
+) -> Result<LoadResult, Error> {
     let threads = usize::from(setup.args.threads);
     let barrier = Barrier::new(threads);
     let lap = || {
@@ -220,7 +220,7 @@ pub(crate) fn repeat(
             .filter_map(|lap| lap.windows[window])
             .reduce(f64::min)
     };
-    Ok(Measured {
+    Ok(LoadResult {
         operations: laps.iter().map(|lap| lap.operations).sum(),
         elapsed: laps.iter().map(|lap| lap.elapsed).max().unwrap_or_default(),
         windows: (0..WINDOWS).filter_map(fastest).collect(),
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn the_line_is_what_the_runner_reads() {
-        let measured = Measured {
+        let measured = LoadResult {
             operations: 2,
             elapsed: Duration::from_nanos(186),
             windows: vec![92.96, 93.0],
@@ -349,8 +349,8 @@ mod tests {
         let expected =
             r#"{"workload":"getppid","operations":2,"elapsed_ns":186,"windows":[93.0,93.0]}"#;
         assert_eq!(line, expected);
-        let back = Measured::parse(&format!("noise\n{line}\n{{}}\n")).unwrap();
+        let back = LoadResult::parse(&format!("noise\n{line}\n{{}}\n")).unwrap();
         assert_eq!((back.operations, back.elapsed), (2, measured.elapsed));
-        assert_eq!(Measured::parse("noise"), None);
+        assert_eq!(LoadResult::parse("noise"), None);
     }
 }

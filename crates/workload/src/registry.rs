@@ -10,7 +10,7 @@ use crate::load::{
     opens_storm, pipe, pread, raw_call, read, shell_tree, stat, study, syscall_overhead, umask,
     write,
 };
-use crate::measure::{self, Batch, Measured, Setup};
+use crate::measure::{self, Batch, LoadResult, Setup};
 use crate::osbench;
 use crate::unixbench::{copy, dhrystone, execl, shell, spawn, whetstone};
 
@@ -35,7 +35,7 @@ enum Kind {
     },
     /// Times itself.
     Once {
-        run: fn(&Setup) -> Result<Measured, Error>,
+        run: fn(&Setup) -> Result<LoadResult, Error>,
     },
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn list(out: &mut dyn Write) -> Result<(), Error> {
 }
 
 impl Workload {
-    pub(crate) fn measure(&self, setup: &Setup) -> Result<Measured, Error> {
+    pub(crate) fn measure(&self, setup: &Setup) -> Result<LoadResult, Error> {
         match self.kind {
             Kind::Loop { batch, prepare } => measure::repeat(setup, batch, prepare),
             Kind::Once { run } => run(setup),

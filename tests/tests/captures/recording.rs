@@ -4,11 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use e2e::{Watch, Watched};
+use e2e::{Watch, WatchResult};
 
 use crate::{RULES, WORK, replay, sysdig};
 
-pub(crate) fn recorded(name: &str, options: &[&str]) -> (Watched, PathBuf) {
+pub(crate) fn recorded(name: &str, options: &[&str]) -> (WatchResult, PathBuf) {
     let mut watch = Watch::script(WORK).rules(RULES);
     let file = watch.scratch().path().join(name);
     for option in options {

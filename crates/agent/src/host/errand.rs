@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use capture::notify::{Answering, call_words};
+use capture::notify::{AnswerThread, call_words};
 use diagnostics::failure::Failure;
 use enforce::Confinement;
 use supervisor::{Board, Held, Listening, Meanwhile, Prepared, Report, Services, Source};
@@ -107,7 +107,7 @@ enum Calls {
     /// Nobody has received any.
     Waiting,
     /// Somebody answers them.
-    Answered(Answering),
+    Answered(AnswerThread),
     /// Those that were held by somebody who does not answer any more.
     Held(Vec<Notification>),
     /// Who answered has failed: some may wait that nobody knows of.

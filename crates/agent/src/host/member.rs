@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use capture::notify::{Ticket, calls_from_words};
-use container::Told;
+use capture::notify::{ClaimOffer, calls_from_words};
+use container::KnownContainer;
 use event::Pid;
 use outputs::Dispatcher;
 use supervisor::{Asked, Board, Held, Listening, Report, Source};
@@ -138,7 +138,7 @@ impl<'a> Member<'a> {
         host.see_rules(hail.rules);
         let in_force = host.rules.in_force();
         let told = TheirContainer {
-            told: Told {
+            told: KnownContainer {
                 id: hail.container,
                 bundle: hail.bundle,
             },
@@ -156,7 +156,7 @@ impl<'a> Member<'a> {
             is_resumed: hail.is_resumed,
             held: hail.is_answered.then_some(Held::Asked(asked)),
             board_file: None,
-            ticket: Some(Ticket(hail.ticket)),
+            ticket: Some(ClaimOffer(hail.ticket)),
         };
         let engine = super::engine(host, listening, told, &in_force, dispatcher.clone())?;
         let denials = Denials::follow(

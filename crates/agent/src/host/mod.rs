@@ -33,7 +33,7 @@ use decoder::counters::CounterSnapshot;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use enforce::Resident;
+use enforce::LoadedPolicy;
 use event::{Pid, Plan};
 use outputs::Dispatcher;
 use rules::Engine;
@@ -72,7 +72,7 @@ pub(super) fn execute(args: Run, base: &Path) -> Outcome {
     let elsewhere = handover_state::decode_first(&memo)?;
     let policy = args.confine.policy.clone();
     let how = args.confine.how.clone();
-    let witness = args.confine.witness(enforce::Place::Elsewhere);
+    let witness = args.confine.witness(enforce::Target::Elsewhere);
     let later = elsewhere.zip(policy.clone());
     let (detection, interception) = (args.detection, args.interception);
     let nothing = InForce::nothing();
@@ -177,7 +177,7 @@ impl Live {
 #[derive(Clone, Debug)]
 pub(super) struct Lasting {
     /// What of the policy each container has in the kernel and tells of, and the policy's file.
-    pub(super) resident: Resident,
+    pub(super) resident: LoadedPolicy,
     pub(super) policy: Option<PathBuf>,
     /// How long it stays when there is no container.
     pub(super) linger: Duration,

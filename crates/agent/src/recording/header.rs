@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use scap::list::Machine;
+use scap::list::MachineInfo;
 use scap::write::Header;
 
 /// Looks at the machine and its users.
@@ -11,7 +11,7 @@ pub(super) fn header() -> Header {
     let uptime_ns = u64::try_from(system.uptime).unwrap_or(0) * 1_000_000_000;
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Header {
-        machine: Machine {
+        machine: MachineInfo {
             cpus: u32::try_from(cpus).unwrap_or(1),
             memory_bytes: system.totalram * u64::from(system.mem_unit),
             max_pid: number("/proc/sys/kernel/pid_max"),

@@ -19,7 +19,7 @@ use event::Event;
 pub(crate) use file::Writing;
 use file::{Chunk, Target};
 use outputs::Dispatcher;
-use rules::{Matched, Recorder};
+use rules::{Recorder, RuleMatch};
 use scap::write::Writer;
 
 /// `-w`.
@@ -122,7 +122,7 @@ impl Recorder for Recordings {
         self.0.iter().any(|recording| recording.is_recording())
     }
 
-    fn record(&self, event: &Event<'_>, matched: &[Matched<'_>]) {
+    fn record(&self, event: &Event<'_>, matched: &[RuleMatch<'_>]) {
         for recording in &self.0 {
             recording.record(event, matched);
         }
@@ -233,7 +233,7 @@ impl Recording {
         }
     }
 
-    fn record(&self, event: &Event<'_>, matched: &[Matched<'_>]) {
+    fn record(&self, event: &Event<'_>, matched: &[RuleMatch<'_>]) {
         if self.is_over() {
             self.lost.fetch_add(
                 u64::from(matches!(self.trigger, Trigger::Always(_))),
@@ -392,12 +392,12 @@ enum Extension {
 /// A match within a capture makes it last longer, if the rule asks for more than is left.
 fn extend(
     state: &mut State,
-    matched: &[Matched<'_>],
+    matched: &[RuleMatch<'_>],
     mode: CaptureMode,
     default: Duration,
     now: Instant,
 ) -> Extension {
-    let asks = |matched: &&Matched<'_>| mode == CaptureMode::AllRules || matched.capture;
+    let asks = |matched: &&RuleMatch<'_>| mode == CaptureMode::AllRules || matched.capture;
     let until = matched.iter().filter(asks).map(|matched| {
         let own = u64::from(matched.capture_duration_ms);
         now + if own > 0 {

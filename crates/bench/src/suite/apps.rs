@@ -2,19 +2,19 @@
 
 use clap::Args;
 
-use super::{Choice, Table, available, is_installed, own};
+use super::{SuiteOptions, Table, available, is_installed, own};
 use crate::Error;
 use crate::client::{Client, Server};
-use crate::command::Out;
-use crate::plan::{Figure, Plan, Suite, Workload};
+use crate::command::OutputOptions;
+use crate::plan::{Plan, Suite, TimeSource, Workload};
 
 /// Run real servers and jobs, those that are installed, natively and under each subject
 #[derive(Args, Clone, Debug)]
 pub struct Apps {
     #[command(flatten)]
-    pub(crate) choice: Choice,
+    pub(crate) choice: SuiteOptions,
     #[command(flatten)]
-    pub(crate) out: Out,
+    pub(crate) out: OutputOptions,
 }
 
 /// Redis's commands and numbers of clients, as in the published studies.
@@ -31,7 +31,7 @@ struct Job {
     unit: &'static str,
     /// With `--quick` and without.
     amounts: (u32, u32),
-    figure: Figure,
+    figure: TimeSource,
 }
 
 /// ImageMagick is more than a program called `convert`.
@@ -39,14 +39,14 @@ const IMAGE: &[&str] = &["convert", "identify"];
 
 #[rustfmt::skip]
 const JOBS: &[Job] = &[
-    Job { name: "sysbench-cpu", needs: &["sysbench"], command: "sysbench cpu --cpu-max-prime=10000 --events=AMOUNT --time=0 run", unit: "event", amounts: (100, 2000), figure: Figure::Wall },
-    Job { name: "sysbench-memory", needs: &["sysbench"], command: "sysbench memory --memory-total-size=AMOUNTM --time=0 run", unit: "MiB", amounts: (256, 8192), figure: Figure::Wall },
-    Job { name: "image-resize", needs: IMAGE, command: "convert -size AMOUNTxAMOUNT plasma:tan-navy -resize 50% null:", unit: "edge", amounts: (300, 1500), figure: Figure::Wall },
-    Job { name: "image-rotate", needs: IMAGE, command: "convert -size AMOUNTxAMOUNT plasma:tan-navy -rotate 7 null:", unit: "edge", amounts: (300, 1500), figure: Figure::Wall },
-    Job { name: "image-levels", needs: IMAGE, command: "convert -size AMOUNTxAMOUNT plasma:tan-navy -auto-level null:", unit: "edge", amounts: (300, 1500), figure: Figure::Wall },
-    Job { name: "image-unsharp", needs: IMAGE, command: "convert -size AMOUNTxAMOUNT plasma:tan-navy -unsharp 0x3 null:", unit: "edge", amounts: (300, 1500), figure: Figure::Wall },
-    Job { name: "compile", needs: &["cc"], command: COMPILE, unit: "file", amounts: (3, 20), figure: Figure::Wall },
-    Job { name: "reads-4k", needs: &[], command: "{tollgate} workload pread_4k --operations AMOUNT", unit: "read", amounts: (50_000, 1_000_000), figure: Figure::Json },
+    Job { name: "sysbench-cpu", needs: &["sysbench"], command: "sysbench cpu --cpu-max-prime=10000 --events=AMOUNT --time=0 run", unit: "event", amounts: (100, 2000), figure: TimeSource::Wall },
+    Job { name: "sysbench-memory", needs: &["sysbench"], command: "sysbench memory --memory-total-size=AMOUNTM --time=0 run", unit: "MiB", amounts: (256, 8192), figure: TimeSource::Wall },
+    Job { name: "image-resize", needs: IMAGE, command: "convert -size AMOUNTxAMOUNT plasma:tan-navy -resize 50% null:", unit: "edge", amounts: (300, 1500), figure: TimeSource::Wall },
+    Job { name: "image-rotate", needs: IMAGE, command: "convert -size AMOUNTxAMOUNT plasma:tan-navy -rotate 7 null:", unit: "edge", amounts: (300, 1500), figure: TimeSource::Wall },
+    Job { name: "image-levels", needs: IMAGE, command: "convert -size AMOUNTxAMOUNT plasma:tan-navy -auto-level null:", unit: "edge", amounts: (300, 1500), figure: TimeSource::Wall },
+    Job { name: "image-unsharp", needs: IMAGE, command: "convert -size AMOUNTxAMOUNT plasma:tan-navy -unsharp 0x3 null:", unit: "edge", amounts: (300, 1500), figure: TimeSource::Wall },
+    Job { name: "compile", needs: &["cc"], command: COMPILE, unit: "file", amounts: (3, 20), figure: TimeSource::Wall },
+    Job { name: "reads-4k", needs: &[], command: "{tollgate} workload pread_4k --operations AMOUNT", unit: "read", amounts: (50_000, 1_000_000), figure: TimeSource::Json },
 ];
 
 /// A source file a time, each through preprocessor, compiler and assembler.
@@ -127,7 +127,7 @@ impl Apps {
         Workload {
             command: job.command.replace("AMOUNT", &amount.to_string()),
             figure: job.figure,
-            operations: (job.figure == Figure::Wall).then_some(amount.into()),
+            operations: (job.figure == TimeSource::Wall).then_some(amount.into()),
             ..own(job.name, job.unit, "")
         }
     }
@@ -142,7 +142,7 @@ mod tests {
     fn amounts_are_put_in_and_servers_are_what_is_wrapped() {
         let apps = Apps {
             choice: choice("--quick"),
-            out: Out::default(),
+            out: OutputOptions::default(),
         };
         for job in JOBS {
             let workload = apps.job(job);

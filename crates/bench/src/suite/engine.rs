@@ -2,18 +2,18 @@
 
 use clap::Args;
 
-use super::{Choice, Table, available, own};
+use super::{SuiteOptions, Table, available, own};
 use crate::Error;
-use crate::command::Out;
-use crate::plan::{Figure, Plan, Subject, Suite, Workload};
+use crate::command::OutputOptions;
+use crate::plan::{Plan, Subject, Suite, TimeSource, Workload};
 
 /// Measure parts of tollgate: events replayed, traps, filters by size, alerts, starts
 #[derive(Args, Clone, Debug)]
 pub struct Engine {
     #[command(flatten)]
-    pub(crate) choice: Choice,
+    pub(crate) choice: SuiteOptions,
     #[command(flatten)]
-    pub(crate) out: Out,
+    pub(crate) out: OutputOptions,
 }
 
 /// Parts that no subject is put around: name, unit.
@@ -38,7 +38,7 @@ impl Engine {
         let mut workloads: Vec<Workload> = (PARTS.iter())
             .map(|(name, unit)| Workload {
                 is_bare: true,
-                figure: Figure::Json,
+                figure: TimeSource::Json,
                 command: format!("{{tollgate}} bench part {name} --seconds {seconds}"),
                 ..own(name, unit, "")
             })

@@ -5,18 +5,18 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 
-use super::{Choice, Table, is_installed, own};
+use super::{SuiteOptions, Table, is_installed, own};
 use crate::Error;
-use crate::command::Out;
+use crate::command::OutputOptions;
 use crate::plan::{Plan, Subject, Suite, Workload};
 
 /// Create, start, ask, enter, kill and delete containers with every OCI runtime found
 #[derive(Args, Clone, Debug)]
 pub struct Lifecycle {
     #[command(flatten)]
-    pub(crate) choice: Choice,
+    pub(crate) choice: SuiteOptions,
     #[command(flatten)]
-    pub(crate) out: Out,
+    pub(crate) out: OutputOptions,
 }
 
 /// What runs in the containers.
@@ -170,7 +170,7 @@ mod tests {
     fn the_embedded_runtime_is_measured_where_there_is_one_and_else_it_is_told_why_not() {
         let lifecycle = Lifecycle {
             choice: choice("--quick"),
-            out: Out::default(),
+            out: OutputOptions::default(),
         };
         let embedded = |runtime: &&Runtime| matches!(runtime.needs, Embedded);
         let names: Vec<_> = RUNTIMES.iter().filter(embedded).map(|it| it.name).collect();
@@ -199,7 +199,7 @@ mod tests {
     fn runtimes_can_be_chosen_by_their_names() {
         let chosen = |line: &str| {
             let choice = choice(line);
-            let out = Out::default();
+            let out = OutputOptions::default();
             let (plan, _) = Lifecycle { choice, out }.plan_with(&None)?;
             let names = plan.subjects.into_iter().map(|subject| subject.name);
             Ok::<Vec<String>, Error>(names.collect())

@@ -19,20 +19,20 @@ use clap::{Args, ValueEnum};
 use regex::Regex;
 
 use crate::Error;
-use crate::plan::{Figure, Plan, Subject, Suite, Workload};
+use crate::plan::{Plan, Subject, Suite, TimeSource, Workload};
 
 pub(crate) use apps::Apps;
 pub(crate) use engine::Engine;
 pub(crate) use lifecycle::Lifecycle;
 pub(crate) use os::Os;
 pub(crate) use published::{Published, published};
-pub(crate) use setup::Place;
+pub(crate) use setup::Environment;
 pub(crate) use syscalls::Syscalls;
 pub(crate) use unix::Unix;
 
 /// What every suite can be told.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct SuiteOptions {
     /// What is put around the workload: a name (`--list` shows them) or NAME='wrapper {}' with the
     /// workload where {} is; repeatable
     #[arg(long = "subject", value_name = "NAME")]
@@ -53,9 +53,9 @@ pub(crate) struct Choice {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Where native and subjects run alike
-    #[arg(long, value_enum, default_value_t = Place::Plain, hide_possible_values = true,
+    #[arg(long, value_enum, default_value_t = Environment::Plain, hide_possible_values = true,
           value_name = "plain|container|quarter-cpu|session")]
-    pub(crate) setup: Place,
+    pub(crate) setup: Environment,
     /// Rule file for our own subjects [default: the built-in rules]; repeatable
     #[arg(short = 'r', long = "rules", value_name = "RULES")]
     pub(crate) rules: Vec<PathBuf>,
@@ -78,7 +78,7 @@ pub(crate) struct Table {
     pub(crate) timeout_seconds: u64,
 }
 
-impl Choice {
+impl SuiteOptions {
     /// The plan for this choice from a suite's table.
     pub(crate) fn plan(&self, table: Table) -> Result<Plan, Error> {
         let workloads = self.wanted(table.workloads)?;
@@ -168,7 +168,7 @@ pub(crate) fn own(name: &str, unit: &str, arguments: &str) -> Workload {
     Workload {
         name: name.to_owned(),
         command: format!("{{tollgate}} workload {arguments}"),
-        figure: Figure::Json,
+        figure: TimeSource::Json,
         unit: unit.to_owned(),
         operations: None,
         rounds: None,
@@ -211,15 +211,15 @@ pub(crate) mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::command::Out;
+    use crate::command::OutputOptions;
 
     #[derive(Parser)]
     struct Program {
         #[command(flatten)]
-        choice: Choice,
+        choice: SuiteOptions,
     }
 
-    pub(crate) fn choice(line: &str) -> Choice {
+    pub(crate) fn choice(line: &str) -> SuiteOptions {
         let words = std::iter::once("bench").chain(line.split_whitespace());
         Program::try_parse_from(words).unwrap().choice
     }
@@ -232,7 +232,7 @@ pub(crate) mod tests {
         for plan in [
             Os {
                 choice: quick.clone(),
-                out: Out::default(),
+                out: OutputOptions::default(),
             }
             .plan()
             .unwrap(),
@@ -263,7 +263,7 @@ pub(crate) mod tests {
         let complaint = |line: &str| {
             Os {
                 choice: choice(line),
-                out: Out::default(),
+                out: OutputOptions::default(),
             }
             .plan()
             .unwrap_err()
@@ -279,7 +279,7 @@ pub(crate) mod tests {
     fn precision_brings_a_budget() {
         let plan = Os {
             choice: choice("--precision 5"),
-            out: Out::default(),
+            out: OutputOptions::default(),
         }
         .plan()
         .unwrap();

@@ -2,18 +2,18 @@
 
 use clap::Args;
 
-use super::{Choice, Table, available, own};
+use super::{SuiteOptions, Table, available, own};
 use crate::Error;
-use crate::command::Out;
-use crate::plan::{Figure, Plan, Suite, Workload};
+use crate::command::OutputOptions;
+use crate::plan::{Plan, Suite, TimeSource, Workload};
 
 /// Run OSBench's five operations natively and under each subject
 #[derive(Args, Clone, Debug)]
 pub struct Os {
     #[command(flatten)]
-    pub(crate) choice: Choice,
+    pub(crate) choice: SuiteOptions,
     #[command(flatten)]
-    pub(crate) out: Out,
+    pub(crate) out: OutputOptions,
 }
 
 /// Name, load, what one operation is, operations of one pass.
@@ -30,7 +30,7 @@ impl Os {
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let seconds = self.choice.pick("0.2", "5");
         let workload = |(name, load, unit): &(&str, &str, &str)| Workload {
-            figure: Figure::Fastest,
+            figure: TimeSource::Fastest,
             ..own(name, unit, &format!("{load} --seconds {seconds}"))
         };
         self.choice.plan(Table {

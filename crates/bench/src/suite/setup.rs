@@ -6,7 +6,7 @@ use crate::plan::Setup;
 
 /// Where commands run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Place {
+pub(crate) enum Environment {
     /// As they are
     Plain,
     /// In new namespaces, with the capabilities that Docker leaves
@@ -22,7 +22,7 @@ const CONTAINER: &str = "unshare --mount --pid --fork --kill-child --mount-proc 
     setpriv --bounding-set -all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,\
 +setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write {}";
 
-impl Place {
+impl Environment {
     /// The wrapper, if there is one.
     pub(crate) fn setup(self) -> Option<Setup> {
         let wrapper = match self {

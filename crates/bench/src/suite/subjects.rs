@@ -6,7 +6,7 @@ use crate::plan::Subject;
 use crate::{Error, command_line, quick};
 
 /// A mechanism whose wrapper the program knows.
-struct Known {
+struct KnownMechanism {
     name: &'static str,
     /// `RULES` becomes `-r FILE` for each rule file, or nothing.
     wrapper: &'static str,
@@ -19,17 +19,17 @@ struct Known {
 const BESIDE: &str = "{tollgate} bench beside";
 
 #[rustfmt::skip]
-const KNOWN: &[Known] = &[
-    Known { name: "notify", wrapper: "{tollgate} run -q --engine notify RULES -s {stats} -- {}", version: None, summary: "tollgate run, seccomp user notification" },
-    Known { name: "ptrace", wrapper: "{tollgate} run -q --engine ptrace RULES -s {stats} -- {}", version: None, summary: "tollgate run, ptrace" },
-    Known { name: "ptrace-every-call", wrapper: "{tollgate} run -q --engine ptrace --every-call RULES -s {stats} -- {}", version: None, summary: "tollgate run, ptrace at every call" },
-    Known { name: "ebpf", wrapper: "BESIDE {tollgate} watch -q --engine ebpf RULES -s {stats} -P %READY -- {}", version: Some("{tollgate} version"), summary: "tollgate watch of the whole machine, eBPF" },
-    Known { name: "ebpf-per-call", wrapper: "BESIDE {tollgate} watch -q --engine ebpf --hooks per-call RULES -s {stats} -P %READY -- {}", version: Some("{tollgate} version"), summary: "the same by the tracepoints of single calls, which 32-bit calls pass unseen" },
-    Known { name: "notify-capture", wrapper: "{tollgate} run -q --engine notify RULES -s {stats} -o capture.enabled=true -o capture.mode=all_rules -o capture.path_prefix={stats} -- {}", version: None, summary: "notify, recording from every alert on" },
-    Known { name: "strace", wrapper: "strace -f -o /dev/null {}", version: None, summary: "strace of every call" },
-    Known { name: "strace-seccomp", wrapper: "strace -f --seccomp-bpf -e trace=openat,execve,connect -o /dev/null {}", version: None, summary: "strace of three calls, the others past it" },
-    Known { name: "bpftrace", wrapper: r#"BESIDE bpftrace -e 'BEGIN { printf("ready\n"); } tracepoint:raw_syscalls:sys_enter { @ = count(); }' -- {}"#, version: Some("bpftrace --version"), summary: "bpftrace counting all calls" },
-    Known { name: "runsc", wrapper: "runsc --network=none --ignore-cgroups do {}", version: None, summary: "gVisor's sandbox" },
+const KNOWN: &[KnownMechanism] = &[
+    KnownMechanism { name: "notify", wrapper: "{tollgate} run -q --engine notify RULES -s {stats} -- {}", version: None, summary: "tollgate run, seccomp user notification" },
+    KnownMechanism { name: "ptrace", wrapper: "{tollgate} run -q --engine ptrace RULES -s {stats} -- {}", version: None, summary: "tollgate run, ptrace" },
+    KnownMechanism { name: "ptrace-every-call", wrapper: "{tollgate} run -q --engine ptrace --every-call RULES -s {stats} -- {}", version: None, summary: "tollgate run, ptrace at every call" },
+    KnownMechanism { name: "ebpf", wrapper: "BESIDE {tollgate} watch -q --engine ebpf RULES -s {stats} -P %READY -- {}", version: Some("{tollgate} version"), summary: "tollgate watch of the whole machine, eBPF" },
+    KnownMechanism { name: "ebpf-per-call", wrapper: "BESIDE {tollgate} watch -q --engine ebpf --hooks per-call RULES -s {stats} -P %READY -- {}", version: Some("{tollgate} version"), summary: "the same by the tracepoints of single calls, which 32-bit calls pass unseen" },
+    KnownMechanism { name: "notify-capture", wrapper: "{tollgate} run -q --engine notify RULES -s {stats} -o capture.enabled=true -o capture.mode=all_rules -o capture.path_prefix={stats} -- {}", version: None, summary: "notify, recording from every alert on" },
+    KnownMechanism { name: "strace", wrapper: "strace -f -o /dev/null {}", version: None, summary: "strace of every call" },
+    KnownMechanism { name: "strace-seccomp", wrapper: "strace -f --seccomp-bpf -e trace=openat,execve,connect -o /dev/null {}", version: None, summary: "strace of three calls, the others past it" },
+    KnownMechanism { name: "bpftrace", wrapper: r#"BESIDE bpftrace -e 'BEGIN { printf("ready\n"); } tracepoint:raw_syscalls:sys_enter { @ = count(); }' -- {}"#, version: Some("bpftrace --version"), summary: "bpftrace counting all calls" },
+    KnownMechanism { name: "runsc", wrapper: "runsc --network=none --ignore-cgroups do {}", version: None, summary: "gVisor's sandbox" },
 ];
 
 /// The subject that an option names: one of the table, or `NAME='wrapper {}'`.

@@ -2,18 +2,18 @@
 
 use clap::Args;
 
-use super::{Choice, Table, available, is_installed, own};
+use super::{SuiteOptions, Table, available, is_installed, own};
 use crate::Error;
-use crate::command::Out;
+use crate::command::OutputOptions;
 use crate::plan::{Plan, Subject, Suite, Workload};
 
 /// Repeat single system calls untraced, traced, and with further probes
 #[derive(Args, Clone, Debug)]
 pub struct Syscalls {
     #[command(flatten)]
-    pub(crate) choice: Choice,
+    pub(crate) choice: SuiteOptions,
     #[command(flatten)]
-    pub(crate) out: Out,
+    pub(crate) out: OutputOptions,
     /// How often a sample makes its call [default: 50 million; 200,000 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     calls: Option<u64>,
@@ -147,10 +147,10 @@ fn probes(name: &str, program: &str) -> Subject {
 
 #[cfg(test)]
 impl Syscalls {
-    pub(crate) fn for_tests(choice: Choice) -> Self {
+    pub(crate) fn for_tests(choice: SuiteOptions) -> Self {
         Self {
             choice,
-            out: Out::default(),
+            out: OutputOptions::default(),
             calls: None,
         }
     }

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use workload::unixbench::{TESTS, Test};
 
-use super::{Choice, Table, available, own};
-use crate::command::Out;
-use crate::plan::{Figure, Plan, Suite, Workload};
+use super::{SuiteOptions, Table, available, own};
+use crate::command::OutputOptions;
+use crate::plan::{Plan, Suite, TimeSource, Workload};
 use crate::{Error, command_line};
 
 /// Run UnixBench's twelve tests natively and under each subject
 #[derive(Args, Clone, Debug)]
 pub struct Unix {
     #[command(flatten)]
-    pub(crate) choice: Choice,
+    pub(crate) choice: SuiteOptions,
     #[command(flatten)]
-    pub(crate) out: Out,
+    pub(crate) out: OutputOptions,
     /// Copies of a test at the same time; repeatable [default: 1 and the number of processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     copies: Vec<u16>,
@@ -123,7 +123,7 @@ impl Unix {
 
     fn finished(&self, test: &Test, copies: u16, workload: Workload) -> Workload {
         Workload {
-            figure: Figure::Json,
+            figure: TimeSource::Json,
             rounds: self.classic.then(|| self.passes(test.is_long)),
             group: Some(if copies == 1 {
                 "1 copy".to_owned()
@@ -178,10 +178,10 @@ fn checked(folder: &Path) -> Result<String, Error> {
 
 #[cfg(test)]
 impl Unix {
-    pub(crate) fn for_tests(choice: Choice, classic: bool) -> Self {
+    pub(crate) fn for_tests(choice: SuiteOptions, classic: bool) -> Self {
         Self {
             choice,
-            out: Out::default(),
+            out: OutputOptions::default(),
             copies: vec![2, 1],
             classic,
             passes: None,

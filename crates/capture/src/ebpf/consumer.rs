@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use event::Judge;
+use event::Evaluator;
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use sys::poll::{self, PollFd};
 use sys::schedule;
 
-use super::worker::{self, Worker};
+use super::worker::{self, RecordEvaluator};
 use super::{Error, Shared};
 use crate::notify::Losses;
 
@@ -65,12 +65,12 @@ impl Batch {
 }
 
 /// One ring and what was taken from it.
-struct Lane {
+struct RingReader {
     ring: RingBuffer<'static>,
     batch: Rc<RefCell<Batch>>,
 }
 
-impl Lane {
+impl RingReader {
     fn open(map: &MapHandle) -> Result<Self, Error> {
         let batch = Rc::new(RefCell::new(Batch::default()));
         let into = Rc::clone(&batch);
@@ -94,10 +94,10 @@ impl Lane {
 }
 
 /// The thread that empties the rings and judges, with others where a crowd has come.
-pub(super) struct Consumer<J: Judge> {
+pub(super) struct Consumer<J: Evaluator> {
     shared: Arc<Shared<J>>,
     /// Of this thread first; of others from the first crowd on.
-    workers: Vec<Worker<J>>,
+    workers: Vec<RecordEvaluator<J>>,
     /// How many threads judge a crowd.
     limit: usize,
     /// What the kernel had counted when it was last looked: sent and lost.
@@ -105,7 +105,7 @@ pub(super) struct Consumer<J: Judge> {
     looked: Instant,
 }
 
-impl<J: Judge + 'static> Consumer<J> {
+impl<J: Evaluator + 'static> Consumer<J> {
     pub(super) fn start(shared: Arc<Shared<J>>, limit: usize) -> Result<JoinHandle<()>, Error> {
         let thread = std::thread::Builder::new().name("ebpf".to_owned());
         thread
@@ -124,7 +124,7 @@ impl<J: Judge + 'static> Consumer<J> {
 
     fn new(shared: Arc<Shared<J>>, limit: usize) -> Self {
         Self {
-            workers: vec![Worker::new(Arc::clone(&shared))],
+            workers: vec![RecordEvaluator::new(Arc::clone(&shared))],
             limit: limit.max(1),
             counted: (0, 0),
             looked: Instant::now(),
@@ -133,12 +133,14 @@ impl<J: Judge + 'static> Consumer<J> {
     }
 
     fn run(mut self) -> Result<(), Error> {
-        let critical = Lane::open(&self.shared.maps.critical)?;
-        let bulk = Lane::open(&self.shared.maps.bulk)?;
+        let critical = RingReader::open(&self.shared.maps.critical)?;
+        let bulk = RingReader::open(&self.shared.maps.bulk)?;
         let mut is_idle = false;
         loop {
             let is_last = self.is_to_end()?;
-            self.workers.iter_mut().for_each(Worker::follow_rules);
+            self.workers
+                .iter_mut()
+                .for_each(RecordEvaluator::follow_rules);
             // What is in this batch was sent before what the other ring holds afterwards, so that
             // every exec is known before the events of the new program.
             let mut taken = bulk.take(BATCH);
@@ -216,7 +218,8 @@ impl<J: Judge + 'static> Consumer<J> {
         }
         self.shared.crowds.fetch_add(1, Ordering::Relaxed);
         while self.workers.len() < count {
-            self.workers.push(Worker::new(Arc::clone(&self.shared)));
+            self.workers
+                .push(RecordEvaluator::new(Arc::clone(&self.shared)));
         }
         let mut left = Vec::new();
         std::thread::scope(|scope| {

@@ -6,18 +6,18 @@ use std::sync::atomic::Ordering;
 use abi::Arch;
 use bumpalo::Bump;
 use event::{
-    Absence, CommandLine, Descriptor, Event, EventKind, ExecutableFile, ExecutableFlags, Image,
-    Judge, Live, Lookup, Name, Outcome, Param, Process, Stage, Weight, World,
+    Absence, CommandLine, Descriptor, Evaluator, Event, EventKind, ExecutableFile, ExecutableFlags,
+    Image, LiveProcess, Lookup, Name, Outcome, Param, Process, Relevance, Stage, SystemInfo,
 };
 
 use super::named::{self, KEY_SIZE, RENAMES};
 use super::record::{
-    FileFacts, Header, PIECE_CUT, PIECE_STRING, Piece, PieceKind, Pieces, RecordKind, path_gap,
-    text,
+    FileFacts, Header, PIECE_CUT, PIECE_STRING, RecordKind, RecordPart, RecordPartKind,
+    RecordParts, path_gap, text,
 };
+use super::system_info::RecordedSystemInfo;
 use super::tables::end;
-use super::worker::Worker;
-use super::world::RecordedWorld;
+use super::worker::RecordEvaluator;
 use super::{ROOT_CALLS, rings};
 use crate::notify::names::report_name;
 use crate::notify::{RingAnswer, is_disguise};
@@ -29,7 +29,7 @@ use process_info::procfs::split_command_line;
 /// Memory of one event that is kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;
 
-impl<J: Judge + 'static> Worker<J> {
+impl<J: Evaluator + 'static> RecordEvaluator<J> {
     pub(super) fn judge(&mut self, record: &[u8]) {
         let Some((header, pieces)) = Header::parse(record) else {
             Counters::add(&self.shared.malformed);
@@ -100,7 +100,7 @@ impl<J: Judge + 'static> Worker<J> {
     }
 
     /// The new program as the record has it.
-    fn program(&self, header: &Header, pieces: Pieces<'_>) -> Image {
+    fn program(&self, header: &Header, pieces: RecordParts<'_>) -> Image {
         let image = Image {
             exec_time_ns: header.boot_time.wrapping_add(self.epoch),
             ..Image::default()
@@ -108,15 +108,15 @@ impl<J: Judge + 'static> Worker<J> {
         let (mut environment, mut environment_len) = (Vec::new(), 0);
         for piece in pieces {
             match piece.kind {
-                PieceKind::Arguments => {
+                RecordPartKind::Arguments => {
                     let cut = piece.status & PIECE_CUT != 0;
                     let _ = image.command_line.set(Some(command_line(piece.bytes, cut)));
                 }
-                PieceKind::Environment => {
+                RecordPartKind::Environment => {
                     environment.extend_from_slice(piece.bytes);
                     environment_len = piece.address;
                 }
-                PieceKind::Executable => {
+                RecordPartKind::Executable => {
                     let Some(facts) = FileFacts::parse(&piece) else {
                         continue;
                     };
@@ -142,13 +142,13 @@ impl<J: Judge + 'static> Worker<J> {
     fn executed(
         &mut self,
         header: &Header,
-        pieces: Pieces<'_>,
+        pieces: RecordParts<'_>,
         process: &Arc<Process>,
         image: Arc<Image>,
     ) {
         let filename = pieces
             .into_iter()
-            .find(|piece| piece.kind == PieceKind::Filename)
+            .find(|piece| piece.kind == RecordPartKind::Filename)
             .map(|piece| text(piece.bytes).to_vec());
         let kind = EventKind::of_syscall(exec_call(header.number));
         let name = filename.as_deref().map_or(Param::Unreadable, Param::Text);
@@ -209,13 +209,13 @@ impl<J: Judge + 'static> Worker<J> {
     }
 
     /// A call has returned.
-    fn called(&mut self, header: &Header, pieces: Pieces<'_>, process: &Arc<Process>) {
+    fn called(&mut self, header: &Header, pieces: RecordParts<'_>, process: &Arc<Process>) {
         let Some(call) = call(header) else {
             Counters::add(&self.shared.counters.unknown_calls);
             return;
         };
         self.memory.capture(|captured| {
-            for piece in pieces.filter(|piece| piece.kind == PieceKind::Memory) {
+            for piece in pieces.filter(|piece| piece.kind == RecordPartKind::Memory) {
                 let is_string = piece.status & PIECE_STRING != 0;
                 let bytes = if is_string {
                     text(piece.bytes)
@@ -235,7 +235,7 @@ impl<J: Judge + 'static> Worker<J> {
         let mut names = Vec::new();
         let file = pieces
             .into_iter()
-            .find(|piece| piece.kind == PieceKind::File);
+            .find(|piece| piece.kind == RecordPartKind::File);
         if let Some(facts) = file.as_ref().and_then(FileFacts::parse)
             && let Some(descriptor) = decoded.descriptor
         {
@@ -311,11 +311,11 @@ impl<J: Judge + 'static> Worker<J> {
 
     /// Names of an opened file beside its path: those that rules have for it, and the path that it has where the
     /// mount namespace begins.
-    fn other_names<'a>(&self, pieces: Pieces<'_>, arena: &'a Bump) -> OtherNames<'a> {
+    fn other_names<'a>(&self, pieces: RecordParts<'_>, arena: &'a Bump) -> OtherNames<'a> {
         let mut names = OtherNames::default();
         for piece in pieces {
             match piece.kind {
-                PieceKind::Named => {
+                RecordPartKind::Named => {
                     let way = piece.bytes.get(KEY_SIZE..).unwrap_or(&[]);
                     // The programs write a whole key or no piece.
                     let Some(identity) = named::identity(piece.bytes) else {
@@ -325,7 +325,9 @@ impl<J: Judge + 'static> Worker<J> {
                         names.known.push(&*arena.alloc_slice_copy(&name));
                     }
                 }
-                PieceKind::WholePath => names.whole = Some(&*arena.alloc_slice_copy(piece.bytes)),
+                RecordPartKind::WholePath => {
+                    names.whole = Some(&*arena.alloc_slice_copy(piece.bytes))
+                }
                 _ => {}
             }
         }
@@ -333,10 +335,10 @@ impl<J: Judge + 'static> Worker<J> {
     }
 
     /// Those of which the whole path is told.
-    fn set_directories(&mut self, pieces: Pieces<'_>) {
+    fn set_directories(&mut self, pieces: RecordParts<'_>) {
         self.directories.clear();
         self.path_gap = None;
-        for piece in pieces.filter(|piece| piece.kind == PieceKind::Directory) {
+        for piece in pieces.filter(|piece| piece.kind == RecordPartKind::Directory) {
             let number = i32::try_from(piece.address.cast_signed()).unwrap_or(-1);
             match path_gap(piece.status) {
                 None => self.directories.push((number, piece.bytes.to_vec())),
@@ -345,10 +347,10 @@ impl<J: Judge + 'static> Worker<J> {
         }
     }
 
-    fn set_streams(&mut self, pieces: Pieces<'_>) {
+    fn set_streams(&mut self, pieces: RecordParts<'_>) {
         self.streams.clear();
-        let streams = pieces.filter(|piece| piece.kind == PieceKind::Stream);
-        self.streams.extend(streams.map(|piece: Piece<'_>| {
+        let streams = pieces.filter(|piece| piece.kind == RecordPartKind::Stream);
+        self.streams.extend(streams.map(|piece: RecordPart<'_>| {
             let number = i32::try_from(piece.address).unwrap_or(-1);
             (
                 number,
@@ -373,7 +375,7 @@ impl<J: Judge + 'static> Worker<J> {
         arena: &Bump,
     ) {
         let shared = Arc::clone(&self.shared);
-        let world = RecordedWorld {
+        let world = RecordedSystemInfo {
             live: &shared.world,
             places: &shared.places,
             header,
@@ -381,7 +383,7 @@ impl<J: Judge + 'static> Worker<J> {
             streams: &self.streams,
             path_gap: self.path_gap,
         };
-        let live = Live::default();
+        let live = LiveProcess::default();
         // A fresh cell is empty, so none of these can fail.
         let comm = image.name.get().copied().unwrap_or(header.comm);
         let _ = live.comm.set(Lookup::Found(comm));
@@ -400,19 +402,19 @@ impl<J: Judge + 'static> Worker<J> {
             params,
             descriptor,
             outcome,
-            world: &world as &dyn World,
+            world: &world as &dyn SystemInfo,
             live: &live,
             arena,
         };
         // The first name that a rule may be about.
         for name in names {
             event.descriptor = Some(*name);
-            if self.judge.weigh(&mut self.scratch, &event) != Weight::Reject {
+            if self.judge.prefilter(&mut self.scratch, &event) != Relevance::Reject {
                 break;
             }
             event.descriptor = descriptor;
         }
-        let undecided = self.judge.conclude(&mut self.scratch, &event);
+        let undecided = self.judge.evaluate(&mut self.scratch, &event);
         if !undecided.is_empty() {
             let counter = &shared.counters.undecided;
             counter.fetch_add(undecided.len() as u64, Ordering::Relaxed);

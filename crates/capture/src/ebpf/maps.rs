@@ -8,7 +8,7 @@ use event::Pid;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 
 use super::named::{self, NamedFiles};
-use super::slots::Without;
+use super::slots::MissingTables;
 use super::tables::{BANKS, CALLS, NumberInterest, ROWS, Tables};
 use super::{Error, rings};
 use crate::notify::ProcessLoss;
@@ -159,7 +159,7 @@ struct State {
     /// By bank: files that rules name.
     inodes: [Entries; BANKS],
     /// Tables that there was no room for.
-    without: Without,
+    without: MissingTables,
 }
 
 /// Keys and values.
@@ -178,7 +178,7 @@ impl Maps {
             asked: std::array::from_fn(|_| Tables::nothing_asked()),
             interest: [NumberInterest::default(); CALLS],
             inodes: Default::default(),
-            without: Without::default(),
+            without: MissingTables::default(),
         };
         let maps = Self {
             control: handle(".data.control")?,
@@ -254,7 +254,7 @@ impl Maps {
             written.map_err(Error::map)?;
         }
         // Where there is more than room for, nothing is looked at.
-        let without = Without {
+        let without = MissingTables {
             names: self.write_names(bank, tables).is_err(),
             ports: self.write_ports(bank, tables).is_err(),
             networks: self.write_networks(bank, tables).is_err(),

@@ -12,6 +12,7 @@
 mod attempts;
 mod automaton;
 mod consumer;
+mod container_table;
 mod counters;
 mod error;
 mod functions;
@@ -19,7 +20,6 @@ mod hooks;
 mod judging;
 mod maps;
 mod named;
-mod places;
 mod probe;
 mod programs;
 mod record;
@@ -27,10 +27,10 @@ mod rings;
 mod rows;
 mod scope;
 mod slots;
+mod system_info;
 mod table;
 mod tables;
 mod worker;
-mod world;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,25 +38,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use arc_swap::ArcSwap;
-use event::{CallPlan, Interest, Judge, Need, Pid, Plan, Reason, StdioWatch};
+use event::{CallPlan, Evaluator, Interest, Need, Pid, Plan, Reason, StdioWatch};
 
-use crate::notify::{Notices, Ruled, Rulings};
+use crate::notify::{EngineObserver, RulesHandle, RulesTarget};
 use decoder::counters::Counters;
 use decoder::stdio;
-use decoder::world::{LiveWorld, ProcessIndex, WorldOptions};
+use decoder::system_info::{LiveSystemInfo, ProcessIndex, SystemInfoOptions};
 
 pub use self::probe::probe;
 use consumer::Consumer;
+use container_table::ContainerTable;
 pub use counters::EbpfCounters;
 pub use error::Error;
 use hooks::Attached;
 pub use hooks::{Attachment, Hooks};
 use maps::{Control, KernelCounts, Maps, Scope};
 use named::NamedFiles;
-use places::Places;
 use programs::Programs;
 pub use programs::RingSizes;
-pub use scope::{Cgroup, CgroupError, Watched};
+pub use scope::{Cgroup, CgroupError, WatchScope};
 use table::Table;
 use tables::Tables;
 
@@ -68,11 +68,11 @@ pub enum Target {
     /// Processes that run, with their descendants.
     Processes(Vec<Pid>),
     /// Every process in these containers and control groups, whenever they come to be.
-    Places(Watched),
+    Places(WatchScope),
 }
 
 /// What an engine is made of.
-pub struct Parts<J: Judge> {
+pub struct Parts<J: Evaluator> {
     /// What the rules ask for; see [`plan`].
     pub plan: Plan,
     /// Evaluates events.
@@ -80,9 +80,9 @@ pub struct Parts<J: Judge> {
     /// Paths that the rules name.
     pub paths: Vec<Vec<u8>>,
     /// What the world may be told.
-    pub world: WorldOptions,
+    pub world: SystemInfoOptions,
     /// Is told about the engine's own troubles.
-    pub notices: Arc<dyn Notices>,
+    pub notices: Arc<dyn EngineObserver>,
     /// Sizes of the rings.
     pub rings: RingSizes,
     /// Whether paths and names of processes are looked at in the kernel already.
@@ -229,15 +229,15 @@ fn watches_rings(plan: &mut Plan) {
 }
 
 /// What all threads of the engine share.
-struct Shared<J: Judge> {
+struct Shared<J: Evaluator> {
     judge: ArcSwap<J>,
     tables: ArcSwap<Tables>,
     maps: Maps,
-    world: LiveWorld,
+    world: LiveSystemInfo,
     table: Arc<Table>,
-    places: Places,
+    places: ContainerTable,
     named: NamedFiles,
-    notices: Arc<dyn Notices>,
+    notices: Arc<dyn EngineObserver>,
     counters: Counters,
     judged: std::sync::atomic::AtomicU64,
     /// How many events there were.
@@ -256,7 +256,7 @@ struct Shared<J: Judge> {
     attached: Mutex<Option<Attached>>,
 }
 
-impl<J: Judge> Shared<J> {
+impl<J: Evaluator> Shared<J> {
     /// What the kernel has counted. If it does not say, that is told, and the answer is the last one:
     /// none would look like no losses.
     fn kernel_counts(&self) -> KernelCounts {
@@ -379,7 +379,7 @@ impl<J: Judge> Shared<J> {
     }
 }
 
-impl<J: Judge> Ruled<J> for Shared<J> {
+impl<J: Evaluator> RulesTarget<J> for Shared<J> {
     fn replace(&self, judge: Arc<J>, planned: &Plan, paths: &[Vec<u8>]) {
         let plan = with_renames(planned.clone(), paths);
         match self.install(&plan, paths, asks_for_ends(&*judge)) {
@@ -399,13 +399,13 @@ impl<J: Judge> Ruled<J> for Shared<J> {
 }
 
 /// A running engine.
-pub struct Engine<J: Judge> {
+pub struct Engine<J: Evaluator> {
     shared: Arc<Shared<J>>,
     consumer: JoinHandle<()>,
     attachment: Attachment,
 }
 
-impl<J: Judge + 'static> Engine<J> {
+impl<J: Evaluator + 'static> Engine<J> {
     /// Loads and attaches the programs, learns which processes run, and starts to judge.
     ///
     /// # Kernel
@@ -437,7 +437,7 @@ impl<J: Judge + 'static> Engine<J> {
         )?;
         let table = Arc::new(Table::new(parts.transparent));
         let index: Arc<dyn ProcessIndex> = Arc::clone(&table) as _;
-        let world = LiveWorld::new(parts.world, index)?;
+        let world = LiveSystemInfo::new(parts.world, index)?;
         if let Target::Processes(pids) = &parts.target {
             pids.iter()
                 .try_for_each(|pid| programs.maps().watch(*pid))?;
@@ -468,7 +468,7 @@ impl<J: Judge + 'static> Engine<J> {
             maps,
             world,
             table,
-            places: Places::new(watched),
+            places: ContainerTable::new(watched),
             named,
             notices: parts.notices,
             counters: Counters::default(),
@@ -497,8 +497,8 @@ impl<J: Judge + 'static> Engine<J> {
     }
 
     /// A handle that replaces the rules.
-    pub fn rulings(&self) -> Rulings<J> {
-        Rulings::new(Arc::clone(&self.shared) as _)
+    pub fn rulings(&self) -> RulesHandle<J> {
+        RulesHandle::new(Arc::clone(&self.shared) as _)
     }
 
     /// The totals so far.
@@ -526,7 +526,7 @@ impl<J: Judge + 'static> Engine<J> {
         self.shared.ended.load(Ordering::Acquire)
     }
 
-    /// Whether it has ended because more was lost than [`Notices::events_dropped`] allows.
+    /// Whether it has ended because more was lost than [`EngineObserver::events_dropped`] allows.
     pub fn has_given_up(&self) -> bool {
         self.shared.gave_up.load(Ordering::Acquire)
     }
@@ -555,7 +555,7 @@ impl<J: Judge + 'static> Engine<J> {
 }
 
 /// Whether rules ask for the ends of processes.
-fn asks_for_ends(judge: &impl Judge) -> bool {
+fn asks_for_ends(judge: &impl Evaluator) -> bool {
     tables::end().is_some_and(|end| judge.concerns(end))
 }
 
@@ -567,7 +567,7 @@ fn has_ended(proc: &process_info::procfs::Proc, pid: Pid) -> bool {
 
 /// All descendants of some processes, as `/proc` shows them now.
 fn descendants(pids: &[Pid]) -> Vec<Pid> {
-    let Ok(census) = decoder::census::Census::new() else {
+    let Ok(census) = decoder::process_inspector::ProcessInspector::new() else {
         return Vec::new();
     };
     let mut found = Vec::new();

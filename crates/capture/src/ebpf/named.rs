@@ -18,8 +18,10 @@ use super::hooks::Attached;
 use super::maps::Maps;
 use super::record::Root;
 use super::tables::Tables;
-use decoder::census::Census;
-use decoder::names::{Caller, Identify, Identity, Looked, Mounts, Named, Place, look, plain};
+use decoder::names::{
+    Caller, FileIdentifier, Identity, LookupResult, Mounts, NamedFile, ResolvedFile, look, plain,
+};
+use decoder::process_inspector::ProcessInspector;
 use process_info::procfs::ProcError;
 
 /// `struct inode_key` without the bank.
@@ -71,7 +73,7 @@ impl<'a> Shown<'a> {
         }
     }
 
-    fn ask(&mut self, place: &Place) -> Result<Vec<Identity>, Error> {
+    fn ask(&mut self, place: &ResolvedFile) -> Result<Vec<Identity>, Error> {
         let count = self.attached.show(place.file.as_raw_fd())?;
         let keys = self.maps.shown()?;
         let keys = keys.as_chunks::<KEY_SIZE>().0.iter().take(count);
@@ -83,8 +85,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-impl Identify for Shown<'_> {
-    fn identities(&mut self, place: &Place) -> Result<Vec<Identity>, Errno> {
+impl FileIdentifier for Shown<'_> {
+    fn identities(&mut self, place: &ResolvedFile) -> Result<Vec<Identity>, Errno> {
         if place.is_own_proc {
             // That of this program, and of no other.
             return Ok(Vec::new());
@@ -130,7 +132,7 @@ pub(super) fn bit(key: &[u8]) -> usize {
 
 /// What is known of the files that rules name.
 pub(super) struct NamedFiles {
-    census: Census,
+    census: ProcessInspector,
     mounts: Mounts,
     known: Mutex<Known>,
 }
@@ -141,8 +143,8 @@ struct Known {
     paths: Vec<Vec<u8>>,
     /// By number of a path: rules name it.
     is_named: Vec<bool>,
-    own: Vec<Named>,
-    roots: HashMap<Root, (Instant, Vec<Named>)>,
+    own: Vec<NamedFile>,
+    roots: HashMap<Root, (Instant, Vec<NamedFile>)>,
     /// The oldest first.
     order: VecDeque<Root>,
     /// What the kernel's identities are called.
@@ -161,7 +163,7 @@ struct Known {
 impl NamedFiles {
     pub(super) fn new() -> Result<Self, ProcError> {
         Ok(Self {
-            census: Census::new()?,
+            census: ProcessInspector::new()?,
             mounts: Mounts::default(),
             known: Mutex::default(),
         })
@@ -190,7 +192,7 @@ impl NamedFiles {
         let all: Vec<_> = all.into_iter().collect();
         let before: HashMap<&Vec<u8>, usize> = known.paths.iter().zip(0..).collect();
         let numbers: Vec<_> = all.iter().map(|path| before.get(path).copied()).collect();
-        let moved = |files: &[Named]| -> Vec<Named> {
+        let moved = |files: &[NamedFile]| -> Vec<NamedFile> {
             let file = |number: &Option<usize>| files.get((*number)?).cloned();
             numbers
                 .iter()
@@ -264,7 +266,7 @@ impl NamedFiles {
         let caller = Caller::new(tid, &self.census, &self.mounts, false);
         let before = known.roots.get(&root).map_or(&[][..], |(_, files)| files);
         let mut shown = Shown::new(attached, maps);
-        let Looked { files, has_unknown } = look(caller, &known.paths, before, &mut shown);
+        let LookupResult { files, has_unknown } = look(caller, &known.paths, before, &mut shown);
         if has_unknown {
             known.pause_until = Some(Instant::now() + begun.elapsed() * LOOK_SHARE);
             known.trouble = Some(Error::UnknownFiles { pid: tid.0 });
@@ -338,7 +340,7 @@ impl NamedFiles {
 impl Known {
     fn look_own(
         &mut self,
-        census: &Census,
+        census: &ProcessInspector,
         mounts: &Mounts,
         attached: &mut Attached,
         maps: &Maps,
@@ -346,7 +348,7 @@ impl Known {
         let own = Tid(std::process::id().cast_signed());
         let caller = Caller::new(own, census, mounts, true);
         let mut shown = Shown::new(attached, maps);
-        let Looked { files, has_unknown } = look(caller, &self.paths, &self.own, &mut shown);
+        let LookupResult { files, has_unknown } = look(caller, &self.paths, &self.own, &mut shown);
         if has_unknown && !self.is_told {
             self.trouble = Some(Error::UnknownFiles { pid: own.0 });
         }
@@ -359,7 +361,7 @@ impl Known {
         shown.done().map(|()| is_other)
     }
 
-    fn all(&self) -> impl Iterator<Item = &Vec<Named>> {
+    fn all(&self) -> impl Iterator<Item = &Vec<NamedFile>> {
         std::iter::once(&self.own).chain(self.roots.values().map(|(_, files)| files))
     }
 

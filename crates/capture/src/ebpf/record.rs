@@ -128,8 +128,8 @@ impl Header {
     }
 
     /// The header and what follows it.
-    pub(super) fn parse(record: &[u8]) -> Option<(Self, Pieces<'_>)> {
-        let pieces = Pieces {
+    pub(super) fn parse(record: &[u8]) -> Option<(Self, RecordParts<'_>)> {
+        let pieces = RecordParts {
             rest: record.get(HEADER_SIZE..)?,
         };
         let mut from = Reader { bytes: record };
@@ -247,7 +247,7 @@ impl Header {
 
 /// What a piece holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PieceKind {
+pub(super) enum RecordPartKind {
     Memory,
     File,
     Directory,
@@ -264,8 +264,8 @@ pub(super) enum PieceKind {
 
 /// One thing that goes along with a record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece<'r> {
-    pub(super) kind: PieceKind,
+pub(super) struct RecordPart<'r> {
+    pub(super) kind: RecordPartKind,
     pub(super) status: u32,
     pub(super) address: u64,
     pub(super) bytes: &'r [u8],
@@ -278,28 +278,28 @@ pub(super) const PIECE_STRING: u32 = 2;
 
 /// The pieces of a record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pieces<'r> {
+pub(super) struct RecordParts<'r> {
     rest: &'r [u8],
 }
 
-impl<'r> Iterator for Pieces<'r> {
-    type Item = Piece<'r>;
+impl<'r> Iterator for RecordParts<'r> {
+    type Item = RecordPart<'r>;
 
-    fn next(&mut self) -> Option<Piece<'r>> {
+    fn next(&mut self) -> Option<RecordPart<'r>> {
         let mut from = Reader { bytes: self.rest };
         let kind = match from.u16()? {
-            1 => PieceKind::Memory,
-            2 => PieceKind::File,
-            3 => PieceKind::Directory,
-            4 => PieceKind::Arguments,
-            5 => PieceKind::Environment,
-            6 => PieceKind::Executable,
-            7 => PieceKind::Filename,
-            8 => PieceKind::AbsentMemory,
-            9 => PieceKind::Cgroup,
-            10 => PieceKind::Stream,
-            11 => PieceKind::Named,
-            12 => PieceKind::WholePath,
+            1 => RecordPartKind::Memory,
+            2 => RecordPartKind::File,
+            3 => RecordPartKind::Directory,
+            4 => RecordPartKind::Arguments,
+            5 => RecordPartKind::Environment,
+            6 => RecordPartKind::Executable,
+            7 => RecordPartKind::Filename,
+            8 => RecordPartKind::AbsentMemory,
+            9 => RecordPartKind::Cgroup,
+            10 => RecordPartKind::Stream,
+            11 => RecordPartKind::Named,
+            12 => RecordPartKind::WholePath,
             _ => return None,
         };
         let len = usize::from(from.u16()?);
@@ -307,7 +307,7 @@ impl<'r> Iterator for Pieces<'r> {
         let bytes = self.rest.get(PIECE_SIZE..PIECE_SIZE + len)?;
         let next = (PIECE_SIZE + len).next_multiple_of(8);
         self.rest = self.rest.get(next..).unwrap_or(&[]);
-        Some(Piece {
+        Some(RecordPart {
             kind,
             status,
             address,
@@ -375,7 +375,7 @@ const NAMESPACES: u32 = 0x6e73_6673;
 const PIDFDS: u32 = 0x5049_4446;
 
 impl FileFacts {
-    pub(super) fn parse(piece: &Piece<'_>) -> Option<Self> {
+    pub(super) fn parse(piece: &RecordPart<'_>) -> Option<Self> {
         let mut from = Reader { bytes: piece.bytes };
         let (inode, ctime, mtime) = (from.u64()?, from.u64()?, from.u64()?);
         let (ctime_ns, mtime_ns) = (from.u32()?, from.u32()?);
@@ -612,8 +612,8 @@ pub(super) mod tests {
         assert_eq!(
             pieces,
             [
-                (PieceKind::Arguments, 0, &b"a\0bc\0"[..]),
-                (PieceKind::Directory, 7, b"/tmp")
+                (RecordPartKind::Arguments, 0, &b"a\0bc\0"[..]),
+                (RecordPartKind::Directory, 7, b"/tmp")
             ]
         );
     }

@@ -24,7 +24,7 @@ pub(super) const ROW_WORDS_SHIFT: u32 = 24;
 
 /// What of the caller's memory goes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Fetch {
+pub(super) enum MemoryRead {
     Text(u8),
     Path { path: u8, base: Option<u8> },
     Texts(u8),
@@ -41,7 +41,7 @@ const BUFFER_LIMIT: u8 = 80;
 /// Longest socket address: `struct sockaddr_storage`.
 const ADDRESS_LIMIT: u8 = 128;
 
-impl Fetch {
+impl MemoryRead {
     fn encode(self, to: &mut Vec<u8>) {
         let (kind, arg, other, size, offset): (u8, u8, u8, u8, u32) = match self {
             Self::Text(arg) => (1, arg, NO_ARGUMENT, 0, 0),
@@ -134,7 +134,7 @@ pub(super) struct Row {
     pub(super) path_arg: u8,
     /// Of a call about a connection: where it is found.
     pub(super) socket: Option<Connection>,
-    pub(super) fetches: Vec<Fetch>,
+    pub(super) fetches: Vec<MemoryRead>,
     pub(super) socketcalls: BTreeMap<u32, u16>,
 }
 
@@ -218,15 +218,16 @@ pub(super) fn short(number: usize) -> u16 {
 }
 
 /// Whether strings are among what is fetched.
-pub(super) fn has_strings(fetches: &[Fetch]) -> bool {
-    let is_string = |fetch: &Fetch| matches!(fetch, Fetch::Text(_) | Fetch::Path { .. });
+pub(super) fn has_strings(fetches: &[MemoryRead]) -> bool {
+    let is_string =
+        |fetch: &MemoryRead| matches!(fetch, MemoryRead::Text(_) | MemoryRead::Path { .. });
     fetches.iter().any(is_string)
 }
 
 /// What the event table asks for beyond registers.
-pub(super) fn fetches(kind: EventKind) -> Vec<Fetch> {
+pub(super) fn fetches(kind: EventKind) -> Vec<MemoryRead> {
     let spec = kind.spec();
-    let mut fetches: Vec<Fetch> = Vec::new();
+    let mut fetches: Vec<MemoryRead> = Vec::new();
     let mut add = |fetch| {
         if !fetches.contains(&fetch) {
             fetches.push(fetch);
@@ -234,33 +235,35 @@ pub(super) fn fetches(kind: EventKind) -> Vec<Fetch> {
     };
     match spec.descriptor {
         DescriptorSource::Argument(fd) | DescriptorSource::Duplicated(fd) => {
-            add(Fetch::Descriptor(fd));
+            add(MemoryRead::Descriptor(fd));
         }
-        DescriptorSource::Opened { .. } | DescriptorSource::Accepted(_) => add(Fetch::Result),
+        DescriptorSource::Opened { .. } | DescriptorSource::Accepted(_) => add(MemoryRead::Result),
         DescriptorSource::Addressed {
             fd, address, len, ..
         } => {
-            add(Fetch::Descriptor(fd));
-            add(Fetch::Buffer {
+            add(MemoryRead::Descriptor(fd));
+            add(MemoryRead::Buffer {
                 arg: address,
                 len,
                 limit: ADDRESS_LIMIT,
             });
         }
         DescriptorSource::Message { fd, message, count } => {
-            add(Fetch::Descriptor(fd));
-            add(Fetch::Message { message, count });
+            add(MemoryRead::Descriptor(fd));
+            add(MemoryRead::Message { message, count });
         }
         DescriptorSource::None | DescriptorSource::CreatedSocket | DescriptorSource::Created(_) => {
         }
     }
     for param in spec.params {
         match param.source {
-            ParamSource::Path { path, base } => add(Fetch::Path { path, base }),
-            ParamSource::Text(arg) => add(Fetch::Text(arg)),
-            ParamSource::Texts(arg) => add(Fetch::Texts(arg)),
-            ParamSource::Field { arg, offset, size } => add(Fetch::Bytes { arg, offset, size }),
-            ParamSource::Buffer { arg, len } => add(Fetch::Buffer {
+            ParamSource::Path { path, base } => add(MemoryRead::Path { path, base }),
+            ParamSource::Text(arg) => add(MemoryRead::Text(arg)),
+            ParamSource::Texts(arg) => add(MemoryRead::Texts(arg)),
+            ParamSource::Field { arg, offset, size } => {
+                add(MemoryRead::Bytes { arg, offset, size })
+            }
+            ParamSource::Buffer { arg, len } => add(MemoryRead::Buffer {
                 arg,
                 len,
                 limit: BUFFER_LIMIT,

@@ -118,14 +118,14 @@ fn is_below(path: &[u8], folder: &[u8]) -> bool {
 
 /// What is watched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchScope {
     /// Containers: names, or ids as far as they were written.
     pub containers: Vec<String>,
     /// Control groups.
     pub cgroups: Vec<Cgroup>,
 }
 
-impl Watched {
+impl WatchScope {
     /// Those of the containers that no process of this machine is in. A container whose name its runtime has
     /// not written down yet is not known by it.
     ///
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn containers_are_named_by_name_or_by_the_beginning_of_their_id() {
-        let places = |named: &str| Watched {
+        let places = |named: &str| WatchScope {
             containers: vec![named.to_owned()],
             cgroups: Vec::new(),
         };
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_control_group_is_watched_with_those_below() {
-        let places = Watched {
+        let places = WatchScope {
             containers: Vec::new(),
             cgroups: vec![Cgroup {
                 hierarchy: 3,

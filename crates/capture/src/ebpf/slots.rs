@@ -27,14 +27,14 @@ struct Asked {
 
 /// What can be looked at of a kind of calls.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Visible {
+pub(super) struct VisibleFields {
     pub(super) opens: bool,
     pub(super) paths: bool,
     pub(super) connection: bool,
 }
 
 impl Asked {
-    fn new(interest: &Interest, visible: Visible) -> Self {
+    fn new(interest: &Interest, visible: VisibleFields) -> Self {
         let Interest {
             any_of: _,
             failed: _,
@@ -75,7 +75,7 @@ impl Slots {
     }
 
     /// The slot of an interest, as a bit.
-    pub(super) fn of(&mut self, interest: &Interest, visible: Visible) -> u64 {
+    pub(super) fn of(&mut self, interest: &Interest, visible: VisibleFields) -> u64 {
         let asked = Asked::new(interest, visible);
         let known = self.asked.iter().position(|other| *other == asked);
         let index = known.unwrap_or_else(|| {
@@ -172,7 +172,7 @@ impl Slots {
     }
 
     /// What is asked for, as the programs read it. What could not be written as a table is not asked.
-    pub(super) fn encode(&self, without: Without) -> Vec<u8> {
+    pub(super) fn encode(&self, without: MissingTables) -> Vec<u8> {
         let all_if = |is_missing: bool, bits: u64| if is_missing { u64::MAX } else { bits };
         let any_path = self.bits(|asked| asked.paths.is_none() && !asked.dotted);
         let any_name = self.bits(|asked| asked.names.is_none());
@@ -209,7 +209,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 
 /// Tables that are not there.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Without {
+pub(super) struct MissingTables {
     pub(super) paths: bool,
     pub(super) names: bool,
     pub(super) ports: bool,
@@ -248,7 +248,7 @@ mod tests {
     /// `struct asked`.
     const ASKED_SIZE: usize = 8 * (7 + FAMILIES.len() + 1 + 2);
 
-    const ALL: Visible = Visible {
+    const ALL: VisibleFields = VisibleFields {
         opens: true,
         paths: true,
         connection: true,
@@ -305,7 +305,7 @@ mod tests {
         let first = slots.of(&port(22), ALL);
         assert_eq!(first, slots.of(&port(22), ALL));
         assert_ne!(first, slots.of(&port(23), ALL));
-        let blind = Visible {
+        let blind = VisibleFields {
             connection: false,
             ..ALL
         };
@@ -314,6 +314,6 @@ mod tests {
             slots.of(&port(number), ALL);
         }
         assert_eq!(slots.of(&port(300), ALL), 1);
-        assert_eq!(slots.encode(Without::default()).len(), ASKED_SIZE);
+        assert_eq!(slots.encode(MissingTables::default()).len(), ASKED_SIZE);
     }
 }

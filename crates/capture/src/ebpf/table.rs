@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use event::{Image, Lookup, Pid, Process, StartTime};
 
 use super::record::{Header, RecordKind};
-use decoder::world::ProcessIndex;
+use decoder::system_info::ProcessIndex;
 use process_info::procfs::{Proc, start_ns};
 
 /// Ended processes that are remembered: their events may be read after their end, and their
@@ -114,7 +114,7 @@ impl Table {
         {
             let _ = image.command_line.set(Some(line));
         }
-        if let Ok(path) = decoder::world::executable_path(proc, pid.0) {
+        if let Ok(path) = decoder::system_info::executable_path(proc, pid.0) {
             let _ = image.executable.set(Some(path));
         }
         let start = stat.start;

@@ -11,7 +11,7 @@ use super::rows::{
     Connection, ROW_AT_ONCE, ROW_CRITICAL, ROW_EXEC, ROW_OPENS, ROW_PATHS, ROW_SOCKET,
     ROW_SOCKETCALL, ROW_STREAMS, ROW_WORDS_SHIFT, Row, SOCKETCALLS, fetches, has_strings, short,
 };
-use super::slots::{Slots, Visible, Without};
+use super::slots::{MissingTables, Slots, VisibleFields};
 use super::{Error, ROOT_CALLS};
 use seccomp::adapt;
 
@@ -163,8 +163,8 @@ impl Tables {
     }
 
     /// What the slots ask for, encoded; without what there is no table of.
-    pub(super) fn asked(&self, without: Without) -> Vec<u8> {
-        self.slots.encode(Without {
+    pub(super) fn asked(&self, without: MissingTables) -> Vec<u8> {
+        self.slots.encode(MissingTables {
             paths: self.automaton.is_none(),
             ..without
         })
@@ -172,7 +172,7 @@ impl Tables {
 
     /// The same where there are no rules yet.
     pub(super) fn nothing_asked() -> Vec<u8> {
-        Slots::new().encode(Without::default())
+        Slots::new().encode(MissingTables::default())
     }
 
     /// Names of processes, with the slots that ask for each.
@@ -253,7 +253,7 @@ impl Builder<'_> {
         let opened = opened_path(kind);
         let socket = Connection::of(kind);
         let fetches = fetches(kind);
-        let visible = Visible {
+        let visible = VisibleFields {
             opens: opened.is_some(),
             paths: opened.is_none() && has_strings(&fetches),
             connection: socket.is_some(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::{Judge, PathGap};
+use event::{Evaluator, PathGap};
 use sys::time::{Clock, now_ns};
 
 use super::Shared;
@@ -12,7 +12,7 @@ use process_info::memory::Memory;
 use process_info::sockets::ResolvedDescriptor;
 
 /// What one thread needs to judge records.
-pub(super) struct Worker<J: Judge> {
+pub(super) struct RecordEvaluator<J: Evaluator> {
     pub(super) shared: Arc<Shared<J>>,
     pub(super) judge: Arc<J>,
     pub(super) scratch: J::Scratch,
@@ -27,7 +27,7 @@ pub(super) struct Worker<J: Judge> {
     pub(super) epoch: u64,
 }
 
-impl<J: Judge + 'static> Worker<J> {
+impl<J: Evaluator + 'static> RecordEvaluator<J> {
     pub(super) fn new(shared: Arc<Shared<J>>) -> Self {
         let judge = shared.judge.load_full();
         Self {

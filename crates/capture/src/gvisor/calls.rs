@@ -3,11 +3,11 @@
 use abi::Syscall as S;
 
 use super::message::{Kind, Message};
-use process_info::memory::Captured;
+use process_info::memory::CapturedMemory;
 
 /// Where a field's value belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FieldTarget {
     /// It is this argument.
     Argument(usize),
     /// A string that this argument points to.
@@ -18,17 +18,21 @@ enum Place {
     Address(usize),
 }
 
-use Place::{Address, Argument, Text, Texts};
+use FieldTarget::{Address, Argument, Text, Texts};
 
 /// A call: its fields, and the field with the path of its descriptor and the argument that is it.
 struct Layout {
     call: S,
-    fields: &'static [(u32, Place)],
+    fields: &'static [(u32, FieldTarget)],
     /// The argument that is a descriptor, and the field with what that is called.
     path: Option<(usize, u32)>,
 }
 
-const fn layout(call: S, fields: &'static [(u32, Place)], path: Option<(usize, u32)>) -> Layout {
+const fn layout(
+    call: S,
+    fields: &'static [(u32, FieldTarget)],
+    path: Option<(usize, u32)>,
+) -> Layout {
     Layout { call, fields, path }
 }
 
@@ -180,7 +184,7 @@ const LAYOUTS: &[Layout] = &[
 ];
 
 /// Of a call that is told by its registers alone.
-const RAW: [(u32, Place); 6] = [
+const RAW: [(u32, FieldTarget); 6] = [
     (5, Argument(0)),
     (6, Argument(1)),
     (7, Argument(2)),
@@ -245,7 +249,7 @@ pub(super) fn arguments<'m>(
     kind: Kind,
     call: S,
     message: &Message<'m>,
-    captured: &mut Captured,
+    captured: &mut CapturedMemory,
 ) -> Arguments<'m> {
     let mut arguments = Arguments::default();
     let described = layout_of(call).filter(|_| kind == Kind::Syscall);

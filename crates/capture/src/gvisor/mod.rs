@@ -12,8 +12,8 @@ mod message;
 mod processes;
 mod sandbox;
 mod session;
+mod system_info;
 mod wire;
-mod world;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,14 +26,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use event::{Judge, Plan};
+use event::{Evaluator, Plan};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
     bind, listen, recv, send, socket_with,
 };
 
-use crate::notify::{Losses, Notices, Ruled, Rulings};
+use crate::notify::{EngineObserver, Losses, RulesHandle, RulesTarget};
 pub use calls::tells_argument;
 use sandbox::Sandbox;
 pub use session::{configuration, untold};
@@ -77,11 +77,11 @@ pub enum Error {
 }
 
 /// What an engine is made of.
-pub struct Parts<J: Judge> {
+pub struct Parts<J: Evaluator> {
     /// Evaluates events.
     pub judge: Arc<J>,
     /// Is told about the engine's own troubles.
-    pub notices: Arc<dyn Notices>,
+    pub notices: Arc<dyn EngineObserver>,
     /// Command names that the rules compare with ([`Plan::names`]).
     pub names: BTreeSet<Vec<u8>>,
     /// Where sandboxes connect to.
@@ -204,9 +204,9 @@ pub struct GvisorCounters {
 }
 
 /// What all threads share.
-pub(crate) struct Shared<J: Judge> {
+pub(crate) struct Shared<J: Evaluator> {
     judge: ArcSwap<J>,
-    notices: Arc<dyn Notices>,
+    notices: Arc<dyn EngineObserver>,
     names: ArcSwap<BTreeSet<Vec<u8>>>,
     counters: Counters,
     events: AtomicU64,
@@ -218,7 +218,7 @@ pub(crate) struct Shared<J: Judge> {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl<J: Judge> Shared<J> {
+impl<J: Evaluator> Shared<J> {
     fn snapshot(&self) -> GvisorCounters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
@@ -243,7 +243,7 @@ impl<J: Judge> Shared<J> {
     }
 }
 
-impl<J: Judge> Ruled<J> for Shared<J> {
+impl<J: Evaluator> RulesTarget<J> for Shared<J> {
     /// The sessions stay as they are: rules that ask for more do not get it.
     fn replace(&self, judge: Arc<J>, plan: &Plan, _paths: &[Vec<u8>]) {
         self.names.store(Arc::new(plan.names.clone()));
@@ -256,12 +256,12 @@ impl<J: Judge> Ruled<J> for Shared<J> {
 }
 
 /// A running engine.
-pub struct Engine<J: Judge> {
+pub struct Engine<J: Evaluator> {
     shared: Arc<Shared<J>>,
-    acceptor: JoinHandle<Looked>,
+    acceptor: JoinHandle<LossSnapshot>,
 }
 
-impl<J: Judge + 'static> Engine<J> {
+impl<J: Evaluator + 'static> Engine<J> {
     /// Starts taking sandboxes.
     ///
     /// # Errors
@@ -289,8 +289,8 @@ impl<J: Judge + 'static> Engine<J> {
     }
 
     /// A handle that replaces the rules.
-    pub fn rulings(&self) -> Rulings<J> {
-        Rulings::new(Arc::clone(&self.shared) as _)
+    pub fn rulings(&self) -> RulesHandle<J> {
+        RulesHandle::new(Arc::clone(&self.shared) as _)
     }
 
     /// A handle on the totals that outlives the engine.
@@ -332,14 +332,14 @@ impl<J: Judge + 'static> Engine<J> {
 }
 
 /// What was known at the last look at losses.
-struct Looked {
+struct LossSnapshot {
     when: Instant,
     dropped: u64,
     messages: u64,
 }
 
-impl Looked {
-    fn now<J: Judge>(shared: &Shared<J>) -> Self {
+impl LossSnapshot {
+    fn now<J: Evaluator>(shared: &Shared<J>) -> Self {
         let counters = &shared.counters;
         Self {
             when: Instant::now(),
@@ -349,7 +349,7 @@ impl Looked {
     }
 
     /// Tells of losses since the last look. Answers whether the engine may go on.
-    fn report<J: Judge>(&mut self, shared: &Shared<J>) -> ControlFlow<()> {
+    fn report<J: Evaluator>(&mut self, shared: &Shared<J>) -> ControlFlow<()> {
         let before = std::mem::replace(self, Self::now(shared));
         let dropped = self.dropped - before.dropped;
         if dropped == 0 {
@@ -364,8 +364,11 @@ impl Looked {
     }
 }
 
-fn accept_all<J: Judge + 'static>(shared: &Arc<Shared<J>>, endpoint: &Endpoint) -> Looked {
-    let mut looked = Looked::now(shared);
+fn accept_all<J: Evaluator + 'static>(
+    shared: &Arc<Shared<J>>,
+    endpoint: &Endpoint,
+) -> LossSnapshot {
+    let mut looked = LossSnapshot::now(shared);
     while !shared.is_stopping() {
         if looked.when.elapsed() >= LOSS_INTERVAL && looked.report(shared).is_break() {
             shared.stopping.store(true, Ordering::Release);
@@ -411,7 +414,7 @@ fn accept_all<J: Judge + 'static>(shared: &Arc<Shared<J>>, endpoint: &Endpoint) 
 }
 
 /// Serves one sandbox to its end.
-fn serve<J: Judge + 'static>(shared: &Arc<Shared<J>>, connection: &OwnedFd) {
+fn serve<J: Evaluator + 'static>(shared: &Arc<Shared<J>>, connection: &OwnedFd) {
     if !greet(connection) {
         return Counters::add(&shared.counters.refused, 1);
     }

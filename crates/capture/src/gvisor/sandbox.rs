@@ -6,19 +6,19 @@ use std::sync::atomic::Ordering;
 use abi::Arch;
 use bumpalo::Bump;
 use event::{
-    Absence, Container, Event, EventKind, Image, Judge, Live, Lookup, Outcome, Param, ParamSource,
-    Process, Stage, Tid, World,
+    Absence, Container, Evaluator, Event, EventKind, Image, LiveProcess, Lookup, Outcome, Param,
+    ParamSource, Process, Stage, SystemInfo, Tid,
 };
 
 use super::calls;
 use super::message::{Context, Kind, Message, split};
 use super::processes::{Processes, executed, started};
+use super::system_info::SandboxWorld;
 use super::wire::Malformed;
-use super::world::SandboxWorld;
 use super::{Counters, Shared};
 use crate::notify::is_disguise;
 use crate::notify::names::report_name;
-use container::Told;
+use container::KnownContainer;
 use decoder::call::Call;
 use decoder::decode::{self, SocketView};
 use process_info::memory::Memory;
@@ -32,7 +32,7 @@ const EXECS: usize = 32;
 const CONTAINERS: usize = 64;
 
 /// What is kept of one sandbox.
-pub(super) struct Sandbox<J: Judge> {
+pub(super) struct Sandbox<J: Evaluator> {
     shared: Arc<Shared<J>>,
     judge: Arc<J>,
     scratch: J::Scratch,
@@ -47,7 +47,7 @@ pub(super) struct Sandbox<J: Judge> {
     execs: Vec<(i32, i32, Vec<u8>)>,
 }
 
-impl<J: Judge> Sandbox<J> {
+impl<J: Evaluator> Sandbox<J> {
     pub(super) fn new(shared: Arc<Shared<J>>) -> Self {
         let judge = shared.judge.load_full();
         Self {
@@ -277,7 +277,7 @@ impl<J: Judge> Sandbox<J> {
             descriptor: told.of_descriptor,
             host_name: &shared.host_name,
         };
-        let live = Live::default();
+        let live = LiveProcess::default();
         // A fresh cell is empty, so this cannot fail.
         let _ = live.comm.set(Lookup::Found(process.exec_name()));
         let present = process.last_comm();
@@ -300,12 +300,12 @@ impl<J: Judge> Sandbox<J> {
                 Outcome::Pending => Outcome::Unlearnt,
                 outcome => outcome,
             },
-            world: &world as &dyn World,
+            world: &world as &dyn SystemInfo,
             live: &live,
             arena,
         };
         Counters::add(&shared.counters.judged, 1);
-        let undecided = self.judge.conclude(&mut self.scratch, &event);
+        let undecided = self.judge.evaluate(&mut self.scratch, &event);
         if !undecided.is_empty() {
             Counters::add(&shared.counters.undecided, undecided.len() as u64);
             shared.notices.undecided(&event, &undecided);
@@ -318,7 +318,7 @@ impl<J: Judge> Sandbox<J> {
         }
         let container = Arc::new(match std::str::from_utf8(id) {
             Ok("") | Err(_) => Container::unknown(),
-            Ok(id) => Told::by_id(id, &self.shared.state_root),
+            Ok(id) => KnownContainer::by_id(id, &self.shared.state_root),
         });
         if self.containers.len() >= CONTAINERS {
             self.containers.clear();

@@ -6,10 +6,10 @@
 use abi::Syscall;
 
 use super::call::Call;
-use super::tracer::Followed;
+use super::tracer::FollowedCall;
 
 /// What a thread entered: audit architecture, number and arguments.
-pub(crate) type Entered = (u32, u64, [u64; 6]);
+pub(crate) type SyscallEntry = (u32, u64, [u64; 6]);
 
 /// How far an awaited call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +23,8 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Awaited {
-    followed: Followed,
+struct AwaitedCall {
+    followed: FollowedCall,
     phase: Phase,
     /// Other calls of the thread since it was taken back or interrupted.
     others: u32,
@@ -44,7 +44,7 @@ pub(crate) enum Trapped {
 
 /// The awaited calls of a thread.
 #[derive(Debug, Default)]
-pub(crate) struct AwaitedCalls(Vec<Awaited>);
+pub(crate) struct AwaitedCalls(Vec<AwaitedCall>);
 
 impl AwaitedCalls {
     /// Whether none is awaited.
@@ -53,20 +53,20 @@ impl AwaitedCalls {
     }
 
     /// Awaits a call that was taken back before it began.
-    pub(crate) fn hold(&mut self, followed: Followed) -> bool {
+    pub(crate) fn hold(&mut self, followed: FollowedCall) -> bool {
         self.push(followed, Phase::Held)
     }
 
     /// Awaits a call that is about to be let go.
-    pub(crate) fn let_go(&mut self, followed: Followed) -> bool {
+    pub(crate) fn let_go(&mut self, followed: FollowedCall) -> bool {
         self.push(followed, Phase::Made)
     }
 
-    fn push(&mut self, followed: Followed, phase: Phase) -> bool {
+    fn push(&mut self, followed: FollowedCall, phase: Phase) -> bool {
         if self.0.len() >= NESTED_LIMIT {
             return false;
         }
-        self.0.push(Awaited {
+        self.0.push(AwaitedCall {
             followed,
             phase,
             others: 0,
@@ -75,7 +75,7 @@ impl AwaitedCalls {
     }
 
     /// The innermost one if it is under way.
-    pub(crate) fn under_way(&mut self) -> Option<&mut Followed> {
+    pub(crate) fn under_way(&mut self) -> Option<&mut FollowedCall> {
         let last = self.0.last_mut()?;
         (last.phase == Phase::Made).then_some(&mut last.followed)
     }
@@ -101,7 +101,7 @@ impl AwaitedCalls {
 
     /// The thread enters a call. Answers with the innermost awaited one if the program has left that
     /// behind without returning from its signal handler (longjmp).
-    pub(crate) fn entered(&mut self, entered: Entered) -> Option<Followed> {
+    pub(crate) fn entered(&mut self, entered: SyscallEntry) -> Option<FollowedCall> {
         let last = self.0.last_mut()?;
         if last.phase == Phase::Made || last.followed.is_entered(Some(entered)) {
             return None;
@@ -114,14 +114,14 @@ impl AwaitedCalls {
     }
 
     /// What the thread was in has returned: the innermost call if it is that.
-    pub(crate) fn returned(&mut self, entered: Option<Entered>) -> Option<Followed> {
+    pub(crate) fn returned(&mut self, entered: Option<SyscallEntry>) -> Option<FollowedCall> {
         let is_it =
-            |last: &mut Awaited| last.phase == Phase::Made && last.followed.is_entered(entered);
+            |last: &mut AwaitedCall| last.phase == Phase::Made && last.followed.is_entered(entered);
         self.0.pop_if(is_it).map(|last| last.followed)
     }
 
     /// The innermost call was interrupted, and comes again or fails with EINTR.
-    pub(crate) fn undone(&mut self, entered: Option<Entered>, stack: Option<u64>) -> bool {
+    pub(crate) fn undone(&mut self, entered: Option<SyscallEntry>, stack: Option<u64>) -> bool {
         let Some(last) = self.0.last_mut() else {
             return false;
         };
@@ -136,22 +136,27 @@ impl AwaitedCalls {
 
     /// A signal handler has returned to `ip` with EINTR: the call that it interrupted if that has
     /// failed for good.
-    pub(crate) fn failed(&mut self, entered: Option<Entered>, ip: u64) -> Option<Followed> {
+    pub(crate) fn failed(
+        &mut self,
+        entered: Option<SyscallEntry>,
+        ip: u64,
+    ) -> Option<FollowedCall> {
         let (audit, number, _) = entered?;
         let number = u32::try_from(number).ok()?;
         let (_, syscall) = abi::arch::decode(audit, number)?;
         if !matches!(syscall, Some(Syscall::RT_SIGRETURN | Syscall::SIGRETURN)) {
             return None;
         }
-        let is_it = |last: &mut Awaited| last.phase == Phase::Undone && last.followed.call.ip == ip;
+        let is_it =
+            |last: &mut AwaitedCall| last.phase == Phase::Undone && last.followed.call.ip == ip;
         self.0.pop_if(is_it).map(|last| last.followed)
     }
 
     /// The program was replaced: the exec, and how many other calls will not return any more.
     pub(crate) fn executed(
         &mut self,
-        is_exec: impl Fn(&Followed) -> bool,
-    ) -> (Option<Followed>, u64) {
+        is_exec: impl Fn(&FollowedCall) -> bool,
+    ) -> (Option<FollowedCall>, u64) {
         let mut exec = None;
         let mut others = 0;
         for last in self.0.drain(..).rev() {
@@ -172,7 +177,7 @@ impl AwaitedCalls {
     }
 
     /// All of them, and whether each has begun: the others are made again, if at all.
-    pub(crate) fn into_all(self) -> impl Iterator<Item = (Followed, bool)> {
+    pub(crate) fn into_all(self) -> impl Iterator<Item = (FollowedCall, bool)> {
         let calls = self.0.into_iter();
         calls.map(|last| (last.followed, last.phase != Phase::Held))
     }

@@ -1,4 +1,4 @@
-//! Which engine may receive at a listener: one for each [`Pulse`], as one atomic word says.
+//! Which engine may receive at a listener: one for each [`ReceiverStatus`], as one atomic word says.
 //!
 //! A listener can be handed from process to process, and each of them may die, stop or be late. So a claim is
 //! offered under a number, an engine takes it before its first call, and whoever offered it can withdraw it: then
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use sys::poll::{self, PollFd};
 
-use super::Pulse;
+use super::ReceiverStatus;
 
 /// An offered claim, for whoever is to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket(pub u64);
+pub struct ClaimOffer(pub u64);
 
 /// What had become of a claim when it was withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Withdrawn {
+pub enum WithdrawnClaim {
     /// Nobody has received under it, and nobody will.
     Unused,
     /// An engine of this process has taken it, and has not concluded its calls.
@@ -74,7 +74,7 @@ impl Word {
     }
 }
 
-impl Pulse {
+impl ReceiverStatus {
     fn change(&self, change: impl Fn(Word) -> Word) -> (Word, Word) {
         let claim: &AtomicU64 = self.claim_word();
         let mut known = claim.load(Ordering::Acquire);
@@ -89,17 +89,17 @@ impl Pulse {
     }
 
     /// Offers the claim to one engine. Any other offer, and any other engine, is out of force.
-    pub fn offer(&self) -> Ticket {
+    pub fn offer(&self) -> ClaimOffer {
         let (_, offered) = self.change(|before| Word {
             serial: before.serial + 1,
             state: State::Offered,
             pid: 0,
         });
-        Ticket(offered.serial)
+        ClaimOffer(offered.serial)
     }
 
     /// Takes what was offered. `None`: it has been withdrawn.
-    pub fn take(self: &Arc<Self>, ticket: Ticket) -> Option<Claim> {
+    pub fn take(self: &Arc<Self>, ticket: ClaimOffer) -> Option<ReceiveClaim> {
         let offered = Word {
             serial: ticket.0,
             state: State::Offered,
@@ -111,14 +111,14 @@ impl Pulse {
             ..offered
         };
         let (before, _) = self.change(|now| if now == offered { taken } else { now });
-        (before == offered).then(|| Claim {
+        (before == offered).then(|| ReceiveClaim {
             pulse: Arc::clone(self),
             taken,
         })
     }
 
     /// Withdraws whatever claim there is. An engine that has taken it receives no more from its next call on.
-    pub fn withdraw(&self) -> Withdrawn {
+    pub fn withdraw(&self) -> WithdrawnClaim {
         let (before, _) = self.change(|now| {
             let state = match now.state {
                 State::Offered | State::Released => State::Released,
@@ -127,11 +127,11 @@ impl Pulse {
             Word { state, ..now }
         });
         match before.state {
-            State::Offered => Withdrawn::Unused,
-            State::Taken | State::Revoked => Withdrawn::InUse { pid: before.pid },
+            State::Offered => WithdrawnClaim::Unused,
+            State::Taken | State::Revoked => WithdrawnClaim::InUse { pid: before.pid },
             // Nobody had it, or whoever had it has done with it.
-            State::Released if before.pid == 0 => Withdrawn::Unused,
-            State::Released => Withdrawn::Released,
+            State::Released if before.pid == 0 => WithdrawnClaim::Unused,
+            State::Released => WithdrawnClaim::Released,
         }
     }
 
@@ -147,13 +147,13 @@ impl Pulse {
         let deadline = Instant::now() + patience;
         loop {
             match self.withdraw() {
-                Withdrawn::Unused | Withdrawn::Released => return true,
-                Withdrawn::InUse { pid } if !is_alive(pid) => {
+                WithdrawnClaim::Unused | WithdrawnClaim::Released => return true,
+                WithdrawnClaim::InUse { pid } if !is_alive(pid) => {
                     // It may have released the claim just before it ended.
-                    return !matches!(self.withdraw(), Withdrawn::InUse { .. });
+                    return !matches!(self.withdraw(), WithdrawnClaim::InUse { .. });
                 }
-                Withdrawn::InUse { .. } if Instant::now() > deadline => return false,
-                Withdrawn::InUse { .. } => std::thread::sleep(PAUSE),
+                WithdrawnClaim::InUse { .. } if Instant::now() > deadline => return false,
+                WithdrawnClaim::InUse { .. } => std::thread::sleep(PAUSE),
             }
         }
     }
@@ -171,12 +171,12 @@ fn is_alive(pid: i32) -> bool {
 
 /// The right to receive, of one engine.
 #[derive(Debug)]
-pub struct Claim {
-    pulse: Arc<Pulse>,
+pub struct ReceiveClaim {
+    pulse: Arc<ReceiverStatus>,
     taken: Word,
 }
 
-impl Claim {
+impl ReceiveClaim {
     /// Whether it has not been withdrawn.
     pub(crate) fn is_in_force(&self) -> bool {
         self.pulse.claim_word().load(Ordering::Acquire) == self.taken.pack()
@@ -204,8 +204,8 @@ impl Claim {
 mod tests {
     use super::*;
 
-    fn pulse() -> Arc<Pulse> {
-        Arc::new(Pulse::private().expect("memory"))
+    fn pulse() -> Arc<ReceiverStatus> {
+        Arc::new(ReceiverStatus::private().expect("memory"))
     }
 
     #[test]
@@ -223,13 +223,13 @@ mod tests {
     fn an_offer_that_is_withdrawn_before_it_is_taken_is_never_taken() {
         let pulse = pulse();
         let ticket = pulse.offer();
-        assert_eq!(pulse.withdraw(), Withdrawn::Unused);
+        assert_eq!(pulse.withdraw(), WithdrawnClaim::Unused);
         assert!(pulse.take(ticket).is_none());
         assert!(pulse.withdraw_and_wait(Duration::ZERO));
         // Words that have never been used are no claim.
         assert_eq!(
-            Pulse::private().expect("memory").withdraw(),
-            Withdrawn::Unused
+            ReceiverStatus::private().expect("memory").withdraw(),
+            WithdrawnClaim::Unused
         );
     }
 
@@ -238,13 +238,13 @@ mod tests {
         let pulse = pulse();
         let claim = pulse.take(pulse.offer()).expect("it is offered");
         let pid = std::process::id().cast_signed();
-        assert_eq!(pulse.withdraw(), Withdrawn::InUse { pid });
+        assert_eq!(pulse.withdraw(), WithdrawnClaim::InUse { pid });
         assert!(!claim.is_in_force() && pulse.is_in_use());
         assert!(!pulse.withdraw_and_wait(Duration::from_millis(3)));
         claim.release();
         assert!(!pulse.is_in_use());
         assert!(pulse.withdraw_and_wait(Duration::ZERO));
-        assert_eq!(pulse.withdraw(), Withdrawn::Released);
+        assert_eq!(pulse.withdraw(), WithdrawnClaim::Released);
         // A release that comes late does not touch the next one's claim.
         let next = pulse.take(pulse.offer()).expect("it is offered");
         claim.release();

@@ -5,8 +5,8 @@
 
 use abi::{Arch, Errno, RegisterTest, Syscall};
 use policy::Enforcer;
+use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::{Action, CallRule, Profile};
-use policy::compile::witness::Witness;
 
 use decoder::call::Call;
 use seccomp::adapt;
@@ -38,21 +38,21 @@ pub(crate) struct Decision<'a> {
 
 /// The policy in force.
 #[derive(Debug)]
-pub struct Confiner {
+pub struct ActivePolicy {
     profile: Profile,
     native: Option<Arch>,
-    witness: Witness,
+    witness: DenialClassifier,
 }
 
-impl Confiner {
+impl ActivePolicy {
     /// What a policy says of calls.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
-        Self::with_witness(profile, Witness::default())
+        Self::with_witness(profile, DenialClassifier::default())
     }
 
-    /// As [`Confiner::new`], and what others deny.
-    pub(crate) fn with_witness(profile: Profile, witness: Witness) -> Self {
+    /// As [`ActivePolicy::new`], and what others deny.
+    pub(crate) fn with_witness(profile: Profile, witness: DenialClassifier) -> Self {
         Self {
             profile,
             native: Arch::native(),
@@ -61,7 +61,7 @@ impl Confiner {
     }
 
     /// What tells which failures were denials.
-    pub(crate) fn witness(&self) -> &Witness {
+    pub(crate) fn witness(&self) -> &DenialClassifier {
         &self.witness
     }
 

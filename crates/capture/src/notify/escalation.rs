@@ -17,10 +17,10 @@ use sys::notify::Delivery;
 use sys::ptrace;
 use sys::wait::{self, Status};
 
-use super::Seat;
+use super::ReceiverSlot;
 use super::call::Call;
 use super::worker::Role;
-use decoder::census::Census;
+use decoder::process_inspector::ProcessInspector;
 use process_info::procfs::Proc;
 
 /// How many times a runnable caller is waited for when the watchdog says that it takes long.
@@ -34,14 +34,14 @@ pub(crate) enum Stop {
         /// The result.
         result: i64,
         /// What is held.
-        held: Held,
+        held: StoppedThread,
     },
     /// The call has noticed the stop and is undone; it comes again when the caller is released. With
     /// the caller's stack pointer.
-    Sleeps(Held, u64),
+    Sleeps(StoppedThread, u64),
     /// A signal had taken the caller out of the call before it was let go (Linux before 5.19); it
     /// makes it again when its handler has run.
-    Withdrawn(Held),
+    Withdrawn(StoppedThread),
     /// The caller may not be traced, or is traced already. It is still parked.
     Refused,
     /// The caller ended, without having been let go.
@@ -56,7 +56,7 @@ pub(crate) enum Stop {
 
 /// A stopped thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct StoppedThread {
     /// The thread as the kernel names it now: an exec by another thread than the leader makes
     /// that thread the leader.
     pub(crate) tid: i32,
@@ -81,7 +81,7 @@ pub(crate) type LateStops = Vec<(i32, Status)>;
 pub(crate) fn stop_after(
     call: &Call,
     listener: &sys::notify::Listener,
-    seat: &Seat,
+    seat: &ReceiverSlot,
     is_late: impl Fn(i32) -> bool,
     late: &mut LateStops,
 ) -> Stop {
@@ -106,7 +106,11 @@ pub(crate) fn stop_after(
 }
 
 /// As [`stop_after`] for a caller that may never stop: does not wait for it.
-pub(crate) fn stop_some_time(call: &Call, listener: &sys::notify::Listener, seat: &Seat) -> Stop {
+pub(crate) fn stop_some_time(
+    call: &Call,
+    listener: &sys::notify::Listener,
+    seat: &ReceiverSlot,
+) -> Stop {
     let tid = call.tid.0;
     if let Some(stop) = attach(call, seat) {
         return stop;
@@ -119,7 +123,7 @@ pub(crate) fn stop_some_time(call: &Call, listener: &sys::notify::Listener, seat
 
 /// Seizes the caller; answers with what came of it instead. The kernel makes this wait for an exec in
 /// the caller's process, and no signal ends the wait: see [`super::stuck`].
-fn attach(call: &Call, seat: &Seat) -> Option<Stop> {
+fn attach(call: &Call, seat: &ReceiverSlot) -> Option<Stop> {
     let is_exec = Role::of(call) == Role::Exec;
     let options = if is_exec { ptrace::OPTION_TRACEEXEC } else { 0 };
     seat.begin_attaching();
@@ -160,7 +164,7 @@ pub(crate) fn stopped_at(tid: i32, status: Status, call: Option<&Call>) -> Stop 
     if status.is_end() {
         return Stop::Gone;
     }
-    let held = Held {
+    let held = StoppedThread {
         tid,
         signal: delivered(status),
     };
@@ -193,7 +197,7 @@ pub(crate) fn is_at(call: &Call, registers: &ptrace::Registers) -> bool {
 }
 
 /// Whether one of this program's own threads traces the thread, which is a matter of moments.
-pub(crate) fn is_traced_here(tid: Tid, census: &Census) -> bool {
+pub(crate) fn is_traced_here(tid: Tid, census: &ProcessInspector) -> bool {
     let own = Pid(std::process::id().cast_signed());
     let tracer = census.tracer(tid);
     tracer.is_some_and(|tracer| census.has_thread(own, Tid(tracer.0)))

@@ -9,28 +9,28 @@
 //!
 //! Nothing can be dropped: a caller waits until its call was looked at.
 
+mod active_rules;
+mod argument_check;
 mod awaited;
 mod claim;
 mod confine;
 pub(crate) mod escalation;
-mod first;
 mod gate;
 pub(crate) mod guard;
+mod init_restriction;
 mod interruption;
 mod losses;
 pub(crate) mod names;
 mod obstacle;
 mod privileges;
 mod progress;
-mod pulse;
 mod receiver;
-mod reserve;
-mod ruling;
+mod receiver_status;
 mod setup;
+mod spare_threads;
 mod stuck;
 pub(crate) mod tracer;
 pub(crate) mod tripwire;
-mod truth;
 mod undecided;
 pub(crate) mod verify;
 mod wake_up;
@@ -48,39 +48,40 @@ use std::thread::JoinHandle;
 use abi::{Capabilities, Syscall};
 use arc_swap::ArcSwap;
 use event::{
-    Comm, Credentials, Event, EventKind, Judge, Lookup, Pid, Plan, Process, StdioWatch, Tid, World,
+    Comm, Credentials, Evaluator, Event, EventKind, Lookup, Pid, Plan, Process, StdioWatch,
+    SystemInfo, Tid,
 };
+use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
-use policy::compile::witness::Witness;
 use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::seccomp::{FilterFlags, flags_available};
 use sys::signal::{SignalSet, SignalStream};
 
-pub use claim::{Claim, Ticket, Withdrawn};
-pub use confine::{Confiner, OTHER_ARCHITECTURE, Violation};
+use active_rules::ActiveRules;
+pub(crate) use active_rules::RulesTarget;
+pub(crate) use active_rules::is_disguise;
+pub use active_rules::{CommonRules, RulesHandle, RulesInForce};
+pub use claim::{ClaimOffer, ReceiveClaim, WithdrawnClaim};
+pub use confine::{ActivePolicy, OTHER_ARCHITECTURE, Violation};
 use decoder::call::Call;
 use decoder::counters::{CounterSnapshot, Counters};
-use decoder::tree::Begun;
+use decoder::tree::InitProgramState;
 use decoder::tree::{Setup, Tree};
-pub use first::{Caller, FirstProgram};
 use gate::Gate;
 use guard::Guard;
-pub use guard::{Aim, GuardOptions, Intrusion, Response};
+pub use guard::{GuardOptions, Intrusion, IntrusionTarget, Response};
+pub use init_restriction::{Caller, FirstProgram};
 pub use losses::{Losses, ProcessLoss};
 pub use names::plan_renames;
-pub use obstacle::Obstacle;
+pub use obstacle::AccessObstacle;
 use obstacle::Unreadable;
 pub(crate) use obstacle::obstacle;
-pub use privileges::{Privilege, Withheld};
+pub use privileges::{Privilege, WithheldPrivileges};
 use progress::Progress;
-use pulse::SeatPulse;
-pub use pulse::{Held, Pulse, Vitals};
-use reserve::Hazard;
-pub(crate) use ruling::Ruled;
-use ruling::Ruling;
-pub(crate) use ruling::is_disguise;
-pub use ruling::{CommonRules, RulesInForce, Rulings};
-pub use setup::{Answering, call_words, calls_from_words};
+use receiver_status::SlotStatus;
+pub use receiver_status::{Health, HeldCall, ReceiverStatus};
+pub use setup::{AnswerThread, call_words, calls_from_words};
+use spare_threads::BlockingOperation;
 use tracer::{Tracer, TracerHandle};
 pub use undecided::Cause;
 use verify::Verifier;
@@ -89,9 +90,9 @@ use wake_up::Mode;
 
 use crate::tripwire::Tripwire;
 use decoder::names::Names;
-use decoder::world::ProcessIndex;
+use decoder::system_info::ProcessIndex;
 use decoder::{call, counters, decode, lineage, stdio, tree};
-use process_info::memory::Gauge;
+use process_info::memory::BlockingMarker;
 
 /// What a process is answered that asks for an io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +113,7 @@ impl RingAnswer {
 }
 
 /// Is told what the engine has to say about itself.
-pub trait Notices: Send + Sync {
+pub trait EngineObserver: Send + Sync {
     /// These rules could not be decided because something could not be learnt.
     fn undecided(&self, event: &Event<'_>, rules: &[Arc<str>]);
     /// A read of the caller's memory missed its deadline; the call was looked at without it.
@@ -141,15 +142,15 @@ pub trait Notices: Send + Sync {
         let _ = (event, violation);
     }
     /// A process cannot be read, as was found at this call; said once for each.
-    fn unreadable(&self, process: &Process, call: &'static str, obstacle: Obstacle) {
+    fn unreadable(&self, process: &Process, call: &'static str, obstacle: AccessObstacle) {
         let _ = (process, call, obstacle);
     }
     /// A program does not get the privileges of its file; said once for each file.
-    fn privileges_withheld(&self, pid: Pid, withheld: &Withheld) {
+    fn privileges_withheld(&self, pid: Pid, withheld: &WithheldPrivileges) {
         let _ = (pid, withheld);
     }
     /// The kernel did something else than the caller's memory had said: it was changed meanwhile.
-    fn arguments_changed(&self, change: &Change<'_>) {
+    fn arguments_changed(&self, change: &ArgumentChange<'_>) {
         let _ = change;
     }
     /// Another program traces the process, so that results of its calls are not learnt. Once for
@@ -190,7 +191,7 @@ pub trait Notices: Send + Sync {
 
 /// Arguments that changed under a call.
 #[derive(Debug)]
-pub struct Change<'a> {
+pub struct ArgumentChange<'a> {
     /// Who called.
     pub process: &'a Process,
     /// The calling thread.
@@ -243,8 +244,8 @@ impl Processes {
     }
 
     /// Enters a workload that runs already: whatever descends from a transparent process. Where the
-    /// container's first program has not begun yet (`Begun::No`), all of it is the runtime's.
-    pub fn adopt(&self, begun: Begun) {
+    /// container's first program has not begun yet (`InitProgramState::No`), all of it is the runtime's.
+    pub fn adopt(&self, begun: InitProgramState) {
         self.0.adopt(begun);
     }
 
@@ -273,10 +274,10 @@ impl ProcessIndex for Processes {
 pub type Pending = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
 
 /// Asked when a call failed, as of [`Parts::lacked`].
-pub type Lacked = Arc<dyn Fn() -> Capabilities + Send + Sync>;
+pub type MissingCaps = Arc<dyn Fn() -> Capabilities + Send + Sync>;
 
 /// What a supervisor is made of.
-pub struct Parts<J: Judge> {
+pub struct Parts<J: Evaluator> {
     /// Listener of the filter that was compiled from `installed`.
     pub listener: Listener,
     /// What the filter traps.
@@ -286,10 +287,10 @@ pub struct Parts<J: Judge> {
     /// What the policy says of calls, which the filter was compiled from, too.
     pub profile: Profile,
     /// What tells which failures were denials by others than the filter.
-    pub witness: Witness,
+    pub witness: DenialClassifier,
     /// Capabilities that the workload would not have without the policy either, as far as they are known only
     /// when it begins.
-    pub lacked: Lacked,
+    pub lacked: MissingCaps,
     /// What a container's first program is restricted by before it begins, if it is.
     pub first: Option<Arc<dyn FirstProgram>>,
     /// Gives the calls that somebody else has received and holds. Asked when everything else is ready, threads
@@ -298,11 +299,11 @@ pub struct Parts<J: Judge> {
     /// Evaluates events.
     pub judge: Arc<J>,
     /// Answers what events do not carry.
-    pub world: Arc<dyn World + Send + Sync>,
+    pub world: Arc<dyn SystemInfo + Send + Sync>,
     /// The processes; the same that the world knows.
     pub processes: Processes,
     /// Is told about the engine's own troubles.
-    pub notices: Arc<dyn Notices>,
+    pub notices: Arc<dyn EngineObserver>,
     /// How those who watch are kept safe.
     pub guard: GuardOptions,
     /// How callers whose arguments may change are dealt with. What the plan was extended by.
@@ -312,32 +313,32 @@ pub struct Parts<J: Judge> {
 }
 
 /// A running engine.
-pub struct Supervisor<J: Judge> {
+pub struct NotifyEngine<J: Evaluator> {
     shared: Arc<Shared<J>>,
     watchdog: JoinHandle<()>,
 }
 
-impl<J: Judge + 'static> Supervisor<J> {
+impl<J: Evaluator + 'static> NotifyEngine<J> {
     /// Starts receivers, tracer and watchdog.
     ///
     /// # Errors
     ///
     /// If a thread cannot be started.
     pub fn start(parts: Parts<J>) -> std::io::Result<Self> {
-        let pulse = Arc::new(Pulse::private()?);
+        let pulse = Arc::new(ReceiverStatus::private()?);
         let ticket = pulse.offer();
         Self::start_watched(parts, pulse, ticket)
     }
 
-    /// As [`Supervisor::start`], showing its work to another process, which has offered the right to receive.
+    /// As [`NotifyEngine::start`], showing its work to another process, which has offered the right to receive.
     ///
     /// # Errors
     ///
     /// If a thread cannot be started, or the offer has been withdrawn. Then no call has been received.
     pub fn start_watched(
         mut parts: Parts<J>,
-        pulse: Arc<Pulse>,
-        ticket: Ticket,
+        pulse: Arc<ReceiverStatus>,
+        ticket: ClaimOffer,
     ) -> std::io::Result<Self> {
         watchdog::prepare_signals()?;
         let paths = std::mem::take(&mut parts.paths);
@@ -387,8 +388,8 @@ impl<J: Judge + 'static> Supervisor<J> {
     }
 
     /// A handle that replaces the rules.
-    pub fn rulings(&self) -> Rulings<J> {
-        Rulings::new(Arc::new(Arc::clone(&self.shared)))
+    pub fn rulings(&self) -> RulesHandle<J> {
+        RulesHandle::new(Arc::new(Arc::clone(&self.shared)))
     }
 
     /// Whether the last watched process has ended.
@@ -397,7 +398,7 @@ impl<J: Judge + 'static> Supervisor<J> {
     }
 
     /// Receives no more calls, concludes those it has, and ends; whoever has another copy of the
-    /// listener gets the rest. [`Supervisor::join`] waits for that.
+    /// listener gets the rest. [`NotifyEngine::join`] waits for that.
     pub fn hand_over(&self) {
         self.shared.handing_over.store(true, Ordering::Release);
     }
@@ -428,19 +429,19 @@ impl<J: Judge + 'static> Supervisor<J> {
 const REPEATED: usize = 1024;
 
 /// What all threads of a supervisor share.
-pub(crate) struct Shared<J: Judge> {
+pub(crate) struct Shared<J: Evaluator> {
     pub(crate) listener: Listener,
-    pub(crate) ruling: ArcSwap<Ruling<J>>,
-    pub(crate) world: Arc<dyn World + Send + Sync>,
+    pub(crate) ruling: ArcSwap<ActiveRules<J>>,
+    pub(crate) world: Arc<dyn SystemInfo + Send + Sync>,
     pub(crate) tree: Arc<Tree>,
     pub(crate) counters: Counters,
-    pub(crate) notices: Arc<dyn Notices>,
+    pub(crate) notices: Arc<dyn EngineObserver>,
     pub(crate) privileges: privileges::Privileges,
     pub(crate) guard: Guard,
-    pub(crate) confiner: Confiner,
-    lacked: Lacked,
+    pub(crate) confiner: ActivePolicy,
+    lacked: MissingCaps,
     first: Option<Arc<dyn FirstProgram>>,
-    restricted: first::Restricted,
+    restricted: init_restriction::InitRestrictions,
     gate: Gate,
     pub(crate) unreadable: Unreadable,
     /// A signal cannot take a caller out of a call that was received (Linux 5.19).
@@ -454,13 +455,13 @@ pub(crate) struct Shared<J: Judge> {
     pub(crate) tripwire: Option<Tripwire>,
     /// What rules call files.
     pub(crate) names: Names,
-    pub(crate) stuck: stuck::Stuck,
+    pub(crate) stuck: stuck::StuckReceivers,
     pub(crate) tracer: TracerHandle,
     pub(crate) events: AtomicU64,
     /// What is shown to whoever watches over this supervisor.
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) pulse: Arc<ReceiverStatus>,
     /// The right to receive, once it has been taken. A tracer needs none.
-    claim: OnceLock<Claim>,
+    claim: OnceLock<ReceiveClaim>,
     handing_over: AtomicBool,
     /// Whether descriptors 0..2 have to be kept track of.
     pub(crate) watch_stdio: bool,
@@ -474,8 +475,8 @@ pub(crate) struct Shared<J: Judge> {
     ended: AtomicBool,
 }
 
-impl<J: Judge> Shared<J> {
-    pub(crate) fn new(parts: Parts<J>, pulse: Arc<Pulse>) -> std::io::Result<Self> {
+impl<J: Evaluator> Shared<J> {
+    pub(crate) fn new(parts: Parts<J>, pulse: Arc<ReceiverStatus>) -> std::io::Result<Self> {
         let guard = Guard::new(parts.processes.0.transparent(), parts.guard);
         let names = Names::default();
         if parts.processes.0.may_have_roots() {
@@ -483,17 +484,17 @@ impl<J: Judge> Shared<J> {
         }
         Ok(Self {
             listener: parts.listener,
-            ruling: ArcSwap::from_pointee(Ruling::new(parts.judge, &parts.plan)),
+            ruling: ArcSwap::from_pointee(ActiveRules::new(parts.judge, &parts.plan)),
             world: parts.world,
             tree: parts.processes.0,
             counters: Counters::default(),
             notices: parts.notices,
             privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
             guard: guard.map_err(std::io::Error::other)?,
-            confiner: Confiner::with_witness(parts.profile, parts.witness),
+            confiner: ActivePolicy::with_witness(parts.profile, parts.witness),
             lacked: parts.lacked,
             first: parts.first,
-            restricted: first::Restricted::default(),
+            restricted: init_restriction::InitRestrictions::default(),
             gate: Gate::new(),
             unreadable: Unreadable::default(),
             repeated: Mutex::default(),
@@ -505,7 +506,7 @@ impl<J: Judge> Shared<J> {
             progress: Progress::default(),
             tripwire: None,
             names,
-            stuck: stuck::Stuck::default(),
+            stuck: stuck::StuckReceivers::default(),
             tracer: TracerHandle::new()?,
             events: AtomicU64::new(0),
             pulse,
@@ -513,7 +514,7 @@ impl<J: Judge> Shared<J> {
             handing_over: AtomicBool::new(false),
             watch_stdio: parts.installed.stdio != StdioWatch::Off,
             watch_stdio_any: parts.installed.stdio == StdioWatch::Any,
-            trapped: ruling::by_call(&parts.installed, |_| true),
+            trapped: active_rules::by_call(&parts.installed, |_| true),
             mode: Mutex::new(Mode::Single),
             mode_changed: Condvar::new(),
             stays_parallel: AtomicBool::new(false),
@@ -560,7 +561,7 @@ impl<J: Judge> Shared<J> {
     /// The result of a call cannot be learnt: says so if another program traces the caller.
     pub(crate) fn note_tracer(&self, call: &Call, process: &Arc<Process>) {
         if let Some(tracer) = self.tree.census.tracer(call.tid)
-            && self.verifier.tell(process, verify::Told::Traced)
+            && self.verifier.tell(process, verify::ReportedOnce::Traced)
         {
             Counters::add(&self.counters.traced_by_others);
             self.notices.traced_by_another(process, tracer);
@@ -616,7 +617,7 @@ impl<J: Judge> Shared<J> {
 
     /// Somebody else goes on with the calls to come.
     pub(crate) fn is_handing_over(&self) -> bool {
-        let is_withdrawn = |claim: &Claim| !claim.is_in_force();
+        let is_withdrawn = |claim: &ReceiveClaim| !claim.is_in_force();
         self.handing_over.load(Ordering::Acquire) || self.claim.get().is_some_and(is_withdrawn)
     }
 
@@ -678,25 +679,25 @@ impl<J: Judge> Shared<J> {
 }
 
 /// A receiver's place: what the watchdog sees of it.
-pub(crate) struct Seat {
+pub(crate) struct ReceiverSlot {
     /// Inside a read of the caller's memory.
-    pub(crate) reading: Arc<Gauge>,
+    pub(crate) reading: Arc<BlockingMarker>,
     /// Inside a call that attaches to the caller.
-    attaching: Gauge,
+    attaching: BlockingMarker,
     /// Inside a wait for a caller to stop.
-    pub(crate) waiting: Gauge,
-    order: Order,
+    pub(crate) waiting: BlockingMarker,
+    order: ReceiverId,
     state: AtomicU32,
     current: Mutex<Notification>,
     /// Callers that did not stop in time wait for this receiver.
     has_abandoned: AtomicBool,
     thread: AtomicI32,
-    pulse: SeatPulse,
+    pulse: SlotStatus,
 }
 
 /// Which receiver it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum ReceiverId {
     /// Always receives.
     First,
     /// Receives while callers come in parallel.
@@ -710,12 +711,12 @@ const RETIRED: u32 = 3;
 const ENDED: u32 = 4;
 const ATTACHING: u32 = 5;
 
-impl Seat {
-    pub(crate) fn new(order: Order, pulse: &Arc<Pulse>) -> Self {
+impl ReceiverSlot {
+    pub(crate) fn new(order: ReceiverId, pulse: &Arc<ReceiverStatus>) -> Self {
         Self {
-            reading: Arc::new(Gauge::default()),
-            attaching: Gauge::default(),
-            waiting: Gauge::default(),
+            reading: Arc::new(BlockingMarker::default()),
+            attaching: BlockingMarker::default(),
+            waiting: BlockingMarker::default(),
             order,
             state: AtomicU32::new(IDLE),
             current: Mutex::new(Notification::default()),
@@ -726,7 +727,7 @@ impl Seat {
     }
 
     pub(crate) fn is_second(&self) -> bool {
-        self.order == Order::Second
+        self.order == ReceiverId::Second
     }
 
     /// Waits for a call.
@@ -738,20 +739,20 @@ impl Seat {
         self.pulse.receive(listener, notification)
     }
 
-    /// A call was received; until [`Seat::proceed`] the watchdog may take it away.
+    /// A call was received; until [`ReceiverSlot::proceed`] the watchdog may take it away.
     pub(crate) fn begin(&self, notification: &Notification) {
         self.pulse.received(notification);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = *notification;
         self.state.store(READING, Ordering::Release);
     }
 
-    /// As [`Seat::begin`], of a call that another receiver was given.
+    /// As [`ReceiverSlot::begin`], of a call that another receiver was given.
     pub(crate) fn take_over(&self, notification: &Notification) {
         self.begin(notification);
         self.pulse.took_over(notification);
     }
 
-    /// From here to [`Seat::attached`] the watchdog may take the call away, too.
+    /// From here to [`ReceiverSlot::attached`] the watchdog may take the call away, too.
     pub(crate) fn begin_attaching(&self) {
         self.state.store(ATTACHING, Ordering::Release);
         self.attaching.enter();
@@ -790,18 +791,18 @@ impl Seat {
     }
 
     /// What the receiver is inside of that may not end, and since which time it came to that.
-    pub(crate) fn inside(&self, hazard: Hazard) -> Option<u64> {
+    pub(crate) fn inside(&self, hazard: BlockingOperation) -> Option<u64> {
         match hazard {
-            Hazard::Attaching => self.attaching.inside(),
-            Hazard::Reading => self.reading.inside(),
+            BlockingOperation::Attaching => self.attaching.inside(),
+            BlockingOperation::Reading => self.reading.inside(),
         }
     }
 
     /// Takes the call away from a receiver that is stuck.
-    pub(crate) fn retire(&self, hazard: Hazard) -> Option<Notification> {
+    pub(crate) fn retire(&self, hazard: BlockingOperation) -> Option<Notification> {
         let state = match hazard {
-            Hazard::Attaching => ATTACHING,
-            Hazard::Reading => READING,
+            BlockingOperation::Attaching => ATTACHING,
+            BlockingOperation::Reading => READING,
         };
         self.state
             .compare_exchange(state, RETIRED, Ordering::AcqRel, Ordering::Acquire)
@@ -845,7 +846,7 @@ impl Seat {
 }
 
 /// Starts the tracer in a thread of its own.
-pub(crate) fn spawn_tracer<J: Judge + 'static>(
+pub(crate) fn spawn_tracer<J: Evaluator + 'static>(
     shared: &Arc<Shared<J>>,
 ) -> std::io::Result<JoinHandle<()>> {
     let shared = Arc::clone(shared);

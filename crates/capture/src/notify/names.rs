@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use abi::{RegisterTest, Syscall, TestOp};
 use bumpalo::Bump;
-use event::{CallPlan, Comm, Judge, Lookup, Need, Plan, Process, Reason, Tid};
+use event::{CallPlan, Comm, Evaluator, Lookup, Need, Plan, Process, Reason, Tid};
 
-use super::Notices;
+use super::EngineObserver;
 use super::call::Call;
-use super::worker::{View, Worker};
+use super::worker::{CallEvaluator, CallView};
 use process_info::memory::Memory;
 
 const PR_SET_NAME: u64 = 15;
@@ -53,7 +53,7 @@ pub(crate) fn given(call: &Call, memory: &Memory, arena: &Bump) -> Option<Comm> 
 }
 
 /// Reports a name that is a disguise, once for a process and not for those that were forked from it.
-pub(crate) fn report_name(notices: &dyn Notices, process: &Process, name: Comm) {
+pub(crate) fn report_name(notices: &dyn EngineObserver, process: &Process, name: Comm) {
     let is_inherited = process.parent().is_some_and(|parent| {
         parent.last_comm() == name && Arc::ptr_eq(&parent.image(), &process.image())
     });
@@ -63,7 +63,7 @@ pub(crate) fn report_name(notices: &dyn Notices, process: &Process, name: Comm) 
     }
 }
 
-impl<J: Judge> Worker<J> {
+impl<J: Evaluator> CallEvaluator<J> {
     /// Reports a name that the process gives itself, if a rule compares with it and it was not the one at
     /// exec.
     pub(crate) fn note_name(&self, process: &Process, name: Comm) {
@@ -83,7 +83,7 @@ impl<J: Judge> Worker<J> {
     /// The name that the caller has by now, if it gave itself one that is to be reported, and a rule asked
     /// for its name. It is the name of another program if the process was replaced meanwhile, which a caller
     /// that still waits in its call excludes.
-    pub(crate) fn new_name(&self, view: &View<'_>, process: &Process) -> Option<Comm> {
+    pub(crate) fn new_name(&self, view: &CallView<'_>, process: &Process) -> Option<Comm> {
         view.live.comm.get()?;
         let shared = &*self.shared;
         let ruling = shared.ruling.load();

@@ -12,7 +12,7 @@ use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 
 /// What keeps the agent from reading a process's memory or from learning its calls' results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Obstacle {
+pub enum AccessObstacle {
     /// It holds capabilities that the agent lacks.
     Capabilities,
     /// It made itself unreadable (`PR_SET_DUMPABLE` 0, a change of user), or its program's file may
@@ -26,7 +26,7 @@ pub enum Obstacle {
     Yama,
 }
 
-impl fmt::Display for Obstacle {
+impl fmt::Display for AccessObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Capabilities => write!(f, "it holds capabilities that the agent lacks"),
@@ -49,7 +49,7 @@ const CAP_SYS_PTRACE: u8 = 19;
 
 /// What keeps the agent from looking into the process of a thread; `None` if nothing does, or it is
 /// gone.
-pub(crate) fn obstacle(tid: Tid) -> Option<Obstacle> {
+pub(crate) fn obstacle(tid: Tid) -> Option<AccessObstacle> {
     let proc = Proc::open().ok()?;
     let status = proc.status(tid.0).ok()?;
     let own = capabilities(0).ok()?;
@@ -61,16 +61,16 @@ pub(crate) fn obstacle(tid: Tid) -> Option<Obstacle> {
     ) {
         let is_own = || proc.exists(&format!("self/task/{}", status.tracer));
         if status.tracer != 0 && !is_own() {
-            return Some(Obstacle::Traced(Pid(status.tracer)));
+            return Some(AccessObstacle::Traced(Pid(status.tracer)));
         }
         let scope = proc.contents("sys/kernel/yama/ptrace_scope");
         let restricted = scope.is_ok_and(|scope| scope.trim() != "0");
         let capable = own.effective.contains(CAP_SYS_PTRACE);
-        return (restricted && !capable).then_some(Obstacle::Yama);
+        return (restricted && !capable).then_some(AccessObstacle::Yama);
     }
     let user = status.status.credentials.uid;
     if users().is_ok_and(|ids| ids.effective != user || ids.effective != status.status.real_uid) {
-        return Some(Obstacle::OtherUser(user));
+        return Some(AccessObstacle::OtherUser(user));
     }
     // What is not dumpable belongs to root in /proc.
     let flags = AtFlags::empty();
@@ -78,9 +78,9 @@ pub(crate) fn obstacle(tid: Tid) -> Option<Obstacle> {
         .ok()?
         .st_uid;
     if owner == user && status.status.cap_permitted & !own.permitted.0 != 0 {
-        return Some(Obstacle::Capabilities);
+        return Some(AccessObstacle::Capabilities);
     }
-    Some(Obstacle::NotDumpable)
+    Some(AccessObstacle::NotDumpable)
 }
 
 /// Processes that were told to be unreadable.

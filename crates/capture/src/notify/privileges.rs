@@ -13,7 +13,7 @@ use std::time::Duration;
 use event::{Credentials, Pid};
 use rustix::fs::{AtFlags, CWD, StatVfsMountFlags, Statx, StatxFlags};
 
-use decoder::world::is_mapped;
+use decoder::system_info::is_mapped;
 use process_info::deadline::Deadline;
 use process_info::procfs::Proc;
 
@@ -30,7 +30,7 @@ pub enum Privilege {
 
 /// A program that runs with less than its file would give it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Withheld {
+pub struct WithheldPrivileges {
     /// The file.
     pub path: Vec<u8>,
     /// What it would have given.
@@ -86,13 +86,13 @@ impl Privileges {
     }
 
     /// What the program that has just started in a process did not get, if that is new.
-    pub(crate) fn withheld(&self, pid: Pid) -> Option<Withheld> {
+    pub(crate) fn withheld(&self, pid: Pid) -> Option<WithheldPrivileges> {
         self.watched.as_ref()?.withheld(pid)
     }
 }
 
 impl Watched {
-    fn withheld(&self, pid: Pid) -> Option<Withheld> {
+    fn withheld(&self, pid: Pid) -> Option<WithheldPrivileges> {
         let path = format!("/proc/{}/exe", pid.0);
         // Without asking the file system, which may be the workload's own.
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
@@ -118,7 +118,9 @@ impl Watched {
             return None;
         }
         let path = std::fs::read_link(&path).ok()?.into_os_string().into_vec();
-        status.no_new_privs.then_some(Withheld { path, privilege })
+        status
+            .no_new_privs
+            .then_some(WithheldPrivileges { path, privilege })
     }
 
     /// Whether the kernel would give it, unwatched: in a user namespace of its own a process gets nothing

@@ -16,7 +16,7 @@ use super::call::Call;
 
 /// What is to become of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum CallDecision {
     /// Its result may be learnt.
     Fair,
     /// It is the next of too many, and the first of these.
@@ -41,11 +41,11 @@ struct Streak {
 
 impl Progress {
     /// The result of a call is about to be learnt.
-    pub(crate) fn begins(&self, call: &Call) -> Turn {
+    pub(crate) fn begins(&self, call: &Call) -> CallDecision {
         self.begins_at(call, Instant::now())
     }
 
-    fn begins_at(&self, call: &Call, now: Instant) -> Turn {
+    fn begins_at(&self, call: &Call, now: Instant) -> CallDecision {
         let key = (call.syscall, call.arch, call.args, call.ip);
         let mut threads = self.threads();
         if threads.len() >= THREADS_LIMIT {
@@ -63,11 +63,11 @@ impl Progress {
         }
         streak.turns = streak.turns.saturating_add(1);
         if streak.turns < TURNS || now.saturating_duration_since(streak.since) < PATIENCE {
-            return Turn::Fair;
+            return CallDecision::Fair;
         }
         match std::mem::replace(&mut streak.is_told, true) {
-            false => Turn::TooMany,
-            true => Turn::StillTooMany,
+            false => CallDecision::TooMany,
+            true => CallDecision::StillTooMany,
         }
     }
 
@@ -112,14 +112,29 @@ mod tests {
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
         for turn in 0..100 {
-            assert_eq!(progress.begins_at(&call(1, 0), after(turn * 9)), Turn::Fair);
+            assert_eq!(
+                progress.begins_at(&call(1, 0), after(turn * 9)),
+                CallDecision::Fair
+            );
         }
-        assert_eq!(progress.begins_at(&call(1, 0), after(1000)), Turn::TooMany);
+        assert_eq!(
+            progress.begins_at(&call(1, 0), after(1000)),
+            CallDecision::TooMany
+        );
         let again = progress.begins_at(&call(1, 0), after(1001));
-        assert_eq!(again, Turn::StillTooMany);
-        assert_eq!(progress.begins_at(&call(2, 0), after(1001)), Turn::Fair);
-        assert_eq!(progress.begins_at(&call(1, 8), after(1002)), Turn::Fair);
-        assert_eq!(progress.begins_at(&call(1, 0), after(2003)), Turn::Fair);
+        assert_eq!(again, CallDecision::StillTooMany);
+        assert_eq!(
+            progress.begins_at(&call(2, 0), after(1001)),
+            CallDecision::Fair
+        );
+        assert_eq!(
+            progress.begins_at(&call(1, 8), after(1002)),
+            CallDecision::Fair
+        );
+        assert_eq!(
+            progress.begins_at(&call(1, 0), after(2003)),
+            CallDecision::Fair
+        );
     }
 
     #[test]
@@ -128,7 +143,7 @@ mod tests {
         let start = Instant::now();
         for turn in 0..100 {
             let now = start + Duration::from_millis(turn * 50);
-            assert_eq!(progress.begins_at(&call(1, 0), now), Turn::Fair);
+            assert_eq!(progress.begins_at(&call(1, 0), now), CallDecision::Fair);
             if turn % 10 == 9 {
                 progress.made(Tid(1));
             }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
-use event::{Judge, Live, Outcome, Process, Stage, Tid, Weight};
+use event::{Evaluator, LiveProcess, Outcome, Process, Relevance, Stage, Tid};
 
 use sys::notify::Received;
 use sys::poll::{self, PollFd};
@@ -22,14 +22,14 @@ use super::guard::Guard;
 use super::interruption;
 use super::lineage;
 use super::names;
-use super::progress::Turn;
-use super::reserve::{Hazard, Unfinished};
+use super::progress::CallDecision;
+use super::spare_threads::{BlockingOperation, UnfinishedCall};
 use super::stdio;
-use super::tracer::{Claim, Followed, Request};
-use super::verify::{self, Told};
-use super::wake_up::Arrivals;
-use super::worker::{Role, View, Worker};
-use super::{RingAnswer, Seat, Shared, first};
+use super::tracer::{CallOwner, FollowedCall, TracerRequest};
+use super::verify::{self, ReportedOnce};
+use super::wake_up::ArrivalWatcher;
+use super::worker::{CallEvaluator, CallView, Role};
+use super::{ReceiverSlot, RingAnswer, Shared, init_restriction};
 use process_info::memory::{Access, Memory};
 
 /// Memory kept by the arena between calls; a call that needs more gives it back.
@@ -47,27 +47,27 @@ const SEIZE_PAUSE: Duration = Duration::from_micros(100);
 const WAITING_NS: u64 = 900;
 
 /// One receiver thread.
-pub(crate) struct Receiver<J: Judge> {
-    pub(super) worker: Worker<J>,
-    pub(super) seat: Arc<Seat>,
+pub(crate) struct Receiver<J: Evaluator> {
+    pub(super) worker: CallEvaluator<J>,
+    pub(super) seat: Arc<ReceiverSlot>,
     pub(super) memory: Memory,
     arena: Bump,
-    arrivals: Arrivals,
+    arrivals: ArrivalWatcher,
     last_answer_ns: u64,
     last_tid: i32,
     /// Seized callers that did not stop in time; they are looked after between calls.
-    abandoned: HashMap<i32, Followed>,
+    abandoned: HashMap<i32, FollowedCall>,
 }
 
-impl<J: Judge + 'static> Receiver<J> {
-    pub(crate) fn new(shared: Arc<Shared<J>>, seat: Arc<Seat>) -> Self {
+impl<J: Evaluator + 'static> Receiver<J> {
+    pub(crate) fn new(shared: Arc<Shared<J>>, seat: Arc<ReceiverSlot>) -> Self {
         let memory = Memory::new(Arc::clone(&seat.reading));
         Self {
-            worker: Worker::new(shared),
+            worker: CallEvaluator::new(shared),
             seat,
             memory,
             arena: Bump::with_capacity(16 * 1024),
-            arrivals: Arrivals::default(),
+            arrivals: ArrivalWatcher::default(),
             last_answer_ns: 0,
             last_tid: 0,
             abandoned: HashMap::new(),
@@ -76,11 +76,11 @@ impl<J: Judge + 'static> Receiver<J> {
 
     /// Serves calls until the last watched process has ended or this receiver was replaced.
     /// `unfinished`: the call that the predecessor got stuck with.
-    pub(crate) fn run(mut self, unfinished: Option<Unfinished>) {
+    pub(crate) fn run(mut self, unfinished: Option<UnfinishedCall>) {
         if let Some(unfinished) = unfinished {
             let access = match unfinished.hazard {
-                Hazard::Attaching => self.access(&unfinished.notification),
-                Hazard::Reading => Access::Refused,
+                BlockingOperation::Attaching => self.access(&unfinished.notification),
+                BlockingOperation::Reading => Access::Refused,
             };
             self.seat.take_over(&unfinished.notification);
             self.serve_begun(&unfinished.notification, access);
@@ -272,10 +272,10 @@ impl<J: Judge + 'static> Receiver<J> {
             Counters::add(&shared.counters.gone);
             return true;
         }
-        let live = Live::default();
-        let view = View {
+        let live = LiveProcess::default();
+        let view = CallView {
             outcome,
-            ..View::at_entry(call, time_ns, decoded, &live, arena)
+            ..CallView::at_entry(call, time_ns, decoded, &live, arena)
         };
         if decision.is_reported {
             Counters::add(&shared.counters.violations);
@@ -304,8 +304,8 @@ impl<J: Judge + 'static> Receiver<J> {
             Counters::add(&counters.gone);
             return;
         }
-        let live = Live::default();
-        let mut view = View::at_entry(call, time_ns, decoded, &live, arena);
+        let live = LiveProcess::default();
+        let mut view = CallView::at_entry(call, time_ns, decoded, &live, arena);
         self.worker.name_file(&mut view);
         let is_state = shared.is_state(call);
         if role == Role::Plain && !is_state && self.rejects_unnamed(&mut view) {
@@ -370,31 +370,31 @@ impl<J: Judge + 'static> Receiver<J> {
             self.worker.note_name(&process, name);
         }
         match weight {
-            Weight::Reject => {
+            Relevance::Reject => {
                 Counters::add(&counters.rejected_at_entry);
                 self.let_go(&view, Some(process));
             }
-            Weight::Settled
+            Relevance::Settled
                 if self.is_to_be_proven(&view, &process) || self.is_watched(call, &process) =>
             {
                 self.escalate(&view, &process);
             }
-            Weight::Settled => self.settle(&view, &process),
+            Relevance::Settled => self.settle(&view, &process),
             // The kernel waits for the same page, and spins where it is interrupted.
-            Weight::Undecided if view.decoded.refused && self.memory.is_limited() => {
+            Relevance::Undecided if view.decoded.refused && self.memory.is_limited() => {
                 self.settle(&view, &process);
             }
-            Weight::Undecided if has_no_result_to_wait_for(call) => self.settle(&view, &process),
-            Weight::Undecided => self.escalate(&view, &process),
+            Relevance::Undecided if has_no_result_to_wait_for(call) => self.settle(&view, &process),
+            Relevance::Undecided => self.escalate(&view, &process),
         }
     }
 
     /// Reports a ring; true if it was refused.
-    fn ring(&mut self, view: &mut View<'_>, process: &Arc<Process>) -> bool {
+    fn ring(&mut self, view: &mut CallView<'_>, process: &Arc<Process>) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         let denied = shared.verifier.deny_rings;
         Counters::add(&shared.counters.rings);
-        if shared.verifier.tell(process, Told::Ring) {
+        if shared.verifier.tell(process, ReportedOnce::Ring) {
             shared.notices.ring(process, RingAnswer::unseen(denied));
         }
         if !denied {
@@ -416,7 +416,7 @@ impl<J: Judge + 'static> Receiver<J> {
 
     /// Lets a call go that no rule matches as it was read, unless that has to be verified, or another
     /// enforcer may deny it.
-    fn let_go(&mut self, view: &View<'_>, process: Option<Arc<Process>>) {
+    fn let_go(&mut self, view: &CallView<'_>, process: Option<Arc<Process>>) {
         let shared = Arc::clone(&self.worker.shared);
         let mut process = process;
         if shared.confiner.watches(view.call) {
@@ -447,7 +447,7 @@ impl<J: Judge + 'static> Receiver<J> {
 
     /// Whether a match on what was read may be none, or another, in truth; or whether the call may
     /// come again although it was let go, because a signal was faster (before 5.19).
-    fn is_to_be_proven(&self, view: &View<'_>, process: &Arc<Process>) -> bool {
+    fn is_to_be_proven(&self, view: &CallView<'_>, process: &Arc<Process>) -> bool {
         let shared = &self.worker.shared;
         if !shared.waits_killable && !has_no_result_to_wait_for(view.call) {
             return true;
@@ -462,9 +462,9 @@ impl<J: Judge + 'static> Receiver<J> {
     }
 
     /// Whether no rule can match whoever the caller is.
-    fn rejects_unnamed(&mut self, view: &mut View<'_>) -> bool {
+    fn rejects_unnamed(&mut self, view: &mut CallView<'_>) -> bool {
         let shared = Arc::clone(&self.worker.shared);
-        if self.worker.weigh_unnamed(view, Stage::Strings) == Weight::Reject {
+        if self.worker.weigh_unnamed(view, Stage::Strings) == Relevance::Reject {
             Counters::add(&shared.counters.rejected_at_strings);
             return true;
         }
@@ -476,7 +476,7 @@ impl<J: Judge + 'static> Receiver<J> {
             return false;
         };
         view.decoded.descriptor = Some(resolved);
-        if self.worker.weigh_unnamed(view, Stage::Descriptor) == Weight::Reject {
+        if self.worker.weigh_unnamed(view, Stage::Descriptor) == Relevance::Reject {
             Counters::add(&shared.counters.rejected_at_descriptor);
             return true;
         }
@@ -500,7 +500,7 @@ impl<J: Judge + 'static> Receiver<J> {
     }
 
     /// Concludes while the caller is parked, then lets it go.
-    fn settle(&mut self, view: &View<'_>, process: &Process) {
+    fn settle(&mut self, view: &CallView<'_>, process: &Process) {
         let shared = Arc::clone(&self.worker.shared);
         if !shared.listener.is_valid(view.call.id).unwrap_or(false) {
             // What was read may belong to another process by now.
@@ -514,7 +514,7 @@ impl<J: Judge + 'static> Receiver<J> {
         }
     }
 
-    fn escalate(&mut self, view: &View<'_>, process: &Arc<Process>) {
+    fn escalate(&mut self, view: &CallView<'_>, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
         let counters = &shared.counters;
         let call = view.call;
@@ -523,7 +523,7 @@ impl<J: Judge + 'static> Receiver<J> {
             return;
         }
         match shared.progress.begins(call) {
-            Turn::Fair => {}
+            CallDecision::Fair => {}
             turn => return self.let_go_unlearnt(view, process, turn),
         }
         let is_limited = view.decoded.refused && self.memory.is_limited();
@@ -555,7 +555,7 @@ impl<J: Judge + 'static> Receiver<J> {
                     // Undone: until it is made again its process may be attached to.
                     shared.tracer.exec_returned(process.pid, false);
                 }
-                let mut followed = Followed::new(call, view.time_ns, &view.decoded, process);
+                let mut followed = FollowedCall::new(call, view.time_ns, &view.decoded, process);
                 followed.note_stack(Some(stack));
                 // Before the caller can make the call again.
                 let lives = |tid| shared.tree.census.thread_group(tid).is_some();
@@ -570,7 +570,7 @@ impl<J: Judge + 'static> Receiver<J> {
                 escalation::release(held.tid, held.signal);
             }
             Stop::Refused => {
-                let followed = Followed::new(call, view.time_ns, &view.decoded, process);
+                let followed = FollowedCall::new(call, view.time_ns, &view.decoded, process);
                 if !shared.tracer.await_result(followed) {
                     Counters::add(&counters.escalation_refused);
                     shared.note_tracer(call, process);
@@ -589,7 +589,7 @@ impl<J: Judge + 'static> Receiver<J> {
                 }
             }
             Stop::Stuck => {
-                let followed = Followed::new(call, view.time_ns, &view.decoded, process);
+                let followed = FollowedCall::new(call, view.time_ns, &view.decoded, process);
                 self.abandoned.insert(call.tid.0, followed);
                 self.seat.set_has_abandoned(true);
             }
@@ -600,11 +600,11 @@ impl<J: Judge + 'static> Receiver<J> {
     }
 
     /// The caller makes no progress: its call is let go as it is.
-    fn let_go_unlearnt(&mut self, view: &View<'_>, process: &Arc<Process>, turn: Turn) {
+    fn let_go_unlearnt(&mut self, view: &CallView<'_>, process: &Arc<Process>, turn: CallDecision) {
         let shared = Arc::clone(&self.worker.shared);
         let call = view.call;
         Counters::add(&shared.counters.no_progress);
-        if turn == Turn::TooMany {
+        if turn == CallDecision::TooMany {
             let name = call.syscall.name();
             shared.notices.no_progress(process, call.tid, name);
         }
@@ -613,11 +613,13 @@ impl<J: Judge + 'static> Receiver<J> {
     }
 
     /// Leaves a call that must not notice the stop to the tracer.
-    fn follow(&mut self, view: &View<'_>, process: &Arc<Process>) {
+    fn follow(&mut self, view: &CallView<'_>, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
-        let followed = Followed::new(view.call, view.time_ns, &view.decoded, process);
+        let followed = FollowedCall::new(view.call, view.time_ns, &view.decoded, process);
         let id = view.call.id;
-        shared.tracer.request(Request::Follow { followed, id });
+        shared
+            .tracer
+            .request(TracerRequest::Follow { followed, id });
     }
 
     /// Stops the caller after its call. On Linux before 5.19 another of our threads may just be
@@ -655,7 +657,7 @@ impl<J: Judge + 'static> Receiver<J> {
         Stop::Refused
     }
 
-    fn finish(&mut self, view: &View<'_>, outcome: Outcome, process: &Arc<Process>) {
+    fn finish(&mut self, view: &CallView<'_>, outcome: Outcome, process: &Arc<Process>) {
         self.worker.finish(
             view.call,
             view.time_ns,
@@ -668,15 +670,15 @@ impl<J: Judge + 'static> Receiver<J> {
 
     /// The result of an exec is always learnt. A program that may start with one of descriptors
     /// 0..2 closed is left to the tracer, which can stay with it.
-    fn exec(&mut self, view: &View<'_>, process: &Arc<Process>) {
+    fn exec(&mut self, view: &CallView<'_>, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
-        if first::is_due(&shared, process) {
+        if init_restriction::is_due(&shared, process) {
             // It comes again.
-            return first::hold(shared, *view.call, Arc::clone(process));
+            return init_restriction::hold(shared, *view.call, Arc::clone(process));
         }
         if shared.watch_stdio && shared.tree.may_redirect(process, shared.watch_stdio_any) {
-            let followed = Followed::new(view.call, view.time_ns, &view.decoded, process);
-            shared.tracer.request(Request::Exec(followed));
+            let followed = FollowedCall::new(view.call, view.time_ns, &view.decoded, process);
+            shared.tracer.request(TracerRequest::Exec(followed));
             return;
         }
         self.escalate(view, process);
@@ -702,15 +704,15 @@ impl<J: Judge + 'static> Receiver<J> {
         let shared = Arc::clone(&self.worker.shared);
         let stack = || shared.tree.census.stack_pointer(call.tid);
         match shared.tracer.claim(call, stack) {
-            Claim::Nothing => false,
-            Claim::Again(followed) => {
-                shared.tracer.request(Request::Follow {
+            CallOwner::Nothing => false,
+            CallOwner::Again(followed) => {
+                shared.tracer.request(TracerRequest::Follow {
                     followed,
                     id: call.id,
                 });
                 true
             }
-            Claim::Restarted { begins } => {
+            CallOwner::Restarted { begins } => {
                 if begins && Role::of(call) == Role::Exec {
                     let pid = shared.tree.census.thread_group(call.tid);
                     shared
@@ -720,7 +722,7 @@ impl<J: Judge + 'static> Receiver<J> {
                 shared.answer(call.id);
                 true
             }
-            Claim::Interrupted(followed) => {
+            CallOwner::Interrupted(followed) => {
                 // The thread is making another call, so the one before was ended by a signal.
                 let outcome = Outcome::Returned(-i64::from(EINTR));
                 let arena = std::mem::take(&mut self.arena);

@@ -13,14 +13,14 @@ use sys::notify::{Listener, Notification, Received};
 use sys::poll::{self, PollFd};
 use sys::signal::{MaskChange, SignalSet, change_mask};
 
-use super::Pulse;
-use super::pulse::SeatPulse;
+use super::ReceiverStatus;
+use super::receiver_status::SlotStatus;
 use decoder::call::replaces_program;
 use process_info::procfs::Proc;
 
 /// A thread that answers. Dropped, it lets it end; what it holds is lost then.
 #[derive(Debug)]
-pub struct Answering {
+pub struct AnswerThread {
     /// Closed to end it.
     order: OwnedFd,
     /// Closed by it when it has ended, and readable when it holds a call.
@@ -28,13 +28,13 @@ pub struct Answering {
     thread: JoinHandle<std::io::Result<Vec<Notification>>>,
 }
 
-impl Answering {
+impl AnswerThread {
     /// Starts it; a call that waits already is answered before. It gets no signals, so that the calling process can
     /// still choose who does.
     ///
     /// # Errors
     /// If there can be no thread, or `/proc` cannot be read.
-    pub fn start(listener: &Listener, pulse: &Arc<Pulse>) -> std::io::Result<Self> {
+    pub fn start(listener: &Listener, pulse: &Arc<ReceiverStatus>) -> std::io::Result<Self> {
         // A runtime's calls come one by one. Fails before Linux 6.6, where each takes longer.
         let _ = listener.set_sync_wake_up(true);
         let (ordered, order) = sys::fd::pipe(O_CLOEXEC)?;
@@ -79,14 +79,18 @@ struct Setup {
     proc: Proc,
     /// Those of the runtime.
     mounts: u64,
-    seat: SeatPulse,
+    seat: SlotStatus,
     /// Told of calls that are held.
     hold: OwnedFd,
     held: Vec<Notification>,
 }
 
 impl Setup {
-    fn new(listener: Listener, pulse: &Arc<Pulse>, hold: OwnedFd) -> std::io::Result<Self> {
+    fn new(
+        listener: Listener,
+        pulse: &Arc<ReceiverStatus>,
+        hold: OwnedFd,
+    ) -> std::io::Result<Self> {
         let proc = Proc::open().map_err(std::io::Error::other)?;
         let own = std::process::id().cast_signed();
         let mounts = proc

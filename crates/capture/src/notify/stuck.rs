@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event::{Pid, Tid};
 
-use super::Seat;
-use super::reserve::Hazard;
+use super::ReceiverSlot;
+use super::spare_threads::BlockingOperation;
 use super::watchdog::STUCK_LIMIT;
-use decoder::census::Census;
+use decoder::process_inspector::ProcessInspector;
 use process_info::memory::Access;
 
 /// Receivers that one process may hold.
@@ -25,7 +25,7 @@ const PROCESS_LIMIT: usize = 4;
 
 /// All that are stuck now.
 #[derive(Default)]
-pub(crate) struct Stuck {
+pub(crate) struct StuckReceivers {
     seats: Mutex<Vec<Held>>,
     /// How many, or more where no other may be: the only thing that is looked at for every call.
     count: AtomicUsize,
@@ -35,13 +35,19 @@ pub(crate) struct Stuck {
 
 struct Held {
     pid: Pid,
-    hazard: Hazard,
-    seat: Arc<Seat>,
+    hazard: BlockingOperation,
+    seat: Arc<ReceiverSlot>,
 }
 
-impl Stuck {
+impl StuckReceivers {
     /// A receiver is stuck with a call of this thread.
-    pub(crate) fn add(&self, caller: Tid, hazard: Hazard, seat: &Arc<Seat>, census: &Census) {
+    pub(crate) fn add(
+        &self,
+        caller: Tid,
+        hazard: BlockingOperation,
+        seat: &Arc<ReceiverSlot>,
+        census: &ProcessInspector,
+    ) {
         let pid = process_of(caller, census);
         let seat = Arc::clone(seat);
         let mut seats = self.seats();
@@ -66,11 +72,11 @@ impl Stuck {
     }
 
     /// What may be read of this thread's memory.
-    pub(crate) fn access(&self, caller: Tid, census: &Census) -> Access {
+    pub(crate) fn access(&self, caller: Tid, census: &ProcessInspector) -> Access {
         match self.count.load(Ordering::Acquire) {
             0 => Access::Free,
             STUCK_LIMIT.. => Access::Refused,
-            _ => match self.held_by(caller, Hazard::Reading, census) {
+            _ => match self.held_by(caller, BlockingOperation::Reading, census) {
                 0 => Access::Free,
                 PROCESS_LIMIT.. => Access::Refused,
                 _ => Access::Resident,
@@ -79,16 +85,16 @@ impl Stuck {
     }
 
     /// Whether a thread may be attached to.
-    pub(crate) fn may_attach(&self, caller: Tid, census: &Census) -> bool {
+    pub(crate) fn may_attach(&self, caller: Tid, census: &ProcessInspector) -> bool {
         match self.count.load(Ordering::Acquire) {
             0 => true,
             STUCK_LIMIT.. => false,
-            _ => self.held_by(caller, Hazard::Attaching, census) == 0,
+            _ => self.held_by(caller, BlockingOperation::Attaching, census) == 0,
         }
     }
 
     /// How many receivers the caller's process holds.
-    fn held_by(&self, caller: Tid, hazard: Hazard, census: &Census) -> usize {
+    fn held_by(&self, caller: Tid, hazard: BlockingOperation, census: &ProcessInspector) -> usize {
         let pid = process_of(caller, census);
         let seats = self.seats();
         let is_one = |held: &&Held| held.pid == pid && held.hazard == hazard;
@@ -109,6 +115,6 @@ impl Stuck {
     }
 }
 
-fn process_of(caller: Tid, census: &Census) -> Pid {
+fn process_of(caller: Tid, census: &ProcessInspector) -> Pid {
     census.thread_group(caller).unwrap_or(Pid(caller.0))
 }

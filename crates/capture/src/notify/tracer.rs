@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bumpalo::Bump;
-use event::{EventKind, Judge, Outcome, Pid, Process, Tid};
+use event::{Evaluator, EventKind, Outcome, Pid, Process, Tid};
 use rustix::event::EventfdFlags;
 use sys::poll::{self, PollFd};
 use sys::ptrace::{self, SyscallOp};
@@ -21,18 +21,18 @@ use sys::signal::SignalStream;
 use sys::wait::{self, Status};
 
 use super::Shared;
-use super::awaited::{AwaitedCalls, Entered, Trapped};
+use super::awaited::{AwaitedCalls, SyscallEntry, Trapped};
 use super::call::{Call, replaces_program};
 use super::counters::Counters;
 use super::decode::{self, Decoded, OwnedDecoded};
 use super::escalation::{RESTART_CODES, is_at, is_own_interruption, is_traced_here, release};
 use super::interruption::RESTART;
-use super::worker::{Role, Worker};
-use process_info::memory::{Gauge, Memory};
+use super::worker::{CallEvaluator, Role};
+use process_info::memory::{BlockingMarker, Memory};
 
 /// A call whose result is awaited.
 #[derive(Clone, Debug)]
-pub(crate) struct Followed {
+pub(crate) struct FollowedCall {
     pub(crate) call: Call,
     time_ns: u64,
     decoded: OwnedDecoded,
@@ -42,7 +42,7 @@ pub(crate) struct Followed {
     stack: Option<u64>,
 }
 
-impl Followed {
+impl FollowedCall {
     pub(crate) fn new(
         call: &Call,
         time_ns: u64,
@@ -77,7 +77,7 @@ impl Followed {
     }
 
     /// Whether what a thread entered is this call, or what the kernel goes on with it by.
-    pub(crate) fn is_entered(&self, entered: Option<Entered>) -> bool {
+    pub(crate) fn is_entered(&self, entered: Option<SyscallEntry>) -> bool {
         let Some((audit, number, args)) = entered else {
             // Seized inside it.
             return true;
@@ -94,7 +94,12 @@ impl Followed {
     }
 
     /// Concludes it.
-    pub(crate) fn finish<J: Judge>(&self, worker: &mut Worker<J>, outcome: Outcome, arena: &Bump) {
+    pub(crate) fn finish<J: Evaluator>(
+        &self,
+        worker: &mut CallEvaluator<J>,
+        outcome: Outcome,
+        arena: &Bump,
+    ) {
         let decoded = self.decoded.borrow(arena);
         worker.finish(
             &self.call,
@@ -109,11 +114,11 @@ impl Followed {
 
 /// What a receiver asks for while the caller is parked. Unless said otherwise the tracer answers.
 #[derive(Debug)]
-pub(crate) enum Request {
+pub(crate) enum TracerRequest {
     /// Learn the result of a call that is parked under this id, without the stop being noticed by it.
     Follow {
         /// The call as it was first seen.
-        followed: Followed,
+        followed: FollowedCall,
         /// The id it is parked under now.
         id: u64,
     },
@@ -126,23 +131,23 @@ pub(crate) enum Request {
         begun: SyncSender<()>,
     },
     /// Learn the result of an exec and stay if one of descriptors 0..2 is closed after it.
-    Exec(Followed),
+    Exec(FollowedCall),
 }
 
 /// Whose a trapped call is.
 #[derive(Debug)]
-pub(crate) enum Claim {
+pub(crate) enum CallOwner {
     /// Not the tracer's.
     Nothing,
     /// The call that was undone, made again.
-    Again(Followed),
+    Again(FollowedCall),
     /// A followed call, restarted under the tracer's eyes: let it go. `begins`: it was not under way.
     Restarted {
         /// Whether the call begins.
         begins: bool,
     },
     /// Another call of a thread whose sleeping call was expected again: a signal ended that one.
-    Interrupted(Followed),
+    Interrupted(FollowedCall),
 }
 
 /// The receivers' side.
@@ -156,14 +161,14 @@ pub(crate) struct TracerHandle {
     /// may be the workload's own, and for its other threads to be reaped, which are perhaps this
     /// tracer's: no thread of such a process is attached to.
     execs: Mutex<HashMap<Pid, u32>>,
-    bell: Arc<Bell>,
+    bell: Arc<TracerWaker>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    requests: VecDeque<Request>,
+    requests: VecDeque<TracerRequest>,
     /// Sleeping calls that were undone and will be made again.
-    expected: HashMap<Tid, Followed>,
+    expected: HashMap<Tid, FollowedCall>,
     /// Threads the tracer holds.
     traced: HashMap<Tid, Tracee>,
     shut_down: bool,
@@ -177,7 +182,7 @@ struct Tracee {
     /// The calls whose results are awaited.
     awaited: AwaitedCalls,
     /// The call it is in, from its entry stop.
-    entered: Option<Entered>,
+    entered: Option<SyscallEntry>,
     /// It was asked to stop and has not done so: what it sleeps in notices that.
     interrupted: bool,
     /// Calls that it has made while it was watched.
@@ -205,7 +210,7 @@ impl TracerHandle {
     /// A handle without tracees.
     pub(crate) fn new() -> std::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = Arc::new(Bell {
+        let bell = Arc::new(TracerWaker {
             wake: rustix::event::eventfd(0, flags)?,
             awaits_stops: AtomicBool::new(false),
         });
@@ -229,12 +234,12 @@ impl TracerHandle {
     /// Has the process watched from before its parked call goes on.
     pub(crate) fn watch(&self, pid: Pid) {
         let (begun, wait) = sync_channel(1);
-        self.request(Request::Watch { pid, begun });
+        self.request(TracerRequest::Watch { pid, begun });
         // Later than this the call goes on with the watch about to begin.
         let _ = wait.recv_timeout(WATCH_DEADLINE);
     }
 
-    pub(crate) fn request(&self, request: Request) {
+    pub(crate) fn request(&self, request: TracerRequest) {
         self.active.fetch_add(1, Ordering::AcqRel);
         self.state().requests.push_back(request);
         self.wake();
@@ -242,7 +247,7 @@ impl TracerHandle {
 
     /// A sleeping call was undone; the thread makes it again as soon as it is released. `lives`: whether a
     /// thread is there; one that was killed meanwhile has not made its call.
-    pub(crate) fn expect_again(&self, followed: Followed, lives: impl Fn(Tid) -> bool) {
+    pub(crate) fn expect_again(&self, followed: FollowedCall, lives: impl Fn(Tid) -> bool) {
         let mut state = self.state();
         let expected = &mut state.expected;
         if expected.len() >= EXPECTED && expected.len().is_multiple_of(EXPECTED) {
@@ -253,26 +258,26 @@ impl TracerHandle {
     }
 
     /// Looks a trapped call up. `stack`: the caller's stack pointer.
-    pub(crate) fn claim(&self, call: &Call, stack: impl Fn() -> Option<u64>) -> Claim {
+    pub(crate) fn claim(&self, call: &Call, stack: impl Fn() -> Option<u64>) -> CallOwner {
         let mut state = self.state();
         if let Some(followed) = state.expected.remove(&call.tid) {
             self.count(&state);
             return if followed.is_again(call, stack) {
-                Claim::Again(followed)
+                CallOwner::Again(followed)
             } else {
-                Claim::Interrupted(followed)
+                CallOwner::Interrupted(followed)
             };
         }
         let tracee = state.traced.get_mut(&call.tid);
         match tracee.map(|tracee| tracee.awaited.trapped(call, stack)) {
-            Some(Trapped::Awaited { begins }) => Claim::Restarted { begins },
-            Some(Trapped::Other) | None => Claim::Nothing,
+            Some(Trapped::Awaited { begins }) => CallOwner::Restarted { begins },
+            Some(Trapped::Other) | None => CallOwner::Nothing,
         }
     }
 
     /// Leaves a call of a traced thread, which is let go next, to the tracer. False: it is not the
     /// tracer's thread.
-    pub(crate) fn await_result(&self, followed: Followed) -> bool {
+    pub(crate) fn await_result(&self, followed: FollowedCall) -> bool {
         match self.state().traced.get_mut(&followed.call.tid) {
             Some(tracee) => tracee.awaited.let_go(followed),
             None => false,
@@ -401,13 +406,13 @@ impl TracerHandle {
 
 /// What wakes a tracer.
 #[derive(Debug)]
-struct Bell {
+struct TracerWaker {
     wake: OwnedFd,
     /// Whether it has tracees, of whose stops a signal tells.
     awaits_stops: AtomicBool,
 }
 
-impl Bell {
+impl TracerWaker {
     fn ring(&self) {
         // Fails only when the counter is full, that is, when the tracer is awake anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -416,19 +421,19 @@ impl Bell {
 
 /// The tracers of this process: the kernel tells all of them of stops by one signal, which one of them
 /// reads.
-static TRACERS: Mutex<Vec<Weak<Bell>>> = Mutex::new(Vec::new());
+static TRACERS: Mutex<Vec<Weak<TracerWaker>>> = Mutex::new(Vec::new());
 
 /// The tracer's side: runs in a thread of its own.
-pub(crate) struct Tracer<J: Judge> {
-    worker: Worker<J>,
+pub(crate) struct Tracer<J: Evaluator> {
+    worker: CallEvaluator<J>,
     memory: Memory,
 }
 
-impl<J: Judge> Tracer<J> {
+impl<J: Evaluator> Tracer<J> {
     pub(crate) fn new(shared: Arc<Shared<J>>) -> Self {
-        let memory = Memory::new(Arc::new(Gauge::default()));
+        let memory = Memory::new(Arc::new(BlockingMarker::default()));
         Self {
-            worker: Worker::new(shared),
+            worker: CallEvaluator::new(shared),
             memory,
         }
     }
@@ -472,18 +477,20 @@ impl<J: Judge> Tracer<J> {
         }
     }
 
-    fn begin(&mut self, request: Request) {
+    fn begin(&mut self, request: TracerRequest) {
         match request {
-            Request::Follow { id, .. } if !self.shared().listener.is_valid(id).unwrap_or(false) => {
+            TracerRequest::Follow { id, .. }
+                if !self.shared().listener.is_valid(id).unwrap_or(false) =>
+            {
                 // A signal has taken the caller out of it; it comes again as a new call.
                 Counters::add(&self.shared().counters.withdrawn);
             }
-            Request::Follow { followed, id } => self.follow(followed, id, Wish::Result),
-            Request::Exec(followed) => {
+            TracerRequest::Follow { followed, id } => self.follow(followed, id, TraceGoal::Result),
+            TracerRequest::Exec(followed) => {
                 let id = followed.call.id;
-                self.follow(followed, id, Wish::Watch);
+                self.follow(followed, id, TraceGoal::Watch);
             }
-            Request::Watch { pid, begun } => {
+            TracerRequest::Watch { pid, begun } => {
                 self.watch(pid);
                 // A receiver that has given up waiting has let the call go.
                 let _ = begun.send(());
@@ -494,7 +501,7 @@ impl<J: Judge> Tracer<J> {
     /// Has a parked call made with its result awaited. A thread that is traced already stops after it
     /// by itself. Another one has to be stopped first, and a call must not notice that: it would be
     /// interrupted. So the call is taken back, which is where the stop comes, and made again.
-    fn follow(&mut self, followed: Followed, id: u64, wish: Wish) {
+    fn follow(&mut self, followed: FollowedCall, id: u64, wish: TraceGoal) {
         let (tid, pid) = (followed.call.tid, followed.process.pid);
         let is_exec = Role::of(&followed.call) == Role::Exec;
         let before = self.seize(tid, pid, wish);
@@ -502,12 +509,12 @@ impl<J: Judge> Tracer<J> {
             let mut state = self.shared().tracer.state();
             let awaited = state.traced.get_mut(&tid).map(|tracee| &mut tracee.awaited);
             awaited.is_some_and(|awaited| match before {
-                Seized::Now => awaited.hold(followed.clone()),
-                Seized::Before => awaited.let_go(followed.clone()),
-                Seized::Refused => false,
+                SeizeResult::Now => awaited.hold(followed.clone()),
+                SeizeResult::Before => awaited.let_go(followed.clone()),
+                SeizeResult::Refused => false,
             })
         };
-        if is_awaited && before == Seized::Now {
+        if is_awaited && before == SeizeResult::Now {
             self.take_back(&followed, id);
             return;
         }
@@ -524,7 +531,7 @@ impl<J: Judge> Tracer<J> {
     }
 
     /// Answers a call so that the kernel makes it again, after the stop that has been asked for.
-    fn take_back(&self, followed: &Followed, id: u64) {
+    fn take_back(&self, followed: &FollowedCall, id: u64) {
         let shared = self.shared();
         // Nobody there to be answered: on Linux before 5.19 the stop has taken it back already, else
         // the caller was killed, which the next wait tells.
@@ -549,7 +556,7 @@ impl<J: Judge> Tracer<J> {
                 return;
             }
             for tid in untraced {
-                if self.seize(tid, pid, Wish::Watch) == Seized::Refused {
+                if self.seize(tid, pid, TraceGoal::Watch) == SeizeResult::Refused {
                     Counters::add(&self.shared().counters.stdio_watches_refused);
                 }
                 // A thread that ended must not keep an exec of its process waiting.
@@ -559,22 +566,22 @@ impl<J: Judge> Tracer<J> {
     }
 
     /// Starts tracing a thread, or adds to what is wanted of one that is traced already.
-    fn seize(&mut self, tid: Tid, pid: Pid, wish: Wish) -> Seized {
+    fn seize(&mut self, tid: Tid, pid: Pid, wish: TraceGoal) -> SeizeResult {
         let shared = Arc::clone(&self.worker.shared);
-        let is_watched = wish == Wish::Watch;
+        let is_watched = wish == TraceGoal::Watch;
         if let Some(tracee) = shared.tracer.state().traced.get_mut(&tid) {
             tracee.watched |= is_watched;
-            return Seized::Before;
+            return SeizeResult::Before;
         }
         if !self.attach(tid, pid) {
-            return Seized::Refused;
+            return SeizeResult::Refused;
         }
         // The stop this asks for is where following starts. It fails only if the thread is gone,
         // which the next wait tells.
         let mut tracee = Tracee::new(pid, is_watched);
         tracee.interrupted = ptrace::interrupt(tid.0).is_ok();
         shared.tracer.state().traced.insert(tid, tracee);
-        Seized::Now
+        SeizeResult::Now
     }
 
     /// Attaches, but not while an exec in the process is in flight; see [`TracerHandle::execs`].
@@ -607,7 +614,7 @@ impl<J: Judge> Tracer<J> {
         false
     }
 
-    fn unlearnt(&mut self, followed: &Followed) {
+    fn unlearnt(&mut self, followed: &FollowedCall) {
         Counters::add(&self.shared().counters.escalation_refused);
         followed.finish(&mut self.worker, Outcome::Unlearnt, &Bump::new());
     }
@@ -617,7 +624,7 @@ impl<J: Judge> Tracer<J> {
     }
 
     /// A call could not be answered: it comes again as a new one, if at all.
-    fn withdrawn(&self, tid: Tid, followed: &Followed) {
+    fn withdrawn(&self, tid: Tid, followed: &FollowedCall) {
         let mut state = self.shared().tracer.state();
         if let Some(tracee) = state.traced.get_mut(&tid)
             && tracee.awaited.forget(followed.call.id)
@@ -756,7 +763,7 @@ impl<J: Judge> Tracer<J> {
             {
                 state.traced.insert(tid, tracee);
             }
-            let is_exec = |followed: &Followed| Role::of(&followed.call) == Role::Exec;
+            let is_exec = |followed: &FollowedCall| Role::of(&followed.call) == Role::Exec;
             let tracee = state.traced.get_mut(&tid);
             tracee.map_or((None, 0), |tracee| tracee.awaited.executed(is_exec))
         };
@@ -854,7 +861,7 @@ impl<J: Judge> Tracer<J> {
         // Made meanwhile, by a thread that was told that it is watched.
         if shared.tree.has_sockets(pid) {
             let (begun, _) = sync_channel(1);
-            shared.tracer.request(Request::Watch { pid, begun });
+            shared.tracer.request(TracerRequest::Watch { pid, begun });
         }
     }
 
@@ -869,7 +876,7 @@ impl<J: Judge> Tracer<J> {
         }
     }
 
-    fn finish(&mut self, followed: &Followed, result: i64) {
+    fn finish(&mut self, followed: &FollowedCall, result: i64) {
         Counters::add(&self.shared().counters.followed);
         if result != INTERRUPTED {
             self.shared().progress.made(followed.call.tid);
@@ -974,7 +981,7 @@ impl<J: Judge> Tracer<J> {
 
 /// What is wanted of a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum TraceGoal {
     /// The result of one call.
     Result,
     /// Every call, until descriptors 0..2 are open.
@@ -983,7 +990,7 @@ enum Wish {
 
 /// What came of asking for a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seized {
+enum SeizeResult {
     /// It is traced from now on, and asked to stop.
     Now,
     /// It was traced already, and stops at its calls.

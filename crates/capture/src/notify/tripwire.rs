@@ -4,23 +4,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use event::Judge;
+use event::Evaluator;
 use sys::time::{Clock, now_ns};
 
-use super::worker::Worker;
+use super::worker::CallEvaluator;
 use super::{Shared, Verify};
-use crate::tripwire::{Found, Opened, Tripwire};
+use crate::tripwire::{OpenedFile, Tripwire, TripwireReport};
 use decoder::counters::Counters;
 
 /// Makes the tripwire, unless nothing is to be verified.
-pub(crate) fn prepare<J: Judge>(shared: &mut Arc<Shared<J>>, paths: &[Vec<u8>], verify: Verify) {
+pub(crate) fn prepare<J: Evaluator>(
+    shared: &mut Arc<Shared<J>>,
+    paths: &[Vec<u8>],
+    verify: Verify,
+) {
     if verify == Verify::Off {
         return;
     }
     // A container has a root of its own, and what others do to the machine's files is not about it. To look
     // for them in folders such as /usr/bin takes longer than all else that is done before an engine works.
     let has_own_root = !shared.tree.has_setup();
-    let mut rules = Worker::new(Arc::clone(shared));
+    let mut rules = CallEvaluator::new(Arc::clone(shared));
     let tripwire = Tripwire::new(paths, has_own_root, sensitive(&mut rules));
     drop(rules);
     let shared = Arc::get_mut(shared).expect("the worker was the other owner");
@@ -31,19 +35,22 @@ pub(crate) fn prepare<J: Judge>(shared: &mut Arc<Shared<J>>, paths: &[Vec<u8>], 
 }
 
 /// Other rules are in force.
-pub(crate) fn follow_rules<J: Judge>(shared: &Arc<Shared<J>>, paths: &[Vec<u8>]) {
+pub(crate) fn follow_rules<J: Evaluator>(shared: &Arc<Shared<J>>, paths: &[Vec<u8>]) {
     if let Some(tripwire) = &shared.tripwire {
-        tripwire.extend(paths, sensitive(&mut Worker::new(Arc::clone(shared))));
+        tripwire.extend(
+            paths,
+            sensitive(&mut CallEvaluator::new(Arc::clone(shared))),
+        );
     }
 }
 
 /// Whether the rules may match an open of a path.
-fn sensitive<J: Judge>(rules: &mut Worker<J>) -> impl FnMut(&[u8], bool) -> bool {
+fn sensitive<J: Evaluator>(rules: &mut CallEvaluator<J>) -> impl FnMut(&[u8], bool) -> bool {
     |path, writes| rules.is_sensitive(path, writes)
 }
 
 /// Starts the thread, if there is a tripwire. It ends with the engine.
-pub(crate) fn start<J: Judge + 'static>(
+pub(crate) fn start<J: Evaluator + 'static>(
     shared: &Arc<Shared<J>>,
 ) -> std::io::Result<Option<JoinHandle<()>>> {
     if shared.tripwire.is_none() {
@@ -54,14 +61,14 @@ pub(crate) fn start<J: Judge + 'static>(
         .name("tripwire".to_owned())
         .spawn(move || {
             if let Some(tripwire) = &shared.tripwire {
-                let mut rules = Worker::new(Arc::clone(&shared));
+                let mut rules = CallEvaluator::new(Arc::clone(&shared));
                 follow(&shared, tripwire, &mut rules);
             }
         })
         .map(Some)
 }
 
-fn follow<J: Judge>(shared: &Shared<J>, tripwire: &Tripwire, rules: &mut Worker<J>) {
+fn follow<J: Evaluator>(shared: &Shared<J>, tripwire: &Tripwire, rules: &mut CallEvaluator<J>) {
     let is_alone = shared.tree.is_whole_namespace();
     loop {
         tripwire.wait();
@@ -69,7 +76,7 @@ fn follow<J: Judge>(shared: &Shared<J>, tripwire: &Tripwire, rules: &mut Worker<
         let now = now_ns(Clock::Monotonic);
         let mut found = tripwire.look(last);
         // A folder is watched for what rules want to know of any file in it; they leave out some.
-        let mut matters = |opened: &Opened| rules.is_sensitive(&opened.path, opened.writes);
+        let mut matters = |opened: &OpenedFile| rules.is_sensitive(&opened.path, opened.writes);
         if shared.verifier.is_active() && found.suspicious.iter().any(&mut matters) {
             shared.verifier.alarm(now);
         }
@@ -86,7 +93,12 @@ fn follow<J: Judge>(shared: &Shared<J>, tripwire: &Tripwire, rules: &mut Worker<
     }
 }
 
-fn account<J: Judge>(shared: &Shared<J>, tripwire: &Tripwire, found: &Found, ours: bool) {
+fn account<J: Evaluator>(
+    shared: &Shared<J>,
+    tripwire: &Tripwire,
+    found: &TripwireReport,
+    ours: bool,
+) {
     let counters = &shared.counters;
     let (watches, refused) = tripwire.watches();
     counters.tripwire_watches.store(watches, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::fmt;
 use event::field::Mechanism;
 use event::{Event, Name, Outcome, Param, PathGap, Process, StartTime, Tid};
 
-use super::obstacle::{Obstacle, obstacle};
+use super::obstacle::{AccessObstacle, obstacle};
 use process_info::procfs::{Proc, ProcError};
 
 /// What kept the agent from learning something about an event that rules ask for.
@@ -22,7 +22,7 @@ pub enum Cause {
     /// Memory that the call points to was not mapped, or missed the deadline.
     Unreadable,
     /// The agent may not look into the process.
-    Obstacle(Obstacle),
+    Obstacle(AccessObstacle),
     /// The thread had ended by then.
     Ended,
     /// The call returned unseen.

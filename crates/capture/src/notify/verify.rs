@@ -101,7 +101,7 @@ enum Cause {
 }
 
 #[derive(Debug)]
-struct Racy {
+struct RacyProcesses {
     process: Arc<Process>,
     cause: Cause,
     /// A call of its did something else than what was read.
@@ -130,18 +130,18 @@ pub(crate) struct Verifier {
 
 #[derive(Debug, Default)]
 struct Inner {
-    racy: HashMap<Pid, Racy>,
+    racy: HashMap<Pid, RacyProcesses>,
     /// Looked at while there were racy processes, and not one of them.
     private: HashMap<Pid, StartTime>,
     /// What was said about a process.
-    told: HashSet<(Pid, StartTime, Told)>,
+    told: HashSet<(Pid, StartTime, ReportedOnce)>,
     asked: usize,
     draws: u64,
 }
 
 /// What is said about a process once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Told {
+pub(crate) enum ReportedOnce {
     /// Another program traces it.
     Traced,
     /// It has, or was refused, a ring.
@@ -353,7 +353,7 @@ impl Verifier {
             return 0;
         }
         inner.private.remove(&process.pid);
-        let fresh = || Racy {
+        let fresh = || RacyProcesses {
             process: Arc::clone(process),
             cause,
             caught: false,
@@ -465,13 +465,16 @@ impl Verifier {
         inner.draws += 1;
         self.sweep(&mut inner, tree);
         let draws = inner.draws;
-        let racy = inner.racy.entry(process.pid).or_insert_with(|| Racy {
-            process: Arc::clone(process),
-            cause: Cause::Peer,
-            caught: false,
-            window_ns: 0,
-            spent: 0,
-        });
+        let racy = inner
+            .racy
+            .entry(process.pid)
+            .or_insert_with(|| RacyProcesses {
+                process: Arc::clone(process),
+                cause: Cause::Peer,
+                caught: false,
+                window_ns: 0,
+                spent: 0,
+            });
         if racy.caught {
             return true;
         }
@@ -516,7 +519,7 @@ impl Verifier {
     }
 
     /// Whether this is the first time.
-    pub(crate) fn tell(&self, process: &Process, what: Told) -> bool {
+    pub(crate) fn tell(&self, process: &Process, what: ReportedOnce) -> bool {
         let mut inner = self.inner();
         if inner.told.len() >= PRIVATE_LIMIT {
             inner.told.clear();
@@ -530,7 +533,7 @@ impl Verifier {
             return;
         }
         inner.asked = 0;
-        let is_alive = |racy: &Racy| {
+        let is_alive = |racy: &RacyProcesses| {
             !racy.process.has_exited() && tree.is_alive(&racy.process).unwrap_or(true)
         };
         inner.racy.retain(|_, racy| is_alive(racy));
@@ -604,7 +607,7 @@ mod tests {
             let process = process(pid);
             verifier.bequeaths(&process, &tree);
             verifier.add(&process, Cause::Mapped, &tree);
-            verifier.tell(&process, Told::Ring);
+            verifier.tell(&process, ReportedOnce::Ring);
             process.set_exited();
             assert!(process.children_may_share_memory());
         }

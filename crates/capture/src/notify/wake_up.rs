@@ -24,12 +24,12 @@ const LEAVE_PARALLEL: u32 = WINDOW / 16;
 
 /// Watches the arrival of calls. One per receiver.
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
+pub(crate) struct ArrivalWatcher {
     seen: u32,
     waiting: u32,
 }
 
-impl Arrivals {
+impl ArrivalWatcher {
     /// Records one call; `was_waiting`: it came from another thread than the one before and was
     /// there without a wait. Answers with a mode when a window is full.
     pub(crate) fn record(&mut self, was_waiting: bool) -> Option<Mode> {
@@ -56,15 +56,15 @@ mod tests {
 
     #[test]
     fn a_single_caller_stays_single() {
-        let mut arrivals = Arrivals::default();
+        let mut arrivals = ArrivalWatcher::default();
         let decisions: Vec<_> = (0..256).filter_map(|_| arrivals.record(false)).collect();
         assert_eq!(decisions, [Mode::Single; 4]);
     }
 
     #[test]
     fn callers_that_queue_switch_to_parallel_and_a_mixed_load_keeps_the_mode() {
-        let mut arrivals = Arrivals::default();
-        let every = |n: u32, arrivals: &mut Arrivals| {
+        let mut arrivals = ArrivalWatcher::default();
+        let every = |n: u32, arrivals: &mut ArrivalWatcher| {
             (0..WINDOW)
                 .filter_map(|i| arrivals.record(i % n == 0))
                 .next_back()

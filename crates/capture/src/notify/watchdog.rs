@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use event::{Judge, Pid, Tid};
+use event::{Evaluator, Pid, Tid};
 use sys::poll::{self, PollFd};
 use sys::signal::{Disposition, MaskChange, SignalSet, change_mask, set_disposition};
 
 use super::counters::Counters;
 use super::escalation;
-use super::reserve::{Hazard, Reserve, Unfinished};
-use super::{Order, Seat, Shared, spawn_tracer};
+use super::spare_threads::{BlockingOperation, SpareThreads, UnfinishedCall};
+use super::{ReceiverId, ReceiverSlot, Shared, spawn_tracer};
 use process_info::procfs::Proc;
 
 /// Time between two looks: a stuck receiver is noticed after one to two of them.
@@ -41,7 +41,7 @@ const LEAVE_PAUSE: Duration = Duration::from_millis(1);
 const LEAVE_PATIENCE: u32 = 100;
 
 struct Post {
-    seat: Arc<Seat>,
+    seat: Arc<ReceiverSlot>,
     attaching_since: Option<u64>,
     reading_since: Option<u64>,
     waiting_since: Option<u64>,
@@ -50,7 +50,7 @@ struct Post {
 }
 
 impl Post {
-    fn new(seat: Arc<Seat>) -> Self {
+    fn new(seat: Arc<ReceiverSlot>) -> Self {
         Self {
             seat,
             attaching_since: None,
@@ -78,13 +78,15 @@ pub(crate) fn prepare_signals() -> std::io::Result<()> {
 }
 
 /// Starts the watchdog, which starts the rest.
-pub(crate) fn start<J: Judge + 'static>(shared: Arc<Shared<J>>) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn start<J: Evaluator + 'static>(
+    shared: Arc<Shared<J>>,
+) -> std::io::Result<JoinHandle<()>> {
     let tracer = spawn_tracer(&shared)?;
     let tripwire = super::tripwire::start(&shared)?;
-    let mut reserve = Reserve::new(&shared)?;
+    let mut reserve = SpareThreads::new(&shared)?;
     let mut posts = Vec::new();
-    for order in [Order::First, Order::Second] {
-        let seat = Arc::new(Seat::new(order, &shared.pulse));
+    for order in [ReceiverId::First, ReceiverId::Second] {
+        let seat = Arc::new(ReceiverSlot::new(order, &shared.pulse));
         if !reserve.take(&seat, None) {
             return Err(std::io::Error::other("a receiver did not start"));
         }
@@ -95,14 +97,14 @@ pub(crate) fn start<J: Judge + 'static>(shared: Arc<Shared<J>>) -> std::io::Resu
         .spawn(move || watch(&shared, posts, reserve, tracer, tripwire))
 }
 
-fn watch<J: Judge + 'static>(
+fn watch<J: Evaluator + 'static>(
     shared: &Arc<Shared<J>>,
     mut posts: Vec<Post>,
-    mut reserve: Reserve<J>,
+    mut reserve: SpareThreads<J>,
     tracer: JoinHandle<()>,
     tripwire: Option<JoinHandle<()>>,
 ) {
-    let mut rounds = Rounds::new();
+    let mut rounds = CheckSchedule::new();
     while !has_hung_up(&shared.listener, rounds.pause(&posts)) && !shared.is_handing_over() {
         shared.pulse.tick(&shared.counters.snapshot());
         escalation::reap_dying();
@@ -113,7 +115,7 @@ fn watch<J: Judge + 'static>(
                 look_at_wait(shared, post);
             }
             post.is_given_up = false;
-            for hazard in [Hazard::Reading, Hazard::Attaching] {
+            for hazard in [BlockingOperation::Reading, BlockingOperation::Attaching] {
                 if let Some(replacement) = look_at(shared, post, hazard, &mut reserve) {
                     rounds.alarm();
                     replacements.push(replacement);
@@ -152,12 +154,12 @@ fn watch<J: Judge + 'static>(
 }
 
 /// When to look.
-struct Rounds {
+struct CheckSchedule {
     last_long: Instant,
     alarmed: Option<Instant>,
 }
 
-impl Rounds {
+impl CheckSchedule {
     fn new() -> Self {
         Self {
             last_long: Instant::now(),
@@ -194,7 +196,7 @@ impl Rounds {
 }
 
 /// Interrupts a receiver that waits for a caller to stop.
-fn look_at_wait<J: Judge>(shared: &Shared<J>, post: &mut Post) {
+fn look_at_wait<J: Evaluator>(shared: &Shared<J>, post: &mut Post) {
     if post.seat.has_abandoned() {
         interrupt(&post.seat);
     }
@@ -210,16 +212,16 @@ fn look_at_wait<J: Judge>(shared: &Shared<J>, post: &mut Post) {
 }
 
 /// Replaces a receiver that is stuck; answers with its replacement.
-fn look_at<J: Judge + 'static>(
+fn look_at<J: Evaluator + 'static>(
     shared: &Arc<Shared<J>>,
     post: &mut Post,
-    hazard: Hazard,
-    reserve: &mut Reserve<J>,
+    hazard: BlockingOperation,
+    reserve: &mut SpareThreads<J>,
 ) -> Option<Post> {
     let now = post.seat.inside(hazard);
     let since = match hazard {
-        Hazard::Attaching => &mut post.attaching_since,
-        Hazard::Reading => &mut post.reading_since,
+        BlockingOperation::Attaching => &mut post.attaching_since,
+        BlockingOperation::Reading => &mut post.reading_since,
     };
     // One that only waits for a processor is not stuck.
     let is_stuck = now.is_some() && now == *since && sleeps(post.seat.thread());
@@ -238,22 +240,22 @@ fn look_at<J: Judge + 'static>(
         .add(caller, hazard, &post.seat, &shared.tree.census);
     shared.stay_parallel(true);
     match hazard {
-        Hazard::Attaching => {
+        BlockingOperation::Attaching => {
             Counters::add(&shared.counters.attach_timeouts);
             shared.notices.attaching_timed_out(Pid(notification.tid));
         }
-        Hazard::Reading => {
+        BlockingOperation::Reading => {
             Counters::add(&shared.counters.read_timeouts);
             shared.notices.read_timed_out(Pid(notification.tid));
         }
     }
     let order = if post.seat.is_second() {
-        Order::Second
+        ReceiverId::Second
     } else {
-        Order::First
+        ReceiverId::First
     };
-    let seat = Arc::new(Seat::new(order, &shared.pulse));
-    let unfinished = Unfinished {
+    let seat = Arc::new(ReceiverSlot::new(order, &shared.pulse));
+    let unfinished = UnfinishedCall {
         notification,
         hazard,
     };
@@ -270,7 +272,7 @@ fn sleeps(tid: i32) -> bool {
     stat.is_ok_and(|stat| stat.state != b'R')
 }
 
-fn interrupt(seat: &Seat) {
+fn interrupt(seat: &ReceiverSlot) {
     let tid = seat.thread();
     if tid != 0 {
         // Fails only if the thread has ended meanwhile.

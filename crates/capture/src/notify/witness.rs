@@ -7,14 +7,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use abi::{Capabilities, Errno, Syscall};
 use event::{Known, Outcome, Param, ParamSource, Tid};
-use policy::compile::witness::{Attempt, Blame, Is, Named, Witness};
+use policy::compile::denial_classifier::{
+    Attempt, DenialCause, DenialClassifier, NamedFile, PathKind,
+};
 use rustix::fs::{FileType, Mode, OFlags};
 
+use super::argument_check;
 use super::call::Call;
 use super::decode::Decoded;
-use super::truth;
 use crate::tripwire;
-use decoder::census::Census;
+use decoder::process_inspector::ProcessInspector;
 use process_info::procfs::LINK_LIMIT;
 
 /// `AT_FDCWD`.
@@ -45,13 +47,13 @@ const SCRIPT: usize = 256;
 
 /// The rule that a call failed by, and the error.
 pub(super) fn blame<'w>(
-    witness: &'w Witness,
+    witness: &'w DenialClassifier,
     call: &Call,
     decoded: &Decoded<'_>,
     outcome: Outcome,
-    census: &Census,
+    census: &ProcessInspector,
     lacked: Capabilities,
-) -> Option<(Blame<'w>, Errno)> {
+) -> Option<(DenialCause<'w>, Errno)> {
     let Outcome::Returned(result) = outcome else {
         return None;
     };
@@ -69,7 +71,7 @@ pub(super) fn blame<'w>(
         is_root: census.is_root(call.tid),
         lacked,
     };
-    Some((witness.blame(&attempt)?, errno))
+    Some((witness.classify(&attempt)?, errno))
 }
 
 fn port(decoded: &Decoded<'_>) -> Option<u16> {
@@ -80,7 +82,7 @@ fn port(decoded: &Decoded<'_>) -> Option<u16> {
 }
 
 /// The files that a call names.
-fn named(call: &Call, decoded: &Decoded<'_>, census: &Census) -> Vec<Named> {
+fn named(call: &Call, decoded: &Decoded<'_>, census: &ProcessInspector) -> Vec<NamedFile> {
     let tid = call.tid;
     let mut found = Vec::new();
     let specs = call.kind.spec().params.iter();
@@ -100,7 +102,7 @@ fn named(call: &Call, decoded: &Decoded<'_>, census: &Census) -> Vec<Named> {
         found.push(place(tid, path, None, false, census));
     }
     if matches!(call.syscall.base(), Syscall::EXECVE | Syscall::EXECVEAT)
-        && let Some(script) = found.first().filter(|script| script.is == Is::File)
+        && let Some(script) = found.first().filter(|script| script.is == PathKind::File)
         && let Some(interpreter) = interpreter(tid, &script.path, census)
     {
         found.push(place(tid, &interpreter, None, true, census));
@@ -109,17 +111,23 @@ fn named(call: &Call, decoded: &Decoded<'_>, census: &Census) -> Vec<Named> {
 }
 
 /// Where a name leads. What cannot be found out is taken as it is written.
-fn place(tid: Tid, raw: &[u8], base: Option<i32>, follows: bool, census: &Census) -> Named {
+fn place(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    follows: bool,
+    census: &ProcessInspector,
+) -> NamedFile {
     let (raw, base) = without_self(raw, base, tid, census);
-    let whole = truth::find(tid, &raw, base, census);
+    let whole = argument_check::find(tid, &raw, base, census);
     if let (Ok(found), true) = (&whole, follows) {
         return described(found, census)
-            .unwrap_or_else(|| as_written(tid, &raw, base, Is::Unknown, census));
+            .unwrap_or_else(|| as_written(tid, &raw, base, PathKind::Unknown, census));
     }
     let is = match &whole {
         Ok(found) => kind(found),
-        Err(rustix::io::Errno::NOENT) => Is::Missing,
-        Err(_) => Is::Unknown,
+        Err(rustix::io::Errno::NOENT) => PathKind::Missing,
+        Err(_) => PathKind::Unknown,
     };
     // The folder is there, or the call would have failed with another error.
     let trimmed = raw.strip_suffix(b"/").unwrap_or(&raw);
@@ -129,10 +137,10 @@ fn place(tid: Tid, raw: &[u8], base: Option<i32>, follows: bool, census: &Census
         Some(at) => (&trimmed[..at], &trimmed[at + 1..]),
         None => (&b"."[..], trimmed),
     };
-    let folder = truth::find(tid, folder, base, census);
+    let folder = argument_check::find(tid, folder, base, census);
     let folder = folder.ok().and_then(|folder| described(&folder, census));
     match folder {
-        Some(folder) if !matches!(name, b"." | b".." | b"") => Named {
+        Some(folder) if !matches!(name, b"." | b".." | b"") => NamedFile {
             path: format!(
                 "{}/{}",
                 folder.path.trim_end_matches('/'),
@@ -149,7 +157,7 @@ fn without_self(
     raw: &[u8],
     base: Option<i32>,
     tid: Tid,
-    census: &Census,
+    census: &ProcessInspector,
 ) -> (Vec<u8>, Option<i32>) {
     if let (b"", Some(number)) = (raw, base) {
         // A descriptor is all that it is named by (`AT_EMPTY_PATH`).
@@ -177,10 +185,16 @@ fn without_self(
     ([folder.as_bytes(), rest].concat(), base)
 }
 
-fn as_written(tid: Tid, raw: &[u8], base: Option<i32>, is: Is, census: &Census) -> Named {
+fn as_written(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    is: PathKind,
+    census: &ProcessInspector,
+) -> NamedFile {
     let path = tripwire::joined(raw, base, tid, census);
     let path = path.unwrap_or_else(|| raw.to_vec());
-    Named {
+    NamedFile {
         path: match path.is_empty() {
             true => "/".to_owned(),
             false => String::from_utf8_lossy(&path).into_owned(),
@@ -189,25 +203,25 @@ fn as_written(tid: Tid, raw: &[u8], base: Option<i32>, is: Is, census: &Census) 
     }
 }
 
-fn described(found: &OwnedFd, census: &Census) -> Option<Named> {
+fn described(found: &OwnedFd, census: &ProcessInspector) -> Option<NamedFile> {
     let path = census.own_descriptor(found).ok()?;
-    Some(Named {
+    Some(NamedFile {
         path: String::from_utf8_lossy(&path).into_owned(),
         is: kind(found),
     })
 }
 
-fn kind(found: &OwnedFd) -> Is {
+fn kind(found: &OwnedFd) -> PathKind {
     match decoder::names::file_type(found) {
-        Ok(FileType::Directory) => Is::Folder,
-        Ok(_) => Is::File,
-        Err(_) => Is::Unknown,
+        Ok(FileType::Directory) => PathKind::Folder,
+        Ok(_) => PathKind::File,
+        Err(_) => PathKind::Unknown,
     }
 }
 
 /// The interpreter that a script names, which is executed for it.
-fn interpreter(tid: Tid, path: &str, census: &Census) -> Option<Vec<u8>> {
-    let found = truth::find(tid, path.as_bytes(), None, census).ok()?;
+fn interpreter(tid: Tid, path: &str, census: &ProcessInspector) -> Option<Vec<u8>> {
+    let found = argument_check::find(tid, path.as_bytes(), None, census).ok()?;
     if decoder::names::file_type(&found) != Ok(FileType::RegularFile) {
         return None;
     }

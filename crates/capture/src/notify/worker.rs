@@ -5,26 +5,27 @@ use std::sync::atomic::Ordering;
 
 use bumpalo::Bump;
 use event::{
-    Comm, Event, Image, Judge, Live, Lookup, Name, Outcome, Process, Stage, Tid, Weight, World,
+    Comm, Evaluator, Event, Image, LiveProcess, Lookup, Name, Outcome, Process, Relevance, Stage,
+    SystemInfo, Tid,
 };
 use sys::time::{Clock, now_ns};
 
+use super::argument_check::{self, ArgumentComparison, CallObject};
 use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
-use super::truth::{self, Truth, What};
-use super::{Change, Ruling, Shared, Violation, verify, witness, writers};
+use super::{ActiveRules, ArgumentChange, Shared, Violation, verify, witness, writers};
 use crate::tripwire::{self, Tripwire};
 use decoder::initial_stack::InitialStack;
-use decoder::names::Found;
+use decoder::names::ResolvedName;
 use process_info::memory::{Access, Memory};
 
 /// One thread's way to the judge.
-pub(crate) struct Worker<J: Judge> {
+pub(crate) struct CallEvaluator<J: Evaluator> {
     pub(crate) shared: Arc<Shared<J>>,
     /// The rules that `scratch` belongs to.
-    ruling: Arc<Ruling<J>>,
+    ruling: Arc<ActiveRules<J>>,
     scratch: J::Scratch,
     /// Stands in for the caller until it is worth looking up.
     unnamed: Process,
@@ -34,22 +35,22 @@ pub(crate) struct Worker<J: Judge> {
 
 /// What is known of a call at one stage.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'a> {
+pub(crate) struct CallView<'a> {
     pub(crate) call: &'a Call,
     pub(crate) time_ns: u64,
     pub(crate) decoded: Decoded<'a>,
     pub(crate) outcome: Outcome,
-    pub(crate) live: &'a Live,
+    pub(crate) live: &'a LiveProcess,
     pub(crate) arena: &'a Bump,
 }
 
-impl<'a> View<'a> {
+impl<'a> CallView<'a> {
     /// What is known before the call has returned.
     pub(crate) fn at_entry(
         call: &'a Call,
         time_ns: u64,
         decoded: Decoded<'a>,
-        live: &'a Live,
+        live: &'a LiveProcess,
         arena: &'a Bump,
     ) -> Self {
         Self {
@@ -63,7 +64,7 @@ impl<'a> View<'a> {
     }
 }
 
-impl<J: Judge> Worker<J> {
+impl<J: Evaluator> CallEvaluator<J> {
     pub(crate) fn new(shared: Arc<Shared<J>>) -> Self {
         let ruling = shared.ruling.load_full();
         let scratch = ruling.judge.scratch();
@@ -97,22 +98,22 @@ impl<J: Judge> Worker<J> {
     }
 
     /// Weighs what the call itself says, before anything about the caller is known.
-    pub(crate) fn weigh_unnamed(&mut self, view: &View<'_>, stage: Stage) -> Weight {
+    pub(crate) fn weigh_unnamed(&mut self, view: &CallView<'_>, stage: Stage) -> Relevance {
         self.follow_rules();
         let image = self.unnamed.image();
         let event = event(&*self.shared.world, view, stage, &self.unnamed, image, 0);
-        self.ruling.judge.weigh(&mut self.scratch, &event)
+        self.ruling.judge.prefilter(&mut self.scratch, &event)
     }
 
     /// Weighs with the caller known.
-    pub(crate) fn weigh_entry(&mut self, view: &View<'_>, process: &Process) -> Weight {
+    pub(crate) fn weigh_entry(&mut self, view: &CallView<'_>, process: &Process) -> Relevance {
         if process.sets_up() {
-            return Weight::Reject;
+            return Relevance::Reject;
         }
         self.weigh(view, Stage::Entry, process)
     }
 
-    fn weigh(&mut self, view: &View<'_>, stage: Stage, process: &Process) -> Weight {
+    fn weigh(&mut self, view: &CallView<'_>, stage: Stage, process: &Process) -> Relevance {
         self.follow_rules();
         let event = event(
             &*self.shared.world,
@@ -122,12 +123,12 @@ impl<J: Judge> Worker<J> {
             process.image(),
             0,
         );
-        self.ruling.judge.weigh(&mut self.scratch, &event)
+        self.ruling.judge.prefilter(&mut self.scratch, &event)
     }
 
     /// Concludes: matches become alerts. `Entry` if the result was not waited for. A call that sends messages to
     /// several addresses is an event for each.
-    pub(crate) fn conclude(&mut self, view: &View<'_>, stage: Stage, process: &Process) {
+    pub(crate) fn conclude(&mut self, view: &CallView<'_>, stage: Stage, process: &Process) {
         if view.decoded.messages.is_empty() {
             self.conclude_one(view, stage, process);
         }
@@ -145,7 +146,7 @@ impl<J: Judge> Worker<J> {
         }
     }
 
-    fn conclude_one(&mut self, view: &View<'_>, stage: Stage, process: &Process) {
+    fn conclude_one(&mut self, view: &CallView<'_>, stage: Stage, process: &Process) {
         self.follow_rules();
         let shared = &*self.shared;
         if process.sets_up() {
@@ -161,7 +162,7 @@ impl<J: Judge> Worker<J> {
             process.image(),
             number,
         );
-        let undecided = self.ruling.judge.conclude(&mut self.scratch, &event);
+        let undecided = self.ruling.judge.evaluate(&mut self.scratch, &event);
         if !undecided.is_empty() {
             shared
                 .counters
@@ -174,7 +175,7 @@ impl<J: Judge> Worker<J> {
     /// Tells of a call that the policy is about.
     pub(crate) fn tell_violation(
         &self,
-        view: &View<'_>,
+        view: &CallView<'_>,
         process: &Process,
         violation: &Violation<'_>,
     ) {
@@ -190,7 +191,7 @@ impl<J: Judge> Worker<J> {
     }
 
     /// Tells of a call that another enforcer than the filter denied, and nobody else tells of.
-    fn tell_denial(&self, view: &View<'_>, process: &Process) {
+    fn tell_denial(&self, view: &CallView<'_>, process: &Process) {
         let shared = &*self.shared;
         let (call, confiner) = (view.call, &shared.confiner);
         if process.sets_up() || !confiner.watches(call) {
@@ -225,7 +226,7 @@ impl<J: Judge> Worker<J> {
         process: &Arc<Process>,
         arena: &Bump,
     ) {
-        let live = Live::default();
+        let live = LiveProcess::default();
         let truth = self.truth(call, decoded, outcome, process);
         if let Some(tripwire) = &self.shared.tripwire {
             self.settle_account(tripwire, call, decoded, outcome, &truth);
@@ -255,8 +256,8 @@ impl<J: Judge> Worker<J> {
             }
         }
         let mut decoded = decoded.returned(call, outcome, arena);
-        if let Truth::Changed(what) = &truth {
-            decoded = truth::correct(decoded, call, what, arena);
+        if let ArgumentComparison::Changed(what) = &truth {
+            decoded = argument_check::correct(decoded, call, what, arena);
         }
         decoded = self.name_opened(call, time_ns, decoded, outcome, process, arena);
         if let Some(descriptor) = decoded.descriptor {
@@ -274,7 +275,7 @@ impl<J: Judge> Worker<J> {
             );
             decoded.descriptor = Some(resolved);
         }
-        let mut view = View {
+        let mut view = CallView {
             call,
             time_ns,
             decoded,
@@ -282,13 +283,15 @@ impl<J: Judge> Worker<J> {
             live: &live,
             arena,
         };
-        if let Truth::Unclear(what) = &truth
-            && self.weigh(&view, Stage::Exit, process) == Weight::Reject
+        if let ArgumentComparison::Unclear(what) = &truth
+            && self.weigh(&view, Stage::Exit, process) == Relevance::Reject
         {
             // Nothing is lost by it, and the name that was read may be the wrong one.
             view.decoded = match what {
-                What::Arguments(again, _) => again.borrow(arena).returned(call, outcome, arena),
-                what => truth::correct(view.decoded, call, what, arena),
+                CallObject::Arguments(again, _) => {
+                    again.borrow(arena).returned(call, outcome, arena)
+                }
+                what => argument_check::correct(view.decoded, call, what, arena),
             };
         }
         self.tell_denial(&view, process);
@@ -361,7 +364,7 @@ impl<J: Judge> Worker<J> {
     }
 
     /// Gives a call that opens a file the name of what it leads to, before it is made.
-    pub(crate) fn name_file(&mut self, view: &mut View<'_>) {
+    pub(crate) fn name_file(&mut self, view: &mut CallView<'_>) {
         self.follow_rules();
         let call = view.call;
         if !writers::opens_file(call) || !self.ruling.strings[call.syscall.index()] {
@@ -370,18 +373,18 @@ impl<J: Judge> Worker<J> {
         let shared = Arc::clone(&self.shared);
         let census = &shared.tree.census;
         match shared.names.find(call, &view.decoded, census, view.arena) {
-            Found::None => {}
-            Found::Names([name]) if passed(&view.decoded) == Some(name) => {}
-            Found::Names(names) => {
+            ResolvedName::None => {}
+            ResolvedName::Names([name]) if passed(&view.decoded) == Some(name) => {}
+            ResolvedName::Names(names) => {
                 let plain = *view;
                 let (name, _) = self.choose(&plain.decoded, names, |worker, decoded| {
-                    let view = View { decoded, ..plain };
+                    let view = CallView { decoded, ..plain };
                     worker.weigh_unnamed(&view, Stage::Strings)
                 });
                 view.decoded = plain.decoded.named(name);
             }
-            Found::Unknown => {
-                if self.weigh_unnamed(view, Stage::Strings) == Weight::Reject
+            ResolvedName::Unknown => {
+                if self.weigh_unnamed(view, Stage::Strings) == Relevance::Reject
                     && let Some(raw) = passed(&view.decoded)
                 {
                     view.decoded = view.decoded.named(Name::Unresolved { raw });
@@ -396,7 +399,7 @@ impl<J: Judge> Worker<J> {
         &mut self,
         decoded: &Decoded<'a>,
         names: &[&'a [u8]],
-        mut weigh: impl FnMut(&mut Self, Decoded<'a>) -> Weight,
+        mut weigh: impl FnMut(&mut Self, Decoded<'a>) -> Relevance,
     ) -> (Name<'a>, bool) {
         let raw = passed(decoded);
         let opened = |path: &'a [u8]| match raw {
@@ -409,7 +412,7 @@ impl<J: Judge> Worker<J> {
         let is_text = matches!(given, Name::Passed { raw, .. } if !has_dots(raw));
         let found = names.iter().map(|path| opened(path));
         for name in found.chain(is_text.then_some(given)) {
-            if weigh(self, decoded.named(name)) != Weight::Reject {
+            if weigh(self, decoded.named(name)) != Relevance::Reject {
                 return (name, true);
             }
         }
@@ -448,12 +451,12 @@ impl<J: Judge> Worker<J> {
         let found = shared
             .names
             .find_opened(call.tid, number, &shared.tree.census, arena);
-        let Found::Names(names) = found else {
+        let ResolvedName::Names(names) = found else {
             return decoded;
         };
-        let live = Live::default();
+        let live = LiveProcess::default();
         let (name, is_matched) = self.choose(&decoded, names, |worker, decoded| {
-            let view = View {
+            let view = CallView {
                 call,
                 time_ns,
                 decoded,
@@ -478,9 +481,9 @@ impl<J: Judge> Worker<J> {
     pub(crate) fn is_sensitive(&mut self, path: &[u8], writes: bool) -> bool {
         let arena = Bump::new();
         let (call, decoded) = decode::imagined_open(path, writes, &arena);
-        let live = Live::default();
-        let view = View::at_entry(&call, 0, decoded, &live, &arena);
-        self.weigh_unnamed(&view, Stage::Strings) != Weight::Reject
+        let live = LiveProcess::default();
+        let view = CallView::at_entry(&call, 0, decoded, &live, &arena);
+        self.weigh_unnamed(&view, Stage::Strings) != Relevance::Reject
     }
 
     /// Tells the tripwire of an open that is about to be made.
@@ -499,11 +502,11 @@ impl<J: Judge> Worker<J> {
         call: &Call,
         decoded: &Decoded<'_>,
         outcome: Outcome,
-        truth: &Truth,
+        truth: &ArgumentComparison,
     ) {
         let failed = matches!(outcome, Outcome::Returned(result) if result < 0);
         let other = match truth {
-            Truth::Changed(truth::What::Path(path)) => Some(path),
+            ArgumentComparison::Changed(argument_check::CallObject::Path(path)) => Some(path),
             _ => None,
         };
         if !failed && other.is_none() || tripwire.is_idle() {
@@ -535,7 +538,7 @@ impl<J: Judge> Worker<J> {
         decoded: &Decoded<'_>,
         outcome: Outcome,
         process: &Arc<Process>,
-    ) -> Truth {
+    ) -> ArgumentComparison {
         let shared = &*self.shared;
         let verifier = &shared.verifier;
         if process.sets_up()
@@ -543,46 +546,49 @@ impl<J: Judge> Worker<J> {
             || !(decoded.is_shared
                 || verifier.is_active() && verifier.is_racy(process, &shared.tree))
         {
-            return Truth::Same;
+            return ArgumentComparison::Same;
         }
         Counters::add(&shared.counters.verified);
         let truth = match verify::is_verifiable(call) {
-            true => truth::compare(call, decoded, outcome, process.pid, &shared.tree.census),
-            false if matches!(outcome, Outcome::Returned(_)) => {
-                truth::read_again(call, decoded, &self.again, &Bump::new())
+            true => {
+                argument_check::compare(call, decoded, outcome, process.pid, &shared.tree.census)
             }
-            false => Truth::Same,
+            false if matches!(outcome, Outcome::Returned(_)) => {
+                argument_check::read_again(call, decoded, &self.again, &Bump::new())
+            }
+            false => ArgumentComparison::Same,
         };
         match &truth {
             // Memory that could not be read, and so did not change either.
-            Truth::Changed(_) if decoded.unreadable && truth::given(decoded).is_none() => {}
-            Truth::Changed(what) => {
+            ArgumentComparison::Changed(_)
+                if decoded.unreadable && argument_check::given(decoded).is_none() => {}
+            ArgumentComparison::Changed(what) => {
                 Counters::add(&shared.counters.arguments_changed);
                 verifier.caught(process);
-                shared.notices.arguments_changed(&Change {
+                shared.notices.arguments_changed(&ArgumentChange {
                     process,
                     tid: call.tid,
                     kind: call.kind,
-                    given: truth::given(decoded).map(|what| what.to_string()),
+                    given: argument_check::given(decoded).map(|what| what.to_string()),
                     truth: what.to_string(),
                 });
             }
-            Truth::Unlearnt => {
+            ArgumentComparison::Unlearnt => {
                 Counters::add(&shared.counters.verify_failed);
                 verifier.caught(process);
             }
-            Truth::Unclear(what @ What::Arguments(..)) => {
+            ArgumentComparison::Unclear(what @ CallObject::Arguments(..)) => {
                 Counters::add(&shared.counters.arguments_changed);
                 verifier.caught(process);
-                shared.notices.arguments_changed(&Change {
+                shared.notices.arguments_changed(&ArgumentChange {
                     process,
                     tid: call.tid,
                     kind: call.kind,
-                    given: Some(truth::names(call, decoded)),
+                    given: Some(argument_check::names(call, decoded)),
                     truth: what.to_string(),
                 });
             }
-            Truth::Same | Truth::Unclear(_) => {}
+            ArgumentComparison::Same | ArgumentComparison::Unclear(_) => {}
         }
         truth
     }
@@ -593,7 +599,7 @@ impl<J: Judge> Worker<J> {
         decoded: &Decoded<'_>,
         outcome: Outcome,
         process: &Arc<Process>,
-        live: &Live,
+        live: &LiveProcess,
     ) {
         let world = &*self.shared.world;
         match outcome {
@@ -649,8 +655,8 @@ impl<J: Judge> Worker<J> {
 }
 
 fn event<'a>(
-    world: &'a dyn World,
-    view: &View<'a>,
+    world: &'a dyn SystemInfo,
+    view: &CallView<'a>,
     stage: Stage,
     process: &'a Process,
     image: Arc<Image>,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use event::{Judge, Pid, Tid};
+use event::{Evaluator, Pid, Tid};
 use sys::SyscallError;
 
 use super::engine::Engine;
@@ -21,14 +21,14 @@ pub struct AttachError {
     /// The process.
     pub pid: i32,
     /// What is in the way.
-    pub hindrance: Hindrance,
+    pub hindrance: TraceObstacle,
     #[source]
     cause: Option<SyscallError>,
 }
 
 /// What is in the way of tracing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hindrance {
+pub enum TraceObstacle {
     /// There is no such process, or it has ended.
     Gone,
     /// A thread of it has a tracer.
@@ -48,7 +48,7 @@ pub enum Hindrance {
     Other,
 }
 
-impl fmt::Display for Hindrance {
+impl fmt::Display for TraceObstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gone => f.write_str("there is none"),
@@ -68,9 +68,9 @@ impl fmt::Display for Hindrance {
 impl AttachError {
     pub(super) fn of(tid: Tid, pid: Pid, error: &SyscallError) -> Self {
         let hindrance = match error.errno() {
-            ESRCH => Hindrance::Gone,
+            ESRCH => TraceObstacle::Gone,
             EPERM => refusal(tid),
-            _ => Hindrance::Other,
+            _ => TraceObstacle::Other,
         };
         Self {
             pid: pid.0,
@@ -82,7 +82,7 @@ impl AttachError {
     fn gone(pid: Pid) -> Self {
         Self {
             pid: pid.0,
-            hindrance: Hindrance::Gone,
+            hindrance: TraceObstacle::Gone,
             cause: None,
         }
     }
@@ -92,9 +92,9 @@ impl AttachError {
 const KTHREADD: i32 = 2;
 
 /// Why a thread may not be traced.
-fn refusal(tid: Tid) -> Hindrance {
+fn refusal(tid: Tid) -> TraceObstacle {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", tid.0)) else {
-        return Hindrance::Gone;
+        return TraceObstacle::Gone;
     };
     let line = |name: &str| {
         let found = status.lines().find_map(|line| line.strip_prefix(name));
@@ -111,7 +111,7 @@ fn refusal(tid: Tid) -> Hindrance {
             let pid: i32 = process.unwrap_or(thread);
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
             let name = name.map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned());
-            return Hindrance::TracedBy { pid, name };
+            return TraceObstacle::TracedBy { pid, name };
         }
         _ => {}
     }
@@ -123,20 +123,20 @@ fn refusal(tid: Tid) -> Hindrance {
         |kernel| kernel == "1",
     );
     if number("Tgid:") == Some(own) || of_kernel {
-        return Hindrance::Untraceable;
+        return TraceObstacle::Untraceable;
     }
     // It is about to end, or has and waits for its parent.
     if !has_memory {
-        return Hindrance::Gone;
+        return TraceObstacle::Gone;
     }
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     match scope.ok().and_then(|scope| scope.trim().parse().ok()) {
-        Some(scope) if scope > 0 => Hindrance::Yama(scope),
-        _ => Hindrance::Privileges,
+        Some(scope) if scope > 0 => TraceObstacle::Yama(scope),
+        _ => TraceObstacle::Privileges,
     }
 }
 
-impl<J: Judge> Engine<J> {
+impl<J: Evaluator> Engine<J> {
     /// Attaches to a process with all its threads and children.
     pub(super) fn attach(&mut self, pid: Pid) -> Result<(), AttachError> {
         self.worker.shared.names.expect_roots();
@@ -152,7 +152,7 @@ impl<J: Judge> Engine<J> {
                 }
                 match self.attach_process(child) {
                     Ok(()) => parents.push(child),
-                    Err(error) if error.hindrance == Hindrance::Gone => {}
+                    Err(error) if error.hindrance == TraceObstacle::Gone => {}
                     // One that may not be traced does not hide the others.
                     Err(error) => {
                         let name = std::fs::read_to_string(format!("/proc/{}/comm", child.0));

@@ -9,22 +9,22 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::{Judge, Outcome, Pid, Tid};
+use event::{Evaluator, Outcome, Pid, Tid};
 use sys::notify::Notification;
 use sys::ptrace::{self, SyscallInfo, SyscallOp};
 use sys::wait::{self, Status};
 
 use abi::Syscall;
 
-use super::guard::Post;
-use super::inbox::{Inbox, Request};
-use super::look::Look;
+use super::guard::TracerView;
+use super::inspection::Inspection;
 use super::pages::Pages;
+use super::request_queue::{Request, RequestQueue};
 use super::{AttachError, MARK, Target};
 use crate::notify::Shared;
 use crate::notify::escalation::{RESTART_CODES, is_own_interruption};
-use crate::notify::tracer::Followed;
-use crate::notify::worker::Worker;
+use crate::notify::tracer::FollowedCall;
+use crate::notify::worker::CallEvaluator;
 use decoder::call::Call;
 use decoder::counters::Counters;
 use process_info::memory::Memory;
@@ -49,16 +49,16 @@ const OPTIONS: u32 = ptrace::OPTION_TRACESYSGOOD
 const FILTERED: u32 = ptrace::OPTION_TRACESECCOMP;
 
 /// The tracer's state. Everything happens on the thread that has attached.
-pub(super) struct Engine<J: Judge> {
-    pub(super) worker: Worker<J>,
+pub(super) struct Engine<J: Evaluator> {
+    pub(super) worker: CallEvaluator<J>,
     pub(super) memory: Memory,
     pub(super) arena: Bump,
-    pub(super) post: Arc<Post>,
+    pub(super) post: Arc<TracerView>,
     pub(super) tracees: HashMap<Tid, Tracee>,
     pub(super) pages: Pages,
     /// Processes in which plain `dup` may give one of descriptors 0..2 to a socket (`super::stdio`).
     pub(super) redirecting: HashSet<Pid>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<RequestQueue>,
     filter: FilterProgram,
     is_leaving: bool,
 }
@@ -69,9 +69,9 @@ pub(super) struct Tracee {
     /// Its process.
     pub(super) pid: Pid,
     /// How its calls are seen.
-    pub(super) how: How,
+    pub(super) how: TraceMode,
     /// The call that it is in, if that is followed.
-    call: InCall,
+    call: AwaitedStop,
     /// Of a call that a signal has undone: the stack pointer there, and how many calls have followed.
     undone: (u64, u32),
     /// It has been attached to and has not stopped yet.
@@ -80,7 +80,7 @@ pub(super) struct Tracee {
 
 /// How the calls of a thread are seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum TraceMode {
     /// Our filter stops it at planned calls.
     Filter,
     /// It stops at every call, and the filter is run here.
@@ -91,29 +91,29 @@ pub(super) enum How {
 
 /// What is awaited of the call that a thread is in.
 #[derive(Debug)]
-enum InCall {
+enum AwaitedStop {
     /// Nothing.
     Nothing,
     /// Its result.
-    Result(Box<Followed>),
+    Result(Box<FollowedCall>),
     /// A signal has undone it, and the kernel makes it again or lets it fail with EINTR.
-    Undone(Box<Followed>),
+    Undone(Box<FollowedCall>),
     /// Whether the filter is in place.
     Filter,
 }
 
 impl Tracee {
-    pub(super) fn attached(pid: Pid, how: How) -> Self {
+    pub(super) fn attached(pid: Pid, how: TraceMode) -> Self {
         Self {
             pid,
             how,
-            call: InCall::Nothing,
+            call: AwaitedStop::Nothing,
             undone: (0, 0),
             is_fresh: true,
         }
     }
 
-    fn born(pid: Pid, how: How) -> Self {
+    fn born(pid: Pid, how: TraceMode) -> Self {
         Self {
             is_fresh: false,
             ..Self::attached(pid, how)
@@ -122,19 +122,19 @@ impl Tracee {
 
     /// Whether its next entry to, or return from, a call matters.
     fn stops_at_calls(&self) -> bool {
-        self.how != How::Filter || !matches!(self.call, InCall::Nothing)
+        self.how != TraceMode::Filter || !matches!(self.call, AwaitedStop::Nothing)
     }
 }
 
-impl<J: Judge> Engine<J> {
+impl<J: Evaluator> Engine<J> {
     pub(super) fn new(
         shared: Arc<Shared<J>>,
-        inbox: Arc<Inbox>,
-        post: Arc<Post>,
+        inbox: Arc<RequestQueue>,
+        post: Arc<TracerView>,
         filter: FilterProgram,
     ) -> Self {
         Self {
-            worker: Worker::new(shared),
+            worker: CallEvaluator::new(shared),
             memory: Memory::of_resident_pages(Arc::clone(&post.reading)),
             arena: Bump::with_capacity(16 * 1024),
             post,
@@ -152,7 +152,7 @@ impl<J: Judge> Engine<J> {
         match target {
             Target::Command(pid) => {
                 let options = OPTIONS | FILTERED | ptrace::OPTION_EXITKILL;
-                self.attach_thread(Tid(pid.0), *pid, How::Starting, options)
+                self.attach_thread(Tid(pid.0), *pid, TraceMode::Starting, options)
             }
             Target::Running(pids) => pids.iter().try_for_each(|pid| self.attach(*pid)),
         }
@@ -218,7 +218,7 @@ impl<J: Judge> Engine<J> {
         &mut self,
         tid: Tid,
         pid: Pid,
-        how: How,
+        how: TraceMode,
         options: u32,
     ) -> Result<(), AttachError> {
         ptrace::seize(tid.0, options).map_err(|error| AttachError::of(tid, pid, &error))?;
@@ -230,7 +230,7 @@ impl<J: Judge> Engine<J> {
 
     /// As [`Engine::attach_thread`], for a thread that runs without our filter.
     pub(super) fn attach_unfiltered(&mut self, tid: Tid, pid: Pid) -> Result<(), AttachError> {
-        self.attach_thread(tid, pid, How::Every, OPTIONS)
+        self.attach_thread(tid, pid, TraceMode::Every, OPTIONS)
     }
 
     fn stopped(&mut self, tid: Tid, status: Status) {
@@ -308,14 +308,14 @@ impl<J: Judge> Engine<J> {
     /// Whether the thread is to go on without a tracer, from the stop that was asked for: at any
     /// other one that stop would still be to come. A call with our filter needs a tracer.
     fn is_let_go(&self, tid: Tid) -> bool {
-        let is_unfiltered = |tracee: &Tracee| tracee.how == How::Every;
+        let is_unfiltered = |tracee: &Tracee| tracee.how == TraceMode::Every;
         self.is_leaving && self.tracees.get(&tid).is_some_and(is_unfiltered)
     }
 
     /// Lets a stopped thread go for good.
     fn release(&mut self, tid: Tid, signal: i32) {
         if let Some(tracee) = self.tracees.remove(&tid)
-            && let InCall::Result(followed) | InCall::Undone(followed) = tracee.call
+            && let AwaitedStop::Result(followed) | AwaitedStop::Undone(followed) = tracee.call
         {
             self.conclude(*followed, Outcome::Unlearnt);
         }
@@ -358,7 +358,7 @@ impl<J: Judge> Engine<J> {
             .entry(child)
             .or_insert_with(|| Tracee::born(pid, how));
         if is_process
-            && how != How::Starting
+            && how != TraceMode::Starting
             && let Some(parent) = shared.tree.of_thread(Tid(parent_pid.0), &shared.counters)
         {
             shared.tree.born(pid, &parent);
@@ -385,7 +385,7 @@ impl<J: Judge> Engine<J> {
         let by_parent = parent.and_then(|parent| self.tracees.get(&Tid(parent.0)));
         let how = by_parent
             .or_else(|| self.tracees.values().next())
-            .map_or(How::Filter, |tracee| tracee.how);
+            .map_or(TraceMode::Filter, |tracee| tracee.how);
         self.tracees.insert(tid, Tracee::born(pid, how));
     }
 
@@ -404,13 +404,13 @@ impl<J: Judge> Engine<J> {
             self.memory.forget(tid);
         }
         self.note_waiting();
-        let call = std::mem::replace(&mut caller.call, InCall::Nothing);
-        if caller.how == How::Starting {
+        let call = std::mem::replace(&mut caller.call, AwaitedStop::Nothing);
+        if caller.how == TraceMode::Starting {
             // Without a filter.
-            caller.how = How::Every;
+            caller.how = TraceMode::Every;
         }
         self.tracees.insert(tid, caller);
-        if let InCall::Result(mut followed) = call {
+        if let AwaitedStop::Result(mut followed) = call {
             followed.call.tid = tid;
             self.returned(*followed, 0);
         }
@@ -445,7 +445,9 @@ impl<J: Judge> Engine<J> {
         let Some(tracee) = self.tracees.get_mut(&tid) else {
             return;
         };
-        if let InCall::Result(followed) = std::mem::replace(&mut tracee.call, InCall::Nothing) {
+        if let AwaitedStop::Result(followed) =
+            std::mem::replace(&mut tracee.call, AwaitedStop::Nothing)
+        {
             self.returned(*followed, -errno);
         }
     }
@@ -459,11 +461,11 @@ impl<J: Judge> Engine<J> {
         };
         match info.op {
             SyscallOp::Entry { nr, args } => match how {
-                How::Filter if self.is_redirection(nr, info.arch) => {
+                TraceMode::Filter if self.is_redirection(nr, info.arch) => {
                     self.enters(tid, nr, info.arch, info.ip, args);
                 }
-                How::Filter => self.claims_undone(tid, &info, nr, args),
-                How::Every => match self.verdict(nr, info.arch, args) {
+                TraceMode::Filter => self.claims_undone(tid, &info, nr, args),
+                TraceMode::Every => match self.verdict(nr, info.arch, args) {
                     Action::Trace(_) | Action::Notify => {
                         self.enters(tid, nr, info.arch, info.ip, args);
                     }
@@ -477,7 +479,7 @@ impl<J: Judge> Engine<J> {
                         }
                     }
                 },
-                How::Starting => self.starting(tid, nr, info.arch, info.ip, args),
+                TraceMode::Starting => self.starting(tid, nr, info.arch, info.ip, args),
             },
             SyscallOp::Exit { rval, .. } => {
                 self.leaves(tid, &info, rval);
@@ -510,9 +512,9 @@ impl<J: Judge> Engine<J> {
             return;
         };
         match call {
-            Some(Syscall::SECCOMP) => tracee.call = InCall::Filter,
+            Some(Syscall::SECCOMP) => tracee.call = AwaitedStop::Filter,
             Some(Syscall::EXECVE | Syscall::EXECVEAT) => {
-                tracee.how = How::Every;
+                tracee.how = TraceMode::Every;
                 self.enters(tid, nr, audit, ip, args);
             }
             _ => {}
@@ -547,21 +549,21 @@ impl<J: Judge> Engine<J> {
             return;
         }
         let mut look = self.look(&call, waited.as_ref());
-        if let Look::Page(page) = look {
+        if let Inspection::Page(page) = look {
             let Err(waited) = self.hold(tid, waited, page) else {
                 return;
             };
             look = self.look(&call, Some(&waited));
         }
         match look {
-            Look::GoOn | Look::Page(_) => {}
+            Inspection::GoOn | Inspection::Page(_) => {}
             // Fails only if the thread was killed.
-            Look::Refused(result) => {
+            Inspection::Refused(result) => {
                 let _ = ptrace::skip_call(tid.0, result);
             }
-            Look::Result(followed) => {
+            Inspection::Result(followed) => {
                 if let Some(tracee) = self.tracees.get_mut(&tid) {
-                    tracee.call = InCall::Result(followed);
+                    tracee.call = AwaitedStop::Result(followed);
                 }
             }
         }
@@ -573,10 +575,10 @@ impl<J: Judge> Engine<J> {
         let Some(tracee) = self.tracees.get_mut(&call.tid) else {
             return false;
         };
-        match std::mem::replace(&mut tracee.call, InCall::Nothing) {
-            InCall::Undone(followed) => {
+        match std::mem::replace(&mut tracee.call, AwaitedStop::Nothing) {
+            AwaitedStop::Undone(followed) => {
                 if followed.is_again(call, || stack_pointer(call.tid)) {
-                    tracee.call = InCall::Result(followed);
+                    tracee.call = AwaitedStop::Result(followed);
                     return true;
                 }
                 self.returned(*followed, -i64::from(EINTR));
@@ -593,7 +595,7 @@ impl<J: Judge> Engine<J> {
     /// has its frames below the interrupted one, or the program goes on after EINTR.
     fn claims_undone(&mut self, tid: Tid, info: &SyscallInfo, nr: u64, args: [u64; 6]) {
         let audit = info.arch;
-        let is_undone = |tracee: &Tracee| matches!(tracee.call, InCall::Undone(_));
+        let is_undone = |tracee: &Tracee| matches!(tracee.call, AwaitedStop::Undone(_));
         if !self.tracees.get(&tid).is_some_and(is_undone) {
             return;
         }
@@ -610,11 +612,13 @@ impl<J: Judge> Engine<J> {
         // The return from a handler tells what becomes of the call; the handler may have a stack of its own.
         let is_return = matches!(decoded, Some(Syscall::RT_SIGRETURN | Syscall::SIGRETURN));
         let is_handlers = (is_return || info.sp < *sp) && *calls <= HANDLER_CALLS;
-        if let InCall::Undone(followed) = std::mem::replace(&mut tracee.call, InCall::Nothing) {
+        if let AwaitedStop::Undone(followed) =
+            std::mem::replace(&mut tracee.call, AwaitedStop::Nothing)
+        {
             if decoded == Some(Syscall::RESTART_SYSCALL) {
-                tracee.call = InCall::Result(followed);
+                tracee.call = AwaitedStop::Result(followed);
             } else if is_handlers {
-                tracee.call = InCall::Undone(followed);
+                tracee.call = AwaitedStop::Undone(followed);
             } else {
                 self.returned(*followed, -i64::from(EINTR));
             }
@@ -626,36 +630,36 @@ impl<J: Judge> Engine<J> {
         let Some(tracee) = self.tracees.get_mut(&tid) else {
             return;
         };
-        match std::mem::replace(&mut tracee.call, InCall::Nothing) {
-            InCall::Nothing => {}
-            InCall::Filter if result == 0 => tracee.how = How::Filter,
-            InCall::Filter => {}
-            InCall::Result(mut followed)
+        match std::mem::replace(&mut tracee.call, AwaitedStop::Nothing) {
+            AwaitedStop::Nothing => {}
+            AwaitedStop::Filter if result == 0 => tracee.how = TraceMode::Filter,
+            AwaitedStop::Filter => {}
+            AwaitedStop::Result(mut followed)
                 if RESTART_CODES.contains(&result)
                     || self.is_leaving && result == -i64::from(EINTR) =>
             {
                 followed.note_stack(stack_pointer(tid));
-                tracee.call = InCall::Undone(followed);
+                tracee.call = AwaitedStop::Undone(followed);
                 tracee.undone = (info.sp, 0);
             }
-            InCall::Result(followed) => self.returned(*followed, result),
+            AwaitedStop::Result(followed) => self.returned(*followed, result),
             // A return from a handler leads to where the call has failed.
-            InCall::Undone(followed)
+            AwaitedStop::Undone(followed)
                 if result == -i64::from(EINTR) && info.ip == followed.call.ip =>
             {
                 self.returned(*followed, result);
             }
-            undone @ InCall::Undone(_) => tracee.call = undone,
+            undone @ AwaitedStop::Undone(_) => tracee.call = undone,
         }
     }
 
     /// A result has been learnt.
-    fn returned(&mut self, followed: Followed, result: i64) {
+    fn returned(&mut self, followed: FollowedCall, result: i64) {
         Counters::add(&self.worker.shared.counters.escalated);
         self.conclude(followed, Outcome::Returned(result));
     }
 
-    fn conclude(&mut self, followed: Followed, outcome: Outcome) {
+    fn conclude(&mut self, followed: FollowedCall, outcome: Outcome) {
         let arena = std::mem::take(&mut self.arena);
         self.post
             .caller
@@ -671,17 +675,17 @@ impl<J: Judge> Engine<J> {
         let tracee = self.tracees.remove(&tid);
         // Of a process the leader is the last to be reported.
         self.redirecting.remove(&Pid(tid.0));
-        let call = tracee.map_or(InCall::Nothing, |tracee| tracee.call);
-        if let InCall::Result(_) | InCall::Undone(_) = call {
+        let call = tracee.map_or(AwaitedStop::Nothing, |tracee| tracee.call);
+        if let AwaitedStop::Result(_) | AwaitedStop::Undone(_) = call {
             Counters::add(&self.worker.shared.counters.gone);
         }
         match call {
             // Killed in it: it may have taken effect. One that waits for others has not.
-            InCall::Result(followed) if !waits_for_others(followed.call.syscall) => {
+            AwaitedStop::Result(followed) if !waits_for_others(followed.call.syscall) => {
                 self.conclude(*followed, Outcome::Unlearnt);
             }
             // Ended in a handler, or after one that did not return.
-            InCall::Undone(followed) if !waits_for_others(followed.call.syscall) => {
+            AwaitedStop::Undone(followed) if !waits_for_others(followed.call.syscall) => {
                 self.returned(*followed, -i64::from(EINTR));
             }
             _ => {}

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use event::{Judge, Pid};
+use event::{Evaluator, Pid};
 
-use super::inbox::{Inbox, Request};
+use super::request_queue::{Request, RequestQueue};
 use crate::notify::{Shared, tripwire};
 use decoder::counters::Counters;
-use process_info::memory::Gauge;
+use process_info::memory::BlockingMarker;
 
 /// Time between two looks.
 const TICK: Duration = Duration::from_millis(50);
@@ -20,9 +20,9 @@ const SIGKILL: i32 = 9;
 
 /// What the guard sees of the tracer.
 #[derive(Debug, Default)]
-pub(super) struct Post {
+pub(super) struct TracerView {
     /// Inside a read of a caller's memory.
-    pub(super) reading: Arc<Gauge>,
+    pub(super) reading: Arc<BlockingMarker>,
     /// Whose call is looked at.
     pub(super) caller: AtomicI32,
     /// How many calls wait for their pages.
@@ -30,10 +30,10 @@ pub(super) struct Post {
 }
 
 /// Starts the guard, which ends after the tracer.
-pub(super) fn start<J: Judge + 'static>(
+pub(super) fn start<J: Evaluator + 'static>(
     shared: Arc<Shared<J>>,
-    inbox: Arc<Inbox>,
-    post: Arc<Post>,
+    inbox: Arc<RequestQueue>,
+    post: Arc<TracerView>,
     tracer: JoinHandle<()>,
 ) -> std::io::Result<JoinHandle<()>> {
     let tripwire = tripwire::start(&shared)?;
@@ -51,10 +51,10 @@ pub(super) fn start<J: Judge + 'static>(
 }
 
 /// As [`start`], for a tracer beside an engine that goes on after it.
-pub(super) fn start_beside<J: Judge + 'static>(
+pub(super) fn start_beside<J: Evaluator + 'static>(
     shared: Arc<Shared<J>>,
-    inbox: Arc<Inbox>,
-    post: Arc<Post>,
+    inbox: Arc<RequestQueue>,
+    post: Arc<TracerView>,
     tracer: JoinHandle<()>,
 ) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
@@ -62,7 +62,12 @@ pub(super) fn start_beside<J: Judge + 'static>(
         .spawn(move || keep_going(&shared, &inbox, &post, tracer, Leave::ByOthers))
 }
 
-fn watch<J: Judge>(shared: &Shared<J>, inbox: &Inbox, post: &Post, tracer: JoinHandle<()>) {
+fn watch<J: Evaluator>(
+    shared: &Shared<J>,
+    inbox: &RequestQueue,
+    post: &TracerView,
+    tracer: JoinHandle<()>,
+) {
     keep_going(shared, inbox, post, tracer, Leave::AtHandOver);
     shared.end();
 }
@@ -76,10 +81,10 @@ enum Leave {
     ByOthers,
 }
 
-fn keep_going<J: Judge>(
+fn keep_going<J: Evaluator>(
     shared: &Shared<J>,
-    inbox: &Inbox,
-    post: &Post,
+    inbox: &RequestQueue,
+    post: &TracerView,
     tracer: JoinHandle<()>,
     mut leave: Leave,
 ) {

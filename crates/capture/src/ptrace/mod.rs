@@ -25,26 +25,26 @@
 
 mod attach;
 mod engine;
+mod entry_monitor;
 mod guard;
-mod inbox;
-mod look;
+mod inspection;
 mod pages;
-mod sentry;
+mod request_queue;
 mod stdio;
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use event::{Judge, Pid};
+use event::{Evaluator, Pid};
 use sys::notify::Listener;
 
-use crate::notify::{Parts, Pulse, Shared, Supervisor, tripwire, watchdog};
+use crate::notify::{NotifyEngine, Parts, ReceiverStatus, Shared, tripwire, watchdog};
 use seccomp::{FilterOptions, FilterProgram};
 
-pub use attach::{AttachError, Hindrance};
+pub use attach::{AttachError, TraceObstacle};
 use engine::Engine;
-use inbox::Inbox;
-pub use sentry::watch_entries;
+pub use entry_monitor::watch_entries;
+use request_queue::RequestQueue;
 
 /// Tells stops of our filter from those of another one.
 const MARK: u16 = 0x7467;
@@ -90,19 +90,19 @@ pub fn no_listener() -> std::io::Result<Listener> {
 /// # Errors
 ///
 /// If a process may not be traced, or threads cannot be started.
-pub fn start<J: Judge + 'static>(
+pub fn start<J: Evaluator + 'static>(
     mut parts: Parts<J>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<ReceiverStatus>,
     filter: FilterProgram,
     target: Target,
-) -> Result<Supervisor<J>, StartError> {
+) -> Result<NotifyEngine<J>, StartError> {
     watchdog::prepare_signals().map_err(StartError::Resources)?;
     let (paths, verify) = (std::mem::take(&mut parts.paths), parts.verify.verify);
     let mut shared = Arc::new(Shared::new(parts, pulse).map_err(StartError::Resources)?);
     shared.names.follow(&paths, &shared.tree.census);
     tripwire::prepare(&mut shared, &paths, verify);
-    let inbox = Arc::new(Inbox::default());
-    let post = Arc::new(guard::Post::default());
+    let inbox = Arc::new(RequestQueue::default());
+    let post = Arc::new(guard::TracerView::default());
     let (began, has_begun) = sync_channel(1);
     let engine = {
         let (shared, inbox, post) = (Arc::clone(&shared), Arc::clone(&inbox), Arc::clone(&post));
@@ -131,5 +131,5 @@ pub fn start<J: Judge + 'static>(
     }
     let guard =
         guard::start(Arc::clone(&shared), inbox, post, tracer).map_err(StartError::Resources)?;
-    Ok(Supervisor::assemble(shared, guard))
+    Ok(NotifyEngine::assemble(shared, guard))
 }

@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use event::{Judge, Pid, Tid};
+use event::{Evaluator, Pid, Tid};
 use sys::ptrace::{self, SyscallOp};
 
 use super::engine::Engine;
-use super::inbox::{Inbox, Request};
+use super::request_queue::{Request, RequestQueue};
 use decoder::counters::Counters;
 
 /// How long a caller is held for its pages.
@@ -28,17 +28,17 @@ const PROCESS_LIMIT: usize = 16;
 /// Callers that wait for pages, and who fetches these.
 #[derive(Debug)]
 pub(super) struct Pages {
-    waiting: HashMap<Tid, Waiting>,
+    waiting: HashMap<Tid, WaitingCall>,
     fetching: HashMap<Pid, usize>,
-    fetchers: Vec<Sender<Fetch>>,
+    fetchers: Vec<Sender<PageFetch>>,
     /// Those of them that have nothing to do.
     idle: Vec<usize>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<RequestQueue>,
 }
 
 /// A call that is held for a page.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingCall {
     /// Pages that came, or that there are none of: to read them is no longer to wait.
     pub(super) settled: Vec<u64>,
     /// Whether to go on without those that are missing.
@@ -49,7 +49,7 @@ pub(super) struct Waiting {
 
 /// A page to be touched.
 #[derive(Clone, Copy, Debug)]
-struct Fetch {
+struct PageFetch {
     tid: Tid,
     pid: Pid,
     page: u64,
@@ -57,13 +57,13 @@ struct Fetch {
 
 /// Somebody who has touched a page, or failed to.
 #[derive(Debug)]
-pub(super) struct Fetched {
-    fetch: Fetch,
+pub(super) struct PageFetchResult {
+    fetch: PageFetch,
     by: usize,
 }
 
 impl Pages {
-    pub(super) fn new(inbox: Arc<Inbox>) -> Self {
+    pub(super) fn new(inbox: Arc<RequestQueue>) -> Self {
         Self {
             waiting: HashMap::new(),
             fetching: HashMap::new(),
@@ -78,7 +78,7 @@ impl Pages {
     }
 
     /// What a call has waited for so far, if it is looked at again.
-    pub(super) fn resume(&mut self, tid: Tid) -> Option<Waiting> {
+    pub(super) fn resume(&mut self, tid: Tid) -> Option<WaitingCall> {
         self.waiting.remove(&tid)
     }
 
@@ -88,10 +88,17 @@ impl Pages {
     }
 
     /// Has a page fetched for a call; gives it back if too many are fetched.
-    fn wait(&mut self, tid: Tid, pid: Pid, mut waiting: Waiting, page: u64) -> Result<(), Waiting> {
+    fn wait(
+        &mut self,
+        tid: Tid,
+        pid: Pid,
+        mut waiting: WaitingCall,
+        page: u64,
+    ) -> Result<(), WaitingCall> {
         let all: usize = self.fetching.values().sum();
         let of_process = self.fetching.get(&pid).copied().unwrap_or(0);
-        if all >= LIMIT || of_process >= PROCESS_LIMIT || !self.fetch(Fetch { tid, pid, page }) {
+        if all >= LIMIT || of_process >= PROCESS_LIMIT || !self.fetch(PageFetch { tid, pid, page })
+        {
             return Err(waiting);
         }
         *self.fetching.entry(pid).or_default() += 1;
@@ -100,14 +107,14 @@ impl Pages {
         Ok(())
     }
 
-    fn fetch(&mut self, fetch: Fetch) -> bool {
+    fn fetch(&mut self, fetch: PageFetch) -> bool {
         let idle = self.idle.pop().or_else(|| self.start_fetcher().ok());
         let fetcher = idle.and_then(|number| self.fetchers.get(number));
         fetcher.is_some_and(|fetcher| fetcher.send(fetch).is_ok())
     }
 
     fn start_fetcher(&mut self) -> std::io::Result<usize> {
-        let (give, take) = channel::<Fetch>();
+        let (give, take) = channel::<PageFetch>();
         let (inbox, by) = (Arc::clone(&self.inbox), self.fetchers.len());
         std::thread::Builder::new()
             .name("fetcher".to_owned())
@@ -115,7 +122,7 @@ impl Pages {
                 while let Ok(fetch) = take.recv() {
                     // Whatever comes of it, the page need not be waited for after that.
                     process_info::memory::touch(fetch.tid, fetch.page);
-                    inbox.tell(Request::Fetched(Fetched { fetch, by }));
+                    inbox.tell(Request::Fetched(PageFetchResult { fetch, by }));
                 }
             })?;
         self.fetchers.push(give);
@@ -123,7 +130,7 @@ impl Pages {
     }
 
     /// Whether a call waits for this page.
-    fn came(&mut self, Fetched { fetch, by }: Fetched) -> Option<Tid> {
+    fn came(&mut self, PageFetchResult { fetch, by }: PageFetchResult) -> Option<Tid> {
         if let Some(count) = self.fetching.get_mut(&fetch.pid) {
             *count -= 1;
             if *count == 0 {
@@ -141,7 +148,7 @@ impl Pages {
 
     /// Calls that have waited long enough.
     fn overdue(&mut self) -> Vec<Tid> {
-        let is_over = |waiting: &&mut Waiting| waiting.since.elapsed() >= PATIENCE;
+        let is_over = |waiting: &&mut WaitingCall| waiting.since.elapsed() >= PATIENCE;
         let waiting = self.waiting.iter_mut();
         waiting
             .filter_map(|(tid, waiting)| {
@@ -153,20 +160,20 @@ impl Pages {
     }
 }
 
-impl<J: Judge> Engine<J> {
+impl<J: Evaluator> Engine<J> {
     /// Holds a call until a page is there; answers with what it has waited for if it is to be looked
     /// at without that page.
     pub(super) fn hold(
         &mut self,
         tid: Tid,
-        waited: Option<Waiting>,
+        waited: Option<WaitingCall>,
         page: u64,
-    ) -> Result<(), Waiting> {
+    ) -> Result<(), WaitingCall> {
         let pid = self
             .tracees
             .get(&tid)
             .map_or(Pid(tid.0), |tracee| tracee.pid);
-        let waiting = waited.unwrap_or_else(|| Waiting {
+        let waiting = waited.unwrap_or_else(|| WaitingCall {
             settled: Vec::new(),
             is_late: false,
             page,
@@ -181,7 +188,7 @@ impl<J: Judge> Engine<J> {
         })
     }
 
-    pub(super) fn fetched(&mut self, fetched: Fetched) {
+    pub(super) fn fetched(&mut self, fetched: PageFetchResult) {
         if let Some(tid) = self.pages.came(fetched) {
             self.look_again(tid);
         }

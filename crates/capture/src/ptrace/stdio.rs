@@ -6,17 +6,17 @@
 
 use std::sync::Arc;
 
-use event::{Judge, Pid, Process, Tid};
+use event::{Evaluator, Pid, Process, Tid};
 use sys::ptrace;
 
 use abi::Syscall;
 
-use super::engine::{Engine, How, low};
+use super::engine::{Engine, TraceMode, low};
 use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::stdio;
 
-impl<J: Judge> Engine<J> {
+impl<J: Evaluator> Engine<J> {
     /// Notes what a call is about to do to them.
     pub(super) fn keep_stdio(&mut self, call: &Call, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
@@ -40,7 +40,7 @@ impl<J: Judge> Engine<J> {
             .iter()
             .filter(|(tid, tracee)| tracee.pid == pid && **tid != caller);
         for (tid, tracee) in others {
-            if tracee.how == How::Filter {
+            if tracee.how == TraceMode::Filter {
                 // Fails only if it has ended, which the next wait tells.
                 let _ = ptrace::interrupt(tid.0);
             }
@@ -70,7 +70,7 @@ impl<J: Judge> Engine<J> {
     /// Whether a thread stops at planned calls only.
     fn is_filtered(&self, tid: Tid) -> bool {
         let tracee = self.tracees.get(&tid);
-        tracee.is_some_and(|tracee| tracee.how == How::Filter)
+        tracee.is_some_and(|tracee| tracee.how == TraceMode::Filter)
     }
 
     /// Whether a call at which a thread stops is one that may fill one of them.

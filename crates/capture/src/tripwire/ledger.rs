@@ -26,14 +26,14 @@ pub(crate) struct Ledger {
     /// Files that the engine saw opened for writing.
     written: HashSet<Key>,
     /// What the file system told of and the engine has not, the oldest first.
-    pending: VecDeque<(Key, Act, u64)>,
+    pending: VecDeque<(Key, FileEvent, u64)>,
     /// Files added to `seen` since the last sweep.
     added: usize,
 }
 
 /// What the file system told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum FileEvent {
     /// An open.
     Open,
     /// The end of an open for writing.
@@ -48,10 +48,12 @@ impl Ledger {
                 self.written.clear();
             }
             self.written.insert(key.clone());
-            let is_known = |(known, act, _): &(Key, Act, u64)| *known == key && *act == Act::Write;
+            let is_known =
+                |(known, act, _): &(Key, FileEvent, u64)| *known == key && *act == FileEvent::Write;
             self.pending.retain(|pending| !is_known(pending));
         }
-        let is_open = |(known, act, _): &(Key, Act, u64)| *known == key && *act == Act::Open;
+        let is_open =
+            |(known, act, _): &(Key, FileEvent, u64)| *known == key && *act == FileEvent::Open;
         if let Some(at) = self.pending.iter().position(is_open) {
             self.pending.remove(at);
             return;
@@ -79,7 +81,7 @@ impl Ledger {
     pub(crate) fn unsaw(&mut self, key: Key, now_ns: u64) {
         let times = self.seen.get_mut(&key);
         if times.and_then(VecDeque::pop_back).is_none() {
-            self.pending.push_back((key, Act::Open, now_ns));
+            self.pending.push_back((key, FileEvent::Open, now_ns));
         } else if self.seen.get(&key).is_some_and(VecDeque::is_empty) {
             self.seen.remove(&key);
         }
@@ -96,7 +98,7 @@ impl Ledger {
                 return true;
             }
         }
-        self.pending.push_back((key, Act::Open, now_ns));
+        self.pending.push_back((key, FileEvent::Open, now_ns));
         false
     }
 
@@ -106,12 +108,12 @@ impl Ledger {
         if self.written.contains(&key) {
             return true;
         }
-        self.pending.push_back((key, Act::Write, now_ns));
+        self.pending.push_back((key, FileEvent::Write, now_ns));
         false
     }
 
     /// Opens past the engine.
-    pub(crate) fn overdue(&mut self, now_ns: u64) -> Vec<(Key, Act)> {
+    pub(crate) fn overdue(&mut self, now_ns: u64) -> Vec<(Key, FileEvent)> {
         let mut overdue = Vec::new();
         while let Some((_, _, time)) = self.pending.front()
             && now_ns.saturating_sub(*time) >= PATIENCE_NS
@@ -172,7 +174,10 @@ mod tests {
         ledger.saw(key(), false, 1000 + PATIENCE_NS - 1);
         assert!(ledger.overdue(u64::MAX).is_empty() && !ledger.is_waiting());
         assert!(!ledger.opened(key(), 1000));
-        assert_eq!(ledger.overdue(1000 + PATIENCE_NS), [(key(), Act::Open)]);
+        assert_eq!(
+            ledger.overdue(1000 + PATIENCE_NS),
+            [(key(), FileEvent::Open)]
+        );
     }
 
     #[test]
@@ -201,7 +206,10 @@ mod tests {
         ledger.saw(key(), false, 1000);
         assert!(ledger.opened(key(), 1001));
         ledger.unsaw(key(), 1002);
-        assert_eq!(ledger.overdue(1002 + PATIENCE_NS), [(key(), Act::Open)]);
+        assert_eq!(
+            ledger.overdue(1002 + PATIENCE_NS),
+            [(key(), FileEvent::Open)]
+        );
     }
 
     #[test]
@@ -212,6 +220,6 @@ mod tests {
         assert!(ledger.wrote(key(), u64::MAX));
         let other = (1, b"other".to_vec());
         assert!(!ledger.wrote(other.clone(), 5));
-        assert_eq!(ledger.overdue(5 + PATIENCE_NS), [(other, Act::Write)]);
+        assert_eq!(ledger.overdue(5 + PATIENCE_NS), [(other, FileEvent::Write)]);
     }
 }

@@ -24,10 +24,10 @@ use rustix::io::Errno;
 use sys::poll::{self, PollFd};
 use sys::time::{Clock, now_ns};
 
-use self::ledger::{Act, Key, Ledger};
+use self::ledger::{FileEvent, Key, Ledger};
 use self::watches::Watches;
 pub(crate) use self::watches::{Sensitive, Target};
-use decoder::census::Census;
+use decoder::process_inspector::ProcessInspector;
 use process_info::procfs::LINK_LIMIT;
 
 /// Files that the agent reads itself, to name users and groups.
@@ -42,20 +42,20 @@ const BUFFER: usize = 64 * 1024;
 
 /// What a look at the events found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct TripwireReport {
     /// Opens of watched files.
     pub(crate) opens: u64,
     /// Files that the engine has not seen opened yet.
-    pub(crate) suspicious: Vec<Opened>,
+    pub(crate) suspicious: Vec<OpenedFile>,
     /// Files that were opened past the engine.
-    pub(crate) unseen: Vec<Opened>,
+    pub(crate) unseen: Vec<OpenedFile>,
     /// Events were lost because the kernel's queue was full.
     pub(crate) overflowed: bool,
 }
 
 /// A file that was opened. Not each in a watched folder matters to rules: they have to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedFile {
     pub(crate) path: Vec<u8>,
     /// It was open for writing.
     pub(crate) writes: bool,
@@ -141,7 +141,7 @@ impl Tripwire {
     }
 
     /// Watches the same paths in the root of a process, if they are not watched there yet.
-    pub(crate) fn arm(&self, tid: Tid, census: &Census) {
+    pub(crate) fn arm(&self, tid: Tid, census: &ProcessInspector) {
         let own = Tid(std::process::id().cast_signed());
         // One that is gone has none.
         let Some(root) = census.root(tid) else { return };
@@ -182,9 +182,9 @@ impl Tripwire {
     }
 
     /// Takes the events that are there. `last`: nothing more comes from the engine.
-    pub(crate) fn look(&self, last: bool) -> Found {
+    pub(crate) fn look(&self, last: bool) -> TripwireReport {
         let mut inner = self.inner();
-        let mut found = Found::default();
+        let mut found = TripwireReport::default();
         inner.read(&mut found);
         let now = if last {
             u64::MAX
@@ -205,14 +205,14 @@ impl Tripwire {
 }
 
 impl Inner {
-    fn opened(&self, key: &Key, act: Act) -> Opened {
-        Opened {
+    fn opened(&self, key: &Key, act: FileEvent) -> OpenedFile {
+        OpenedFile {
             path: self.watches.path(key),
-            writes: act == Act::Write,
+            writes: act == FileEvent::Write,
         }
     }
 
-    fn read(&mut self, found: &mut Found) {
+    fn read(&mut self, found: &mut TripwireReport) {
         let mut buffer = vec![MaybeUninit::uninit(); BUFFER];
         let Ok(inotify) = self.watches.as_fd().try_clone_to_owned() else {
             return;
@@ -225,7 +225,7 @@ impl Inner {
         }
     }
 
-    fn take(&mut self, id: i32, name: &[u8], flags: ReadFlags, found: &mut Found) {
+    fn take(&mut self, id: i32, name: &[u8], flags: ReadFlags, found: &mut TripwireReport) {
         if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
             found.overflowed = true;
             return;
@@ -250,12 +250,12 @@ impl Inner {
         if flags.contains(ReadFlags::OPEN) && sensitive.reads {
             found.opens += 1;
             if !is_new && !self.ledger.opened(key.clone(), now) {
-                found.suspicious.push(self.opened(&key, Act::Open));
+                found.suspicious.push(self.opened(&key, FileEvent::Open));
             }
         } else if flags.contains(ReadFlags::CLOSE_WRITE) && sensitive.writes {
             found.opens += u64::from(!sensitive.reads);
             if !is_new && !self.ledger.wrote(key.clone(), now) {
-                found.suspicious.push(self.opened(&key, Act::Write));
+                found.suspicious.push(self.opened(&key, FileEvent::Write));
             }
         }
     }
@@ -298,7 +298,11 @@ fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec
 }
 
 /// The absolute path of a name that a caller passed, without links resolved.
-pub(crate) fn absolute(descriptor: &Descriptor<'_>, tid: Tid, census: &Census) -> Option<Vec<u8>> {
+pub(crate) fn absolute(
+    descriptor: &Descriptor<'_>,
+    tid: Tid,
+    census: &ProcessInspector,
+) -> Option<Vec<u8>> {
     match descriptor.name {
         Name::Passed { raw, base } => joined(raw, base, tid, census),
         Name::Opened { path, .. } => Some(path.to_vec()),
@@ -307,7 +311,12 @@ pub(crate) fn absolute(descriptor: &Descriptor<'_>, tid: Tid, census: &Census) -
 }
 
 /// The same of a name and the folder that it starts at.
-pub(crate) fn joined(raw: &[u8], base: Option<i32>, tid: Tid, census: &Census) -> Option<Vec<u8>> {
+pub(crate) fn joined(
+    raw: &[u8],
+    base: Option<i32>,
+    tid: Tid,
+    census: &ProcessInspector,
+) -> Option<Vec<u8>> {
     if raw.starts_with(b"/") {
         return Some(normal(raw));
     }
@@ -403,7 +412,11 @@ mod tests {
         let path = file.to_str().expect("text").as_bytes().to_vec();
         let judge = |asked: &[u8], _: bool| asked == path;
         let wire = Tripwire::new(std::slice::from_ref(&path), true, judge).expect("inotify works");
-        assert_eq!(wire.look(false), Found::default(), "it is not there yet");
+        assert_eq!(
+            wire.look(false),
+            TripwireReport::default(),
+            "it is not there yet"
+        );
         for replaced in 0..3 {
             let new = folder.join("new");
             std::fs::write(&new, "x").expect("writable");
@@ -411,7 +424,7 @@ mod tests {
             wire.look(false);
             std::fs::read(&file).expect("readable");
             let found = wire.look(true);
-            let opened = Opened {
+            let opened = OpenedFile {
                 path: path.clone(),
                 writes: false,
             };
@@ -434,7 +447,7 @@ mod tests {
         let wire = Tripwire::new(&[], true, |_, _| false).expect("inotify works");
         assert!(wire.is_idle());
         std::fs::read(&file).expect("readable");
-        assert_eq!(wire.look(true), Found::default());
+        assert_eq!(wire.look(true), TripwireReport::default());
         wire.extend(std::slice::from_ref(&path), |asked, _| asked == path);
         assert!(!wire.is_idle());
         // One that the engine may have looked at before.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::journal;
-use capture::ptrace::{Hindrance, StartError};
+use capture::ptrace::{StartError, TraceObstacle};
 use capture::{ebpf, gvisor};
 use container::ContainerOptions;
 use diagnostics::exit::Exit;
@@ -55,7 +55,7 @@ pub(crate) fn execute(args: Watch) -> Outcome {
 }
 
 /// Containers are waited for, which looks like a quiet one where the name is mistyped.
-fn tell_of_absent(places: &ebpf::Watched, options: ContainerOptions) {
+fn tell_of_absent(places: &ebpf::WatchScope, options: ContainerOptions) {
     match places.absent(options) {
         Ok(absent) => {
             for name in absent {
@@ -113,7 +113,10 @@ fn warn_of_untold(points: &[String]) {
 }
 
 /// The containers and control groups that are to be watched, if any are named.
-fn places(containers: Vec<String>, cgroups: &[PathBuf]) -> Result<Option<ebpf::Watched>, Failure> {
+fn places(
+    containers: Vec<String>,
+    cgroups: &[PathBuf],
+) -> Result<Option<ebpf::WatchScope>, Failure> {
     if containers.is_empty() && cgroups.is_empty() {
         return Ok(None);
     }
@@ -128,7 +131,7 @@ fn places(containers: Vec<String>, cgroups: &[PathBuf]) -> Result<Option<ebpf::W
             })
         })
     };
-    Ok(Some(ebpf::Watched {
+    Ok(Some(ebpf::WatchScope {
         containers,
         cgroups: cgroups.iter().map(find).collect::<Result<_, _>>()?,
     }))
@@ -175,7 +178,7 @@ fn failure(error: &anyhow::Error) -> Failure {
         .find_map(|cause| cause.downcast_ref::<StartError>());
     if let Some(StartError::Attach(refused)) = refused {
         let exit = match refused.hindrance {
-            Hindrance::Gone | Hindrance::Untraceable => Exit::BadInput,
+            TraceObstacle::Gone | TraceObstacle::Untraceable => Exit::BadInput,
             _ => Exit::Unsupported,
         };
         return Failure::new(exit, refused.to_string()).help(help(&refused.hindrance));
@@ -185,7 +188,7 @@ fn failure(error: &anyhow::Error) -> Failure {
         .find_map(|cause| cause.downcast_ref::<ebpf::Error>())
     {
         Some(refused @ ebpf::Error::Gone { .. }) => {
-            Failure::from_error(Exit::BadInput, refused).help(help(&Hindrance::Gone))
+            Failure::from_error(Exit::BadInput, refused).help(help(&TraceObstacle::Gone))
         }
         Some(refused @ (ebpf::Error::Load { .. } | ebpf::Error::Attach { .. })) => {
             Failure::from_error(Exit::Unsupported, refused).help(
@@ -198,25 +201,25 @@ fn failure(error: &anyhow::Error) -> Failure {
     }
 }
 
-fn help(hindrance: &Hindrance) -> &'static str {
+fn help(hindrance: &TraceObstacle) -> &'static str {
     match hindrance {
-        Hindrance::Gone => "look for its pid in this pid namespace, for example with `ps -e`",
-        Hindrance::TracedBy { .. } => {
+        TraceObstacle::Gone => "look for its pid in this pid namespace, for example with `ps -e`",
+        TraceObstacle::TracedBy { .. } => {
             "a thread has one tracer: end that one first, whether it is a debugger, strace or \
              another tollgate"
         }
-        Hindrance::Untraceable => "name another process",
-        Hindrance::Yama(1) => {
+        TraceObstacle::Untraceable => "name another process",
+        TraceObstacle::Yama(1) => {
             "become root or get CAP_SYS_PTRACE, start the program with `tollgate run` instead, or \
              sysctl kernel.yama.ptrace_scope=0"
         }
-        Hindrance::Yama(2) => "become root, or sysctl kernel.yama.ptrace_scope=1 or less",
-        Hindrance::Yama(_) => {
+        TraceObstacle::Yama(2) => "become root, or sysctl kernel.yama.ptrace_scope=1 or less",
+        TraceObstacle::Yama(_) => {
             "boot with kernel.yama.ptrace_scope=1 in /etc/sysctl.d; until then nobody may attach"
         }
-        Hindrance::Privileges => {
+        TraceObstacle::Privileges => {
             "become its user or root; in a container add the capability SYS_PTRACE"
         }
-        Hindrance::Other => "`tollgate doctor` shows whether ptrace works here",
+        TraceObstacle::Other => "`tollgate doctor` shows whether ptrace works here",
     }
 }

@@ -59,10 +59,10 @@ enum Root {
 }
 
 /// Is shown a key, its value and whether that is a bucket; says whether to go on.
-type Show<'s> = dyn FnMut(&[u8], &[u8], bool) -> bool + 's;
+type Visitor<'s> = dyn FnMut(&[u8], &[u8], bool) -> bool + 's;
 
 /// What a key of a bucket leads to.
-enum Found {
+enum KeyLookup {
     Value(Vec<u8>),
     Bucket(Vec<u8>),
 }
@@ -142,8 +142,8 @@ impl<'d> Bucket<'d> {
         let mut bucket = self.clone();
         for key in path {
             bucket = match bucket.find(key)? {
-                Found::Bucket(value) => self.nested(&value)?,
-                Found::Value(_) => return None,
+                KeyLookup::Bucket(value) => self.nested(&value)?,
+                KeyLookup::Value(_) => return None,
             };
         }
         Some(bucket)
@@ -152,8 +152,8 @@ impl<'d> Bucket<'d> {
     /// The value of a key.
     pub(super) fn value(&self, key: &[u8]) -> Option<Vec<u8>> {
         match self.find(key)? {
-            Found::Value(value) => Some(value),
-            Found::Bucket(_) => None,
+            KeyLookup::Value(value) => Some(value),
+            KeyLookup::Bucket(_) => None,
         }
     }
 
@@ -199,7 +199,7 @@ impl<'d> Bucket<'d> {
         }
     }
 
-    fn find(&self, key: &[u8]) -> Option<Found> {
+    fn find(&self, key: &[u8]) -> Option<KeyLookup> {
         let mut page = self.first_page()?;
         for _ in 0..DEPTH_LIMIT {
             let view = PageView::of(&page)?;
@@ -209,9 +209,9 @@ impl<'d> Bucket<'d> {
                     .find(|(found, _, _)| *found == key)?;
                 let value = value.to_vec();
                 return Some(if is_bucket {
-                    Found::Bucket(value)
+                    KeyLookup::Bucket(value)
                 } else {
-                    Found::Value(value)
+                    KeyLookup::Value(value)
                 });
             }
             // The last child whose first key is not beyond the one that is looked for.
@@ -225,7 +225,7 @@ impl<'d> Bucket<'d> {
     }
 
     /// Shows every element in order until told to stop. False: it was.
-    fn each(&self, page: Option<Vec<u8>>, pages_left: &mut usize, show: &mut Show<'_>) -> bool {
+    fn each(&self, page: Option<Vec<u8>>, pages_left: &mut usize, show: &mut Visitor<'_>) -> bool {
         let Some(view) = page.as_deref().and_then(PageView::of) else {
             return true;
         };

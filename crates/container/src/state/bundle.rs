@@ -17,12 +17,12 @@ const NAMESPACE_LIMIT: usize = 64;
 pub(super) struct Bundle {
     spec: Value,
     /// Who made it.
-    pub(super) maker: Maker,
+    pub(super) maker: BundleOrigin,
 }
 
 /// Who made a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Maker {
+pub(super) enum BundleOrigin {
     /// containerd, in this of its namespaces.
     Containerd(String),
     /// podman or CRI-O, with their storage in this folder.
@@ -47,13 +47,13 @@ impl Bundle {
         let above = |levels: usize| folder.ancestors().nth(levels);
         let name = |path: Option<&Path>| Some(path?.file_name()?.to_str()?.to_owned());
         let maker = if name(above(2)).as_deref() == Some("io.containerd.runtime.v2.task") {
-            name(parent).map_or(Maker::Other, Maker::Containerd)
+            name(parent).map_or(BundleOrigin::Other, BundleOrigin::Containerd)
         } else if name(above(2)).as_deref() == Some("overlay-containers") {
-            above(3).map_or(Maker::Other, |storage| {
-                Maker::ContainersStorage(storage.to_owned())
+            above(3).map_or(BundleOrigin::Other, |storage| {
+                BundleOrigin::ContainersStorage(storage.to_owned())
             })
         } else {
-            Maker::Other
+            BundleOrigin::Other
         };
         Some(Self { spec, maker })
     }
@@ -63,12 +63,14 @@ impl Bundle {
         let annotations = &self.spec["annotations"];
         let first = |names: &[&str]| names.iter().find_map(|name| text(&annotations[*name]));
         let runtime = match self.maker {
-            Maker::Containerd(_) => Some("containerd"),
-            Maker::ContainersStorage(_) if annotations["io.kubernetes.cri-o.Name"].is_string() => {
+            BundleOrigin::Containerd(_) => Some("containerd"),
+            BundleOrigin::ContainersStorage(_)
+                if annotations["io.kubernetes.cri-o.Name"].is_string() =>
+            {
                 Some("cri-o")
             }
-            Maker::ContainersStorage(_) => Some("podman"),
-            Maker::Other => None,
+            BundleOrigin::ContainersStorage(_) => Some("podman"),
+            BundleOrigin::Other => None,
         };
         merge(&mut container.runtime, runtime.map(str::to_owned));
         let name = first(&[
@@ -105,21 +107,21 @@ impl Bundle {
     }
 }
 
-fn candidates(root: &Path, id: &str) -> impl Iterator<Item = (PathBuf, Maker)> {
+fn candidates(root: &Path, id: &str) -> impl Iterator<Item = (PathBuf, BundleOrigin)> {
     let tasks = root.join("run/containerd/io.containerd.runtime.v2.task");
     let namespaces = std::fs::read_dir(tasks).into_iter().flatten().flatten();
     let in_containerd = namespaces.take(NAMESPACE_LIMIT).map({
         let id = id.to_owned();
         move |namespace| {
             let name = namespace.file_name().to_string_lossy().into_owned();
-            (namespace.path().join(&id), Maker::Containerd(name))
+            (namespace.path().join(&id), BundleOrigin::Containerd(name))
         }
     });
     let storages = ["var/lib/containers/storage", "run/containers/storage"];
     let in_storage = storages.map(|storage| {
         let storage = root.join(storage);
         let folder = storage.join("overlay-containers").join(id).join("userdata");
-        (folder, Maker::ContainersStorage(storage))
+        (folder, BundleOrigin::ContainersStorage(storage))
     });
     in_containerd.chain(in_storage)
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 use event::Container;
 use serde_json::Value;
 
-use bundle::{Bundle, Maker};
+use bundle::{Bundle, BundleOrigin};
 use process_info::regular;
 
 /// Adds name, image, pod, labels and the like where a runtime's files tell. Missing files are
@@ -60,7 +60,7 @@ fn by_this(container: &mut Container, bundle: Option<Bundle>, root: &Path, id: &
         bundle.describe(container);
     }
     if let Some(Bundle {
-        maker: Maker::Containerd(namespace),
+        maker: BundleOrigin::Containerd(namespace),
         ..
     }) = &bundle
     {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use sys::time::{Clock, now_ns};
 
 use super::layers::Layers;
-use super::walk::{self, Caller, Manner, Place};
+use super::walk::{self, Caller, LookupFlags, ResolvedFile};
 
 /// A file that rules name and that was made or replaced is known by other names after this time.
 const FRESH_NS: u64 = 50_000_000;
@@ -44,23 +44,23 @@ impl Identity {
 }
 
 /// How an engine tells files from each other. A file that lies in several layers has several identities.
-pub trait Identify {
+pub trait FileIdentifier {
     /// The identities of the file at a place.
-    fn identities(&mut self, place: &Place) -> Result<Vec<Identity>, Errno>;
+    fn identities(&mut self, place: &ResolvedFile) -> Result<Vec<Identity>, Errno>;
 }
 
 /// By statx(2).
-struct ByStat;
+struct StatIdentifier;
 
-impl Identify for ByStat {
-    fn identities(&mut self, place: &Place) -> Result<Vec<Identity>, Errno> {
+impl FileIdentifier for StatIdentifier {
+    fn identities(&mut self, place: &ResolvedFile) -> Result<Vec<Identity>, Errno> {
         Ok(vec![Identity::of(&place.stat)])
     }
 }
 
 /// What a path that rules name leads to, or did when it was last there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedFile {
     /// What tells the file there from others.
     pub identities: Vec<Identity>,
     /// It is a folder, and no link leads to it.
@@ -83,9 +83,9 @@ pub fn plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 /// What `paths` lead to.
 #[derive(Debug, Default)]
-pub struct Looked {
+pub struct LookupResult {
     /// By number of a path.
-    pub files: Vec<Named>,
+    pub files: Vec<NamedFile>,
     /// Of some paths it could not be found out whether they are there, and as what.
     pub has_unknown: bool,
 }
@@ -95,9 +95,9 @@ pub struct Looked {
 pub fn look(
     caller: Caller<'_>,
     paths: &[Vec<u8>],
-    before: &[Named],
-    identify: &mut dyn Identify,
-) -> Looked {
+    before: &[NamedFile],
+    identify: &mut dyn FileIdentifier,
+) -> LookupResult {
     let (mut is_late, mut has_unknown) = (false, false);
     let look_one = |(number, path): (usize, &Vec<u8>)| {
         // Nothing is known of a path that was not looked for before.
@@ -105,13 +105,13 @@ pub fn look(
         if is_late {
             return known();
         }
-        match walk::find(caller, path, None, Manner::default()) {
+        match walk::find(caller, path, None, LookupFlags::default()) {
             Ok(place) => named(&place, known(), identify),
             Err(Errno::NOENT | Errno::NOTDIR) => {
                 let known = known();
                 let mut identities = known.identities;
                 identities.retain(|one| one.generation != 0);
-                Named {
+                NamedFile {
                     identities,
                     is_there: false,
                     ..known
@@ -126,16 +126,16 @@ pub fn look(
         }
     };
     let files = paths.iter().enumerate().map(look_one).collect();
-    Looked { files, has_unknown }
+    LookupResult { files, has_unknown }
 }
 
-fn named(place: &Place, known: Named, identify: &mut dyn Identify) -> Named {
+fn named(place: &ResolvedFile, known: NamedFile, identify: &mut dyn FileIdentifier) -> NamedFile {
     let stat = Identity::of(&place.stat);
     if known.is_there && known.stat == stat && stat.generation != 0 {
         return known;
     }
     let mode = u32::from(place.stat.stx_mode);
-    Named {
+    NamedFile {
         // What cannot be told apart is not known by other names; `identify` keeps why, which the engine reports.
         identities: identify.identities(place).unwrap_or_default(),
         is_folder: place.is_plain && FileType::from_raw_mode(mode) == FileType::Directory,
@@ -163,7 +163,7 @@ struct Known {
 struct Found {
     /// Until when it holds.
     until_ns: u64,
-    files: Vec<Named>,
+    files: Vec<NamedFile>,
     layers: Layers,
     names: HashMap<Identity, Vec<usize>>,
     /// Those that overlays show.
@@ -255,7 +255,7 @@ impl Inodes {
         drop(known);
         let mut still = Vec::with_capacity(names.len() + shown.len());
         for name in names {
-            match walk::find(caller, &name, None, Manner::default()) {
+            match walk::find(caller, &name, None, LookupFlags::default()) {
                 Ok(place) if Identity::of(&place.stat) == file => still.push(name),
                 // It has another file by now.
                 Ok(_) => {}
@@ -324,8 +324,13 @@ impl Inodes {
 }
 
 impl Found {
-    fn look(caller: Caller<'_>, paths: &[Vec<u8>], before: &[Named], mut layers: Layers) -> Self {
-        let Looked { files, has_unknown } = look(caller, paths, before, &mut ByStat);
+    fn look(
+        caller: Caller<'_>,
+        paths: &[Vec<u8>],
+        before: &[NamedFile],
+        mut layers: Layers,
+    ) -> Self {
+        let LookupResult { files, has_unknown } = look(caller, paths, before, &mut StatIdentifier);
         let mut names: HashMap<Identity, Vec<usize>> = HashMap::new();
         for (number, file) in files.iter().enumerate() {
             for identity in &file.identities {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 
 use super::inodes::{Identity, is_absence};
-use super::walk::{self, Caller, Manner};
+use super::walk::{self, Caller, LookupFlags};
 use process_info::procfs::{mount_lines, unescape};
 
 /// Directories of layers that are known at once, by mount and text.
@@ -62,7 +62,7 @@ impl Layers {
                         continue;
                     };
                     let name = [&unescape(mount.mount_point), way].concat();
-                    let found = walk::find(caller, &name, None, Manner::default());
+                    let found = walk::find(caller, &name, None, LookupFlags::default());
                     if let Some(place) = all.sure(found) {
                         all.files.push((Identity::of(&place.stat), *number));
                     }
@@ -83,7 +83,7 @@ impl Layers {
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }
-        let found = match walk::find(caller, &key.1, None, Manner::default()) {
+        let found = match walk::find(caller, &key.1, None, LookupFlags::default()) {
             Ok(place) => Some(Identity::of(&place.stat)),
             Err(errno) if is_absence(errno) => None,
             Err(errno) => return Err(errno),
@@ -109,7 +109,7 @@ fn folders_of(
         for (end, _) in ends {
             let folder = if end == 0 { &b"/"[..] } else { &path[..end] };
             let identity = *identities.entry(folder).or_insert_with(|| {
-                let found = walk::find(caller, folder, None, Manner::default());
+                let found = walk::find(caller, folder, None, LookupFlags::default());
                 all.sure(found).map(|place| Identity::of(&place.stat))
             });
             if let Some(identity) = identity {

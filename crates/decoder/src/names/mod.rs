@@ -18,17 +18,17 @@ use rustix::fs::{OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use self::inodes::Inodes;
-pub use self::inodes::{Identify, Identity, Looked, Named, look, plain};
+pub use self::inodes::{FileIdentifier, Identity, LookupResult, NamedFile, look, plain};
 pub use self::mounts::Mounts;
-use self::walk::Manner;
-pub use self::walk::{Caller, Place, file_type};
+use self::walk::LookupFlags;
+pub use self::walk::{Caller, ResolvedFile, file_type};
 use crate::call::Call;
-use crate::census::Census;
 use crate::decode::Decoded;
+use crate::process_inspector::ProcessInspector;
 
 /// What the file is called that an open is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum ResolvedName<'a> {
     /// There is none, or the call opens none by a name.
     None,
     /// These names, all absolute. First those by which rules know it; last the path that it is found at.
@@ -48,7 +48,7 @@ pub struct Names {
 
 impl Names {
     /// Rules name these paths from now on.
-    pub fn follow(&self, paths: &[Vec<u8>], census: &Census) {
+    pub fn follow(&self, paths: &[Vec<u8>], census: &ProcessInspector) {
         let own = Tid(std::process::id().cast_signed());
         let own = Caller::new(own, census, &self.mounts, true);
         self.inodes.follow(paths, own);
@@ -68,7 +68,7 @@ impl Names {
         }
     }
 
-    fn caller<'c>(&'c self, tid: Tid, census: &'c Census) -> Caller<'c> {
+    fn caller<'c>(&'c self, tid: Tid, census: &'c ProcessInspector) -> Caller<'c> {
         let shares_root = !self.has_roots.load(Ordering::Acquire);
         Caller::new(tid, census, &self.mounts, shares_root)
     }
@@ -78,19 +78,21 @@ impl Names {
         &self,
         call: &Call,
         decoded: &Decoded<'a>,
-        census: &Census,
+        census: &ProcessInspector,
         arena: &'a Bump,
-    ) -> Found<'a> {
+    ) -> ResolvedName<'a> {
         let Some(Name::Passed { raw, base }) = decoded.descriptor.map(|known| known.name) else {
-            return Found::None;
+            return ResolvedName::None;
         };
         let caller = self.caller(call.tid, census);
         let manner = manner(call, decoded);
         match walk::find(caller, raw, base, manner) {
             Ok(place) => self.names(caller, raw, &place, arena),
             Err(Errno::NOENT) if manner.creates => self.new_file(caller, raw, base, manner, arena),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::BADF) => Found::None,
-            Err(_) => Found::Unknown,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::BADF) => {
+                ResolvedName::None
+            }
+            Err(_) => ResolvedName::Unknown,
         }
     }
 
@@ -99,13 +101,13 @@ impl Names {
         &self,
         tid: Tid,
         number: i32,
-        census: &Census,
+        census: &ProcessInspector,
         arena: &'a Bump,
-    ) -> Found<'a> {
+    ) -> ResolvedName<'a> {
         let caller = self.caller(tid, census);
         let place = census.open_descriptor(tid, number).and_then(|file| {
             let stat = walk::stat(&file)?;
-            Ok(Place {
+            Ok(ResolvedFile {
                 file,
                 stat,
                 is_direct: false,
@@ -113,7 +115,7 @@ impl Names {
                 is_own_proc: false,
             })
         });
-        place.map_or(Found::Unknown, |place| {
+        place.map_or(ResolvedName::Unknown, |place| {
             self.names(caller, b"", &place, arena)
         })
     }
@@ -123,25 +125,25 @@ impl Names {
         &self,
         caller: Caller<'_>,
         raw: &'a [u8],
-        place: &Place,
+        place: &ResolvedFile,
         arena: &'a Bump,
-    ) -> Found<'a> {
+    ) -> ResolvedName<'a> {
         let path = match place.is_direct && event::field::is_plain(raw) {
             true => raw,
             false => match path(place, caller) {
                 Ok(path) => &*arena.alloc_slice_copy(&path),
-                Err(_) => return Found::Unknown,
+                Err(_) => return ResolvedName::Unknown,
             },
         };
         if !path.starts_with(b"/") {
             // A pipe, a socket or the like, behind a descriptor.
-            return Found::None;
+            return ResolvedName::None;
         }
         let Ok(mut known) = self.inodes.names_of(caller, Identity::of(&place.stat)) else {
-            return Found::Unknown;
+            return ResolvedName::Unknown;
         };
         let Ok(others) = self.names_elsewhere(caller, place, path) else {
-            return Found::Unknown;
+            return ResolvedName::Unknown;
         };
         for name in others {
             if !known.contains(&name) {
@@ -156,14 +158,14 @@ impl Names {
             // Its own name is one that rules have.
             false => names.insert(0, path),
         }
-        Found::Names(arena.alloc_slice_copy(&names))
+        ResolvedName::Names(arena.alloc_slice_copy(&names))
     }
 
     /// Names by other mounts, or by the layers of an overlay, that rules could be about.
     fn names_elsewhere(
         &self,
         caller: Caller<'_>,
-        place: &Place,
+        place: &ResolvedFile,
         path: &[u8],
     ) -> Result<Vec<Vec<u8>>, Errno> {
         let mut names = self.mounts.other_names(place, path, caller)?;
@@ -177,26 +179,26 @@ impl Names {
         caller: Caller<'_>,
         raw: &'a [u8],
         base: Option<i32>,
-        manner: Manner,
+        manner: LookupFlags,
         arena: &'a Bump,
-    ) -> Found<'a> {
+    ) -> ResolvedName<'a> {
         let (folder, name) = match raw.iter().rposition(|byte| *byte == b'/') {
             Some(0) => (&b"/"[..], &raw[1..]),
             Some(end) => (&raw[..end], &raw[end + 1..]),
             None => (&b"."[..], raw),
         };
         if matches!(name, b"" | b"." | b"..") {
-            return Found::None;
+            return ResolvedName::None;
         }
-        let stays = Manner {
+        let stays = LookupFlags {
             stays_at_link: true,
             ..manner
         };
         if !matches!(walk::find(caller, raw, base, stays), Err(Errno::NOENT)) {
             // A link that leads to nothing, of which the kernel makes what it names, or nobody knows.
-            return Found::Unknown;
+            return ResolvedName::Unknown;
         }
-        let below = Manner {
+        let below = LookupFlags {
             stays_at_link: false,
             ..manner
         };
@@ -206,22 +208,22 @@ impl Names {
                     let folder = folder.strip_suffix(b"/").unwrap_or(&folder);
                     let whole: &'a [u8] = arena.alloc_slice_copy(&[folder, b"/", name].concat());
                     let Ok(others) = self.names_elsewhere(caller, &place, whole) else {
-                        return Found::Unknown;
+                        return ResolvedName::Unknown;
                     };
                     let copy = |name: &Vec<u8>| -> &'a [u8] { arena.alloc_slice_copy(name) };
                     let mut names: Vec<&'a [u8]> = others.iter().map(copy).collect();
                     names.push(whole);
-                    Found::Names(arena.alloc_slice_copy(&names))
+                    ResolvedName::Names(arena.alloc_slice_copy(&names))
                 }
-                Err(_) => Found::Unknown,
+                Err(_) => ResolvedName::Unknown,
             },
-            Err(Errno::NOENT | Errno::NOTDIR) => Found::None,
-            Err(_) => Found::Unknown,
+            Err(Errno::NOENT | Errno::NOTDIR) => ResolvedName::None,
+            Err(_) => ResolvedName::Unknown,
         }
     }
 }
 
-fn path(place: &Place, caller: Caller<'_>) -> Result<Vec<u8>, Errno> {
+fn path(place: &ResolvedFile, caller: Caller<'_>) -> Result<Vec<u8>, Errno> {
     let path = inodes::path_of(&place.file, caller)?;
     Ok(match place.is_own_proc && !path.starts_with(b"/proc/") {
         true => [b"/proc", &path[..]].concat(),
@@ -238,9 +240,9 @@ pub fn changes_root(syscall: Syscall) -> bool {
     )
 }
 
-fn manner(call: &Call, decoded: &Decoded<'_>) -> Manner {
+fn manner(call: &Call, decoded: &Decoded<'_>) -> LookupFlags {
     let DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
-        return Manner::default();
+        return LookupFlags::default();
     };
     let number = |position: Option<usize>| match decoded.params.get(position?) {
         Some(Param::Uint(number)) => Some(*number),
@@ -250,7 +252,7 @@ fn manner(call: &Call, decoded: &Decoded<'_>) -> Manner {
     let resolve = number(call.kind.param_index("resolve")).unwrap_or(0);
     let has = |flag: OFlags| flags & u64::from(flag.bits()) != 0;
     let creates = has(OFlags::CREATE) || call.syscall == Syscall::CREAT;
-    Manner {
+    LookupFlags {
         stays_at_link: has(OFlags::NOFOLLOW) || creates && has(OFlags::EXCL),
         is_rooted: resolve & ResolveFlags::IN_ROOT.bits() != 0,
         creates,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use sys::time::{Clock, now_ns};
 
 use super::layers::layers;
-use super::walk::{self, Caller, Place};
+use super::walk::{self, Caller, ResolvedFile};
 use process_info::procfs::{MountLine, mount_lines, unescape};
 
 /// `PROC_SUPER_MAGIC`.
@@ -36,12 +36,12 @@ pub struct Mounts {
 #[derive(Debug)]
 struct Known {
     until_ns: u64,
-    view: Arc<View>,
+    view: Arc<MountView>,
 }
 
 /// The part of a file system that a mount shows, and the parts that this program's own mounts show of it.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct View {
+struct MountView {
     /// Where it is mounted, as this program sees it.
     place: Vec<u8>,
     /// Which folder of the file system.
@@ -50,7 +50,7 @@ struct View {
     others: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-impl View {
+impl MountView {
     fn names<'v>(&'v self, path: &'v [u8]) -> impl Iterator<Item = Vec<u8>> + 'v {
         // Most file systems are mounted once, and this is on the way of each open.
         let way = match self.others.is_empty() {
@@ -109,7 +109,7 @@ impl Mounts {
     /// Paths of a file by other mounts of this program's than the one by which it was found at `path`.
     pub(super) fn other_names(
         &self,
-        found: &Place,
+        found: &ResolvedFile,
         path: &[u8],
         caller: Caller<'_>,
     ) -> Result<Vec<Vec<u8>>, Errno> {
@@ -122,7 +122,11 @@ impl Mounts {
         self.views().clear();
     }
 
-    fn view(&self, found: &Place, caller: Caller<'_>) -> Result<Option<Arc<View>>, Errno> {
+    fn view(
+        &self,
+        found: &ResolvedFile,
+        caller: Caller<'_>,
+    ) -> Result<Option<Arc<MountView>>, Errno> {
         let number = found.stat.stx_mnt_id;
         let now = now_ns(Clock::Monotonic);
         if let Some(known) = self
@@ -155,7 +159,7 @@ impl Mounts {
 
 /// Finds the mount of a file in this program's own table, or in the caller's. A mount that is attached nowhere is in
 /// neither.
-fn look(found: &Place, caller: Caller<'_>) -> Result<Option<View>, Errno> {
+fn look(found: &ResolvedFile, caller: Caller<'_>) -> Result<Option<MountView>, Errno> {
     let own_tid = Tid(std::process::id().cast_signed());
     let number = walk::mount_number(&found.file)?;
     let own = caller.census.mounts(own_tid)?;
@@ -176,7 +180,7 @@ fn look(found: &Place, caller: Caller<'_>) -> Result<Option<View>, Errno> {
 }
 
 /// What a mount shows; `root` is where its table begins.
-fn view(line: &MountLine<'_>, root: &[u8], own: &[u8]) -> View {
+fn view(line: &MountLine<'_>, root: &[u8], own: &[u8]) -> MountView {
     let is_root = line.mount_point == b"/";
     let mut others = Vec::new();
     // Of a container's own root nobody wants to know where the host keeps it.
@@ -190,7 +194,7 @@ fn view(line: &MountLine<'_>, root: &[u8], own: &[u8]) -> View {
     if !is_root && line.fs_type == b"overlay" {
         others.extend(layers(line.super_options).map(|layer| (b"/".to_vec(), layer)));
     }
-    View {
+    MountView {
         place: [without_slash(root), &unescape(line.mount_point)].concat(),
         folder: unescape(line.root).into_owned(),
         others,

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlag
 use rustix::io::Errno;
 
 use super::mounts::Mounts;
-use crate::census::Census;
+use crate::process_inspector::ProcessInspector;
 
 /// `PROC_ROOT_INO`: of no other folder of it.
 const PROC_ROOT: u64 = 1;
@@ -26,7 +26,7 @@ const TIME_LIMIT: Duration = Duration::from_millis(200);
 
 /// What a call says of a name beside its text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Manner {
+pub(super) struct LookupFlags {
     /// A symbolic link at the end is opened itself.
     pub stays_at_link: bool,
     /// The folder that the name starts at is its root.
@@ -41,7 +41,7 @@ pub struct Caller<'a> {
     /// The thread.
     pub tid: Tid,
     /// Reads about it.
-    pub census: &'a Census,
+    pub census: &'a ProcessInspector,
     pub(super) mounts: &'a Mounts,
     /// Its root is that of this program.
     pub shares_root: bool,
@@ -51,7 +51,12 @@ pub struct Caller<'a> {
 
 impl<'a> Caller<'a> {
     /// A caller that looks from now on.
-    pub fn new(tid: Tid, census: &'a Census, mounts: &'a Mounts, shares_root: bool) -> Self {
+    pub fn new(
+        tid: Tid,
+        census: &'a ProcessInspector,
+        mounts: &'a Mounts,
+        shares_root: bool,
+    ) -> Self {
         Self {
             tid,
             census,
@@ -98,7 +103,7 @@ fn end_of_look() -> Instant {
 
 /// What a name leads to.
 #[derive(Debug)]
-pub struct Place {
+pub struct ResolvedFile {
     /// The file, opened with `O_PATH`.
     pub file: OwnedFd,
     pub(super) stat: Statx,
@@ -115,8 +120,8 @@ pub(super) fn find(
     caller: Caller<'_>,
     raw: &[u8],
     base: Option<i32>,
-    manner: Manner,
-) -> Result<Place, Errno> {
+    manner: LookupFlags,
+) -> Result<ResolvedFile, Errno> {
     let (folder, scope) = start(caller, raw, base, manner)?;
     let way = Way {
         caller,
@@ -137,7 +142,7 @@ pub(super) fn find(
             Err(Errno::LOOP | Errno::NOENT | Errno::XDEV | Errno::ACCESS) => way.step_along(raw),
             Err(errno) => Err(errno),
         },
-        Ok(file) => Ok(Place {
+        Ok(file) => Ok(ResolvedFile {
             is_direct: way.folder.is_none(),
             is_plain: true,
             ..place(file)?
@@ -146,8 +151,8 @@ pub(super) fn find(
     }
 }
 
-fn place(file: OwnedFd) -> Result<Place, Errno> {
-    Ok(Place {
+fn place(file: OwnedFd) -> Result<ResolvedFile, Errno> {
+    Ok(ResolvedFile {
         stat: stat(&file)?,
         file,
         is_direct: false,
@@ -161,7 +166,7 @@ fn start(
     caller: Caller<'_>,
     raw: &[u8],
     base: Option<i32>,
-    manner: Manner,
+    manner: LookupFlags,
 ) -> Result<(Option<OwnedFd>, ResolveFlags), Errno> {
     let census = caller.census;
     let folder = || match base {
@@ -230,7 +235,7 @@ struct Way<'a> {
     caller: Caller<'a>,
     /// Where the name starts; `None`: it is absolute, from this program's own root.
     folder: Option<&'a OwnedFd>,
-    manner: Manner,
+    manner: LookupFlags,
 }
 
 impl Way<'_> {
@@ -254,7 +259,7 @@ impl Way<'_> {
     }
 
     /// Goes along a name step by step.
-    fn step_along(&self, raw: &[u8]) -> Result<Place, Errno> {
+    fn step_along(&self, raw: &[u8]) -> Result<ResolvedFile, Errno> {
         let root = self.root()?;
         let start = self.folder.filter(|_| !raw.starts_with(b"/"));
         let mut steps = Steps {
@@ -270,7 +275,7 @@ impl Way<'_> {
         for _ in 0..STEP_LIMIT {
             let Some(name) = steps.left.pop_front() else {
                 let stat = stat(&steps.at)?;
-                return Ok(Place {
+                return Ok(ResolvedFile {
                     file: steps.at,
                     stat,
                     is_direct: false,

@@ -12,7 +12,7 @@
 mod automaton;
 mod keys;
 mod kind;
-mod places;
+mod mount_table;
 mod programs;
 mod records;
 mod tables;
@@ -29,7 +29,7 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 pub use programs::Loaded;
 pub use records::Reports;
 
-use programs::{Entered, Kept};
+use programs::{KernelPrograms, LoadedEntry};
 
 /// Why a policy cannot be carried by BPF.
 #[derive(Debug, thiserror::Error)]
@@ -122,7 +122,7 @@ impl Error {
 
 /// A policy that is loaded, for a process to be confined by.
 #[derive(Debug)]
-pub(crate) struct Tenancy {
+pub(crate) struct BpfPolicyHandle {
     number: u32,
     tenants: MapHandle,
     /// Keeps the policy until somebody is confined by it, in whatever process it is open.
@@ -131,20 +131,20 @@ pub(crate) struct Tenancy {
     pub(crate) lacks: Vec<String>,
 }
 
-impl Tenancy {
+impl BpfPolicyHandle {
     /// Loads a policy. Whatever confines nobody any more is removed.
     pub(crate) fn load(profile: &Profile, name: &str) -> Result<Self, Error> {
         Self::load_for(profile, name, &mounts()?)
     }
 
-    /// As [`Tenancy::load`], for a process that has these mounts.
+    /// As [`BpfPolicyHandle::load`], for a process that has these mounts.
     pub(crate) fn load_for(profile: &Profile, name: &str, mounts: &str) -> Result<Self, Error> {
-        let Entered {
+        let LoadedEntry {
             number,
             tenants,
             waiting,
             lacks,
-        } = Kept::open()?.enter(profile, name, mounts)?;
+        } = KernelPrograms::open()?.enter(profile, name, mounts)?;
         Ok(Self {
             number,
             tenants,
@@ -161,7 +161,7 @@ impl Tenancy {
     /// Removes it again: nobody is confined by it.
     pub(crate) fn discard(&self) {
         // What cannot be removed now is removed by whoever loads the next.
-        let _ = Kept::open().and_then(|kept| kept.discard(self.number));
+        let _ = KernelPrograms::open().and_then(|kept| kept.discard(self.number));
     }
 
     /// Confines the calling process: the policy holds from its next exec on.
@@ -196,7 +196,7 @@ pub fn exchange(profile: &Profile, name: &str) -> Result<usize, Error> {
     if !is_ever_used() {
         return Ok(0);
     }
-    Kept::open()?.exchange(profile, name, &mounts()?)
+    KernelPrograms::open()?.exchange(profile, name, &mounts()?)
 }
 
 /// The policies that are in force.
@@ -205,7 +205,7 @@ pub fn exchange(profile: &Profile, name: &str) -> Result<usize, Error> {
 /// If the tables are out of reach.
 pub fn loaded() -> Result<Vec<Loaded>, Error> {
     match is_ever_used() {
-        true => Kept::open()?.loaded(),
+        true => KernelPrograms::open()?.loaded(),
         false => Ok(Vec::new()),
     }
 }
@@ -216,7 +216,7 @@ pub fn loaded() -> Result<Vec<Loaded>, Error> {
 /// If something cannot be removed.
 pub fn release() -> Result<(), Error> {
     match is_ever_used() {
-        true => Kept::open()?.release(),
+        true => KernelPrograms::open()?.release(),
         false => Ok(()),
     }
 }

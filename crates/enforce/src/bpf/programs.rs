@@ -70,7 +70,7 @@ const NEWER: [(&str, bool); 2] = [
 ];
 
 /// What is in the kernel, while it is changed: nobody else changes it.
-pub(super) struct Kept {
+pub(super) struct KernelPrograms {
     folder: PathBuf,
     /// Its lock is held for as long as it is open.
     _lock: OwnedFd,
@@ -78,7 +78,7 @@ pub(super) struct Kept {
 
 /// A policy that was loaded.
 #[derive(Debug)]
-pub(super) struct Entered {
+pub(super) struct LoadedEntry {
     pub(super) number: u32,
     pub(super) tenants: MapHandle,
     /// Its lock is held for as long as it is open.
@@ -103,7 +103,7 @@ pub struct Loaded {
     pub lost: u64,
 }
 
-impl Kept {
+impl KernelPrograms {
     /// Waits until nobody else changes it.
     pub(super) fn open() -> Result<Self, Error> {
         check_file_system()?;
@@ -187,7 +187,7 @@ impl Kept {
         profile: &Profile,
         name: &str,
         mounts: &str,
-    ) -> Result<Entered, Error> {
+    ) -> Result<LoadedEntry, Error> {
         let lacks = self.ensure(&hooks(profile))?;
         self.sweep()?;
         let path = std::env::var_os("PATH");
@@ -208,7 +208,7 @@ impl Kept {
                 return Err(error);
             }
         };
-        Ok(Entered {
+        Ok(LoadedEntry {
             number,
             tenants: self.map("tenants")?,
             waiting,

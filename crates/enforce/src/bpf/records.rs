@@ -13,7 +13,7 @@ use policy::Enforcer;
 
 use super::Error;
 use super::kind::Operation;
-use super::programs::{self, Kept};
+use super::programs::{self, KernelPrograms};
 use super::tables::RULE;
 use crate::Denial;
 
@@ -40,7 +40,7 @@ impl Reports {
     /// # Errors
     /// If the policy is not loaded, or reports nothing.
     pub fn open(number: u32) -> Result<Self, Error> {
-        let (ring, rules, ledgers) = Kept::open()?.reports(number)?;
+        let (ring, rules, ledgers) = KernelPrograms::open()?.reports(number)?;
         let taken = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&taken);
         let mut builder = RingBufferBuilder::new();

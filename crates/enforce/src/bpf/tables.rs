@@ -7,14 +7,14 @@ use std::os::unix::fs::MetadataExt;
 
 use policy::compile::bpf::{Entry, Key, MOUNT_FLAGS, Profile};
 use policy::pattern::Pattern;
-use policy::{FileAccess, MountMatch, PortRange, PtraceScope, SocketMatch, Verdict};
+use policy::{FileAccess, MountMatch, PortRange, PtraceScope, RuleAction, SocketMatch};
 
 use super::Error;
 use super::automaton::{Automaton, DEAD, EDGES, SETS, START, STATES};
 use super::keys::{KEYS, Keys};
 use super::kind::{Kind, Operation};
-use super::places::Places;
-use crate::tree::Mounted;
+use super::mount_table::MountTable;
+use crate::tree::MountedFileSystems;
 
 const DENY: u16 = 0x1000;
 const AUDIT: u16 = 0x2000;
@@ -173,7 +173,7 @@ impl Tables {
             collected.add(entry, path)?;
         }
         collected.check()?;
-        let known = Places::new(mounts);
+        let known = MountTable::new(mounts);
         collected.add_aliases(&known)?;
         let patterns: Vec<Pattern> = collected.patterns.iter().map(|(p, _)| p.clone()).collect();
         let automaton = Automaton::new(&patterns)?;
@@ -204,10 +204,10 @@ impl Collected {
             limit: usize::from(RULE),
         })?;
         let (how, features) = match entry.verdict {
-            Verdict::Allow => return Ok(0),
-            Verdict::Audit => (AUDIT, AUDITS),
-            Verdict::Deny => (DENY, DENIES),
-            Verdict::DenyAudit => (DENY | AUDIT, DENIES | AUDITS),
+            RuleAction::Allow => return Ok(0),
+            RuleAction::Audit => (AUDIT, AUDITS),
+            RuleAction::Deny => (DENY, DENIES),
+            RuleAction::DenyAudit => (DENY | AUDIT, DENIES | AUDITS),
         };
         self.features |= features;
         Ok(number | how)
@@ -275,7 +275,7 @@ impl Collected {
     }
 
     /// What patterns mean below the places of file systems that are mounted elsewhere, too.
-    fn add_aliases(&mut self, places: &Places) -> Result<(), Error> {
+    fn add_aliases(&mut self, places: &MountTable) -> Result<(), Error> {
         for (pattern, effect) in self.patterns.clone() {
             for alias in places.aliases(&pattern)? {
                 self.push(&alias, effect);
@@ -535,7 +535,7 @@ fn above(pattern: &Pattern) -> Vec<Pattern> {
 fn programs(pattern: &Pattern, path: Option<&OsStr>) -> Vec<(u32, u64)> {
     let found = match pattern.literal() {
         Some(literal) => [literal.to_owned()].into(),
-        None => Mounted::programs(pattern, path).unwrap_or_default(),
+        None => MountedFileSystems::programs(pattern, path).unwrap_or_default(),
     };
     let each = found.into_iter().filter_map(|path| {
         // Not there: then it is known by its name alone.
@@ -553,7 +553,7 @@ fn kernel_device(number: u64) -> u32 {
 }
 
 /// The place of each file system as a state, and the kinds of rules whose key is one of its names.
-fn places(automaton: &Automaton, keys: &Keys, places: &Places) -> BTreeMap<u32, u32> {
+fn places(automaton: &Automaton, keys: &Keys, places: &MountTable) -> BTreeMap<u32, u32> {
     let places = places.of_devices().filter_map(|(device, place)| {
         let state = automaton.advance(START, place.as_bytes());
         let kinds = u32::from(keys.kinds(place));

@@ -228,7 +228,7 @@ pub(super) fn found<'a, T>(lookup: Lookup<T>, show: impl FnOnce(T) -> Value<'a>)
 }
 
 /// What to tell of a process.
-pub(super) type Tell<'a> = for<'e> fn(&Subject<'a>, &'e Event<'a>) -> Value<'a>;
+pub(super) type AncestorField<'a> = for<'e> fn(&Subject<'a>, &'e Event<'a>) -> Value<'a>;
 
 /// The caller for 0, its parent for 1, and so on; `None` beyond the oldest.
 pub(super) fn ancestor<'a>(event: &Event<'a>, level: u32) -> Option<Subject<'a>> {
@@ -244,7 +244,11 @@ pub(super) fn ancestor<'a>(event: &Event<'a>, level: u32) -> Option<Subject<'a>>
 
 /// The answer for the ancestor at `level`, or for all of them, nearest first and without the
 /// caller, if no level is given.
-pub(super) fn tell<'a>(event: &Event<'a>, level: Option<u32>, tell: Tell<'a>) -> Value<'a> {
+pub(super) fn tell<'a>(
+    event: &Event<'a>,
+    level: Option<u32>,
+    tell: AncestorField<'a>,
+) -> Value<'a> {
     if let Some(level) = level {
         return match ancestor(event, level) {
             Some(subject) => tell(&subject, event),

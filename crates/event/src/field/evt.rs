@@ -3,7 +3,7 @@
 use abi::Errno;
 
 use super::text::shown;
-use super::time::Moment;
+use super::time::CivilTime;
 use super::{Argument, ArgumentKind, Class, DescriptorFact, FieldSpec, Source, param, path};
 use crate::ValueType::{AbsTime, Bool, Int, Path, RelTime, Text, Uint};
 use crate::{
@@ -88,8 +88,8 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("evt.is_open_create", Bool, Source::OpenResult, creates, "Whether a file was created."),
 ];
 
-fn local(event: &Event<'_>) -> Moment {
-    Moment::new(event.time_ns, event.world.utc_offset())
+fn local(event: &Event<'_>) -> CivilTime {
+    CivilTime::new(event.time_ns, event.world.utc_offset())
 }
 
 /// Captures may have events that are out of order by a little.
@@ -100,7 +100,7 @@ fn relative<'a>(event: &Event<'a>, part: fn(u64) -> u64) -> Value<'a> {
 }
 
 fn iso8601<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
-    let utc = Moment::new(event.time_ns, 0);
+    let utc = CivilTime::new(event.time_ns, 0);
     shown(
         event.arena,
         format_args!("{}T{}+0000", utc.date(), utc.precise_clock()),

@@ -96,7 +96,7 @@ pub struct FieldSpec {
     /// Whether it can be answered at all.
     pub supplied: Supplied,
     /// The answer is an address, but rules compare it with host names: the evaluator must look
-    /// the name up with [`crate::World::addresses`].
+    /// the name up with [`crate::SystemInfo::addresses`].
     pub host_name: bool,
     /// What it tells.
     pub description: &'static str,

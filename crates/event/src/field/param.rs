@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// A parameter in words: as it was passed, and what that means if there is more to say.
-pub(super) enum Words<'a> {
+pub(super) enum ParamText<'a> {
     Unknown,
     Absent,
     Known {
@@ -71,9 +71,9 @@ fn unsigned(ty: ParamType) -> bool {
 /// The parameter as Falco prints it in `evt.arg`: its meaning if it has one.
 pub(super) fn shown<'a>(event: &Event<'a>, at: usize) -> Value<'a> {
     match words(event, at) {
-        Words::Unknown | Words::Half(_) => Value::Unknown,
-        Words::Absent => Value::Absent,
-        Words::Known { plain, meaning } => Value::Text(meaning.unwrap_or(plain)),
+        ParamText::Unknown | ParamText::Half(_) => Value::Unknown,
+        ParamText::Absent => Value::Absent,
+        ParamText::Known { plain, meaning } => Value::Text(meaning.unwrap_or(plain)),
     }
 }
 
@@ -108,23 +108,23 @@ fn line<'a>(event: &Event<'a>) -> (Text<'a>, Whole) {
         line.push(b"=");
         match words(event, at) {
             // The line has no place for what no engine reads.
-            Words::Unknown if spec.source == ParamSource::Nowhere && !spec.is_moved_bytes() => {
+            ParamText::Unknown if spec.source == ParamSource::Nowhere && !spec.is_moved_bytes() => {
                 line.push(missing(spec.ty));
             }
-            Words::Unknown => {
+            ParamText::Unknown => {
                 whole = Whole::No;
                 line.push(UNKNOWN);
             }
-            Words::Half(plain) => {
+            ParamText::Half(plain) => {
                 whole = Whole::No;
                 line.push(plain);
             }
-            Words::Absent => line.push(missing(spec.ty)),
-            Words::Known {
+            ParamText::Absent => line.push(missing(spec.ty)),
+            ParamText::Known {
                 plain,
                 meaning: None,
             } => line.push(plain),
-            Words::Known {
+            ParamText::Known {
                 plain,
                 meaning: Some(meaning),
             } => {
@@ -148,24 +148,24 @@ fn missing(ty: ParamType) -> &'static [u8] {
     }
 }
 
-fn words<'a>(event: &Event<'a>, at: usize) -> Words<'a> {
+fn words<'a>(event: &Event<'a>, at: usize) -> ParamText<'a> {
     let spec = &event.kind.spec().params[at];
     let value = match value(event, at) {
-        Value::Unknown => return Words::Unknown,
-        Value::Absent => return Words::Absent,
+        Value::Unknown => return ParamText::Unknown,
+        Value::Absent => return ParamText::Absent,
         value => value,
     };
     let plain = match plain(event, spec, value) {
         Some(plain) => plain,
-        None => return Words::Absent,
+        None => return ParamText::Absent,
     };
     match meaning(event, spec, value) {
-        Value::Unknown => Words::Half(plain),
-        Value::Text(text) if !text.is_empty() => Words::Known {
+        Value::Unknown => ParamText::Half(plain),
+        Value::Text(text) if !text.is_empty() => ParamText::Known {
             plain,
             meaning: Some(text),
         },
-        _ => Words::Known {
+        _ => ParamText::Known {
             plain,
             meaning: None,
         },

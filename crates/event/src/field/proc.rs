@@ -1,6 +1,6 @@
 //! `proc.*`: the calling process, its program and its ancestors.
 
-use super::ancestry::{Subject, Tell, ancestor, found, tell};
+use super::ancestry::{AncestorField, Subject, ancestor, found, tell};
 use super::text::{Text, copied};
 use super::{Argument, ArgumentKind, Class, FieldSpec, ProcessFact as Fact, Source, fd};
 use crate::ValueType::{self, AbsTime, Bool, Int, Path, RelTime, Uint};
@@ -275,7 +275,7 @@ fn parent_vpid<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
 
 /// Tells of the leader of the caller's session or process group. A leader that is gone is stood
 /// in for by the oldest ancestor of the same session or group.
-fn leader<'a>(event: &Event<'a>, group: fn(&Stat) -> i32, tell: Tell<'a>) -> Value<'a> {
+fn leader<'a>(event: &Event<'a>, group: fn(&Stat) -> i32, tell: AncestorField<'a>) -> Value<'a> {
     let id = match event.stat() {
         Lookup::Found(stat) => group(stat),
         Lookup::Missing => return Value::Absent,

@@ -7,7 +7,7 @@ const DAY_SECONDS: i64 = 86_400;
 
 /// A point in time taken apart.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct CivilTime {
     year: i64,
     month: i64,
     day: i64,
@@ -15,7 +15,7 @@ pub(super) struct Moment {
     nanosecond: u64,
 }
 
-impl Moment {
+impl CivilTime {
     /// `time_ns` after the epoch, `offset` seconds east of Greenwich.
     pub(super) fn new(time_ns: u64, offset: i32) -> Self {
         let seconds = i64::try_from(time_ns / SECOND).expect("2^64 ns are less than 2^63 s");
@@ -102,11 +102,14 @@ mod tests {
             (4_107_542_400, 0, "2100-03-01 00:00:00"),
         ];
         for (seconds, offset, expected) in rows {
-            let moment = Moment::new(seconds * SECOND, offset);
+            let moment = CivilTime::new(seconds * SECOND, offset);
             assert_eq!(format!("{} {}", moment.date(), moment.clock()), expected);
         }
-        let moment = Moment::new(1_000_000_007, 0);
+        let moment = CivilTime::new(1_000_000_007, 0);
         assert_eq!(moment.precise_clock().to_string(), "00:00:01.000000007");
-        assert_eq!(Moment::new(u64::MAX, i32::MAX).clock().to_string().len(), 8);
+        assert_eq!(
+            CivilTime::new(u64::MAX, i32::MAX).clock().to_string().len(),
+            8
+        );
     }
 }

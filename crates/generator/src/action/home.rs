@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use workload::Error;
 
-use super::scene::Claim;
-use super::{Scene, Stop};
+use super::scene::ClaimedPath;
+use super::{ActionEnvironment, Stop};
 
 /// Makes a folder below /home, or for who may not, in its own home.
-pub(super) fn make(scene: &Scene) -> Result<Claim, Stop> {
+pub(super) fn make(scene: &ActionEnvironment) -> Result<ClaimedPath, Stop> {
     let home = scene.claim_in("/home")?;
     let Err(error) = fs::create_dir(home.path()) else {
         return Ok(home);

@@ -10,7 +10,7 @@ use sys::clone::CloneFlags;
 use sys::namespace;
 use workload::Error;
 
-use super::{Action, Stop, Touches};
+use super::{Action, SideEffects, Stop};
 
 const MS_NOSUID: u64 = 2;
 const MS_REC: u64 = 0x4000;
@@ -26,10 +26,10 @@ pub(super) fn separate(
     let mut optional = true;
     for action in actions {
         let (more, may_do_without): (&[&str], bool) = match action.touches {
-            Touches::Nothing => continue,
-            Touches::Mounts => (&["/"], false),
-            Touches::Shared(folders) => (folders, true),
-            Touches::System(folders) => (folders, touch_system),
+            SideEffects::Nothing => continue,
+            SideEffects::Mounts => (&["/"], false),
+            SideEffects::Shared(folders) => (folders, true),
+            SideEffects::System(folders) => (folders, touch_system),
         };
         folders.extend(more);
         optional &= may_do_without;

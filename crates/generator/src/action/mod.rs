@@ -33,11 +33,11 @@ use workload::Error;
 pub(crate) use isolate::mount;
 pub use perform::{PerformOptions, perform};
 pub use player::{Player, PlayerOptions};
-use scene::Claim;
-pub use scene::Scene;
+pub use scene::ActionEnvironment;
+use scene::ClaimedPath;
 pub use scratch::{MARK, Scratch, SweepOptions, sweep};
 pub use surroundings::in_container;
-pub use work::{Order, Tally, WorkOptions, Worked, work};
+pub use work::{ActionCounts, RoundOrder, RoundResult, WorkOptions, work};
 
 /// The table.
 pub use registry::ACTIONS;
@@ -77,18 +77,18 @@ pub struct Action {
     /// Whether it is played without `--all`: its rule is among those that Falco loads by default.
     pub enabled: bool,
     /// Where it makes sense.
-    pub place: Place,
+    pub place: ActionContext,
     /// What it cannot do without.
-    pub needs: &'static [Need],
+    pub needs: &'static [Requirement],
     /// What it changes outside its own folder.
-    pub touches: Touches,
-    play: fn(&Scene) -> Result<(), Stop>,
+    pub touches: SideEffects,
+    play: fn(&ActionEnvironment) -> Result<(), Stop>,
 }
 
 /// Where an action makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum ActionContext {
     /// Everywhere.
     Anywhere,
     /// Inside a container: its rule asks for one.
@@ -99,7 +99,7 @@ pub enum Place {
 
 /// What an action cannot do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum Requirement {
     /// User id 0.
     Root,
     /// A file that can be read.
@@ -116,7 +116,7 @@ pub enum Need {
 
 /// What an action changes outside its own folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touches {
+pub enum SideEffects {
     /// Nothing.
     Nothing,
     /// Files in folders for everybody, which it removes again. Layers where possible.
@@ -176,7 +176,7 @@ impl Action {
     const fn new(
         name: &'static str,
         summary: &'static str,
-        play: fn(&Scene) -> Result<(), Stop>,
+        play: fn(&ActionEnvironment) -> Result<(), Stop>,
     ) -> Self {
         Self {
             name,
@@ -184,9 +184,9 @@ impl Action {
             rule: None,
             also: &[],
             enabled: true,
-            place: Place::Anywhere,
+            place: ActionContext::Anywhere,
             needs: &[],
-            touches: Touches::Nothing,
+            touches: SideEffects::Nothing,
             play,
         }
     }
@@ -217,23 +217,23 @@ impl Action {
 
     const fn inside(self) -> Self {
         Self {
-            place: Place::Container,
+            place: ActionContext::Container,
             ..self
         }
     }
 
     const fn outside(self) -> Self {
         Self {
-            place: Place::Host,
+            place: ActionContext::Host,
             ..self
         }
     }
 
-    const fn needs(self, needs: &'static [Need]) -> Self {
+    const fn needs(self, needs: &'static [Requirement]) -> Self {
         Self { needs, ..self }
     }
 
-    const fn touches(self, touches: Touches) -> Self {
+    const fn touches(self, touches: SideEffects) -> Self {
         Self { touches, ..self }
     }
 
@@ -251,23 +251,23 @@ impl Action {
     #[must_use]
     pub fn changes(&self) -> String {
         match self.touches {
-            Touches::Nothing => "its own folder below the temporary folder, removed".to_owned(),
-            Touches::Shared(folders) => format!(
+            SideEffects::Nothing => "its own folder below the temporary folder, removed".to_owned(),
+            SideEffects::Shared(folders) => format!(
                 "a layer over {}, or files there that it removes",
                 folders.join(" ")
             ),
-            Touches::System(folders) => format!(
+            SideEffects::System(folders) => format!(
                 "a layer over {}; the folder itself only with --unsafe, and then what it adds is removed",
                 folders.join(" ")
             ),
-            Touches::Mounts => "its own table of mounts".to_owned(),
+            SideEffects::Mounts => "its own table of mounts".to_owned(),
         }
     }
 
     /// The addresses that it needs.
     pub fn addresses(&self) -> impl Iterator<Item = &'static str> {
         self.needs.iter().filter_map(|need| match need {
-            Need::Address(address) => Some(*address),
+            Requirement::Address(address) => Some(*address),
             _ => None,
         })
     }

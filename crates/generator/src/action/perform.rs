@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use workload::Error;
 
-use super::{Action, Outcome, Scene, Scratch, Stop, address, find, isolate, passwd, surroundings};
+use super::{
+    Action, ActionEnvironment, Outcome, Scratch, Stop, address, find, isolate, passwd, surroundings,
+};
 
 const SIGKILL: i32 = 9;
 
@@ -69,9 +71,14 @@ fn try_perform(args: &PerformOptions, program: &Path) -> Result<(), Stop> {
 }
 
 /// Leaves what must not be changed. A part of an action finds all that done.
-fn prepare(action: &Action, args: &PerformOptions, program: &Path) -> Result<Scene, Stop> {
+fn prepare(
+    action: &Action,
+    args: &PerformOptions,
+    program: &Path,
+) -> Result<ActionEnvironment, Stop> {
     let scratch = Scratch::of_another(args.scratch.clone());
-    let scene = Scene::new(&scratch, program, args.arguments(), args.spawned.as_deref())?;
+    let scene =
+        ActionEnvironment::new(&scratch, program, args.arguments(), args.spawned.as_deref())?;
     if args.spawned.is_some() {
         return Ok(scene);
     }

@@ -16,7 +16,7 @@ use super::{Scratch, Stop};
 
 /// The surroundings of one action in one process.
 #[derive(Debug)]
-pub struct Scene {
+pub struct ActionEnvironment {
     folder: PathBuf,
     journal: Option<File>,
     program: PathBuf,
@@ -29,9 +29,9 @@ pub struct Scene {
 
 /// A path that is removed when this is dropped, or by who cleans up after a kill.
 #[derive(Debug)]
-pub(crate) struct Claim(PathBuf);
+pub(crate) struct ClaimedPath(PathBuf);
 
-impl Scene {
+impl ActionEnvironment {
     pub(super) fn new(
         scratch: &Scratch,
         program: &Path,
@@ -96,15 +96,15 @@ impl Scene {
     }
 
     /// A new path in a folder of the machine, to be made by the action.
-    pub(crate) fn claim_in(&self, folder: impl AsRef<Path>) -> Result<Claim, Stop> {
+    pub(crate) fn claim_in(&self, folder: impl AsRef<Path>) -> Result<ClaimedPath, Stop> {
         self.claim(folder.as_ref().join(self.unique()))
     }
 
     /// A path to be made by the action. It is written down first, for the case of a kill.
-    pub(crate) fn claim(&self, path: PathBuf) -> Result<Claim, Stop> {
+    pub(crate) fn claim(&self, path: PathBuf) -> Result<ClaimedPath, Stop> {
         if self.has_layers {
             // It vanishes with this process.
-            return Ok(Claim(path));
+            return Ok(ClaimedPath(path));
         }
         let Some(mut journal) = self.journal.as_ref() else {
             return Err(Stop::Skipped(
@@ -115,7 +115,7 @@ impl Scene {
         journal
             .write_all(format!("{}\n", path.display()).as_bytes())
             .map_err(Error::file("write the journal of", &self.folder))?;
-        Ok(Claim(path))
+        Ok(ClaimedPath(path))
     }
 
     /// A program of the machine, with nothing to read and no output.
@@ -196,7 +196,7 @@ impl Scene {
     }
 }
 
-impl Claim {
+impl ClaimedPath {
     /// Of what this process has made under a name that is not its own to choose, and that no journal
     /// may hold.
     pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
@@ -208,7 +208,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for ClaimedPath {
     fn drop(&mut self) {
         // What stays is in the journal.
         let _ = match fs::symlink_metadata(&self.0) {

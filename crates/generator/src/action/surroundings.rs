@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::scene::in_path;
-use super::{Action, Need, Place, Stop};
+use super::{Action, ActionContext, Requirement, Stop};
 
 /// Inodes of the initial namespaces (include/linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
@@ -45,28 +45,28 @@ pub(super) fn has_capability(name: &str) -> bool {
 pub(super) fn check(action: &Action, in_container: bool) -> Result<(), Stop> {
     let skip = |reason: String| Err(Stop::Skipped(reason));
     match action.place {
-        Place::Container if !in_container => return skip("only for containers".to_owned()),
-        Place::Host if in_container => return skip("not for containers".to_owned()),
+        ActionContext::Container if !in_container => return skip("only for containers".to_owned()),
+        ActionContext::Host if in_container => return skip("not for containers".to_owned()),
         _ => {}
     }
     for need in action.needs {
         match *need {
-            Need::Root if !rustix::process::geteuid().is_root() => {
+            Requirement::Root if !rustix::process::geteuid().is_root() => {
                 return skip("needs root".to_owned());
             }
-            Need::Readable(file) => {
+            Requirement::Readable(file) => {
                 // Without opening it, which would be the deed itself.
                 if let Err(error) = accessat(CWD, file, Access::READ_OK, AtFlags::EACCESS) {
                     return skip(format!("needs to read {file}: {error}"));
                 }
             }
-            Need::Program(program) if in_path(program).is_none() => {
+            Requirement::Program(program) if in_path(program).is_none() => {
                 return skip(format!("needs the program `{program}`"));
             }
-            Need::Capability(name) if !has_capability(name) => {
+            Requirement::Capability(name) if !has_capability(name) => {
                 return skip(format!("needs {name}"));
             }
-            Need::NoCapability(name) if has_capability(name) => {
+            Requirement::NoCapability(name) if has_capability(name) => {
                 return skip(format!("needs a process without {name}"));
             }
             _ => {}

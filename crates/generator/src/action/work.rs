@@ -1,6 +1,6 @@
 //! The process that plays actions over and over, on several threads, to find where a detector breaks.
 //!
-//! It reads an [`Order`] a line, plays for as long as that says, and answers with a [`Worked`].
+//! It reads an [`RoundOrder`] a line, plays for as long as that says, and answers with a [`RoundResult`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use workload::Error;
 
 use super::{
-    Action, MARK, PerformOptions, Scene, Scratch, Stop, address, find, isolate, passwd,
+    Action, ActionEnvironment, MARK, PerformOptions, Scratch, Stop, address, find, isolate, passwd,
     surroundings,
 };
 
@@ -33,7 +33,7 @@ pub struct WorkOptions {
 
 /// A round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct RoundOrder {
     /// Nanoseconds that each thread waits before each action.
     pub sleep_ns: u64,
     /// How long the round is.
@@ -44,7 +44,7 @@ pub struct Order {
 
 /// What came of one action in a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct ActionCounts {
     /// How often it was played.
     pub done: u64,
     /// How often it could not be played, or went wrong.
@@ -55,9 +55,9 @@ pub struct Tally {
 
 /// What came of a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Worked {
+pub struct RoundResult {
     /// By action.
-    pub actions: BTreeMap<String, Tally>,
+    pub actions: BTreeMap<String, ActionCounts>,
     /// How long it took.
     pub elapsed_ns: u64,
 }
@@ -83,7 +83,7 @@ pub fn work(
     };
     let mut workers = workers;
     for line in orders.lines().map_while(Result::ok) {
-        let Ok(order) = serde_json::from_str::<Order>(&line) else {
+        let Ok(order) = serde_json::from_str::<RoundOrder>(&line) else {
             return 2;
         };
         let worked = round(&mut workers, order);
@@ -97,7 +97,7 @@ pub fn work(
 
 /// One thread's part.
 struct Worker {
-    scene: Scene,
+    scene: ActionEnvironment,
     actions: Vec<&'static Action>,
 }
 
@@ -119,7 +119,7 @@ fn prepare(args: &WorkOptions, program: &Path) -> Result<Vec<Worker>, Stop> {
     let scratch = Scratch::of_another(perform.scratch.clone());
     let mut scenes = Vec::new();
     for _ in 0..args.threads {
-        let scene = Scene::new(&scratch, program, perform.arguments(), None)?;
+        let scene = ActionEnvironment::new(&scratch, program, perform.arguments(), None)?;
         scenes.push(scene.with_layers(has_layers));
     }
     if let Some(user) = &perform.user {
@@ -147,12 +147,12 @@ fn named(action: &Action, stop: Stop) -> Stop {
     }
 }
 
-fn round(workers: &mut [Worker], order: Order) -> Worked {
+fn round(workers: &mut [Worker], order: RoundOrder) -> RoundResult {
     let (start, end) = (Barrier::new(workers.len()), AtomicBool::new(false));
     let began = Instant::now();
     let duration = Duration::from_nanos(order.duration_ns);
     let sleep = Duration::from_nanos(order.sleep_ns);
-    let mut worked = Worked::default();
+    let mut worked = RoundResult::default();
     std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .iter_mut()
@@ -182,11 +182,11 @@ impl Worker {
         calls: u32,
         until: Instant,
         end: &AtomicBool,
-    ) -> Vec<(&'static str, Tally)> {
+    ) -> Vec<(&'static str, ActionCounts)> {
         let mut tallies: Vec<_> = self
             .actions
             .iter()
-            .map(|action| (action.name, Tally::default()))
+            .map(|action| (action.name, ActionCounts::default()))
             .collect();
         let uninteresting = self.scene.folder();
         'round: loop {
@@ -216,8 +216,8 @@ impl Worker {
     }
 }
 
-impl Worked {
-    fn add(&mut self, tallies: Vec<(&'static str, Tally)>) {
+impl RoundResult {
+    fn add(&mut self, tallies: Vec<(&'static str, ActionCounts)>) {
         for (name, tally) in tallies {
             let sum = self.actions.entry(name.to_owned()).or_default();
             sum.done += tally.done;

@@ -19,7 +19,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 
-use crate::action::{Action, Order, Worked};
+use crate::action::{Action, RoundOrder, RoundResult};
 use crate::alerts::{Alert, Alerts};
 use crate::options::{BenchOptions, LogFormat};
 use cgroup::{Confined, Limits};
@@ -213,7 +213,7 @@ impl<'args> Stage<'args> {
             is_dry: self.args.dry_run,
             ..Round::default()
         };
-        self.worker.order(Order {
+        self.worker.order(RoundOrder {
             sleep_ns,
             duration_ns: nanoseconds(self.args.round_duration),
             calls: self.args.calls,
@@ -234,7 +234,7 @@ impl<'args> Stage<'args> {
     }
 
     /// Looks at the detector until the worker has played.
-    fn play(&mut self, round: &mut Round) -> Result<Worked, Failure> {
+    fn play(&mut self, round: &mut Round) -> Result<RoundResult, Failure> {
         let deadline = Worker::deadline(self.args.round_duration);
         let mut last = (Instant::now(), round.before);
         loop {

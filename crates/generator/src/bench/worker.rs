@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
-use crate::action::{Action, MARK, Order, Scratch, Worked};
+use crate::action::{Action, MARK, RoundOrder, RoundResult, Scratch};
 use crate::alerts::Alert;
 use crate::options::{BenchOptions, PlayOptions};
 
@@ -79,7 +79,7 @@ impl Worker {
     }
 
     /// Begins a round.
-    pub(super) fn order(&mut self, order: Order) -> Result<(), Failure> {
+    pub(super) fn order(&mut self, order: RoundOrder) -> Result<(), Failure> {
         let line = serde_json::to_string(&order).expect("it is plain data");
         let written = self
             .orders
@@ -92,7 +92,7 @@ impl Worker {
     }
 
     /// Takes what has come until a moment; the round's answer if it is among it.
-    pub(super) fn listen(&mut self, until: Instant) -> Result<Option<Worked>, Failure> {
+    pub(super) fn listen(&mut self, until: Instant) -> Result<Option<RoundResult>, Failure> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let line = match self.lines.recv_timeout(left) {
@@ -102,7 +102,7 @@ impl Worker {
             };
             if let Some(alert) = Alert::parse(&line) {
                 self.alerts.push(alert);
-            } else if let Ok(worked) = serde_json::from_str::<Worked>(&line) {
+            } else if let Ok(worked) = serde_json::from_str::<RoundResult>(&line) {
                 return Ok(Some(worked));
             } else if let Some(reason) = refusal(&line) {
                 return Err(Failure::new(Exit::Unsupported, format!("cannot play here: {reason}"))

@@ -4,7 +4,7 @@
 
 /// Where an action is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Where {
+pub(crate) enum PlayTarget {
     /// In both passes.
     Everywhere,
     /// Only as root in a container: it needs an image of layers, or a right that users lack.
@@ -17,7 +17,7 @@ pub(crate) struct Action {
     /// Short name, unique.
     pub(crate) name: &'static str,
     /// Where.
-    pub(crate) place: Where,
+    pub(crate) place: PlayTarget,
     /// Programs without which it cannot be done. `busybox:APPLET` asks for an applet.
     pub(crate) needs: &'static [&'static str],
     /// The deed.
@@ -64,7 +64,7 @@ if command -v dpkg-deb >/dev/null; then dpkg-deb --build -Znone /srv/package /sr
 pub(crate) const ACTIONS: &[Action] = &[
     Action {
         name: "read the password hashes",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["cat"],
         script: "cat /etc/shadow",
         expected: &["Read sensitive file untrusted"],
@@ -73,7 +73,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "read them by climbing directories",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: r#"perl -e 'open my $f, "<", "/srv/www/../../etc/passwd" or die; print <$f>; system "cat", "/srv/www/../../etc/hostname"'"#,
         expected: &["Directory traversal monitored file read"],
@@ -82,7 +82,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "make a web server run a shell",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["busybox:httpd", "busybox:wget"],
         script: "/srv/bin/httpd -f -p 127.0.0.1:8080 -h /srv/www & server=$!; up 1F90 &&
             busybox wget -q -O - 'http://127.0.0.1:8080/cgi-bin/search.cgi?q=;id'; kill $server",
@@ -94,7 +94,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "open a reverse shell (loopback)",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["bash", "busybox:nc"],
         script: r#"(echo id; echo exit; sleep 0.5) | busybox nc -l -p 4444 & up 115C &&
             HISTFILE= bash -c 'bash --norc -i >&/dev/tcp/127.0.0.1/4444 0>&1'; wait"#,
@@ -105,7 +105,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "let netcat run a program",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["ncat", "busybox:nc"],
         script: r#"busybox nc -l -p 4444 </dev/null & up 115C &&
             ncat -e /bin/date 127.0.0.1 4444; wait"#,
@@ -116,7 +116,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "drop a program in /tmp and run it",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["cp"],
         script: "cp /bin/true /tmp/dropped && /tmp/dropped",
         expected: &["Execution from a temporary directory"],
@@ -125,7 +125,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "drop a program in /dev/shm and run it",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["cp"],
         script: "cp /bin/true /dev/shm/dropped && /dev/shm/dropped",
         expected: &["Execution from /dev/shm"],
@@ -134,7 +134,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "run a program that is not of the image",
-        place: Where::Container,
+        place: PlayTarget::Container,
         needs: &["cp"],
         script: "cp /bin/true /opt/dropped && /opt/dropped",
         expected: &["Drop and execute new binary in container"],
@@ -143,7 +143,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "run a program from memory (memfd)",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: r#"perl -e '$fd = syscall($ENV{NR_memfd_create} + 0, $name = "x", 0); die if $fd < 0;
             open my $f, "<", "/bin/true"; binmode $f; undef $/; $code = <$f>;
@@ -155,7 +155,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "use the package manager",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["dpkg", "dpkg-deb"],
         script: "dpkg --force-unsafe-io --force-depends -i /srv/demo.deb",
         expected: &["Launch Package Management Process in Container"],
@@ -164,7 +164,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "link to the password hashes",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["ln"],
         script: "ln -s /etc/shadow /tmp/innocent; ln /etc/shadow /tmp/innocent2",
         expected: &[
@@ -176,7 +176,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "look for private keys",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["find", "grep"],
         script: "find /srv -name id_rsa; grep -r 'BEGIN RSA PRIVATE' /srv/www",
         expected: &["Search Private Keys or Passwords"],
@@ -185,7 +185,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "look for cloud keys",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["grep"],
         script: "grep -ri aws_secret_access_key /srv/www",
         expected: &["Find AWS Credentials"],
@@ -194,7 +194,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "empty a log",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &[],
         script: ": >/var/log/demo.log",
         expected: &["Clear Log Activities"],
@@ -203,7 +203,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "delete a log",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["rm"],
         script: "rm /var/log/demo.log",
         expected: &["Delete log files"],
@@ -212,7 +212,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "delete the shell's history",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["rm"],
         script: "cd && rm .bash_history",
         expected: &["Delete or rename shell history"],
@@ -221,7 +221,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "add a key to an account",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &[],
         script: "echo 'ssh-ed25519 AAAA' >>~/.ssh/authorized_keys",
         expected: &["Adding ssh keys to authorized_keys"],
@@ -230,7 +230,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "schedule a command",
-        place: Where::Container,
+        place: PlayTarget::Container,
         needs: &["mkdir"],
         script: "mkdir -p /etc/cron.d; echo '* * * * * root true' >/etc/cron.d/demo",
         expected: &["Schedule Cron Jobs"],
@@ -239,7 +239,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "let a file lend root's rights",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["chmod"],
         script: "chmod u+s /srv/tool",
         expected: &["Set Setuid or Setgid bit"],
@@ -248,7 +248,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "put a program below /usr/bin",
-        place: Where::Container,
+        place: PlayTarget::Container,
         needs: &["cp", "mv"],
         script: "cp /bin/true /usr/bin/demo-tool; cp /bin/true /srv/t; mv /srv/t /usr/local/bin/t",
         expected: &["Write below binary dir"],
@@ -257,7 +257,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "change the system's configuration",
-        place: Where::Container,
+        place: PlayTarget::Container,
         needs: &[],
         script: "echo '127.0.0.1 update.example' >>/etc/hosts.demo",
         expected: &["Write below etc"],
@@ -266,7 +266,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "take over a process by ptrace",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: r#"perl -e '$pid = fork; if (!$pid) { sleep 5; exit }
             syscall($ENV{NR_ptrace} + 0, 16, $pid, 0, 0); waitpid $pid, 0; kill 9, $pid; waitpid $pid, 0'"#,
@@ -276,7 +276,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "keep debuggers away",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: r#"perl -e 'syscall($ENV{NR_ptrace} + 0, 0, 0, 0, 0)'"#,
         expected: &["PTRACE anti-debug attempt"],
@@ -285,7 +285,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "write into another process",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: r#"perl -e '$text = "x" x 8; $part = pack "PQ", $text, 8;
             $pid = fork; if (!$pid) { sleep 5; exit }
@@ -297,7 +297,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "become root again",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: r#"perl -e '$> = 1000; $> = 0'"#,
         expected: &["Become root without a login program"],
@@ -306,7 +306,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "make a namespace",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["unshare", "nice"],
         script: "unshare --user true",
         expected: &["Change thread namespace"],
@@ -315,7 +315,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "mount something",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: r#"perl -e 'syscall($ENV{NR_mount} + 0, $d = "tmpfs", $p = "/tmp", $t = "tmpfs", 0, 0)'"#,
         expected: &["Mount in container"],
@@ -324,7 +324,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "listen below IP",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: "perl -e 'socket my $s, 17, 3, 0x0300'",
         expected: &["Packet socket created in container"],
@@ -333,7 +333,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "load a kernel module",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: r#"perl -e 'syscall($ENV{NR_init_module} + 0, $m = "no module", 9, $o = "")'"#,
         expected: &["Load kernel module"],
@@ -342,7 +342,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "set up io_uring",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["perl"],
         script: r#"perl -e '$p = "\0" x 120; syscall($ENV{NR_io_uring_setup} + 0, 4, $p)'"#,
         expected: &["Set up io_uring"],
@@ -351,7 +351,7 @@ pub(crate) const ACTIONS: &[Action] = &[
     },
     Action {
         name: "destroy a file for good",
-        place: Where::Everywhere,
+        place: PlayTarget::Everywhere,
         needs: &["shred"],
         script: "cp /etc/passwd /tmp/victim; shred -u /tmp/victim",
         expected: &["Remove Bulk Data from Disk"],

@@ -15,7 +15,7 @@ use serde_json::Value;
 use sys::clone::CloneFlags;
 use sys::credential::{self, CapabilitySets, Ids};
 
-use super::action::{ACTIONS, Action, NUMBERS, PRELUDE, PREPARATION, Where};
+use super::action::{ACTIONS, Action, NUMBERS, PRELUDE, PREPARATION, PlayTarget};
 use super::report::Report;
 use super::rootfs;
 
@@ -136,7 +136,7 @@ fn perform(stage: Stage) -> Result<()> {
     let environment = environment(stage);
     prepare(&environment)?;
     for (index, action) in ACTIONS.iter().enumerate() {
-        if action.place == Where::Container && stage != Stage::Container {
+        if action.place == PlayTarget::Container && stage != Stage::Container {
             continue;
         }
         if let Some(why) = hindrance(action, network.as_deref()) {

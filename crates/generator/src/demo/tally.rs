@@ -20,7 +20,7 @@ pub(crate) enum Verdict {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Actions that were tried.
-    pub(crate) actions: Vec<Tried>,
+    pub(crate) actions: Vec<TriedAction>,
     /// Actions that were not, and why.
     pub(crate) skipped: Vec<(usize, String)>,
     /// Why the pass ended early.
@@ -35,7 +35,7 @@ pub(crate) struct Tally {
 
 /// One action.
 #[derive(Debug)]
-pub(crate) struct Tried {
+pub(crate) struct TriedAction {
     /// Index in [`ACTIONS`].
     pub(crate) action: usize,
     /// Rules that alerted on the deed, each time.
@@ -49,7 +49,7 @@ pub(crate) struct Tried {
     pub(crate) output: String,
 }
 
-impl Tried {
+impl TriedAction {
     fn action(&self) -> &'static Action {
         &ACTIONS[self.action]
     }
@@ -102,7 +102,7 @@ impl Tally {
             Report::Begin {
                 action,
                 twin: false,
-            } => self.actions.push(Tried {
+            } => self.actions.push(TriedAction {
                 action: *action,
                 rules: Vec::new(),
                 twin_rules: Vec::new(),
@@ -166,7 +166,7 @@ impl Tally {
 
     /// Alerts that came.
     pub(crate) fn alerts(&self) -> usize {
-        self.actions.iter().map(Tried::alerts).sum()
+        self.actions.iter().map(TriedAction::alerts).sum()
     }
 
     /// Alerts that had to come and did not.

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use abi::capability;
 
-use super::{Lowered, Machine, lower_rule};
+use super::{CompiledPart, MachineFeatures, lower_rule};
 use crate::operation::Operation;
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Mode, Policy, Rule, Verdict};
+use crate::policy::{Enforcer, Mode, Policy, Rule, RuleAction};
 use crate::restriction::{
     FileAccess, MountMatch, Restriction, SocketMatch, socket_domain_name, socket_type_name,
 };
@@ -28,7 +28,7 @@ const BASE: [&str; 9] = [
 
 /// The text of a policy's profile, for apparmor_parser.
 #[must_use]
-pub fn profile(policy: &Policy, machine: &Machine) -> String {
+pub fn profile(policy: &Policy, machine: &MachineFeatures) -> String {
     let custom = policy
         .profiles
         .iter()
@@ -81,7 +81,7 @@ pub fn profile(policy: &Policy, machine: &Machine) -> String {
 }
 
 /// A profile of the user's with the rules of the policy before its last bracket.
-fn extend_custom(text: &str, policy: &Policy, machine: &Machine) -> String {
+fn extend_custom(text: &str, policy: &Policy, machine: &MachineFeatures) -> String {
     let (start, end) = text.rsplit_once('}').unwrap_or((text, ""));
     let mut extended = start.to_owned();
     let rules: Vec<&Rule> = policy.rules.iter().collect();
@@ -114,7 +114,7 @@ fn targets(policy: &Policy) -> Vec<&str> {
     targets
 }
 
-fn push_rules(text: &mut String, indent: &str, rules: &[&Rule], machine: &Machine) {
+fn push_rules(text: &mut String, indent: &str, rules: &[&Rule], machine: &MachineFeatures) {
     for rule in rules {
         let lowered = lower(rule, machine);
         if !lowered.entries.is_empty() {
@@ -134,62 +134,70 @@ fn push_lines(text: &mut String, indent: &str, lines: impl IntoIterator<Item = S
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(rule: &Rule, machine: &Machine) -> Lowered<String> {
+pub fn lower(rule: &Rule, machine: &MachineFeatures) -> CompiledPart<String> {
     lower_rule(rule, Enforcer::AppArmor, |restriction| {
         lower_one(rule, restriction, machine)
     })
 }
 
 /// What stands before a line. `allow` is not written: [`BASE`] allows.
-fn qualifier(verdict: Verdict) -> &'static str {
+fn qualifier(verdict: RuleAction) -> &'static str {
     match verdict {
-        Verdict::Allow => "",
-        Verdict::Audit => "audit",
-        Verdict::Deny => "deny",
-        Verdict::DenyAudit => "audit deny",
+        RuleAction::Allow => "",
+        RuleAction::Audit => "audit",
+        RuleAction::Deny => "deny",
+        RuleAction::DenyAudit => "audit deny",
     }
 }
 
-fn lower_one(rule: &Rule, restriction: &Restriction, machine: &Machine) -> Lowered<String> {
+fn lower_one(
+    rule: &Rule,
+    restriction: &Restriction,
+    machine: &MachineFeatures,
+) -> CompiledPart<String> {
     let line = |text: String| format!("{} {text}", qualifier(rule.verdict));
     match restriction {
         Restriction::File { path, access } => lower_file(rule, path, *access, &line),
         Restriction::Exec { path } => {
             // Mapping is denied too, since `ld.so PROGRAM` runs what it maps.
             let permissions = if rule.verdict.denies() { "mx" } else { "mix" };
-            Lowered::one(line(format!("{} {permissions},", quote(path))))
+            CompiledPart::one(line(format!("{} {permissions},", quote(path))))
                 .gap("a copy of the program under another name runs")
                 .gap("a script whose first line names the program runs")
         }
-        Restriction::Connect { path } => Lowered::one(line(format!("{} rw,", quote(path))))
+        Restriction::Connect { path } => CompiledPart::one(line(format!("{} rw,", quote(path))))
             .gap("kernels whose AppArmor does not mediate sockets with a path"),
         Restriction::Disk { access } => {
             let each = machine.disks.iter();
             let lines = each.map(|name| line(format!("\"/dev/{name}\" {},", letters(*access))));
-            disks(Lowered::many(lines))
+            disks(CompiledPart::many(lines))
         }
         Restriction::Socket(socket) => lower_socket(socket, &line),
-        Restriction::Egress { .. } => Lowered::missing("AppArmor knows no addresses"),
+        Restriction::Egress { .. } => CompiledPart::missing("AppArmor knows no addresses"),
         Restriction::Mount(mount) => lower_mount(mount, machine, &line)
             .gap("fsopen(2) and move_mount(2) are not mediated before Linux 6.7"),
         Restriction::Ptrace { access, .. } => {
             let line = line(format!("ptrace ({}),", access.names().join(", ")));
-            Lowered::one(line).breaks("tracing and looking into processes inside too")
+            CompiledPart::one(line).breaks("tracing and looking into processes inside too")
         }
         Restriction::Capabilities(set) => {
             let numbers = (0..=capability::LAST).filter(|number| set.contains(*number));
             let names = numbers.filter_map(capability::name);
             let short = names.map(|name| name.trim_start_matches("CAP_").to_lowercase());
-            Lowered::many(short.map(|name| line(format!("capability {name},"))))
+            CompiledPart::many(short.map(|name| line(format!("capability {name},"))))
         }
         Restriction::Operation(operation) => lower_operation(operation, &line),
-        Restriction::Mode { .. } => Lowered::missing("AppArmor does not mediate permission bits"),
-        Restriction::Syscall(_) => Lowered::missing("AppArmor knows operations, not system calls"),
-        Restriction::OnlyFiles(_) => {
-            Lowered::missing("a list of all files that may be used is for Landlock")
+        Restriction::Mode { .. } => {
+            CompiledPart::missing("AppArmor does not mediate permission bits")
         }
-        Restriction::AppArmorText(text) if rule.verdict.denies() => Lowered::one(text.clone()),
-        Restriction::AppArmorText(_) => Lowered::missing(
+        Restriction::Syscall(_) => {
+            CompiledPart::missing("AppArmor knows operations, not system calls")
+        }
+        Restriction::OnlyFiles(_) => {
+            CompiledPart::missing("a list of all files that may be used is for Landlock")
+        }
+        Restriction::AppArmorText(text) if rule.verdict.denies() => CompiledPart::one(text.clone()),
+        Restriction::AppArmorText(_) => CompiledPart::missing(
             "the text of the rule says what is denied, which allowViolations cannot change",
         ),
     }
@@ -201,7 +209,7 @@ fn lower_file(
     path: &Pattern,
     access: FileAccess,
     line: &dyn Fn(String) -> String,
-) -> Lowered<String> {
+) -> CompiledPart<String> {
     let mut lines = vec![line(format!("{} {},", quote(path), letters(access)))];
     if rule.verdict.denies() {
         let prefix = path.fixed_prefix();
@@ -209,7 +217,7 @@ fn lower_file(
         let folders = ends.map(|end| quote_literal(&prefix[..end]));
         lines.extend(folders.map(|folder| line(format!("{folder} w,"))));
     }
-    let lowered = Lowered::many(lines);
+    let lowered = CompiledPart::many(lines);
     match has_folder_behind_wildcard(path) {
         true => lowered.gap(
             "a directory that the pattern names can be renamed, and what is in it has another path then",
@@ -232,20 +240,20 @@ fn has_folder_behind_wildcard(path: &Pattern) -> bool {
     names > usize::from(last_is_name)
 }
 
-fn lower_operation(operation: &Operation, line: &dyn Fn(String) -> String) -> Lowered<String> {
+fn lower_operation(operation: &Operation, line: &dyn Fn(String) -> String) -> CompiledPart<String> {
     let missing = operation.none.get(&Enforcer::AppArmor);
     if let Some(reason) = missing {
-        return Lowered::missing(reason.clone());
+        return CompiledPart::missing(reason.clone());
     }
     if operation.apparmor.is_empty() {
-        return Lowered::missing("AppArmor does not mediate it");
+        return CompiledPart::missing("AppArmor does not mediate it");
     }
     let decides = |hook: &str| operation.apparmor.iter().any(|text| decides_at(text, hook));
     let coverage = operation.coverage(decides);
     let more = operation.weak(Enforcer::AppArmor);
-    Lowered {
+    CompiledPart {
         gaps: coverage.gaps.into_iter().chain(more).collect(),
-        ..Lowered::many(operation.apparmor.iter().map(|text| line(text.clone())))
+        ..CompiledPart::many(operation.apparmor.iter().map(|text| line(text.clone())))
     }
 }
 
@@ -264,9 +272,9 @@ fn decides_at(rule: &str, hook: &str) -> bool {
     }
 }
 
-fn disks(lowered: Lowered<String>) -> Lowered<String> {
+fn disks(lowered: CompiledPart<String>) -> CompiledPart<String> {
     match lowered.entries.is_empty() {
-        true => Lowered::missing("no disk was found on this machine"),
+        true => CompiledPart::missing("no disk was found on this machine"),
         false => lowered
             .gap("device files of another name; disable-cap-mknod keeps them from being made"),
     }
@@ -282,10 +290,10 @@ fn letters(access: FileAccess) -> &'static str {
     }
 }
 
-fn lower_socket(socket: &SocketMatch, line: &dyn Fn(String) -> String) -> Lowered<String> {
+fn lower_socket(socket: &SocketMatch, line: &dyn Fn(String) -> String) -> CompiledPart<String> {
     let by_protocol = socket.protocols.as_ref();
     if by_protocol.is_some_and(|protocols| !protocols.contains(&0)) {
-        return Lowered::missing("AppArmor does not see the protocol of a socket");
+        return CompiledPart::missing("AppArmor does not see the protocol of a socket");
     }
     let types = socket.types.as_deref();
     let text = |domain: &str| match types {
@@ -304,7 +312,7 @@ fn lower_socket(socket: &SocketMatch, line: &dyn Fn(String) -> String) -> Lowere
             .flat_map(|number| text(&format!(" {}", socket_domain_name(*number))))
             .collect(),
     };
-    let lowered = Lowered::many(lines.into_iter().map(line));
+    let lowered = CompiledPart::many(lines.into_iter().map(line));
     match by_protocol {
         Some(_) => lowered.breaks("sockets of these types with other protocols"),
         None => lowered,
@@ -313,14 +321,14 @@ fn lower_socket(socket: &SocketMatch, line: &dyn Fn(String) -> String) -> Lowere
 
 fn lower_mount(
     mount: &MountMatch,
-    machine: &Machine,
+    machine: &MachineFeatures,
     line: &dyn Fn(String) -> String,
-) -> Lowered<String> {
+) -> CompiledPart<String> {
     match mount {
-        MountMatch::FileSystem(name) => Lowered::one(line(format!("mount fstype={name},"))),
+        MountMatch::FileSystem(name) => CompiledPart::one(line(format!("mount fstype={name},"))),
         MountMatch::From(path) => {
             let from = mount_source(path);
-            Lowered::many([
+            CompiledPart::many([
                 line(format!(
                     "mount options in (bind, rbind, move) {from} -> /**,"
                 )),
@@ -332,7 +340,7 @@ fn lower_mount(
         }
         MountMatch::Disk => {
             let each = machine.disks.iter();
-            disks(Lowered::many(
+            disks(CompiledPart::many(
                 each.map(|name| line(format!("mount \"/dev/{name}\","))),
             ))
         }
@@ -362,7 +370,7 @@ fn lower_mount(
             if flags.is_empty() || !options.is_empty() {
                 lines.push(line(format!("mount{fstype}{options} {from},")));
             }
-            Lowered::many(lines)
+            CompiledPart::many(lines)
         }
     }
 }

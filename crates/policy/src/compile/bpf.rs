@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use abi::Capabilities;
 use ipnet::IpNet;
 
-use super::{Lowered, lower_rule};
+use super::{CompiledPart, lower_rule};
 use crate::operation::Operation;
 use crate::pattern::Pattern;
-use crate::policy::{Enforcer, Policy, Rule, Verdict};
+use crate::policy::{Enforcer, Policy, Rule, RuleAction};
 use crate::restriction::{
     Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
     SocketMatch,
@@ -24,7 +24,7 @@ pub struct Entry {
     /// The rule.
     pub rule: String,
     /// What becomes of a match. Entries are judged one by one: a denial is not undone by another.
-    pub verdict: Verdict,
+    pub verdict: RuleAction,
     /// What matches.
     pub key: Key,
 }
@@ -264,19 +264,19 @@ fn octets(address: IpAddr) -> [u8; 16] {
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(rule: &Rule) -> Lowered<Entry> {
+pub fn lower(rule: &Rule) -> CompiledPart<Entry> {
     lower_rule(rule, Enforcer::Bpf, |restriction| {
         lower_one(rule, restriction)
     })
 }
 
-fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
+fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
     let entry = |key| Entry {
         rule: rule.id.clone(),
         verdict: rule.verdict,
         key,
     };
-    let one = |key| Lowered::one(entry(key));
+    let one = |key| CompiledPart::one(entry(key));
     match restriction {
         Restriction::File { path, access } => one(Key::File {
             path: PathKey::new(path),
@@ -294,13 +294,15 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
         Restriction::Egress { to, ports } => match to {
             Destination::Network(network) => one(egress(network, ports)),
             Destination::OwnPod | Destination::Service { .. } | Destination::Pods { .. } => {
-                Lowered::missing(format!(
+                CompiledPart::missing(format!(
                     "the addresses of {to} are known to Kubernetes alone"
                 ))
             }
         },
         Restriction::Mount(mount) => match unknown_flag(mount) {
-            Some(flag) => Lowered::missing(format!("mounts are not told by the flag `{flag}`")),
+            Some(flag) => {
+                CompiledPart::missing(format!("mounts are not told by the flag `{flag}`"))
+            }
             None => one(Key::Mount(mount.clone())),
         },
         Restriction::Ptrace { access, scope } => one(Key::Ptrace {
@@ -310,18 +312,20 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> Lowered<Entry> {
         Restriction::Capabilities(set) => one(Key::Capabilities(*set)),
         Restriction::Mode { bits } => one(Key::Mode(*bits)),
         Restriction::Operation(operation) => lower_operation(operation, &entry),
-        Restriction::Syscall(_) => Lowered::missing("hooks see operations, not system calls"),
+        Restriction::Syscall(_) => CompiledPart::missing("hooks see operations, not system calls"),
         Restriction::OnlyFiles(_) => {
-            Lowered::missing("a list of all files that may be used is for Landlock")
+            CompiledPart::missing("a list of all files that may be used is for Landlock")
         }
-        Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+        Restriction::AppArmorText(_) => {
+            CompiledPart::missing("the rule is in the language of AppArmor")
+        }
     }
 }
 
 /// The hooks of an operation, and the calls that pass none of those that programs are attached to.
-fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Lowered<Entry> {
+fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> CompiledPart<Entry> {
     if let Some(reason) = operation.none.get(&Enforcer::Bpf) {
-        return Lowered::missing(reason.clone());
+        return CompiledPart::missing(reason.clone());
     }
     let hooks = operation.hooks.iter();
     let keys: Vec<Key> = hooks.map(|hook| Key::Hook(hook.clone())).collect();
@@ -332,15 +336,15 @@ fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Lower
     };
     let coverage = operation.coverage(decides);
     if keys.is_empty() {
-        return Lowered::missing("no hook sees it");
+        return CompiledPart::missing("no hook sees it");
     }
-    Lowered {
+    CompiledPart {
         gaps: coverage
             .gaps
             .into_iter()
             .chain(operation.weak(Enforcer::Bpf))
             .collect(),
-        ..Lowered::many(keys.into_iter().map(entry))
+        ..CompiledPart::many(keys.into_iter().map(entry))
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use abi::{Capabilities, capability};
 
-use super::{Lowered, Machine, lower_rule, witness};
+use super::{CompiledPart, MachineFeatures, denial_classifier, lower_rule};
 use crate::policy::{Enforcer, Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};
 
@@ -27,7 +27,7 @@ impl Profile {
     #[must_use]
     pub fn compile(policy: &Policy) -> Self {
         // What is told of it is another thing.
-        let machine = Machine::default();
+        let machine = MachineFeatures::default();
         let lowered = policy
             .rules
             .iter()
@@ -43,12 +43,12 @@ impl Profile {
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
+pub fn lower(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> CompiledPart<Drop> {
     let lowered = lower_rule(rule, Enforcer::Caps, |restriction| {
         lower_one(policy, restriction)
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
-        return Lowered::missing(
+        return CompiledPart::missing(
             "a capability is there or not: its use cannot be allowed and reported",
         );
     }
@@ -59,7 +59,7 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Drop> {
         return lowered.gap("a capability that is not there is not reported");
     };
     let dropped = lowered.entries.iter().fold(0, |sum, Drop(set)| sum | set.0);
-    let misses = witness::misses(Capabilities(dropped & held.0));
+    let misses = denial_classifier::misses(Capabilities(dropped & held.0));
     match misses.is_empty() {
         true => lowered,
         false => lowered.gap(format!("a denial is not reported {}", of_each(&misses))),
@@ -72,7 +72,7 @@ fn of_each(things: &BTreeSet<&str>) -> String {
     each.join("; ")
 }
 
-fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
+fn lower_one(policy: &Policy, restriction: &Restriction) -> CompiledPart<Drop> {
     let mut gaps = Vec::new();
     let set = match restriction {
         Restriction::Capabilities(set) => *set,
@@ -91,14 +91,14 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> Lowered<Drop> {
             let bits = names
                 .filter_map(capability::from_name)
                 .fold(0, |sum, n| sum | 1 << n);
-            return Lowered::one(Drop(Capabilities(bits)))
+            return CompiledPart::one(Drop(Capabilities(bits)))
                 .gap("processes of the same user stay within reach");
         }
-        _ => return Lowered::missing("no capability decides about it"),
+        _ => return CompiledPart::missing("no capability decides about it"),
     };
-    let lowered = Lowered {
+    let lowered = CompiledPart {
         gaps,
-        ..Lowered::one(Drop(set))
+        ..CompiledPart::one(Drop(set))
     };
     let blocks = |enforcer| policy.enforcers.contains(enforcer);
     match blocks(Enforcer::Seccomp) || blocks(Enforcer::Bpf) {

@@ -118,7 +118,7 @@ fn grades_of_operations_follow_from_hooks() {
         assert!(ways.contains(entry.call.name()), "{ways}");
     }
     let grade = |enforcer, rule: &str| {
-        let machine = Machine::default();
+        let machine = MachineFeatures::default();
         assess_builtin(builtin::find(rule).unwrap(), enforcer, &machine)
     };
     let landlock = grade(Enforcer::Landlock, "disallow-mount");

@@ -8,7 +8,7 @@ use std::fmt;
 
 use abi::{Arch, capability, flags};
 
-use super::{Lowered, Machine, caps, lower_rule};
+use super::{CompiledPart, MachineFeatures, caps, lower_rule};
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
 use crate::policy::{Enforcer, Policy, Rule};
@@ -91,7 +91,7 @@ pub struct Profile {
 impl Profile {
     /// The ruleset of a policy.
     #[must_use]
-    pub fn compile(policy: &Policy, machine: &Machine) -> Self {
+    pub fn compile(policy: &Policy, machine: &MachineFeatures) -> Self {
         let lowered = policy.rules.iter().map(|rule| lower(policy, rule, machine));
         let entries: Vec<_> = lowered.flat_map(|lowered| lowered.entries).collect();
         let handled = entries.iter().fold(0, |sum, entry| match entry {
@@ -105,12 +105,12 @@ impl Profile {
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(policy: &Policy, rule: &Rule, machine: &Machine) -> Lowered<Entry> {
+pub fn lower(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> CompiledPart<Entry> {
     let mut lowered = lower_rule(rule, Enforcer::Landlock, |restriction| {
         lower_one(policy, rule, restriction, machine)
     });
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
-        return Lowered::missing("Landlock cannot allow something and report it");
+        return CompiledPart::missing("Landlock cannot allow something and report it");
     }
     if lowered.entries.is_empty() || !rule.verdict.audits() {
         return lowered;
@@ -130,8 +130,8 @@ fn lower_one(
     policy: &Policy,
     rule: &Rule,
     restriction: &Restriction,
-    machine: &Machine,
-) -> Lowered<Entry> {
+    machine: &MachineFeatures,
+) -> CompiledPart<Entry> {
     match restriction {
         Restriction::File { path, access } => lower_file(rule, path, *access),
         Restriction::Exec { path } => hole(rule, path, EXECUTE).gap(
@@ -144,7 +144,7 @@ fn lower_one(
             scope: PtraceScope::Outside,
             access,
         } if access.trace || access.read => {
-            let lowered = Lowered::one(Entry::Domain);
+            let lowered = CompiledPart::one(Entry::Domain);
             match drops_sys_admin(policy) {
                 true => lowered,
                 false => lowered.gap(
@@ -157,7 +157,7 @@ fn lower_one(
             to: Destination::Network(network),
             ports,
         } if network.prefix_len() == 0 && !ports.is_empty() => {
-            Lowered::many(ports.iter().map(|range| Entry::ConnectPorts {
+            CompiledPart::many(ports.iter().map(|range| Entry::ConnectPorts {
                 rule: rule.id.clone(),
                 first: range.first,
                 last: range.last,
@@ -165,14 +165,14 @@ fn lower_one(
             .gap("UDP, multipath TCP and TCP fast open are not covered")
             .breaks("connections to these ports at any address")
         }
-        Restriction::Egress { .. } => Lowered::missing("Landlock knows ports, not addresses"),
+        Restriction::Egress { .. } => CompiledPart::missing("Landlock knows ports, not addresses"),
         Restriction::Connect { .. } => {
-            Lowered::missing("Landlock does not mediate connecting to a socket by path")
+            CompiledPart::missing("Landlock does not mediate connecting to a socket by path")
         }
         Restriction::Mount(_) => {
-            Lowered::missing("Landlock denies all mounts or none; disallow-mount denies all")
+            CompiledPart::missing("Landlock denies all mounts or none; disallow-mount denies all")
         }
-        Restriction::OnlyFiles(files) => Lowered::many(files.iter().map(|file| Entry::Only {
+        Restriction::OnlyFiles(files) => CompiledPart::many(files.iter().map(|file| Entry::Only {
             rule: rule.id.clone(),
             path: file.path.clone(),
             // Of a device that may be used all of it may be used.
@@ -180,12 +180,14 @@ fn lower_one(
         }))
         .gap("mode, owner, times and extended attributes can still be changed")
         .breaks("mounting anything"),
-        Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+        Restriction::AppArmorText(_) => {
+            CompiledPart::missing("the rule is in the language of AppArmor")
+        }
         Restriction::Socket(_)
         | Restriction::Ptrace { .. }
         | Restriction::Capabilities(_)
         | Restriction::Mode { .. }
-        | Restriction::Syscall(_) => Lowered::missing("Landlock has no right for it"),
+        | Restriction::Syscall(_) => CompiledPart::missing("Landlock has no right for it"),
     }
 }
 
@@ -204,13 +206,13 @@ pub(super) fn coverage(operation: &Operation) -> Coverage {
     operation.coverage(|hook| HOOKS.contains(&hook))
 }
 
-fn lower_operation(operation: &Operation) -> Lowered<Entry> {
+fn lower_operation(operation: &Operation) -> CompiledPart<Entry> {
     let coverage = coverage(operation);
     match coverage.calls.is_empty() {
-        true => Lowered::missing("Landlock has no right for it"),
-        false => Lowered {
+        true => CompiledPart::missing("Landlock has no right for it"),
+        false => CompiledPart {
             gaps: coverage.gaps,
-            ..Lowered::one(Entry::AnyRuleset)
+            ..CompiledPart::one(Entry::AnyRuleset)
         },
     }
 }
@@ -223,8 +225,8 @@ fn drops_sys_admin(policy: &Policy) -> bool {
     policy.enforcers.contains(Enforcer::Caps) && is_dropped
 }
 
-fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {
-    let lowered = Lowered::one(Entry::Hole {
+fn hole(rule: &Rule, path: &Pattern, rights: u64) -> CompiledPart<Entry> {
+    let lowered = CompiledPart::one(Entry::Hole {
         rule: rule.id.clone(),
         path: path.clone(),
         rights,
@@ -241,10 +243,10 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> Lowered<Entry> {
     }
 }
 
-fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> Lowered<Entry> {
+fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> CompiledPart<Entry> {
     let prefix = path.fixed_prefix();
     if prefix.starts_with("/proc/") {
-        return Lowered::missing(
+        return CompiledPart::missing(
             "a hole in /proc would take away /proc/PID of every process that starts later",
         );
     }
@@ -267,18 +269,18 @@ fn rights(access: FileAccess) -> u64 {
     rights
 }
 
-fn lower_disks(rule: &Rule, access: FileAccess, machine: &Machine) -> Lowered<Entry> {
+fn lower_disks(rule: &Rule, access: FileAccess, machine: &MachineFeatures) -> CompiledPart<Entry> {
     let rights = IOCTL | rights(access);
     let paths = machine
         .disks
         .iter()
         .filter_map(|name| Pattern::parse(&format!("/dev/{name}")).ok());
-    let mut lowered = Lowered::default();
+    let mut lowered = CompiledPart::default();
     for path in paths {
         lowered.add(hole(rule, &path, rights));
     }
     match lowered.entries.is_empty() {
-        true => Lowered::missing("no disk was found on this machine"),
+        true => CompiledPart::missing("no disk was found on this machine"),
         false => lowered
             .gap("device files of another name; disable-cap-mknod keeps them from being made"),
     }
@@ -301,7 +303,7 @@ pub trait Tree {
 
 /// A path that rights are withheld from, with all that is below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied {
+pub struct DeniedPath {
     /// Without wildcards.
     pub path: String,
     /// `LANDLOCK_ACCESS_FS_*`.
@@ -320,7 +322,7 @@ pub struct Grant {
 /// What to grant so that every path has all rights but the denied ones. Folders above a hole lack
 /// the denied rights too, since a right on them would reach into the hole.
 #[must_use]
-pub fn grants(denied: &[Denied], tree: &dyn Tree) -> Vec<Grant> {
+pub fn grants(denied: &[DeniedPath], tree: &dyn Tree) -> Vec<Grant> {
     grants_below(vec![("/".to_owned(), ALL_RIGHTS, true)], denied, tree)
 }
 
@@ -329,7 +331,7 @@ pub fn grants(denied: &[Denied], tree: &dyn Tree) -> Vec<Grant> {
 #[must_use]
 pub fn grants_below(
     mut open: Vec<(String, u64, bool)>,
-    denied: &[Denied],
+    denied: &[DeniedPath],
     tree: &dyn Tree,
 ) -> Vec<Grant> {
     let mut found = BTreeSet::new();

@@ -5,11 +5,11 @@ pub mod bpf;
 pub mod caps;
 #[cfg(test)]
 mod classes;
+pub mod denial_classifier;
 pub mod landlock;
 pub mod seccomp;
 #[cfg(test)]
 mod tests;
-pub mod witness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,12 +19,12 @@ use yaml::Location;
 
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+use crate::policy::{Enforcer, Enforcers, Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
 use crate::restriction::Restriction;
 
 /// What the caller has found out about the machine.
 #[derive(Clone, Debug, Default)]
-pub struct Machine {
+pub struct MachineFeatures {
     /// Names of disks and their partitions, as `/proc/partitions` has them.
     pub disks: Vec<String>,
     /// Whether calls can be watched for denials that the kernel tells nobody of.
@@ -77,7 +77,7 @@ impl NameKind {
     }
 
     /// Whether an enforcer denies a file by such a name as by the one that a rule has.
-    fn is_covered_by(self, enforcer: Enforcer, policy: &Policy, machine: &Machine) -> bool {
+    fn is_covered_by(self, enforcer: Enforcer, policy: &Policy, machine: &MachineFeatures) -> bool {
         match (self, enforcer) {
             // The ruleset is made with all names that were found.
             (Self::Mount | Self::Layer | Self::Link, Enforcer::Landlock) => true,
@@ -92,7 +92,7 @@ impl NameKind {
 }
 
 /// Whether the workload can enter a mount namespace that it did not make: with CAP_SYS_ADMIN, by setns(2).
-fn enters_namespaces(policy: &Policy, machine: &Machine) -> bool {
+fn enters_namespaces(policy: &Policy, machine: &MachineFeatures) -> bool {
     let number = abi::capability::from_name("sys_admin");
     let has = |set: Capabilities| number.is_none_or(|number| set.contains(number));
     let chosen = |enforcer| policy.enforcers.contains(enforcer);
@@ -109,7 +109,7 @@ fn enters_namespaces(policy: &Policy, machine: &Machine) -> bool {
 const CLONE_NEWNS: u64 = 0x2_0000;
 
 /// Whether some enforcer of the policy denies every mount.
-fn denies_mounts(policy: &Policy, machine: &Machine) -> bool {
+fn denies_mounts(policy: &Policy, machine: &MachineFeatures) -> bool {
     let is_mount = |restriction: &Restriction| matches!(restriction, Restriction::Operation(operation) if operation.name == "mount");
     let mut rules = policy.rules.iter();
     rules.any(|rule| {
@@ -128,7 +128,7 @@ pub struct Unavailable {
     pub why: String,
 }
 
-impl Machine {
+impl MachineFeatures {
     fn lacks(&self, enforcer: Enforcer) -> Option<&Unavailable> {
         self.unavailable
             .iter()
@@ -173,7 +173,7 @@ impl fmt::Display for Grade {
 
 /// A rule or restriction as an enforcer takes it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lowered<T> {
+pub struct CompiledPart<T> {
     /// What it compiles to.
     pub entries: Vec<T>,
     /// Ways past it.
@@ -184,7 +184,7 @@ pub struct Lowered<T> {
     pub breaks: Vec<String>,
 }
 
-impl<T> Default for Lowered<T> {
+impl<T> Default for CompiledPart<T> {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
@@ -195,7 +195,7 @@ impl<T> Default for Lowered<T> {
     }
 }
 
-impl<T> Lowered<T> {
+impl<T> CompiledPart<T> {
     fn one(entry: T) -> Self {
         Self::many([entry])
     }
@@ -278,7 +278,12 @@ pub struct Assessment {
 
 /// What an enforcer makes of a rule of a policy.
 #[must_use]
-pub fn assess(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Assessment {
+pub fn assess(
+    policy: &Policy,
+    rule: &Rule,
+    enforcer: Enforcer,
+    machine: &MachineFeatures,
+) -> Assessment {
     let names = other_names(policy, rule, enforcer, machine);
     match enforcer {
         Enforcer::Seccomp => seccomp::lower(policy, rule).assess(names, ToString::to_string),
@@ -292,7 +297,12 @@ pub fn assess(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machin
 }
 
 /// Names of a rule's files that lead past an enforcer.
-fn other_names(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machine) -> Vec<String> {
+fn other_names(
+    policy: &Policy,
+    rule: &Rule,
+    enforcer: Enforcer,
+    machine: &MachineFeatures,
+) -> Vec<String> {
     let known = machine.other_names.get(&rule.id).into_iter().flatten();
     let open = known.filter(|name| !name.kind.is_covered_by(enforcer, policy, machine));
     let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
@@ -334,7 +344,7 @@ fn other_names(policy: &Policy, rule: &Rule, enforcer: Enforcer, machine: &Machi
 pub fn assess_builtin(
     builtin: &'static Builtin,
     enforcer: Enforcer,
-    machine: &Machine,
+    machine: &MachineFeatures,
 ) -> Assessment {
     let (policy, rule) = alone(builtin, Enforcers::ALL);
     assess(&policy, &rule, enforcer, machine)
@@ -349,9 +359,9 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
     };
     let rule = Rule {
         id: builtin.name.clone(),
-        origin: Origin::Builtin(builtin),
+        origin: RuleOrigin::Builtin(builtin),
         location: location.clone(),
-        verdict: Verdict::Deny,
+        verdict: RuleAction::Deny,
         restrictions: builtin.restrictions.clone(),
         targets: Vec::new(),
     };
@@ -372,24 +382,24 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
 fn lower_rule<T>(
     rule: &Rule,
     enforcer: Enforcer,
-    each: impl Fn(&Restriction) -> Lowered<T>,
-) -> Lowered<T> {
-    let mut sum = Lowered::default();
-    if rule.verdict == Verdict::Allow {
+    each: impl Fn(&Restriction) -> CompiledPart<T>,
+) -> CompiledPart<T> {
+    let mut sum = CompiledPart::default();
+    if rule.verdict == RuleAction::Allow {
         return sum;
     }
     if !rule.targets.is_empty() && enforcer != Enforcer::AppArmor {
-        return Lowered::missing("rules for single programs are for AppArmor alone");
+        return CompiledPart::missing("rules for single programs are for AppArmor alone");
     }
     for restriction in &rule.restrictions {
         sum.add(each(restriction));
     }
     if let Some(builtin) = rule.builtin().filter(|_| !sum.entries.is_empty()) {
         let weak = builtin.weak.get(&enforcer).into_iter().flatten().cloned();
-        let notes = Lowered {
+        let notes = CompiledPart {
             gaps: weak.collect(),
             breaks: builtin.breaks.clone(),
-            ..Lowered::default()
+            ..CompiledPart::default()
         };
         sum.add(notes);
     }
@@ -399,7 +409,7 @@ fn lower_rule<T>(
 /// Finds rules that the chosen enforcers do not carry in full. `accepted` names those for which
 /// less will do.
 #[must_use]
-pub fn check(policy: &Policy, accepted: &[String], machine: &Machine) -> Vec<Diagnostic> {
+pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
     let canonical = |name: &str| {
         builtin::find(name).map_or_else(|| name.to_owned(), |builtin| builtin.name.clone())
@@ -408,9 +418,9 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &Machine) -> Vec<Dia
     diagnostics.extend(policy.profiles.iter().filter_map(check_profile));
     for rule in &policy.rules {
         // What runtimes deny is another thing for each of them; nobody asked for the rest.
-        let is_base = matches!(rule.origin, Origin::Base(_));
+        let is_base = matches!(rule.origin, RuleOrigin::Base(_));
         // Raw rules of an allowing profile stand and fall with it.
-        if is_base || rule.verdict == Verdict::Allow || policy.mode == Mode::DefenseInDepth {
+        if is_base || rule.verdict == RuleAction::Allow || policy.mode == Mode::DefenseInDepth {
             continue;
         }
         let is_accepted = accepted.contains(&rule.id);
@@ -451,7 +461,7 @@ fn check_profile(profile: &Profile) -> Option<Diagnostic> {
     )
 }
 
-fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnostic> {
+fn check_rule(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> Option<Diagnostic> {
     let at = || rule.location.clone();
     if !rule.targets.is_empty() && !policy.enforcers.contains(Enforcer::AppArmor) {
         return Some(ignored_targets(policy, rule, machine));
@@ -485,7 +495,7 @@ fn check_rule(policy: &Policy, rule: &Rule, machine: &Machine) -> Option<Diagnos
     Some(Diagnostic::new(code, at(), message).with_help(help(policy, rule, best, machine)))
 }
 
-fn ignored_targets(policy: &Policy, rule: &Rule, machine: &Machine) -> Diagnostic {
+fn ignored_targets(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> Diagnostic {
     let is_for = format!("`{}` is for single programs (targets), which", rule.id);
     let (message, help) = match machine.lacks(Enforcer::AppArmor) {
         None => (
@@ -501,7 +511,7 @@ fn ignored_targets(policy: &Policy, rule: &Rule, machine: &Machine) -> Diagnosti
 }
 
 /// Enforcers that would do better, and how to do without.
-fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &Machine) -> String {
+fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &MachineFeatures) -> String {
     let others = Enforcer::ALL
         .into_iter()
         .filter(|e| !policy.enforcers.contains(*e) && machine.lacks(*e).is_none());

@@ -7,9 +7,9 @@ use std::fmt;
 
 use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
 
-use super::{Lowered, lower_rule};
+use super::{CompiledPart, lower_rule};
 use crate::operation::Operation;
-use crate::policy::{Enforcer, Policy, Rule, Verdict};
+use crate::policy::{Enforcer, Policy, Rule, RuleAction};
 use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch};
 
 /// What becomes of a call; the strictest is the greatest.
@@ -66,12 +66,12 @@ impl Action {
     }
 
     /// How a rule refuses.
-    fn refuse(verdict: Verdict, errno: Errno) -> Option<Self> {
+    fn refuse(verdict: RuleAction, errno: Errno) -> Option<Self> {
         match verdict {
-            Verdict::Allow => None,
-            Verdict::Audit => Some(Self::Report),
-            Verdict::Deny => Some(Self::Refuse(errno)),
-            Verdict::DenyAudit => Some(Self::RefuseAndReport(errno)),
+            RuleAction::Allow => None,
+            RuleAction::Audit => Some(Self::Report),
+            RuleAction::Deny => Some(Self::Refuse(errno)),
+            RuleAction::DenyAudit => Some(Self::RefuseAndReport(errno)),
         }
     }
 }
@@ -166,7 +166,7 @@ impl Profile {
 
 /// What a rule compiles to.
 #[must_use]
-pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
+pub fn lower(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
     lower_rule(rule, Enforcer::Seccomp, |restriction| {
         lower_one(policy, rule, restriction)
     })
@@ -174,33 +174,41 @@ pub fn lower(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
 
 const IN_MEMORY: &str = "is in memory, where a filter cannot look";
 
-fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Lowered<CallRule> {
+fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> CompiledPart<CallRule> {
     match restriction {
         Restriction::File { .. } | Restriction::Exec { .. } | Restriction::Disk { .. } => {
-            Lowered::missing(format!("the path of a file {IN_MEMORY}"))
+            CompiledPart::missing(format!("the path of a file {IN_MEMORY}"))
         }
         Restriction::Connect { .. } => {
-            Lowered::missing(format!("the path of a socket {IN_MEMORY}"))
+            CompiledPart::missing(format!("the path of a socket {IN_MEMORY}"))
         }
-        Restriction::Egress { .. } => Lowered::missing(format!("an address {IN_MEMORY}")),
-        Restriction::Mount(_) => Lowered::missing(format!(
+        Restriction::Egress { .. } => CompiledPart::missing(format!("an address {IN_MEMORY}")),
+        Restriction::Mount(_) => CompiledPart::missing(format!(
             "what is mounted {IN_MEMORY}; disallow-mount denies all mounts"
         )),
         Restriction::Ptrace { access, scope } => match scope {
-            PtraceScope::Any if access.trace || access.read => Lowered::many(trace_calls(rule))
-                .gap("the files of /proc/PID are opened by path, which a filter cannot see"),
-            PtraceScope::Any => Lowered::missing("a filter on the tracer's side would be needed"),
-            PtraceScope::Outside => Lowered::missing("a filter cannot tell whose process a pid is"),
+            PtraceScope::Any if access.trace || access.read => {
+                CompiledPart::many(trace_calls(rule))
+                    .gap("the files of /proc/PID are opened by path, which a filter cannot see")
+            }
+            PtraceScope::Any => {
+                CompiledPart::missing("a filter on the tracer's side would be needed")
+            }
+            PtraceScope::Outside => {
+                CompiledPart::missing("a filter cannot tell whose process a pid is")
+            }
         },
         Restriction::Capabilities(_) => lower_capabilities(policy, rule),
-        Restriction::Socket(socket) => Lowered::many(sockets(rule, socket)),
-        Restriction::Mode { bits } => Lowered::many(modes(rule, *bits)),
+        Restriction::Socket(socket) => CompiledPart::many(sockets(rule, socket)),
+        Restriction::Mode { bits } => CompiledPart::many(modes(rule, *bits)),
         Restriction::Operation(operation) => lower_operation(rule, operation),
-        Restriction::Syscall(syscall) => Lowered::many(syscalls(rule, syscall)),
+        Restriction::Syscall(syscall) => CompiledPart::many(syscalls(rule, syscall)),
         Restriction::OnlyFiles(_) => {
-            Lowered::missing("a list of all files that may be used is for Landlock")
+            CompiledPart::missing("a list of all files that may be used is for Landlock")
         }
-        Restriction::AppArmorText(_) => Lowered::missing("the rule is in the language of AppArmor"),
+        Restriction::AppArmorText(_) => {
+            CompiledPart::missing("the rule is in the language of AppArmor")
+        }
     }
 }
 
@@ -214,23 +222,23 @@ fn refused(rule: &Rule, call: Syscall, when: Vec<RegisterTest>, errno: Errno) ->
 }
 
 /// A filter knows no capabilities, but it keeps processes from getting them back.
-fn lower_capabilities(policy: &Policy, rule: &Rule) -> Lowered<CallRule> {
+fn lower_capabilities(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
     let reason = "a filter knows no capabilities";
     if !policy.enforcers.contains(Enforcer::Caps) || !rule.verdict.denies() {
-        return Lowered::missing(reason);
+        return CompiledPart::missing(reason);
     }
     let namespaces = Operation::find("user-namespace").expect("the table of operations has it");
     let mut lowered = lower_operation(rule, namespaces);
-    lowered.add(Lowered::missing(format!(
+    lowered.add(CompiledPart::missing(format!(
         "{reason}; what Caps drops a new user namespace would give back, so it is refused"
     )));
     lowered
 }
 
-fn lower_operation(rule: &Rule, operation: &Operation) -> Lowered<CallRule> {
+fn lower_operation(rule: &Rule, operation: &Operation) -> CompiledPart<CallRule> {
     let enforcer = Enforcer::Seccomp;
     if let Some(reason) = operation.none.get(&enforcer) {
-        return Lowered::missing(reason.clone());
+        return CompiledPart::missing(reason.clone());
     }
     let calls = operation
         .calls
@@ -246,9 +254,9 @@ fn lower_operation(rule: &Rule, operation: &Operation) -> Lowered<CallRule> {
             None => refused(rule, entry.call, entry.tests.clone(), Errno::EPERM),
         });
     let unseen = operation.ways.iter().map(|way| way.text.clone());
-    Lowered {
+    CompiledPart {
         gaps: unseen.chain(operation.weak(enforcer)).collect(),
-        ..Lowered::many(calls)
+        ..CompiledPart::many(calls)
     }
 }
 
@@ -346,9 +354,9 @@ fn modes(rule: &Rule, bits: u32) -> Vec<CallRule> {
 
 fn syscalls(rule: &Rule, syscall: &SyscallMatch) -> Vec<CallRule> {
     let denied = |action: Action| match rule.verdict {
-        Verdict::Allow => None,
-        Verdict::Audit => Some(Action::Report),
-        Verdict::Deny | Verdict::DenyAudit => Some(action),
+        RuleAction::Allow => None,
+        RuleAction::Audit => Some(Action::Report),
+        RuleAction::Deny | RuleAction::DenyAudit => Some(action),
     };
     let action = match syscall.action {
         SyscallAction::Errno(errno) => Action::refuse(rule.verdict, errno),

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use yaml::Code as _;
 
 use super::bpf::Key;
-use super::landlock::{Denied, DirectoryEntry, Tree, grants};
+use super::landlock::{DeniedPath, DirectoryEntry, Tree, grants};
 use super::seccomp::{Action, Profile};
 use super::*;
 use crate::restriction::{MountMatch, SocketMatch};
@@ -46,14 +46,14 @@ pub(super) fn of_builtins(enforcer: &str, names: &[&str]) -> Policy {
     policy(enforcer, &text)
 }
 
-fn disks() -> Machine {
-    Machine {
+fn disks() -> MachineFeatures {
+    MachineFeatures {
         disks: vec!["sda".to_owned(), "sda1".to_owned()],
-        ..Machine::default()
+        ..MachineFeatures::default()
     }
 }
 
-fn keys(name: &str) -> Vec<(Verdict, Key)> {
+fn keys(name: &str) -> Vec<(RuleAction, Key)> {
     let profile = bpf::Profile::compile(&of_builtins("BPF", &[name]));
     let entries = profile.entries.into_iter();
     entries.map(|entry| (entry.verdict, entry.key)).collect()
@@ -65,7 +65,7 @@ fn d1_rules_about_disks_deny() {
         let keys = keys(name);
         assert!(!keys.is_empty());
         assert!(
-            keys.iter().all(|(verdict, _)| *verdict == Verdict::Deny),
+            keys.iter().all(|(verdict, _)| *verdict == RuleAction::Deny),
             "{name}"
         );
         let policy = of_builtins("AppArmor", &[name]);
@@ -76,7 +76,7 @@ fn d1_rules_about_disks_deny() {
                 .any(|l| l.trim().starts_with("deny ") && l.contains(disk));
             assert!(denied, "{text}");
         }
-        let without = check(&policy, &[], &Machine::default());
+        let without = check(&policy, &[], &MachineFeatures::default());
         assert_eq!(without[0].code, Code::NoEnforcer, "no disk is no silence");
     }
 }
@@ -99,7 +99,7 @@ fn d2_no_key_is_a_namespace_and_new_user_namespaces_are_refused_with_capabilitie
         "threads fall back to clone"
     );
     let alone = of_builtins("Caps", &["disable-cap-net-raw"]);
-    let problem = &check(&alone, &[], &Machine::default())[0];
+    let problem = &check(&alone, &[], &MachineFeatures::default())[0];
     assert_eq!(problem.code, Code::Partial);
     assert!(
         problem.message.contains("user namespace"),
@@ -196,7 +196,7 @@ fn d7_addresses_match_in_every_form_and_at_every_way_to_send() {
 
 #[test]
 fn d8_capabilities_are_denied_whatever_else_the_task_has() {
-    let [(Verdict::Deny, Key::Capabilities(set))] = keys("disallow-abuse-user-ns")[..] else {
+    let [(RuleAction::Deny, Key::Capabilities(set))] = keys("disallow-abuse-user-ns")[..] else {
         panic!("one entry");
     };
     assert_eq!(set, Capabilities(1 << 21));
@@ -271,7 +271,7 @@ fn d11_a_rule_that_reports_does_not_undo_one_that_denies() {
     );
     let entries = bpf::Profile::compile(&policy).entries;
     let verdicts: Vec<_> = entries.iter().map(|entry| entry.verdict).collect();
-    assert_eq!(verdicts, [Verdict::Deny, Verdict::Audit]);
+    assert_eq!(verdicts, [RuleAction::Deny, RuleAction::Audit]);
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn what_nobody_carries_is_an_error_until_it_is_accepted_by_name() {
 
 #[test]
 fn an_enforcer_that_does_not_work_is_named_and_not_recommended() {
-    let machine = Machine {
+    let machine = MachineFeatures {
         unavailable: [Enforcer::Bpf, Enforcer::AppArmor]
             .map(|enforcer| Unavailable {
                 enforcer,
@@ -386,7 +386,7 @@ fn an_enforcer_that_does_not_work_is_named_and_not_recommended() {
 #[test]
 fn what_no_failed_call_shows_is_listed_once() {
     let rules = "    hardeningRules: [disable-cap-privileged]\n    auditViolations: true\n";
-    let machine = Machine {
+    let machine = MachineFeatures {
         watches: true,
         held: Some(Capabilities::ALL),
         ..disks()
@@ -413,7 +413,7 @@ fn names_that_lead_past_an_enforcer_make_a_rule_partial() {
             kind,
             text: "/x is it".to_owned(),
         };
-        let machine = Machine {
+        let machine = MachineFeatures {
             other_names: BTreeMap::from([(rule.to_owned(), BTreeSet::from([name]))]),
             ..disks()
         };
@@ -444,7 +444,12 @@ fn names_that_lead_past_an_enforcer_make_a_rule_partial() {
 }
 
 /// The grade of mitigate-sa-leak beside other rules, by one of these enforcers.
-fn token_beside(enforcers: &str, others: &[&str], by: Enforcer, machine: &Machine) -> Grade {
+fn token_beside(
+    enforcers: &str,
+    others: &[&str],
+    by: Enforcer,
+    machine: &MachineFeatures,
+) -> Grade {
     let rules: Vec<&str> = others.iter().copied().chain(["mitigate-sa-leak"]).collect();
     let policy = of_builtins(enforcers, &rules);
     let mut own = policy.rules.iter();
@@ -521,7 +526,7 @@ fn another_mount_namespace_is_a_way_for_those_who_can_enter_it() {
     };
     let rule = "mitigate-sa-leak".to_owned();
     let of = |enforcers: &str, others: &[&str], held| {
-        let machine = Machine {
+        let machine = MachineFeatures {
             held,
             other_names: BTreeMap::from([(rule.clone(), BTreeSet::from([name.clone()]))]),
             ..disks()
@@ -563,7 +568,7 @@ fn targets_need_an_enforcer_that_tells_programs_apart() {
 fn the_four_meanings_hold_on_every_enforcer() {
     let rule = |enforcer: &str, name: &str, allow: bool, audit: bool| {
         let mut policy = of_builtins(enforcer, &[name]);
-        policy.rules[0].verdict = Verdict::from_switches(allow, audit);
+        policy.rules[0].verdict = RuleAction::from_switches(allow, audit);
         let enforcer = policy.enforcers.iter().next().unwrap();
         assess(&policy, &policy.rules[0], enforcer, &disks())
     };
@@ -963,9 +968,9 @@ proptest! {
     fn grants_leave_out_the_holes_and_nothing_beside_them(
         holes in prop::collection::vec((0_usize..FILES.len(), 1_u64..=0xffff), 0..4),
     ) {
-        let denied: Vec<Denied> = holes
+        let denied: Vec<DeniedPath> = holes
             .iter()
-            .map(|(at, rights)| Denied { path: FILES[*at].to_owned(), rights: *rights })
+            .map(|(at, rights)| DeniedPath { path: FILES[*at].to_owned(), rights: *rights })
             .collect();
         let given = grants(&denied, &Files);
         for path in FILES.iter().filter(|path| Files.is_file(path)) {
@@ -1050,7 +1055,13 @@ fn mounts_that_are_told_by_other_flags_are_not_carried_by_bpf() {
         let (policies, problems) = crate::load("p.yaml", &text);
         assert!(problems.is_empty(), "{problems:?}");
         let policy = &policies[0];
-        assess(policy, &policy.rules[0], Enforcer::Bpf, &Machine::default()).grade
+        assess(
+            policy,
+            &policy.rules[0],
+            Enforcer::Bpf,
+            &MachineFeatures::default(),
+        )
+        .grade
     };
     for flags in ["all", "bind", "rbind", "move, umount", "remount"] {
         assert_eq!(of_flags(flags), Grade::Full, "{flags}");

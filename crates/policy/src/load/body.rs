@@ -6,7 +6,7 @@ use super::reader::{Fields, Reader};
 use super::{raw, syscalls};
 use crate::builtin::{self, Builtin, Class};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::policy::{Enforcer, Enforcers, Mode, Origin, Policy, Profile, Rule, Verdict};
+use crate::policy::{Enforcer, Enforcers, Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
 use crate::restriction::Restriction;
 
 const FIELDS: [&str; 6] = [
@@ -40,8 +40,8 @@ pub(super) struct Switches {
 }
 
 impl Switches {
-    pub(super) fn verdict(self) -> Verdict {
-        Verdict::from_switches(self.allow, self.audit)
+    pub(super) fn verdict(self) -> RuleAction {
+        RuleAction::from_switches(self.allow, self.audit)
     }
 }
 
@@ -136,10 +136,10 @@ fn read_mode(reader: &mut Reader, fields: &Fields<'_>) -> Option<Mode> {
 
 /// What a runtime denies by default. It stays denied whatever `allowViolations` says of the rules.
 fn base_rules(location: &Location, switches: Switches) -> Vec<Rule> {
-    let verdict = Verdict::from_switches(false, switches.audit);
+    let verdict = RuleAction::from_switches(false, switches.audit);
     let rule = |builtin: &'static Builtin| Rule {
         id: builtin.name.clone(),
-        origin: Origin::Base(builtin),
+        origin: RuleOrigin::Base(builtin),
         location: location.clone(),
         verdict,
         restrictions: builtin.restrictions.clone(),
@@ -231,7 +231,7 @@ fn read_builtin(
     }
     Some(Rule {
         id: builtin.name.clone(),
-        origin: Origin::Builtin(builtin),
+        origin: RuleOrigin::Builtin(builtin),
         location: node.location.clone(),
         verdict: switches.verdict(),
         restrictions: builtin.restrictions.clone(),
@@ -302,7 +302,7 @@ fn read_apparmor(
         }
         rules.push(Rule {
             id: format!("appArmorRawRules[{index}]"),
-            origin: Origin::Raw,
+            origin: RuleOrigin::Raw,
             location: node.location.clone(),
             verdict: switches.verdict(),
             restrictions: vec![Restriction::AppArmorText(text.to_owned())],

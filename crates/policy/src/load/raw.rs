@@ -7,7 +7,7 @@ use super::network;
 use super::reader::{Fields, Reader};
 use crate::diagnostic::Code;
 use crate::pattern::Pattern;
-use crate::policy::{Origin, Rule, Verdict};
+use crate::policy::{Rule, RuleAction, RuleOrigin};
 use crate::restriction::{
     AllowedFile, FileAccess, MountMatch, PtraceAccess, PtraceScope, Restriction,
 };
@@ -36,12 +36,12 @@ pub(super) fn read(reader: &mut Reader, node: &Node, switches: Switches, rules: 
 pub(super) fn raw_rule(
     id: String,
     location: &Location,
-    verdict: Verdict,
+    verdict: RuleAction,
     restrictions: Vec<Restriction>,
 ) -> Rule {
     Rule {
         id,
-        origin: Origin::Raw,
+        origin: RuleOrigin::Raw,
         location: location.clone(),
         verdict,
         restrictions,
@@ -55,7 +55,7 @@ pub(super) fn read_verdict(
     fields: &Fields<'_>,
     what: &str,
     switches: Switches,
-) -> Option<Verdict> {
+) -> Option<RuleAction> {
     // Releases before there were qualifiers denied.
     let mut deny = fields.find("qualifiers").is_none();
     let mut audit = false;
@@ -74,7 +74,7 @@ pub(super) fn read_verdict(
         reader.problem(Code::Contradiction, &fields.location, message);
         return None;
     }
-    Some(Verdict::from_switches(
+    Some(RuleAction::from_switches(
         switches.allow || !deny,
         switches.audit || audit,
     ))

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use yaml::Code as _;
 
 use super::*;
-use crate::policy::{Enforcer, Mode, Origin, Verdict};
+use crate::policy::{Enforcer, Mode, RuleAction, RuleOrigin};
 use crate::restriction::{Restriction, SyscallAction};
 
 /// A policy with a bit of everything, as Kubernetes would be given it.
@@ -142,7 +142,7 @@ fn rules_without_qualifiers_deny_as_they_always_did() {
     assert_eq!(found, []);
     assert_eq!(
         policies[0].rules[6].verdict,
-        Verdict::DenyAudit,
+        RuleAction::DenyAudit,
         "auditViolations is set"
     );
     let (policies, _) = load(
@@ -162,7 +162,7 @@ fn a_policy_that_is_not_privileged_stands_on_what_runtimes_deny() {
     let (base, own): (Vec<_>, Vec<_>) = policies[0]
         .rules
         .iter()
-        .partition(|rule| matches!(rule.origin, Origin::Base(_)));
+        .partition(|rule| matches!(rule.origin, RuleOrigin::Base(_)));
     assert_eq!((base.len(), own.len()), (6, 1));
 }
 
@@ -198,10 +198,10 @@ fn each_mode_reads_what_belongs_to_it() {
 #[test]
 fn the_two_switches_have_four_meanings() {
     for (allow, audit, verdict) in [
-        (false, false, Verdict::Deny),
-        (false, true, Verdict::DenyAudit),
-        (true, true, Verdict::Audit),
-        (true, false, Verdict::Allow),
+        (false, false, RuleAction::Deny),
+        (false, true, RuleAction::DenyAudit),
+        (true, true, RuleAction::Audit),
+        (true, false, RuleAction::Allow),
     ] {
         let text = bare(&format!(
             "    hardeningRules: [disallow-insmod]\n    privileged: true\n    \
@@ -363,9 +363,9 @@ fn raw_rules_say_themselves_whether_they_deny() {
         let rule = policies[0].rules.iter().find(|rule| rule.id == id);
         rule.unwrap().verdict
     };
-    assert_eq!(verdict("bpfRawRules.files[0]"), Verdict::DenyAudit);
-    assert_eq!(verdict("bpfRawRules.processes[0]"), Verdict::Audit);
-    assert_eq!(verdict("bpfRawRules.ptrace"), Verdict::Deny);
+    assert_eq!(verdict("bpfRawRules.files[0]"), RuleAction::DenyAudit);
+    assert_eq!(verdict("bpfRawRules.processes[0]"), RuleAction::Audit);
+    assert_eq!(verdict("bpfRawRules.ptrace"), RuleAction::Deny);
 }
 
 proptest! {
@@ -388,7 +388,7 @@ proptest! {
         let (policies, problems) = load("p.yaml", &text);
         prop_assert!(!policies.is_empty() || !problems.is_empty());
         for policy in &policies {
-            let machine = crate::compile::Machine::default();
+            let machine = crate::compile::MachineFeatures::default();
             let _ = crate::compile::check(policy, &[], &machine);
             let _ = crate::compile::apparmor::profile(policy, &machine);
             let _ = crate::compile::bpf::Profile::compile(policy);

@@ -9,9 +9,9 @@ use event::{Value, ValueType};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::operand::{OperandId, Operands, Spread};
+use super::ternary::Ternary;
 use super::test::{Context, Order, Test, number};
 use super::text_set::ByteHasher;
-use super::truth::Truth;
 use crate::condition::ast::{Op, Quantifier, Text};
 use event::glob::Glob;
 
@@ -174,7 +174,7 @@ impl Atom {
         left: &Value<'_>,
         right: &Value<'_>,
         context: Context<'_>,
-    ) -> Truth {
+    ) -> Ternary {
         let Value::List(values) = left else {
             return self.decide_one(left, right, context);
         };
@@ -185,24 +185,24 @@ impl Atom {
             .iter()
             .map(|value| self.decide_one(value, right, context));
         if self.for_all {
-            return each.fold(Truth::True, Truth::and);
+            return each.fold(Ternary::True, Ternary::and);
         }
-        each.fold(Truth::False, Truth::or)
+        each.fold(Ternary::False, Ternary::or)
     }
 
     #[inline]
-    fn decide_one(&self, left: &Value<'_>, right: &Value<'_>, context: Context<'_>) -> Truth {
+    fn decide_one(&self, left: &Value<'_>, right: &Value<'_>, context: Context<'_>) -> Ternary {
         match left {
-            Value::Absent => return Truth::False,
+            Value::Absent => return Ternary::False,
             Value::Unknown if *right == Value::Absent => {}
-            Value::Unknown => return Truth::Unknown,
+            Value::Unknown => return Ternary::Unknown,
             _ => {}
         }
         let truth = match &self.check {
             Check::Test(test) => test.holds(left, context),
             Check::Operand(op, _) => match right {
-                Value::Absent => return Truth::False,
-                Value::Unknown => return Truth::Unknown,
+                Value::Absent => return Ternary::False,
+                Value::Unknown => return Ternary::Unknown,
                 Value::List(values) => values.contains(left).into(),
                 right => compare(*op, left, right).into(),
             },

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use event::field::{self, Field, FieldError, Supplied};
-use event::{EventKind, Teller, ValueType};
+use event::{EngineSupport, EventKind, ValueType};
 
 use super::atom::{AtomKey, Atoms, Right};
 use super::operand::{OperandId, Operands, Spread};
@@ -334,12 +334,12 @@ impl Checker {
                 continue;
             };
             let (message, help) = match kind.teller() {
-                Teller::Every => continue,
-                Teller::Kernel => (
+                EngineSupport::Every => continue,
+                EngineSupport::Kernel => (
                     format!("only the engine ebpf tells of `{name}`"),
                     "watch with --engine ebpf",
                 ),
-                Teller::Nobody => (
+                EngineSupport::Nobody => (
                     format!("no engine tells of `{name}`"),
                     "name system calls; `tollgate rules events` lists them",
                 ),

@@ -8,14 +8,14 @@ use super::index::Candidates;
 use super::opening::Openable;
 use super::operand::{OperandId, OperandSource, Operands};
 use super::program::{Children, Entry, Node, NodeId, Program};
+use super::ternary::Ternary;
 use super::test::Context;
 use super::transform::apply;
-use super::truth::Truth;
 
 /// What is remembered while one event is looked at. Entries carry the number of the evaluation
 /// they belong to, so nothing has to be cleared between events.
 #[derive(Debug)]
-pub(crate) struct Memo {
+pub(crate) struct EvaluationCache {
     generation: u32,
     /// Atoms, then nodes: generation and truth in one word.
     truths: Vec<u32>,
@@ -27,7 +27,7 @@ pub(crate) struct Memo {
 /// The two low bits of a remembered truth hold the truth, the others the generation.
 const LAST_GENERATION: u32 = u32::MAX >> 2;
 
-impl Memo {
+impl EvaluationCache {
     /// A memo for a program.
     pub(crate) fn new(program: &Program) -> Self {
         let atoms = program.atoms.len();
@@ -48,23 +48,23 @@ impl Memo {
         self.generation += 1;
     }
 
-    fn known(&self, index: usize) -> Option<Truth> {
+    fn known(&self, index: usize) -> Option<Ternary> {
         let word = self.truths[index];
         if word >> 2 != self.generation {
             return None;
         }
         Some(match word & 3 {
-            0 => Truth::False,
-            1 => Truth::Unknown,
-            _ => Truth::True,
+            0 => Ternary::False,
+            1 => Ternary::Unknown,
+            _ => Ternary::True,
         })
     }
 
-    fn remember(&mut self, index: usize, truth: Truth) {
+    fn remember(&mut self, index: usize, truth: Ternary) {
         let bits = match truth {
-            Truth::False => 0,
-            Truth::Unknown => 1,
-            Truth::True => 2,
+            Ternary::False => 0,
+            Ternary::Unknown => 1,
+            Ternary::True => 2,
         };
         self.truths[index] = self.generation << 2 | bits;
     }
@@ -73,7 +73,7 @@ impl Memo {
 /// One look at one event.
 pub(crate) struct Evaluation<'p, 'e, 'a> {
     program: &'p Program,
-    memo: &'p mut Memo,
+    memo: &'p mut EvaluationCache,
     event: &'e Event<'a>,
     /// How much may be asked of the event.
     stage: Stage,
@@ -84,7 +84,11 @@ pub(crate) struct Evaluation<'p, 'e, 'a> {
 
 impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
     /// Starts with nothing remembered.
-    pub(crate) fn new(program: &'p Program, memo: &'p mut Memo, event: &'e Event<'a>) -> Self {
+    pub(crate) fn new(
+        program: &'p Program,
+        memo: &'p mut EvaluationCache,
+        event: &'e Event<'a>,
+    ) -> Self {
         memo.next_generation();
         let kind = program.kind(event.kind);
         let values = ArenaVec::with_capacity_in(kind.operands, event.arena);
@@ -114,16 +118,16 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
     }
 
     /// Whether the condition of a rule holds.
-    pub(crate) fn rule(&mut self, entry: &Entry) -> Truth {
+    pub(crate) fn rule(&mut self, entry: &Entry) -> Ternary {
         match entry.root {
-            None => Truth::True,
-            Some(_) if self.event.stage < entry.stage => Truth::Unknown,
+            None => Ternary::True,
+            Some(_) if self.event.stage < entry.stage => Ternary::Unknown,
             Some(root) => self.node(root),
         }
     }
 
     #[inline]
-    fn node(&mut self, id: NodeId) -> Truth {
+    fn node(&mut self, id: NodeId) -> Ternary {
         match self.program.node(id) {
             Node::Literal { atom, negated } => {
                 let truth = match self.memo.known(atom.index()) {
@@ -132,13 +136,19 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
                 };
                 if negated { !truth } else { truth }
             }
-            Node::All { children, shared } => self.inner(id, children, shared, Truth::False),
-            Node::Any { children, shared } => self.inner(id, children, shared, Truth::True),
+            Node::All { children, shared } => self.inner(id, children, shared, Ternary::False),
+            Node::Any { children, shared } => self.inner(id, children, shared, Ternary::True),
         }
     }
 
     /// Evaluates children until one has the value that decides.
-    fn inner(&mut self, id: NodeId, children: Children, shared: bool, decisive: Truth) -> Truth {
+    fn inner(
+        &mut self,
+        id: NodeId,
+        children: Children,
+        shared: bool,
+        decisive: Ternary,
+    ) -> Ternary {
         let index = self.memo.atoms + id.index();
         if shared && let Some(truth) = self.memo.known(index) {
             return truth;
@@ -147,7 +157,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         let program = self.program;
         for child in program.children(children) {
             match self.node(*child) {
-                Truth::Unknown => result = Truth::Unknown,
+                Ternary::Unknown => result = Ternary::Unknown,
                 truth if truth == decisive => {
                     result = decisive;
                     break;
@@ -163,7 +173,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
 
     /// Decides an atom that is not remembered.
     #[inline(never)]
-    fn atom(&mut self, id: AtomId) -> Truth {
+    fn atom(&mut self, id: AtomId) -> Ternary {
         let program = self.program;
         let atom = program.atoms.get(id);
         let context = Context {
@@ -174,7 +184,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
             Check::Test(_) => {
                 let operand = atom.key.operand;
                 if self.is_early(operand) {
-                    return Truth::Unknown;
+                    return Ternary::Unknown;
                 }
                 match self.remembered(operand) {
                     Some(left) => atom.decide(left, &Value::Bool(true), context),

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use bumpalo::Bump;
 use event::field::{Field, Source};
 use event::{
-    Comm, DescriptorSource, Event, EventKind, Image, Live, NoWorld, Outcome, Pid, Process, Stage,
-    StartTime, Tid, Value,
+    Comm, DescriptorSource, Event, EventKind, Image, LiveProcess, NoSystemInfo, Outcome, Pid,
+    Process, Stage, StartTime, Tid, Value,
 };
 
 use super::atom::{Atom, AtomId, Atoms, Check};
 use super::operand::Operands;
+use super::ternary::Ternary;
 use super::test::{Context, Order, Test};
-use super::truth::Truth;
 
 /// Decides atoms for one kind.
 pub(crate) struct Facts<'a> {
@@ -22,7 +22,7 @@ pub(crate) struct Facts<'a> {
     /// By atom: whether it was looked at, and the decision.
     decided: Vec<Option<Option<bool>>>,
     process: &'a Process,
-    live: Live,
+    live: LiveProcess,
     arena: Bump,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Facts<'a> {
             atoms,
             decided: vec![None; atoms.len()],
             process,
-            live: Live::default(),
+            live: LiveProcess::default(),
             arena: Bump::new(),
         }
     }
@@ -71,13 +71,13 @@ impl<'a> Facts<'a> {
         let event = blank_event(self.kind, self.process, &self.live, &self.arena);
         let value = field.extract(&event);
         let context = Context {
-            world: &NoWorld,
+            world: &NoSystemInfo,
             arena: &self.arena,
         };
         match atom.decide(&value, &Value::Absent, context) {
-            Truth::False => Some(false),
-            Truth::True => Some(true),
-            Truth::Unknown => None,
+            Ternary::False => Some(false),
+            Ternary::True => Some(true),
+            Ternary::Unknown => None,
         }
     }
 }
@@ -113,7 +113,7 @@ pub(crate) fn blank_process() -> Process {
 pub(crate) fn blank_event<'a>(
     kind: EventKind,
     process: &'a Process,
-    live: &'a Live,
+    live: &'a LiveProcess,
     arena: &'a Bump,
 ) -> Event<'a> {
     Event {
@@ -128,7 +128,7 @@ pub(crate) fn blank_event<'a>(
         params: &[],
         descriptor: None,
         outcome: Outcome::None,
-        world: &NoWorld,
+        world: &NoSystemInfo,
         live,
         arena,
     }

@@ -16,10 +16,10 @@ pub(crate) mod operand;
 mod path_prefix;
 pub(crate) mod program;
 mod substrings;
+mod ternary;
 pub(crate) mod test;
 mod text_set;
 mod transform;
 pub(crate) mod tree;
-mod truth;
 
-pub(crate) use truth::Truth;
+pub(crate) use ternary::Ternary;

@@ -61,12 +61,12 @@ pub(crate) struct Entry {
     /// The stage from which all that the rule prints is known.
     pub(crate) output_stage: Stage,
     /// What it asks for beside the event.
-    pub(crate) asks: Asks,
+    pub(crate) asks: ProcessNeeds,
 }
 
 /// What a rule asks of the process that may be gone when it is looked for.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Asks {
+pub(crate) struct ProcessNeeds {
     /// The file that the program came from.
     pub(crate) executable_file: bool,
     /// The environment, its own or that of an ancestor.
@@ -75,7 +75,7 @@ pub(crate) struct Asks {
     pub(crate) descriptors: bool,
 }
 
-impl Asks {
+impl ProcessNeeds {
     fn add(&mut self, field: &Field) {
         match field.depends_on() {
             FieldSource::Process(ProcessFact::ExecutableFile) => self.executable_file = true,
@@ -290,8 +290,8 @@ impl Builder<'_> {
     }
 
     /// What a rule asks for in its condition and its output.
-    fn asks(&self, root: Option<NodeId>, source: &Source<'_>) -> Asks {
-        let mut asks = Asks::default();
+    fn asks(&self, root: Option<NodeId>, source: &Source<'_>) -> ProcessNeeds {
+        let mut asks = ProcessNeeds::default();
         let mut look = |id: OperandId| {
             self.operands.each_field(id, &mut |field| asks.add(field));
         };

@@ -3,15 +3,15 @@
 use std::net::IpAddr;
 
 use bumpalo::Bump;
-use event::{Lookup, Value, ValueType, World};
+use event::{Lookup, SystemInfo, Value, ValueType};
 use memchr::memmem::Finder;
 use regex::bytes::Regex;
 
 use super::literal;
 use super::path_prefix::PathPrefixes;
 use super::substrings::Substrings;
+use super::ternary::Ternary;
 use super::text_set::TextSet;
-use super::truth::Truth;
 use crate::condition::ast::{Op, Quantifier, Text};
 use event::glob::Glob;
 
@@ -140,7 +140,7 @@ impl Network {
 /// What a test may need besides the value.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'e> {
-    pub(crate) world: &'e dyn World,
+    pub(crate) world: &'e dyn SystemInfo,
     pub(crate) arena: &'e Bump,
 }
 
@@ -239,7 +239,7 @@ impl Test {
     }
 
     /// Tests a value that is neither unknown, absent nor a list.
-    pub(crate) fn holds(&self, value: &Value<'_>, context: Context<'_>) -> Truth {
+    pub(crate) fn holds(&self, value: &Value<'_>, context: Context<'_>) -> Ternary {
         let decided = match (self, value) {
             (Self::Exists, _) => true,
             (Self::Not(test), _) => return !test.holds(value, context),
@@ -300,48 +300,48 @@ pub(crate) fn number(value: &Value<'_>) -> Option<i128> {
 }
 
 /// Whether as many answers are yes as a quantifier asks for.
-pub(crate) fn counted(quantifier: Quantifier, answers: impl Iterator<Item = Truth>) -> Truth {
-    let (mut yes, mut maybe, mut all) = (0_u32, 0_u32, Truth::True);
+pub(crate) fn counted(quantifier: Quantifier, answers: impl Iterator<Item = Ternary>) -> Ternary {
+    let (mut yes, mut maybe, mut all) = (0_u32, 0_u32, Ternary::True);
     for answer in answers {
-        yes += u32::from(answer == Truth::True);
-        maybe += u32::from(answer == Truth::Unknown);
+        yes += u32::from(answer == Ternary::True);
+        maybe += u32::from(answer == Ternary::Unknown);
         all = all.and(answer);
     }
     match quantifier {
         Quantifier::AllOf => all,
-        Quantifier::AnyOf if yes > 0 => Truth::True,
-        Quantifier::OneOf if yes > 1 => Truth::False,
-        _ if maybe > 0 => Truth::Unknown,
-        Quantifier::AnyOf => Truth::False,
+        Quantifier::AnyOf if yes > 0 => Ternary::True,
+        Quantifier::OneOf if yes > 1 => Ternary::False,
+        _ if maybe > 0 => Ternary::Unknown,
+        Quantifier::AnyOf => Ternary::False,
         Quantifier::OneOf => (yes == 1).into(),
     }
 }
 
-fn belongs_to_host(names: &[Box<str>], address: IpAddr, world: &dyn World) -> Truth {
+fn belongs_to_host(names: &[Box<str>], address: IpAddr, world: &dyn SystemInfo) -> Ternary {
     let belongs = |name: &str| match world.addresses(name) {
         Lookup::Found(addresses) => addresses.contains(&address).into(),
-        Lookup::Missing => Truth::False,
-        Lookup::Unknown => Truth::Unknown,
+        Lookup::Missing => Ternary::False,
+        Lookup::Unknown => Ternary::Unknown,
     };
     names
         .iter()
-        .fold(Truth::False, |truth, name| truth.or(belongs(name)))
+        .fold(Ternary::False, |truth, name| truth.or(belongs(name)))
 }
 
 #[cfg(test)]
 mod tests {
-    use event::NoWorld;
+    use event::NoSystemInfo;
 
     use super::*;
 
-    fn holds(op: Op, quantifier: Option<Quantifier>, constants: &[&str], text: &str) -> Truth {
+    fn holds(op: Op, quantifier: Option<Quantifier>, constants: &[&str], text: &str) -> Ternary {
         let constants: Vec<Text> = constants.iter().map(|text| Text::from(*text)).collect();
         let test = Test::new(ValueType::Text, op, quantifier, &constants).unwrap();
         let arena = Bump::new();
         test.holds(
             &Value::text(text),
             Context {
-                world: &NoWorld,
+                world: &NoSystemInfo,
                 arena: &arena,
             },
         )

@@ -11,12 +11,12 @@ use crate::diagnostic::{Code, Diagnostic, Location, closest};
 use crate::ruleset::PluginRequirement;
 
 /// Items by name, in the order of first definition.
-pub(super) struct Named<T> {
+pub(super) struct NamedItems<T> {
     items: Vec<T>,
     index: HashMap<String, usize>,
 }
 
-impl<T> Named<T> {
+impl<T> NamedItems<T> {
     pub(super) fn new() -> Self {
         Self {
             items: Vec::new(),
@@ -70,9 +70,9 @@ const MAX_GUESSES: usize = 100;
 
 /// Suggests names, a limited number of times.
 #[derive(Default)]
-pub(super) struct Guesses(usize);
+pub(super) struct Suggestions(usize);
 
-impl Guesses {
+impl Suggestions {
     pub(super) fn closest<'a>(
         &mut self,
         word: &str,
@@ -104,14 +104,14 @@ pub(super) struct CollectedRule {
 }
 
 pub(super) struct Collector {
-    pub(super) rules: Named<CollectedRule>,
-    pub(super) macros: Named<CollectedMacro>,
-    pub(super) lists: Named<ListItem>,
+    pub(super) rules: NamedItems<CollectedRule>,
+    pub(super) macros: NamedItems<CollectedMacro>,
+    pub(super) lists: NamedItems<ListItem>,
     pub(super) engine_version: Option<Version>,
     pub(super) plugins: Vec<PluginRequirement>,
     /// Items whose definition has an error: whoever needs them is not to blame.
     broken: HashSet<(ItemKind, String)>,
-    guesses: Guesses,
+    guesses: Suggestions,
     /// Counts items, for the order of macros.
     clock: usize,
 }
@@ -119,13 +119,13 @@ pub(super) struct Collector {
 impl Collector {
     pub(super) fn new() -> Self {
         Self {
-            rules: Named::new(),
-            macros: Named::new(),
-            lists: Named::new(),
+            rules: NamedItems::new(),
+            macros: NamedItems::new(),
+            lists: NamedItems::new(),
             engine_version: None,
             plugins: Vec::new(),
             broken: HashSet::new(),
-            guesses: Guesses::default(),
+            guesses: Suggestions::default(),
             clock: 0,
         }
     }

@@ -7,7 +7,7 @@ use super::item::{
     ENGINE_KEYS, EXCEPTION_KEYS, Entry, ExceptionItem, Item, ItemKind, Key, LIST_KEYS, ListItem,
     MACRO_KEYS, MacroItem, PLUGIN_KEYS, RULE_KEYS, RuleItem, RuleUpdate,
 };
-use super::reader::{Reader, Reading};
+use super::reader::{ReadResult, Reader};
 use super::version::{Version, number};
 use crate::condition::{is_identifier, is_list_name};
 use crate::diagnostic::{Code, closest};
@@ -15,7 +15,7 @@ use crate::ruleset::PluginRequirement;
 use yaml::SourceText;
 use yaml::{Kind, Node};
 
-pub(super) fn read_item(node: &Node) -> Reading {
+pub(super) fn read_item(node: &Node) -> ReadResult {
     let mut reader = Reader::new(node);
     let Kind::Mapping(pairs) = &node.kind else {
         let message = format!(

@@ -10,7 +10,7 @@ use yaml::SourceText;
 use yaml::{Kind, Node};
 
 /// What became of a node.
-pub(super) struct Reading {
+pub(super) struct ReadResult {
     pub(super) item: Option<Item>,
     /// The item that could not be read, so that nobody complains that it is missing.
     pub(super) broken: Option<(ItemKind, String)>,
@@ -37,10 +37,10 @@ impl<'n> Reader<'n> {
         }
     }
 
-    pub(super) fn finish(self, item: Option<Item>, name: Option<(ItemKind, String)>) -> Reading {
+    pub(super) fn finish(self, item: Option<Item>, name: Option<(ItemKind, String)>) -> ReadResult {
         let item = item.filter(|_| !self.failed);
         let broken = if item.is_none() { name } else { None };
-        Reading {
+        ReadResult {
             item,
             broken,
             diagnostics: self.diagnostics,

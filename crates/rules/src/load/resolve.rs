@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::collect::{CollectedMacro, CollectedRule, Collector, Guesses, Named};
+use super::collect::{CollectedMacro, CollectedRule, Collector, NamedItems, Suggestions};
 use super::exception::{list_items, summary, with_exceptions};
 use super::item::{ItemKind, ListItem};
 use super::source::Sources;
@@ -10,7 +10,7 @@ use super::written::written;
 use crate::condition::ast::{Compare, Expr, ExprKind, Literal, OpClass, SourceId, Span, Value};
 use crate::condition::parser::parse;
 use crate::diagnostic::{Code, Diagnostic};
-use crate::ruleset::{List, Macro, Output, Rule, Ruleset, Written};
+use crate::ruleset::{ConditionSource, List, Macro, Output, Rule, Ruleset};
 use yaml::SourceText;
 
 /// Most checks and list values in one condition with its macros expanded, and ten times as many in
@@ -89,7 +89,7 @@ pub(super) fn resolve(collector: &Collector, diagnostics: &mut Vec<Diagnostic>) 
 }
 
 /// The entries of a list that are names of others, or those that are not.
-fn entries(lists: &Named<ListItem>, item: &ListItem, names: bool) -> Vec<String> {
+fn entries(lists: &NamedItems<ListItem>, item: &ListItem, names: bool) -> Vec<String> {
     let is_name = |text: &str| text != item.name && lists.get(text).is_some();
     let entries = item.items.iter().map(SourceText::text);
     entries
@@ -125,7 +125,7 @@ struct Resolver<'c> {
     nodes: usize,
     /// How many lists or macros are being resolved.
     chain: usize,
-    guesses: Guesses,
+    guesses: Suggestions,
     /// The item being resolved, for messages.
     context: String,
 }
@@ -143,7 +143,7 @@ enum State<T> {
 struct Resolved {
     expr: Expr,
     nodes: usize,
-    written: Written,
+    written: ConditionSource,
 }
 
 /// Expands the names of one condition.
@@ -170,7 +170,7 @@ impl<'c> Resolver<'c> {
             list_items: 0,
             nodes: 0,
             chain: 0,
-            guesses: Guesses::default(),
+            guesses: Suggestions::default(),
             context: String::new(),
         }
     }

@@ -1,13 +1,13 @@
 //! What a condition refers to by name, before names are replaced.
 
 use crate::condition::ast::{Expr, ExprKind, Literal, Value};
-use crate::ruleset::Written;
+use crate::ruleset::ConditionSource;
 
 /// Looks through a condition as parsed.
-pub(super) fn written(text: &str, expr: &Expr, is_list: &impl Fn(&str) -> bool) -> Written {
-    let mut written = Written {
+pub(super) fn written(text: &str, expr: &Expr, is_list: &impl Fn(&str) -> bool) -> ConditionSource {
+    let mut written = ConditionSource {
         condition: text.to_owned(),
-        ..Written::default()
+        ..ConditionSource::default()
     };
     collect(expr, is_list, &mut written);
     for names in [&mut written.macros, &mut written.lists] {
@@ -17,7 +17,7 @@ pub(super) fn written(text: &str, expr: &Expr, is_list: &impl Fn(&str) -> bool) 
     written
 }
 
-fn collect(expr: &Expr, is_list: &impl Fn(&str) -> bool, written: &mut Written) {
+fn collect(expr: &Expr, is_list: &impl Fn(&str) -> bool, written: &mut ConditionSource) {
     match &expr.kind {
         ExprKind::And(children) | ExprKind::Or(children) => children
             .iter()

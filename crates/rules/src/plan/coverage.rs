@@ -14,7 +14,7 @@ use crate::engine::Engine;
 
 /// A rule that needs calls which an installed filter does not hand over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unserved {
+pub struct UncoveredRule {
     /// Its name.
     pub rule: Arc<str>,
     /// Names of the calls, or of their variants on other architectures.
@@ -24,7 +24,7 @@ pub struct Unserved {
 impl Engine {
     /// The rules that need more than the filter of `installed` hands over, in load order.
     #[must_use]
-    pub fn unserved(&self, installed: &Plan) -> Vec<Unserved> {
+    pub fn unserved(&self, installed: &Plan) -> Vec<UncoveredRule> {
         let mut missing = vec![BTreeSet::new(); self.rules.len()];
         for call in Syscall::all() {
             let kind = EventKind::of_syscall(call);
@@ -47,7 +47,7 @@ impl Engine {
                 }
             }
         }
-        let unserved = |(rule, calls): (usize, BTreeSet<&'static str>)| Unserved {
+        let unserved = |(rule, calls): (usize, BTreeSet<&'static str>)| UncoveredRule {
             rule: Arc::clone(&self.rules[rule].name),
             calls,
         };

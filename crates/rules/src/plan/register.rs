@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use abi::{Arch, FlagSet, RegisterTest, Syscall, TestOp, TestWidth, flags::Style};
 use bumpalo::Bump;
 use event::field::{Field, Source};
-use event::{DescriptorSource, EventKind, NoWorld, ParamSource, ParamType, Value};
+use event::{DescriptorSource, EventKind, NoSystemInfo, ParamSource, ParamType, Value};
 
-use crate::compile::Truth;
+use crate::compile::Ternary;
 use crate::compile::atom::{Atom, Check, Right};
 use crate::compile::test::{Context, Order, Test};
 use crate::condition::ast::Op;
@@ -258,10 +258,10 @@ fn names(
     let arch = Arch::native()?;
     let arena = Bump::new();
     let context = Context {
-        world: &NoWorld,
+        world: &NoSystemInfo,
         arena: &arena,
     };
-    let accepts = |name: &str| test.holds(&Value::text(name), context) == Truth::True;
+    let accepts = |name: &str| test.holds(&Value::text(name), context) == Ternary::True;
     let named = set
         .entries()
         .iter()

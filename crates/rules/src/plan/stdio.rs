@@ -1,15 +1,15 @@
 //! Rules about a `dup` that makes descriptor 0, 1 or 2, and the calls to watch instead of it.
 
-use abi::{RegisterTest, Syscall, TestOp, Trap};
+use abi::{RegisterTest, Syscall, TestOp, TrappedCall};
 use bumpalo::Bump;
 use event::field::{DescriptorFact, Field, Source};
 use event::{
-    Descriptor, DescriptorKind, DescriptorSource, Event, EventKind, Known, Live, Name, NoWorld,
-    Stage, StdioWatch, Value,
+    Descriptor, DescriptorKind, DescriptorSource, Event, EventKind, Known, LiveProcess, Name,
+    NoSystemInfo, Stage, StdioWatch, Value,
 };
 
 use super::register;
-use crate::compile::Truth;
+use crate::compile::Ternary;
 use crate::compile::atom::{Atom, Check};
 use crate::compile::fact::{blank_event, blank_process};
 use crate::compile::program::{Entry, Node, NodeId, Program};
@@ -38,7 +38,7 @@ const SOCKETCALL_MAKES: &[&[RegisterTest]] = &[
 ];
 
 /// The calls that close a standard descriptor, now or at the next exec.
-pub(super) const CLOSING: &[Trap] = &[
+pub(super) const CLOSING: &[TrappedCall] = &[
     trap(Syscall::CLOSE, &[&[FIRST_IS_STANDARD]], FREED),
     trap(Syscall::CLOSE_RANGE, &[&[FIRST_IS_STANDARD]], FREED),
     trap(
@@ -72,8 +72,8 @@ const fn trap(
     call: Syscall,
     any_of: &'static [&'static [RegisterTest]],
     reason: &'static str,
-) -> Trap {
-    Trap {
+) -> TrappedCall {
+    TrappedCall {
         call,
         any_of,
         reason,
@@ -84,7 +84,7 @@ const SOCKET: &str = "a process that has a standard descriptor closed may put a 
 
 /// The calls that make the first socket of a process. It can also accept one, which takes another
 /// socket, or take one from another process, which is on the floor.
-pub(super) const SOCKETS: &[Trap] = &[
+pub(super) const SOCKETS: &[TrappedCall] = &[
     trap(Syscall::SOCKET, &[], SOCKET),
     trap(Syscall::SOCKETPAIR, &[], SOCKET),
     trap(Syscall::SOCKETCALL, SOCKETCALL_MAKES, SOCKET),
@@ -100,7 +100,7 @@ pub(super) fn watch(program: &Program, entry: &Entry, kind: EventKind) -> Option
     }
     let matches_without_socket = NO_SOCKETS
         .iter()
-        .any(|descriptor| holds_for(program, root, kind, *descriptor) != Truth::False);
+        .any(|descriptor| holds_for(program, root, kind, *descriptor) != Ternary::False);
     Some(if matches_without_socket {
         StdioWatch::Any
     } else {
@@ -151,12 +151,12 @@ fn holds_for(
     id: NodeId,
     kind: EventKind,
     descriptor: Known<DescriptorKind>,
-) -> Truth {
+) -> Ternary {
     match program.node(id) {
         Node::Literal { atom, negated } => {
             let atom = program.atoms.get(atom);
             let field = program.operands.as_field(atom.key.operand);
-            let truth = field.map_or(Truth::Unknown, |field| {
+            let truth = field.map_or(Ternary::Unknown, |field| {
                 decide(atom, field, kind, descriptor)
             });
             if negated { !truth } else { truth }
@@ -165,21 +165,26 @@ fn holds_for(
             .children(children)
             .iter()
             .map(|child| holds_for(program, *child, kind, descriptor))
-            .fold(Truth::True, Truth::and),
+            .fold(Ternary::True, Ternary::and),
         Node::Any { children, .. } => program
             .children(children)
             .iter()
             .map(|child| holds_for(program, *child, kind, descriptor))
-            .fold(Truth::False, Truth::or),
+            .fold(Ternary::False, Ternary::or),
     }
 }
 
-fn decide(atom: &Atom, field: &Field, kind: EventKind, descriptor: Known<DescriptorKind>) -> Truth {
+fn decide(
+    atom: &Atom,
+    field: &Field,
+    kind: EventKind,
+    descriptor: Known<DescriptorKind>,
+) -> Ternary {
     let Source::Descriptor(fact) = field.depends_on() else {
-        return Truth::Unknown;
+        return Ternary::Unknown;
     };
     let Check::Test(_) = atom.check else {
-        return Truth::Unknown;
+        return Ternary::Unknown;
     };
     // The others differ between descriptors of one kind.
     let follows_from_kind = match fact {
@@ -198,10 +203,10 @@ fn decide(atom: &Atom, field: &Field, kind: EventKind, descriptor: Known<Descrip
         | DescriptorFact::Inode => false,
     };
     if !follows_from_kind {
-        return Truth::Unknown;
+        return Ternary::Unknown;
     }
     let arena = Bump::new();
-    let (process, live) = (blank_process(), Live::default());
+    let (process, live) = (blank_process(), LiveProcess::default());
     let event = Event {
         stage: Stage::Exit,
         descriptor: Some(Descriptor {
@@ -215,7 +220,7 @@ fn decide(atom: &Atom, field: &Field, kind: EventKind, descriptor: Known<Descrip
         ..blank_event(kind, &process, &live, &arena)
     };
     let context = Context {
-        world: &NoWorld,
+        world: &NoSystemInfo,
         arena: &arena,
     };
     atom.decide(&field.extract(&event), &Value::Absent, context)

@@ -8,8 +8,8 @@ use bumpalo::Bump;
 use event::{
     Absence, Comm, CommandLine, Container, Containment, Credentials, Descriptor, DescriptorKind,
     DescriptorSource, Endpoint, Event, EventKind, ExecutableFile, ExecutableFlags, Group, Image,
-    Known, Live, Lookup, Name, Outcome, Param, ParamSource, ParamType, Pid, Process, Role, Socket,
-    Stage, StartTime, Stat, Status, Tid, Transport, User, World,
+    Known, LiveProcess, Lookup, Name, Outcome, Param, ParamSource, ParamType, Pid, Process, Role,
+    Socket, Stage, StartTime, Stat, Status, SystemInfo, Tid, Transport, User,
 };
 
 /// One call by one process.
@@ -70,7 +70,7 @@ impl Case {
         look: impl FnOnce(&Event<'_>) -> T,
     ) -> T {
         let process = self.process();
-        let live = Live::default();
+        let live = LiveProcess::default();
         let texts: Vec<&[u8]> = self.args.iter().map(|arg| arg.as_bytes()).collect();
         let params = self.params(stage, &texts);
         let event = Event {
@@ -270,7 +270,7 @@ impl Case {
     }
 }
 
-impl World for Case {
+impl SystemInfo for Case {
     fn comm(&self, process: &Process) -> Lookup<Comm> {
         Lookup::Found(process.last_comm())
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use event::{Event, Judge, Stage, Weight};
+use event::{Evaluator, Event, Relevance, Stage};
 use rules::{Alert, AlertSink, Diagnostic, Engine, EngineOptions, Loader, RuleMatching, Ruleset};
 
 use crate::case::Case;
@@ -93,15 +93,17 @@ pub(crate) fn engine(text: &str, options: &EngineOptions) -> (Engine, Kept) {
 }
 
 /// Weighs a case at a stage.
-pub(crate) fn weigh(engine: &Engine, case: &Case, stage: Stage) -> Weight {
+pub(crate) fn weigh(engine: &Engine, case: &Case, stage: Stage) -> Relevance {
     let mut scratch = engine.scratch();
-    case.at(stage, |event: &Event<'_>| engine.weigh(&mut scratch, event))
+    case.at(stage, |event: &Event<'_>| {
+        engine.prefilter(&mut scratch, event)
+    })
 }
 
 /// Concludes a case at a stage.
 pub(crate) fn conclude(engine: &Engine, case: &Case, stage: Stage) -> Vec<Arc<str>> {
     let mut scratch = engine.scratch();
     case.at(stage, |event: &Event<'_>| {
-        engine.conclude(&mut scratch, event)
+        engine.evaluate(&mut scratch, event)
     })
 }

@@ -1,8 +1,8 @@
 //! What rules do on chosen events.
 
 use abi::Syscall;
-use event::{Containment, Plan, Stage, StdioWatch, Weight};
-use rules::given::{Given, Others};
+use event::{Containment, Plan, Relevance, Stage, StdioWatch};
+use rules::synthetic_event::{SyntheticEvent, UnsetFields};
 use rules::trace::Tracer;
 use rules::{AlertValue, AppendOutput, Code, EngineOptions, ExtraField, Priority, RuleMatching};
 
@@ -113,7 +113,10 @@ fn rules_below_the_priority_and_disabled_rules_are_not_evaluated() {
     };
     let (engine, _) = engine(&text, &options);
     assert_eq!(engine.matches().count(), 0);
-    assert_eq!(weigh(&engine, &open("/x", 0), Stage::Exit), Weight::Reject);
+    assert_eq!(
+        weigh(&engine, &open("/x", 0), Stage::Exit),
+        Relevance::Reject
+    );
 }
 
 #[test]
@@ -121,14 +124,14 @@ fn a_match_waits_for_what_its_output_prints() {
     let condition = "evt.type = openat and fd.name = /etc/shadow";
     let case = open("/etc/shadow", 0);
     let (plain, _) = engine(&rule("r", condition, "%proc.name"), &all_matching());
-    assert_eq!(weigh(&plain, &case, Stage::Strings), Weight::Undecided);
-    assert_eq!(weigh(&plain, &case, Stage::Entry), Weight::Settled);
+    assert_eq!(weigh(&plain, &case, Stage::Strings), Relevance::Undecided);
+    assert_eq!(weigh(&plain, &case, Stage::Entry), Relevance::Settled);
     let (result, _) = engine(&rule("r", condition, "%evt.res"), &all_matching());
-    assert_eq!(weigh(&result, &case, Stage::Entry), Weight::Undecided);
-    assert_eq!(weigh(&result, &case, Stage::Exit), Weight::Settled);
+    assert_eq!(weigh(&result, &case, Stage::Entry), Relevance::Undecided);
+    assert_eq!(weigh(&result, &case, Stage::Exit), Relevance::Settled);
     assert_eq!(
         weigh(&result, &open("/tmp/x", 0), Stage::Strings),
-        Weight::Reject
+        Relevance::Reject
     );
 }
 
@@ -138,7 +141,7 @@ fn what_cannot_be_read_stays_undecided_and_is_counted() {
     let (engine, kept) = engine(&text, &all_matching());
     let mut case = open("/etc/shadow", 0);
     case.text = None;
-    assert_eq!(weigh(&engine, &case, Stage::Exit), Weight::Undecided);
+    assert_eq!(weigh(&engine, &case, Stage::Exit), Relevance::Undecided);
     assert_eq!(conclude(&engine, &case, Stage::Exit), ["r".into()]);
     assert!(kept.take().is_empty());
 }
@@ -361,8 +364,8 @@ fn fields_of_other_sources_are_not_compared_with_what_a_missing_value_is_printed
 fn an_event_that_a_rule_cannot_match_is_explained() {
     let ruleset = load(&rule_text("a", "evt.type in (init_module, finit_module)"));
     let rule = ruleset.rule("a").expect("it is there");
-    for others in [Others::Absent, Others::Unknown] {
-        let close = Given::new("close", others).expect("a known type");
+    for others in [UnsetFields::Absent, UnsetFields::Unknown] {
+        let close = SyntheticEvent::new("close", others).expect("a known type");
         let clause = Tracer::new(&ruleset, rule).explain_given(&close);
         assert_eq!(clause.holds, Some(false));
         let value = AlertValue::Text("close".to_owned());

@@ -1,7 +1,7 @@
 //! What is remembered of openings changes no answer.
 
 use abi::Syscall;
-use event::{Event, Judge, Opening, OpeningParams, Stage};
+use event::{Evaluator, Event, Opening, OpeningParams, Stage};
 use rules::Engine;
 
 use crate::case::Case;
@@ -75,9 +75,9 @@ fn no_answer_changes(engine: &Engine, kept: &Kept) {
     for _ in 0..40_000 {
         let case = some_case(&mut state);
         case.at(Stage::Exit, |event| {
-            let undecided = engine.conclude(&mut engine.scratch(), event);
+            let undecided = engine.evaluate(&mut engine.scratch(), event);
             let alerts = kept.take().len();
-            assert_eq!(engine.conclude(&mut remembering, event), undecided);
+            assert_eq!(engine.evaluate(&mut remembering, event), undecided);
             assert_eq!(kept.take().len(), alerts, "{case:?}");
             matched += alerts;
             let ruled_out =
@@ -108,7 +108,7 @@ fn alike_are_ruled_out(engine: &Engine, kept: &Kept, case: &Case, alike_from: i6
         let mut other = case.clone();
         other.result = Some(result);
         other.at(Stage::Exit, |event| {
-            let undecided = engine.conclude(&mut engine.scratch(), event);
+            let undecided = engine.evaluate(&mut engine.scratch(), event);
             assert_eq!((kept.take().len(), undecided.len()), (0, 0), "{other:?}");
         });
         others += 1;

@@ -2,7 +2,7 @@
 //! the plan against what rules accept.
 
 use abi::Syscall;
-use event::{Containment, DescriptorKind, Plan, Stage, StdioWatch, Weight};
+use event::{Containment, DescriptorKind, Plan, Relevance, Stage, StdioWatch};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use rules::RuleMatching;
@@ -365,9 +365,9 @@ proptest! {
                 ruleset.rules.iter().map(|rule| reference::holds(&rule.condition, event)).collect()
             });
             let expected = match (answers.contains(&None), answers.contains(&Some(true))) {
-                (true, _) => Weight::Undecided,
-                (false, true) => Weight::Settled,
-                (false, false) => Weight::Reject,
+                (true, _) => Relevance::Undecided,
+                (false, true) => Relevance::Settled,
+                (false, false) => Relevance::Reject,
             };
             let weight = weigh(&engine, &case, stage);
             prop_assert_eq!(weight, expected, "{:?}: {:?}", stage, conditions);
@@ -394,7 +394,7 @@ proptest! {
             let (engine, _) = engine(&text, &options);
             let weights = STAGES.map(|stage| weigh(&engine, &case, stage));
             for pair in weights.windows(2) {
-                prop_assert!(pair[0] == Weight::Undecided || pair[0] == pair[1], "{:?}", weights);
+                prop_assert!(pair[0] == Relevance::Undecided || pair[0] == pair[1], "{:?}", weights);
             }
         }
     }
@@ -424,7 +424,7 @@ proptest! {
                 StdioWatch::Any => true,
             } && case.call == Syscall::DUP
                 && !matches!(case.result, Some(3..));
-            prop_assert!(weight != Weight::Settled || watched, "{:?} {:?}", case, conditions);
+            prop_assert!(weight != Relevance::Settled || watched, "{:?} {:?}", case, conditions);
         }
     }
 }
@@ -440,10 +440,10 @@ fn the_generator_reaches_rejected_and_accepted_events() {
         let (engine, _) = engine(&rule_text("r", &condition), &all_matching());
         let (own, _) = engine.plan_for_rules();
         match weigh(&engine, &case, Stage::Exit) {
-            Weight::Settled => settled += 1,
-            Weight::Undecided => undecided += 1,
-            Weight::Reject if is_planned(&own, &case) => planned += 1,
-            Weight::Reject => rejected += 1,
+            Relevance::Settled => settled += 1,
+            Relevance::Undecided => undecided += 1,
+            Relevance::Reject if is_planned(&own, &case) => planned += 1,
+            Relevance::Reject => rejected += 1,
         }
     }
     for (what, count) in [

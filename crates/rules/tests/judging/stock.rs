@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use abi::Syscall;
-use event::{Judge, Stage, StdioWatch, Weight};
+use event::{Evaluator, Relevance, Stage, StdioWatch};
 use rules::{Engine, EngineOptions, Loader};
 
 use crate::case::Case;
@@ -69,9 +69,9 @@ fn an_ordinary_open_is_rejected_by_its_name() {
     let mut case = Case::new(Syscall::OPENAT, [0xffff_ff9c, 0x1000, 0, 0, 0, 0]);
     case.text = Some(b"/usr/lib/libc.so.6".to_vec());
     case.result = Some(3);
-    assert_eq!(weigh(&engine, &case, Stage::Strings), Weight::Reject);
+    assert_eq!(weigh(&engine, &case, Stage::Strings), Relevance::Reject);
     case.text = Some(b"/etc/shadow".to_vec());
-    assert_ne!(weigh(&engine, &case, Stage::Strings), Weight::Reject);
+    assert_ne!(weigh(&engine, &case, Stage::Strings), Relevance::Reject);
 }
 
 #[test]
@@ -96,9 +96,9 @@ fn judging_events_that_match_nothing_allocates_nothing() {
             arena.reset();
             let allocated = case.at_in(stage, &arena, |event| {
                 // The world of the test allocates its answers: the second look finds them.
-                engine.weigh(&mut scratch, event);
+                engine.prefilter(&mut scratch, event);
                 allocation_counter::measure(|| {
-                    assert_ne!(engine.weigh(&mut scratch, event), Weight::Settled);
+                    assert_ne!(engine.prefilter(&mut scratch, event), Relevance::Settled);
                 })
             });
             assert_eq!(allocated.count_total, 0, "{} at {stage:?}", case.call);

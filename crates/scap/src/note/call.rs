@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::{Absence, Asked, Descriptor, DescriptorKind, Lookup, Outcome, Param, Stat};
+use event::{Absence, Descriptor, DescriptorAnswers, DescriptorKind, Lookup, Outcome, Param, Stat};
 use serde_json::{Value, json};
 
 use super::descriptor::{
@@ -58,7 +58,7 @@ fn read_param<'a>(value: &Value, arena: &'a Bump) -> Option<Param<'a>> {
 
 /// What the event itself cannot tell of a call.
 #[derive(Debug, Default)]
-pub(crate) struct Rest<'e> {
+pub(crate) struct CallExtras<'e> {
     /// Name of the call, if it has no number in captures.
     pub(crate) kind: Option<&'e str>,
     /// Parameters by position.
@@ -78,13 +78,13 @@ pub(crate) struct Rest<'e> {
     /// What host names meant.
     pub(crate) addresses: Addresses,
     /// What rules have asked about the process's other descriptors.
-    pub(crate) asked: Option<Asked>,
+    pub(crate) asked: Option<DescriptorAnswers>,
 }
 
 /// Host names with their addresses.
 pub(crate) type Addresses = Vec<(String, Lookup<Arc<[IpAddr]>>)>;
 
-impl Rest<'_> {
+impl CallExtras<'_> {
     /// Nothing if there is nothing to tell.
     pub(crate) fn to_json(&self) -> Option<String> {
         let mut told = serde_json::Map::new();

@@ -2,7 +2,8 @@
 
 use bumpalo::Bump;
 use event::{
-    Asked, Descriptor, DescriptorKind, Endpoint, Known, Lookup, Name, Role, Socket, Transport,
+    Descriptor, DescriptorAnswers, DescriptorKind, Endpoint, Known, Lookup, Name, Role, Socket,
+    Transport,
 };
 use serde_json::{Value, json};
 
@@ -75,7 +76,7 @@ const KINDS: [(DescriptorKind, &str); 19] = [
 ];
 
 /// Answers about the process's other descriptors.
-pub(super) fn show_asked(asked: &Asked) -> Value {
+pub(super) fn show_asked(asked: &DescriptorAnswers) -> Value {
     let types = asked.types.iter();
     let types = types.map(|(number, kind)| {
         let kind = lookup(kind, |kind| json!(word(*kind, &KINDS)));

@@ -12,8 +12,8 @@ mod process;
 use event::Lookup;
 use serde_json::{Value, json};
 
-pub(crate) use call::{Addresses, Call, Rest, show_param};
-pub(crate) use process::Exact;
+pub(crate) use call::{Addresses, Call, CallExtras, show_param};
+pub(crate) use process::ExactProcess;
 
 /// `id` of notes about a process.
 pub(crate) const PROCESS: &str = "tollgate.process";

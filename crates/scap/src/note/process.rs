@@ -12,7 +12,7 @@ use super::{is_there, looked, lookup, there};
 
 /// Everything about a process that a rule can ask for and its events do not tell exactly.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Exact {
+pub(crate) struct ExactProcess {
     pub(crate) start: u64,
     pub(crate) start_ns: u64,
     pub(crate) stat: Lookup<Stat>,
@@ -30,7 +30,7 @@ pub(crate) struct Exact {
     pub(crate) groups: Vec<(u32, Lookup<Arc<Group>>)>,
 }
 
-impl Exact {
+impl ExactProcess {
     pub(crate) fn to_json(&self) -> String {
         let user = |user: &Arc<User>| json!([user.name, user.home, user.shell]);
         let users = self.users.iter();

@@ -10,17 +10,17 @@ use flate2::bufread::MultiGzDecoder;
 use crate::Error;
 use crate::block::{Content, MAGIC, SECTION};
 use crate::bytes::Bytes;
-use crate::list::{DescriptorEntry, ListVersion, Machine, ThreadEntry, UserEntry};
+use crate::list::{DescriptorEntry, ListVersion, MachineInfo, ThreadEntry, UserEntry};
 
 pub(crate) use blocks::Skips;
 use blocks::{Block, Blocks};
-pub(crate) use record::Kept;
+pub(crate) use record::KeptParams;
 pub use record::{MAX_PARAMS, Params, Record, STATE_ONLY, Starts};
 
 /// Takes what stands before and between the events.
 pub trait Lists {
     /// The machine.
-    fn machine(&mut self, machine: Machine);
+    fn machine(&mut self, machine: MachineInfo);
     /// One thread.
     fn thread(&mut self, entry: &ThreadEntry<'_>);
     /// One descriptor of a thread: thread, number, inode, what it is.
@@ -96,7 +96,7 @@ impl<R: Read> Reader<R> {
                 return Ok(None);
             };
             let shape = match Content::of(frame.ty) {
-                Content::Event { has_flags, is_old } => record::Shape { has_flags, is_old },
+                Content::Event { has_flags, is_old } => record::HeaderKind { has_flags, is_old },
                 _ => {
                     list(&self.blocks.block(&frame), lists)?;
                     continue;
@@ -140,7 +140,7 @@ fn list<L: Lists>(block: &Block<'_>, lists: &mut L) -> Result<(), Error> {
     let (read, what) = match Content::of(block.ty) {
         Content::Section => return section(block),
         Content::Machine => {
-            let machine = Machine::parse(block.body);
+            let machine = MachineInfo::parse(block.body);
             let read = machine.map(|machine| lists.machine(machine));
             (read, "description of the machine")
         }

@@ -53,7 +53,7 @@ impl Default for Starts {
 
 /// How the event's block begins.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct HeaderKind {
     pub(crate) has_flags: bool,
     pub(crate) is_old: bool,
 }
@@ -66,7 +66,7 @@ pub(crate) const FLAGGED_CODE: usize = CODE + 4;
 
 impl<'b> Record<'b> {
     #[inline(always)]
-    pub(crate) fn parse(block: &Block<'b>, shape: Shape) -> Result<Self, Error> {
+    pub(crate) fn parse(block: &Block<'b>, shape: HeaderKind) -> Result<Self, Error> {
         match Self::split(block, shape) {
             Some(record) => Ok(record),
             None => Err(Self::misfit(block, shape)),
@@ -74,7 +74,7 @@ impl<'b> Record<'b> {
     }
 
     #[inline(always)]
-    fn split(block: &Block<'b>, shape: Shape) -> Option<Self> {
+    fn split(block: &Block<'b>, shape: HeaderKind) -> Option<Self> {
         let mut bytes = Bytes::new(block.body);
         let cpu = bytes.u16()?;
         let flags = if shape.has_flags { bytes.u32()? } else { 0 };
@@ -98,7 +98,7 @@ impl<'b> Record<'b> {
 
     /// Why a block is no event.
     #[cold]
-    fn misfit(block: &Block<'_>, shape: Shape) -> Error {
+    fn misfit(block: &Block<'_>, shape: HeaderKind) -> Error {
         let before = if shape.has_flags { FLAGGED_CODE } else { CODE };
         let header = before + if shape.is_old { 2 } else { 6 };
         let len = before
@@ -295,7 +295,7 @@ impl<'b> Params<'b> {
 
 /// Parameters that outlive their event. Few and short ones, as most are, take no memory of their own.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct KeptParams {
     /// How many of the starts are in use; `None` if the others have them.
     few: Option<u8>,
     few_starts: [u32; FEW + 1],
@@ -309,7 +309,7 @@ pub(crate) struct Kept {
 const FEW: usize = 3;
 const SHORT: usize = 16;
 
-impl Kept {
+impl KeptParams {
     /// Takes the place of what was kept. `false`: there are too many bytes.
     #[inline]
     pub(crate) fn replace(&mut self, params: &Params<'_>, limit: usize) -> bool {
@@ -406,7 +406,7 @@ mod tests {
     fn what_is_kept_is_what_was_there() {
         let mut starts = Starts::default();
         let params = split(&[1, 0, 1, 0, 7, 8, 9], 2, 2, false, &mut starts).unwrap();
-        let mut kept = Kept::default();
+        let mut kept = KeptParams::default();
         assert!(kept.params().is_empty());
         assert!(kept.replace(&params, 2));
         assert_eq!(

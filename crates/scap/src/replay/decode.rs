@@ -147,7 +147,7 @@ pub(crate) enum Address<'b> {
 
 /// The ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ends<'b> {
+pub(crate) enum ConnectionEnds<'b> {
     Inet {
         source: Endpoint,
         destination: Endpoint,
@@ -163,14 +163,14 @@ pub(crate) fn address(bytes: &[u8]) -> Option<Address<'_>> {
     }
 }
 
-pub(crate) fn ends(bytes: &[u8]) -> Option<Ends<'_>> {
+pub(crate) fn ends(bytes: &[u8]) -> Option<ConnectionEnds<'_>> {
     let mut rest = Bytes::new(bytes);
     let family = rest.u8()?;
     if family == AF_UNIX {
         // Addresses of two kernel structures come first.
-        return Some(Ends::Unix(until_nul(bytes.get(17..)?)));
+        return Some(ConnectionEnds::Unix(until_nul(bytes.get(17..)?)));
     }
-    Some(Ends::Inet {
+    Some(ConnectionEnds::Inet {
         source: endpoint(&mut rest, family)?,
         destination: endpoint(&mut rest, family)?,
     })
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn ends_of_connections_are_read_and_short_ones_are_not() {
         let bytes = [2, 127, 0, 0, 1, 0x90, 0x1f, 10, 0, 0, 2, 0x50, 0];
-        let Some(Ends::Inet {
+        let Some(ConnectionEnds::Inet {
             source,
             destination,
         }) = ends(&bytes)
@@ -229,7 +229,7 @@ mod tests {
             assert_eq!(ends(&bytes[..short]), None);
         }
         let unix = [&[1][..], &[0; 16], b"/run/x\0"].concat();
-        assert_eq!(ends(&unix), Some(Ends::Unix(b"/run/x")));
+        assert_eq!(ends(&unix), Some(ConnectionEnds::Unix(b"/run/x")));
         assert_eq!(address(b"\x01/run/y\0"), Some(Address::Unix(b"/run/y")));
         assert_eq!(address(&[17, 0, 0]), None);
     }

@@ -1,10 +1,10 @@
 //! Beginnings of calls, kept until their ends.
 
-use crate::read::{Kept, Params};
+use crate::read::{KeptParams, Params};
 
 /// The last beginning of each thread, by the thread's position. Memory serves the next call again.
 #[derive(Debug, Default)]
-pub(super) struct Enters {
+pub(super) struct PendingEnters {
     kept: Vec<Enter>,
     /// Bytes of memory that all have.
     size: usize,
@@ -15,7 +15,7 @@ struct Enter {
     tid: i64,
     /// Number of the event type; `None` if there is nothing.
     code: Option<u16>,
-    params: Kept,
+    params: KeptParams,
 }
 
 /// Longer ones than any program writes are not kept.
@@ -23,7 +23,7 @@ const MAX_ONE: usize = 64 << 10;
 /// All that are kept. Those of a machine with a thousand busy threads take a hundredth.
 const MAX_ALL: usize = 32 << 20;
 
-impl Enters {
+impl PendingEnters {
     /// Keeps the beginning of a call. `false`: there is no room.
     #[inline]
     pub(super) fn keep(&mut self, slot: usize, tid: i64, code: u16, params: &Params<'_>) -> bool {
@@ -74,10 +74,10 @@ mod tests {
     use super::*;
     use crate::read::Starts;
 
-    fn kept(bytes: &[u8]) -> Kept {
+    fn kept(bytes: &[u8]) -> KeptParams {
         let mut starts = Starts::default();
         let params = Params::one(bytes, &mut starts);
-        let mut kept = Kept::default();
+        let mut kept = KeptParams::default();
         assert!(kept.replace(&params, usize::MAX));
         kept
     }
@@ -91,7 +91,7 @@ mod tests {
     fn what_is_kept_has_a_limit() {
         let long = kept(&[7; 0x8000]);
         let params = long.params();
-        let mut enters = Enters::default();
+        let mut enters = PendingEnters::default();
         let mut refused = 0;
         for slot in 0..4000 {
             refused += u32::from(!enters.keep(slot, 1, 4, &params));
@@ -108,7 +108,7 @@ mod tests {
     fn the_end_of_another_call_or_thread_has_no_beginning() {
         let params = kept(&[7]);
         let params = params.params();
-        let mut enters = Enters::default();
+        let mut enters = PendingEnters::default();
         for (tid, code) in [(2, 5), (1, 7)] {
             assert!(enters.keep(0, 1, 4, &params));
             assert!(enters.end(0, tid, code).is_empty());

@@ -1,16 +1,16 @@
 //! Events in which capturing programs tell of users and containers.
 
-use event::{Container, Containment, Judge};
+use event::{Container, Containment, Evaluator};
 use serde_json::Value;
 
-use super::course::{Course, Noted};
+use super::capture_state::{CaptureState, NotedCall};
 use super::dialect::Meta;
 use crate::Error;
 use crate::bytes::{unsigned, until_nul};
 use crate::note;
 use crate::read::{Params, Record, Starts};
 
-impl<J: Judge> Course<'_, J> {
+impl<J: Evaluator> CaptureState<'_, J> {
     pub(super) fn meta(&mut self, record: &Record<'_>, meta: Meta) -> Result<(), Error> {
         let mut starts = Starts::default();
         let params = record.params(&mut starts)?;
@@ -37,14 +37,14 @@ impl<J: Judge> Course<'_, J> {
         let desc = told.text("desc");
         let id = told.text("id");
         if id == note::CALL.as_bytes() {
-            self.call = note::Call::of_json(desc).map(|call| Noted {
+            self.call = note::Call::of_json(desc).map(|call| NotedCall {
                 tid: told.record.tid,
                 time_ns: told.record.time_ns,
                 call,
             });
         } else if id == note::PROCESS.as_bytes()
             && let Some(slot) = self.state.find_or_add(told.record.tid)
-            && let Some(exact) = note::Exact::of_json(desc)
+            && let Some(exact) = note::ExactProcess::of_json(desc)
         {
             let process = self.state.thread(slot).process;
             self.state.change(process, |held| held.correct(exact));

@@ -1,29 +1,29 @@
 //! Shows the events of a capture to a judge as a live engine would.
 
 mod apply;
-mod course;
+mod capture_state;
 mod decode;
 mod dialect;
 mod enter;
-mod look;
+mod event_view;
 mod meta;
 mod openings;
-mod world;
+mod system_info;
 
 use std::io::Read;
 use std::time::Duration;
 
-use event::Judge;
+use event::Evaluator;
 
 use crate::Error;
 use crate::read::Reader;
 
-use course::Course;
+use capture_state::CaptureState;
 use dialect::Dialect;
 
 pub(crate) use apply::{as_int, opened_kind};
 
-pub use crate::state::Lost;
+pub use crate::state::StateLosses;
 
 /// What was read and what became of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,19 +39,19 @@ pub struct Counts {
 }
 
 /// Replays captures, one after the other.
-pub struct Replay<'j, J: Judge> {
+pub struct Replay<'j, J: Evaluator> {
     dialect: Dialect,
-    course: Course<'j, J>,
+    course: CaptureState<'j, J>,
     /// How long after the first event a capture counts as ended.
     longest_ns: u64,
 }
 
-impl<'j, J: Judge> Replay<'j, J> {
+impl<'j, J: Evaluator> Replay<'j, J> {
     /// `utc_offset`: seconds that printed times are east of Greenwich.
     pub fn new(judge: &'j J, utc_offset: i32) -> Self {
         Self {
             dialect: Dialect::new(|kind| judge.concerns(kind)),
-            course: Course::new(judge, utc_offset),
+            course: CaptureState::new(judge, utc_offset),
             longest_ns: u64::MAX,
         }
     }
@@ -71,7 +71,7 @@ impl<'j, J: Judge> Replay<'j, J> {
     }
 
     /// What could not be kept.
-    pub fn lost(&self) -> Lost {
+    pub fn lost(&self) -> StateLosses {
         self.course.state.lost
     }
 

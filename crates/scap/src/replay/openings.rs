@@ -11,7 +11,7 @@ use crate::state::hash::fold;
 
 /// The end of a call that opens a file, apart from its result.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told<'b> {
+pub(super) struct OpenExit<'b> {
     /// Number of the event type.
     pub(super) code: u16,
     /// Lengths of the other parameters.
@@ -22,7 +22,7 @@ pub(super) struct Told<'b> {
 
 /// What is known of an opening.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownOpen {
     /// What is open if it succeeds; `None` if it did not.
     pub(super) open: Option<Rc<Open>>,
     /// Its result, and from where on results are alike.
@@ -30,7 +30,7 @@ pub(super) struct Known {
     pub(super) alike_from: i64,
 }
 
-impl Known {
+impl KnownOpen {
     fn is_of(&self, result: i64) -> bool {
         self.result == result || self.result.min(result) >= self.alike_from
     }
@@ -41,7 +41,7 @@ impl Known {
 pub(super) struct Openings {
     /// Empty until some opening is met again.
     places: Vec<Place>,
-    met: Met,
+    met: OpenFilter,
     /// Counts those that took the place of another.
     replaced: usize,
 }
@@ -57,7 +57,7 @@ const MAX_BYTES: usize = 136;
 struct Place {
     hash: u64,
     /// `None` if nothing is kept here.
-    known: Option<Known>,
+    known: Option<KnownOpen>,
     code: u16,
     lens: u8,
     rest: u8,
@@ -75,7 +75,7 @@ impl Place {
     };
 
     /// `None` if there are too many bytes.
-    fn new(hash: u64, told: &Told<'_>, known: Known) -> Option<Self> {
+    fn new(hash: u64, told: &OpenExit<'_>, known: KnownOpen) -> Option<Self> {
         let mut place = Self {
             hash,
             known: Some(known),
@@ -92,7 +92,7 @@ impl Place {
     }
 
     #[inline]
-    fn known(&self, hash: u64, told: &Told<'_>, result: i64) -> Option<&Known> {
+    fn known(&self, hash: u64, told: &OpenExit<'_>, result: i64) -> Option<&KnownOpen> {
         if self.hash != hash || self.code != told.code {
             return None;
         }
@@ -106,7 +106,7 @@ impl Place {
 impl Openings {
     /// What is known of an opening with this result.
     #[inline]
-    pub(super) fn find(&self, told: &Told<'_>, result: i64) -> Option<&Known> {
+    pub(super) fn find(&self, told: &OpenExit<'_>, result: i64) -> Option<&KnownOpen> {
         if self.places.is_empty() {
             return None;
         }
@@ -118,7 +118,7 @@ impl Openings {
 
     /// Keeps what came of an opening, if it is not the first of its sort: to copy what does not come
     /// again would be in vain.
-    pub(super) fn keep(&mut self, told: &Told<'_>, known: impl FnOnce() -> Option<Known>) {
+    pub(super) fn keep(&mut self, told: &OpenExit<'_>, known: impl FnOnce() -> Option<KnownOpen>) {
         let hash = hash(told);
         if !self.met.again(hash) {
             return;
@@ -142,12 +142,12 @@ impl Openings {
 
 /// Openings that were met, as far as some bits of their hashes tell.
 #[derive(Debug, Default)]
-struct Met {
+struct OpenFilter {
     bits: Vec<u64>,
     count: usize,
 }
 
-impl Met {
+impl OpenFilter {
     /// Words: a bit for each number of 16 bits.
     const WORDS: usize = 1 << 10;
     /// So many are told apart well enough; after that all are forgotten.
@@ -177,7 +177,7 @@ fn place(hash: u64) -> usize {
 
 /// The hash of an opening: of its last bytes, because names differ at their ends and what follows them
 /// tells where the file is. Who makes others with the same hash has them compared, and no more.
-fn hash(told: &Told<'_>) -> u64 {
+fn hash(told: &OpenExit<'_>) -> u64 {
     const LAST: usize = 48;
     let last: [u8; LAST] = match told.rest.last_chunk() {
         Some(last) => *last,
@@ -209,23 +209,23 @@ mod tests {
 
     use super::*;
 
-    fn told(rest: &[u8]) -> Told<'_> {
-        Told {
+    fn told(rest: &[u8]) -> OpenExit<'_> {
+        OpenExit {
             code: 307,
             lens: &[1, 0],
             rest,
         }
     }
 
-    fn known(name: &[u8]) -> Option<Known> {
-        Some(Known {
+    fn known(name: &[u8]) -> Option<KnownOpen> {
+        Some(KnownOpen {
             open: Some(Rc::new(Open::new(DescriptorKind::File, name))),
             result: 7,
             alike_from: 5,
         })
     }
 
-    fn name(openings: &Openings, told: &Told<'_>, result: i64) -> Option<Vec<u8>> {
+    fn name(openings: &Openings, told: &OpenExit<'_>, result: i64) -> Option<Vec<u8>> {
         let known = openings.find(told, result)?;
         Some(known.open.as_ref()?.name.clone())
     }
@@ -248,8 +248,8 @@ mod tests {
             assert_eq!(name(&openings, &told, 5).as_deref(), Some(rest));
             assert_eq!(name(&openings, &told, 4), None);
             for other in [
-                Told { code: 3, ..told },
-                Told {
+                OpenExit { code: 3, ..told },
+                OpenExit {
                     lens: &[2, 0],
                     ..told
                 },

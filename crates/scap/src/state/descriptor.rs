@@ -17,12 +17,12 @@ pub(crate) struct Open {
     pub(crate) name: Vec<u8>,
     pub(crate) device: Option<u64>,
     pub(crate) inode: Option<u64>,
-    pub(crate) socket: Option<Ends>,
+    pub(crate) socket: Option<SocketEnds>,
 }
 
 /// What is known of a socket.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Ends {
+pub(crate) struct SocketEnds {
     pub(crate) transport: Transport,
     pub(crate) local: Option<Endpoint>,
     pub(crate) remote: Option<Endpoint>,
@@ -30,7 +30,7 @@ pub(crate) struct Ends {
     pub(crate) connected: bool,
 }
 
-impl Ends {
+impl SocketEnds {
     pub(crate) const NONE: Self = Self {
         transport: Transport::Unknown,
         local: None,
@@ -74,7 +74,7 @@ impl Open {
                 ..Self::new(DescriptorKind::File, name)
             },
             DescriptorEntry::Unix { path } => Self {
-                socket: Some(Ends::NONE),
+                socket: Some(SocketEnds::NONE),
                 ..Self::new(DescriptorKind::Unix, path)
             },
             DescriptorEntry::Connection {
@@ -82,7 +82,7 @@ impl Open {
                 destination,
                 transport,
             } => Self {
-                socket: Some(Ends {
+                socket: Some(SocketEnds {
                     transport,
                     local: Some(source),
                     remote: Some(destination),
@@ -92,11 +92,11 @@ impl Open {
                 ..Self::new(kind_of(source), b"")
             },
             DescriptorEntry::Server { local, transport } => Self {
-                socket: Some(Ends {
+                socket: Some(SocketEnds {
                     transport,
                     local: Some(local),
                     role: Role::Server,
-                    ..Ends::NONE
+                    ..SocketEnds::NONE
                 }),
                 ..Self::new(kind_of(local), b"")
             },

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use event::{Container, DescriptorKind, Group, Role, User};
 
-use crate::list::{DescriptorEntry, Machine, ThreadEntry, UserEntry};
+use crate::list::{DescriptorEntry, MachineInfo, ThreadEntry, UserEntry};
 use crate::read::Lists;
 
 use descriptor::{Descriptors, Open};
 use hash::IdMap;
-use process::{Held, Thread};
+use process::{ProcessEntry, Thread};
 
 /// Threads that are kept: as many as Falco keeps.
 const MAX_THREADS: usize = 131_072;
@@ -30,7 +30,7 @@ const MAX_SPARE: usize = 64;
 
 /// What could not be kept, or was missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
+pub struct StateLosses {
     /// Threads, descriptors or names that came when there was no room left.
     pub unkept: u64,
     /// Events that were judged of processes of which the capture had not told.
@@ -43,12 +43,12 @@ pub(crate) type ProcessId = usize;
 /// Everything that events refer to.
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) machine: Machine,
-    pub(crate) lost: Lost,
+    pub(crate) machine: MachineInfo,
+    pub(crate) lost: StateLosses,
     threads: IdMap<usize>,
     thread_slots: Vec<Thread>,
     free_threads: Vec<usize>,
-    processes: Vec<Held>,
+    processes: Vec<ProcessEntry>,
     free_processes: Vec<ProcessId>,
     /// The thread that was looked up last: most events are of the same one as the event before.
     last: Option<(i64, usize)>,
@@ -86,17 +86,17 @@ impl State {
     }
 
     #[inline]
-    pub(crate) fn process(&self, id: ProcessId) -> &Held {
+    pub(crate) fn process(&self, id: ProcessId) -> &ProcessEntry {
         &self.processes[id]
     }
 
     #[inline]
-    pub(crate) fn process_mut(&mut self, id: ProcessId) -> &mut Held {
+    pub(crate) fn process_mut(&mut self, id: ProcessId) -> &mut ProcessEntry {
         &mut self.processes[id]
     }
 
     /// The process that an [`event::Process`] stands for, while it is in the table.
-    pub(crate) fn held(&self, process: &event::Process) -> Option<&Held> {
+    pub(crate) fn held(&self, process: &event::Process) -> Option<&ProcessEntry> {
         let thread = self.peek(i64::from(process.pid.0))?;
         let held = self.process(thread.process);
         std::ptr::eq(Arc::as_ptr(&held.process), process).then_some(held)
@@ -134,7 +134,7 @@ impl State {
     }
 
     /// Adds a process with its first thread.
-    pub(crate) fn add_process(&mut self, tid: i64, held: Held) -> Option<usize> {
+    pub(crate) fn add_process(&mut self, tid: i64, held: ProcessEntry) -> Option<usize> {
         let weight = held.weight();
         if !self.has_room(weight) {
             return None;
@@ -155,7 +155,7 @@ impl State {
 
     /// Changes what a process holds and accounts for it. If there is no room for it the process loses
     /// its descriptors.
-    pub(crate) fn change(&mut self, id: ProcessId, change: impl FnOnce(&mut Held)) {
+    pub(crate) fn change(&mut self, id: ProcessId, change: impl FnOnce(&mut ProcessEntry)) {
         let held = &mut self.processes[id];
         let before = held.weight();
         change(held);
@@ -211,7 +211,7 @@ impl State {
         if held.threads == 0 {
             held.process.set_exited();
             self.weight = self.weight.saturating_sub(held.weight());
-            *held = Held::nobody();
+            *held = ProcessEntry::nobody();
             self.free_processes.push(id);
         }
     }
@@ -221,7 +221,7 @@ impl State {
         if let Some(slot) = self.find(tid) {
             return Some(slot);
         }
-        self.add_process(tid, Held::stranger(tid))
+        self.add_process(tid, ProcessEntry::stranger(tid))
     }
 
     pub(crate) fn open(&mut self, id: ProcessId, number: i64, open: Open) {
@@ -385,14 +385,14 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl Lists for State {
-    fn machine(&mut self, machine: Machine) {
+    fn machine(&mut self, machine: MachineInfo) {
         self.machine = machine;
     }
 
     fn thread(&mut self, entry: &ThreadEntry<'_>) {
         self.listed = true;
         if entry.tid == entry.pid || self.peek(entry.pid).is_none() {
-            self.add_process(entry.tid, Held::of_entry(entry));
+            self.add_process(entry.tid, ProcessEntry::of_entry(entry));
             return;
         }
         let process = self.peek(entry.pid).map(|thread| thread.process);

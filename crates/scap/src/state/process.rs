@@ -10,7 +10,7 @@ use event::{
 
 use super::descriptor::Descriptors;
 use crate::list::ThreadEntry;
-use crate::note::Exact;
+use crate::note::ExactProcess;
 
 /// One thread.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Thread {
 
 /// One process.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct ProcessEntry {
     pub(crate) process: Arc<Process>,
     pub(crate) image: Arc<Image>,
     /// Parent's pid.
@@ -42,7 +42,7 @@ pub(crate) struct Held {
     /// Whether nothing is known of it but its id.
     pub(crate) is_stranger: bool,
     /// What this program noted, if it recorded the capture.
-    pub(crate) exact: Option<Box<Exact>>,
+    pub(crate) exact: Option<Box<ExactProcess>>,
     /// At most so many ancestors are kept alive by it.
     pub(crate) depth: usize,
     text_weight: usize,
@@ -82,7 +82,7 @@ fn depth_below(process: &Arc<Process>, parent: &Arc<Process>) -> Option<usize> {
 /// What captures write for an id that is not set.
 pub(crate) const NO_ID: u32 = u32::MAX;
 
-impl Held {
+impl ProcessEntry {
     /// A process that is not there.
     pub(crate) fn nobody() -> Self {
         Self::stranger(-1)
@@ -229,7 +229,7 @@ impl Held {
     }
 
     /// Takes what this program noted of it.
-    pub(crate) fn correct(&mut self, exact: Exact) {
+    pub(crate) fn correct(&mut self, exact: ExactProcess) {
         let image = Image {
             exec_time_ns: self.image.exec_time_ns,
             name: OnceLock::from(self.process.exec_name()),
@@ -310,11 +310,11 @@ pub(crate) struct Facts<'b> {
 
 impl Facts<'_> {
     /// A process without credentials, session and parent.
-    pub(crate) fn held(&self, start_ns: u64, exec_ns: u64) -> Held {
+    pub(crate) fn held(&self, start_ns: u64, exec_ns: u64) -> ProcessEntry {
         let image = Arc::new(self.image(exec_ns));
         let comm = Comm::new(self.comm);
         let process = process(self.pid, start_ns, None, &image, comm);
-        Held {
+        ProcessEntry {
             process: Arc::new(process),
             image,
             parent: self.parent,
@@ -322,7 +322,7 @@ impl Facts<'_> {
             container: Arc::new(container(self.cgroups)),
             is_stranger: false,
             text_weight: self.weight(),
-            ..Held::nobody()
+            ..ProcessEntry::nobody()
         }
     }
 

@@ -1,7 +1,7 @@
 //! Blocks as bytes.
 
 use crate::block::{EVENT_V2, FLAGGED_EVENT_V2, MACHINE, MAGIC, SECTION, USERS_V2};
-use crate::list::{HOSTNAME_LEN, Machine, UserEntry};
+use crate::list::{HOSTNAME_LEN, MachineInfo, UserEntry};
 use crate::read::STATE_ONLY;
 use crate::table::EventType;
 
@@ -14,7 +14,7 @@ pub(crate) struct Blocks<'o> {
 }
 
 /// One event about to be written.
-pub(crate) struct Draft<'d> {
+pub(crate) struct EventDraft<'d> {
     pub(crate) ty: &'static EventType,
     pub(crate) time_ns: u64,
     pub(crate) tid: i64,
@@ -95,7 +95,7 @@ impl<'o> Blocks<'o> {
         });
     }
 
-    pub(crate) fn machine(&mut self, machine: &Machine) {
+    pub(crate) fn machine(&mut self, machine: &MachineInfo) {
         self.block(MACHINE, |out| {
             out.extend_from_slice(&machine.cpus.to_le_bytes());
             out.extend_from_slice(&machine.memory_bytes.to_le_bytes());
@@ -116,7 +116,7 @@ impl<'o> Blocks<'o> {
         });
     }
 
-    pub(crate) fn event(&mut self, draft: &Draft<'_>) {
+    pub(crate) fn event(&mut self, draft: &EventDraft<'_>) {
         /// Time, thread, length, type, number of parameters.
         const HEADER: usize = 8 + 8 + 4 + 2 + 4;
         let ty = if draft.is_state_only {

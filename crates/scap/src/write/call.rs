@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::block::Values;
 use super::descriptor::{push_address, push_tuple};
-use super::process::Portrait;
+use super::process::ProcessSnapshot;
 use super::{Moment, Writer};
 use crate::flags::Translation;
 use crate::note;
@@ -151,7 +151,7 @@ impl Writer {
             _ => None,
         };
         let stat = event.live.stat.get();
-        let rest = note::Rest {
+        let rest = note::CallExtras {
             kind,
             params: left_out,
             descriptor,
@@ -246,7 +246,7 @@ fn is_birth_or_exec(event: &Event<'_>) -> bool {
 
 /// The process as it is after the call.
 fn process_values(event: &Event<'_>, values: &mut Values) {
-    let portrait = Portrait::of_caller(event);
+    let portrait = ProcessSnapshot::of_caller(event);
     if event.kind.name().starts_with("exec") {
         portrait.exec_values(values);
     } else {

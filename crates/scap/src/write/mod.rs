@@ -18,19 +18,19 @@ use std::sync::Arc;
 
 use event::{Event, Image, Pid, StartTime};
 
-use crate::list::{Machine, UserEntry};
+use crate::list::{MachineInfo, UserEntry};
 use crate::note;
 use crate::table::EventType;
 
-use block::{Blocks, Draft, Values};
+use block::{Blocks, EventDraft, Values};
 use call::Dialects;
-use process::Portrait;
+use process::ProcessSnapshot;
 
 /// What stands at the beginning of every file.
 #[derive(Clone, Debug, Default)]
 pub struct Header {
     /// The machine.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// Users: id, group, name, home directory, shell.
     pub users: Vec<(u32, u32, String, String, String)>,
     /// Groups: id, name.
@@ -130,7 +130,7 @@ impl Writer {
 
     /// Describes the caller, its ancestors, and the leaders and targets that rules can ask for.
     fn introduce(&mut self, event: &Event<'_>, moment: Moment, out: &mut Vec<u8>) {
-        let caller = Portrait::of_caller(event);
+        let caller = ProcessSnapshot::of_caller(event);
         let mut line = Vec::new();
         let mut next = event.process.parent();
         while let Some(process) = next {
@@ -156,14 +156,14 @@ impl Writer {
             if is_known {
                 continue;
             }
-            let portrait = Portrait::of_other(event, process, image);
+            let portrait = ProcessSnapshot::of_other(event, process, image);
             self.describe(&portrait, moment, out);
         }
         self.describe(&caller, moment, out);
         self.introduce_thread(event, &caller, moment, out);
     }
 
-    fn describe(&mut self, portrait: &Portrait<'_>, moment: Moment, out: &mut Vec<u8>) {
+    fn describe(&mut self, portrait: &ProcessSnapshot<'_>, moment: Moment, out: &mut Vec<u8>) {
         let key = (portrait.process.pid, portrait.process.start);
         let json = portrait.exact.to_json();
         let digest = portrait.digest(&json);
@@ -227,7 +227,7 @@ impl Writer {
     fn introduce_thread(
         &mut self,
         event: &Event<'_>,
-        caller: &Portrait<'_>,
+        caller: &ProcessSnapshot<'_>,
         moment: Moment,
         out: &mut Vec<u8>,
     ) {
@@ -260,7 +260,7 @@ impl Writer {
         if self.values.len() > block::MAX_EVENT {
             return;
         }
-        Blocks::new(out).event(&Draft {
+        Blocks::new(out).event(&EventDraft {
             ty,
             time_ns: moment.time_ns,
             tid: moment.tid,

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use event::{Comm, CommandLine, Containment, Event, Image, Lookup, Process, Stat, Status, Tid};
 
 use super::block::Values;
-use crate::note::Exact;
+use crate::note::ExactProcess;
 
 /// Everything that is known of a process at the moment of an event.
-pub(super) struct Portrait<'e> {
+pub(super) struct ProcessSnapshot<'e> {
     pub(super) process: &'e Process,
     pub(super) image: Arc<Image>,
     comm: Comm,
@@ -18,7 +18,7 @@ pub(super) struct Portrait<'e> {
     directory: Vec<u8>,
     /// Virtual and resident memory. They change all the time.
     sizes: (u64, u64),
-    pub(super) exact: Exact,
+    pub(super) exact: ExactProcess,
 }
 
 /// Longest arguments, environment and directory that are recorded. All of them together fit the
@@ -27,7 +27,7 @@ const MAX_ARGS: usize = 32 << 10;
 const MAX_ENV: usize = 16 << 10;
 const MAX_PATH: usize = 4096;
 
-impl<'e> Portrait<'e> {
+impl<'e> ProcessSnapshot<'e> {
     /// The caller, as the rules have seen it.
     pub(super) fn of_caller(event: &Event<'e>) -> Self {
         let comm = match event.comm() {
@@ -85,7 +85,7 @@ impl<'e> Portrait<'e> {
             Lookup::Found(stat) => (stat.vm_size_kib, stat.vm_rss_kib),
             _ => (0, 0),
         };
-        let exact = Exact {
+        let exact = ExactProcess {
             start: process.start.0,
             start_ns: process.start_ns,
             stat: without_sizes(stat),

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use event::field::{self, Field};
-use event::{Event, EventKind, Judge, Weight};
+use event::{Evaluator, Event, EventKind, Relevance};
 
 /// What fields were of the events that were concluded.
 #[derive(Default)]
@@ -51,7 +51,7 @@ pub(crate) fn look(event: &Event<'_>) -> Seen {
     (event.kind.name(), values.collect())
 }
 
-impl Judge for Witness {
+impl Evaluator for Witness {
     type Scratch = ();
 
     fn scratch(&self) {}
@@ -60,11 +60,11 @@ impl Judge for Witness {
         !self.ignores.contains(&kind.name())
     }
 
-    fn weigh(&self, (): &mut (), _: &Event<'_>) -> Weight {
-        Weight::Undecided
+    fn prefilter(&self, (): &mut (), _: &Event<'_>) -> Relevance {
+        Relevance::Undecided
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
+    fn evaluate(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         self.seen
             .lock()
             .expect("no test panics while it looks")

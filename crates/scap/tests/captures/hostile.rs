@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use event::testing::Glance;
+use event::testing::FieldReader;
 use proptest::prelude::*;
 use scap::Error;
 use scap::read::Reader;
@@ -13,7 +13,7 @@ use crate::round_trip::sample;
 
 /// Replays what can be replayed; how many events that was, and what ended it.
 fn play(file: &[u8]) -> (u64, Result<(), Error>) {
-    let glance = Glance::default();
+    let glance = FieldReader::default();
     let mut replay = Replay::new(&glance, 0);
     let mut reader = match Reader::new(file) {
         Ok(reader) => reader,

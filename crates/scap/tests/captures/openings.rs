@@ -5,9 +5,9 @@
 use std::sync::{Arc, Mutex};
 
 use event::field::Field;
-use event::{Event, EventKind, Judge, Opening, OpeningParams, RuledOut, Weight};
+use event::{Evaluator, Event, EventKind, ImpossibleOpen, Opening, OpeningParams, Relevance};
 use scap::read::Reader;
-use scap::replay::{Counts, Lost, Replay};
+use scap::replay::{Counts, Replay, StateLosses};
 
 #[cfg(test)]
 use crate::mutate::Random;
@@ -49,7 +49,7 @@ fn can_be_ruled_out(opening: &Opening<'_>) -> bool {
     opening.name.last() != Some(&b'd') && opening.result != LOUD
 }
 
-impl Judge for Onlooker {
+impl Evaluator for Onlooker {
     type Scratch = ();
 
     fn scratch(&self) {}
@@ -58,17 +58,17 @@ impl Judge for Onlooker {
         !self.ignores.contains(&kind.name())
     }
 
-    fn has_ruled_out(&self, (): &mut (), opening: &Opening<'_>) -> Option<RuledOut> {
-        (self.rules_out && can_be_ruled_out(opening)).then_some(RuledOut {
+    fn has_ruled_out(&self, (): &mut (), opening: &Opening<'_>) -> Option<ImpossibleOpen> {
+        (self.rules_out && can_be_ruled_out(opening)).then_some(ImpossibleOpen {
             alike_from: ALIKE_FROM,
         })
     }
 
-    fn weigh(&self, (): &mut (), _: &Event<'_>) -> Weight {
-        Weight::Undecided
+    fn prefilter(&self, (): &mut (), _: &Event<'_>) -> Relevance {
+        Relevance::Undecided
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
+    fn evaluate(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         let opening = OpeningParams::of(event.kind).and_then(|at| Opening::of(event, at));
         let value = |name| {
             format!(
@@ -92,7 +92,7 @@ fn watch(
     file: &[u8],
     ignores: &'static [&'static str],
     rules_out: bool,
-) -> (Vec<Seen>, Counts, Lost) {
+) -> (Vec<Seen>, Counts, StateLosses) {
     let judge = Onlooker {
         ignores,
         rules_out,

@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
-use event::testing::{self, Arg, EventBuilder, Facts, FakeWorld};
+use event::testing::{self, Arg, EventBuilder, Facts, FakeSystemInfo};
 use event::{
     Comm, Container, Containment, Credentials, DescriptorKind, DescriptorSource, Endpoint,
     EventKind, Known, Lookup, ParamSource, ParamType, Pid, Role, Socket, Stage, Stat, Status,
@@ -52,7 +52,7 @@ fn facts(pid: i32) -> Facts {
     }
 }
 
-pub(crate) fn world() -> FakeWorld {
+pub(crate) fn world() -> FakeSystemInfo {
     let user = User {
         name: "tester".to_owned(),
         home: "/home/tester".to_owned(),
@@ -70,7 +70,7 @@ pub(crate) fn world() -> FakeWorld {
         pod: Some(("pod".to_owned(), "space".to_owned(), "uid".to_owned())),
         ..Container::unknown()
     };
-    FakeWorld {
+    FakeSystemInfo {
         facts: [42, 7].map(|pid| (Pid(pid), facts(pid))).into(),
         directories: [(None, Lookup::Found(b"/work".to_vec()))].into(),
         users: [(1000, Arc::new(user))].into(),
@@ -85,7 +85,7 @@ pub(crate) fn world() -> FakeWorld {
             (8, (DescriptorKind::Ipv6, b"::1:5->::1:6".to_vec())),
         ]
         .into(),
-        ..FakeWorld::default()
+        ..FakeSystemInfo::default()
     }
 }
 
@@ -113,7 +113,7 @@ fn socket(role: Role) -> Socket<'static> {
 fn filled(kind: EventKind, result: i64) -> EventBuilder {
     let parent = testing::process(7, None, &["/bin/parent", "-x"]);
     let process = testing::process(42, Some(&parent), &["/bin/test", "one", "two"]);
-    let world = FakeWorld {
+    let world = FakeSystemInfo {
         processes: [&process, &parent]
             .map(|known| (known.pid, Arc::clone(known)))
             .into(),
@@ -224,9 +224,9 @@ fn a_call_that_nobody_asks_about_leaves_nothing_to_the_next_one() {
     // Nothing has to be noted of this one, so that what was noted before would count.
     let next = EventKind::of_syscall(abi::Syscall::UNLINK);
     let process = testing::process(42, None, &["/bin/test"]);
-    let world = FakeWorld {
+    let world = FakeSystemInfo {
         processes: [(process.pid, Arc::clone(&process))].into(),
-        ..FakeWorld::default()
+        ..FakeSystemInfo::default()
     };
     let follower = |time_ns| {
         let builder = EventBuilder::new(next.name()).process(&process);
@@ -279,9 +279,9 @@ fn calls_with_nothing_but_their_name_are_what_they_were() {
         .map(|kind| {
             let process = testing::process(42, None, &["/bin/test"]);
             let processes = [(process.pid, Arc::clone(&process))].into();
-            let world = FakeWorld {
+            let world = FakeSystemInfo {
                 processes,
-                ..FakeWorld::default()
+                ..FakeSystemInfo::default()
             };
             EventBuilder::new(kind.name())
                 .process(&process)
@@ -333,13 +333,13 @@ fn descriptors_of_every_kind_are_what_they_were() {
 
 #[test]
 fn a_process_that_changes_is_described_anew() {
-    let other = FakeWorld {
+    let other = FakeSystemInfo {
         container: Arc::new(Container::host()),
         directories: [(None, Lookup::Unknown)].into(),
         ..world()
     };
     let process = testing::process(42, None, &["/bin/test"]);
-    let event = |world: FakeWorld| {
+    let event = |world: FakeSystemInfo| {
         EventBuilder::new("openat")
             .process(&process)
             .arg("dirfd", -100_i64)

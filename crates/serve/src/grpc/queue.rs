@@ -55,7 +55,7 @@ struct Cursor {
 
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pushed {
+enum PushResult {
     Kept,
     /// Kept, and a subscriber that was too slow misses older ones.
     KeptAndMissed,
@@ -110,7 +110,7 @@ impl State {
         self.frames.len() >= CAPACITY || self.bytes + more > MAX_BYTES
     }
 
-    fn push(&mut self, frame: Bytes) -> Pushed {
+    fn push(&mut self, frame: Bytes) -> PushResult {
         // What some client has got makes room; who has not got it misses it.
         while self.is_full(frame.len()) && self.first < self.taken {
             self.drop_first();
@@ -121,14 +121,14 @@ impl State {
             cursor.next = cursor.next.max(self.first);
         }
         if self.is_full(frame.len()) {
-            return Pushed::Lost;
+            return PushResult::Lost;
         }
         self.bytes += frame.len();
         self.frames.push_back(frame);
         if self.missed > before {
-            Pushed::KeptAndMissed
+            PushResult::KeptAndMissed
         } else {
-            Pushed::Kept
+            PushResult::Kept
         }
     }
 
@@ -147,10 +147,10 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, frame: Bytes) -> Pushed {
+    fn push(&self, frame: Bytes) -> PushResult {
         let mut state = self.state();
         let pushed = state.push(frame);
-        if pushed != Pushed::Lost
+        if pushed != PushResult::Lost
             && let Some(account) = self.account.get()
         {
             account.queued();
@@ -258,9 +258,9 @@ impl Channel for GrpcChannel {
         for (delivered, alert) in alerts.iter().enumerate() {
             let output = Output::of(alert.alert(), &alert.output());
             match self.queue.push(frame::encode(&output)) {
-                Pushed::Kept => {}
-                Pushed::KeptAndMissed => is_missed = true,
-                Pushed::Lost => {
+                PushResult::Kept => {}
+                PushResult::KeptAndMissed => is_missed = true,
+                PushResult::Lost => {
                     let source = io::Error::other("no client takes them");
                     return Err(DeliveryError {
                         delivered,
@@ -308,7 +308,7 @@ mod tests {
     fn every_subscriber_gets_all_and_the_first_what_was_there() {
         let queue = Arc::new(Queue::default());
         for n in 0..3 {
-            assert_eq!(queue.push(frame(n)), Pushed::Kept);
+            assert_eq!(queue.push(frame(n)), PushResult::Kept);
         }
         let one = queue.subscribe();
         let two = queue.subscribe();
@@ -331,9 +331,9 @@ mod tests {
         let (fast, slow) = (queue.subscribe(), queue.subscribe());
         for n in 0..CAPACITY + 10 {
             let expected = if n < CAPACITY {
-                Pushed::Kept
+                PushResult::Kept
             } else {
-                Pushed::KeptAndMissed
+                PushResult::KeptAndMissed
             };
             assert_eq!(queue.push(frame(n)), expected);
             assert_eq!(take(&fast), Some(frame(n)));
@@ -352,7 +352,7 @@ mod tests {
         for n in 0..CAPACITY {
             queue.push(frame(n));
         }
-        assert_eq!(queue.push(frame(0)), Pushed::Lost);
+        assert_eq!(queue.push(frame(0)), PushResult::Lost);
         drop(stuck);
         assert_eq!(all(&queue.subscribe()), frames(0..CAPACITY));
     }

@@ -24,9 +24,9 @@ use tokio_rustls::TlsAcceptor;
 use super::frame;
 use super::message::Version;
 use super::queue::{GrpcChannel, Queue};
-use crate::connections::{Connections, Limits, PlaceHandle};
+use crate::connections::{ConnectionSlotHandle, Connections, Limits};
 use crate::error::ServeError;
-use crate::listen::{Address, Listener, Registered};
+use crate::listen::{Address, Listener, RegisteredListener};
 use crate::progress::Progress;
 use crate::tls::{self, ServerFiles};
 
@@ -155,7 +155,7 @@ struct Shared {
     connections: Connections,
 }
 
-async fn serve(listener: &Registered, acceptor: Option<TlsAcceptor>, shared: Arc<Shared>) {
+async fn serve(listener: &RegisteredListener, acceptor: Option<TlsAcceptor>, shared: Arc<Shared>) {
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             // Out of descriptors, most likely: others may close some.
@@ -194,7 +194,7 @@ async fn serve(listener: &Registered, acceptor: Option<TlsAcceptor>, shared: Arc
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     shared: Arc<Shared>,
-    place: PlaceHandle,
+    place: ConnectionSlotHandle,
 ) {
     let calls = Calls::new(place);
     let made = calls.clone();
@@ -256,15 +256,15 @@ async fn subscription(shared: Arc<Shared>, mut requests: Incoming, mut sender: S
             },
         };
         match send(&mut sender, frame).await {
-            Sent::Yes => subscriber.took(number),
-            Sent::No => return,
-            Sent::Stalled => return subscriber.give_up(),
+            SendResult::Yes => subscriber.took(number),
+            SendResult::No => return,
+            SendResult::Stalled => return subscriber.give_up(),
         }
     }
 }
 
 /// What became of a frame for a client.
-enum Sent {
+enum SendResult {
     Yes,
     /// The client is gone.
     No,
@@ -272,11 +272,11 @@ enum Sent {
     Stalled,
 }
 
-async fn send(sender: &mut Sender<Bytes>, frame: Bytes) -> Sent {
+async fn send(sender: &mut Sender<Bytes>, frame: Bytes) -> SendResult {
     match tokio::time::timeout(STALL, sender.send_data(frame)).await {
-        Ok(Ok(())) => Sent::Yes,
-        Ok(Err(_gone)) => Sent::No,
-        Err(_elapsed) => Sent::Stalled,
+        Ok(Ok(())) => SendResult::Yes,
+        Ok(Err(_gone)) => SendResult::No,
+        Err(_elapsed) => SendResult::Stalled,
     }
 }
 
@@ -303,9 +303,9 @@ async fn all_that_wait(shared: Arc<Shared>, mut sender: Sender<Bytes>) {
     let subscriber = shared.queue.subscribe();
     while let Some((number, frame)) = subscriber.peek() {
         match send(&mut sender, frame).await {
-            Sent::Yes => subscriber.took(number),
+            SendResult::Yes => subscriber.took(number),
             // What it has not taken waits for the next.
-            Sent::No | Sent::Stalled => return,
+            SendResult::No | SendResult::Stalled => return,
         }
     }
     end(sender, OK).await;
@@ -328,14 +328,14 @@ async fn end(mut sender: Sender<Bytes>, status: &'static str) {
 #[derive(Clone)]
 struct Calls {
     count: watch::Sender<usize>,
-    place: PlaceHandle,
+    place: ConnectionSlotHandle,
 }
 
 /// One of them, until it is dropped.
 struct Call(Calls);
 
 impl Calls {
-    fn new(place: PlaceHandle) -> Self {
+    fn new(place: ConnectionSlotHandle) -> Self {
         Self {
             count: watch::Sender::new(0),
             place,

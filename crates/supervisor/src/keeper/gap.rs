@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use abi::Syscall;
-use capture::notify::{Confiner, Pulse};
+use capture::notify::{ActivePolicy, ReceiverStatus};
 use sys::notify::{Delivery, Listener, Notification, Received};
 use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
@@ -33,7 +33,7 @@ pub(super) enum Turn {
 /// A time in which the keeper answers.
 pub(super) struct Gap<'a> {
     board: &'a Board,
-    confiner: Option<&'a Confiner>,
+    confiner: Option<&'a ActivePolicy>,
     listener: &'a Listener,
     policy: Policy,
     cause: Cause,
@@ -48,7 +48,7 @@ struct Waiting<'a> {
     /// Where it is counted by its number.
     index: usize,
     /// Who is dead and had received it.
-    dead: Option<&'a Pulse>,
+    dead: Option<&'a ReceiverStatus>,
     /// Its receiver had begun with it, and may have let it go without learning the result or asking the rules: then
     /// it has passed unwatched.
     is_begun: bool,

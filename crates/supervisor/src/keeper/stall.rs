@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use capture::notify::Vitals;
+use capture::notify::Health;
 use process_info::procfs::Proc;
 use sys::time::{Clock, now_ns};
 
@@ -29,7 +29,7 @@ pub(super) struct Patience {
 /// What was seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Stall {
-    last: Vitals,
+    last: Health,
     looked_ns: u64,
     /// Since when there was no progress though calls waited.
     since_ns: Option<u64>,
@@ -43,7 +43,7 @@ impl Stall {
     /// is in order as long as its threads run.
     pub(super) fn look(
         &mut self,
-        vitals: Vitals,
+        vitals: Health,
         is_waited_for: bool,
         patience: Patience,
         interval: Duration,
@@ -72,7 +72,7 @@ impl Stall {
     }
 
     /// For how long there was no progress.
-    fn since(&mut self, vitals: Vitals, is_waited_for: bool, now: u64, interval: u64) -> u64 {
+    fn since(&mut self, vitals: Health, is_waited_for: bool, now: u64, interval: u64) -> u64 {
         let is_still = vitals.progress == self.last.progress;
         let is_frozen = vitals.is_busy && vitals.ticks == self.last.ticks;
         // This process did not run itself: whoever stopped both lets both go on.
@@ -105,8 +105,8 @@ mod tests {
 
     const INTERVAL: u64 = 250;
 
-    fn vitals(progress: u64, is_busy: bool, ticks: u64) -> Vitals {
-        Vitals {
+    fn vitals(progress: u64, is_busy: bool, ticks: u64) -> Health {
+        Health {
             progress,
             is_busy,
             ticks,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::measure::{Measured, Setup};
+use crate::measure::{LoadResult, Setup};
 use crate::{Error, split_words};
 
 /// Overrides `--runtime`: a subject is a runtime, and what is put around a workload is its environment.
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// How long a container may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(crate) fn run(setup: &Setup) -> Result<Measured, Error> {
+pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
     let runtime = std::env::var(RUNTIME).unwrap_or_else(|_| setup.args.runtime.clone());
     let runtime = split_words(&runtime).map_err(|reason| Error::Unexpected {
         expected: "a command line as runtime".to_owned(),
@@ -53,7 +53,7 @@ pub(crate) fn run(setup: &Setup) -> Result<Measured, Error> {
         sums.push(life.live()?);
     }
     let elapsed = start.elapsed();
-    let mut measured = Measured {
+    let mut measured = LoadResult {
         operations: lives,
         elapsed,
         windows: Vec::new(),

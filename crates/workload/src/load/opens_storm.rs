@@ -44,7 +44,7 @@ use signal_hook::consts::SIGALRM;
 use sys::signal::Disposition;
 
 use super::kernel_path;
-use crate::measure::{Measured, Setup};
+use crate::measure::{LoadResult, Setup};
 use crate::{Args, Error, Handler};
 
 /// The part of the processes that open.
@@ -142,7 +142,7 @@ struct Head<'a> {
 }
 
 /// Starts the processes and gathers their accounts.
-pub(crate) fn run(setup: &Setup) -> Result<Measured, Error> {
+pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
     let start = Instant::now();
     let children: Vec<_> = (0..setup.args.processes)
         .map(|_| start_opener(setup))
@@ -168,7 +168,7 @@ pub(crate) fn run(setup: &Setup) -> Result<Measured, Error> {
             source,
         })?;
     }
-    Ok(Measured {
+    Ok(LoadResult {
         operations: done,
         elapsed,
         windows: Vec::new(),

@@ -9,12 +9,12 @@ use std::time::Instant;
 use wait4::Wait4;
 
 use crate::Error;
-use crate::measure::{Measured, Setup};
+use crate::measure::{LoadResult, Setup};
 
 /// The calls of the experiment.
 const CALLS: [&str; 5] = ["getpid", "getppid", "gettimeofday", "getuid", "times"];
 
-pub(crate) fn run(setup: &Setup) -> Result<Measured, Error> {
+pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
     let call = setup.args.call.as_str();
     if !CALLS.contains(&call) {
         return Err(Error::Unexpected {
@@ -40,7 +40,7 @@ pub(crate) fn run(setup: &Setup) -> Result<Measured, Error> {
     let ended = child.wait4().map_err(Error::call("wait for the loop"))?;
     let real = start.elapsed();
     let said = std::fs::read_to_string(&output).map_err(Error::file("read", &output))?;
-    let mut measured = Measured::parse(&said)
+    let mut measured = LoadResult::parse(&said)
         .filter(|_| ended.status.success())
         .ok_or_else(|| Error::Unexpected {
             expected: "the result of the loop".to_owned(),

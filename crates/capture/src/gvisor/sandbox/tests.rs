@@ -2,28 +2,28 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
-use event::Weight;
+use event::Relevance;
 
 use super::super::message::testing::datagram;
 use super::super::wire::testing::{bytes, number};
 use super::super::{Counters, Shared};
 use super::*;
-use crate::notify::Notices;
+use crate::notify::EngineObserver;
 
 /// Writes down what it is shown.
 #[derive(Default)]
 struct Witness(Mutex<Vec<String>>);
 
-impl Judge for Witness {
+impl Evaluator for Witness {
     type Scratch = ();
 
     fn scratch(&self) {}
 
-    fn weigh(&self, (): &mut (), _event: &Event<'_>) -> Weight {
-        Weight::Undecided
+    fn prefilter(&self, (): &mut (), _event: &Event<'_>) -> Relevance {
+        Relevance::Undecided
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
+    fn evaluate(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let name = text(event.process.last_comm().as_bytes());
         let what = match event.descriptor.map(|descriptor| descriptor.name) {
@@ -58,7 +58,7 @@ impl Judge for Witness {
 
 struct Silent;
 
-impl Notices for Silent {
+impl EngineObserver for Silent {
     fn undecided(&self, _event: &Event<'_>, _rules: &[Arc<str>]) {}
     fn read_timed_out(&self, _pid: event::Pid) {}
 }

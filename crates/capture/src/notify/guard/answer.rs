@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bumpalo::Bump;
-use event::{Judge, Outcome, Process};
+use event::{Evaluator, Outcome, Process};
 use sys::time::{Clock, now_ns};
 
-use super::{Aim, Response};
+use super::{IntrusionTarget, Response};
 use crate::notify::obstacle::obstacle;
 use crate::notify::receiver::Receiver;
 use decoder::call::Call;
@@ -15,7 +15,7 @@ use decoder::decode;
 
 const EPERM: i32 = 1;
 
-impl<J: Judge + 'static> Receiver<J> {
+impl<J: Evaluator + 'static> Receiver<J> {
     /// Answers a call that must not be made as it is; false for all others. Rules see it with the
     /// result that it gets.
     pub(in crate::notify) fn is_intrusion(&mut self, call: &Call) -> bool {
@@ -36,7 +36,7 @@ impl<J: Judge + 'static> Receiver<J> {
             return false;
         }
         Counters::add(&shared.counters.intrusions);
-        if intrusion.aim != Aim::OwnGroup {
+        if intrusion.aim != IntrusionTarget::OwnGroup {
             shared.notices.intrusion(&process, &intrusion);
         }
         let Some(result) = result else {

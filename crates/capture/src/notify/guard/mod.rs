@@ -40,14 +40,14 @@ pub struct Intrusion {
     /// The call.
     pub call: &'static str,
     /// What it was about.
-    pub aim: Aim,
+    pub aim: IntrusionTarget,
     /// What became of it.
     pub response: Response,
 }
 
 /// What an intrusion is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aim {
+pub enum IntrusionTarget {
     /// A process of ours.
     Process(Pid),
     /// Many processes, one of ours among them.
@@ -93,7 +93,7 @@ enum Action {
 
 /// Who is hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hit {
+enum SignalTargets {
     Nobody,
     Ours(Pid),
     Unknown,
@@ -188,7 +188,7 @@ impl Guard {
     }
 
     /// What is to be done, without doing it.
-    fn judge(&self, call: &Call) -> Option<(Aim, Action)> {
+    fn judge(&self, call: &Call) -> Option<(IntrusionTarget, Action)> {
         use Syscall as S;
         let tid = call.tid;
         match call.syscall {
@@ -198,13 +198,13 @@ impl Guard {
             S::PIDFD_SEND_SIGNAL => self.signal_descriptor(call),
             S::FCNTL | S::FCNTL64 => {
                 let sets_signal = call.int(1) == F_SETSIG && is_deadly(call.int(2));
-                sets_signal.then_some((Aim::FileOwner, Action::Refuse))
+                sets_signal.then_some((IntrusionTarget::FileOwner, Action::Refuse))
             }
             S::PRCTL => self.prctl(call),
             S::PTRACE if ![PTRACE_ATTACH, PTRACE_SEIZE].contains(&call.raw(0)) => None,
             S::PTRACE | S::PERF_EVENT_OPEN => refused(self.named(tid, call.int(1))),
             S::PIDFD_OPEN => match self.named(tid, call.int(0)) {
-                Hit::Ours(pid) if self.options.lenient.contains(&pid) => None,
+                SignalTargets::Ours(pid) if self.options.lenient.contains(&pid) => None,
                 hit => refused(hit),
             },
             S::PIDFD_GETFD | S::PROCESS_MADVISE => refused(self.behind(tid, call.int(0))),
@@ -215,7 +215,7 @@ impl Guard {
         }
     }
 
-    fn kill(&self, tid: Tid, pid: i32, signal: i32) -> Option<(Aim, Action)> {
+    fn kill(&self, tid: Tid, pid: i32, signal: i32) -> Option<(IntrusionTarget, Action)> {
         match pid {
             1.. => self.signal_one(tid, pid, signal),
             _ if !is_harmful(signal) => None,
@@ -227,21 +227,23 @@ impl Guard {
         }
     }
 
-    fn signal_one(&self, tid: Tid, pid: i32, signal: i32) -> Option<(Aim, Action)> {
+    fn signal_one(&self, tid: Tid, pid: i32, signal: i32) -> Option<(IntrusionTarget, Action)> {
         let hit = self.named(tid, pid);
         refused(self.unless_lenient(hit, signal))
     }
 
-    fn unless_lenient(&self, hit: Hit, signal: i32) -> Hit {
+    fn unless_lenient(&self, hit: SignalTargets, signal: i32) -> SignalTargets {
         match hit {
-            Hit::Ours(pid) if self.options.lenient.contains(&pid) && !is_deadly(signal) => {
-                Hit::Nobody
+            SignalTargets::Ours(pid)
+                if self.options.lenient.contains(&pid) && !is_deadly(signal) =>
+            {
+                SignalTargets::Nobody
             }
             hit => hit,
         }
     }
 
-    fn signal_descriptor(&self, call: &Call) -> Option<(Aim, Action)> {
+    fn signal_descriptor(&self, call: &Call) -> Option<(IntrusionTarget, Action)> {
         const TO_GROUP: u64 = 4;
         let (tid, signal) = (call.tid, call.int(1));
         if call.raw(3) & TO_GROUP != 0 {
@@ -251,14 +253,19 @@ impl Guard {
             return match self.process_behind(tid, call.int(0)) {
                 Ok(Some(leader)) => self.signal_members(tid, Members::Group(leader.0), signal),
                 Ok(None) => None,
-                Err(()) => refused(Hit::Unknown),
+                Err(()) => refused(SignalTargets::Unknown),
             };
         }
         refused(self.unless_lenient(self.behind(tid, call.int(0)), signal))
     }
 
     /// A process group as the caller names it; `None`: its own.
-    fn signal_group(&self, tid: Tid, group: Option<i32>, signal: i32) -> Option<(Aim, Action)> {
+    fn signal_group(
+        &self,
+        tid: Tid,
+        group: Option<i32>,
+        signal: i32,
+    ) -> Option<(IntrusionTarget, Action)> {
         let group = match group {
             None => self.proc.stat(tid.0).ok()?.stat.pgid,
             // A group that has a number below our namespace has none of us in it.
@@ -268,16 +275,21 @@ impl Guard {
         self.signal_members(tid, Members::Group(group), signal)
     }
 
-    fn signal_members(&self, tid: Tid, members: Members, signal: i32) -> Option<(Aim, Action)> {
+    fn signal_members(
+        &self,
+        tid: Tid,
+        members: Members,
+        signal: i32,
+    ) -> Option<(IntrusionTarget, Action)> {
         if members == Members::All && self.is_below(tid) {
             return None;
         }
         let hit = self.among(members)?;
         let is_own = members != Members::All && members.has(&self.proc, Pid(tid.0));
         let aim = if is_own {
-            Aim::OwnGroup
+            IntrusionTarget::OwnGroup
         } else {
-            Aim::Among(hit)
+            IntrusionTarget::Among(hit)
         };
         Some((aim, Action::Relay(members, signal)))
     }
@@ -289,7 +301,7 @@ impl Guard {
     }
 
     /// `which` as in setpriority(2).
-    fn priority(&self, tid: Tid, which: i32, who: i32) -> Option<(Aim, Action)> {
+    fn priority(&self, tid: Tid, which: i32, who: i32) -> Option<(IntrusionTarget, Action)> {
         const ONE: i32 = 0;
         const GROUP: i32 = 1;
         const USER: i32 = 2;
@@ -303,10 +315,10 @@ impl Guard {
             _ => return None,
         };
         let hit = self.among(members)?;
-        Some((Aim::Among(hit), Action::Refuse))
+        Some((IntrusionTarget::Among(hit), Action::Refuse))
     }
 
-    fn prctl(&self, call: &Call) -> Option<(Aim, Action)> {
+    fn prctl(&self, call: &Call) -> Option<(IntrusionTarget, Action)> {
         if call.int(0) != PR_SET_DUMPABLE || call.args[1] & u64::from(u32::MAX) != 0 {
             return None;
         }
@@ -315,28 +327,28 @@ impl Guard {
         } else {
             Action::Make
         };
-        Some((Aim::Dumpable, action))
+        Some((IntrusionTarget::Dumpable, action))
     }
 
     /// Whom a pid or thread id means, as the caller says it.
-    fn named(&self, tid: Tid, number: i32) -> Hit {
+    fn named(&self, tid: Tid, number: i32) -> SignalTargets {
         if number <= 0 {
-            return Hit::Nobody;
+            return SignalTargets::Nobody;
         }
         let owner = |pid: &Pid| pid.0 == number || (*pid == self.agent && self.is_thread(number));
         match self.ours().into_iter().find(owner) {
-            Some(pid) if !self.is_below(tid) => Hit::Ours(pid),
-            _ => Hit::Nobody,
+            Some(pid) if !self.is_below(tid) => SignalTargets::Ours(pid),
+            _ => SignalTargets::Nobody,
         }
     }
 
     /// Whose descriptor it is.
-    fn behind(&self, tid: Tid, descriptor: i32) -> Hit {
+    fn behind(&self, tid: Tid, descriptor: i32) -> SignalTargets {
         match self.process_behind(tid, descriptor) {
-            Ok(Some(pid)) if self.ours().contains(&pid) => Hit::Ours(pid),
-            Ok(Some(pid)) if self.is_thread(pid.0) => Hit::Ours(self.agent),
-            Ok(_) => Hit::Nobody,
-            Err(()) => Hit::Unknown,
+            Ok(Some(pid)) if self.ours().contains(&pid) => SignalTargets::Ours(pid),
+            Ok(Some(pid)) if self.is_thread(pid.0) => SignalTargets::Ours(self.agent),
+            Ok(_) => SignalTargets::Nobody,
+            Err(()) => SignalTargets::Unknown,
         }
     }
 
@@ -386,11 +398,11 @@ impl Guard {
     }
 }
 
-fn refused(hit: Hit) -> Option<(Aim, Action)> {
+fn refused(hit: SignalTargets) -> Option<(IntrusionTarget, Action)> {
     match hit {
-        Hit::Nobody => None,
-        Hit::Ours(pid) => Some((Aim::Process(pid), Action::Refuse)),
-        Hit::Unknown => Some((Aim::Unknown, Action::Refuse)),
+        SignalTargets::Nobody => None,
+        SignalTargets::Ours(pid) => Some((IntrusionTarget::Process(pid), Action::Refuse)),
+        SignalTargets::Unknown => Some((IntrusionTarget::Unknown, Action::Refuse)),
     }
 }
 

@@ -7,7 +7,7 @@ use config::rule_files::NoSink;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use rules::describe::Parts;
-use rules::ruleset::{List, Macro, Output, Written};
+use rules::ruleset::{ConditionSource, List, Macro, Output};
 use rules::{Engine, EngineOptions, Rule, Ruleset};
 use serde_json::{Value, json};
 
@@ -69,7 +69,7 @@ impl Describer {
         let rule = |item: &Macro| Rule {
             name: format!("{MACRO}{}", item.name).into(),
             condition: item.condition.clone(),
-            written: Written::default(),
+            written: ConditionSource::default(),
             output: Output {
                 text: String::new(),
                 source: item.condition.span.source,

@@ -6,8 +6,8 @@ use agent::policy_files::{self, machine, with_other_names};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
-use policy::compile::{Machine, assess};
-use policy::{Enforcer, Origin, Policy, Rule};
+use policy::compile::{MachineFeatures, assess};
+use policy::{Enforcer, Policy, Rule, RuleOrigin};
 use serde_json::{Map, Value, json};
 
 use super::args::{EnforcerName, Explain};
@@ -61,13 +61,13 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
 /// Where a rule comes from, in a word.
 fn origin(rule: &Rule) -> &'static str {
     match rule.origin {
-        Origin::Builtin(_) => "built in",
-        Origin::Base(_) => "runtime default",
-        Origin::Raw => "raw",
+        RuleOrigin::Builtin(_) => "built in",
+        RuleOrigin::Base(_) => "runtime default",
+        RuleOrigin::Raw => "raw",
     }
 }
 
-fn text_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> String {
+fn text_policy(policy: &Policy, enforcers: &[Enforcer], machine: &MachineFeatures) -> String {
     let mut out = format!(
         "policy {}: {} by {}\n",
         policy.name, policy.mode, policy.enforcers
@@ -94,7 +94,7 @@ fn text_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> St
             rule.verdict.name()
         );
         // Its parts are the same in every policy; `--enforcer` shows them within the profile.
-        let is_base = matches!(rule.origin, Origin::Base(_));
+        let is_base = matches!(rule.origin, RuleOrigin::Base(_));
         for target in &rule.targets {
             let _ = writeln!(out, "  for: {target}");
         }
@@ -112,7 +112,7 @@ fn text_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> St
     out
 }
 
-fn json_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> Value {
+fn json_policy(policy: &Policy, enforcers: &[Enforcer], machine: &MachineFeatures) -> Value {
     let rules: Vec<_> = policy
         .rules
         .iter()
@@ -136,7 +136,12 @@ fn json_policy(policy: &Policy, enforcers: &[Enforcer], machine: &Machine) -> Va
     })
 }
 
-fn json_rule(policy: &Policy, rule: &Rule, enforcers: &[Enforcer], machine: &Machine) -> Value {
+fn json_rule(
+    policy: &Policy,
+    rule: &Rule,
+    enforcers: &[Enforcer],
+    machine: &MachineFeatures,
+) -> Value {
     let mut assessments = Map::new();
     for enforcer in enforcers {
         let assessment = assess(policy, rule, *enforcer, machine);

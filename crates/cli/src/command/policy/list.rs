@@ -8,7 +8,7 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use policy::Enforcer;
 use policy::builtin::{self, Builtin, Class};
-use policy::compile::{Assessment, Machine, assess_builtin};
+use policy::compile::{Assessment, MachineFeatures, assess_builtin};
 use serde_json::{Map, Value, json};
 
 use super::args::List;
@@ -62,7 +62,7 @@ fn find(name: &str) -> Result<&'static Builtin, Failure> {
 }
 
 /// The built-in rules live as long as the program.
-fn assess(rule: &'static Builtin, machine: &Machine) -> Vec<(Enforcer, Assessment)> {
+fn assess(rule: &'static Builtin, machine: &MachineFeatures) -> Vec<(Enforcer, Assessment)> {
     let each = Enforcer::ALL.into_iter();
     each.map(|enforcer| (enforcer, assess_builtin(rule, enforcer, machine)))
         .collect()
@@ -70,7 +70,7 @@ fn assess(rule: &'static Builtin, machine: &Machine) -> Vec<(Enforcer, Assessmen
 
 const CLASSES: [Class; 3] = [Class::Hardening, Class::Attack, Class::Vulnerability];
 
-fn table(rules: &[&'static Builtin], machine: &Machine) -> String {
+fn table(rules: &[&'static Builtin], machine: &MachineFeatures) -> String {
     let mut out = String::new();
     for class in CLASSES {
         let _ = write!(out, "{:<42}", class.key());
@@ -90,7 +90,7 @@ fn table(rules: &[&'static Builtin], machine: &Machine) -> String {
 }
 
 /// The page of the documentation that lists the rules.
-fn markdown(rules: &[&'static Builtin], machine: &Machine) -> String {
+fn markdown(rules: &[&'static Builtin], machine: &MachineFeatures) -> String {
     let mut out = String::from(
         "# Built-in rules\n\nPrinted by `tollgate policy list --markdown`: how well each enforcer carries each \
          rule, if all are there.\n`tollgate policy list RULE` says what gets past it, and what it compiles to. \
@@ -120,7 +120,7 @@ fn markdown(rules: &[&'static Builtin], machine: &Machine) -> String {
     out
 }
 
-fn text_rule(rule: &'static Builtin, machine: &Machine) -> String {
+fn text_rule(rule: &'static Builtin, machine: &MachineFeatures) -> String {
     let mut out = format!("{}\n  {}\n", rule.name, rule.about);
     if !rule.aliases.is_empty() {
         let _ = writeln!(out, "  also called: {}", rule.aliases.join(", "));
@@ -152,7 +152,7 @@ pub(super) fn push_assessment(out: &mut String, enforcer: Enforcer, assessment: 
     }
 }
 
-fn json_rule(rule: &'static Builtin, machine: &Machine) -> Value {
+fn json_rule(rule: &'static Builtin, machine: &MachineFeatures) -> Value {
     let mut enforcers = Map::new();
     for (enforcer, assessment) in assess(rule, machine) {
         enforcers.insert(enforcer.id().to_owned(), json_assessment(&assessment));

@@ -11,7 +11,7 @@ mod replace;
 
 use std::path::Path;
 
-use ::policy::compile::Machine;
+use ::policy::compile::MachineFeatures;
 use agent::policy_files::{Loaded, read, with_other_names};
 use diagnostics::failure::Outcome;
 
@@ -30,7 +30,7 @@ pub(crate) fn execute(verb: &Policy) -> Outcome {
 }
 
 /// Reads a file, and checks what its enforcers carry.
-fn load(path: &Path, accepted: &[String], machine: &Machine) -> Loaded {
+fn load(path: &Path, accepted: &[String], machine: &MachineFeatures) -> Loaded {
     let mut loaded = read(path);
     for policy in &loaded.policies {
         let machine = with_other_names(machine, policy);

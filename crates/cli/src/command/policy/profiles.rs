@@ -2,12 +2,12 @@
 
 use abi::{RegisterTest, TestOp, TestWidth};
 use policy::compile::seccomp::{Action, CallRule};
-use policy::compile::{Machine, apparmor, bpf, caps, landlock, seccomp};
+use policy::compile::{MachineFeatures, apparmor, bpf, caps, landlock, seccomp};
 use policy::{Enforcer, Mode, Policy};
 use serde_json::{Value, json};
 
 /// For people.
-pub(super) fn text(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> String {
+pub(super) fn text(policy: &Policy, enforcer: Enforcer, machine: &MachineFeatures) -> String {
     fn lines<T: ToString>(items: &[T]) -> String {
         items.iter().map(|item| item.to_string() + "\n").collect()
     }
@@ -47,7 +47,7 @@ pub(super) fn text(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> St
 }
 
 /// For programs. What AppArmor takes is a text in JSON too.
-pub(super) fn json(policy: &Policy, enforcer: Enforcer, machine: &Machine) -> Value {
+pub(super) fn json(policy: &Policy, enforcer: Enforcer, machine: &MachineFeatures) -> Value {
     let strings = |entries: Vec<String>| json!(entries);
     match enforcer {
         Enforcer::Seccomp if policy.mode == Mode::DefenseInDepth => Value::Null,

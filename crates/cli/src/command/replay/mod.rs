@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use event::Judge;
+use event::Evaluator;
 use rules::Engine;
 use scap::read::Reader;
 
@@ -41,7 +41,7 @@ pub(crate) fn execute(args: &Replay) -> Outcome {
 }
 
 /// Shows the events of one capture to a judge.
-pub(super) fn judge<J: Judge>(path: &Path, judge: &J) -> Result<(), Failure> {
+pub(super) fn judge<J: Evaluator>(path: &Path, judge: &J) -> Result<(), Failure> {
     let mut replay = scap::replay::Replay::new(judge, 0);
     match play_one(path, true, &mut replay, &mut || Ok(true)) {
         Ok(_) => Ok(()),
@@ -50,7 +50,7 @@ pub(super) fn judge<J: Judge>(path: &Path, judge: &J) -> Result<(), Failure> {
 }
 
 /// What comes of the events of the captures.
-struct Played {
+struct ReplayResult {
     statistics: Statistics,
     /// What could not be read further; what came before it was judged.
     broken: Option<Failure>,
@@ -61,7 +61,7 @@ fn play(
     args: &Replay,
     engine: &Engine,
     mut after_batch: impl FnMut() -> Result<bool, Failure>,
-) -> Result<Played, Failure> {
+) -> Result<ReplayResult, Failure> {
     let started = Instant::now();
     let mut statistics = Statistics::default();
     let mut broken = None;
@@ -83,7 +83,7 @@ fn play(
         }
     }
     statistics.finish(started.elapsed(), engine);
-    Ok(Played { statistics, broken })
+    Ok(ReplayResult { statistics, broken })
 }
 
 /// Whose fault it is.
@@ -92,7 +92,7 @@ enum Problem {
     Output(Failure),
 }
 
-fn play_one<J: Judge>(
+fn play_one<J: Evaluator>(
     path: &Path,
     quiet: bool,
     replay: &mut scap::replay::Replay<'_, J>,
@@ -172,7 +172,7 @@ fn complain(failure: &Failure) {
     terminal::complain(&failure.render());
 }
 
-impl Played {
+impl ReplayResult {
     /// Prints the statistics, if they are wanted, and what was wrong with the captures.
     fn end(self, args: &Replay) -> Outcome {
         if args.stats {

@@ -21,12 +21,12 @@ impl Count {
 }
 
 /// Counts the bytes that are read.
-struct Counted<R> {
+struct CountingReader<R> {
     source: R,
     count: Count,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.source.read(buffer)?;
         let more = u64::try_from(read).unwrap_or(u64::MAX);
@@ -46,13 +46,13 @@ pub(super) fn is_capture(path: &Path) -> bool {
 /// The bytes of a capture as they were before they were compressed.
 pub(super) fn unpack(source: Box<dyn Read + Send>, count: &Count) -> io::Result<Box<dyn Read>> {
     let count = count.clone();
-    let unpacked = Unpacked::new(Counted { source, count })?;
+    let unpacked = Unpacked::new(CountingReader { source, count })?;
     // Without another processor it would only take time from those who wait for it.
     let is_alone = thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
     if is_alone || !unpacked.is_compressed() {
         return Ok(Box::new(unpacked));
     }
-    Ok(Box::new(Ahead::new(unpacked)?))
+    Ok(Box::new(ReadAhead::new(unpacked)?))
 }
 
 /// Bytes that are unpacked at once, and how often that is done ahead of who reads them.
@@ -60,14 +60,14 @@ const PIECE: usize = 256 << 10;
 const PIECES: usize = 4;
 
 /// Reads ahead in a thread of its own.
-struct Ahead {
+struct ReadAhead {
     full: Receiver<io::Result<Vec<u8>>>,
     empty: SyncSender<Vec<u8>>,
     piece: Vec<u8>,
     read: usize,
 }
 
-impl Ahead {
+impl ReadAhead {
     fn new(mut source: impl Read + Send + 'static) -> io::Result<Self> {
         let (filled, full) = mpsc::sync_channel(PIECES);
         let (empty, emptied) = mpsc::sync_channel(PIECES + 1);
@@ -123,7 +123,7 @@ fn deliver(
     filled.send(Ok(piece)).is_ok() && len > 0
 }
 
-impl Read for Ahead {
+impl Read for ReadAhead {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.read == self.piece.len() && !self.next()? {
             return Ok(0);
@@ -162,7 +162,7 @@ mod tests {
     fn all_bytes_come_before_the_end_or_the_error() {
         for left in [0, 1, PIECE, PIECE * (PIECES + 3) + 5] {
             for end in [None, Some(ErrorKind::UnexpectedEof)] {
-                let mut ahead = Ahead::new(Source { left, end }).unwrap();
+                let mut ahead = ReadAhead::new(Source { left, end }).unwrap();
                 let mut all = Vec::new();
                 let result = ahead.read_to_end(&mut all);
                 assert_eq!(all.len(), left);
@@ -178,7 +178,7 @@ mod tests {
             left: usize::MAX,
             end: None,
         };
-        let mut ahead = Ahead::new(source).unwrap();
+        let mut ahead = ReadAhead::new(source).unwrap();
         assert_eq!(ahead.read(&mut [0; 10]).unwrap(), 10);
         drop(ahead);
     }

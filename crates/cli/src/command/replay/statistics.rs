@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use diagnostics::terminal;
 use rules::Engine;
-use scap::replay::{Counts, Lost, Replay};
+use scap::replay::{Counts, Replay, StateLosses};
 use serde_json::json;
 
 /// Sums over all captures.
 #[derive(Default)]
 pub(super) struct Statistics {
     counts: Counts,
-    lost: Lost,
+    lost: StateLosses,
     seconds: f64,
     matches: Vec<(String, u64)>,
 }

@@ -9,7 +9,7 @@ use config::rule_files::Loaded;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use event::{Event, Judge, Weight};
+use event::{Evaluator, Event, Relevance};
 use rules::diagnostic::closest;
 use rules::trace::{Clause, Part, Tracer};
 use rules::{AlertValue, Rule, Ruleset};
@@ -147,7 +147,7 @@ impl<'p> Subject<'p> {
                 })
                 .collect()),
             Self::Recorded { path, number } => {
-                let spy = Spy {
+                let spy = EventWaiter {
                     number: *number,
                     tracers: tracers.collect(),
                     verdicts: Mutex::new(None),
@@ -168,26 +168,26 @@ impl<'p> Subject<'p> {
 }
 
 /// Waits for one event.
-struct Spy<'r> {
+struct EventWaiter<'r> {
     number: u64,
     tracers: Vec<(&'r Rule, Tracer)>,
     verdicts: Mutex<Option<Vec<Verdict<'r>>>>,
 }
 
-impl Judge for Spy<'_> {
+impl Evaluator for EventWaiter<'_> {
     type Scratch = ();
 
     fn scratch(&self) {}
 
-    fn weigh(&self, (): &mut (), event: &Event<'_>) -> Weight {
+    fn prefilter(&self, (): &mut (), event: &Event<'_>) -> Relevance {
         if event.number == self.number {
-            Weight::Undecided
+            Relevance::Undecided
         } else {
-            Weight::Reject
+            Relevance::Reject
         }
     }
 
-    fn conclude(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
+    fn evaluate(&self, (): &mut (), event: &Event<'_>) -> Vec<Arc<str>> {
         if event.number == self.number {
             let is_only = self.tracers.len() == 1;
             let tracers = self.tracers.iter();

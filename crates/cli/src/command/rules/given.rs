@@ -2,7 +2,7 @@
 
 use event::EventKind;
 use rules::Ruleset;
-use rules::given::{Given, GivenError, GivenValue, Others};
+use rules::synthetic_event::{SyntheticEvent, SyntheticEventError, SyntheticValue, UnsetFields};
 use rules::trace::Tracer;
 use yaml::settings::{Entry, Node, Problem, Value};
 
@@ -18,7 +18,7 @@ const FIELDS: &str = "output_fields";
 /// An event of which not all need be said, its type neither.
 #[derive(Debug)]
 pub(super) struct Described {
-    pub(super) given: Given,
+    pub(super) given: SyntheticEvent,
     /// The types that it may have as well, if none is said.
     pub(super) may_be: Option<Vec<&'static str>>,
 }
@@ -30,7 +30,7 @@ pub(super) fn describe(root: &Node, ruleset: &Ruleset) -> Result<Described, Prob
     if is_alert && fields.entry(TYPE).is_none() {
         return of_a_rule(root, fields, ruleset);
     }
-    let given = read(fields, Others::Unknown)?;
+    let given = read(fields, UnsetFields::Unknown)?;
     Ok(Described {
         given,
         may_be: None,
@@ -56,9 +56,9 @@ fn of_a_rule(root: &Node, fields: &Node, ruleset: &Ruleset) -> Result<Described,
     };
     let tracer = Tracer::new(ruleset, rule);
     let mut wrong = None;
-    let mut fitting: Vec<(u8, Given)> = Vec::new();
+    let mut fitting: Vec<(u8, SyntheticEvent)> = Vec::new();
     for kind in EventKind::all().filter(|kind| tracer.concerns(*kind)) {
-        match read_as(fields, kind.name(), Others::Unknown) {
+        match read_as(fields, kind.name(), UnsetFields::Unknown) {
             Ok(given) => fitting.push((misfit(tracer.explain_given(&given).holds), given)),
             // Events of another type may have such fields.
             Err(problem) => wrong = wrong.or(Some(problem)),
@@ -89,7 +89,7 @@ fn misfit(holds: Option<bool>) -> u8 {
 }
 
 /// Reads an event: a mapping from fields to values.
-pub(super) fn read(node: &Node, others: Others) -> Result<Given, Problem> {
+pub(super) fn read(node: &Node, others: UnsetFields) -> Result<SyntheticEvent, Problem> {
     let entries = entries(node)?;
     let Some(kind) = entries.iter().find(|entry| entry.key == TYPE) else {
         return Err(Problem::new(&node.origin, format!("`{TYPE}` is missing"))
@@ -110,9 +110,9 @@ fn entries(node: &Node) -> Result<&[Entry], Problem> {
 }
 
 /// Reads an event of this type, whether it is said or not.
-fn read_as(node: &Node, name: &str, others: Others) -> Result<Given, Problem> {
+fn read_as(node: &Node, name: &str, others: UnsetFields) -> Result<SyntheticEvent, Problem> {
     let place = node.entry(TYPE).map_or(node, |entry| &entry.node);
-    let mut given = Given::new(name, others).map_err(|error| problem(place, &error))?;
+    let mut given = SyntheticEvent::new(name, others).map_err(|error| problem(place, &error))?;
     for entry in entries(node)? {
         let value = value(&entry.node)?;
         given
@@ -122,14 +122,14 @@ fn read_as(node: &Node, name: &str, others: Others) -> Result<Given, Problem> {
     Ok(given)
 }
 
-fn value(node: &Node) -> Result<GivenValue, Problem> {
+fn value(node: &Node) -> Result<SyntheticValue, Problem> {
     Ok(match &node.value {
-        Value::Null => GivenValue::Absent,
-        Value::Scalar { text, .. } if text == ABSENT => GivenValue::Absent,
-        Value::Scalar { text, .. } => GivenValue::One(text.clone()),
+        Value::Null => SyntheticValue::Absent,
+        Value::Scalar { text, .. } if text == ABSENT => SyntheticValue::Absent,
+        Value::Scalar { text, .. } => SyntheticValue::One(text.clone()),
         Value::List(items) => {
             let texts: Result<Vec<_>, _> = items.iter().map(Node::text).collect();
-            GivenValue::Many(texts?.into_iter().map(str::to_owned).collect())
+            SyntheticValue::Many(texts?.into_iter().map(str::to_owned).collect())
         }
         Value::Map(_) => {
             let message = format!("expected a value, found {}", node.describe());
@@ -138,15 +138,15 @@ fn value(node: &Node) -> Result<GivenValue, Problem> {
     })
 }
 
-fn problem(node: &Node, error: &GivenError) -> Problem {
+fn problem(node: &Node, error: &SyntheticEventError) -> Problem {
     let problem = Problem::new(&node.origin, error.to_string());
     match error {
-        GivenError::Kind {
+        SyntheticEventError::Kind {
             suggestion: Some(near),
             ..
         } => problem.help(format!("did you mean `{near}`?")),
-        GivenError::Kind { .. } => problem.help("`tollgate rules events` lists them"),
-        GivenError::Field { .. } => problem.help("`tollgate rules fields` lists them"),
+        SyntheticEventError::Kind { .. } => problem.help("`tollgate rules events` lists them"),
+        SyntheticEventError::Field { .. } => problem.help("`tollgate rules fields` lists them"),
         _ => problem,
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use workload::Error;
 use workload::expect_count;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 /// What files of Java classes begin with.
 const CLASS: [u8; 4] = [0xca, 0xfe, 0xba, 0xbe];
@@ -17,7 +17,7 @@ pub(super) const ACTION: Action = Action::new(
     play,
 );
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     let server = UdpSocket::bind("127.0.0.1:0").map_err(Error::call("bind a socket"))?;
     let timeout = Some(Duration::from_secs(5));
     server

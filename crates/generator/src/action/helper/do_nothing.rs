@@ -1,9 +1,9 @@
 //! For rules about the mere start of a program.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new("helper.DoNothing", "do nothing", play);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     Ok(())
 }

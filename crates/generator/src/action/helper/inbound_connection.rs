@@ -4,16 +4,16 @@ use std::net::{TcpListener, TcpStream};
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 
 pub(super) const ACTION: Action = Action::new(
     "helper.InboundConnection",
     "listen, and accept a connection",
     play,
 )
-.needs(&[Need::Address(address::PUBLIC)]);
+.needs(&[Requirement::Address(address::PUBLIC)]);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     let listener = TcpListener::bind((address::PUBLIC, 0)).map_err(Error::call("listen"))?;
     let at = listener
         .local_addr()

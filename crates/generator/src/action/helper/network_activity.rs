@@ -4,16 +4,16 @@ use std::net::UdpSocket;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 
 pub(super) const ACTION: Action = Action::new(
     "helper.NetworkActivity",
     "connect a datagram socket to a private address",
     play,
 )
-.needs(&[Need::Address(address::PRIVATE)]);
+.needs(&[Requirement::Address(address::PRIVATE)]);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(Error::call("bind a socket"))?;
     socket
         .connect((address::PRIVATE, 8192))

@@ -4,7 +4,7 @@ use std::fs;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop, Touches, home};
+use super::super::{Action, ActionEnvironment, SideEffects, Stop, home};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.AddingSshKeysToAuthorizedKeys",
@@ -12,9 +12,9 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .optional_rule("Adding ssh keys to authorized_keys")
-.touches(Touches::Shared(&["/home"]));
+.touches(SideEffects::Shared(&["/home"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let home = home::make(scene)?;
     let ssh = home.path().join(".ssh");
     fs::create_dir(&ssh).map_err(Error::file("make", &ssh))?;

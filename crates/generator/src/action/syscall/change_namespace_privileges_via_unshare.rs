@@ -1,6 +1,6 @@
 //! A user namespace gives its maker every capability inside.
 
-use super::super::{Action, Need, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ChangeNamespacePrivilegesViaUnshare",
@@ -11,11 +11,11 @@ pub(super) const ACTION: Action = Action::new(
 .also(&["Change thread namespace"])
 .inside()
 .needs(&[
-    Need::NoCapability("CAP_SYS_ADMIN"),
-    Need::Program("unshare"),
+    Requirement::NoCapability("CAP_SYS_ADMIN"),
+    Requirement::Program("unshare"),
 ]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut unshare = scene.command("unshare")?;
     unshare.args(["--user", "true"]);
     scene.run(unshare)

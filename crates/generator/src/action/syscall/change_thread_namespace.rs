@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 const EINVAL: i32 = 22;
 
@@ -16,7 +16,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Change thread namespace");
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     let file = File::open("/dev/null").map_err(Error::file("open", "/dev/null"))?;
     match sys::attempt::setns(file.as_raw_fd()) {
         Err(error) if error.is(EINVAL) => Ok(()),

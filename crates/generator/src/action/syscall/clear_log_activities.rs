@@ -4,7 +4,7 @@ use std::fs::File;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ClearLogActivities",
@@ -13,7 +13,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Clear Log Activities");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let log = scene.file("syslog");
     File::create(&log).map_err(Error::file("empty", &log))?;
     Ok(())

@@ -1,6 +1,6 @@
 //! Credentials of the machine, asked for from a container. The service is played by this process.
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 use super::connection::contact;
 
 pub(super) const ACTION: Action = Action::new(
@@ -11,8 +11,8 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Contact EC2 Instance Metadata Service From Container")
 .also(&["Contact cloud metadata service from container"])
 .inside()
-.needs(&[Need::Address(address::METADATA)]);
+.needs(&[Requirement::Address(address::METADATA)]);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     contact(address::METADATA, 80)
 }

@@ -1,6 +1,6 @@
 //! What a container learns from the API server. The server is played by this process.
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 use super::connection::contact;
 
 pub(super) const ACTION: Action = Action::new(
@@ -10,8 +10,8 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Contact K8S API Server From Container")
 .inside()
-.needs(&[Need::Address(address::PUBLIC)]);
+.needs(&[Requirement::Address(address::PUBLIC)]);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     contact(address::PUBLIC, 6443)
 }

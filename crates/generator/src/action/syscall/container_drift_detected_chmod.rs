@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ContainerDriftDetectedChmod",
@@ -15,7 +15,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Container Drift Detected (chmod)")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let file = scene.file("drift");
     fs::write(&file, "").map_err(Error::file("write", &file))?;
     fs::set_permissions(&file, Permissions::from_mode(0o755))

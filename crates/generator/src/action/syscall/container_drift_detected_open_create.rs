@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ContainerDriftDetectedOpenCreate",
@@ -15,7 +15,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Container Drift Detected (open+create)")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let file = scene.file(&scene.unique());
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o755);

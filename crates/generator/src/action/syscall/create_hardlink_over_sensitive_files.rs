@@ -5,7 +5,7 @@ use std::path::Path;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop, Touches};
+use super::super::{Action, ActionEnvironment, Requirement, SideEffects, Stop};
 
 const EPERM: i32 = 1;
 const EXDEV: i32 = 18;
@@ -16,10 +16,10 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .rule("Create Hardlink Over Sensitive Files")
-.needs(&[Need::Readable("/etc/shadow")])
-.touches(Touches::Shared(&["/etc"]));
+.needs(&[Requirement::Readable("/etc/shadow")])
+.touches(SideEffects::Shared(&["/etc"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     // A layer is a file system of its own.
     let folder = if scene.has_layers() {
         Path::new("/etc")

@@ -4,7 +4,7 @@ use std::fs;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.CreateHiddenFilesOrDirectories",
@@ -13,7 +13,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Create Hidden Files or Directories");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let folder = scene.file(&format!(".{}", scene.unique()));
     fs::create_dir(&folder).map_err(Error::file("make", &folder))?;
     fs::remove_dir(&folder).map_err(Error::file("remove", &folder))?;

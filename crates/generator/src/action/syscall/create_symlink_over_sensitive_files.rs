@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.CreateSymlinkOverSensitiveFiles",
@@ -14,7 +14,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Create Symlink Over Sensitive Files");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let link = scene.file(&scene.unique());
     symlink("/etc", &link).map_err(Error::file("make", &link))?;
     fs::read_dir(&link).map_err(Error::file("read", &link))?;

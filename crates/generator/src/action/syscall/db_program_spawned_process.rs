@@ -1,6 +1,6 @@
 //! Databases start nothing but themselves.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.DbProgramSpawnedProcess",
@@ -9,6 +9,6 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("DB program spawned process");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     scene.spawn_as("mysqld", "helper.ExecLs")
 }

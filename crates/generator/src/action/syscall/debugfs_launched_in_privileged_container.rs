@@ -1,6 +1,6 @@
 //! A debugger of file systems reads the disks of the host.
 
-use super::super::{Action, Need, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.DebugfsLaunchedInPrivilegedContainer",
@@ -9,9 +9,9 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Debugfs Launched in Privileged Container")
 .inside()
-.needs(&[Need::Capability("CAP_SYS_ADMIN")]);
+.needs(&[Requirement::Capability("CAP_SYS_ADMIN")]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut debugfs = scene.pose("debugfs")?;
     debugfs.arg("-V");
     scene.run(debugfs)

@@ -1,6 +1,6 @@
 //! Payloads come encoded, so that nobody sees them pass.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.DecodingPayloadInContainer",
@@ -10,7 +10,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Decoding Payload in Container")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut base64 = scene.command("base64")?;
     base64.arg("-d");
     scene.run(base64)

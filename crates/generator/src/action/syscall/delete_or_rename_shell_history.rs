@@ -4,7 +4,7 @@ use std::fs;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.DeleteOrRenameShellHistory",
@@ -13,7 +13,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Delete or rename shell history");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let history = scene.file(".bash_history");
     fs::write(&history, "make\n").map_err(Error::file("write", &history))?;
     fs::remove_file(&history).map_err(Error::file("remove", &history))?;

@@ -1,6 +1,6 @@
 //! Miners name their pool on the command line. Nothing is contacted.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.DetectCryptoMinersUsingTheStratumProtocol",
@@ -9,7 +9,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Detect crypto miners using the Stratum protocol");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut echo = scene.command("echo")?;
     echo.args([
         "-o",

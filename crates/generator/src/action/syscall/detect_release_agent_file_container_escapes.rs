@@ -4,7 +4,7 @@ use std::fs;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.DetectReleaseAgentFileContainerEscapes",
@@ -14,11 +14,11 @@ pub(super) const ACTION: Action = Action::new(
 .rule("Detect release_agent File Container Escapes")
 .inside()
 .needs(&[
-    Need::Capability("CAP_SYS_ADMIN"),
-    Need::Capability("CAP_DAC_OVERRIDE"),
+    Requirement::Capability("CAP_SYS_ADMIN"),
+    Requirement::Capability("CAP_DAC_OVERRIDE"),
 ]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let agent = scene.file("release_agent");
     fs::write(&agent, "/nothing\n").map_err(Error::file("write", &agent))?;
     Ok(())

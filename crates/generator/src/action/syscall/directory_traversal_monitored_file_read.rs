@@ -4,7 +4,7 @@ use std::fs::File;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 const PATH: &str = "/etc/../etc/../etc/passwd";
 
@@ -15,7 +15,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Directory traversal monitored file read");
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     File::open(PATH).map_err(Error::file("open", PATH))?;
     Ok(())
 }

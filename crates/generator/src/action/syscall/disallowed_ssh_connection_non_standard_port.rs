@@ -1,6 +1,6 @@
 //! A shell tunnelled out through a port that firewalls leave open. Both ends are this machine's.
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 use super::connection::{listen, reach};
 
 pub(super) const ACTION: Action = Action::new(
@@ -9,9 +9,9 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .rule("Disallowed SSH Connection Non Standard Port")
-.needs(&[Need::Address(address::PUBLIC)]);
+.needs(&[Requirement::Address(address::PUBLIC)]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     if scene.is_spawned() {
         return reach(address::PUBLIC, 443);
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop, Touches};
+use super::super::{Action, ActionEnvironment, Requirement, SideEffects, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.DropAndExecuteNewBinaryInContainer",
@@ -14,10 +14,10 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Drop and execute new binary in container")
 .inside()
-.needs(&[Need::Root, Need::Readable("/bin/true")])
-.touches(Touches::System(&["/usr/bin"]));
+.needs(&[Requirement::Root, Requirement::Readable("/bin/true")])
+.touches(SideEffects::System(&["/usr/bin"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let program = scene.claim_in("/usr/bin")?;
     fs::copy("/bin/true", program.path()).map_err(Error::file("write", program.path()))?;
     scene.run(Command::new(program.path()))

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop, Touches};
+use super::super::{Action, ActionEnvironment, SideEffects, Stop};
 
 /// Of a shell, where /dev/shm is mounted without execution.
 const NOT_EXECUTABLE: i32 = 126;
@@ -16,9 +16,9 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .rule("Execution from /dev/shm")
-.touches(Touches::Shared(&["/dev/shm"]));
+.touches(SideEffects::Shared(&["/dev/shm"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let script = scene.claim_in("/dev/shm")?;
     fs::write(script.path(), "#!/bin/sh\necho hello\n")
         .map_err(Error::file("write", script.path()))?;

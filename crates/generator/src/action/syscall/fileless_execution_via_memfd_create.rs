@@ -7,7 +7,7 @@ use std::process::Command;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
 /// MFD_CLOEXEC: other programs that start meanwhile must not get it.
 const CLOSE_ON_EXEC: u32 = 1;
@@ -18,9 +18,9 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .rule("Fileless execution via memfd_create")
-.needs(&[Need::Readable("/bin/true")]);
+.needs(&[Requirement::Readable("/bin/true")]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let image = fs::read("/bin/true").map_err(Error::file("read", "/bin/true"))?;
     let memory = sys::fd::memory_file(c"program", CLOSE_ON_EXEC)
         .map_err(Error::call("make a file in memory"))?;

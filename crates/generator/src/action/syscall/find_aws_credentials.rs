@@ -1,6 +1,6 @@
 //! Keys of a cloud account lie in well-known files.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.FindAwsCredentials",
@@ -9,7 +9,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Find AWS Credentials");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut find = scene.command("find")?;
     find.arg(scene.folder())
         .args(["-maxdepth", "1", "-ipath", "*.aws/credentials"]);

@@ -1,6 +1,6 @@
 //! An interpreter that accepts connections may be a back door.
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.InterpretedProcsInboundNetworkActivity",
@@ -8,8 +8,8 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .optional_rule("Interpreted procs inbound network activity")
-.needs(&[Need::Address(address::PUBLIC)]);
+.needs(&[Requirement::Address(address::PUBLIC)]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     scene.spawn_as("lua", "helper.InboundConnection")
 }

@@ -1,6 +1,6 @@
 //! An interpreter that calls home.
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.InterpretedProcsOutboundNetworkActivity",
@@ -8,8 +8,8 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .optional_rule("Interpreted procs outbound network activity")
-.needs(&[Need::Address(address::PUBLIC)]);
+.needs(&[Requirement::Address(address::PUBLIC)]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     scene.spawn_as("lua", "helper.OutboundConnection")
 }

@@ -1,6 +1,6 @@
 //! Code that a server loads from elsewhere (Log4Shell).
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.JavaProcessClassFileDownload",
@@ -9,6 +9,6 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Java Process Class File Download");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     scene.spawn_as("java", "helper.CombinedServerClient")
 }

@@ -1,6 +1,6 @@
 //! From a container the whole cluster is in reach.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.KubernetesClientToolLaunchedInContainer",
@@ -10,7 +10,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Kubernetes Client Tool Launched in Container")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let kubectl = scene.pose("kubectl")?;
     scene.run(kubectl)
 }

@@ -1,6 +1,6 @@
 //! What an intruder needs comes by the network. Nothing is fetched.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.LaunchIngressRemoteFileCopyToolsInContainer",
@@ -10,7 +10,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Launch Ingress Remote File Copy Tools in Container")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut wget = scene.pose("wget")?;
     wget.args(["-V"]);
     scene.run(wget)

@@ -1,6 +1,6 @@
 //! Images are complete; what is installed later is somebody's own.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.LaunchPackageManagementProcessInContainer",
@@ -10,7 +10,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Launch Package Management Process in Container")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut apt_get = scene.pose("apt-get")?;
     apt_get.args(["install", "nothing"]);
     scene.run(apt_get)

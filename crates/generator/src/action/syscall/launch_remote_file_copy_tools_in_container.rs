@@ -1,6 +1,6 @@
 //! Copies leave by the tools that administrators use. Nothing is copied.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.LaunchRemoteFileCopyToolsInContainer",
@@ -10,7 +10,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Launch Remote File Copy Tools in Container")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let scp = scene.pose("scp")?;
     scene.run(scp)
 }

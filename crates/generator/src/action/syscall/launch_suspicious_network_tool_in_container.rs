@@ -1,6 +1,6 @@
 //! Looking around. Nothing is sent.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.LaunchSuspiciousNetworkToolInContainer",
@@ -10,7 +10,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Launch Suspicious Network Tool in Container")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut nmap = scene.pose("nmap")?;
     nmap.args(["-sn", "192.0.2.0/24"]);
     scene.run(nmap)

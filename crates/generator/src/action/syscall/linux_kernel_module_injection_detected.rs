@@ -2,7 +2,7 @@
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.LinuxKernelModuleInjectionDetected",
@@ -12,9 +12,9 @@ pub(super) const ACTION: Action = Action::new(
 .rule("Linux Kernel Module Injection Detected")
 .also(&["Load kernel module"])
 .inside()
-.needs(&[Need::Capability("CAP_SYS_MODULE")]);
+.needs(&[Requirement::Capability("CAP_SYS_MODULE")]);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     match sys::attempt::init_module(b"no module") {
         Err(_refused) => Ok(()),
         Ok(()) => Err(Error::Unexpected {

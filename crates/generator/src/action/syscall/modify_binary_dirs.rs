@@ -4,16 +4,16 @@ use std::fs;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop, Touches};
+use super::super::{Action, ActionEnvironment, Requirement, SideEffects, Stop};
 
 pub(super) const ACTION: Action =
     Action::new("syscall.ModifyBinaryDirs", "rename a file in /bin", play)
         .optional_rule("Modify binary dirs")
         .also(&["Write below binary dir"])
-        .needs(&[Need::Root])
-        .touches(Touches::System(&["/bin"]));
+        .needs(&[Requirement::Root])
+        .touches(SideEffects::System(&["/bin"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let (from, to) = (scene.claim_in("/bin")?, scene.claim_in("/bin")?);
     fs::write(from.path(), "").map_err(Error::file("write", from.path()))?;
     fs::rename(from.path(), to.path()).map_err(Error::file("rename", from.path()))?;

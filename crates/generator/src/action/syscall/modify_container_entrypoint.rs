@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ModifyContainerEntrypoint",
@@ -15,7 +15,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Modify Container Entrypoint")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let file = File::create(scene.file("out")).map_err(Error::call("make a file"))?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     OpenOptions::new()

@@ -4,7 +4,7 @@ use std::fs;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop, Touches, home};
+use super::super::{Action, ActionEnvironment, SideEffects, Stop, home};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ModifyShellConfigurationFile",
@@ -13,9 +13,9 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Modify Shell Configuration File")
 .also(&["Modify shell start-up file"])
-.touches(Touches::Shared(&["/home"]));
+.touches(SideEffects::Shared(&["/home"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let home = home::make(scene)?;
     let file = home.path().join(".bashrc");
     fs::write(&file, "# nothing\n").map_err(Error::file("write", &file))?;

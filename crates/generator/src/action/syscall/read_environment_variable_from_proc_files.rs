@@ -4,7 +4,7 @@ use std::fs;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ReadEnvironmentVariableFromProcFiles",
@@ -14,7 +14,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Read environment variable from /proc files")
 .inside();
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     fs::read("/proc/self/environ").map_err(Error::file("read", "/proc/self/environ"))?;
     Ok(())
 }

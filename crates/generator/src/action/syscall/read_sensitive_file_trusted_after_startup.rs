@@ -1,6 +1,6 @@
 //! A server reads secrets when it starts, not later.
 
-use super::super::{Action, Need, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ReadSensitiveFileTrustedAfterStartup",
@@ -8,9 +8,9 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .rule("Read sensitive file trusted after startup")
-.needs(&[Need::Readable("/etc/shadow")]);
+.needs(&[Requirement::Readable("/etc/shadow")]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut server = scene.part("httpd", "syscall.ReadSensitiveFileUntrusted")?;
     server.args(["--after", "6000"]);
     scene.run(server)

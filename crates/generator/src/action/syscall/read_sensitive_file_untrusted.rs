@@ -4,7 +4,7 @@ use std::fs::File;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ReadSensitiveFileUntrusted",
@@ -12,9 +12,9 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .rule("Read sensitive file untrusted")
-.needs(&[Need::Readable("/etc/shadow")]);
+.needs(&[Requirement::Readable("/etc/shadow")]);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     File::open("/etc/shadow").map_err(Error::file("open", "/etc/shadow"))?;
     Ok(())
 }

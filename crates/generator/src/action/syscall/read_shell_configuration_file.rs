@@ -4,7 +4,7 @@ use std::fs;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ReadShellConfigurationFile",
@@ -13,7 +13,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Read Shell Configuration File");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let file = scene.file(".bashrc");
     fs::write(&file, "# nothing\n").map_err(Error::file("write", &file))?;
     fs::read(&file).map_err(Error::file("read", &file))?;

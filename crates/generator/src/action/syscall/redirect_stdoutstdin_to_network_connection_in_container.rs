@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 use super::connection::listen;
 
 pub(super) const ACTION: Action = Action::new(
@@ -16,9 +16,9 @@ pub(super) const ACTION: Action = Action::new(
 .rule("Redirect STDOUT/STDIN to Network Connection in Container")
 .also(&["Reverse shell"])
 .inside()
-.needs(&[Need::Address(address::PUBLIC)]);
+.needs(&[Requirement::Address(address::PUBLIC)]);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     let server = listen(address::PUBLIC, 4444)?;
     let connection = TcpStream::connect((address::PUBLIC, 4444)).map_err(Error::call("connect"))?;
     rustix::stdio::dup2_stdin(&connection).map_err(Error::call("replace the standard input"))?;

@@ -4,14 +4,14 @@ use std::fs;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
 pub(super) const ACTION: Action =
     Action::new("syscall.RemoveBulkDataFromDisk", "`shred` a file", play)
         .rule("Remove Bulk Data from Disk")
-        .needs(&[Need::Program("shred")]);
+        .needs(&[Requirement::Program("shred")]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let file = scene.file("data");
     fs::write(&file, "data\n").map_err(Error::file("write", &file))?;
     let mut shred = scene.command("shred")?;

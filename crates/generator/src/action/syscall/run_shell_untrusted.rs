@@ -1,6 +1,6 @@
 //! A server that starts a shell does what somebody else wants.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.RunShellUntrusted",
@@ -9,6 +9,6 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Run shell untrusted");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     scene.spawn_as("httpd", "helper.RunShell")
 }

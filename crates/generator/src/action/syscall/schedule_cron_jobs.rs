@@ -5,7 +5,7 @@ use std::path::Path;
 
 use workload::Error;
 
-use super::super::{Action, Claim, Need, Scene, Stop, Touches};
+use super::super::{Action, ActionEnvironment, ClaimedPath, Requirement, SideEffects, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.ScheduleCronJobs",
@@ -13,16 +13,16 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .optional_rule("Schedule Cron Jobs")
-.needs(&[Need::Root])
-.touches(Touches::System(&["/etc"]));
+.needs(&[Requirement::Root])
+.touches(SideEffects::System(&["/etc"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     // Where there is no such folder there is one for the time being.
     let made = if Path::new("/etc/cron.d").exists() {
         None
     } else {
         fs::create_dir("/etc/cron.d").map_err(Error::file("make", "/etc/cron.d"))?;
-        Some(Claim::new("/etc/cron.d"))
+        Some(ClaimedPath::new("/etc/cron.d"))
     };
     let table = scene.claim_in("/etc/cron.d")?;
     fs::write(table.path(), "# nothing\n").map_err(Error::file("write", table.path()))?;

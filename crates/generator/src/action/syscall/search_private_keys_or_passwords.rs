@@ -1,6 +1,6 @@
 //! Keys lie in files that are called alike everywhere.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.SearchPrivateKeysOrPasswords",
@@ -9,7 +9,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .rule("Search Private Keys or Passwords");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut find = scene.command("find")?;
     find.arg(scene.folder())
         .args(["-maxdepth", "1", "-iname", "id_rsa"]);

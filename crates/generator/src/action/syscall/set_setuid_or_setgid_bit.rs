@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.SetSetuidOrSetgidBit",
@@ -14,7 +14,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Set Setuid or Setgid bit");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let file = scene.file("lender");
     fs::write(&file, "").map_err(Error::file("write", &file))?;
     fs::set_permissions(&file, Permissions::from_mode(0o4755))

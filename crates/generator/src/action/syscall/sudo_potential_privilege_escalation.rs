@@ -1,6 +1,6 @@
 //! A backslash at the end of an argument, by which `sudoedit` was tricked (CVE-2021-3156).
 
-use super::super::{Action, Scene, Stop, passwd};
+use super::super::{Action, ActionEnvironment, Stop, passwd};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.SudoPotentialPrivilegeEscalation",
@@ -9,7 +9,7 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Sudo Potential Privilege Escalation");
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut sudoedit = scene.pose("sudoedit")?;
     sudoedit.args(["-u", "daemon", "-s", "ls\\"]);
     scene.run(passwd::as_system_user(sudoedit)?)

@@ -1,6 +1,6 @@
 //! Tools of the system that compute need no network.
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.SystemProcsNetworkActivity",
@@ -8,8 +8,8 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .optional_rule("System procs network activity")
-.needs(&[Need::Address(address::PRIVATE)]);
+.needs(&[Requirement::Address(address::PRIVATE)]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     scene.spawn_as("sha1sum", "helper.NetworkActivity")
 }

@@ -1,6 +1,6 @@
 //! A user that nobody logs in as does what people do.
 
-use super::super::{Action, Need, Scene, Stop, passwd};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, passwd};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.SystemUserInteractive",
@@ -8,9 +8,9 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .rule("System user interactive")
-.needs(&[Need::Root]);
+.needs(&[Requirement::Root]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     if !scene.is_spawned() {
         return scene.spawn_as("sshd", ACTION.name);
     }

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop, address};
+use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.UnexpectedUDPTraffic",
@@ -12,9 +12,9 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .optional_rule("Unexpected UDP Traffic")
-.needs(&[Need::Address(address::PUBLIC)]);
+.needs(&[Requirement::Address(address::PUBLIC)]);
 
-fn play(_scene: &Scene) -> Result<(), Stop> {
+fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     let socket = UdpSocket::bind("0.0.0.0:0").map_err(Error::call("bind a socket"))?;
     socket
         .connect((address::PUBLIC, 22))

@@ -2,7 +2,7 @@
 
 use workload::Error;
 
-use super::super::{Action, Scene, Stop, passwd};
+use super::super::{Action, ActionEnvironment, Stop, passwd};
 
 /// UFFD_USER_MODE_ONLY, which every user may have.
 const USER_FAULTS_ONLY: u32 = 1;
@@ -15,7 +15,7 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("Unprivileged Delegation of Page Faults Handling to a Userspace Process")
 .also(&["Unprivileged userfaultfd"]);
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     if !scene.is_spawned() {
         return scene.spawn_as("child", ACTION.name);
     }

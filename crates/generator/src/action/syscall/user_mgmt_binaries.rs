@@ -1,6 +1,6 @@
 //! Accounts are changed by hand.
 
-use super::super::{Action, Scene, Stop};
+use super::super::{Action, ActionEnvironment, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.UserMgmtBinaries",
@@ -10,6 +10,6 @@ pub(super) const ACTION: Action = Action::new(
 .optional_rule("User mgmt binaries")
 .outside();
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     scene.spawn_as("vipw", "helper.ExecLs")
 }

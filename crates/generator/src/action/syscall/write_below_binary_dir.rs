@@ -4,15 +4,15 @@ use std::fs::File;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop, Touches};
+use super::super::{Action, ActionEnvironment, Requirement, SideEffects, Stop};
 
 pub(super) const ACTION: Action =
     Action::new("syscall.WriteBelowBinaryDir", "create a file in /bin", play)
         .optional_rule("Write below binary dir")
-        .needs(&[Need::Root])
-        .touches(Touches::System(&["/bin"]));
+        .needs(&[Requirement::Root])
+        .touches(SideEffects::System(&["/bin"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let file = scene.claim_in("/bin")?;
     File::create(file.path()).map_err(Error::file("create", file.path()))?;
     Ok(())

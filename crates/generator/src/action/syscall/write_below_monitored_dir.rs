@@ -4,7 +4,7 @@ use std::fs::File;
 
 use workload::Error;
 
-use super::super::{Action, Need, Scene, Stop, Touches};
+use super::super::{Action, ActionEnvironment, Requirement, SideEffects, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.WriteBelowMonitoredDir",
@@ -12,10 +12,10 @@ pub(super) const ACTION: Action = Action::new(
     play,
 )
 .optional_rule("Write below monitored dir")
-.needs(&[Need::Root])
-.touches(Touches::System(&["/lib"]));
+.needs(&[Requirement::Root])
+.touches(SideEffects::System(&["/lib"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let file = scene.claim_in("/lib")?;
     File::create(file.path()).map_err(Error::file("create", file.path()))?;
     Ok(())

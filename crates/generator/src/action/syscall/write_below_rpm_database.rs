@@ -5,7 +5,7 @@ use std::path::Path;
 
 use workload::Error;
 
-use super::super::{Action, Claim, Need, Scene, Stop, Touches};
+use super::super::{Action, ActionEnvironment, ClaimedPath, Requirement, SideEffects, Stop};
 
 pub(super) const ACTION: Action = Action::new(
     "syscall.WriteBelowRpmDatabase",
@@ -14,16 +14,16 @@ pub(super) const ACTION: Action = Action::new(
 )
 .optional_rule("Write below rpm database")
 .also(&["Write below package database"])
-.needs(&[Need::Root])
-.touches(Touches::System(&["/var/lib"]));
+.needs(&[Requirement::Root])
+.touches(SideEffects::System(&["/var/lib"]));
 
-fn play(scene: &Scene) -> Result<(), Stop> {
+fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     // Machines without this package manager get the folder for the time being.
     let made = if Path::new("/var/lib/rpm").exists() {
         None
     } else {
         fs::create_dir("/var/lib/rpm").map_err(Error::file("make", "/var/lib/rpm"))?;
-        Some(Claim::new("/var/lib/rpm"))
+        Some(ClaimedPath::new("/var/lib/rpm"))
     };
     let file = scene.claim_in("/var/lib/rpm")?;
     fs::write(file.path(), "").map_err(Error::file("write", file.path()))?;

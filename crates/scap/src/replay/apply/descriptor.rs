@@ -6,12 +6,12 @@ use std::rc::Rc;
 use event::field::{is_plain, normalize};
 use event::{DescriptorKind, DescriptorSource, OpenFlags, Param, Role, Transport};
 
-use super::Happening;
-use crate::replay::decode::{self, Address, Ends as EventEnds};
+use super::AppliedEvent;
+use crate::replay::decode::{self, Address, ConnectionEnds as EventEnds};
 use crate::state::State;
-use crate::state::descriptor::{Ends, Open, kind_of};
+use crate::state::descriptor::{Open, SocketEnds, kind_of};
 
-impl Happening<'_, '_> {
+impl AppliedEvent<'_, '_> {
     pub(super) fn open(&self, state: &mut State, process: usize) {
         let DescriptorSource::Opened { name, flags } = self.exit.kind.spec().descriptor else {
             return;
@@ -60,12 +60,12 @@ impl Happening<'_, '_> {
         let domain = self.int("domain").unwrap_or(-1);
         let kind = kind_of_family(domain);
         let mut open = Open::new(kind, b"");
-        open.socket = Some(Ends {
+        open.socket = Some(SocketEnds {
             transport: Transport::of(
                 self.int("type").unwrap_or(0).cast_unsigned(),
                 self.int("proto").unwrap_or(0).cast_unsigned(),
             ),
-            ..Ends::NONE
+            ..SocketEnds::NONE
         });
         state.open(process, number, open);
     }
@@ -96,9 +96,9 @@ impl Happening<'_, '_> {
             number,
             Open {
                 kind: None,
-                socket: Some(Ends {
+                socket: Some(SocketEnds {
                     transport: Transport::Tcp,
-                    ..Ends::NONE
+                    ..SocketEnds::NONE
                 }),
                 ..Open::new(DescriptorKind::OtherSocket, b"")
             },
@@ -149,7 +149,7 @@ impl Happening<'_, '_> {
         };
         let address = decode::address(bytes);
         let mut open = self.known(state, process, number);
-        let ends = open.socket.get_or_insert(Ends::NONE);
+        let ends = open.socket.get_or_insert(SocketEnds::NONE);
         match address {
             Some(Address::Inet(local)) => {
                 ends.local = Some(local);
@@ -171,7 +171,7 @@ impl Happening<'_, '_> {
         state: &mut State,
         process: usize,
         number: i64,
-        take: impl FnOnce(&mut Ends, EventEnds<'_>),
+        take: impl FnOnce(&mut SocketEnds, EventEnds<'_>),
     ) {
         let bytes = self.exit.ends.bytes(self.raw, self.raw_enter);
         let event = bytes.and_then(decode::ends);
@@ -186,7 +186,7 @@ impl Happening<'_, '_> {
                 }
             }
         }
-        take(open.socket.get_or_insert(Ends::NONE), event);
+        take(open.socket.get_or_insert(SocketEnds::NONE), event);
         state.open(process, number, open);
     }
 
@@ -232,9 +232,9 @@ impl Happening<'_, '_> {
             if let Some(number) = self.int(name) {
                 let mut open = Open::new(kind, b"");
                 open.inode = inode;
-                open.socket = (kind == DescriptorKind::Unix).then_some(Ends {
+                open.socket = (kind == DescriptorKind::Unix).then_some(SocketEnds {
                     connected: true,
-                    ..Ends::NONE
+                    ..SocketEnds::NONE
                 });
                 state.open(process, number, open);
             }

@@ -13,7 +13,7 @@ use crate::read::Params;
 use crate::state::State;
 
 /// One event while it is carried out.
-pub(crate) struct Happening<'e, 'b> {
+pub(crate) struct AppliedEvent<'e, 'b> {
     pub(crate) exit: &'e Exit,
     pub(crate) time_ns: u64,
     pub(crate) tid: i64,
@@ -31,18 +31,18 @@ pub(crate) struct Happening<'e, 'b> {
 
 /// What has to be done after the event was looked at, because it shows what it removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Afterwards {
+pub(crate) enum PostEventChanges {
     Nothing,
     Close { process: usize, number: i64 },
     Forget { tid: i64 },
 }
 
-impl<'b> Happening<'_, 'b> {
+impl<'b> AppliedEvent<'_, 'b> {
     /// Carries the event out; `slot` is its thread.
-    pub(crate) fn apply(&self, state: &mut State, slot: usize, afterwards: &mut Afterwards) {
+    pub(crate) fn apply(&self, state: &mut State, slot: usize, afterwards: &mut PostEventChanges) {
         let process = state.thread(slot).process;
         if self.exit.action == Action::ProcessExit {
-            *afterwards = Afterwards::Forget { tid: self.tid };
+            *afterwards = PostEventChanges::Forget { tid: self.tid };
             return;
         }
         let succeeded = self.result.is_some_and(|result| result >= 0);
@@ -51,7 +51,7 @@ impl<'b> Happening<'_, 'b> {
             _ if !succeeded => {}
             Action::Close => {
                 if let Some(number) = self.number() {
-                    *afterwards = Afterwards::Close { process, number };
+                    *afterwards = PostEventChanges::Close { process, number };
                 }
             }
             Action::Clone => self.clone_process(state, slot),

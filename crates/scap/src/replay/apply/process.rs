@@ -5,12 +5,12 @@ use std::sync::Arc;
 use event::field::normalize;
 use event::{Comm, Credentials, ExecutableFile, ExecutableFlags, Pid, Stat, Status};
 
-use super::Happening;
+use super::AppliedEvent;
 use crate::bytes::unsigned;
 use crate::state::State;
-use crate::state::process::{Facts, Held, directory, number};
+use crate::state::process::{Facts, ProcessEntry, directory, number};
 
-impl Happening<'_, '_> {
+impl AppliedEvent<'_, '_> {
     pub(super) fn change_directory(&self, state: &mut State, process: usize) {
         let held = state.process(process);
         let path = match (self.text("path"), self.number()) {
@@ -163,7 +163,7 @@ impl Happening<'_, '_> {
         if !is_known {
             let held = match state.peek(parent) {
                 Some(thread) => state.process(thread.process).child(own, self.time_ns),
-                None => Held::stranger(own),
+                None => ProcessEntry::stranger(own),
             };
             state.add_process(own, held);
         }
@@ -250,7 +250,7 @@ impl Happening<'_, '_> {
     }
 
     /// The program's path: the kernel's where the capture has it, or what the call named.
-    fn exe_path(&self, held: &Held) -> Option<Vec<u8>> {
+    fn exe_path(&self, held: &ProcessEntry) -> Option<Vec<u8>> {
         let trusted = self.told_text("trusted_exepath");
         if !trusted.is_empty() {
             let path = trusted.strip_suffix(b" (deleted)").unwrap_or(trusted);

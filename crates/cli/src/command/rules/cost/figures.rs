@@ -19,14 +19,14 @@ const NATIVE: &str = "native";
 
 /// How processes are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Watched {
+pub(crate) enum WatchMode {
     /// By seccomp's listener
     Notify,
     /// From within the kernel
     Ebpf,
 }
 
-impl Watched {
+impl WatchMode {
     /// Its word, also among the subjects of runs.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl Watched {
 
 /// The difference that watching makes to a workload.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Price {
+pub(super) struct WorkloadPrice {
     /// Nanoseconds.
     pub(super) ns: f64,
     /// The workload.
@@ -61,11 +61,11 @@ pub(super) struct Figures {
     /// Where they are from.
     pub(super) origin: String,
     /// A call that no rule needs.
-    pub(super) untouched: Price,
+    pub(super) untouched: WorkloadPrice,
     /// A call that is looked at.
-    pub(super) looked_at: Price,
+    pub(super) looked_at: WorkloadPrice,
     /// A program that is started.
-    pub(super) started: Price,
+    pub(super) started: WorkloadPrice,
 }
 
 /// The median time of a workload under a subject.
@@ -97,7 +97,7 @@ fn published() -> Result<Vec<Median>, String> {
 
 impl Figures {
     /// Those of a folder of results, or the published ones.
-    pub(super) fn of(folder: Option<&Path>, by: Watched) -> Result<Self, Failure> {
+    pub(super) fn of(folder: Option<&Path>, by: WatchMode) -> Result<Self, Failure> {
         let (origin, medians) = match folder {
             None => (PUBLISHED.0.to_owned(), published()),
             Some(folder) => (
@@ -110,7 +110,7 @@ impl Figures {
             .map_err(|why| unusable(&origin, &why))
     }
 
-    fn read(origin: &str, medians: &[Median], by: Watched) -> Result<Self, String> {
+    fn read(origin: &str, medians: &[Median], by: WatchMode) -> Result<Self, String> {
         let price = |workload: &'static str| {
             let row = |subjects: &[&str]| {
                 let of_subject = |subject: &&str| {
@@ -124,7 +124,7 @@ impl Figures {
                     .ok_or_else(|| format!("it has no figure for {workload} of {}", subjects[0]))
             };
             let ((native, _), (watched, samples)) = (row(&[NATIVE])?, row(by.subjects())?);
-            Ok::<_, String>(Price {
+            Ok::<_, String>(WorkloadPrice {
                 ns: (watched - native).max(0.0),
                 workload,
                 samples,
@@ -135,7 +135,7 @@ impl Figures {
         Ok(Self {
             origin: origin.to_owned(),
             // The close that belongs to it is a call that no rule needs.
-            looked_at: Price {
+            looked_at: WorkloadPrice {
                 ns: (pair.ns - untouched.ns).max(0.0),
                 ..pair
             },
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn published_figures_are_differences_of_medians() {
-        for by in [Watched::Notify, Watched::Ebpf] {
+        for by in [WatchMode::Notify, WatchMode::Ebpf] {
             let figures = Figures::of(None, by).expect("they are part of the program");
             check(&figures, by);
         }
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    fn check(figures: &Figures, by: Watched) {
+    fn check(figures: &Figures, by: WatchMode) {
         let medians = published().expect("it is JSON");
         let median = |workload: &str, subject: &str| {
             let mut rows = medians.iter();
@@ -216,7 +216,7 @@ mod tests {
             median_ns: Some(ns),
         };
         let medians = [row("native", 1.0), row("tollgate", 2.0)];
-        let read = Figures::read("X", &medians, Watched::Notify);
+        let read = Figures::read("X", &medians, WatchMode::Notify);
         let why = read.expect_err("open_close is missing");
         assert_eq!(why, "it has no figure for open_close of native");
     }

@@ -10,7 +10,7 @@ use config::rule_files::{self, NoSink};
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use event::{EventKind, Plan, Reason};
-use figures::{Figures, Price, Watched};
+use figures::{Figures, WatchMode, WorkloadPrice};
 use rules::{Engine, EngineOptions};
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ pub(crate) fn execute(args: &Cost) -> Outcome {
         replay::judge(capture, &engine)?;
     }
     let (plan, _warnings) = engine.plan_for_rules();
-    let bill = Bill::new(&engine, &plan, &figures, args.capture.is_some());
+    let bill = EvaluationCost::new(&engine, &plan, &figures, args.capture.is_some());
     terminal::print(&if args.json {
         format!("{}\n", bill.json(&figures, args.engine))
     } else {
@@ -41,7 +41,7 @@ pub(crate) fn execute(args: &Cost) -> Outcome {
 }
 
 /// What rules have looked at.
-struct Bill<'e> {
+struct EvaluationCost<'e> {
     rules: Vec<Item<'e>>,
     /// All calls that are planned for rules, and for which.
     calls: BTreeMap<Syscall, BTreeSet<&'e str>>,
@@ -60,14 +60,14 @@ struct Item<'e> {
 
 /// What became of a rule in a capture.
 struct Measured {
-    uses: Vec<Use>,
+    uses: Vec<EventUse>,
     evaluations: u64,
     nanoseconds: u64,
     matches: u64,
 }
 
 /// Events of one type that a rule asks for.
-struct Use {
+struct EventUse {
     count: u64,
     /// Whether they start programs.
     is_start: bool,
@@ -75,7 +75,7 @@ struct Use {
     rules: u64,
 }
 
-impl<'e> Bill<'e> {
+impl<'e> EvaluationCost<'e> {
     fn new(engine: &'e Engine, plan: &'e Plan, figures: &Figures, is_measured: bool) -> Self {
         let mut calls: BTreeMap<Syscall, BTreeSet<&str>> = BTreeMap::new();
         let mut kinds: BTreeMap<usize, BTreeSet<&str>> = BTreeMap::new();
@@ -92,7 +92,7 @@ impl<'e> Bill<'e> {
         let uses = |name: &str| {
             let used = judged.iter().filter_map(|(kind, count)| {
                 let rules = kinds.get(&kind.index())?;
-                rules.contains(name).then(|| Use {
+                rules.contains(name).then(|| EventUse {
                     count: *count,
                     is_start: kind.changes().image,
                     rules: u64::try_from(rules.len()).unwrap_or(u64::MAX),
@@ -130,7 +130,7 @@ impl<'e> Bill<'e> {
         }
     }
 
-    fn text(&self, figures: &Figures, by: Watched) -> String {
+    fn text(&self, figures: &Figures, by: WatchMode) -> String {
         let mut out = format!(
             "PRICES with the engine {}, measured in {}\n",
             by.name(),
@@ -169,8 +169,8 @@ impl<'e> Bill<'e> {
         out
     }
 
-    fn json(&self, figures: &Figures, by: Watched) -> Value {
-        let price = |price: &Price| json!({ "ns": price.ns, "workload": price.workload, "samples": price.samples });
+    fn json(&self, figures: &Figures, by: WatchMode) -> Value {
+        let price = |price: &WorkloadPrice| json!({ "ns": price.ns, "workload": price.workload, "samples": price.samples });
         json!({
             "figures": {
                 "origin": figures.origin,
@@ -261,7 +261,7 @@ impl Measured {
     }
 }
 
-impl Use {
+impl EventUse {
     fn price_ns(&self, figures: &Figures) -> f64 {
         let price = if self.is_start {
             &figures.started

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rules::given::{Given, Others};
+use rules::synthetic_event::{SyntheticEvent, UnsetFields};
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
 use super::super::given;
@@ -28,7 +28,7 @@ pub(super) struct Test {
 #[derive(Debug)]
 pub(super) enum Events {
     /// One that is described.
-    Given(Box<Given>),
+    Given(Box<SyntheticEvent>),
     /// Those of a capture.
     Capture(PathBuf),
 }
@@ -89,7 +89,7 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
     let others = find(entries, "others");
     let events = match (find(entries, "event"), find(entries, "capture")) {
         (Some(event), None) => {
-            let others = others.map_or(Ok(Others::default()), self::others)?;
+            let others = others.map_or(Ok(UnsetFields::default()), self::others)?;
             Events::Given(Box::new(given::read(event, others)?))
         }
         (None, Some(capture)) => {
@@ -123,10 +123,10 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
     })
 }
 
-fn others(node: &Node) -> Result<Others, Problem> {
+fn others(node: &Node) -> Result<UnsetFields, Problem> {
     match node.text()? {
-        "absent" => Ok(Others::Absent),
-        "unknown" => Ok(Others::Unknown),
+        "absent" => Ok(UnsetFields::Absent),
+        "unknown" => Ok(UnsetFields::Unknown),
         _ => {
             let message = format!("expected absent or unknown, found {}", node.describe());
             Err(Problem::new(&node.origin, message)

@@ -1,0 +1,157 @@
+//! Answers from a message, and of the sandbox from those before it. The machine that runs this is not
+//! the one that the sandbox shows, so it is never asked.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bumpalo::Bump;
+use event::field::Mechanism;
+use event::{
+    Comm, CommandLine, Container, Credentials, DescriptorKind, ExecutableFile, Group, Image,
+    Lookup, Pid, Process, Stat, Status, SystemInfo, Tid, User,
+};
+
+use super::message::Context;
+use super::processes::Processes;
+
+/// The world as one message saw it.
+pub(super) struct SandboxWorld<'m> {
+    pub(super) context: &'m Context<'m>,
+    pub(super) processes: &'m Processes,
+    pub(super) container: &'m Arc<Container>,
+    /// A descriptor of the call and what it is called.
+    pub(super) descriptor: Option<(i32, &'m [u8])>,
+    pub(super) host_name: &'m str,
+}
+
+impl SandboxWorld<'_> {
+    fn is_about(&self, process: &Process) -> bool {
+        process.pid.0 == self.context.pid
+    }
+}
+
+fn told<T: Clone>(cell: &std::sync::OnceLock<Option<T>>) -> Lookup<T> {
+    match cell.get() {
+        Some(Some(value)) => Lookup::Found(value.clone()),
+        Some(None) => Lookup::Missing,
+        None => Lookup::Unknown,
+    }
+}
+
+impl SystemInfo for SandboxWorld<'_> {
+    fn comm(&self, process: &Process) -> Lookup<Comm> {
+        Lookup::Found(process.exec_name())
+    }
+
+    fn thread_name(&self, process: &Process, tid: Tid) -> Lookup<Comm> {
+        if self.is_about(process) && tid.0 == self.context.tid {
+            Lookup::Found(self.processes.present_name(self.context))
+        } else {
+            Lookup::Unknown
+        }
+    }
+
+    fn stat(&self, _process: &Process) -> Lookup<Stat> {
+        Lookup::Unknown
+    }
+
+    fn status(&self, _process: &Process, _tid: Tid) -> Lookup<Status> {
+        Lookup::Unknown
+    }
+
+    fn credentials(&self, process: &Process, _tid: Tid) -> Lookup<Credentials> {
+        match self.context.credentials {
+            Some((uid, gid)) if self.is_about(process) => Lookup::Found(Credentials { uid, gid }),
+            _ => Lookup::Unknown,
+        }
+    }
+
+    fn command_line(&self, _process: &Process, image: &Image) -> Lookup<CommandLine> {
+        told(&image.command_line)
+    }
+
+    fn executable(&self, _process: &Process, image: &Image) -> Lookup<Vec<u8>> {
+        told(&image.executable)
+    }
+
+    fn executable_file(&self, _process: &Process, image: &Image) -> Lookup<ExecutableFile> {
+        told(&image.executable_file)
+    }
+
+    fn environment(&self, _process: &Process, image: &Image) -> Lookup<Vec<u8>> {
+        told(&image.environment)
+    }
+
+    fn login_uid(&self, _process: &Process) -> Lookup<u32> {
+        // gVisor has no audit.
+        Lookup::Missing
+    }
+
+    fn directory<'a>(
+        &self,
+        tid: Tid,
+        descriptor: Option<i32>,
+        arena: &'a Bump,
+    ) -> Lookup<&'a [u8]> {
+        if tid.0 != self.context.tid {
+            return Lookup::Unknown;
+        }
+        let path = match descriptor {
+            None => Some(self.context.cwd),
+            Some(wanted) => {
+                let known = self.descriptor.filter(|(number, _)| *number == wanted);
+                known.map(|(_, path)| path)
+            }
+        };
+        match path.filter(|path| path.starts_with(b"/")) {
+            Some(path) => Lookup::Found(&*arena.alloc_slice_copy(path)),
+            None => Lookup::Unknown,
+        }
+    }
+
+    fn container(&self, _process: &Process) -> Arc<Container> {
+        Arc::clone(self.container)
+    }
+
+    fn user(&self, _process: &Process, uid: u32) -> Lookup<Arc<User>> {
+        if uid != 0 {
+            return Lookup::Unknown;
+        }
+        // By the same name in every image.
+        Lookup::Found(Arc::new(User {
+            name: "root".to_owned(),
+            home: "/root".to_owned(),
+            shell: String::new(),
+        }))
+    }
+
+    fn group(&self, _process: &Process, gid: u32) -> Lookup<Arc<Group>> {
+        if gid != 0 {
+            return Lookup::Unknown;
+        }
+        let name = "root".to_owned();
+        Lookup::Found(Arc::new(Group { name }))
+    }
+
+    fn process(&self, pid: Pid) -> Lookup<Arc<Process>> {
+        self.processes
+            .find(pid)
+            .map_or(Lookup::Unknown, Lookup::Found)
+    }
+
+    fn addresses(&self, _host_name: &str) -> Lookup<Arc<[IpAddr]>> {
+        Lookup::Unknown
+    }
+
+    fn descriptor_type(&self, _tid: Tid, _number: i32) -> Lookup<DescriptorKind> {
+        Lookup::Unknown
+    }
+
+    fn mechanism(&self) -> Option<Mechanism> {
+        Some(Mechanism::Gvisor)
+    }
+
+    fn host_name(&self) -> &str {
+        self.host_name
+    }
+}

@@ -1,0 +1,572 @@
+//! What the kernel really did, beside what the caller's memory had said.
+//!
+//! Read while the caller is stopped after the call: the open file behind the new descriptor, the
+//! other end of the socket, the name that the kernel noted for the new program. Other threads run
+//! on meanwhile, so a descriptor may be somebody else's by then; it then does not agree with what
+//! was read either, unless they put the same file there.
+
+use std::os::fd::OwnedFd;
+
+use abi::Syscall;
+use bumpalo::Bump;
+use event::{DescriptorSource, Endpoint, Known, Name, Outcome, Param, ParamSource, Pid, Tid};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::call::Call;
+use super::decode::{self, Decoded, OwnedDecoded};
+use decoder::process_inspector::ProcessInspector;
+use process_info::memory::Memory;
+use process_info::procfs::{LINK_LIMIT, ProcError};
+
+/// `-EINPROGRESS`: a connect that goes on.
+const CONNECTING: i64 = -115;
+
+/// What came of the comparison.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ArgumentComparison {
+    /// It was what had been read, or nothing came of the call.
+    Same,
+    /// It was something else.
+    Changed(CallObject),
+    /// It cannot be said whether this is what had been read: the name leads through `/proc/self` or
+    /// the like, which means another thing to each process.
+    Unclear(CallObject),
+    /// The kernel could not be asked.
+    Unlearnt,
+}
+
+/// What a call really was about.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum CallObject {
+    /// This file was opened or executed.
+    Path(Vec<u8>),
+    /// It was connected to this end.
+    Remote(Endpoint),
+    /// Its names are these now. They may be those that the kernel read, or those before.
+    Arguments(Box<OwnedDecoded>, String),
+}
+
+impl std::fmt::Display for CallObject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", String::from_utf8_lossy(path)),
+            Self::Arguments(_, names) => f.write_str(names),
+            Self::Remote(Endpoint { ip, port }) if ip.is_ipv6() => write!(f, "[{ip}]:{port}"),
+            Self::Remote(Endpoint { ip, port }) => write!(f, "{ip}:{port}"),
+        }
+    }
+}
+
+/// Compares what was read with what the kernel did.
+pub(crate) fn compare(
+    call: &Call,
+    decoded: &Decoded<'_>,
+    outcome: Outcome,
+    pid: Pid,
+    census: &ProcessInspector,
+) -> ArgumentComparison {
+    let Outcome::Returned(result) = outcome else {
+        return ArgumentComparison::Same;
+    };
+    match call.syscall.base() {
+        _ if call.replaces_program() && result == 0 => executed(call, decoded, pid, census),
+        Syscall::CONNECT if result == 0 || result == CONNECTING => {
+            connected(call, decoded, pid, census)
+        }
+        _ => match (call.kind.spec().descriptor, i32::try_from(result)) {
+            (DescriptorSource::Opened { .. }, Ok(number)) if number >= 0 => {
+                opened(call, decoded, number, census)
+            }
+            _ => ArgumentComparison::Same,
+        },
+    }
+}
+
+/// Compares what was read with what is there after the call.
+pub(crate) fn read_again(
+    call: &Call,
+    decoded: &Decoded<'_>,
+    memory: &Memory,
+    arena: &Bump,
+) -> ArgumentComparison {
+    let again = decode::decode(call, memory, arena);
+    let is_path = |source| matches!(source, ParamSource::Path { .. });
+    let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+    let before_and_now = decoded.params.iter().zip(again.params).zip(sources);
+    let mut paths = before_and_now.filter(|(_, source)| is_path(*source));
+    if paths.any(|((before, now), _)| *now == Param::Unreadable && before != now) {
+        return ArgumentComparison::Unlearnt;
+    }
+    let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+    let mut now = decoded.params.iter().zip(again.params).zip(sources);
+    let has_other_path = now.any(|((before, now), source)| is_path(source) && before != now);
+    let end = remote(&again);
+    if has_other_path || end.is_some() && remote(decoded) != end {
+        return ArgumentComparison::Unclear(CallObject::Arguments(
+            Box::new(again.detach()),
+            names(call, &again),
+        ));
+    }
+    ArgumentComparison::Same
+}
+
+/// The paths that a call passes, or the address, for a message.
+pub(crate) fn names(call: &Call, decoded: &Decoded<'_>) -> String {
+    let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+    let params = decoded.params.iter().zip(sources);
+    let paths = params.filter_map(|(param, source)| match (param, source) {
+        (Param::Text(path), ParamSource::Path { .. }) => Some(String::from_utf8_lossy(path)),
+        _ => None,
+    });
+    let paths: Vec<_> = paths.collect();
+    match (paths.is_empty(), remote(decoded)) {
+        (true, Some(end)) => CallObject::Remote(end).to_string(),
+        _ => paths.join(" "),
+    }
+}
+
+/// What was read, for a message.
+pub(crate) fn given(decoded: &Decoded<'_>) -> Option<CallObject> {
+    let path = decoded.params.iter().find_map(|param| match param {
+        Param::Text(text) => Some(CallObject::Path(text.to_vec())),
+        _ => None,
+    });
+    path.or_else(|| remote(decoded).map(CallObject::Remote))
+}
+
+/// Puts what really was in the place of what had been read.
+pub(crate) fn correct<'a>(
+    mut decoded: Decoded<'a>,
+    call: &Call,
+    what: &CallObject,
+    arena: &'a Bump,
+) -> Decoded<'a> {
+    match what {
+        CallObject::Path(path) => {
+            let path: &'a [u8] = arena.alloc_slice_copy(path);
+            let sources = call.kind.spec().params.iter().map(|spec| spec.source);
+            let params = decoded.params.iter().zip(sources);
+            decoded.params =
+                arena.alloc_slice_fill_iter(params.map(|(param, source)| match source {
+                    ParamSource::Path { .. } => Param::Text(path),
+                    _ => *param,
+                }));
+            if let Some(descriptor) = &mut decoded.descriptor {
+                descriptor.name = Name::Resolved(path);
+            }
+        }
+        // What was read was as likely.
+        CallObject::Arguments(..) => {}
+        CallObject::Remote(endpoint) => {
+            if let Some(descriptor) = &mut decoded.descriptor {
+                // The kind followed from the address that was read.
+                descriptor.kind = Known::NotYet;
+                descriptor.name = Name::None;
+                if let Some(socket) = &mut descriptor.socket {
+                    socket.remote = Known::Yes(*endpoint);
+                    socket.unix_path = None;
+                }
+            }
+        }
+    }
+    decoded
+}
+
+fn opened(
+    call: &Call,
+    decoded: &Decoded<'_>,
+    number: i32,
+    census: &ProcessInspector,
+) -> ArgumentComparison {
+    let Some(descriptor) = decoded.descriptor else {
+        return ArgumentComparison::Same;
+    };
+    let mut buffer = [0; LINK_LIMIT];
+    let Ok(link) = census.descriptor_link(call.tid, number, &mut buffer) else {
+        // Another thread has closed it.
+        return ArgumentComparison::Unlearnt;
+    };
+    let file = link.strip_suffix(b" (deleted)").unwrap_or(link);
+    let changed = || ArgumentComparison::Changed(CallObject::Path(file.to_vec()));
+    let name = match descriptor.name {
+        Name::Opened { raw, .. } | Name::Unresolved { raw } => Name::Passed {
+            raw,
+            base: decode::base(call),
+        },
+        name => name,
+    };
+    match name {
+        _ if matches!(descriptor.name, Name::Opened { path, .. } if path == file) => {
+            ArgumentComparison::Same
+        }
+        Name::Passed { raw, .. } if is_plain(raw) && raw == file => ArgumentComparison::Same,
+        Name::Passed { raw, base } => {
+            if is_temporary(decoded) {
+                return temporary(raw, file);
+            }
+            match resolve(call.tid, raw, base, LookupMode::of(call, decoded), census) {
+                Ok(path) if path == file || leads_to_self(&path, file) => ArgumentComparison::Same,
+                Ok(_) => changed(),
+                // A pipe or the like behind a descriptor: no path leads there but such a one.
+                Err(_) if may_mean_self(raw) && !file.starts_with(b"/") => ArgumentComparison::Same,
+                // In another pid namespace the agent has no folder of that name.
+                Err(Errno::NOENT) if may_mean_self(raw) => {
+                    ArgumentComparison::Unclear(CallObject::Path(file.to_vec()))
+                }
+                Err(Errno::NOENT) if is_plain(raw) => changed(),
+                Err(Errno::NOENT) if link.len() != file.len() => ArgumentComparison::Same,
+                Err(Errno::NOENT | Errno::NOTDIR) => changed(),
+                Err(_) => ArgumentComparison::Unclear(CallObject::Path(file.to_vec())),
+            }
+        }
+        // It could not be read then; now it is known.
+        Name::Unreadable => changed(),
+        Name::None | Name::Resolved(_) | Name::Opened { .. } | Name::Unresolved { .. } => {
+            ArgumentComparison::Same
+        }
+    }
+}
+
+/// `O_TMPFILE` without `O_DIRECTORY`, which it includes.
+const TEMPORARY: u64 = 0o20_000_000;
+
+fn is_temporary(decoded: &Decoded<'_>) -> bool {
+    let flags = decoded.params.iter().find_map(|param| match param {
+        Param::Uint(flags) => Some(*flags),
+        _ => None,
+    });
+    flags.is_some_and(|flags| flags & TEMPORARY != 0)
+}
+
+/// The kernel names a temporary file `/folder/#123`.
+fn temporary(folder: &[u8], file: &[u8]) -> ArgumentComparison {
+    let parent = file.iter().rposition(|byte| *byte == b'/');
+    match parent.map(|end| &file[..end]) {
+        Some(parent) if parent == folder.strip_suffix(b"/").unwrap_or(folder) => {
+            ArgumentComparison::Same
+        }
+        _ => ArgumentComparison::Unclear(CallObject::Path(file.to_vec())),
+    }
+}
+
+/// Absolute, and what it says unless there are links on the way.
+fn is_plain(path: &[u8]) -> bool {
+    path.starts_with(b"/")
+        && path[1..]
+            .split(|byte| *byte == b'/')
+            .all(|name| !matches!(name, b"" | b"." | b".."))
+}
+
+/// How a call goes along a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LookupMode {
+    /// A symbolic link at the end is opened itself.
+    stays_at_link: bool,
+    /// The folder that it starts at is its root.
+    is_rooted: bool,
+}
+
+impl LookupMode {
+    fn of(call: &Call, decoded: &Decoded<'_>) -> Self {
+        let DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
+            return Self::default();
+        };
+        let number = |position: Option<usize>| match decoded.params.get(position?) {
+            Some(Param::Uint(number)) => Some(*number),
+            _ => None,
+        };
+        let flags = number(Some(usize::from(flags))).unwrap_or(0);
+        let resolve = number(call.kind.param_index("resolve")).unwrap_or(0);
+        Self {
+            stays_at_link: flags & u64::from(OFlags::NOFOLLOW.bits()) != 0,
+            is_rooted: resolve & ResolveFlags::IN_ROOT.bits() != 0,
+        }
+    }
+}
+
+/// The path of what a name leads to now.
+fn resolve(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: LookupMode,
+    census: &ProcessInspector,
+) -> Result<Vec<u8>, Errno> {
+    let found = find_as(tid, raw, base, manner, census)?;
+    census.own_descriptor(&found)
+}
+
+/// What a name leads to now, from the caller's root and folder, without waiting for a file system and
+/// without following a link that means another thing to each process.
+pub(super) fn find(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    census: &ProcessInspector,
+) -> Result<OwnedFd, Errno> {
+    find_as(tid, raw, base, LookupMode::default(), census)
+}
+
+fn find_as(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: LookupMode,
+    census: &ProcessInspector,
+) -> Result<OwnedFd, Errno> {
+    if manner.is_rooted {
+        let folder = open_folder(tid, base, census)?;
+        return open_below(folder, raw.to_vec(), ResolveFlags::IN_ROOT, manner, census);
+    }
+    if raw.starts_with(b"/") {
+        let root = census.open_link(tid, "root")?;
+        return open_below(root, raw.to_vec(), ResolveFlags::IN_ROOT, manner, census);
+    }
+    // The folder itself: its path may lead elsewhere, or nowhere.
+    let folder = open_folder(tid, base, census)?;
+    match open_below(folder, raw.to_vec(), ResolveFlags::BENEATH, manner, census) {
+        // By `..` or by a link, and then through the caller's root.
+        Err(Errno::XDEV) => find_from_root(tid, raw, base, manner, census),
+        found => found,
+    }
+}
+
+/// The folder that a relative name starts at.
+fn open_folder(tid: Tid, base: Option<i32>, census: &ProcessInspector) -> Result<OwnedFd, Errno> {
+    match base {
+        Some(number) => census.open_descriptor(tid, number),
+        None => census.open_link(tid, "cwd"),
+    }
+}
+
+/// What a relative name leads to that leaves its folder.
+fn find_from_root(
+    tid: Tid,
+    raw: &[u8],
+    base: Option<i32>,
+    manner: LookupMode,
+    census: &ProcessInspector,
+) -> Result<OwnedFd, Errno> {
+    let root = census.open_link(tid, "root")?;
+    let mut buffer = [0; LINK_LIMIT];
+    let folder = match base {
+        Some(number) => census.descriptor_link(tid, number, &mut buffer),
+        None => census.link(tid, "cwd", &mut buffer),
+    };
+    let folder = folder.map_err(ProcError::errno)?;
+    let mut root_buffer = [0; LINK_LIMIT];
+    let root_path = census
+        .link(tid, "root", &mut root_buffer)
+        .map_err(ProcError::errno)?;
+    let folder = match root_path {
+        b"/" => folder,
+        root => folder.strip_prefix(root).ok_or(Errno::ACCESS)?,
+    };
+    let path = [folder, b"/", raw].concat();
+    open_below(root, path, ResolveFlags::IN_ROOT, manner, census)
+}
+
+/// The caller has just been there, so what is on the way is in the kernel's cache. Some file systems
+/// do not answer from it (overlayfs, at links), and some may never answer.
+fn open_below(
+    folder: OwnedFd,
+    path: Vec<u8>,
+    scope: ResolveFlags,
+    manner: LookupMode,
+    census: &ProcessInspector,
+) -> Result<OwnedFd, Errno> {
+    let open = move |folder: &OwnedFd, path: &[u8], more| {
+        let last = match manner.stays_at_link {
+            true => OFlags::NOFOLLOW,
+            false => OFlags::empty(),
+        };
+        let flags = OFlags::PATH | OFlags::CLOEXEC | last;
+        let resolve = scope | ResolveFlags::NO_MAGICLINKS | more;
+        rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve)
+    };
+    match open(&folder, &path, ResolveFlags::CACHED) {
+        // Linux before 5.12 does not know the flag.
+        Err(Errno::AGAIN | Errno::INVAL) => census
+            .within_deadline(move || open(&folder, &path, ResolveFlags::empty()))
+            .unwrap_or(Err(Errno::TIMEDOUT)),
+        found => found,
+    }
+}
+
+/// `/proc/self` and `/proc/thread-self` are the agent for the agent.
+fn leads_to_self(resolved: &[u8], file: &[u8]) -> bool {
+    fn below_process(path: &[u8]) -> Option<(&[u8], &[u8])> {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let end = rest
+            .iter()
+            .position(|byte| *byte == b'/')
+            .unwrap_or(rest.len());
+        let number = &rest[..end];
+        let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
+        is_number.then(|| (number, &rest[end..]))
+    }
+    let own = std::process::id().to_string();
+    let (Some((resolver, below)), Some((_, truly))) =
+        (below_process(resolved), below_process(file))
+    else {
+        return false;
+    };
+    let without_thread = |path: &[u8]| -> Vec<u8> {
+        let Some(rest) = path.strip_prefix(b"/task/") else {
+            return path.to_vec();
+        };
+        let end = rest
+            .iter()
+            .position(|byte| *byte == b'/')
+            .unwrap_or(rest.len());
+        rest[end..].to_vec()
+    };
+    resolver == own.as_bytes() && without_thread(below) == without_thread(truly)
+}
+
+fn may_mean_self(raw: &[u8]) -> bool {
+    raw.split(|byte| *byte == b'/')
+        .any(|name| matches!(name, b"self" | b"thread-self" | b"fd"))
+}
+
+fn connected(
+    call: &Call,
+    decoded: &Decoded<'_>,
+    pid: Pid,
+    census: &ProcessInspector,
+) -> ArgumentComparison {
+    let Some(found) = census.descriptor(pid, call.tid, call.int(0)) else {
+        return ArgumentComparison::Unlearnt;
+    };
+    let Some(Known::Yes(remote)) = found.socket.map(|socket| socket.remote) else {
+        // Of another family, dissolved, or refused already.
+        return ArgumentComparison::Same;
+    };
+    match self::remote(decoded) {
+        Some(given) if is_same_end(given, remote) => ArgumentComparison::Same,
+        _ => ArgumentComparison::Changed(CallObject::Remote(remote)),
+    }
+}
+
+fn remote(decoded: &Decoded<'_>) -> Option<Endpoint> {
+    match decoded.descriptor?.socket?.remote {
+        Known::Yes(endpoint) => Some(endpoint),
+        _ => None,
+    }
+}
+
+/// The kernel takes the unspecified address for this machine.
+fn is_same_end(given: Endpoint, found: Endpoint) -> bool {
+    let (ip, other) = (given.ip.to_canonical(), found.ip.to_canonical());
+    given.port == found.port && (ip == other || ip.is_unspecified() && other.is_loopback())
+}
+
+/// The kernel keeps the name that it was given on the new stack, of scripts too.
+fn executed(
+    call: &Call,
+    decoded: &Decoded<'_>,
+    pid: Pid,
+    census: &ProcessInspector,
+) -> ArgumentComparison {
+    let Some(name) = noted_name(pid, census) else {
+        return ArgumentComparison::Unlearnt;
+    };
+    let Some(CallObject::Path(given)) = given(decoded) else {
+        return ArgumentComparison::Changed(CallObject::Path(name));
+    };
+    let from_descriptor = call.syscall.base() == Syscall::EXECVEAT
+        && name.starts_with(b"/dev/fd/")
+        && (given.is_empty() || name.ends_with(&[b"/", &given[..]].concat()));
+    if name == given || from_descriptor {
+        ArgumentComparison::Same
+    } else {
+        ArgumentComparison::Changed(CallObject::Path(name))
+    }
+}
+
+/// `AT_EXECFN` of the auxiliary vector (getauxval(3)). Its page is fresh, so reading it waits for
+/// nobody.
+fn noted_name(pid: Pid, census: &ProcessInspector) -> Option<Vec<u8>> {
+    const AT_EXECFN: u64 = 31;
+    let (bytes, _) = census.auxiliary_vector(pid)?;
+    // The first value is an address: 32-bit programs have it in the upper half of the first word.
+    let first = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
+    let width = if first > u64::from(u32::MAX) { 4 } else { 8 };
+    let number = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word[..width].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    };
+    let address = bytes.chunks_exact(2 * width).find_map(|pair| {
+        let (kind, value) = pair.split_at(width);
+        (number(kind) == AT_EXECFN).then(|| number(value))
+    })?;
+    let mut name = Vec::new();
+    sys::process_memory::read_c_string(pid.0, address, &mut name, LINK_LIMIT).ok()?;
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    #[test]
+    fn only_names_that_say_what_they_are_are_plain() {
+        for path in [&b"/etc/shadow"[..], b"/a", b"/usr/lib/x.so"] {
+            assert!(is_plain(path), "{}", String::from_utf8_lossy(path));
+        }
+        for path in [
+            &b"etc/shadow"[..],
+            b"/etc//shadow",
+            b"/etc/../a",
+            b"/a/",
+            b"/./a",
+            b"",
+            b"/",
+        ] {
+            assert!(!is_plain(path), "{}", String::from_utf8_lossy(path));
+        }
+    }
+
+    #[test]
+    fn ends_are_compared_as_the_kernel_takes_them() {
+        let end = |ip: &str, port| Endpoint {
+            ip: ip.parse::<IpAddr>().expect("an address"),
+            port,
+        };
+        assert!(is_same_end(end("0.0.0.0", 80), end("127.0.0.1", 80)));
+        assert!(is_same_end(end("::", 80), end("::1", 80)));
+        assert!(is_same_end(end("::ffff:10.0.0.1", 80), end("10.0.0.1", 80)));
+        assert!(!is_same_end(end("10.0.0.1", 80), end("10.0.0.1", 81)));
+        assert!(!is_same_end(end("10.0.0.1", 80), end("10.0.0.2", 80)));
+        assert!(!is_same_end(end("0.0.0.0", 80), end("10.0.0.2", 80)));
+    }
+
+    #[test]
+    fn the_agents_own_entry_stands_for_the_callers() {
+        let own = std::process::id();
+        let resolved = format!("/proc/{own}/status");
+        assert!(leads_to_self(resolved.as_bytes(), b"/proc/4711/status"));
+        let resolved = format!("/proc/{own}/task/{own}/status");
+        assert!(leads_to_self(
+            resolved.as_bytes(),
+            b"/proc/4711/task/4712/status"
+        ));
+        assert!(!leads_to_self(resolved.as_bytes(), b"/proc/4711/environ"));
+        assert!(!leads_to_self(b"/proc/1/status", b"/proc/4711/status"));
+        assert!(!leads_to_self(resolved.as_bytes(), b"/etc/shadow"));
+    }
+
+    #[test]
+    fn the_kernel_notes_the_name_of_this_program() {
+        let pid = Pid(std::process::id().cast_signed());
+        let census = ProcessInspector::new().expect("procfs");
+        let name = noted_name(pid, &census).expect("readable");
+        let first = std::env::args_os().next().expect("a name");
+        // Cargo starts tests by their full path.
+        assert_eq!(name, first.as_encoded_bytes());
+    }
+}

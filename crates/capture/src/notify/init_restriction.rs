@@ -1,0 +1,336 @@
+//! Restricting a container's first program before it begins.
+//!
+//! What a process is restricted by for ever (Landlock, capabilities, `no_new_privs`) only its own calls
+//! can do. A runtime does not make them, and must not be restricted itself: it has mounts to make. So
+//! when the runtime's process, in the container already, is about to execute the container's first
+//! program, it is held in that call, made to restrict itself by calls of its own, and then makes its exec
+//! again. Until then nothing of the container has run. Whatever fails on the way refuses the exec.
+
+use std::collections::HashSet;
+use std::error::Error;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use abi::{Arch, Errno, Syscall};
+use event::{Evaluator, Pid, Process, StartTime};
+use sys::notify::{AddMode, Listener};
+use sys::ptrace::{self, Registers};
+use sys::wait::{self, Status};
+
+use super::Shared;
+use decoder::call::Call;
+
+/// Who knows what the first program is restricted by. Called in a thread of its own, while the process
+/// waits in its exec.
+pub trait FirstProgram: Send + Sync {
+    /// Descriptors that the process is given for it; they are closed by the exec.
+    ///
+    /// # Errors
+    /// Whatever keeps it from being restricted.
+    fn prepare(&self, pid: Pid) -> Result<Option<OwnedFd>, RestrictionError>;
+    /// Has the process restrict itself. `given`: its number of the descriptor.
+    ///
+    /// # Errors
+    /// As there.
+    fn restrict(&self, caller: &Caller, given: Option<i32>) -> Result<(), RestrictionError>;
+    /// It is restricted, and may begin; or its exec is refused.
+    fn restricted(&self, pid: Pid, outcome: Result<(), &(dyn Error + 'static)>);
+}
+
+/// Why it is not restricted.
+pub(super) type RestrictionError = Box<dyn Error + Send + Sync>;
+
+/// What has been restricted.
+#[derive(Debug, Default)]
+pub(super) struct InitRestrictions(Mutex<HashSet<(Pid, StartTime)>>);
+
+/// Processes that are remembered before those are dropped that have ended.
+const RESTRICTED: usize = 256;
+
+impl InitRestrictions {
+    fn add(&self, process: &Process, is_alive: impl Fn(Pid, StartTime) -> bool) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= RESTRICTED && all.len().is_multiple_of(RESTRICTED) {
+            all.retain(|(pid, start)| is_alive(*pid, *start));
+        }
+        all.insert((process.pid, process.start));
+    }
+
+    fn has(&self, process: &Process) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.contains(&(process.pid, process.start))
+    }
+}
+
+/// Whether a process is to be restricted before it makes the exec that it is held in.
+pub(super) fn is_due<J: Evaluator>(shared: &Shared<J>, process: &Process) -> bool {
+    shared.first.is_some()
+        && process.sets_up()
+        && !shared.tree.is_in_setup_mounts(process.pid)
+        && !shared.restricted.has(process)
+}
+
+/// Restricts it in a thread of its own, which answers the call: what the receiver may not wait for takes
+/// place there, and calls that the filter holds on the way are the receiver's to answer.
+pub(super) fn hold<J: Evaluator + 'static>(
+    shared: Arc<Shared<J>>,
+    call: Call,
+    process: Arc<Process>,
+) {
+    let Some(first) = shared.first.clone() else {
+        return;
+    };
+    let work = Arc::clone(&shared);
+    let restrict = move || {
+        let outcome = restrict(&work, &call, &process, &*first);
+        if let Err(error) = &outcome {
+            refuse(&work.listener, &call);
+            first.restricted(process.pid, Err(&**error));
+        }
+    };
+    let made = std::thread::Builder::new()
+        .name("tg-first".to_owned())
+        .spawn(restrict);
+    if made.is_err() {
+        refuse(&shared.listener, &call);
+    }
+}
+
+/// Fails the exec. It is answered already if the process was held meanwhile: then it has its answer.
+fn refuse(listener: &Listener, call: &Call) {
+    // A caller that is gone needs no answer.
+    let _ = listener.respond_errno(call.id, EPERM);
+}
+
+fn restrict<J: Evaluator>(
+    shared: &Shared<J>,
+    call: &Call,
+    process: &Process,
+    first: &dyn FirstProgram,
+) -> Result<(), RestrictionError> {
+    if Some(call.arch) != Arch::native() {
+        return Err("its runtime is a program for another architecture".into());
+    }
+    let ruleset = first.prepare(process.pid)?;
+    let given = match &ruleset {
+        None => None,
+        Some(ruleset) => Some(give(&shared.listener, call, ruleset)?),
+    };
+    let caller = Caller::hold(&shared.listener, call, process.pid)?;
+    let outcome = first.restrict(&caller, given);
+    if let Err(error) = outcome {
+        caller.fail();
+        return Err(error);
+    }
+    let census = &shared.tree.census;
+    shared.restricted.add(process, |pid, start| {
+        census.identity(pid).is_some_and(|who| who.start == start)
+    });
+    first.restricted(process.pid, Ok(()));
+    caller.make_again();
+    Ok(())
+}
+
+/// Gives the process a descriptor; answers with its number there.
+fn give(listener: &Listener, call: &Call, descriptor: &OwnedFd) -> Result<i32, RestrictionError> {
+    let given = listener.add_fd(call.id, descriptor.as_fd(), None, O_CLOEXEC, AddMode::Add)?;
+    given.ok_or_else(|| GONE.into())
+}
+
+/// A thread that is held on its way out of an exec that was not made, and makes calls for us.
+#[derive(Debug)]
+pub struct Caller {
+    tid: i32,
+    pid: Pid,
+    /// The exec's.
+    call: Call,
+    /// As they are on the way out of the exec.
+    registers: Registers,
+    /// Signals that came meanwhile.
+    signals: Mutex<Vec<i32>>,
+}
+
+impl Caller {
+    /// Takes a thread out of its exec. If that fails the call is still to be answered, or the thread is
+    /// gone.
+    fn hold(listener: &Listener, call: &Call, pid: Pid) -> Result<Self, RestrictionError> {
+        let tid = call.tid.0;
+        // Should this thread die, what is half restricted dies, too.
+        ptrace::seize(tid, ptrace::OPTION_TRACESYSGOOD | ptrace::OPTION_EXITKILL)?;
+        ptrace::interrupt(tid)?;
+        // The code by which the kernel itself has calls made again; never seen by the program.
+        listener.respond_errno(call.id, ERESTARTNOINTR)?;
+        let mut signals = Vec::new();
+        loop {
+            match wait::wait(wait::Target::Pid(tid), wait::ALL | wait::NO_THREAD) {
+                Ok(Some((_, Status::PtraceEvent { .. }))) => break,
+                Ok(Some((_, status))) if status.is_end() => return Err(GONE.into()),
+                // It waits until the program runs.
+                Ok(Some((_, Status::Stopped(signal)))) => {
+                    signals.push(signal);
+                    ptrace::resume(tid, 0)?;
+                }
+                Ok(_) => ptrace::resume(tid, 0)?,
+                Err(error) if error.is(EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let registers = ptrace::registers(tid)?;
+        if registers.instruction_pointer() != call.ip {
+            return Err("its process has gone on".into());
+        }
+        Ok(Self {
+            tid,
+            pid,
+            call: *call,
+            registers,
+            signals: Mutex::new(signals),
+        })
+    }
+
+    /// The thread, for what the kernel tells about it.
+    #[must_use]
+    pub fn tid(&self) -> i32 {
+        self.tid
+    }
+
+    /// Whether it is the first thread of its process.
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.tid == self.pid.0
+    }
+
+    /// Makes the thread call.
+    ///
+    /// # Errors
+    /// What the call fails with.
+    pub fn call(&self, syscall: Syscall, args: [u64; 6]) -> sys::Result<u64> {
+        let failed = |errno| failure(syscall.name(), errno);
+        let native = Arch::native().ok_or_else(|| failed(ENOSYS))?;
+        let number = syscall.number(native).ok_or_else(|| failed(ENOSYS))?;
+        let mut result = 0;
+        for _ in 0..INTERRUPTIONS {
+            result = self.call_once(number, args)?;
+            // Interrupted by a signal before a receiver had it, as those of Go's runtime are.
+            if !RESTARTED.contains(&result) {
+                break;
+            }
+        }
+        match i32::try_from(result) {
+            Ok(errno @ -4095..0) => Err(failed(-errno)),
+            _ => Ok(result.cast_unsigned()),
+        }
+    }
+
+    fn call_once(&self, number: u32, args: [u64; 6]) -> sys::Result<i64> {
+        let mut registers = self.registers;
+        registers.prepare_call(u64::from(number), args);
+        registers.set_instruction_pointer(self.call.ip - ptrace::CALL_LENGTH);
+        ptrace::set_registers(self.tid, &registers)?;
+        self.run_to_call_stop()?;
+        self.run_to_call_stop()?;
+        Ok(ptrace::registers(self.tid)?.result())
+    }
+
+    /// As [`Caller::call`] with bytes in the thread's memory, whose address `args` is told.
+    ///
+    /// # Errors
+    /// As there, and if the memory cannot be written.
+    pub fn call_with(
+        &self,
+        syscall: Syscall,
+        bytes: &[u8],
+        args: impl FnOnce(u64) -> [u64; 6],
+    ) -> sys::Result<u64> {
+        // Below what a function may use below the stack pointer, and put back afterwards.
+        let len = u64::try_from(bytes.len()).expect("a few bytes");
+        let address = (self.registers.stack_pointer() - RED_ZONE - len) & !15;
+        let mut before = vec![0; bytes.len()];
+        let short = |done: usize| match done == bytes.len() {
+            true => Ok(()),
+            false => Err(failure("process_vm_writev", EFAULT)),
+        };
+        sys::process_memory::read(self.pid.0, address, &mut before).and_then(short)?;
+        sys::process_memory::write(self.pid.0, address, bytes).and_then(short)?;
+        let outcome = self.call(syscall, args(address));
+        sys::process_memory::write(self.pid.0, address, &before).and_then(short)?;
+        outcome
+    }
+
+    fn run_to_call_stop(&self) -> sys::Result<()> {
+        let mut signals = self.signals.lock().unwrap_or_else(PoisonError::into_inner);
+        ptrace::resume_to_syscall(self.tid, 0)?;
+        loop {
+            match wait::wait(wait::Target::Pid(self.tid), wait::ALL | wait::NO_THREAD) {
+                Ok(Some((_, Status::SyscallStop))) => return Ok(()),
+                Ok(Some((_, status))) if status.is_end() => {
+                    return Err(failure("wait4", ESRCH));
+                }
+                Ok(Some((_, status))) => {
+                    if let Status::Stopped(signal) = status {
+                        signals.push(signal);
+                    }
+                    ptrace::resume_to_syscall(self.tid, 0)?;
+                }
+                Ok(None) => {}
+                Err(error) if error.is(EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Has the thread make its exec again, and lets go of it.
+    fn make_again(self) {
+        let mut registers = self.registers;
+        registers.prepare_call(self.registers.syscall_number(), self.call.args);
+        registers.set_instruction_pointer(self.call.ip - ptrace::CALL_LENGTH);
+        self.release(&registers);
+    }
+
+    /// Has the exec fail, and lets go of the thread.
+    fn fail(self) {
+        let mut registers = self.registers;
+        // Of the number nothing is left that could be restarted.
+        registers.prepare_call(0, self.call.args);
+        registers.set_instruction_pointer(self.call.ip);
+        registers.set_result(-i64::from(EPERM));
+        self.release(&registers);
+    }
+
+    fn release(self, registers: &Registers) {
+        // Fails only if the thread was killed. Otherwise it dies with this thread, by the option.
+        if ptrace::set_registers(self.tid, registers).is_err() {
+            return;
+        }
+        for signal in self
+            .signals
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
+            // As above.
+            let _ = sys::signal::send(self.pid.0, signal);
+        }
+        let _ = ptrace::detach(self.tid, 0);
+    }
+}
+
+fn failure(call: &'static str, errno: i32) -> sys::SyscallError {
+    let errno = Errno(errno);
+    sys::SyscallError { call, errno }
+}
+
+const GONE: &str = "its process is gone";
+/// The kernel's own code for a call that is made again (include/linux/errno.h).
+const ERESTARTNOINTR: i32 = 513;
+/// The results of calls that the kernel has not made, and would have made again.
+const RESTARTED: [i64; 3] = [-512, -513, -514];
+/// How often in a row: nobody can send signals for ever to keep a call from being made.
+const INTERRUPTIONS: u32 = 1000;
+/// The x86-64 psABI's; other machines have none.
+const RED_ZONE: u64 = 128;
+const O_CLOEXEC: u32 = 0o2_000_000;
+const EPERM: i32 = 1;
+const ESRCH: i32 = 3;
+const EINTR: i32 = 4;
+const EFAULT: i32 = 14;
+const ENOSYS: i32 = 38;

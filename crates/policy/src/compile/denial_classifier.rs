@@ -1,0 +1,640 @@
+//! Denials that the kernel tells nobody of: those of Landlock, and those for lack of a capability.
+//!
+//! A denied call is known by three things together: that it is one which such a rule can hit, so that
+//! the filter hands it over ([`DenialClassifier::calls`]); that it failed with an error of such a denial; and
+//! that a rule withholds what it asked for ([`DenialClassifier::classify`]). The call is made, so the kernel decides
+//! and not whoever looks on: what is told can be incomplete, what is denied cannot.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp};
+
+use super::landlock::{
+    self, DeniedPath, EXECUTE, Entry, Grant, LISTING, MAKE, MAKE_FILE, MAKE_FOLDER, MAKE_LINK,
+    MAKE_SOCKET, READ, REMOVE, TRUNCATE, WRITE_FILE, is_below,
+};
+use super::seccomp::{Action, CallRule, without_rings};
+use super::{MachineFeatures, caps};
+use crate::operation::{OperationCall, read_call};
+use crate::pattern::Pattern;
+use crate::policy::{Enforcer, Policy, Rule, RuleAction};
+use crate::restriction::{Restriction, read_capabilities};
+
+/// What a call that failed was about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt<'a> {
+    /// Which.
+    pub call: Syscall,
+    /// Its registers, as on x86-64.
+    pub args: [u64; 6],
+    /// What it failed with.
+    pub errno: Errno,
+    /// The files that it names, as they were resolved; an interpreter that a script names last.
+    pub paths: &'a [NamedFile],
+    /// The TCP port that it would have connected to.
+    pub port: Option<u16>,
+    /// Whether the caller is the user who has capabilities.
+    pub is_root: bool,
+    /// Capabilities that the caller would not have without the policy either.
+    pub lacked: Capabilities,
+}
+
+/// A file that a call names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedFile {
+    /// Absolute, links followed as the call follows them.
+    pub path: String,
+    /// What is there.
+    pub is: PathKind,
+}
+
+/// What is at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathKind {
+    /// Nothing.
+    Missing,
+    /// A folder.
+    Folder,
+    /// Something else.
+    File,
+    /// Nobody could tell.
+    Unknown,
+}
+
+/// Who denied a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DenialCause<'a> {
+    /// The rule.
+    pub rule: &'a str,
+    /// What carries it.
+    pub enforcer: Enforcer,
+}
+
+/// What is withheld by those who tell nobody, of rules that want it told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DenialClassifier {
+    holes: Vec<(String, Pattern, u64)>,
+    only: Vec<(String, Pattern, u64)>,
+    ports: Vec<(String, u16, u16)>,
+    /// Mounting and unmounting, and the first rule on files, under which both fail as well.
+    mounts: Vec<(String, Syscall)>,
+    any_ruleset: Option<String>,
+    domains: Vec<String>,
+    capabilities: Vec<(String, Capabilities)>,
+    /// Whether capabilities are those of any user's processes.
+    of_any_user: bool,
+    handled: u64,
+    ruleset: Option<Ruleset>,
+}
+
+/// What the kernel was really given.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Ruleset {
+    denied: Vec<(String, DeniedPath)>,
+    granted: BTreeMap<String, u64>,
+}
+
+const EPERM: Errno = Errno(1);
+const EACCES: Errno = Errno(13);
+/// What leads to another folder is refused as if that were another file system.
+const EXDEV: Errno = Errno(18);
+
+/// What a call on files does with those that it names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileAction {
+    /// Opens; the flags are in this argument.
+    Open(u8),
+    /// Opens as a structure in memory says.
+    OpenSomehow,
+    Create,
+    Execute,
+    Truncate,
+    Remove,
+    Make(u64),
+    /// Moves or links from the first to the second.
+    Move,
+    /// Reads a link.
+    Follow,
+}
+
+const DEEDS: [(Syscall, FileAction); 25] = [
+    (Syscall::OPEN, FileAction::Open(1)),
+    (Syscall::OPENAT, FileAction::Open(2)),
+    (Syscall::OPENAT2, FileAction::OpenSomehow),
+    (Syscall::CREAT, FileAction::Create),
+    (Syscall::EXECVE, FileAction::Execute),
+    (Syscall::EXECVEAT, FileAction::Execute),
+    (Syscall::TRUNCATE, FileAction::Truncate),
+    (Syscall::UNLINK, FileAction::Remove),
+    (Syscall::UNLINKAT, FileAction::Remove),
+    (Syscall::RMDIR, FileAction::Remove),
+    (Syscall::MKDIR, FileAction::Make(MAKE_FOLDER)),
+    (Syscall::MKDIRAT, FileAction::Make(MAKE_FOLDER)),
+    (Syscall::MKNOD, FileAction::Make(MAKE)),
+    (Syscall::MKNODAT, FileAction::Make(MAKE)),
+    (Syscall::SYMLINK, FileAction::Make(MAKE_LINK)),
+    (Syscall::SYMLINKAT, FileAction::Make(MAKE_LINK)),
+    (Syscall::BIND, FileAction::Make(MAKE_SOCKET)),
+    (Syscall::LINK, FileAction::Move),
+    (Syscall::LINKAT, FileAction::Move),
+    (Syscall::RENAME, FileAction::Move),
+    (Syscall::RENAMEAT, FileAction::Move),
+    (Syscall::RENAMEAT2, FileAction::Move),
+    (Syscall::READLINK, FileAction::Follow),
+    (Syscall::READLINKAT, FileAction::Follow),
+    // Others of the same name (`truncate64`) are found by it.
+    (Syscall::USELIB, FileAction::Execute),
+];
+
+/// Flags of open(2) (include/uapi/asm-generic/fcntl.h).
+const ACCESS_MODE: u64 = 3;
+const READ_ONLY: u64 = 0;
+const WRITE_ONLY: u64 = 1;
+const CREATES: u64 = 0o100;
+const TRUNCATES: u64 = 0o1000;
+const PATH_ONLY: u64 = 0o10_000_000;
+
+/// Calls that look into another process.
+const LOOKS: [Syscall; 5] = [
+    Syscall::PTRACE,
+    Syscall::PROCESS_VM_READV,
+    Syscall::PROCESS_VM_WRITEV,
+    Syscall::PIDFD_GETFD,
+    Syscall::KCMP,
+];
+
+impl DenialClassifier {
+    /// What has to be watched for a policy's rules to be told; nothing if whoever prepares it cannot.
+    #[must_use]
+    pub fn compile(policy: &Policy, machine: &MachineFeatures) -> Self {
+        let mut found = Self {
+            of_any_user: !machine.is_root,
+            ..Self::default()
+        };
+        if !machine.watches {
+            return found;
+        }
+        let has = |enforcer| policy.enforcers.contains(enforcer);
+        let told = policy.rules.iter();
+        for rule in told.filter(|rule| rule.verdict == RuleAction::DenyAudit) {
+            if has(Enforcer::Landlock) {
+                found.add_landlock(policy, rule, machine);
+            }
+            if let (true, Some(held)) = (has(Enforcer::Caps), machine.held) {
+                let dropped = caps::lower(policy, rule, machine).entries.into_iter();
+                let dropped = dropped.fold(0, |sum, caps::Drop(set)| sum | set.0);
+                let lost = Capabilities(dropped & held.0);
+                if lost.0 != 0 {
+                    found.capabilities.push((rule.id.clone(), lost));
+                }
+            }
+        }
+        if has(Enforcer::Landlock) {
+            found.handled = landlock::Profile::compile(policy, machine).handled;
+        }
+        found
+    }
+
+    fn add_landlock(&mut self, policy: &Policy, rule: &Rule, machine: &MachineFeatures) {
+        for entry in landlock::lower(policy, rule, machine).entries {
+            match entry {
+                Entry::Hole { rule, path, rights } => self.holes.push((rule, path, rights)),
+                Entry::Only { rule, path, rights } => self.only.push((rule, path, rights)),
+                Entry::ConnectPorts { rule, first, last } => self.ports.push((rule, first, last)),
+                Entry::Domain => self.domains.push(rule.id.clone()),
+                Entry::AnyRuleset => self.add_mounts(rule),
+            }
+        }
+        let on_files = !self.holes.is_empty() || !self.only.is_empty();
+        if on_files && self.any_ruleset.is_none() {
+            self.any_ruleset = Some(rule.id.clone());
+        }
+    }
+
+    fn add_mounts(&mut self, rule: &Rule) {
+        for restriction in &rule.restrictions {
+            if let Restriction::Operation(operation) = restriction {
+                let calls = landlock::coverage(operation).calls.into_iter();
+                self.mounts
+                    .extend(calls.map(|call| (rule.id.clone(), call)));
+            }
+        }
+    }
+
+    /// Adds what the ruleset was made of: what is withheld, by which rule, and what is granted. Without it
+    /// only what a rule names is told, and not what it takes along.
+    #[must_use]
+    pub fn with_ruleset(mut self, denied: Vec<(String, DeniedPath)>, granted: &[Grant]) -> Self {
+        let mut ruleset = Ruleset {
+            denied,
+            granted: BTreeMap::new(),
+        };
+        for grant in granted {
+            *ruleset.granted.entry(grant.path.clone()).or_default() |= grant.rights;
+        }
+        self.ruleset = Some(ruleset);
+        self
+    }
+
+    /// Whether there is nothing to tell.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rights() == 0
+            && self.ports.is_empty()
+            && self.mounts.is_empty()
+            && self.domains.is_empty()
+            && self.capabilities.is_empty()
+    }
+
+    /// Every right that a rule withholds somewhere.
+    fn rights(&self) -> u64 {
+        match self.only.is_empty() {
+            true => self.holes.iter().fold(0, |sum, (.., rights)| sum | rights),
+            false => landlock::ALL_RIGHTS,
+        }
+    }
+
+    /// The calls that have to be handed over and looked at when they have returned. A ring of io_uring would
+    /// make some of them unseen, and is refused.
+    #[must_use]
+    pub fn calls(&self) -> Vec<CallRule> {
+        let mut found: Vec<CallRule> = Vec::new();
+        let mut add = |rule: &str, call: Syscall, when: Vec<RegisterTest>| {
+            let is_there = found
+                .iter()
+                .any(|other| other.call == call && (other.when.is_empty() || other.when == when));
+            if !is_there {
+                if when.is_empty() {
+                    found.retain(|other| other.call != call);
+                }
+                found.push(CallRule {
+                    rule: rule.to_owned(),
+                    call,
+                    when,
+                    action: Action::Watch,
+                });
+            }
+        };
+        self.file_calls(&mut add);
+        for (rule, ..) in &self.ports {
+            add(rule, Syscall::CONNECT, Vec::new());
+        }
+        for (rule, call) in &self.mounts {
+            add(rule, *call, Vec::new());
+        }
+        for rule in &self.domains {
+            LOOKS.iter().for_each(|call| add(rule, *call, Vec::new()));
+            for (call, deed) in &DEEDS {
+                match deed {
+                    FileAction::Open(flags) => add(rule, *call, vec![not_by_path_alone(*flags)]),
+                    FileAction::OpenSomehow | FileAction::Follow => add(rule, *call, Vec::new()),
+                    _ => {}
+                }
+            }
+        }
+        for (rule, set) in &self.capabilities {
+            for asked in CAPABLE.iter().filter(|entry| entry.set.0 & set.0 != 0) {
+                for entry in &asked.calls {
+                    add(rule, entry.call, entry.tests.clone());
+                }
+            }
+        }
+        let variants: Vec<_> = found.iter().flat_map(variants).collect();
+        found.extend(variants);
+        self.guard(&mut found);
+        found
+    }
+
+    fn file_calls(&self, add: &mut dyn FnMut(&str, Syscall, Vec<RegisterTest>)) {
+        let rights = self.rights();
+        let first = self.holes.first().or(self.only.first());
+        let Some((rule, ..)) = first else {
+            return;
+        };
+        for (call, deed) in DEEDS {
+            match deed {
+                FileAction::Open(flags) if rights & READ != 0 => {
+                    add(rule, call, vec![not_by_path_alone(flags)]);
+                }
+                FileAction::Open(flags) if rights & (WRITE_FILE | TRUNCATE | MAKE_FILE) != 0 => {
+                    let changes = ACCESS_MODE | CREATES | TRUNCATES;
+                    let changes = RegisterTest::low(flags, TestOp::AnyBit, changes);
+                    add(rule, call, vec![changes, not_by_path_alone(flags)]);
+                }
+                FileAction::Follow => {}
+                deed if deed.rights([0; 6], PathKind::Unknown) & rights != 0
+                    || deed == FileAction::Move =>
+                {
+                    add(rule, call, Vec::new());
+                }
+                _ => {}
+            }
+        }
+        if let Some(rule) = &self.any_ruleset {
+            for call in [
+                Syscall::MOUNT,
+                Syscall::UMOUNT2,
+                Syscall::MOVE_MOUNT,
+                Syscall::PIVOT_ROOT,
+            ] {
+                add(rule, call, Vec::new());
+            }
+        }
+    }
+
+    fn guard(&self, found: &mut Vec<CallRule>) {
+        let Some(rule) = found.first().map(|rule| rule.rule.clone()) else {
+            return;
+        };
+        found.extend(without_rings(&rule));
+    }
+
+    /// Whether a call that failed so can have been denied.
+    #[must_use]
+    pub fn may_be(&self, errno: Errno) -> bool {
+        matches!(errno, EPERM | EACCES | EXDEV)
+    }
+
+    /// Which rule denied a call that failed, if one did.
+    #[must_use]
+    pub fn classify(&self, attempt: &Attempt<'_>) -> Option<DenialCause<'_>> {
+        if !self.may_be(attempt.errno) {
+            return None;
+        }
+        let by = |enforcer| move |rule| DenialCause { rule, enforcer };
+        let landlock = self
+            .mount(attempt)
+            .or_else(|| self.connection(attempt))
+            .or_else(|| self.look(attempt))
+            .or_else(|| self.file(attempt));
+        landlock
+            .map(by(Enforcer::Landlock))
+            .or_else(|| self.capability(attempt).map(by(Enforcer::Caps)))
+    }
+
+    fn mount(&self, attempt: &Attempt<'_>) -> Option<&str> {
+        if attempt.errno != EPERM {
+            return None;
+        }
+        let call = attempt.call.base();
+        let own = self.mounts.iter().find(|(_, own)| own.base() == call);
+        let is_one = matches!(
+            call,
+            Syscall::MOUNT | Syscall::UMOUNT2 | Syscall::MOVE_MOUNT | Syscall::PIVOT_ROOT
+        );
+        let aside = || {
+            let rule = self.any_ruleset.as_deref();
+            rule.filter(|_| is_one && (attempt.is_root || self.of_any_user))
+        };
+        own.map(|(rule, _)| rule.as_str()).or_else(aside)
+    }
+
+    fn connection(&self, attempt: &Attempt<'_>) -> Option<&str> {
+        if attempt.errno != EACCES || attempt.call.base() != Syscall::CONNECT {
+            return None;
+        }
+        let port = attempt.port?;
+        let mut ports = self.ports.iter();
+        let found = ports.find(|(_, first, last)| (*first..=*last).contains(&port));
+        found.map(|(rule, ..)| rule.as_str())
+    }
+
+    /// Looks at processes outside.
+    fn look(&self, attempt: &Attempt<'_>) -> Option<&str> {
+        let rule = self.domains.first()?;
+        let call = attempt.call.base();
+        let by_call = attempt.errno == EPERM && LOOKS.iter().any(|own| own.base() == call);
+        let opens = deed(call).is_some_and(|deed| {
+            matches!(
+                deed,
+                FileAction::Open(_) | FileAction::OpenSomehow | FileAction::Follow
+            )
+        });
+        let mut paths = attempt.paths.iter();
+        let by_path = opens && paths.any(|named| is_of_a_process(&named.path));
+        (by_call || by_path).then_some(rule.as_str())
+    }
+
+    fn file(&self, attempt: &Attempt<'_>) -> Option<&str> {
+        let deed = deed(attempt.call.base())?;
+        if attempt.errno == EPERM {
+            return None;
+        }
+        if attempt.errno == EXDEV {
+            // What is denied there must not be had from elsewhere.
+            let mut paths = attempt.paths.iter().filter(|_| deed == FileAction::Move);
+            return paths.find_map(|named| self.hole(&named.path, u64::MAX));
+        }
+        for named in attempt.paths {
+            let wanted = deed.rights(attempt.args, named.is) & self.handled;
+            let found = self
+                .hole(&named.path, wanted)
+                .or_else(|| self.outside(&named.path, wanted))
+                .or_else(|| self.aside(named, wanted));
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// A rule that withholds one of these rights there.
+    fn hole(&self, path: &str, wanted: u64) -> Option<&str> {
+        let mut holes = self.holes.iter();
+        let found =
+            holes.find(|(_, pattern, rights)| rights & wanted != 0 && covers(pattern, path));
+        found.map(|(rule, ..)| rule.as_str())
+    }
+
+    /// A rule that grants less than this there, if only some files may be used.
+    fn outside(&self, path: &str, wanted: u64) -> Option<&str> {
+        let (rule, ..) = self.only.first().filter(|_| wanted != 0)?;
+        let mut only = self.only.iter();
+        let is_granted =
+            only.any(|(_, pattern, rights)| rights & wanted == wanted && covers(pattern, path));
+        (!is_granted).then_some(rule.as_str())
+    }
+
+    /// A rule for whose sake less was granted in this folder, because something is below it that is
+    /// withheld.
+    fn aside(&self, named: &NamedFile, wanted: u64) -> Option<&str> {
+        let ruleset = self.ruleset.as_ref()?;
+        let parent = parent(&named.path);
+        let is_in_folder = wanted & !(ON_ITSELF) != 0 && named.is != PathKind::Folder;
+        let place = if is_in_folder { parent } else { &named.path };
+        let missing = wanted & !ruleset.granted_at(place);
+        let mut denied = ruleset.denied.iter();
+        let (rule, _) =
+            denied.find(|(_, hole)| hole.rights & missing != 0 && is_below(&hole.path, parent))?;
+        let mut told = self.holes.iter();
+        told.any(|(own, ..)| own == rule).then_some(rule.as_str())
+    }
+
+    fn capability(&self, attempt: &Attempt<'_>) -> Option<&str> {
+        if attempt.errno == EXDEV || !(attempt.is_root || self.of_any_user) {
+            return None;
+        }
+        let asks = |set: &Capabilities| {
+            CAPABLE.iter().any(|entry| {
+                entry.set.0 & set.0 & !attempt.lacked.0 != 0
+                    && entry.calls.iter().any(|call| is_meant(call, attempt))
+            })
+        };
+        let mut own = self.capabilities.iter();
+        own.find(|(_, set)| asks(set))
+            .map(|(rule, _)| rule.as_str())
+    }
+}
+
+impl Ruleset {
+    /// What is granted there, by rules on it and on folders above.
+    fn granted_at(&self, path: &str) -> u64 {
+        let above = std::iter::successors(Some(path), |path| (*path != "/").then(|| parent(path)));
+        above.fold(0, |rights, path| {
+            rights | self.granted.get(path).copied().unwrap_or(0)
+        })
+    }
+}
+
+/// Rights that are looked for at a file itself; the others at its folder.
+const ON_ITSELF: u64 = EXECUTE | READ | WRITE_FILE | TRUNCATE;
+
+impl FileAction {
+    /// The rights that it asks for where it names such a file.
+    fn rights(self, args: [u64; 6], is: PathKind) -> u64 {
+        let read = match is {
+            PathKind::Folder => LISTING,
+            PathKind::File => READ & !LISTING,
+            PathKind::Missing | PathKind::Unknown => READ,
+        };
+        let made = match is {
+            PathKind::Missing | PathKind::Unknown => MAKE_FILE,
+            PathKind::Folder | PathKind::File => 0,
+        };
+        match self {
+            Self::Open(position) => {
+                let flags = args[usize::from(position)];
+                let mut rights = match flags & ACCESS_MODE {
+                    READ_ONLY => read,
+                    WRITE_ONLY => WRITE_FILE,
+                    _ => read | WRITE_FILE,
+                };
+                if flags & CREATES != 0 {
+                    rights |= made;
+                }
+                if flags & TRUNCATES != 0 {
+                    rights |= TRUNCATE;
+                }
+                rights
+            }
+            Self::OpenSomehow => read | WRITE_FILE | TRUNCATE | made,
+            Self::Create => WRITE_FILE | TRUNCATE | made,
+            Self::Execute => EXECUTE,
+            Self::Truncate => TRUNCATE,
+            Self::Remove => REMOVE,
+            Self::Make(rights) => rights,
+            Self::Move => REMOVE | MAKE,
+            Self::Follow => 0,
+        }
+    }
+}
+
+fn deed(call: Syscall) -> Option<FileAction> {
+    let mut deeds = DEEDS.iter();
+    deeds.find(|(own, _)| *own == call).map(|(_, deed)| *deed)
+}
+
+/// A descriptor that only stands for a path asks for no right.
+fn not_by_path_alone(flags: u8) -> RegisterTest {
+    RegisterTest::low(flags, TestOp::NoBit, PATH_ONLY)
+}
+
+/// The same for other calls that do the same (`truncate64`).
+fn variants(rule: &CallRule) -> impl Iterator<Item = CallRule> {
+    let own = rule.call;
+    let others = Syscall::all().filter(move |call| call.alias_of() == Some(own));
+    others.map(|call| CallRule {
+        call,
+        ..rule.clone()
+    })
+}
+
+/// Whether a pattern means a path, or a folder above it.
+fn covers(pattern: &Pattern, path: &str) -> bool {
+    let above = std::iter::successors(Some(path), |path| (*path != "/").then(|| parent(path)));
+    let whole = pattern.subtree().is_some_and(|folder| folder == path);
+    whole || above.into_iter().any(|path| pattern.matches(path))
+}
+
+fn parent(path: &str) -> &str {
+    match path.rfind('/') {
+        None | Some(0) => "/",
+        Some(end) => &path[..end],
+    }
+}
+
+/// `/proc/NUMBER/...`
+fn is_of_a_process(path: &str) -> bool {
+    let rest = path
+        .strip_prefix("/proc/")
+        .and_then(|rest| rest.split_once('/'));
+    rest.is_some_and(|(number, _)| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
+}
+
+/// What asks for a capability.
+#[derive(Debug, Default, PartialEq)]
+struct CapabilityUse {
+    set: Capabilities,
+    calls: Vec<OperationCall>,
+    misses: Vec<String>,
+}
+
+static CAPABLE: LazyLock<Vec<CapabilityUse>> = LazyLock::new(|| {
+    read(include_str!("../../data/capable.txt")).expect("a unit test reads the same file")
+});
+
+/// Denials of what are not told, for lack of these.
+pub(super) fn misses(set: Capabilities) -> BTreeSet<&'static str> {
+    let entries = CAPABLE.iter();
+    let meant = entries.filter(|entry| entry.set.0 & set.0 != 0);
+    meant
+        .flat_map(|entry| &entry.misses)
+        .map(String::as_str)
+        .collect()
+}
+
+fn is_meant(asked: &OperationCall, attempt: &Attempt<'_>) -> bool {
+    asked.call.base() == attempt.call.base()
+        && asked.tests.iter().all(|test| test.holds(&attempt.args))
+}
+
+fn read(text: &str) -> Result<Vec<CapabilityUse>, String> {
+    let mut table: Vec<CapabilityUse> = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (key, value) = line.split_once(' ').unwrap_or((line, ""));
+        let wrong = |problem: String| format!("line {}: {problem}", number + 1);
+        match (key, table.last_mut()) {
+            ("capability", _) => {
+                let words: Vec<&str> = value.split(' ').collect();
+                table.push(CapabilityUse {
+                    set: read_capabilities(&words).map_err(wrong)?,
+                    ..CapabilityUse::default()
+                });
+            }
+            ("call", Some(entry)) => entry.calls.push(read_call(value).map_err(wrong)?),
+            ("misses", Some(entry)) => entry.misses.push(value.to_owned()),
+            _ => return Err(wrong(format!("`{key}` is unknown here"))),
+        }
+    }
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests;

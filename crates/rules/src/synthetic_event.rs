@@ -1,0 +1,453 @@
+//! Events that are described by the values of their fields: for tests of rules, and to ask why a rule
+//! does or does not match.
+//!
+//! Nothing is captured and nothing is looked up. What is not given follows from what is, where it always
+//! does (`implied`); the rest is absent or unknown, as whoever describes the event says.
+
+mod implied;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bumpalo::Bump;
+use event::field::{Field, FieldError, Source};
+use event::{
+    Absence, Comm, Event, EventKind, Image, LiveProcess, NoSystemInfo, Outcome, Param, Pid,
+    Process, Stage, StartTime, Tid, Value, ValueType,
+};
+
+use crate::alert::Alert;
+use crate::compile::Ternary;
+use crate::compile::eval::Evaluation;
+use crate::engine::Engine;
+
+/// What fields are that were not given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnsetFields {
+    /// They do not exist: comparisons with them do not hold.
+    #[default]
+    Absent,
+    /// They may be anything: comparisons with them are undecided.
+    Unknown,
+}
+
+/// A value of a field, or what stands for several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SyntheticValue {
+    /// The field does not exist.
+    Absent,
+    /// One value as text.
+    One(String),
+    /// Several.
+    Many(Vec<String>),
+}
+
+/// Why an event cannot be described so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SyntheticEventError {
+    /// There is no such type of events.
+    #[error("unknown event type `{name}`")]
+    Kind {
+        /// As it was written.
+        name: String,
+        /// One with a similar name.
+        suggestion: Option<String>,
+    },
+    /// There is no such field.
+    #[error(transparent)]
+    Field {
+        /// What is wrong.
+        source: FieldError,
+    },
+    /// The type of the event decides the field.
+    #[error("`{field}` is `{actual}` in each event of this type, not `{given}`")]
+    Contradicts {
+        /// The field.
+        field: String,
+        /// Its value.
+        actual: String,
+        /// As it was written.
+        given: String,
+    },
+    /// The value is not one of the field's type.
+    #[error("`{field}` has to be {expected}, found `{found}`")]
+    Type {
+        /// The field.
+        field: String,
+        /// What would do.
+        expected: &'static str,
+        /// As it was written.
+        found: String,
+    },
+    /// There is but one value.
+    #[error("`{field}` has one value, not a list")]
+    NoList {
+        /// The field.
+        field: String,
+    },
+}
+
+/// An event by the values of its fields.
+#[derive(Clone, Debug)]
+pub struct SyntheticEvent {
+    kind: EventKind,
+    others: UnsetFields,
+    values: HashMap<Field, Kept>,
+}
+
+/// A value of the type of its field.
+#[derive(Clone, Debug, PartialEq)]
+enum Kept {
+    Absent,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Text(Box<[u8]>),
+    Ip(IpAddr),
+    List(Vec<Kept>),
+}
+
+/// What rules make of a described event.
+#[derive(Clone, Debug, Default)]
+pub struct RuleResults {
+    /// The alerts of all rules that match, in load order.
+    pub alerts: Vec<Alert>,
+    /// The rules that hang on what is unknown.
+    pub undecided: Vec<Arc<str>>,
+}
+
+impl SyntheticEvent {
+    /// An event of this type (`evt.type`) of which nothing else is given yet.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such type.
+    pub fn new(event_type: &str, others: UnsetFields) -> Result<Self, SyntheticEventError> {
+        let kind = EventKind::from_name(event_type).map_err(|error| SyntheticEventError::Kind {
+            name: event_type.to_owned(),
+            suggestion: error.suggestion,
+        })?;
+        Ok(Self {
+            kind,
+            others,
+            values: HashMap::new(),
+        })
+    }
+
+    /// The type of the event.
+    #[must_use]
+    pub fn kind(&self) -> EventKind {
+        self.kind
+    }
+
+    /// Gives the value of a field, written as in a rule.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such field, or it cannot have this value.
+    pub fn give(&mut self, field: &str, value: &SyntheticValue) -> Result<(), SyntheticEventError> {
+        let field = Field::parse(field).map_err(|source| SyntheticEventError::Field { source })?;
+        if is_of_the_kind(&field) {
+            return self.check_kind(&field, value);
+        }
+        let kept = match value {
+            SyntheticValue::Absent => Kept::Absent,
+            SyntheticValue::One(text) if field.multi() => Kept::List(vec![keep(&field, text)?]),
+            SyntheticValue::One(text) => keep(&field, text)?,
+            SyntheticValue::Many(texts) if field.multi() => {
+                let all: Result<_, _> = texts.iter().map(|text| keep(&field, text)).collect();
+                Kept::List(all?)
+            }
+            SyntheticValue::Many(_) => {
+                return Err(SyntheticEventError::NoList {
+                    field: field.to_string(),
+                });
+            }
+        };
+        self.values.insert(field, kept);
+        Ok(())
+    }
+
+    /// The type of the event decides the value: another one is a mistake.
+    fn check_kind(&self, field: &Field, value: &SyntheticValue) -> Result<(), SyntheticEventError> {
+        let actual = self.with_event(|event| match field.extract(event) {
+            Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            Value::Bool(value) => value.to_string(),
+            Value::Int(number) => number.to_string(),
+            Value::Uint(number) => number.to_string(),
+            _ => String::new(),
+        });
+        match value {
+            SyntheticValue::One(given) if *given != actual => {
+                Err(SyntheticEventError::Contradicts {
+                    field: field.to_string(),
+                    actual,
+                    given: given.clone(),
+                })
+            }
+            SyntheticValue::Many(_) => Err(SyntheticEventError::NoList {
+                field: field.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Shows an event of which only the type is known.
+    pub(crate) fn with_event<T>(&self, look: impl FnOnce(&Event<'_>) -> T) -> T {
+        let arena = Bump::new();
+        let image = Arc::new(Image::default());
+        let process = Process::new(
+            Pid(1),
+            StartTime(0),
+            0,
+            None,
+            Arc::clone(&image),
+            Comm::new(b""),
+        );
+        let params = vec![Param::Absent(Absence::recorded()); self.kind.spec().params.len()];
+        look(&Event {
+            number: 1,
+            time_ns: 0,
+            kind: self.kind,
+            stage: Stage::Exit,
+            cpu: None,
+            tid: Tid(1),
+            process: &process,
+            image,
+            params: &params,
+            descriptor: None,
+            outcome: Outcome::None,
+            world: &NoSystemInfo,
+            live: &LiveProcess::default(),
+            arena: &arena,
+        })
+    }
+
+    /// Has the fields of a program answered by what is given.
+    pub(crate) fn seed(&self, evaluation: &mut Evaluation<'_, '_, '_>) {
+        let arena = evaluation.event().arena;
+        let operands = evaluation.operands();
+        for id in operands.ids() {
+            if let Some(field) = operands.as_field(id)
+                && !is_of_the_kind(field)
+            {
+                evaluation.give(id, self.value(field, arena));
+            }
+        }
+    }
+
+    fn value<'a>(&self, field: &Field, arena: &'a Bump) -> Value<'a> {
+        match (self.values.get(field), self.others) {
+            (Some(kept), _) => kept.value(arena),
+            (None, others) => match (implied::value(self, field), others) {
+                (Some(kept), _) => kept.value(arena),
+                (None, UnsetFields::Absent) => Value::Absent,
+                (None, UnsetFields::Unknown) => Value::Unknown,
+            },
+        }
+    }
+}
+
+/// Whether all events of a kind have the same value, or one that no rule can mean.
+fn is_of_the_kind(field: &Field) -> bool {
+    matches!(field.depends_on(), Source::Kind | Source::Nowhere)
+}
+
+fn keep(field: &Field, text: &str) -> Result<Kept, SyntheticEventError> {
+    let (kept, expected) = match field.ty() {
+        ValueType::Bool => (text.parse().ok().map(Kept::Bool), "true or false"),
+        ValueType::Int => (text.parse().ok().map(Kept::Int), "a number"),
+        ValueType::Uint | ValueType::AbsTime | ValueType::RelTime | ValueType::Port => (
+            unsigned(text).map(Kept::Uint),
+            "a number that is not negative",
+        ),
+        ValueType::Text | ValueType::Path => (Some(Kept::Text(text.as_bytes().into())), "a text"),
+        ValueType::Ip | ValueType::Net => (text.parse().ok().map(Kept::Ip), "an address"),
+    };
+    kept.ok_or_else(|| SyntheticEventError::Type {
+        field: field.to_string(),
+        expected,
+        found: text.to_owned(),
+    })
+}
+
+fn unsigned(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+impl Kept {
+    fn value<'a>(&self, arena: &'a Bump) -> Value<'a> {
+        match self {
+            Self::Absent => Value::Absent,
+            Self::Bool(value) => Value::Bool(*value),
+            Self::Int(number) => Value::Int(*number),
+            Self::Uint(number) => Value::Uint(*number),
+            Self::Text(text) => Value::Text(arena.alloc_slice_copy(text)),
+            Self::Ip(address) => Value::Ip(*address),
+            Self::List(all) => {
+                let values: Vec<Value<'a>> = all.iter().map(|kept| kept.value(arena)).collect();
+                Value::List(arena.alloc_slice_copy(&values))
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Judges a described event by all rules, whatever `rule_matching` says. Nothing is sent anywhere.
+    #[must_use]
+    pub fn judge_given(&self, given: &SyntheticEvent) -> RuleResults {
+        use event::Evaluator as _;
+        let mut scratch = self.scratch();
+        given.with_event(|event| {
+            let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
+            given.seed(&mut evaluation);
+            let mut judged = RuleResults::default();
+            for entry in &self.program.kind(event.kind).entries {
+                let rule = &self.rules[entry.rule];
+                match evaluation.rule(entry) {
+                    Ternary::False => {}
+                    Ternary::Unknown => judged.undecided.push(Arc::clone(&rule.name)),
+                    Ternary::True => judged.alerts.push(self.alert(rule, &mut evaluation)),
+                }
+            }
+            judged
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlertSink, AlertValue, EngineOptions, Loader};
+
+    struct NoSystemInfo;
+
+    impl AlertSink for NoSystemInfo {
+        fn emit(&self, _alert: Alert) {
+            unreachable!("described events are nobody's");
+        }
+    }
+
+    const RULES: &str = "- rule: Read it\n  desc: d\n  condition: evt.type in (open, openat) and \
+        evt.is_open_read = true and fd.name startswith /etc/ and not proc.pname in (sshd, cron)\n  \
+        output: read %fd.filename by %proc.name in %container.id\n  priority: WARNING\n\
+        - rule: Any\n  desc: d\n  condition: evt.type = openat and fd.directory = /etc and proc.aname = sshd\n  \
+        output: o\n  priority: INFO\n";
+
+    fn engine() -> Engine {
+        let (ruleset, diagnostics) = Loader::new().add("r.yaml", RULES).finish();
+        assert!(diagnostics.is_empty(), "{diagnostics:?}");
+        Engine::new(&ruleset, &EngineOptions::default(), Box::new(NoSystemInfo)).0
+    }
+
+    fn given(others: UnsetFields, fields: &[(&str, &str)]) -> SyntheticEvent {
+        let mut given = SyntheticEvent::new("openat", others).expect("a known type");
+        for (field, text) in fields {
+            let value = SyntheticValue::One((*text).to_owned());
+            given.give(field, &value).expect("it fits");
+        }
+        given
+    }
+
+    #[test]
+    fn described_events_become_alerts() {
+        let event = given(
+            UnsetFields::Absent,
+            &[
+                ("evt.arg.flags", "O_RDONLY|O_CLOEXEC"),
+                ("fd.name", "/etc/shadow"),
+                ("proc.name", "cat"),
+            ],
+        );
+        let judged = engine().judge_given(&event);
+        assert_eq!(judged.undecided, []);
+        let [alert] = &judged.alerts[..] else {
+            panic!("{judged:?}");
+        };
+        assert_eq!(&*alert.rule, "Read it");
+        assert_eq!(alert.message, "read shadow by cat in host");
+        let field = &alert.fields[1];
+        assert_eq!(
+            (&*field.0, &field.1),
+            ("proc.name", &AlertValue::Text("cat".into()))
+        );
+    }
+
+    #[test]
+    fn ancestors_are_given_as_a_list() {
+        let mut event = given(UnsetFields::Absent, &[("fd.name", "/etc/shadow")]);
+        let all = SyntheticValue::Many(vec!["bash".into(), "sshd".into()]);
+        event.give("proc.aname", &all).expect("it fits");
+        let judged = engine().judge_given(&event);
+        assert_eq!(judged.alerts.len(), 1, "{judged:?}");
+        assert_eq!(&*judged.alerts[0].rule, "Any");
+    }
+
+    #[test]
+    fn what_may_be_anything_leaves_rules_undecided() {
+        let fields = [("evt.is_open_read", "true"), ("fd.name", "/etc/shadow")];
+        let judged = engine().judge_given(&given(UnsetFields::Unknown, &fields));
+        assert_eq!(judged.undecided.len(), 2, "{judged:?}");
+        let fields = [("evt.is_open_read", "false"), ("fd.directory", "/home")];
+        let judged = engine().judge_given(&given(UnsetFields::Unknown, &fields));
+        assert!(judged.undecided.is_empty() && judged.alerts.is_empty());
+    }
+
+    #[test]
+    fn the_container_is_the_host_only_where_others_are_absent_for_sure() {
+        let rules = "- rule: Inside\n  desc: d\n  condition: evt.type = openat and container.id != host\n  \
+            output: in %container.name\n  priority: INFO\n- rule: Host\n  desc: d\n  \
+            condition: evt.type = openat and container.name = host\n  output: o\n  priority: INFO\n";
+        let (ruleset, _) = Loader::new().add("r.yaml", rules).finish();
+        let engine = Engine::new(&ruleset, &EngineOptions::default(), Box::new(NoSystemInfo)).0;
+        let names = |others, fields: &[(&str, &str)]| {
+            let judged = engine.judge_given(&given(others, fields));
+            let alerts = judged.alerts.iter().map(|alert| alert.rule.to_string());
+            let undecided = judged.undecided.iter().map(|rule| format!("{rule}?"));
+            alerts.chain(undecided).collect::<Vec<_>>()
+        };
+        assert_eq!(names(UnsetFields::Absent, &[]), ["Host"]);
+        assert_eq!(names(UnsetFields::Unknown, &[]), ["Inside?", "Host?"]);
+        let host = [("container.id", "host")];
+        assert_eq!(names(UnsetFields::Unknown, &host), ["Host"]);
+        let inside = [("container.id", "0123456789ab")];
+        assert_eq!(names(UnsetFields::Absent, &inside), ["Inside"]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let error = SyntheticEvent::new("opnat", UnsetFields::Absent).expect_err("no such type");
+        assert!(
+            matches!(&error, SyntheticEventError::Kind { suggestion: Some(near), .. } if near == "openat"),
+            "{error:?}"
+        );
+        let mut event = given(
+            UnsetFields::Absent,
+            &[("evt.type", "openat"), ("fd.num", "-1")],
+        );
+        let mut wrong = |field: &str, value: &str| {
+            let value = SyntheticValue::One(value.to_owned());
+            event.give(field, &value).expect_err(field).to_string()
+        };
+        assert!(wrong("proc.nme", "x").contains("proc.nme"));
+        assert_eq!(
+            wrong("fd.num", "x"),
+            "`fd.num` has to be a number, found `x`"
+        );
+        assert_eq!(
+            wrong("fd.cip", "x"),
+            "`fd.cip` has to be an address, found `x`"
+        );
+        assert_eq!(
+            wrong("evt.type", "open"),
+            "`evt.type` is `openat` in each event of this type, not `open`"
+        );
+        let list = SyntheticValue::Many(vec![]);
+        let error = event.give("fd.name", &list).expect_err("one value");
+        assert_eq!(error.to_string(), "`fd.name` has one value, not a list");
+    }
+}

@@ -1,0 +1,364 @@
+//! How the state changes with each event, and what the judge is shown of it.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bumpalo::Bump;
+use event::Evaluator;
+use event::field::is_plain;
+
+use super::Counts;
+use super::apply::{AppliedEvent, PostEventChanges, as_int};
+use super::dialect::{Action, Dialect, Exit, Row};
+use super::enter::PendingEnters;
+use super::event_view::EventView;
+use super::openings::{KnownOpen, OpenExit, Openings};
+use crate::read::{Record, Starts};
+use crate::state::State;
+use crate::table::EventType;
+use crate::{Error, note};
+
+/// Threads that are kept past their end.
+const MAX_LEAVING: usize = 1024;
+
+/// What is known after the events up to now.
+pub(super) struct CaptureState<'j, J: Evaluator> {
+    judge: &'j J,
+    pub(super) scratch: J::Scratch,
+    pub(super) state: State,
+    enters: PendingEnters,
+    openings: Openings,
+    starts: Starts,
+    arena: Bump,
+    pub(super) counts: Counts,
+    utc_offset: i32,
+    /// When the first event was.
+    pub(super) first_ns: Option<u64>,
+    /// What the last event removes.
+    afterwards: PostEventChanges,
+    /// Threads whose end was recorded by this program, and of which more may come.
+    leaving: VecDeque<i64>,
+    /// What was noted of a call that follows.
+    pub(super) call: Option<NotedCall>,
+}
+
+/// What this program noted of a call when it recorded it.
+pub(super) struct NotedCall {
+    pub(super) tid: i64,
+    pub(super) time_ns: u64,
+    pub(super) call: note::Call,
+}
+
+impl NotedCall {
+    /// Whether this is the call. One that no rule asks about may not be looked at, and the next one of its
+    /// thread is another.
+    pub(super) fn is_of(&self, record: &Record<'_>) -> bool {
+        self.tid == record.tid && self.time_ns == record.time_ns
+    }
+}
+
+impl<'j, J: Evaluator> CaptureState<'j, J> {
+    pub(super) fn new(judge: &'j J, utc_offset: i32) -> Self {
+        Self {
+            scratch: judge.scratch(),
+            judge,
+            state: State::default(),
+            enters: PendingEnters::default(),
+            openings: Openings::default(),
+            starts: Starts::default(),
+            arena: Bump::new(),
+            counts: Counts::default(),
+            utc_offset,
+            first_ns: None,
+            afterwards: PostEventChanges::Nothing,
+            call: None,
+            leaving: VecDeque::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn event(&mut self, dialect: &Dialect, record: &Record<'_>) -> Result<(), Error> {
+        match dialect.row(record.code) {
+            Row::Skip => Ok(()),
+            Row::Unknown => {
+                self.counts.unknown_types += 1;
+                Ok(())
+            }
+            Row::Enter(ty) => self.enter(record, ty),
+            Row::Exit(exit) => self.exit(record, exit),
+            Row::Generic => {
+                self.settle();
+                match dialect.untyped(record, noted(&self.call, record))? {
+                    Some(exit) => self.exit(record, exit),
+                    None => Ok(()),
+                }
+            }
+            Row::Meta(meta) => {
+                self.settle();
+                self.meta(record, *meta)
+            }
+        }
+    }
+
+    /// Carries out what the last event left.
+    #[inline]
+    fn settle(&mut self) {
+        match self.afterwards {
+            PostEventChanges::Nothing => return,
+            PostEventChanges::Close { process, number } => self.state.close(process, number),
+            PostEventChanges::Forget { tid } => {
+                if let Some(slot) = self.state.find(tid) {
+                    self.enters.forget(slot);
+                }
+                self.state.remove(tid);
+            }
+        }
+        self.afterwards = PostEventChanges::Nothing;
+    }
+
+    /// Keeps the beginning of a call until its end.
+    #[inline]
+    fn enter(&mut self, record: &Record<'_>, ty: &EventType) -> Result<(), Error> {
+        self.settle();
+        let params = record.params_of(ty, &mut self.starts)?;
+        if let Some(slot) = self.state.find_or_add(record.tid) {
+            let is_kept = self.enters.keep(slot, record.tid, record.code, &params);
+            self.state.lost.unkept += u64::from(!is_kept);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn exit(&mut self, record: &Record<'_>, exit: &Exit) -> Result<(), Error> {
+        self.settle();
+        let is_shown = exit.is_wanted && !record.is_state_only();
+        if !is_shown {
+            if !record.is_state_only() {
+                // Nor is it to be taken for a note of the next call.
+                self.call.take_if(|noted| noted.is_of(record));
+            }
+            match exit.action {
+                Action::None => return Ok(()),
+                Action::Close => return self.close(record, exit),
+                _ => {}
+            }
+        }
+        // What this program has noted of a call may contradict its parameters.
+        let told = match noted(&self.call, record) {
+            None if exit.is_repeatable => opening(record),
+            _ => None,
+        };
+        match told {
+            Some((told, result)) if self.open_again(record, exit, &told, result) => Ok(()),
+            _ => self.carry_out(record, exit, told.map(|(told, _)| told)),
+        }
+    }
+
+    /// The end of a close that the judge does not ask about.
+    fn close(&mut self, record: &Record<'_>, exit: &Exit) -> Result<(), Error> {
+        let raw = record.params_of(exit.ty, &mut self.starts)?;
+        let Some(slot) = self.state.find_or_add(record.tid) else {
+            return Ok(());
+        };
+        let enter = self.enters.end(slot, record.tid, record.code);
+        // Numbers take no memory of the arena.
+        let int =
+            |at: Option<usize>| as_int(&exit.slots.get(at?)?.param(&raw, &enter, &self.arena));
+        if let (Some(0..), Some(number)) = (int(exit.result), int(exit.number)) {
+            let process = self.state.thread(slot).process;
+            self.state.close(process, number);
+        }
+        Ok(())
+    }
+
+    /// Opens a file as another event of the same bytes has. `false`: there was none, or it may matter who
+    /// opens it.
+    #[inline]
+    fn open_again(
+        &mut self,
+        record: &Record<'_>,
+        exit: &Exit,
+        told: &OpenExit<'_>,
+        result: i64,
+    ) -> bool {
+        let Some(known) = self.openings.find(told, result) else {
+            return false;
+        };
+        let Some(slot) = self.state.find_or_add(record.tid) else {
+            return true;
+        };
+        self.enters.forget(slot);
+        let process = self.state.thread(slot).process;
+        if let Some(open) = &known.open {
+            self.state.open_shared(process, result, Rc::clone(open));
+        }
+        if exit.is_wanted {
+            self.state.lost.strangers += u64::from(self.state.process(process).is_stranger);
+            self.counts.judged += 1;
+        }
+        true
+    }
+
+    /// `told`: of a file that others may open in the same way.
+    fn carry_out(
+        &mut self,
+        record: &Record<'_>,
+        exit: &Exit,
+        told: Option<OpenExit<'_>>,
+    ) -> Result<(), Error> {
+        let is_shown = exit.is_wanted && !record.is_state_only();
+        let raw = record.params_of(exit.ty, &mut self.starts)?;
+        let Some(slot) = self.state.find_or_add(record.tid) else {
+            return Ok(());
+        };
+        let enter = self.enters.end(slot, record.tid, record.code);
+        self.arena.reset();
+        let params = match is_shown {
+            true => exit.params(&raw, &enter, &self.arena),
+            false => &mut [][..],
+        };
+        let result = match params.get(exit.result.unwrap_or(usize::MAX)) {
+            Some(param) => as_int(param),
+            None => exit.result(&raw, &enter, &self.arena),
+        };
+        let ruled_out = match noted(&self.call, record) {
+            None => exit
+                .opening(params, result)
+                .and_then(|opening| self.judge.has_ruled_out(&mut self.scratch, &opening)),
+            Some(_) => None,
+        };
+        let happening = AppliedEvent {
+            exit,
+            time_ns: record.time_ns,
+            tid: record.tid,
+            is_description: record.is_state_only(),
+            raw: &raw,
+            raw_enter: &enter,
+            params,
+            arena: &self.arena,
+            result,
+        };
+        let is_described = change(&happening, &mut self.state, slot, &mut self.afterwards);
+        if is_described {
+            put_off(&mut self.afterwards, &mut self.leaving);
+        }
+        let name = || exit.opened_name(&raw, &enter, &self.arena);
+        if !is_shown {
+            return Ok(());
+        }
+        // After a clone the thread may be another one.
+        let Some(slot) = self.state.find(record.tid) else {
+            return Ok(());
+        };
+        let process = self.state.thread(slot).process;
+        self.state.lost.strangers += u64::from(self.state.process(process).is_stranger);
+        self.counts.judged += 1;
+        if ruled_out.is_none() {
+            let noted = self.call.take_if(|noted| noted.is_of(record));
+            let noted = noted.map(|noted| noted.call);
+            if let Some(call) = &noted {
+                exit.correct(params, call, &self.arena);
+            }
+            let look = EventView {
+                exit,
+                record,
+                params,
+                result,
+                noted: noted.as_ref(),
+                arena: &self.arena,
+                utc_offset: self.utc_offset,
+                first_ns: self.first_ns,
+            };
+            let number = self.counts.events;
+            let undecided = look.show(&self.state, slot, number, self.judge, &mut self.scratch);
+            self.counts.undecided += undecided;
+        }
+        if let (Some(told), Some(result)) = (told, result) {
+            // The judge may have found it out just now.
+            let mut ask = || {
+                let opening = exit.opening(params, Some(result))?;
+                self.judge.has_ruled_out(&mut self.scratch, &opening)
+            };
+            self.openings.keep(&told, || {
+                let ruled_out = ruled_out.or_else(&mut ask)?;
+                known(&self.state, slot, name()?, result, ruled_out.alike_from)
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What was noted of the call that ends with this event.
+#[inline]
+fn noted<'n>(noted: &'n Option<NotedCall>, record: &Record<'_>) -> Option<&'n note::Call> {
+    let noted = noted.as_ref()?;
+    noted.is_of(record).then_some(&noted.call)
+}
+
+/// Lets an event change the state. Whether its process is described by a recording of ours.
+#[inline]
+fn change(
+    happening: &AppliedEvent<'_, '_>,
+    state: &mut State,
+    slot: usize,
+    afterwards: &mut PostEventChanges,
+) -> bool {
+    let process = state.thread(slot).process;
+    let is_described = state.process(process).exact.is_some() && !happening.is_description;
+    // It has described the process as it is after the call.
+    if !is_described || !happening.exit.action.is_about_process() {
+        happening.apply(state, slot, afterwards);
+    }
+    is_described
+}
+
+/// Lets a thread that has ended be known for a while: engines with several lanes may show an event of a
+/// process behind that of its end.
+fn put_off(afterwards: &mut PostEventChanges, leaving: &mut VecDeque<i64>) {
+    let PostEventChanges::Forget { tid } = *afterwards else {
+        return;
+    };
+    *afterwards = PostEventChanges::Nothing;
+    leaving.push_back(tid);
+    if leaving.len() > MAX_LEAVING
+        && let Some(tid) = leaving.pop_front()
+    {
+        *afterwards = PostEventChanges::Forget { tid };
+    }
+}
+
+/// The end of a call that opens a file, and its result.
+#[inline]
+fn opening<'b>(record: &Record<'b>) -> Option<(OpenExit<'b>, i64)> {
+    // What only describes is not shown, whoever asks for it.
+    if record.is_state_only() {
+        return None;
+    }
+    let (result, lens, rest) = record.first_and_rest()?;
+    let code = record.code;
+    Some((OpenExit { code, lens, rest }, result))
+}
+
+/// What came of an opening, if it would have come of it in any other process as well.
+fn known(
+    state: &State,
+    slot: usize,
+    name: &[u8],
+    result: i64,
+    alike_from: i64,
+) -> Option<KnownOpen> {
+    if !is_plain(name) {
+        return None;
+    }
+    let descriptors = &state.process(state.thread(slot).process).descriptors;
+    let open = match result {
+        0.. => Some(Rc::clone(descriptors.get(result)?)),
+        _ => None,
+    };
+    Some(KnownOpen {
+        open,
+        result,
+        // A call that fails opens nothing.
+        alike_from: alike_from.max(0),
+    })
+}
