@@ -17,23 +17,23 @@ const END: &str = "<!-- calls: end -->\n";
 const LESS: &[(&str, &str)] = &[
     (
         "execve",
-        "that it failed is told, and not why: gVisor gives no error there",
+        "the failure is reported without its error, which gVisor does not give",
     ),
     (
         "execveat",
-        "a program that is executed by a descriptor is called by its number",
+        "a program that is executed by a descriptor has its number as name",
     ),
     ("link", BY_REGISTERS),
     ("linkat", BY_REGISTERS),
     (
         "openat",
-        "a path that is no UTF-8 cannot be put into a message: the call is not told at all",
+        "a path that is not UTF-8 does not fit into a message: the call is not reported",
     ),
     ("openat2", BY_REGISTERS),
     ("symlink", BY_REGISTERS),
     ("symlinkat", BY_REGISTERS),
 ];
-const BY_REGISTERS: &str = "told by its registers: that it was made and its result, and no path";
+const BY_REGISTERS: &str = "reported by registers: the call and its result, without the path";
 
 /// How sandboxes are made.
 const OPTIONS: &str = "--network=none --ignore-cgroups --platform=systrap";
@@ -150,7 +150,7 @@ fn calls_under_gvisor_give_the_alerts_of_runc_as_far_as_gvisor_tells_them() {
 
 fn compare_with_page(table: &Table) {
     let mut text = String::from(
-        "| call | made | told exactly under runc | under gVisor | |\n|---|---|---|---|---|\n",
+        "| call | made | reported exactly under runc | under gVisor | |\n|---|---|---|---|---|\n",
     );
     for (call, [made, runc, gvisor]) in table {
         let why = LESS.iter().find(|(known, _)| known == call);

@@ -309,7 +309,7 @@ ended
         "sh: can't fork: Resource temporarily unavailable",
         "level=warning msg=\"process.scheduler is not carried out in a machine\"",
         "level=warning msg=\"linux.resources.cpu.cpus is not carried out in a machine: a machine has one \
-         processor, which runs on any of this one's\"",
+         processor, which runs on any of the host's\"",
     ];
     assert_eq!(lines, expected, "{finished:?}");
 }

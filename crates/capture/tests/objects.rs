@@ -108,17 +108,17 @@ const UNTOLD: &[(&str, &str, &str)] = &[
     (
         "bpf",
         "attr",
-        "the command alone is told; names and paths lie behind pointers whose place depends on it",
+        "only the command is reported; names and paths are behind pointers whose position depends on it",
     ),
     (
         "open_by_handle_at",
         "handle",
-        "its bytes name a file to the kernel alone; `fd.name` is what was opened, unknown where it was not looked at",
+        "only the kernel knows which file its bytes name; `fd.name` is the opened file, unknown if it was not looked up",
     ),
     (
         "recvfrom",
         "addr",
-        "the kernel writes it; of a socket that is not connected the other end is unknown",
+        "the kernel writes it; the other end of an unconnected socket is unknown",
     ),
     ("recvmmsg", "mmsg", "as of `recvfrom`"),
     ("recvmsg", "msg", "as of `recvfrom`"),
@@ -235,6 +235,6 @@ fn every_object_of_a_call_is_told_or_the_reason_is_in_the_document() {
     }
     assert!(
         text[body..] == lines,
-        "docs/reference/objects.md says otherwise; `BLESS=1 cargo test -p capture --test objects` writes it"
+        "docs/reference/objects.md differs; `BLESS=1 cargo test -p capture --test objects` writes it"
     );
 }

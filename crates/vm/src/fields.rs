@@ -45,7 +45,10 @@ const FIELDS: &[(&str, PartOutcome)] = &[
              `/dev/shm`, which is the machine's own",
         ),
     ),
-    ("mounts[].options", Done("there is nobody to propagate to")),
+    (
+        "mounts[].options",
+        Done("propagation has no effect: no other namespace shares the mounts"),
+    ),
     ("mounts[].uidMappings", Refused("users are not mapped")),
     ("mounts[].gidMappings", Refused("groups are not mapped")),
     ("process.args", Done("")),
@@ -80,19 +83,19 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ),
     (
         "process.apparmorProfile",
-        LeftOut("policies of tollgate hold there"),
+        LeftOut("policies of tollgate apply in the machine"),
     ),
     ("process.selinuxLabel", LeftOut("")),
     ("hostname", Done("")),
     ("domainname", Done("")),
     (
         "hooks",
-        Refused("a hook expects the container's processes in this machine"),
+        Refused("a hook expects the container's processes on the host"),
     ),
     (
         "linux.namespaces[].type",
         Otherwise(
-            "always its own pid, mount, uts and ipc namespaces, whichever are named; the machine is the rest",
+            "a container always has its own pid, mount, uts and ipc namespaces; the machine isolates the rest",
         ),
     ),
     (
@@ -104,7 +107,7 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ("linux.timeOffsets", LeftOut("")),
     (
         "linux.devices[]",
-        Done("nodes for devices of the machine, which has none of this one's"),
+        Done("nodes for devices of the machine, which has no device of the host"),
     ),
     ("linux.netDevices", Refused("a machine has no network")),
     (
@@ -113,15 +116,15 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ),
     (
         "linux.rootfsPropagation",
-        Otherwise("there is nobody to propagate to"),
+        Otherwise("propagation has no effect: no other namespace shares the mounts"),
     ),
     (
         "linux.resources.devices",
-        Otherwise("a machine has none of this one's devices"),
+        Otherwise("a machine has no device of the host"),
     ),
     (
         "linux.resources.memory.limit",
-        Done("the machine gets so much more memory"),
+        Done("the machine gets that much more memory"),
     ),
     ("linux.resources.memory.reservation", Done("")),
     (
@@ -137,7 +140,7 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ("linux.resources.memory.disableOOMKiller", LeftOut("")),
     (
         "linux.resources.memory.useHierarchy",
-        Otherwise("it is always so"),
+        Otherwise("it is always in effect"),
     ),
     (
         "linux.resources.memory.checkBeforeUpdate",
@@ -150,7 +153,7 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ("linux.resources.cpu.idle", Done("")),
     (
         "linux.resources.cpu.cpus",
-        LeftOut("a machine has one processor, which runs on any of this one's"),
+        LeftOut("a machine has one processor, which runs on any of the host's"),
     ),
     ("linux.resources.cpu.mems", LeftOut("")),
     ("linux.resources.cpu.realtimeRuntime", LeftOut("")),
@@ -175,11 +178,11 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ("linux.sysctl", Done("")),
     (
         "linux.seccomp",
-        Done("beside our own filter; of two answers the stricter counts"),
+        Done("in addition to the filter of tollgate; the stricter answer counts"),
     ),
     (
         "linux.seccomp.listenerPath",
-        Refused("a listener of this machine cannot look into another"),
+        Refused("a listener on the host cannot read memory of the machine"),
     ),
     (
         "linux.seccomp.listenerMetadata",
@@ -369,7 +372,7 @@ mod tests {
             "future is not carried out in a machine: tollgate does not know it",
             "linux.namespaces[].path is not carried out in a machine: a machine shares no namespace with others",
             "linux.resources.cpu.cpus is not carried out in a machine: a machine has one processor, which runs \
-             on any of this one's",
+             on any of the host's",
             "linux.resources.memory.more is not carried out in a machine: tollgate does not know it",
             "process.new is not carried out in a machine: tollgate does not know it",
             "process.scheduler is not carried out in a machine",

@@ -92,8 +92,8 @@ fn table(rules: &[&'static Builtin], machine: &MachineFeatures) -> String {
 /// The page of the documentation that lists the rules.
 fn markdown(rules: &[&'static Builtin], machine: &MachineFeatures) -> String {
     let mut out = String::from(
-        "# Built-in rules\n\nPrinted by `tollgate policy list --markdown`: how well each enforcer carries each \
-         rule, if all are there.\n`tollgate policy list RULE` says what gets past it, and what it compiles to. \
+        "# Built-in rules\n\nPrinted by `tollgate policy list --markdown`: how well each enforcer enforces each \
+         rule, if the host has it.\n`tollgate policy list RULE` shows what gets past it, and what it compiles to. \
          Grades are about what the workload does\nitself, not what it has an unconfined process do.\n",
     );
     let names = Enforcer::ALL.map(Enforcer::name);
