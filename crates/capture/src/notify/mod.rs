@@ -14,6 +14,7 @@ mod argument_check;
 mod awaited;
 mod claim;
 mod confine;
+mod denial_paths;
 pub(crate) mod escalation;
 mod gate;
 pub(crate) mod guard;
@@ -35,7 +36,6 @@ mod undecided;
 pub(crate) mod verify;
 mod wake_up;
 pub(crate) mod watchdog;
-mod witness;
 pub(crate) mod worker;
 pub(crate) mod writers;
 

@@ -15,7 +15,7 @@ use super::call::Call;
 use super::counters::Counters;
 use super::decode::{self, Decoded};
 use super::obstacle::obstacle;
-use super::{ActiveRules, ArgumentChange, Shared, Violation, verify, witness, writers};
+use super::{ActiveRules, ArgumentChange, Shared, Violation, denial_paths, verify, writers};
 use crate::tripwire::{self, Tripwire};
 use decoder::initial_stack::InitialStack;
 use decoder::names::ResolvedName;
@@ -200,7 +200,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         let (decoded, outcome) = (&view.decoded, view.outcome);
         let census = &shared.tree.census;
         let lacked = (shared.lacked)();
-        let found = witness::blame(confiner.witness(), call, decoded, outcome, census, lacked);
+        let found = denial_paths::blame(confiner.witness(), call, decoded, outcome, census, lacked);
         let Some((blame, errno)) = found else {
             return;
         };
