@@ -145,6 +145,7 @@ fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
     );
     let output = format!("file_output.filename={}", alerts.display());
     let options = ["-o", "file_output.enabled=true", "-o", &output];
+    const POLL: Duration = Duration::from_micros(100);
     let copy = files.path().join("copy");
     let mut cat = Command::new("cat")
         .stdin(std::process::Stdio::piped())
@@ -158,7 +159,7 @@ fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
         act();
         while size() == before {
             assert!(start.elapsed() < LIMIT, "{} does not grow", file.display());
-            std::thread::sleep(Duration::from_micros(100));
+            std::thread::sleep(POLL);
         }
         start.elapsed()
     };
@@ -180,7 +181,8 @@ fn an_alert_on_a_machine_with_little_to_do_is_out_at_once() {
     copied.sort();
     let (half, most, machine) = (times[50], times[95], copied[50]);
     println!("from the call to the file: p50 {half:?}, p95 {most:?}, by cat p50 {machine:?}");
-    assert!(half < machine * 25, "{times:?}, {copied:?} {stats}");
+    let slowest = machine.max(POLL) * 60;
+    assert!(half < slowest, "{times:?}, {copied:?} {stats}");
 }
 
 #[test]
@@ -712,7 +714,7 @@ fn a_terminal_shows_how_much_happens_unless_it_is_to_be_quiet() {
     };
     let shown = watch("");
     assert!(shown.contains(" syscalls/s inspected, "), "{shown}");
-    assert!(shown.contains("; 0 matched, 0 lost\r"), "{shown}");
+    assert!(shown.contains(", 0 alerts, 0 dropped\r"), "{shown}");
     assert!(!watch("--quiet").contains("calls/s"), "it is quiet");
 }
 

@@ -170,7 +170,7 @@ fn a_container_that_is_not_there_is_said_to_be_waited_for() {
     inside.kill().expect("it runs");
     inside.wait().expect("it is a child");
     assert!(
-        matches!(&mistyped[..], [line] if line.contains("no container is called `web-typo` yet")),
+        matches!(&mistyped[..], [line] if line.contains("no container has the name or ID `web-typo` yet")),
         "{mistyped:?}"
     );
     assert!(quiet.is_empty() && there.is_empty(), "{quiet:?} {there:?}");

@@ -1571,7 +1571,7 @@ fn nothing_runs_if_the_policy_cannot_be_put_in_force() {
             "disallow-mount",
             "AppArmor",
             3,
-            "by AppArmor: it cannot be used here",
+            "AppArmor: it cannot be used here",
         ),
         // What the peer ignores: targets, addresses, sockets with a path, single file systems.
         (

@@ -1483,7 +1483,8 @@ fn a_pid_file_that_a_killed_watcher_left_is_taken_over_and_that_is_said() {
     signal(second.id().cast_signed(), Signal::TERM);
     let output = second.wait_with_output().expect("our child");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let stale = format!("is stale: process {} did not remove it", first.id());
+    let stale = format!("process {} did not remove it", first.id());
+    assert!(said.contains("stale PID file"), "{said}");
     assert!(said.contains(&stale), "{said}");
     assert!(!pidfile.exists());
     watched.kill().expect("our child");

@@ -18,12 +18,12 @@ use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state;
 
-use crate::early::{KeptRules, Sources};
+use crate::filter_cache::{KeptRules, Sources};
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
 use crate::recording::Recordings;
 use crate::servers::{self, Servers};
-use crate::services::{Blueprint, Rules, TheirContainer};
+use crate::services::{AgentConfig, Rules, RuntimeContainer};
 use crate::settings::{
     compile, configuration, engine_options, outputs, record_options, verify_options, warn,
 };
@@ -92,8 +92,8 @@ pub(super) fn blueprint(
     engine: EngineKind,
     in_force: InForce,
     origin: Origin<'_>,
-    told: Option<TheirContainer>,
-) -> Result<Blueprint, Failure> {
+    told: Option<RuntimeContainer>,
+) -> Result<AgentConfig, Failure> {
     let is_resumed = matches!(origin, Origin::Memo(_));
     let config = settings(&detection, &interception, origin)?;
     let sink = DeferredSink::default();
@@ -112,7 +112,7 @@ pub(super) fn blueprint(
     };
     let made = judging.load(origin, &config, &detection, in_force)?;
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
-    Ok(Blueprint {
+    Ok(AgentConfig {
         verify,
         engine,
         program: made.program,

@@ -26,12 +26,12 @@ pub struct Optional {
     #[serde(with = "optional_path")]
     pub policy: Option<PathBuf>,
     /// How strictly it is taken.
-    pub how: How,
+    pub how: PolicyStrictness,
 }
 
 /// How strictly a policy is taken.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct How {
+pub struct PolicyStrictness {
     /// Deny nothing, and report what the policy would deny, as far as enforcers can
     pub audit: bool,
     /// Go on although no enforcer that works here carries this rule of the policy at all, which is an
@@ -75,7 +75,7 @@ impl Optional {
 
 /// A policy that can be put in force.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedPolicy {
     /// What puts it in force.
     pub confinement: Confinement,
     /// What is wrong with it and was not accepted, in short; and all that is to be said: that at length, what
@@ -84,7 +84,7 @@ pub struct Prepared {
     said: String,
 }
 
-impl Prepared {
+impl PreparedPolicy {
     /// Says what is to be said. Who wants quiet hears of ways past the rules all the same, unless they
     /// were accepted.
     pub fn tell(&self, quiet: bool) {
@@ -96,12 +96,16 @@ impl Prepared {
 }
 
 /// Reads and compiles a policy for what works here. The calling process must have one thread.
-pub fn prepare(path: &Path, how: &How) -> Result<Prepared, Failure> {
+pub fn prepare(path: &Path, how: &PolicyStrictness) -> Result<PreparedPolicy, Failure> {
     prepare_at(path, how, Target::Here)
 }
 
 /// As [`prepare`], for a process that sees files elsewhere, perhaps.
-pub fn prepare_at(path: &Path, how: &How, place: Target) -> Result<Prepared, Failure> {
+pub fn prepare_at(
+    path: &Path,
+    how: &PolicyStrictness,
+    place: Target,
+) -> Result<PreparedPolicy, Failure> {
     let mut machine = machine_at(place);
     let mut file = files::read(path);
     if file.policies.len() > 1 && !file.diagnostics.iter().any(policy::Diagnostic::is_error) {
@@ -155,7 +159,7 @@ pub fn prepare_at(path: &Path, how: &How, place: Target) -> Result<Prepared, Fai
     for line in confinement.report.iter().chain(&unavailable) {
         said.push_str(&format!("tollgate: policy {}: {line}\n", policy.name));
     }
-    Ok(Prepared {
+    Ok(PreparedPolicy {
         confinement,
         warned,
         said,
@@ -163,7 +167,7 @@ pub fn prepare_at(path: &Path, how: &How, place: Target) -> Result<Prepared, Fai
 }
 
 /// The one policy of a file that was prepared before, for what is made of it later. Nothing is tried.
-pub fn read(path: &Path, how: &How) -> Result<(Policy, MachineFeatures), Failure> {
+pub fn read(path: &Path, how: &PolicyStrictness) -> Result<(Policy, MachineFeatures), Failure> {
     let mut file = files::read(path);
     let machine = machine_at(Target::Elsewhere);
     match &mut file.policies[..] {
@@ -267,7 +271,7 @@ fn only_report(policy: &mut Policy) {
 /// reported are no reason not to start; that they are not is said.
 fn problems(
     policy: &Policy,
-    how: &How,
+    how: &PolicyStrictness,
     machine: &MachineFeatures,
     place: Target,
 ) -> Vec<policy::Diagnostic> {

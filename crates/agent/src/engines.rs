@@ -21,14 +21,14 @@ use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
 use rules::Engine;
 use seccomp::FilterProgram;
-use supervisor::{Cause, Held, Listening, SharedState, Source};
+use supervisor::{AgentStart, Cause, HeldRuntimeCalls, SharedState, Source};
 use sys::notify::Listener;
 
 use super::announcer::Announcer;
 use super::drops::Drops;
-use super::first::{First, Restriction};
-use super::reload::Matched;
-use super::services::{Rules, TheirContainer};
+use super::first::{InitProcessPolicy, Restriction};
+use super::reload::MatchCounts;
+use super::services::{Rules, RuntimeContainer};
 use super::violations::Violations;
 
 /// The plan as an engine carries it out.
@@ -69,11 +69,11 @@ impl Tuning {
 
 /// What an engine is started from.
 pub(super) struct Request {
-    pub(super) listening: Listening,
+    pub(super) listening: AgentStart,
     pub(super) rules: Rules,
     /// What a container's first program is restricted by.
-    pub(super) first: Option<First>,
-    pub(super) told: Option<TheirContainer>,
+    pub(super) first: Option<InitProcessPolicy>,
+    pub(super) told: Option<RuntimeContainer>,
     pub(super) common: Common,
 }
 
@@ -124,7 +124,7 @@ impl Common {
 }
 
 /// Gives the engine's counters for the stats file.
-pub(super) type Counters = Box<dyn Fn(&Matched, &SharedState) -> Snapshot + Send + Sync>;
+pub(super) type Counters = Box<dyn Fn(&MatchCounts, &SharedState) -> Snapshot + Send + Sync>;
 
 /// A running engine and the handles on it.
 pub(super) struct Started {
@@ -187,7 +187,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         let processes = processes.clone();
         Box::new(move || {
             let is_there = is_resumed || held.is_some();
-            let calls = held.map_or_else(|| Ok(Vec::new()), Held::calls)?;
+            let calls = held.map_or_else(|| Ok(Vec::new()), HeldRuntimeCalls::calls)?;
             if is_there {
                 processes.adopt(begun);
             }
@@ -345,7 +345,7 @@ pub(super) fn start_nothing(request: Request) -> Started {
     }
 }
 
-fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: &Matched) -> Snapshot {
+fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: &MatchCounts) -> Snapshot {
     Snapshot {
         events: counters.messages + counters.dropped,
         drops: counters.dropped,
@@ -370,7 +370,7 @@ fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: &Matched) -> Snap
     }
 }
 
-fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &Matched, hooks: &str) -> Snapshot {
+fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &MatchCounts, hooks: &str) -> Snapshot {
     Snapshot {
         events: counters.sent + counters.lost(),
         drops: counters.lost(),
@@ -462,7 +462,11 @@ impl Losses {
 /// The engine's totals for the stats file, with those of agents before this one. It cannot drop: a
 /// caller waits until its call was looked at. What the keeper let pass while there was no agent is
 /// dropped, though; what it refused is not, because it did not happen.
-pub(super) fn snapshot(counters: &CounterSnapshot, matched: &Matched, losses: &Losses) -> Snapshot {
+pub(super) fn snapshot(
+    counters: &CounterSnapshot,
+    matched: &MatchCounts,
+    losses: &Losses,
+) -> Snapshot {
     let passed = |cause| losses.passed(cause);
     let passed_unwatched: u64 = losses.passed.iter().sum();
     Snapshot {

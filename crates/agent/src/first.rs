@@ -20,15 +20,15 @@ use policy::Policy;
 use rules::{AlertValue, Priority};
 use supervisor::SharedState;
 
-use crate::confine::{self, How};
+use crate::confine::{self, PolicyStrictness};
 use crate::journal;
 
 /// The restriction, and where it is read again for what has to be made in the container.
 #[derive(Debug)]
-pub(super) struct First {
+pub(super) struct InitProcessPolicy {
     pub(super) elsewhere: DeferredConfinement,
     pub(super) policy: PathBuf,
-    pub(super) how: How,
+    pub(super) how: PolicyStrictness,
     pub(super) container: String,
     pub(super) bundle: PathBuf,
     /// While it is there nobody removes its profile of AppArmor, which nobody has yet.
@@ -40,7 +40,7 @@ pub(super) struct First {
 pub(super) struct Restriction {
     pub(super) elsewhere: DeferredConfinement,
     pub(super) policy: PathBuf,
-    pub(super) how: How,
+    pub(super) how: PolicyStrictness,
 }
 
 /// The word by which [`FirstProgram::prepare`] has this program make the ruleset.
@@ -50,8 +50,8 @@ const RULE: &str = "Tollgate internal: container not confined";
 
 impl Restriction {
     /// That of one of them.
-    pub(super) fn of(self, container: &KnownContainer) -> First {
-        First {
+    pub(super) fn of(self, container: &KnownContainer) -> InitProcessPolicy {
+        InitProcessPolicy {
             elsewhere: self.elsewhere,
             policy: self.policy,
             how: self.how,
@@ -62,7 +62,7 @@ impl Restriction {
     }
 }
 
-impl First {
+impl InitProcessPolicy {
     /// The same for the container's exec sessions.
     pub(super) fn to_others(&self) -> Restriction {
         Restriction {
@@ -88,7 +88,7 @@ impl First {
 }
 
 struct Running {
-    first: First,
+    first: InitProcessPolicy,
     kept: Mutex<Option<Confinement>>,
     /// From its preparation to its restriction.
     prepared: Mutex<HashMap<Pid, Prepared>>,

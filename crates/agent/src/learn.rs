@@ -40,7 +40,7 @@ pub struct Learner {
     /// Whether no warning is printed.
     pub quiet: bool,
     /// `None` once it was written.
-    pub seen: Mutex<Option<Seen>>,
+    pub seen: Mutex<Option<Observations>>,
     /// Gets a byte when it was written: the agent, which writes it, is another process than the one that
     /// ends as the verb does.
     pub told: PipeWriter,
@@ -48,7 +48,7 @@ pub struct Learner {
 
 /// What was seen so far.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Observations {
     /// Behaviour of the command.
     pub model: Model,
     /// Who did something.
@@ -238,7 +238,7 @@ impl Learner {
     }
 }
 
-impl Seen {
+impl Observations {
     /// Adds to what `model` has from runs before.
     pub fn new(model: Model) -> Self {
         Self {

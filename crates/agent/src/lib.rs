@@ -12,9 +12,9 @@ mod choice;
 pub mod confine;
 mod denials;
 mod drops;
-mod early;
 mod engines;
 mod failure;
+mod filter_cache;
 mod first;
 mod host;
 pub mod journal;
@@ -48,7 +48,7 @@ use std::time::Duration;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use event::EngineKind;
-use supervisor::{Complain, OnAgentDeath, Policy, Respawn, Stay, TakeOver, Tenure};
+use supervisor::{Detach, ErrorReporter, LaunchContext, OnAgentDeath, Policy, Respawn, TakeOver};
 
 use self::blueprint::{InForce, Origin, blueprint};
 use self::choice::{can_be_promised, choose};
@@ -56,7 +56,7 @@ use self::failure::failure;
 pub use self::failure::not_executed;
 pub use self::first::RULESET;
 use self::pidfile::Pidfile;
-use self::services::TheirContainer;
+use self::services::RuntimeContainer;
 pub use self::settings::{engine_options, outputs, unknown_machine, warn};
 use crate::options::{Detection, Interception};
 use crate::spec::{AgentSpec, StartMode};
@@ -69,7 +69,7 @@ use crate::spec::{AgentSpec, StartMode};
 /// # Errors
 ///
 /// If options contradict each other, what the agent needs cannot be read or opened, or the command does not run.
-pub fn execute(spec: AgentSpec, tenure: Tenure, complain: Complain) -> Outcome {
+pub fn execute(spec: AgentSpec, tenure: Detach, complain: ErrorReporter) -> Outcome {
     if let StartMode::Host { base } = &spec.mode {
         let base = base.clone();
         return host::execute(spec, &base);
@@ -81,7 +81,7 @@ pub fn execute(spec: AgentSpec, tenure: Tenure, complain: Complain) -> Outcome {
         return resume(spec, &take_over, respawn, engine.kind);
     }
     let policy = policy(&spec);
-    let stay = Stay {
+    let stay = LaunchContext {
         respawn,
         tenure,
         complain,
@@ -94,7 +94,7 @@ pub fn execute(spec: AgentSpec, tenure: Tenure, complain: Complain) -> Outcome {
     }
     let name = program::name(&spec.command).to_owned();
     let pidfile = spec.detection.pidfile.clone();
-    let prepare: supervisor::Prepare =
+    let prepare: supervisor::AgentPreparer =
         Box::new(move |memo| start::prepare(spec, engine.kind, memo));
     let status = supervisor::run(&name, engine, policy, stay, prepare);
     // An agent that was killed has not.
@@ -111,7 +111,7 @@ pub fn execute(spec: AgentSpec, tenure: Tenure, complain: Complain) -> Outcome {
 /// As [`execute`]; and if there is no specification of this version.
 pub fn execute_given(source: &OsStr) -> Outcome {
     let spec = AgentSpec::receive(source)?;
-    execute(spec, Tenure::WithCommand, Box::new(|_why| ()))
+    execute(spec, Detach::WithCommand, Box::new(|_why| ()))
 }
 
 /// Takes over from another agent.

@@ -8,7 +8,7 @@ use abi::Errno;
 use anyhow::Context;
 use outputs::Dispatcher;
 use supervisor::signals::{SIGHUP, SIGUSR1};
-use supervisor::{OrderCheck, Report, SharedState};
+use supervisor::{Report, SenderCheck, SharedState};
 use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 
@@ -23,7 +23,7 @@ pub(super) fn follow(
     dispatcher: Dispatcher,
     on_reload: impl Fn() + Send + 'static,
 ) -> anyhow::Result<()> {
-    let mut check = OrderCheck::new(&shared_state);
+    let mut check = SenderCheck::new(&shared_state);
     let work = move || {
         while wait(&orders) {
             while let Ok(Some(order)) = orders.next() {

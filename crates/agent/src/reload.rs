@@ -11,15 +11,15 @@ use config::rule_files::{self, Loaded};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use event::{EngineKind, Plan};
-use outputs::{Account, Dispatcher, Internal, Prepared};
+use outputs::{Dispatcher, Internal, Prepared, QueueAccount};
 use rules::plan::UncoveredRule;
 use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 
 use super::engine_options;
 use super::engines::plan_for;
-use super::servers::{self, Reception};
+use super::servers::{self, ServerSet};
 use super::sink::DeferredSink;
-use super::watched_files::Watched;
+use super::watched_files::WatchedFiles;
 use crate::journal;
 use crate::totals::{self, RuleTotal};
 
@@ -38,10 +38,10 @@ pub(super) struct Reloader {
     pub(super) sink: DeferredSink,
     pub(super) recorder: Option<Arc<dyn Recorder>>,
     pub(super) rulings: RulesHandle<Engine>,
-    pub(super) matched: Arc<Matched>,
+    pub(super) matched: Arc<MatchCounts>,
     pub(super) dispatcher: Dispatcher,
-    pub(super) account: Arc<dyn Account>,
-    pub(super) reception: Arc<Reception>,
+    pub(super) account: Arc<dyn QueueAccount>,
+    pub(super) reception: Arc<ServerSet>,
     pub(super) quiet: bool,
 }
 
@@ -64,8 +64,8 @@ impl Reloader {
     }
 
     /// The files that what is in force was read from.
-    pub(super) fn watched(&self) -> Watched {
-        Watched::of(&self.settings())
+    pub(super) fn watched(&self) -> WatchedFiles {
+        WatchedFiles::of(&self.settings())
     }
 
     fn settings(&self) -> MutexGuard<'_, Config> {
@@ -168,7 +168,7 @@ impl Reloader {
 }
 
 /// Rules that an installed filter serves.
-pub(super) struct Served {
+pub(super) struct FilteredRules {
     pub(super) judge: Engine,
     pub(super) plan: Plan,
     pub(super) refused: Vec<UncoveredRule>,
@@ -180,7 +180,7 @@ pub(super) fn served(
     options: &EngineOptions,
     sink: &DeferredSink,
     installed: &Plan,
-) -> Result<Served, Failure> {
+) -> Result<FilteredRules, Failure> {
     let (mut judge, mut plan) = loaded.compile(options, sink.clone());
     loaded.usable()?;
     let refused = judge.unserved(installed);
@@ -189,7 +189,7 @@ pub(super) fn served(
         loaded.ruleset.disable(is_refused);
         (judge, plan) = loaded.compile(options, sink.clone());
     }
-    Ok(Served {
+    Ok(FilteredRules {
         judge,
         plan,
         refused,
@@ -201,11 +201,11 @@ fn all(
     loaded: &mut Loaded,
     options: &EngineOptions,
     sink: &DeferredSink,
-) -> Result<Served, Failure> {
+) -> Result<FilteredRules, Failure> {
     let (judge, _) = loaded.compile(options, sink.clone());
     loaded.usable()?;
     let plan = judge.plan_for_results();
-    Ok(Served {
+    Ok(FilteredRules {
         judge,
         plan,
         refused: Vec::new(),
@@ -213,7 +213,7 @@ fn all(
 }
 
 /// How often rules have matched, over all sets of rules.
-pub(super) struct Matched {
+pub(super) struct MatchCounts {
     rulings: RulesHandle<Engine>,
     retired: Mutex<Retired>,
 }
@@ -226,7 +226,7 @@ struct Retired {
     last: Option<Arc<Engine>>,
 }
 
-impl Matched {
+impl MatchCounts {
     pub(super) fn new(rulings: RulesHandle<Engine>) -> Self {
         let retired = Mutex::default();
         Self { rulings, retired }

@@ -31,7 +31,7 @@ pub(super) struct Servers {
 }
 
 /// What answers until it is dropped.
-pub(super) struct Serving {
+pub(super) struct RunningServers {
     _web: Option<WebServer>,
     _grpc: Option<GrpcServer>,
     _snapshots: Option<metrics::Running>,
@@ -90,7 +90,11 @@ impl Servers {
     }
 
     /// Answers from now on.
-    pub(super) fn start(self, source: &Source, check: &PeerCheck) -> anyhow::Result<Serving> {
+    pub(super) fn start(
+        self,
+        source: &Source,
+        check: &PeerCheck,
+    ) -> anyhow::Result<RunningServers> {
         let mut pages = vec![
             Page {
                 is_instant: true,
@@ -118,7 +122,7 @@ impl Servers {
         let snapshots = self
             .snapshots
             .map(|snapshots| snapshots.start(source.clone()));
-        Ok(Serving {
+        Ok(RunningServers {
             _web: web.transpose().context("cannot start the web server")?,
             _grpc: grpc.transpose().context("cannot start the gRPC server")?,
             _snapshots: snapshots.transpose()?,
@@ -133,15 +137,15 @@ pub(super) fn channel(config: &Config, alerts: &GrpcChannel) -> Option<Box<dyn C
 }
 
 /// What answers at present, to be exchanged for what another configuration asks for.
-pub(super) struct Reception {
+pub(super) struct ServerSet {
     alerts: GrpcChannel,
     /// Decides about clients on this machine.
     check: PeerCheck,
     source: Mutex<Source>,
-    serving: Mutex<Option<Serving>>,
+    serving: Mutex<Option<RunningServers>>,
 }
 
-impl Reception {
+impl ServerSet {
     /// Answers from now on.
     pub(super) fn open(servers: Servers, source: Source, check: PeerCheck) -> anyhow::Result<Self> {
         let alerts = servers.alerts();

@@ -15,35 +15,35 @@ use diagnostics::failure::Failure;
 use diagnostics::terminal;
 use enforce::LoadedPolicy;
 use event::{Containment, EngineKind, Pid, Plan};
-use outputs::{Account, Dispatcher, LineOutput, OnProblem, Prepared, StatsFile, StatsWriter};
+use outputs::{Dispatcher, LineOutput, OnProblem, Prepared, QueueAccount, StatsFile, StatsWriter};
 use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
 use process_info::procfs::Proc;
 use rules::plan::UncoveredRule;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
 use seccomp::FilterProgram;
-use supervisor::{self, Listening, Report, Services, SharedState, Source, Start, signals};
+use supervisor::{self, AgentStart, Report, Services, SharedState, Source, Start, signals};
 use sys::signal::SignalStream;
 
 use super::denials::Denials;
 use super::drops::Drops;
 use super::engines::{self, Common, Request, Started, Tuning};
-use super::first::{First, Restriction};
+use super::first::{InitProcessPolicy, Restriction};
 use super::host;
 use super::orders;
 use super::pidfile::Pidfile;
-use super::reload::{self, ConfigSource, Matched, Reloader};
+use super::reload::{self, ConfigSource, MatchCounts, Reloader};
 use super::reports;
-use super::servers::{Reception, Servers};
+use super::servers::{ServerSet, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
 use super::subscribers;
 use super::violations::Violations;
-use super::watched_files::{self, Watched};
+use super::watched_files::{self, WatchedFiles};
 use crate::journal;
 use crate::learn::Learner;
 use crate::metrics;
-use crate::recording::{Unstarted, Writing};
+use crate::recording::{UnstartedRecording, Writing};
 use crate::totals;
 
 /// The rules that an agent starts with.
@@ -102,13 +102,13 @@ impl Rules {
 
 /// The container that the command, a runtime, makes.
 #[derive(Clone, Debug)]
-pub(super) struct TheirContainer {
+pub(super) struct RuntimeContainer {
     pub(super) told: KnownContainer,
     /// Whether it has mounts of its own, by which it is told from its runtime.
     pub(super) has_mounts: bool,
 }
 
-impl TheirContainer {
+impl RuntimeContainer {
     /// What internal alerts carry that are about it.
     pub(super) fn fields(&self) -> Vec<(&'static str, AlertValue)> {
         vec![("container.id", AlertValue::Text(self.told.id.clone()))]
@@ -116,14 +116,14 @@ impl TheirContainer {
 }
 
 /// Everything that was readied before the fork.
-pub(super) struct Blueprint {
+pub(super) struct AgentConfig {
     pub(super) rules: Rules,
     /// What the policy says of calls.
     pub(super) profile: Profile,
     /// What tells which failures were denials by others than the filter.
     pub(super) witness: DenialClassifier,
     /// What a container's first program is restricted by.
-    pub(super) first: Option<First>,
+    pub(super) first: Option<InitProcessPolicy>,
     /// The same for containers that come later, where this is the agent of a host. Exec sessions have their
     /// container's.
     pub(super) later: Option<Restriction>,
@@ -144,7 +144,7 @@ pub(super) struct Blueprint {
     pub(super) entered: Option<FilterProgram>,
     pub(super) sink: DeferredSink,
     pub(super) recorder: Option<Arc<dyn Recorder>>,
-    pub(super) recordings: Vec<Unstarted>,
+    pub(super) recordings: Vec<UnstartedRecording>,
     /// What was read.
     pub(super) settings: Config,
     /// Where the rules are named, for when they are loaded again.
@@ -156,7 +156,7 @@ pub(super) struct Blueprint {
     pub(super) stats_interval: Duration,
     pub(super) pidfile: Option<Pidfile>,
     pub(super) container_id: Option<String>,
-    pub(super) told: Option<TheirContainer>,
+    pub(super) told: Option<RuntimeContainer>,
     /// Whether a process may not make itself unreadable.
     pub(super) refuse_non_dumpable: bool,
     pub(super) tuning: Tuning,
@@ -169,7 +169,7 @@ pub(super) struct Blueprint {
     pub(super) quiet: bool,
 }
 
-impl Blueprint {
+impl AgentConfig {
     /// What the agent does first.
     pub(super) fn into_start(self) -> Start {
         Box::new(move |listening, _meanwhile| {
@@ -197,7 +197,7 @@ impl Blueprint {
             .then(|| vec![("container.id", AlertValue::Text(own.id.clone()))])
     }
 
-    pub(super) fn start(mut self, listening: Listening) -> anyhow::Result<Running> {
+    pub(super) fn start(mut self, listening: AgentStart) -> anyhow::Result<AgentRuntime> {
         supervisor::take_usual_turns();
         terminal::wait_at_most(MESSAGE_PATIENCE);
         // Before the first thread, which the signals could reach otherwise.
@@ -227,7 +227,7 @@ impl Blueprint {
         };
         let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
         let (watcher, rulings) = (started.watcher, started.rulings);
-        let matched = Arc::new(Matched::new(rulings.clone()));
+        let matched = Arc::new(MatchCounts::new(rulings.clone()));
         let judge = rulings.clone();
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures {
@@ -239,11 +239,11 @@ impl Blueprint {
         let source = figures.source(&self.settings, &self.sink);
         let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
         let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
-        let reception = Arc::new(Reception::open(self.servers, source, check)?);
+        let reception = Arc::new(ServerSet::open(self.servers, source, check)?);
         let watched = self
             .settings
             .watch_config_files
-            .then(|| Watched::of(&self.settings));
+            .then(|| WatchedFiles::of(&self.settings));
         let reloader = Arc::new(Reloader {
             config: self.config,
             settings: Mutex::new(self.settings),
@@ -277,7 +277,7 @@ impl Blueprint {
         if let Some(learner) = &self.learner {
             learner.begin()?;
         }
-        Ok(Running {
+        Ok(AgentRuntime {
             watcher: Some(watcher),
             denials: Some(denials),
             learner: self.learner,
@@ -299,9 +299,9 @@ impl Blueprint {
     /// Starts the outputs, to which alerts go from now on.
     fn start_outputs(
         &mut self,
-        listening: &Listening,
-    ) -> anyhow::Result<(Dispatcher, Arc<dyn Account>)> {
-        let account: Arc<dyn Account> = Arc::new(AlertAccount {
+        listening: &AgentStart,
+    ) -> anyhow::Result<(Dispatcher, Arc<dyn QueueAccount>)> {
+        let account: Arc<dyn QueueAccount> = Arc::new(AlertAccount {
             shared_state: Arc::clone(&listening.shared_state),
             generation: listening.generation,
         });
@@ -339,7 +339,7 @@ impl Blueprint {
         Ok(Common {
             profile: self.profile.clone(),
             witness: self.witness.clone(),
-            first: later.or_else(|| self.first.as_ref().map(First::to_others)),
+            first: later.or_else(|| self.first.as_ref().map(InitProcessPolicy::to_others)),
             violations: Arc::new(Violations::new(self.learner.clone(), &options)?),
             verify: self.verify,
             program: self.program.clone(),
@@ -354,8 +354,8 @@ impl Blueprint {
     }
 
     /// What an agent needs that watches containers or sessions as they come.
-    fn lasting(&self) -> host::Lasting {
-        host::Lasting {
+    fn lasting(&self) -> host::HostAgentOptions {
+        host::HostAgentOptions {
             // What AppArmor denies is told by the profile, which is that of all of them.
             resident: self.resident.of_each_container(),
             policy: self.policy.clone(),
@@ -371,7 +371,7 @@ fn start_engine(
     request: Request,
     engine: EngineKind,
     door: Option<&Path>,
-    lasting: host::Lasting,
+    lasting: host::HostAgentOptions,
 ) -> anyhow::Result<(Started, Option<Arc<host::Host>>)> {
     if let Source::Containers(listener) = request.listening.source {
         let shared_state = request.listening.shared_state;
@@ -418,7 +418,7 @@ impl Figures {
 /// The figures of an engine, with the matches of rules.
 fn counted(
     counters: engines::Counters,
-    matched: &Arc<Matched>,
+    matched: &Arc<MatchCounts>,
     shared_state: &Arc<SharedState>,
 ) -> metrics::Counters {
     let (matched, shared_state) = (Arc::clone(matched), Arc::clone(shared_state));
@@ -431,7 +431,7 @@ fn follow_orders(
     reloader: &Arc<Reloader>,
     signals: SignalStream,
     shared_state: &Arc<SharedState>,
-    watched: Option<Watched>,
+    watched: Option<WatchedFiles>,
     host: Option<Arc<host::Host>>,
 ) -> anyhow::Result<()> {
     if let Some(host) = host {
@@ -493,7 +493,7 @@ struct AlertAccount {
     generation: u64,
 }
 
-impl Account for AlertAccount {
+impl QueueAccount for AlertAccount {
     fn queued(&self) {
         self.shared_state.alert_queued(self.generation);
     }
@@ -536,7 +536,7 @@ fn complain(quiet: bool, problem: &str) {
     }
 }
 
-pub(super) struct Running {
+pub(super) struct AgentRuntime {
     /// Taken at the end.
     watcher: Option<Box<dyn capture::Engine>>,
     /// Taken at the end.
@@ -545,11 +545,11 @@ pub(super) struct Running {
     recordings: Vec<Writing>,
     shared_state: Arc<SharedState>,
     /// What is told at the end, where that is the custom.
-    totals: Option<(Arc<Matched>, Arc<Drops>)>,
+    totals: Option<(Arc<MatchCounts>, Arc<Drops>)>,
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
     status: Option<StatusLine>,
-    reception: Arc<Reception>,
+    reception: Arc<ServerSet>,
     pidfile: Option<Pidfile>,
     output_timeout: Duration,
     /// Set by the first flush.
@@ -559,7 +559,7 @@ pub(super) struct Running {
     quiet: bool,
 }
 
-impl Running {
+impl AgentRuntime {
     /// Writes what waits to be recorded; a disk that does not move is not waited for longer than a
     /// channel.
     fn end_recordings(&mut self) {
@@ -578,7 +578,7 @@ impl Running {
     }
 }
 
-impl Services for Running {
+impl Services for AgentRuntime {
     fn has_ended(&self) -> bool {
         self.watcher
             .as_ref()

@@ -285,7 +285,7 @@ mod tests {
     use config::{IoUring, Verify};
 
     use super::*;
-    use crate::confine::How;
+    use crate::confine::PolicyStrictness;
     use crate::options::Refusal;
 
     /// Something of everything, with paths and words that are no text.
@@ -305,7 +305,7 @@ mod tests {
             },
             confine: Optional {
                 policy: Some(odd()),
-                how: How {
+                how: PolicyStrictness {
                     audit: true,
                     accept_partial: vec!["x".to_owned()],
                 },

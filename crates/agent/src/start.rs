@@ -15,12 +15,12 @@ use event::EngineKind;
 use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
 use seccomp::{Denials, FilterProgram};
-use supervisor::{Prepared, handover_state};
+use supervisor::{AgentPlan, handover_state};
 
 use crate::blueprint::{InForce, Origin, blueprint};
-use crate::early::{Kept, KeptRules, Key, Sources};
-use crate::first::First;
-use crate::services::{Blueprint, Rules, TheirContainer};
+use crate::filter_cache::{CachedFilter, KeptRules, Key, Sources};
+use crate::first::InitProcessPolicy;
+use crate::services::{AgentConfig, Rules, RuntimeContainer};
 use crate::settings::{compile, configuration, engine_options, verify_options};
 use crate::sink::DeferredSink;
 use crate::spec::{AgentSpec, StartMode};
@@ -31,7 +31,7 @@ pub(super) fn prepare(
     spec: AgentSpec,
     engine: EngineKind,
     memo: Option<&[u8]>,
-) -> Result<Prepared, Failure> {
+) -> Result<AgentPlan, Failure> {
     match spec.mode.clone() {
         StartMode::Command | StartMode::Learn => own(spec, engine, memo),
         StartMode::Container { sessions, .. } => {
@@ -52,13 +52,13 @@ pub(super) fn prepare(
 }
 
 /// Leaves the filter to exec sessions. They can come when the command, which makes the container, has ended.
-fn leaving_filter(prepared: Prepared, folder: PathBuf) -> Prepared {
-    let kept = Kept {
+fn leaving_filter(prepared: AgentPlan, folder: PathBuf) -> AgentPlan {
+    let kept = CachedFilter {
         program: prepared.program.clone(),
         memo: prepared.memo.clone(),
     };
     let start = prepared.start;
-    Prepared {
+    AgentPlan {
         start: Box::new(move |listening, meanwhile| {
             // Without it each session says that it has an agent of its own.
             if let Err(error) = kept.leave_in(&folder) {
@@ -78,7 +78,7 @@ fn session(
     folder: &Path,
     engine: EngineKind,
     memo: Option<&[u8]>,
-) -> Result<Prepared, Failure> {
+) -> Result<AgentPlan, Failure> {
     let command = program::command(&spec.command, memo.is_some())?;
     let container = their_container(&spec).ok_or_else(|| {
         Failure::new(Exit::Internal, "cannot watch a session of no container")
@@ -94,13 +94,13 @@ fn of_host(
     folder: &Path,
     engine: EngineKind,
     memo: Option<&[u8]>,
-) -> Result<Prepared, Failure> {
+) -> Result<AgentPlan, Failure> {
     let command = program::command(&spec.command, memo.is_some())?;
     let enforced = Enforced::prepare(&spec, engine, memo)?;
     let restricts_first = enforced.elsewhere.is_some();
     let cache = Cache::open(&spec, &enforced, memo)?;
     let kept = match memo {
-        Some(memo) => Kept {
+        Some(memo) => CachedFilter {
             program: installed_already(&spec, engine)?,
             memo: memo.to_vec(),
         },
@@ -122,7 +122,7 @@ fn of_host(
         let message = format!("cannot find the host agent: {cause}");
         Failure::new(Exit::Unsupported, message).help("use --agent container")
     })?;
-    Ok(Prepared {
+    Ok(AgentPlan {
         command,
         program: kept.program,
         confinement: None,
@@ -149,7 +149,7 @@ fn kept_or_made(
     engine: EngineKind,
     cache: Option<&Cache>,
     enforced: &Enforced,
-) -> Result<Kept, Failure> {
+) -> Result<CachedFilter, Failure> {
     if let Some(kept) = cache.and_then(Cache::look_up) {
         return Ok(kept);
     }
@@ -172,7 +172,7 @@ fn filter_alone(
     sources: &Sources,
     enforced: &Enforced,
     engine: EngineKind,
-) -> Result<Kept, Failure> {
+) -> Result<CachedFilter, Failure> {
     let InForce { profile, denials } = &enforced.in_force;
     let config = &sources.config;
     let mut loaded = rule_files::load_read(sources.files.clone());
@@ -181,7 +181,7 @@ fn filter_alone(
     let (sink, verify) = (DeferredSink::default(), verify_options(config, engine));
     let rules = Rules::first(&mut loaded, &engine_options(config, None), &sink, &verify)?;
     let resident = enforced.resident.clone().unwrap_or_default();
-    Ok(Kept {
+    Ok(CachedFilter {
         program: compile(&rules.installed, profile, engine, *denials, config)?,
         memo: handover_state::encode(
             &rules.installed,
@@ -193,7 +193,7 @@ fn filter_alone(
 }
 
 /// An agent that does its work itself.
-fn own(spec: AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<Prepared, Failure> {
+fn own(spec: AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<AgentPlan, Failure> {
     let command = program::command(&spec.command, memo.is_some())?;
     let enforced = Enforced::prepare(&spec, engine, memo)?;
     let cache = Cache::open(&spec, &enforced, memo)?;
@@ -210,9 +210,9 @@ fn by_kept_filter(
     engine: EngineKind,
     mut enforced: Enforced,
     cache: Option<Cache>,
-    kept: Kept,
-) -> Prepared {
-    let Kept { program, memo } = kept;
+    kept: CachedFilter,
+) -> AgentPlan {
+    let CachedFilter { program, memo } = kept;
     let expected = program.clone();
     let rules = cache.and_then(|cache| cache.rules_of(program.clone()));
     let restricts_first = enforced.elsewhere.is_some();
@@ -223,7 +223,7 @@ fn by_kept_filter(
         blueprint.resident = enforced.resident.unwrap_or_default();
         Ok(blueprint)
     };
-    Prepared {
+    AgentPlan {
         command,
         program,
         confinement: None,
@@ -243,7 +243,7 @@ fn by_loaded_rules(
     mut enforced: Enforced,
     cache: Option<Cache>,
     memo: Option<&[u8]>,
-) -> Result<Prepared, Failure> {
+) -> Result<AgentPlan, Failure> {
     let origin = match (memo, &cache) {
         (Some(memo), _) => Origin::Memo(memo),
         (None, Some(cache)) => Origin::Read(&cache.sources),
@@ -264,7 +264,7 @@ fn by_loaded_rules(
     if let Some(cache) = cache {
         cache.keep(&program, &memo, &blueprint.rules);
     }
-    Ok(Prepared {
+    Ok(AgentPlan {
         command,
         program,
         confinement: enforced.confinement,
@@ -284,7 +284,7 @@ struct Enforced {
     /// `None`: nothing that this agent has put into the kernel.
     resident: Option<LoadedPolicy>,
     in_force: InForce,
-    first: Option<First>,
+    first: Option<InitProcessPolicy>,
 }
 
 impl Enforced {
@@ -342,7 +342,7 @@ impl Enforced {
         spec: AgentSpec,
         engine: EngineKind,
         origin: Origin<'_>,
-    ) -> Result<Blueprint, Failure> {
+    ) -> Result<AgentConfig, Failure> {
         let told = their_container(&spec);
         let in_force = std::mem::replace(&mut self.in_force, InForce::nothing());
         let (detection, interception) = (spec.detection, spec.interception);
@@ -395,7 +395,7 @@ impl Cache {
         }))
     }
 
-    fn look_up(&self) -> Option<Kept> {
+    fn look_up(&self) -> Option<CachedFilter> {
         self.key.as_ref()?.look_up(&self.folder)
     }
 
@@ -406,7 +406,7 @@ impl Cache {
     /// Keeps what rules came to.
     fn keep(self, program: &FilterProgram, memo: &[u8], rules: &Rules) {
         if let Some(key) = &self.key {
-            let kept = Kept {
+            let kept = CachedFilter {
                 program: program.clone(),
                 memo: memo.to_vec(),
             };
@@ -418,9 +418,9 @@ impl Cache {
     }
 }
 
-fn their_container(spec: &AgentSpec) -> Option<TheirContainer> {
+fn their_container(spec: &AgentSpec) -> Option<RuntimeContainer> {
     let container = spec.mode.container()?;
-    Some(TheirContainer {
+    Some(RuntimeContainer {
         told: KnownContainer {
             id: container.id.clone(),
             bundle: container.bundle.clone(),
@@ -429,9 +429,12 @@ fn their_container(spec: &AgentSpec) -> Option<TheirContainer> {
     })
 }
 
-fn first_program(spec: &AgentSpec, elsewhere: Option<DeferredConfinement>) -> Option<First> {
+fn first_program(
+    spec: &AgentSpec,
+    elsewhere: Option<DeferredConfinement>,
+) -> Option<InitProcessPolicy> {
     let container = spec.mode.container()?;
-    Some(First {
+    Some(InitProcessPolicy {
         elsewhere: elsewhere?,
         policy: spec.confine.policy.clone()?,
         how: spec.confine.how.clone(),
@@ -444,10 +447,10 @@ fn first_program(spec: &AgentSpec, elsewhere: Option<DeferredConfinement>) -> Op
 /// Loads the rules while the command, a container runtime, works already. Its calls are looked at only when it has
 /// ended or begins a program in the container. The calling process has one thread, and has one again afterwards.
 fn start_beside(
-    mut listening: supervisor::Listening,
-    meanwhile: Option<supervisor::Meanwhile<'_>>,
-    make: impl FnOnce() -> Result<Blueprint, Failure> + Send,
-    first: Option<First>,
+    mut listening: supervisor::AgentStart,
+    meanwhile: Option<supervisor::RuntimeWait<'_>>,
+    make: impl FnOnce() -> Result<AgentConfig, Failure> + Send,
+    first: Option<InitProcessPolicy>,
     expected: &FilterProgram,
 ) -> anyhow::Result<Box<dyn supervisor::Services>> {
     let answering = let_work(&listening)?;
@@ -476,12 +479,12 @@ fn start_beside(
     if blueprint.program != *expected {
         anyhow::bail!("cannot watch: the rules compile to another filter than the cached one");
     }
-    listening.held = Some(supervisor::Held::Answered(answering));
+    listening.held = Some(supervisor::HeldRuntimeCalls::Answered(answering));
     Ok(Box::new(blueprint.start(listening)?))
 }
 
 /// Has the calls of a container runtime answered while nobody knows the rules yet.
-pub(super) fn let_work(listening: &supervisor::Listening) -> anyhow::Result<AnswerThread> {
+pub(super) fn let_work(listening: &supervisor::AgentStart) -> anyhow::Result<AnswerThread> {
     let supervisor::Source::Listener(listener) = &listening.source else {
         anyhow::bail!("cannot let a runtime work without a listener");
     };

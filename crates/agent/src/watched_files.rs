@@ -25,9 +25,9 @@ const MOST_CHANGES: u32 = 50;
 
 /// The files and folders that a configuration is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Watched(Vec<PathBuf>);
+pub(super) struct WatchedFiles(Vec<PathBuf>);
 
-impl Watched {
+impl WatchedFiles {
     pub(super) fn of(config: &Config) -> Self {
         let paths = config.files.iter().chain(&config.folders);
         Self(paths.chain(&config.rules_files).cloned().collect())
@@ -87,8 +87,8 @@ fn add(state: &mut BTreeMap<PathBuf, Stamp>, path: &Path) {
 /// Calls `on_change` on a thread of its own when files have changed, for as long as the process lives.
 /// It gives the files to watch from then on.
 pub(super) fn follow(
-    watched: Watched,
-    mut on_change: impl FnMut() -> Watched + Send + 'static,
+    watched: WatchedFiles,
+    mut on_change: impl FnMut() -> WatchedFiles + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut watched = watched;
     let mut watch = watch(&watched).context("cannot watch configuration files")?;
@@ -124,7 +124,7 @@ pub(super) fn follow(
     Ok(())
 }
 
-fn watch(watched: &Watched) -> anyhow::Result<OwnedFd> {
+fn watch(watched: &WatchedFiles) -> anyhow::Result<OwnedFd> {
     let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
     let changes = WatchFlags::CLOSE_WRITE
         | WatchFlags::CREATE
@@ -178,7 +178,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(10);
     const NEVER: Duration = Duration::from_millis(500);
 
-    fn changes(watched: Watched) -> Receiver<()> {
+    fn changes(watched: WatchedFiles) -> Receiver<()> {
         let (sender, receiver) = channel();
         let again = watched.clone();
         follow(watched, move || {
@@ -203,7 +203,7 @@ mod tests {
         // As Kubernetes mounts a configuration map.
         symlink("v1", at("..data")).expect("it can be made");
         symlink("..data/m.yaml", at("m.yaml")).expect("it can be made");
-        let watched = Watched(vec![at("a.yaml"), at("rules.d"), at("m.yaml")]);
+        let watched = WatchedFiles(vec![at("a.yaml"), at("rules.d"), at("m.yaml")]);
         let changes = changes(watched);
 
         fs::write(at("a.yaml"), "22").expect("it can be written");

@@ -82,7 +82,7 @@ impl From<args::Confine> for confine::Optional {
     }
 }
 
-impl From<args::PolicyOptions> for confine::How {
+impl From<args::PolicyOptions> for confine::PolicyStrictness {
     fn from(args: args::PolicyOptions) -> Self {
         Self {
             audit: args.audit,

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::format::Formatter;
 use crate::internal;
-use crate::queue::Account;
+use crate::queue::QueueAccount;
 
 /// What is done when no channel has anything to do with an alert any more: each has delivered it, or
 /// counted it as lost.
@@ -166,7 +166,7 @@ pub trait Channel: Send {
     }
 
     /// Where a process that takes over finds whether this one ended within a line.
-    fn keep_account(&mut self, account: Arc<dyn Account>) {
+    fn keep_account(&mut self, account: Arc<dyn QueueAccount>) {
         // Only what continues another process's lines has something to note.
         let _ = account;
     }

@@ -12,7 +12,7 @@ use rules::{Alert, AlertValue};
 use crate::channel::{Channel, Delivery, OnSettled, Peer};
 use crate::format::{Format, Formatter};
 use crate::internal::{self, Internal, internal_alert};
-use crate::queue::{Account, QUEUE_CAPACITY, Queue, QueueCapacity};
+use crate::queue::{QUEUE_CAPACITY, Queue, QueueAccount, QueueCapacity};
 use crate::throttle::{Throttle, ThrottleRate};
 use crate::worker::{ANNOUNCE_INTERVAL, Worker};
 
@@ -127,18 +127,18 @@ pub struct Dispatcher {
 /// One of several things that the program watches.
 struct Subject {
     fields: Vec<(&'static str, AlertValue)>,
-    pace: Mutex<Pace>,
+    pace: Mutex<AlertThrottle>,
 }
 
 /// Internal alerts by rule: when the last one was raised, and how many have not been since.
-type Pace = HashMap<&'static str, (Option<Instant>, u64)>;
+type AlertThrottle = HashMap<&'static str, (Option<Instant>, u64)>;
 
 /// Everything but the threads.
 pub struct Prepared {
     settings: Settings,
     formatter: Formatter,
     channels: Vec<Box<dyn Channel>>,
-    account: Option<Arc<dyn Account>>,
+    account: Option<Arc<dyn QueueAccount>>,
 }
 
 impl Dispatcher {
@@ -165,7 +165,7 @@ impl Dispatcher {
         }
     }
 
-    fn pace(&self) -> MutexGuard<'_, Pace> {
+    fn pace(&self) -> MutexGuard<'_, AlertThrottle> {
         let pace = self
             .subject
             .as_ref()
@@ -344,7 +344,7 @@ impl Dispatcher {
 impl Prepared {
     /// Keeps account of what waits in the queues.
     #[must_use]
-    pub fn accounting(self, account: Arc<dyn Account>) -> Self {
+    pub fn accounting(self, account: Arc<dyn QueueAccount>) -> Self {
         Self {
             account: Some(account),
             ..self
@@ -377,20 +377,20 @@ impl Prepared {
     }
 
     /// Starts the channels.
-    fn open(self) -> Result<Arc<Hub>, StartError> {
+    fn open(self) -> Result<Arc<DispatcherShared>, StartError> {
         let Self {
             settings,
             formatter,
             channels,
             account,
         } = self;
-        let lanes = channels.iter().map(|channel| Lane {
+        let lanes = channels.iter().map(|channel| ChannelHandle {
             name: channel.name().to_owned(),
             queue: Queue::new(settings.capacity, account.clone()),
             peer: channel.peer(),
             loss_announced: Mutex::new(None),
         });
-        let hub = Arc::new(Hub {
+        let hub = Arc::new(DispatcherShared {
             lanes: lanes.collect(),
             formatter: Arc::new(formatter),
             hostname: settings.hostname,
@@ -430,11 +430,11 @@ const KILL_GRACE: Duration = Duration::from_millis(200);
 struct Inner {
     /// Locked while an alert is put into its queues, so that none comes into those of a hub that was
     /// replaced.
-    hub: RwLock<Arc<Hub>>,
+    hub: RwLock<Arc<DispatcherShared>>,
     replaced: Mutex<Replaced>,
     throttle: Mutex<ThrottleState>,
     /// For each internal rule: when it was last announced, and how often it was not since.
-    pace: Mutex<Pace>,
+    pace: Mutex<AlertThrottle>,
     emitted: AtomicU64,
     internal: AtomicU64,
 }
@@ -458,7 +458,7 @@ impl ThrottleState {
 #[derive(Default)]
 struct Replaced {
     /// Those that deliver what waited for them.
-    hubs: Vec<Arc<Hub>>,
+    hubs: Vec<Arc<DispatcherShared>>,
     /// What the others have done.
     settled: Vec<ChannelCounters>,
 }
@@ -467,13 +467,17 @@ impl Replaced {
     /// Forgets those that have come to their end, but for their counters.
     fn settle(&mut self) {
         let now = Instant::now();
-        let has_ended = |hub: &Arc<Hub>| hub.lanes.iter().all(|lane| lane.queue.wait_for_end(now));
+        let has_ended =
+            |hub: &Arc<DispatcherShared>| hub.lanes.iter().all(|lane| lane.queue.wait_for_end(now));
         let (ended, rest) = std::mem::take(&mut self.hubs)
             .into_iter()
             .partition(has_ended);
         self.hubs = rest;
         for hub in &ended {
-            add(&mut self.settled, hub.lanes.iter().map(Lane::counters));
+            add(
+                &mut self.settled,
+                hub.lanes.iter().map(ChannelHandle::counters),
+            );
         }
     }
 }
@@ -504,13 +508,13 @@ impl Inner {
         hub.send(alert, on_settled);
     }
 
-    fn hub(&self) -> Arc<Hub> {
+    fn hub(&self) -> Arc<DispatcherShared> {
         let hub = self.hub.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&hub)
     }
 
     /// Those that were replaced and are still at work, and the one in force.
-    fn hubs(&self) -> Vec<Arc<Hub>> {
+    fn hubs(&self) -> Vec<Arc<DispatcherShared>> {
         let mut hubs = self.replaced().hubs.clone();
         hubs.push(self.hub());
         hubs
@@ -521,10 +525,13 @@ impl Inner {
         replaced.settle();
         let mut sums = replaced.settled.clone();
         for hub in &replaced.hubs {
-            add(&mut sums, hub.lanes.iter().map(Lane::counters));
+            add(&mut sums, hub.lanes.iter().map(ChannelHandle::counters));
         }
         drop(replaced);
-        add(&mut sums, self.hub().lanes.iter().map(Lane::counters));
+        add(
+            &mut sums,
+            self.hub().lanes.iter().map(ChannelHandle::counters),
+        );
         sums
     }
 
@@ -546,15 +553,15 @@ impl Drop for Inner {
 }
 
 /// What the dispatcher and the channel threads share.
-pub(crate) struct Hub {
-    pub(crate) lanes: Vec<Lane>,
+pub(crate) struct DispatcherShared {
+    pub(crate) lanes: Vec<ChannelHandle>,
     pub(crate) on_problem: OnProblem,
     formatter: Arc<Formatter>,
     hostname: Arc<str>,
 }
 
 /// One channel as the others see it.
-pub(crate) struct Lane {
+pub(crate) struct ChannelHandle {
     pub(crate) name: String,
     pub(crate) queue: Queue,
     peer: Arc<Peer>,
@@ -562,7 +569,7 @@ pub(crate) struct Lane {
     loss_announced: Mutex<Option<Instant>>,
 }
 
-impl Hub {
+impl DispatcherShared {
     /// Has the channels end when they have delivered what waits for them.
     fn stop(&self) {
         for lane in &self.lanes {
@@ -612,7 +619,7 @@ impl Hub {
     }
 }
 
-impl Lane {
+impl ChannelHandle {
     fn is_announcement_due(&self) -> bool {
         let mut last = self
             .loss_announced

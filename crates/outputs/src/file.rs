@@ -11,7 +11,7 @@ use yaml::key::Key;
 
 use crate::channel::{Channel, Delivery, DeliveryError};
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
-use crate::queue::{Account, LineOutput};
+use crate::queue::{LineOutput, QueueAccount};
 use crate::stream::LineStream;
 
 /// `file_output`.
@@ -247,7 +247,7 @@ impl Channel for FileChannel {
         Ok(())
     }
 
-    fn keep_account(&mut self, account: Arc<dyn Account>) {
+    fn keep_account(&mut self, account: Arc<dyn QueueAccount>) {
         self.stream.keep_account(account);
     }
 

@@ -47,7 +47,7 @@ pub use net::client::HttpError;
 pub use net::tls::{ClientFiles, TlsError, TlsOptions};
 pub use otlp::{Encoding, OtlpOutput};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
-pub use queue::{Account, LineOutput, QUEUE_CAPACITY, QueueCapacity};
+pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
 };

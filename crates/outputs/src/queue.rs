@@ -27,7 +27,7 @@ pub const QUEUE_CAPACITY: QueueCapacity = QueueCapacity {
 const RESERVE: usize = 64;
 
 /// Keeps account of what waits, where somebody finds it who comes when this process is dead.
-pub trait Account: std::fmt::Debug + Send + Sync {
+pub trait QueueAccount: std::fmt::Debug + Send + Sync {
     /// An alert was queued for one channel.
     fn queued(&self);
     /// So many were delivered, or counted as lost.
@@ -50,7 +50,7 @@ pub enum LineOutput {
 
 /// Why an alert was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum QueueRefusal {
     Full,
     Dead,
 }
@@ -86,7 +86,7 @@ impl QueueCounters {
 #[derive(Debug)]
 pub(crate) struct Queue {
     capacity: QueueCapacity,
-    account: Option<Arc<dyn Account>>,
+    account: Option<Arc<dyn QueueAccount>>,
     state: Mutex<State>,
     work: Condvar,
     idle: Condvar,
@@ -113,7 +113,7 @@ struct State {
 }
 
 impl Queue {
-    pub(crate) fn new(capacity: QueueCapacity, account: Option<Arc<dyn Account>>) -> Self {
+    pub(crate) fn new(capacity: QueueCapacity, account: Option<Arc<dyn QueueAccount>>) -> Self {
         Self {
             capacity,
             account,
@@ -124,12 +124,12 @@ impl Queue {
     }
 
     /// Queues an alert or counts it as lost. Never waits for the channel.
-    pub(crate) fn push(&self, delivery: &Arc<Delivery>) -> Result<(), Refusal> {
+    pub(crate) fn push(&self, delivery: &Arc<Delivery>) -> Result<(), QueueRefusal> {
         let size = delivery.size();
         let mut state = self.state();
         if state.dead {
             state.counters.lost_write_failed += 1;
-            return Err(Refusal::Dead);
+            return Err(QueueRefusal::Dead);
         }
         let alerts = state.waiting.len() + state.in_flight.0;
         // One alert that alone is larger than the limit still passes through an empty queue.
@@ -138,7 +138,7 @@ impl Queue {
         let has_reserve = delivery.is_internal() && alerts < self.capacity.alerts + RESERVE;
         if !has_room && !has_reserve {
             state.counters.lost_queue_full += 1;
-            return Err(Refusal::Full);
+            return Err(QueueRefusal::Full);
         }
         state.counters.queued += 1;
         if let Some(account) = &self.account {

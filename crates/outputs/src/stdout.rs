@@ -11,7 +11,7 @@ use yaml::key::Key;
 
 use crate::channel::{Channel, Delivery, DeliveryError};
 use crate::kind::{ChannelOpenError, Common, OutputKind};
-use crate::queue::{Account, LineOutput};
+use crate::queue::{LineOutput, QueueAccount};
 use crate::stream::LineStream;
 
 /// `stdout_output`.
@@ -140,7 +140,7 @@ impl Channel for StdoutChannel {
         result
     }
 
-    fn keep_account(&mut self, account: Arc<dyn Account>) {
+    fn keep_account(&mut self, account: Arc<dyn QueueAccount>) {
         self.stream.keep_account(account);
     }
 

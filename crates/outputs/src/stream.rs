@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::channel::{Delivery, DeliveryError};
-use crate::queue::{Account, LineOutput};
+use crate::queue::{LineOutput, QueueAccount};
 
 /// Remembers whether the last line was cut off by an error or by the death of the process that wrote it, so that
 /// the next one does not continue it.
@@ -15,7 +15,7 @@ use crate::queue::{Account, LineOutput};
 pub(crate) struct LineStream {
     torn: bool,
     output: LineOutput,
-    account: Option<Arc<dyn Account>>,
+    account: Option<Arc<dyn QueueAccount>>,
 }
 
 impl LineStream {
@@ -27,7 +27,7 @@ impl LineStream {
         }
     }
 
-    pub(crate) fn keep_account(&mut self, account: Arc<dyn Account>) {
+    pub(crate) fn keep_account(&mut self, account: Arc<dyn QueueAccount>) {
         self.account = Some(account);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::channel::{Channel, Delivery};
-use crate::dispatcher::Hub;
+use crate::dispatcher::DispatcherShared;
 use crate::internal;
 use crate::queue::Task;
 
@@ -18,7 +18,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Worker {
-    pub(crate) hub: Arc<Hub>,
+    pub(crate) hub: Arc<DispatcherShared>,
     pub(crate) lane: usize,
     pub(crate) channel: Box<dyn Channel>,
     pub(crate) buffered: bool,

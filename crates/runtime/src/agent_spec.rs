@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use agent::confine::{How, Optional};
+use agent::confine::{Optional, PolicyStrictness};
 use agent::options::{Detection, Interception};
 use agent::spec::{AgentSpec, ContainerSpec, StartMode};
 use config::{OnAgentDeath, WatchedBy, rule_files};
@@ -104,7 +104,7 @@ impl Settings {
             },
             confine: Optional {
                 policy: note.policy.clone(),
-                how: How {
+                how: PolicyStrictness {
                     audit: has_policy && runtime.audit,
                     accept_partial: match has_policy {
                         true => runtime.accept_partial.clone(),

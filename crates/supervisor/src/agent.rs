@@ -20,14 +20,16 @@ use sys::signal::SignalSet;
 use sys::wait;
 
 use super::command::slot;
-use super::inherited::{Bell, Ends, Inherited, has_hung_up, is_readable};
+use super::inherited::{
+    EventFdNotifier, InheritedDescriptors, PrivateEnds, has_hung_up, is_readable,
+};
 use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
 use super::shared_state::{Order, SharedNumber, SharedState, State};
 use super::signals::SIGKILL;
 use super::{
-    ChosenEngine, Complain, Launch, Listening, Meanwhile, Prepare, Prepared, Report, Services,
-    Source, Start, Tenure, orphans, signals, waiter,
+    AgentPlan, AgentPreparer, AgentStart, ChosenEngine, Detach, ErrorReporter, Launch, Report,
+    RuntimeWait, Services, Source, Start, orphans, signals, waiter,
 };
 
 /// How long the command may take from fork to its filter; a fork and two calls.
@@ -51,19 +53,19 @@ const TURN_POLL: Duration = Duration::from_millis(250);
 pub(super) const FIRST: u64 = 0;
 
 /// What the first agent needs beside what all have.
-pub(super) struct First<'a> {
-    pub(super) inherited: &'a Inherited,
-    pub(super) ends: &'a Ends,
+pub(super) struct FirstAgentSetup<'a> {
+    pub(super) inherited: &'a InheritedDescriptors,
+    pub(super) ends: &'a PrivateEnds,
     pub(super) callers_mask: SignalSet,
     pub(super) engine: ChosenEngine,
     /// Where the front and the keeper get the listener from.
     pub(super) listener_to: [&'a OwnedFd; 2],
-    pub(super) prepare: Prepare,
+    pub(super) prepare: AgentPreparer,
 }
 
 /// Runs the first agent to its end, which starts the command. Answers with an exit status that
 /// nobody but the keeper sees.
-pub(super) fn first(first: First<'_>) -> i32 {
+pub(super) fn first(first: FirstAgentSetup<'_>) -> i32 {
     let inherited = first.inherited;
     let outcome = supervise(first);
     orphans::see_off(inherited.shared_state.waiter_pid.get());
@@ -71,28 +73,28 @@ pub(super) fn first(first: First<'_>) -> i32 {
         tell(inherited, message);
     }
     // After a hand-over the words are those of another agent, or about to be.
-    if !matches!(outcome, Ok(Served::HandedOver | Served::Lost)) {
+    if !matches!(outcome, Ok(AgentExit::HandedOver | AgentExit::Lost)) {
         inherited.shared_state.set_state(FIRST, State::Finished);
     }
     i32::from(!matches!(
         outcome,
-        Ok(Served::ToTheEnd | Served::HandedOver)
+        Ok(AgentExit::ToTheEnd | AgentExit::HandedOver)
     ))
 }
 
 /// Runs the first agent behind a command that is the process which was called. Answers as [`first`] does.
 pub(super) fn beside(
-    inherited: &Inherited,
+    inherited: &InheritedDescriptors,
     listener_from: &OwnedFd,
     start: Start,
     command: i32,
-    complain: Complain,
+    complain: ErrorReporter,
 ) -> i32 {
     let shared_state = &inherited.shared_state;
     shared_state.set_agent_pid(FIRST, std::process::id().cast_signed());
     let served = match await_listener(inherited, listener_from) {
         // The command has not begun, and has said why.
-        Ok(None) => Served::ToTheEnd,
+        Ok(None) => AgentExit::ToTheEnd,
         Ok(Some(listener)) => {
             // Nobody waits for this process, so it may see by itself that there is nothing left to do.
             let watched = listener.try_clone().ok();
@@ -106,19 +108,19 @@ pub(super) fn beside(
                     complain(&said);
                     // Fails only if it has ended.
                     let _ = sys::pidfd::send_signal(inherited.front.as_fd(), SIGKILL);
-                    Served::ToTheEnd
+                    AgentExit::ToTheEnd
                 }
             }
         }
         Err(error) => {
             eprintln!("tollgate: cannot make the processes that watch: {error}");
-            Served::ToTheEnd
+            AgentExit::ToTheEnd
         }
     };
-    if served == Served::ToTheEnd {
+    if served == AgentExit::ToTheEnd {
         shared_state.set_state(FIRST, State::Finished);
     }
-    i32::from(served == Served::Lost)
+    i32::from(served == AgentExit::Lost)
 }
 
 /// Says something on the standard error of the command, which its caller reads.
@@ -133,7 +135,10 @@ fn tell_command(command: i32, text: &str) {
 }
 
 /// The listener, when the command has it.
-fn await_listener(inherited: &Inherited, from: &OwnedFd) -> std::io::Result<Option<Listener>> {
+fn await_listener(
+    inherited: &InheritedDescriptors,
+    from: &OwnedFd,
+) -> std::io::Result<Option<Listener>> {
     if end_with_keeper(&inherited.shared_state).is_err() {
         return Ok(None);
     }
@@ -146,7 +151,7 @@ fn await_listener(inherited: &Inherited, from: &OwnedFd) -> std::io::Result<Opti
 }
 
 /// As [`first`], where there is no keeper: this process is in its place.
-pub(super) fn alone(first: First<'_>) -> i32 {
+pub(super) fn alone(first: FirstAgentSetup<'_>) -> i32 {
     let shared_state = &first.inherited.shared_state;
     shared_state
         .keeper_pid
@@ -155,7 +160,7 @@ pub(super) fn alone(first: First<'_>) -> i32 {
     self::first(first)
 }
 
-fn supervise(first: First<'_>) -> Result<Served, Message> {
+fn supervise(first: FirstAgentSetup<'_>) -> Result<AgentExit, Message> {
     let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
     let inherited = first.inherited;
     let shared_state = &inherited.shared_state;
@@ -213,10 +218,10 @@ fn end_with_keeper(shared_state: &SharedState) -> Result<(), Message> {
 fn attend(
     engine: ChosenEngine,
     listener_to: [&OwnedFd; 2],
-    inherited: &Inherited,
-    prepared: Prepared,
+    inherited: &InheritedDescriptors,
+    prepared: AgentPlan,
     page: &SharedPage,
-) -> Result<Served, Message> {
+) -> Result<AgentExit, Message> {
     let not_ready = |error: sys::SyscallError| Message::NotReady(error.errno());
     let shared_state = &inherited.shared_state;
     let waiter = shared_state.waiter_pid.get();
@@ -269,10 +274,10 @@ fn attend(
 
 /// Runs an agent that takes over from another. Answers with the program's exit status.
 pub(super) fn resumed(
-    inherited: &Inherited,
+    inherited: &InheritedDescriptors,
     generation: u64,
     listener: Listener,
-    prepare: Prepare,
+    prepare: AgentPreparer,
 ) -> i32 {
     let shared_state = &inherited.shared_state;
     // A keeper that replaces one that was killed starts an agent of its own: two of one number would write what
@@ -324,9 +329,9 @@ pub(super) fn resumed(
         }
     };
     match serve(inherited, generation, started, None) {
-        Served::ToTheEnd => shared_state.set_state(generation, State::Finished),
-        Served::HandedOver => {}
-        Served::Lost => return 1,
+        AgentExit::ToTheEnd => shared_state.set_state(generation, State::Finished),
+        AgentExit::HandedOver => {}
+        AgentExit::Lost => return 1,
     }
     0
 }
@@ -338,7 +343,7 @@ struct Started {
 }
 
 fn start(
-    inherited: &Inherited,
+    inherited: &InheritedDescriptors,
     generation: u64,
     source: Source,
     services: Start,
@@ -353,7 +358,7 @@ fn start(
     let file = inherited.shared_state_file.as_fd();
     let own_shared_state =
         SharedState::open(file).map_err(|error| format!("the keeper: {error}"))?;
-    let listening = Listening {
+    let listening = AgentStart {
         source,
         transparent: ours.into_iter().filter(|pid| *pid > 0).map(Pid).collect(),
         shared_state: std::sync::Arc::new(own_shared_state),
@@ -369,7 +374,7 @@ fn start(
         true => is_stopped.set(pass_on_early(inherited, until)),
         false => await_end_or(inherited.front.as_fd(), until),
     };
-    let meanwhile = (generation == FIRST).then(|| Box::new(pass_on) as Meanwhile<'_>);
+    let meanwhile = (generation == FIRST).then(|| Box::new(pass_on) as RuntimeWait<'_>);
     let started = services(listening, meanwhile);
     match started {
         Ok(services) => {
@@ -388,7 +393,7 @@ fn start(
 /// Passes news of the command on while this agent is not at work yet. A good end is told to the front if nobody
 /// waits for what the command has made, and whose calls are held. Any other end is told when services can say
 /// what led to it. Answers whether the command is stopped.
-fn pass_on_early(inherited: &Inherited, until: &[BorrowedFd<'_>]) -> bool {
+fn pass_on_early(inherited: &InheritedDescriptors, until: &[BorrowedFd<'_>]) -> bool {
     let mut relay = Relay::new(inherited);
     loop {
         let is_awaited = |fd: &BorrowedFd<'_>| !is_readable(*fd, Duration::ZERO);
@@ -483,7 +488,7 @@ fn last_words(waiter: &Receiver) -> Message {
 
 /// How an agent's work ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Served {
+enum AgentExit {
     /// The whole workload has ended.
     ToTheEnd,
     /// Another agent goes on.
@@ -494,11 +499,11 @@ enum Served {
 
 /// `watched`: where it is to be seen that the workload has ended.
 fn serve(
-    inherited: &Inherited,
+    inherited: &InheritedDescriptors,
     generation: u64,
     started: Started,
     watched: Option<&Listener>,
-) -> Served {
+) -> AgentExit {
     let Started {
         services,
         is_stopped,
@@ -513,7 +518,7 @@ fn serve(
     loop {
         bell.hush();
         if services.are_lost() {
-            return Served::Lost;
+            return AgentExit::Lost;
         }
         reporter.report(services.as_ref());
         if shared_state.order(generation) == Order::HandOver {
@@ -531,7 +536,7 @@ fn serve(
                     }
                     if services.are_lost() {
                         // The end is in the shared state, for the agent that tells of it.
-                        return Served::Lost;
+                        return AgentExit::Lost;
                     }
                     shared_state.outlived.set(!services.has_ended());
                     listening.tell_end(end);
@@ -564,27 +569,31 @@ fn serve(
         reporter.tell_gaps(services.as_ref());
     }
     services.finish();
-    Served::ToTheEnd
+    AgentExit::ToTheEnd
 }
 
 /// Has another agent go on.
-fn hand_over(inherited: &Inherited, generation: u64, mut services: Box<dyn Services>) -> Served {
+fn hand_over(
+    inherited: &InheritedDescriptors,
+    generation: u64,
+    mut services: Box<dyn Services>,
+) -> AgentExit {
     services.hand_over();
     if services.are_lost() {
         // Whoever watched for this one has not concluded its calls: they are the keeper's.
-        return Served::Lost;
+        return AgentExit::Lost;
     }
     inherited
         .shared_state
         .set_state(generation, State::HandedOver);
     inherited.keeper_bell.ring();
     services.finish();
-    Served::HandedOver
+    AgentExit::HandedOver
 }
 
 /// What wakes an agent that serves.
 struct Waiting<'a> {
-    bell: &'a Bell,
+    bell: &'a EventFdNotifier,
     /// `None`: the command's end is told.
     relay: Option<&'a Relay<'a>>,
     reporter: &'a Reporter<'a>,
@@ -594,7 +603,7 @@ struct Waiting<'a> {
 }
 
 impl Waiting<'_> {
-    fn until_something_happens(&self, tenure: &Tenure) {
+    fn until_something_happens(&self, tenure: &Detach) {
         let mut polled = self.relay.map(Relay::polled).unwrap_or_default();
         polled.push(PollFd::new(self.bell.as_fd(), poll::IN));
         polled.extend(self.reporter.polled());
@@ -620,7 +629,7 @@ impl Waiting<'_> {
 }
 
 /// Delivers what the command caused before anybody learns that it has ended.
-fn deliver(services: &dyn Services, tenure: &Tenure) {
+fn deliver(services: &dyn Services, tenure: &Detach) {
     services.flush();
     if tenure.ends_at_once() {
         return;
@@ -725,12 +734,12 @@ mod tests {
     use super::*;
 
     /// Services that are another process's, which dies while it is asked to hand over.
-    struct Dying {
+    struct DyingAgentServices {
         dies: bool,
         is_lost: Cell<bool>,
     }
 
-    impl Services for Dying {
+    impl Services for DyingAgentServices {
         fn has_ended(&self) -> bool {
             false
         }
@@ -746,15 +755,16 @@ mod tests {
         }
     }
 
-    fn hands_over(dies: bool) -> (Served, State) {
+    fn hands_over(dies: bool) -> (AgentExit, State) {
         let respawn = Respawn {
             spec: Box::new(|_take_over| Vec::new()),
             label: Vec::new(),
         };
-        let inherited = Inherited::create_alone(respawn, Tenure::WithCommand).expect("memory");
+        let inherited =
+            InheritedDescriptors::create_alone(respawn, Detach::WithCommand).expect("memory");
         inherited.shared_state.set_state(FIRST, State::Ready);
         inherited.shared_state.set_order(FIRST, Order::HandOver);
-        let services = Box::new(Dying {
+        let services = Box::new(DyingAgentServices {
             dies,
             is_lost: Cell::new(false),
         });
@@ -768,7 +778,10 @@ mod tests {
 
     #[test]
     fn who_dies_while_it_hands_over_has_not_handed_over() {
-        assert_eq!(hands_over(true), (Served::Lost, State::Ready));
-        assert_eq!(hands_over(false), (Served::HandedOver, State::HandedOver));
+        assert_eq!(hands_over(true), (AgentExit::Lost, State::Ready));
+        assert_eq!(
+            hands_over(false),
+            (AgentExit::HandedOver, State::HandedOver)
+        );
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sys::poll::{self, PollFd};
 use sys::signal::{SignalSet, SignalStream};
 
-use super::{Listening, SharedState, Source, Start, signals};
+use super::{AgentStart, SharedState, Source, Start, signals};
 
 /// Time between two looks whether the last process has ended.
 const POLL: Duration = Duration::from_millis(20);
@@ -37,7 +37,7 @@ pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::R
     let (shared_state, file) = SharedState::create()?;
     // Before the services block all signals, and before there is a thread.
     let ends = SignalStream::new(SignalSet::of(&signals::ENDS))?;
-    let listening = Listening {
+    let listening = AgentStart {
         source,
         transparent: Vec::new(),
         shared_state: Arc::new(shared_state),

@@ -11,12 +11,12 @@ use sys::poll::{self, PollFd};
 use sys::signal::{Signal, SignalStream};
 use sys::wait::{self, Target};
 
-use super::inherited::{Inherited, is_readable};
+use super::inherited::{InheritedDescriptors, is_readable};
 use super::keeper::{self, Policy};
 use super::message::{Message, Receiver};
 use super::signals::{self, SIGCONT, SIGKILL};
 use super::waiter::ERRNO_RANGE;
-use super::{ChosenEngine, Failure, Prepare, SOCK_SEQPACKET, Stay, agent, orphans};
+use super::{AgentPreparer, ChosenEngine, Failure, LaunchContext, SOCK_SEQPACKET, agent, orphans};
 
 /// Keepers that are replaced; more is no accident.
 const KEEPERS: u32 = 16;
@@ -28,18 +28,18 @@ pub(super) fn run(
     path: &std::ffi::OsStr,
     engine: ChosenEngine,
     policy: Policy,
-    stay: Stay,
-    prepare: Prepare,
+    stay: LaunchContext,
+    prepare: AgentPreparer,
 ) -> Result<i32, Failure> {
     check_proc()?;
-    let (inherited, ends) = Inherited::create(stay.respawn, stay.tenure)
+    let (inherited, ends) = InheritedDescriptors::create(stay.respawn, stay.tenure)
         .map_err(Failure::io("prepare the processes that watch"))?;
     let pair = || sys::socket::pair(SOCK_SEQPACKET).map_err(Failure::process("make a socket"));
     let ((for_front, to_front), (for_keeper, to_keeper)) = (pair()?, pair()?);
     let pid = inherited.front_pid;
     inherited.shared_state.front_pid.set(pid);
     let callers_mask = signals::block_forwarded().map_err(Failure::process("block signals"))?;
-    let first = agent::First {
+    let first = agent::FirstAgentSetup {
         inherited: &inherited,
         ends: &ends,
         callers_mask,
@@ -111,7 +111,7 @@ pub(super) fn check_proc() -> Result<(), Failure> {
 struct Front<'a> {
     path: std::ffi::OsString,
     pid: i32,
-    inherited: &'a Inherited,
+    inherited: &'a InheritedDescriptors,
     from_agent: &'a Receiver,
     signals: SignalStream,
     leads_session: bool,
@@ -129,13 +129,13 @@ struct Front<'a> {
 
 /// Whom signals are passed on to.
 #[derive(Clone, Copy)]
-struct Below {
+struct SignalTarget {
     waiter: i32,
     command: i32,
 }
 
 /// What this process is woken by.
-enum Woken {
+enum WakeSource {
     Message,
     Signals,
     KeeperGone,
@@ -149,16 +149,16 @@ enum Stage {
     /// Everything is known; the command is about to start.
     Starting,
     /// It runs.
-    Running(Below),
+    Running(SignalTarget),
 }
 
-impl PartialEq for Below {
+impl PartialEq for SignalTarget {
     fn eq(&self, other: &Self) -> bool {
         (self.waiter, self.command) == (other.waiter, other.command)
     }
 }
 
-impl Eq for Below {}
+impl Eq for SignalTarget {}
 
 impl Front<'_> {
     fn stand_in(mut self) -> Result<i32, Failure> {
@@ -166,15 +166,15 @@ impl Front<'_> {
         let mut stage = Stage::Preparing;
         loop {
             match self.wait(stage)? {
-                Woken::Signals => {
+                WakeSource::Signals => {
                     self.signalled(stage);
                     continue;
                 }
-                Woken::KeeperGone => {
+                WakeSource::KeeperGone => {
                     self.keeper_gone()?;
                     continue;
                 }
-                Woken::Message => {}
+                WakeSource::Message => {}
             }
             match self
                 .from_agent
@@ -184,13 +184,13 @@ impl Front<'_> {
                 Some(Message::Prepared) => stage = Stage::Starting,
                 Some(Message::Waiter(pid)) => waiter = pid,
                 Some(Message::Started(command)) => {
-                    let below = Below { waiter, command };
+                    let below = SignalTarget { waiter, command };
                     stage = Stage::Running(below);
                     for signal in std::mem::take(&mut self.early) {
-                        self.forward(below, &signal, Since::Unknown);
+                        self.forward(below, &signal, SignalWindow::Unknown);
                     }
                     while let Ok(Some(signal)) = self.signals.next() {
-                        self.forward(below, &signal, Since::Unknown);
+                        self.forward(below, &signal, SignalWindow::Unknown);
                     }
                 }
                 Some(Message::Stopped(signal)) => self.stop(signal),
@@ -267,7 +267,7 @@ impl Front<'_> {
 
     /// Waits for something to happen. Signals wait while there is nobody to pass them on to and
     /// soon will be.
-    fn wait(&self, stage: Stage) -> Result<Woken, Failure> {
+    fn wait(&self, stage: Stage) -> Result<WakeSource, Failure> {
         loop {
             let mut polled = vec![PollFd::new(self.from_agent.file().as_fd(), poll::IN)];
             if stage != Stage::Starting {
@@ -283,13 +283,13 @@ impl Front<'_> {
             let found = |index: usize| polled.get(index).is_some_and(|fd| fd.found() != 0);
             let signals = usize::from(stage != Stage::Starting);
             if signals == 1 && found(1) {
-                return Ok(Woken::Signals);
+                return Ok(WakeSource::Signals);
             }
             if found(0) {
-                return Ok(Woken::Message);
+                return Ok(WakeSource::Message);
             }
             if found(1 + signals) {
-                return Ok(Woken::KeeperGone);
+                return Ok(WakeSource::KeeperGone);
             }
         }
     }
@@ -297,7 +297,7 @@ impl Front<'_> {
     fn signalled(&mut self, stage: Stage) {
         while let Ok(Some(signal)) = self.signals.next() {
             match stage {
-                Stage::Running(below) => self.forward(below, &signal, Since::Running),
+                Stage::Running(below) => self.forward(below, &signal, SignalWindow::Running),
                 Stage::Preparing | Stage::Starting if signals::is_deadly(signal.signal) => {
                     self.give_up(signal.signal);
                 }
@@ -362,13 +362,13 @@ impl Front<'_> {
     }
 
     /// Passes on what was sent to this process alone.
-    fn forward(&self, below: Below, signal: &Signal, since: Since) {
+    fn forward(&self, below: SignalTarget, signal: &Signal, since: SignalWindow) {
         if self.is_ours(signal) {
             return;
         }
         // What came before the command existed did not reach it by itself.
         let reached = signals::reached_command(signal, self.leads_session);
-        if reached && matches!(since, Since::Running) {
+        if reached && matches!(since, SignalWindow::Running) {
             return;
         }
         if signal.signal == SIGCONT {
@@ -413,7 +413,7 @@ impl Front<'_> {
 }
 
 /// When a signal may have come.
-enum Since {
+enum SignalWindow {
     /// While the command existed.
     Running,
     /// Perhaps before.

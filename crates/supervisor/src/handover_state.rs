@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// The part of a plan that its filter was compiled from. Calls are named, so that another version
 /// of this program understands it.
 #[derive(Deserialize, Serialize)]
-struct Memo {
+struct HandoverState {
     version: u32,
     stdio: u8,
     calls: BTreeMap<String, Vec<Vec<Test>>>,
@@ -87,7 +87,7 @@ pub fn encode(
         each.map(|(kind, text)| (kind.id().to_owned(), text.clone()))
             .collect()
     };
-    let memo = Memo {
+    let memo = HandoverState {
         version: VERSION,
         stdio: u8::try_from(stdio).expect("three of them"),
         calls: calls.collect(),
@@ -158,12 +158,13 @@ fn by_kind(by_id: BTreeMap<String, String>) -> Result<BTreeMap<EnforcerKind, Str
     each.map(|(id, text)| Ok((kind_of(&id)?, text))).collect()
 }
 
-fn parse(memo: &[u8]) -> Result<Memo, Failure> {
+fn parse(memo: &[u8]) -> Result<HandoverState, Failure> {
     let refused = |why: &str| {
         let message = format!("cannot take over: the previous agent left no filter plan: {why}");
         Failure::new(Exit::Internal, message).help("start the command again")
     };
-    let memo: Memo = serde_json::from_slice(memo).map_err(|error| refused(&error.to_string()))?;
+    let memo: HandoverState =
+        serde_json::from_slice(memo).map_err(|error| refused(&error.to_string()))?;
     match memo.version {
         VERSION => Ok(memo),
         version => Err(refused(&format!(

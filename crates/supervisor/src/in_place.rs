@@ -17,15 +17,19 @@ use sys::notify::{Listener, Notification, Received};
 use sys::schedule::with_short_turns;
 use sys::signal::{MaskChange, SignalSet, change_mask};
 
-use super::inherited::{Inherited, is_readable};
+use super::inherited::{InheritedDescriptors, is_readable};
 use super::keeper::{self, Policy};
 use super::signals::{self, SIGCONT};
-use super::{Command, Failure, Prepared, SOCK_SEQPACKET, Stay, agent, command, front};
+use super::{AgentPlan, Command, Failure, LaunchContext, SOCK_SEQPACKET, agent, command, front};
 
 /// Becomes the command. Its first call after the exec waits for the agent.
-pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
+pub(super) fn run(
+    policy: Policy,
+    stay: LaunchContext,
+    prepared: AgentPlan,
+) -> Result<Infallible, Failure> {
     front::check_proc()?;
-    let inherited = Inherited::create_alone(stay.respawn, stay.tenure);
+    let inherited = InheritedDescriptors::create_alone(stay.respawn, stay.tenure);
     let inherited = Arc::new(inherited.map_err(Failure::io("prepare the processes that watch"))?);
     let checked = inherited.tenure.check();
     checked.map_err(Failure::io("open the log of the processes that watch"))?;
@@ -33,7 +37,7 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
     shared_state.set_first_waits(prepared.restricts_first);
     let written = inherited.memo.write(&prepared.memo);
     written.map_err(Failure::io("leave a note"))?;
-    let Prepared {
+    let AgentPlan {
         command,
         program,
         confinement,
@@ -77,7 +81,7 @@ pub(super) fn run(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infa
     let exec_is_asked =
         Arch::native().is_some_and(|arch| program.always_asks(arch, Syscall::EXECVE));
     let listener = Arc::new(AtomicI32::new(NONE_YET));
-    let given = Handing {
+    let given = ListenerSender {
         listener: Arc::clone(&listener),
         exec_is_asked,
         keeper,
@@ -134,19 +138,19 @@ fn is_given(listener: &AtomicI32) -> bool {
 }
 
 /// What the thread has that gives the listener away.
-struct Handing {
+struct ListenerSender {
     /// The number of the listener's descriptor, or what is to be known of it.
     listener: Arc<AtomicI32>,
     /// Whether the filter stops the exec that is to come for certain.
     exec_is_asked: bool,
     keeper: i32,
-    inherited: Arc<Inherited>,
+    inherited: Arc<InheritedDescriptors>,
     /// Where keeper and agent wait for the listener; the agent is the last, for when it has answered, this thread
     /// may be no more.
     to: [OwnedFd; 2],
 }
 
-impl Handing {
+impl ListenerSender {
     /// Gives the listener away. This process keeps none: its calls fail, instead of waiting, if nobody is left.
     ///
     /// The exec that is to come is nobody's to judge. Where it is asked of for certain it is let pass from here, so

@@ -11,19 +11,19 @@ use capture::notify::ActivePolicy;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
+use super::detach::Detach;
 use super::message::{Receiver, Sender, channel};
 use super::respawn::Respawn;
 use super::shared_state::{OpenError, SharedState};
-use super::tenure::Tenure;
 
 /// Made before the first fork, by the process that was called. A process that is made later inherits it, and one that
 /// is executed later gets the descriptors by number.
 #[derive(Debug)]
-pub(super) struct Inherited {
+pub(super) struct InheritedDescriptors {
     pub(super) shared_state: SharedState,
     pub(super) shared_state_file: OwnedFd,
     /// What the first agent leaves to those that take over.
-    pub(super) memo: Memo,
+    pub(super) memo: HandoverBuffer,
     /// What the policy refuses, read from the memo when it is first needed.
     confiner: OnceLock<Option<ActivePolicy>>,
     /// News for the front.
@@ -31,9 +31,9 @@ pub(super) struct Inherited {
     /// News of the command, from the waiter.
     pub(super) from_waiter: Receiver,
     /// Wakes the keeper.
-    pub(super) keeper_bell: Bell,
+    pub(super) keeper_bell: EventFdNotifier,
     /// Wake the agents, one of odd and one of even generation.
-    pub(super) agent_bells: [Bell; 2],
+    pub(super) agent_bells: [EventFdNotifier; 2],
     /// The process that was called: the front, or without one the command.
     pub(super) front: OwnedFd,
     /// The front's pid; 0: there is none.
@@ -43,20 +43,20 @@ pub(super) struct Inherited {
     /// How another agent is started.
     pub(super) respawn: Respawn,
     /// Whether the processes of ours stay behind when the command has ended.
-    pub(super) tenure: Tenure,
+    pub(super) tenure: Detach,
 }
 
 /// The ends that only one process uses.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct PrivateEnds {
     pub(super) from_agent: Receiver,
     pub(super) to_agent: Sender,
     pub(super) lifeline: OwnedFd,
 }
 
-impl Inherited {
+impl InheritedDescriptors {
     /// All of it.
-    pub(super) fn create(respawn: Respawn, tenure: Tenure) -> std::io::Result<(Self, Ends)> {
+    pub(super) fn create(respawn: Respawn, tenure: Detach) -> std::io::Result<(Self, PrivateEnds)> {
         let (to_front, from_agent) = channel()?;
         let (to_agent, from_waiter) = channel()?;
         let (ends_lifeline, lifeline) = sys::fd::pipe(O_CLOEXEC.i32())?;
@@ -65,19 +65,19 @@ impl Inherited {
         let inherited = Self {
             shared_state,
             shared_state_file,
-            memo: Memo::new()?,
+            memo: HandoverBuffer::new()?,
             confiner: OnceLock::new(),
             to_front,
             from_waiter,
-            keeper_bell: Bell::new()?,
-            agent_bells: [Bell::new()?, Bell::new()?],
+            keeper_bell: EventFdNotifier::new()?,
+            agent_bells: [EventFdNotifier::new()?, EventFdNotifier::new()?],
             front: sys::pidfd::open(front_pid)?,
             front_pid,
             lifeline,
             respawn,
             tenure,
         };
-        let ends = Ends {
+        let ends = PrivateEnds {
             from_agent,
             to_agent,
             lifeline: ends_lifeline,
@@ -87,7 +87,7 @@ impl Inherited {
 
     /// As [`Self::create`], where there is neither front nor waiter: the command has ended, as far as the
     /// others are concerned, and what it leaves running is watched.
-    pub(super) fn create_alone(respawn: Respawn, tenure: Tenure) -> std::io::Result<Self> {
+    pub(super) fn create_alone(respawn: Respawn, tenure: Detach) -> std::io::Result<Self> {
         let (inherited, _ends) = Self::create(respawn, tenure)?;
         inherited.shared_state.command_end_told.set(true);
         inherited.shared_state.outlived.set(true);
@@ -113,7 +113,7 @@ impl Inherited {
         self.front_pid != 0
     }
 
-    pub(super) fn agent_bell(&self, generation: u64) -> &Bell {
+    pub(super) fn agent_bell(&self, generation: u64) -> &EventFdNotifier {
         &self.agent_bells[usize::from(generation % 2 == 1)]
     }
 
@@ -148,18 +148,18 @@ impl Inherited {
         let inherited = Self {
             shared_state,
             shared_state_file,
-            memo: Memo(next()?),
+            memo: HandoverBuffer(next()?),
             confiner: OnceLock::new(),
             to_front: next()?.into(),
             from_waiter: next()?.into(),
-            keeper_bell: Bell(next()?),
-            agent_bells: [Bell(next()?), Bell(next()?)],
+            keeper_bell: EventFdNotifier(next()?),
+            agent_bells: [EventFdNotifier(next()?), EventFdNotifier(next()?)],
             front: next()?,
             front_pid: 0,
             lifeline: next()?,
             respawn,
             // Whatever was to be left has been left by the one before.
-            tenure: Tenure::WithCommand,
+            tenure: Detach::WithCommand,
         };
         let listener = Listener::new(next()?);
         let front_pid = inherited.shared_state.front_pid.get();
@@ -173,9 +173,9 @@ impl Inherited {
 
 /// A note in memory that survives every process of ours.
 #[derive(Debug)]
-pub(super) struct Memo(OwnedFd);
+pub(super) struct HandoverBuffer(OwnedFd);
 
-impl Memo {
+impl HandoverBuffer {
     fn new() -> sys::Result<Self> {
         sys::fd::memory_file(c"tollgate-memo", MFD_CLOEXEC.u32()).map(Self)
     }
@@ -212,14 +212,14 @@ impl Memo {
 ///
 /// If there can be none.
 pub fn in_memory(bytes: &[u8]) -> std::io::Result<OwnedFd> {
-    Memo::with(bytes).map(|memo| memo.0)
+    HandoverBuffer::with(bytes).map(|memo| memo.0)
 }
 
 /// An event counter that wakes one process.
 #[derive(Debug)]
-pub(super) struct Bell(OwnedFd);
+pub(super) struct EventFdNotifier(OwnedFd);
 
-impl Bell {
+impl EventFdNotifier {
     fn new() -> sys::Result<Self> {
         let bell = sys::fd::eventfd(0)?;
         sys::fd::set_non_blocking(bell.as_fd(), true)?;
@@ -239,7 +239,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFdNotifier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -30,19 +30,19 @@ mod agent;
 pub mod attached;
 mod below;
 mod command;
+mod control_signal;
+mod detach;
 mod front;
 pub mod handover_state;
 mod in_place;
 mod inherited;
 mod keeper;
 mod message;
-mod order;
 mod orphans;
 mod relay;
 mod respawn;
 mod shared_state;
 pub mod signals;
-mod tenure;
 mod waiter;
 
 use std::convert::Infallible;
@@ -53,20 +53,20 @@ use std::time::Duration;
 
 use capture::notify::{AnswerThread, ClaimOffer};
 pub use command::{Command, install_alone};
+pub use control_signal::SenderCheck;
+pub use detach::{Detach, Ends};
 use enforce::Confinement;
 use event::{EngineKind, Pid};
 pub use inherited::in_memory;
 pub use keeper::{OnAgentDeath, Policy};
-pub use order::OrderCheck;
 pub use respawn::{AGENT_VERB, MakeSpec, Respawn, TakeOver};
 use seccomp::FilterProgram;
 pub use shared_state::{Cause, Gaps, OpenError, SharedState};
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
-pub use tenure::{Ends, Tenure};
 
 /// What the agent is given to start from.
-pub struct Listening {
+pub struct AgentStart {
     /// Where events come from.
     pub source: Source,
     /// Processes of ours between the workload and whoever started it.
@@ -78,7 +78,7 @@ pub struct Listening {
     /// Whether it takes over a workload that runs already.
     pub is_resumed: bool,
     /// Set if the command, a container runtime, has been let work before there were rules.
-    pub held: Option<Held>,
+    pub held: Option<HeldRuntimeCalls>,
     /// The shared state's file, for a process that watches in this one's place.
     pub shared_state_file: Option<OwnedFd>,
     /// What whoever hands the listener over has offered; otherwise this process receives.
@@ -87,10 +87,10 @@ pub struct Listening {
 
 /// What is done while the command, a container runtime, works and rules are not asked: passing on what becomes
 /// of it, until it has ended or all these descriptors are readable.
-pub type Meanwhile<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>]) + 'a>;
+pub type RuntimeWait<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>]) + 'a>;
 
 /// Calls of a container runtime that wait for rules.
-pub enum Held {
+pub enum HeldRuntimeCalls {
     /// Somebody answers it, and holds them.
     Answered(AnswerThread),
     /// They are had from elsewhere.
@@ -100,7 +100,7 @@ pub enum Held {
 /// Ends whoever answers, and gives the calls.
 pub type Asked = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
 
-impl Held {
+impl HeldRuntimeCalls {
     /// The calls; from now on nobody answers.
     pub fn calls(self) -> std::io::Result<Vec<Notification>> {
         match self {
@@ -202,10 +202,10 @@ struct Launch<'a> {
 /// Starts the services in the agent. Threads may be made from here on. There is something to do meanwhile unless
 /// another agent has been before.
 pub type Start =
-    Box<dyn FnOnce(Listening, Option<Meanwhile<'_>>) -> anyhow::Result<Box<dyn Services>>>;
+    Box<dyn FnOnce(AgentStart, Option<RuntimeWait<'_>>) -> anyhow::Result<Box<dyn Services>>>;
 
 /// What an agent needs to know.
-pub struct Prepared {
+pub struct AgentPlan {
     /// What to run; an agent that takes over does not look at it.
     pub command: Command,
     /// The filter.
@@ -221,21 +221,21 @@ pub struct Prepared {
 }
 
 /// How the processes that watch go on.
-pub struct Stay {
+pub struct LaunchContext {
     /// How another agent is started.
     pub respawn: Respawn,
     /// What they keep of the caller's.
-    pub tenure: Tenure,
+    pub tenure: Detach,
     /// Where else is told why a command that runs already cannot be watched.
-    pub complain: Complain,
+    pub complain: ErrorReporter,
 }
 
 /// Tells somebody, who waits for the command alone.
-pub type Complain = Box<dyn FnOnce(&str)>;
+pub type ErrorReporter = Box<dyn FnOnce(&str)>;
 
 /// Reads rules and configuration, in the agent; one that takes over is given the first one's memo.
-pub type Prepare =
-    Box<dyn FnOnce(Option<&[u8]>) -> Result<Prepared, diagnostics::failure::Failure>>;
+pub type AgentPreparer =
+    Box<dyn FnOnce(Option<&[u8]>) -> Result<AgentPlan, diagnostics::failure::Failure>>;
 
 /// Runs a command under the filter and returns its exit status as a shell would say it.
 ///
@@ -248,8 +248,8 @@ pub fn run(
     name: &OsStr,
     engine: ChosenEngine,
     policy: Policy,
-    stay: Stay,
-    prepare: Prepare,
+    stay: LaunchContext,
+    prepare: AgentPreparer,
 ) -> Result<i32, Failure> {
     hide()?;
     front::run(name, engine, policy, stay, prepare)
@@ -263,7 +263,11 @@ pub fn run(
 /// # Errors
 ///
 /// If the filter cannot be installed or the command cannot be executed.
-pub fn run_in_place(policy: Policy, stay: Stay, prepared: Prepared) -> Result<Infallible, Failure> {
+pub fn run_in_place(
+    policy: Policy,
+    stay: LaunchContext,
+    prepared: AgentPlan,
+) -> Result<Infallible, Failure> {
     hide()?;
     in_place::run(policy, stay, prepared)
 }
@@ -303,9 +307,13 @@ fn hide() -> Result<(), Failure> {
 /// # Errors
 ///
 /// If the descriptors are not what a keeper of this build gives.
-pub fn resume(take_over: &TakeOver, respawn: Respawn, prepare: Prepare) -> Result<i32, Failure> {
+pub fn resume(
+    take_over: &TakeOver,
+    respawn: Respawn,
+    prepare: AgentPreparer,
+) -> Result<i32, Failure> {
     hide()?;
-    let opened = inherited::Inherited::open(&take_over.descriptors, respawn);
+    let opened = inherited::InheritedDescriptors::open(&take_over.descriptors, respawn);
     let (inherited, listener) = opened.map_err(|cause| Failure::TakeOver { cause })?;
     // The originals; the copies are closed by exec already.
     sys::fd::close_on_exec_from(3).map_err(Failure::process("take over from another agent"))?;

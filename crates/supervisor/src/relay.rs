@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sys::poll::{self, PollFd};
 
-use super::inherited::{Inherited, is_readable};
+use super::inherited::{InheritedDescriptors, is_readable};
 use super::message::Message;
 use super::shared_state::SharedPid;
 use super::signals::{SIGCONT, SIGKILL, SIGSTOP};
@@ -15,7 +15,7 @@ const KILL_GRACE: Duration = Duration::from_secs(1);
 
 /// What can be heard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum CommandEvent {
     Message(Message),
     WaiterGone,
     FrontGone,
@@ -24,7 +24,7 @@ pub(super) enum News {
 /// The news, as one process at a time hears them: the agent, or the keeper if there is no agent
 /// any more.
 pub(super) struct Relay<'a> {
-    inherited: &'a Inherited,
+    inherited: &'a InheritedDescriptors,
     /// `None`: it had ended before this process came.
     waiter: Option<OwnedFd>,
     command: Option<OwnedFd>,
@@ -34,7 +34,7 @@ pub(super) struct Relay<'a> {
 
 impl<'a> Relay<'a> {
     /// Goes on where another left off.
-    pub(super) fn new(inherited: &'a Inherited) -> Self {
+    pub(super) fn new(inherited: &'a InheritedDescriptors) -> Self {
         let open = |pid: &SharedPid| sys::pidfd::open(pid.get()).ok();
         Self {
             inherited,
@@ -46,7 +46,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Goes on for one of the same process, which has heard that the command is stopped, or is not.
-    pub(super) fn after(inherited: &'a Inherited, is_stopped: bool) -> Self {
+    pub(super) fn after(inherited: &'a InheritedDescriptors, is_stopped: bool) -> Self {
         Self {
             is_stopped,
             ..Self::new(inherited)
@@ -76,7 +76,7 @@ impl<'a> Relay<'a> {
     }
 
     /// The next news, if there are any.
-    pub(super) fn next(&self) -> Option<News> {
+    pub(super) fn next(&self) -> Option<CommandEvent> {
         // The waiter before its pipe: one that has ended has written everything when the pipe is
         // looked at.
         let has_ended = |fd: &OwnedFd| is_readable(fd.as_fd(), Duration::ZERO);
@@ -84,7 +84,7 @@ impl<'a> Relay<'a> {
         if self.inherited.from_waiter.is_ready()
             && let Ok(Some(message)) = self.inherited.from_waiter.receive()
         {
-            return Some(News::Message(message));
+            return Some(CommandEvent::Message(message));
         }
         if is_waiter_gone {
             // One that was killed with its reader.
@@ -92,23 +92,23 @@ impl<'a> Relay<'a> {
                 self.inherited
                     .shared_state
                     .end()
-                    .map_or(News::WaiterGone, News::Message),
+                    .map_or(CommandEvent::WaiterGone, CommandEvent::Message),
             );
         }
-        (!self.is_front_gone && has_ended(&self.inherited.front)).then_some(News::FrontGone)
+        (!self.is_front_gone && has_ended(&self.inherited.front)).then_some(CommandEvent::FrontGone)
     }
 
     /// Passes one piece of news on; answers with the end of the command, which the caller tells by
     /// [`Relay::tell_end`] when it has delivered what came before it.
-    pub(super) fn pass_on(&mut self, news: News) -> Option<Message> {
+    pub(super) fn pass_on(&mut self, news: CommandEvent) -> Option<Message> {
         match news {
-            News::FrontGone => {
+            CommandEvent::FrontGone => {
                 // Whoever killed the front meant the command.
                 self.kill();
                 self.is_front_gone = true;
                 None
             }
-            News::WaiterGone => {
+            CommandEvent::WaiterGone => {
                 self.kill();
                 // The front is not to answer to its caller before the command has ended.
                 let _ = self
@@ -119,24 +119,24 @@ impl<'a> Relay<'a> {
             }
             // Signals to the front are sent from here because the kernel keeps their order: a
             // continuation takes back a stop that came before it, and none that came after.
-            News::Message(Message::Stopped(SIGSTOP)) => {
+            CommandEvent::Message(Message::Stopped(SIGSTOP)) => {
                 self.is_stopped = true;
                 self.signal_front(SIGSTOP);
                 None
             }
-            News::Message(message @ Message::Stopped(_)) => {
+            CommandEvent::Message(message @ Message::Stopped(_)) => {
                 self.is_stopped = true;
                 tell(self.inherited, message);
                 None
             }
-            News::Message(Message::Running) => {
+            CommandEvent::Message(Message::Running) => {
                 self.is_stopped = false;
                 // In this order: see `Front::stop`.
                 tell(self.inherited, Message::Running);
                 self.signal_front(SIGCONT);
                 None
             }
-            News::Message(end) => Some(end),
+            CommandEvent::Message(end) => Some(end),
         }
     }
 
@@ -165,7 +165,7 @@ impl<'a> Relay<'a> {
 }
 
 /// Tells the front.
-pub(super) fn tell(inherited: &Inherited, message: Message) {
+pub(super) fn tell(inherited: &InheritedDescriptors, message: Message) {
     // As above.
     let _ = inherited.to_front.send(message);
 }

@@ -13,7 +13,7 @@ use sys::wait::{self, Status, Target};
 
 use super::Launch;
 use super::command::{become_command, slot};
-use super::inherited::{Ends, Inherited, is_readable};
+use super::inherited::{InheritedDescriptors, PrivateEnds, is_readable};
 use super::message::{Message, Sender};
 use super::orphans::Orphans;
 use super::signals::{self, SIGKILL};
@@ -22,8 +22,8 @@ use super::signals::{self, SIGKILL};
 pub(super) fn run(
     launch: Launch<'_>,
     page: &SharedPage,
-    inherited: &Inherited,
-    ends: &Ends,
+    inherited: &InheritedDescriptors,
+    ends: &PrivateEnds,
 ) -> i32 {
     let (shared_state, front) = (&inherited.shared_state, &inherited.front);
     let (agent, lifeline) = (&ends.to_agent, &ends.lifeline);

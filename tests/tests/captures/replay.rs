@@ -267,7 +267,7 @@ fn each_bad_input_is_told_with_its_place_and_what_to_do() {
         ),
         (
             path("evt.type=open"),
-            &["cannot open", "help: a condition goes behind --filter"],
+            &["cannot open", "help: pass a condition with --filter"],
             false,
         ),
         (

@@ -10,15 +10,15 @@ use capture::notify::{ClaimOffer, calls_from_words};
 use container::KnownContainer;
 use event::Pid;
 use outputs::Dispatcher;
-use supervisor::{Asked, Held, Listening, Report, SharedState, Source};
+use supervisor::{AgentStart, Asked, HeldRuntimeCalls, Report, SharedState, Source};
 use sys::notify::Listener;
 
 use super::super::denials::Denials;
 use super::super::engines::Holding;
 use super::super::reports;
-use super::super::services::{TheirContainer, note_refusals};
-use super::hail::{self, Handed, Order};
-use super::{Host, Live};
+use super::super::services::{RuntimeContainer, note_refusals};
+use super::handoff_request::{self, HandedDescriptors, HostAgentCommand};
+use super::{Host, WatchedContainer};
 use crate::journal;
 
 /// Takes containers as long as the process lives.
@@ -85,7 +85,9 @@ impl Host {
 /// Watches a container until its last process has ended, or its own agent has.
 fn serve(stream: &UnixStream, host: &Arc<Host>) {
     let shown = host.account.as_ref().map(|account| account.file.as_fd());
-    let handed = match hail::greet(stream, shown).and_then(|()| hail::receive(stream)) {
+    let handed = match handoff_request::greet(stream, shown)
+        .and_then(|()| handoff_request::receive(stream))
+    {
         Ok(Some(handed)) => handed,
         // Somebody looked whether this agent is there.
         Ok(None) => return,
@@ -100,11 +102,11 @@ fn serve(stream: &UnixStream, host: &Arc<Host>) {
         Err(error) => {
             let why = format!("{error:#}");
             // The other side says it; one that is gone has no use for it.
-            let _ = hail::answer(stream, Err(&why));
+            let _ = handoff_request::answer(stream, Err(&why));
             return;
         }
     };
-    if hail::answer(stream, Ok(())).is_ok() {
+    if handoff_request::answer(stream, Ok(())).is_ok() {
         member.follow(stream);
     }
     member.leave();
@@ -122,13 +124,17 @@ struct Member<'a> {
 }
 
 impl<'a> Member<'a> {
-    fn new(handed: Handed, stream: &UnixStream, host: &'a Arc<Host>) -> anyhow::Result<Self> {
-        let Handed {
+    fn new(
+        handed: HandedDescriptors,
+        stream: &UnixStream,
+        host: &'a Arc<Host>,
+    ) -> anyhow::Result<Self> {
+        let HandedDescriptors {
             hail,
             shared_state,
             listener,
         } = handed;
-        if hail.build != hail::build().context("cannot read this program's file")? {
+        if hail.build != handoff_request::build().context("cannot read this program's file")? {
             bail!("the host agent is a different build of tollgate");
         }
         let shared_state = SharedState::open(shared_state.as_fd());
@@ -137,7 +143,7 @@ impl<'a> Member<'a> {
         host.take_losses(hail.losses);
         host.see_rules(hail.rules);
         let in_force = host.rules.in_force();
-        let told = TheirContainer {
+        let told = RuntimeContainer {
             told: KnownContainer {
                 id: hail.container,
                 bundle: hail.bundle,
@@ -147,14 +153,15 @@ impl<'a> Member<'a> {
         let id = told.told.id.clone();
         let dispatcher = host.common.dispatcher.about(told.fields());
         let asking = stream.try_clone().context("cannot keep the connection")?;
-        let asked: Asked = Box::new(move || Ok(calls_from_words(&hail::ask_calls(&asking)?)));
-        let listening = Listening {
+        let asked: Asked =
+            Box::new(move || Ok(calls_from_words(&handoff_request::ask_calls(&asking)?)));
+        let listening = AgentStart {
             source: Source::Listener(Listener::new(listener)),
             transparent: hail.transparent.into_iter().map(Pid).collect(),
             shared_state: Arc::clone(&shared_state),
             generation: hail.generation,
             is_resumed: hail.is_resumed,
-            held: hail.is_answered.then_some(Held::Asked(asked)),
+            held: hail.is_answered.then_some(HeldRuntimeCalls::Asked(asked)),
             shared_state_file: None,
             ticket: Some(ClaimOffer(hail.ticket)),
         };
@@ -167,7 +174,7 @@ impl<'a> Member<'a> {
             Some(&id),
         )?;
         let number = host.rules.join(engine.rulings(), &in_force);
-        let live = Live {
+        let live = WatchedContainer {
             counters: engine.counter_source(),
             shared_state: Arc::clone(&shared_state),
             protect: engine.protector(),
@@ -185,16 +192,16 @@ impl<'a> Member<'a> {
 
     /// Carries orders out until the other side is gone.
     fn follow(&self, stream: &UnixStream) {
-        while let Some(order) = hail::next_order(stream) {
+        while let Some(order) = handoff_request::next_order(stream) {
             let answer = self.carry_out(order);
-            hail::obey(stream, answer);
+            handoff_request::obey(stream, answer);
         }
     }
 
-    fn carry_out(&self, order: Order) -> bool {
+    fn carry_out(&self, order: HostAgentCommand) -> bool {
         match order {
-            Order::HasEnded => return self.has_ended(),
-            Order::Flush => {
+            HostAgentCommand::HasEnded => return self.has_ended(),
+            HostAgentCommand::Flush => {
                 let denials = self.denials.take();
                 if let Some(denials) = &denials {
                     denials.flush();
@@ -203,18 +210,18 @@ impl<'a> Member<'a> {
                 let deadline = Instant::now() + self.host.lasting.output_timeout;
                 self.dispatcher.flush(deadline);
             }
-            Order::Gaps => self.tell_gaps(),
-            Order::Upgraded => self.report(&Report::Upgraded),
-            Order::UpgradeFailed => self.report(&Report::UpgradeFailed),
-            Order::SignalRefused => self.report(&Report::OrderRefused),
-            Order::KeeperGone => self.report(&Report::KeeperGone),
-            Order::KeeperReplaced(pid) => {
+            HostAgentCommand::Gaps => self.tell_gaps(),
+            HostAgentCommand::Upgraded => self.report(&Report::Upgraded),
+            HostAgentCommand::UpgradeFailed => self.report(&Report::UpgradeFailed),
+            HostAgentCommand::SignalRefused => self.report(&Report::OrderRefused),
+            HostAgentCommand::KeeperGone => self.report(&Report::KeeperGone),
+            HostAgentCommand::KeeperReplaced(pid) => {
                 if let Some(live) = self.host.state().live.get(&self.number) {
                     (live.protect)(Pid(pid));
                 }
                 self.report(&Report::KeeperReplaced { pid });
             }
-            Order::HandOver => self.stop(),
+            HostAgentCommand::HandOver => self.stop(),
         }
         true
     }

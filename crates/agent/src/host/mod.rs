@@ -13,10 +13,10 @@
 //! An exec session has its container's filter, and is handed over to the agent of its container in the same
 //! way ([`session`]): so it costs no rules of its own, and is judged by those in force there.
 
-mod errand;
-mod hail;
+mod agent_handoff;
+mod agent_socket;
+mod handoff_request;
 mod member;
-mod place;
 mod session;
 
 use std::collections::BTreeMap;
@@ -38,17 +38,17 @@ use event::{EngineKind, Pid, Plan};
 use outputs::Dispatcher;
 use rules::Engine;
 use supervisor::handover_state;
-use supervisor::{Listening, SharedState, Source, attached};
+use supervisor::{AgentStart, SharedState, Source, attached};
 
-pub(super) use self::errand::Errand;
-pub(super) use self::hail::{build, view};
-use self::place::{Place, Taken};
+pub(super) use self::agent_handoff::Errand;
+use self::agent_socket::{AgentSocket, ClaimedSocket};
+pub(super) use self::handoff_request::{build, view};
 pub(super) use self::session::prepare as prepare_session;
 use super::engines::{Common, Holding, Losses, Request, Started, snapshot};
 use super::first::Restriction;
 use super::reports;
-use super::services::{Blueprint, Rules};
-use super::{TheirContainer, engines};
+use super::services::{AgentConfig, Rules};
+use super::{RuntimeContainer, engines};
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::journal;
 use crate::spec::AgentSpec;
@@ -60,7 +60,8 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Runs the agent of the host in a process of its own; this one ends when that can be connected to.
 pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
-    let place = Place::of_base(base).ok_or_else(|| cannot_begin("its location is not a path"))?;
+    let place =
+        AgentSocket::of_base(base).ok_or_else(|| cannot_begin("its location is not a path"))?;
     let cause = |error: &dyn std::fmt::Display| cannot_begin(&error.to_string());
     supervisor::stand_alone().map_err(|error| cause(&error))?;
     // It belongs to no terminal, and keeps no folder from being removed.
@@ -113,7 +114,7 @@ fn cannot_begin(why: &str) -> Failure {
     Failure::new(Exit::Internal, message).help("`agent` is an internal verb")
 }
 
-fn serve(taken: &Taken, blueprint: Blueprint) -> anyhow::Result<()> {
+fn serve(taken: &ClaimedSocket, blueprint: AgentConfig) -> anyhow::Result<()> {
     sys::prctl::set_name(c"tollgate-host").context("cannot name the process")?;
     let listener = taken.listener.try_clone().context("cannot listen")?;
     // Once more, by this process: who connects is told the pid of whoever said it last.
@@ -129,7 +130,7 @@ type OnStale = Box<dyn Fn() + Send + Sync>;
 pub(super) struct Host {
     common: Common,
     installed: Plan,
-    lasting: Lasting,
+    lasting: HostAgentOptions,
     rules: CommonRules<Engine>,
     state: Mutex<State>,
     left: Condvar,
@@ -148,7 +149,7 @@ pub(super) struct Account {
 }
 
 struct State {
-    live: BTreeMap<u64, Live>,
+    live: BTreeMap<u64, WatchedContainer>,
     /// Connections, with those that have not handed a container over yet.
     open: BTreeMap<u64, UnixStream>,
     /// Number of the next one.
@@ -161,13 +162,13 @@ struct State {
 }
 
 /// A container that is watched.
-struct Live {
+struct WatchedContainer {
     counters: Arc<dyn Fn() -> CounterSnapshot + Send + Sync>,
     shared_state: Arc<SharedState>,
     protect: Box<dyn Fn(Pid) + Send + Sync>,
 }
 
-impl Live {
+impl WatchedContainer {
     fn totals(&self) -> (CounterSnapshot, Losses) {
         let counters = (self.counters)().plus(&self.shared_state.past());
         (counters, Losses::of(&self.shared_state))
@@ -176,7 +177,7 @@ impl Live {
 
 /// What is left when there is nobody to watch.
 #[derive(Clone, Debug)]
-pub(super) struct Lasting {
+pub(super) struct HostAgentOptions {
     /// What of the policy each container has in the kernel and tells of, and the policy's file.
     pub(super) resident: LoadedPolicy,
     pub(super) policy: Option<PathBuf>,
@@ -190,7 +191,7 @@ pub(super) fn start(
     listener: UnixListener,
     rules: Rules,
     common: Common,
-    lasting: Lasting,
+    lasting: HostAgentOptions,
     account: Option<Account>,
 ) -> anyhow::Result<(Started, Arc<Host>)> {
     let host = Host::new(&rules, common, lasting, account);
@@ -214,7 +215,7 @@ pub(super) fn start(
 pub(super) fn start_with_sessions(
     folder: &Path,
     request: Request,
-    lasting: Lasting,
+    lasting: HostAgentOptions,
 ) -> anyhow::Result<Started> {
     let host = Host::new(&request.rules, request.common.clone(), lasting, None);
     let own = engines::hold(request)?;
@@ -241,7 +242,12 @@ pub(super) fn start_with_sessions(
 }
 
 impl Host {
-    fn new(rules: &Rules, common: Common, lasting: Lasting, account: Option<Account>) -> Arc<Self> {
+    fn new(
+        rules: &Rules,
+        common: Common,
+        lasting: HostAgentOptions,
+        account: Option<Account>,
+    ) -> Arc<Self> {
         let in_force = RulesInForce {
             judge: Arc::clone(&rules.judge),
             plan: rules.plan.clone(),
@@ -270,7 +276,7 @@ impl Host {
 
     /// As the agent of a container.
     fn open(self: &Arc<Self>, folder: &Path) -> anyhow::Result<()> {
-        let listener = Place::of_container(folder).open();
+        let listener = AgentSocket::of_container(folder).open();
         let listener = listener.context("cannot listen")?;
         rustix::net::listen(&listener, BACKLOG).context("cannot listen")?;
         self.listen(listener)
@@ -388,8 +394,8 @@ impl capture::Engine for Containers {
 /// An engine that watches one container.
 fn engine(
     host: &Host,
-    listening: Listening,
-    told: TheirContainer,
+    listening: AgentStart,
+    told: RuntimeContainer,
     in_force: &RulesInForce<Engine>,
     dispatcher: Dispatcher,
 ) -> anyhow::Result<Holding> {

@@ -7,32 +7,32 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use seccomp::{FilterOptions, FilterProgram};
 use supervisor::handover_state;
-use supervisor::{Command, Prepared};
+use supervisor::{AgentPlan, Command};
 
-use super::super::early::Kept;
-use super::super::services::TheirContainer;
+use super::super::filter_cache::CachedFilter;
+use super::super::services::RuntimeContainer;
 use super::super::unknown_machine;
 use super::Errand;
-use super::errand::Alone;
+use super::agent_handoff::Alone;
 
 /// Readies an agent that hands the session over. `alone` readies one that watches by itself, by the filter of
 /// this memo if one is given; it is taken where the container's agent has left no filter that is of use here.
 pub(in super::super) fn prepare(
     command: Command,
     folder: &Path,
-    container: TheirContainer,
+    container: RuntimeContainer,
     memo: Option<&[u8]>,
-    alone: impl FnOnce(Option<Vec<u8>>) -> Result<Prepared, Failure> + 'static,
-) -> Result<Prepared, Failure> {
+    alone: impl FnOnce(Option<Vec<u8>>) -> Result<AgentPlan, Failure> + 'static,
+) -> Result<AgentPlan, Failure> {
     let kept = match memo {
-        Some(memo) => Some(Kept {
+        Some(memo) => Some(CachedFilter {
             // It has been installed.
             program: empty()?,
             memo: memo.to_vec(),
         }),
-        None => Kept::left_in(folder),
+        None => CachedFilter::left_in(folder),
     };
-    let Some(Kept { program, memo }) = kept else {
+    let Some(CachedFilter { program, memo }) = kept else {
         // The command is looked up again, which costs less than loading rules does.
         return alone(None).map(|prepared| told(prepared, container));
     };
@@ -40,7 +40,7 @@ pub(in super::super) fn prepare(
     let own = memo.clone();
     let alone: Alone = Box::new(move || alone(Some(own)));
     let errand = Errand::of_session(folder, container, alone);
-    Ok(Prepared {
+    Ok(AgentPlan {
         command,
         program,
         confinement: None,
@@ -51,9 +51,9 @@ pub(in super::super) fn prepare(
 }
 
 /// Says so when messages go to the container's log.
-fn told(prepared: Prepared, container: TheirContainer) -> Prepared {
+fn told(prepared: AgentPlan, container: RuntimeContainer) -> AgentPlan {
     let start = prepared.start;
-    Prepared {
+    AgentPlan {
         start: Box::new(move |listening, meanwhile| {
             Errand::say_alone(
                 &container,

@@ -55,7 +55,7 @@ const MAX_CHUNKS: usize = 16_384;
 pub(crate) struct Recordings(Vec<Arc<Recording>>);
 
 /// What the writing threads are made of, once threads may be made.
-pub(crate) struct Unstarted {
+pub(crate) struct UnstartedRecording {
     recording: Arc<Recording>,
     chunks: Receiver<Chunk>,
     target: Target,
@@ -67,7 +67,7 @@ impl Recordings {
         record: Option<&RecordOptions>,
         capture: &CaptureOptions,
         is_resumed: bool,
-    ) -> Result<(Self, Vec<Unstarted>), Failure> {
+    ) -> Result<(Self, Vec<UnstartedRecording>), Failure> {
         let mut recordings = Self::default();
         let mut unstarted = Vec::new();
         if let Some(options) = record {
@@ -86,7 +86,7 @@ impl Recordings {
         Ok((recordings, unstarted))
     }
 
-    fn add(&mut self, trigger: Trigger, target: Target) -> Unstarted {
+    fn add(&mut self, trigger: Trigger, target: Target) -> UnstartedRecording {
         let (sender, chunks) = sync_channel(MAX_CHUNKS);
         let recording = Arc::new(Recording {
             trigger,
@@ -104,7 +104,7 @@ impl Recordings {
             }),
         });
         self.0.push(Arc::clone(&recording));
-        Unstarted {
+        UnstartedRecording {
             recording,
             chunks,
             target,
@@ -129,7 +129,7 @@ impl Recorder for Recordings {
     }
 }
 
-impl Unstarted {
+impl UnstartedRecording {
     /// Starts writing.
     pub(crate) fn start(self, dispatcher: Dispatcher) -> anyhow::Result<Writing> {
         self.recording.begin();

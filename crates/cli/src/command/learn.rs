@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent::confine::Optional;
-use agent::learn::{self, Learner, Seen};
+use agent::learn::{self, Learner, Observations};
 use agent::options::{Detection, Interception};
 use agent::policy_files;
 use agent::spec::{AgentSpec, StartMode};
@@ -49,7 +49,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         enforcers: args.enforcer,
         is_privileged,
         quiet: args.quiet,
-        seen: Mutex::new(Some(Seen::new(model))),
+        seen: Mutex::new(Some(Observations::new(model))),
         told,
     };
     let outcome = run::start(learning(learner, args.quiet, args.command));

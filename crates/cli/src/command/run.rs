@@ -2,7 +2,7 @@
 
 use agent::spec::AgentSpec;
 use diagnostics::failure::Outcome;
-use supervisor::Tenure;
+use supervisor::Detach;
 
 use crate::args::Run;
 
@@ -13,5 +13,5 @@ pub(crate) fn execute(args: Run) -> Outcome {
 
 /// Runs the verb as another one asks for it.
 pub(super) fn start(spec: AgentSpec) -> Outcome {
-    agent::execute(spec, Tenure::WithCommand, Box::new(|_why| ()))
+    agent::execute(spec, Detach::WithCommand, Box::new(|_why| ()))
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
-use outputs::{Account, Channel, Delivery, DeliveryError};
+use outputs::{Channel, Delivery, DeliveryError, QueueAccount};
 use tokio::sync::Notify;
 
 use super::frame;
@@ -28,7 +28,7 @@ pub struct GrpcChannel {
 pub(super) struct Queue {
     state: Mutex<State>,
     arrived: Notify,
-    account: OnceLock<Arc<dyn Account>>,
+    account: OnceLock<Arc<dyn QueueAccount>>,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ enum PushResult {
 
 impl GrpcChannel {
     /// Keeps account of what waits for clients from now on.
-    pub fn keep_account(&self, account: Arc<dyn Account>) {
+    pub fn keep_account(&self, account: Arc<dyn QueueAccount>) {
         // A second one would be a defect; the first stays.
         let _ = self.queue.account.set(account);
     }

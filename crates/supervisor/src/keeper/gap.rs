@@ -10,7 +10,7 @@ use sys::poll::{self, PollFd};
 use sys::signal::SignalStream;
 use sys::time::{Clock, now_ns};
 
-use super::super::inherited::{Bell, Inherited, has_calls, has_hung_up};
+use super::super::inherited::{EventFdNotifier, InheritedDescriptors, has_calls, has_hung_up};
 use super::super::shared_state::{Cause, FOREIGN, NATIVE_CALLS, SharedState, UNNAMED, Unwatched};
 use super::{OnAgentDeath, Policy};
 
@@ -23,14 +23,14 @@ const CALLS: usize = 256;
 
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum TurnResult {
     GoOn,
     /// No watched process is left.
     HungUp,
 }
 
 /// A time in which the keeper answers.
-pub(super) struct Gap<'a> {
+pub(super) struct UnwatchedInterval<'a> {
     shared_state: &'a SharedState,
     confiner: Option<&'a ActivePolicy>,
     listener: &'a Listener,
@@ -53,10 +53,10 @@ struct Waiting<'a> {
     is_begun: bool,
 }
 
-impl<'a> Gap<'a> {
+impl<'a> UnwatchedInterval<'a> {
     /// A gap begins.
     pub(super) fn begin(
-        inherited: &'a Inherited,
+        inherited: &'a InheritedDescriptors,
         listener: &'a Listener,
         policy: Policy,
         (cause, detail): (Cause, u64),
@@ -73,7 +73,7 @@ impl<'a> Gap<'a> {
 
     /// To look whether there is one.
     pub(super) fn begin_silently(
-        inherited: &'a Inherited,
+        inherited: &'a InheritedDescriptors,
         listener: &'a Listener,
         policy: Policy,
         cause: Cause,
@@ -100,7 +100,7 @@ impl<'a> Gap<'a> {
 
     /// Answers the calls that a dead agent had received: those that its receivers worked on or had just been
     /// given, and any others (calls handed to the tracer) by their ids, which the kernel counts up. The newest
-    /// are looked up at once, the rest is for [`Gap::sweep`], which need not end before the gap does: the next
+    /// are looked up at once, the rest is for [`UnwatchedInterval::sweep`], which need not end before the gap does: the next
     /// agent's are newer.
     pub(super) fn take_over_held(&self, generation: u64) {
         let pulse = self.shared_state.pulse(generation);
@@ -165,12 +165,17 @@ impl<'a> Gap<'a> {
     }
 
     /// Answers what waits, or waits a while for something to happen.
-    pub(super) fn serve(&self, signals: &SignalStream, bell: &Bell) -> Turn {
+    pub(super) fn serve(&self, signals: &SignalStream, bell: &EventFdNotifier) -> TurnResult {
         self.serve_for(TURN, signals, bell)
     }
 
     /// The same where a turn may take as long as this.
-    pub(super) fn serve_for(&self, turn: Duration, signals: &SignalStream, bell: &Bell) -> Turn {
+    pub(super) fn serve_for(
+        &self,
+        turn: Duration,
+        signals: &SignalStream,
+        bell: &EventFdNotifier,
+    ) -> TurnResult {
         let mut polled = [
             PollFd::new(self.listener.as_fd(), poll::IN),
             PollFd::new(signals.as_fd(), poll::IN),
@@ -180,7 +185,7 @@ impl<'a> Gap<'a> {
         let _ = poll::poll(&mut polled, Some(turn));
         let found = polled[0].found();
         if found & (poll::HUP | poll::ERR) != 0 {
-            return Turn::HungUp;
+            return TurnResult::HungUp;
         }
         if found & poll::IN != 0 {
             self.receive();
@@ -191,7 +196,7 @@ impl<'a> Gap<'a> {
             }
             self.receive();
         }
-        Turn::GoOn
+        TurnResult::GoOn
     }
 
     /// Should another receiver take the call first, this waits for the next one.
@@ -342,7 +347,7 @@ impl<'a> Gap<'a> {
 }
 
 /// Waits a while for something to happen, when the listener has nothing more to tell.
-pub(super) fn rest(signals: &SignalStream, bell: &Bell) {
+pub(super) fn rest(signals: &SignalStream, bell: &EventFdNotifier) {
     let mut polled = [
         PollFd::new(signals.as_fd(), poll::IN),
         PollFd::new(bell.as_fd(), poll::IN),

@@ -24,15 +24,15 @@ use sys::signal::{SignalSet, SignalStream};
 use sys::wait::{self, Status, Target};
 
 use self::charge::Agent;
-use self::gap::Gap;
-use self::stall::{Patience, Stall, Verdict};
+use self::gap::UnwatchedInterval;
+use self::stall::{Stall, StallCheck, StallLimit};
 use self::stand_in::STORM_DEATHS;
 use self::successor::Successor;
 use self::upgrade::Upgrade;
 use super::agent::FIRST;
-use super::inherited::{Inherited, has_calls, is_readable};
+use super::control_signal::SenderCheck;
+use super::inherited::{InheritedDescriptors, has_calls, is_readable};
 use super::message::Message;
-use super::order::OrderCheck;
 use super::orphans::{self, Orphans};
 use super::relay::tell;
 use super::shared_state::{Cause, Order, State};
@@ -71,7 +71,7 @@ const STARVED_LIMITS: u32 = 10;
 
 /// Starts the first agent and keeps watch. Answers with an exit status that nobody sees.
 pub(super) fn first(
-    inherited: &Inherited,
+    inherited: &InheritedDescriptors,
     listener_from: &OwnedFd,
     policy: Policy,
     agent: impl FnOnce() -> i32,
@@ -102,7 +102,11 @@ pub(super) fn first(
 }
 
 /// Goes on for a keeper that is gone.
-pub(super) fn replacing(inherited: &Inherited, listener: &Listener, policy: Policy) -> i32 {
+pub(super) fn replacing(
+    inherited: &InheritedDescriptors,
+    listener: &Listener,
+    policy: Policy,
+) -> i32 {
     let shared_state = &inherited.shared_state;
     shared_state
         .keeper_pid
@@ -111,7 +115,7 @@ pub(super) fn replacing(inherited: &Inherited, listener: &Listener, policy: Poli
     inherited.agent_bell(shared_state.generation.get()).ring();
     // The caller's pipes would stay open; without a log it can still keep watch.
     let _ = inherited.tenure.leave();
-    Gap::begin_silently(inherited, listener, policy, Cause::Gone).take_over_keepers();
+    UnwatchedInterval::begin_silently(inherited, listener, policy, Cause::Gone).take_over_keepers();
     keep(inherited, Source::Own(listener), policy, false)
 }
 
@@ -124,7 +128,12 @@ enum Source<'a> {
     Own(&'a Listener),
 }
 
-fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: bool) -> i32 {
+fn keep(
+    inherited: &InheritedDescriptors,
+    source: Source<'_>,
+    policy: Policy,
+    may_lead: bool,
+) -> i32 {
     let ready = signals::outlive_command()
         .and_then(|()| sys::prctl::set_name(c"tollgate-keeper"))
         .and_then(|()| SignalStream::new(SignalSet::of(&[SIGCHLD, UPGRADE])));
@@ -154,7 +163,7 @@ fn keep(inherited: &Inherited, source: Source<'_>, policy: Policy, may_lead: boo
         upgrade: None,
         wants_upgrade: false,
         upgraded_ns: 0,
-        orders: OrderCheck::new(&inherited.shared_state),
+        orders: SenderCheck::new(&inherited.shared_state),
         stall: Stall::default(),
         fruitless: 0,
         may_lead,
@@ -169,7 +178,7 @@ enum Next {
 }
 
 struct Keeper<'a> {
-    inherited: &'a Inherited,
+    inherited: &'a InheritedDescriptors,
     source: Source<'a>,
     listener: Option<Listener>,
     signals: SignalStream,
@@ -182,7 +191,7 @@ struct Keeper<'a> {
     wants_upgrade: bool,
     /// When the last one began, 0: never.
     upgraded_ns: u64,
-    orders: OrderCheck,
+    orders: SenderCheck,
     stall: Stall,
     /// How often in a row the agent was scheduled again and did not receive.
     fruitless: u32,
@@ -223,13 +232,13 @@ impl Keeper<'_> {
             return Next::GoOn;
         }
         match self.look() {
-            Verdict::Works => Next::GoOn,
-            Verdict::Stopped => {
+            StallCheck::Works => Next::GoOn,
+            StallCheck::Stopped => {
                 self.agent.kill(Cause::Stopped);
                 self.stall = Stall::default();
                 Next::GoOn
             }
-            Verdict::Starved => self.stand_in_for_starved(),
+            StallCheck::Starved => self.stand_in_for_starved(),
         }
     }
 
@@ -264,9 +273,9 @@ impl Keeper<'_> {
             return;
         };
         let cause = Cause::Gone;
-        let gap = Gap::begin_silently(self.inherited, listener, self.policy, cause);
+        let gap = UnwatchedInterval::begin_silently(self.inherited, listener, self.policy, cause);
         if gap.sweep() > 0 {
-            Gap::begin(self.inherited, listener, self.policy, (cause, 0)).end();
+            UnwatchedInterval::begin(self.inherited, listener, self.policy, (cause, 0)).end();
             let generation = self.inherited.shared_state.generation.get();
             self.inherited.agent_bell(generation).ring();
         }
@@ -331,11 +340,11 @@ impl Keeper<'_> {
         next
     }
 
-    fn look(&mut self) -> Verdict {
+    fn look(&mut self) -> StallCheck {
         let shared_state = &self.inherited.shared_state;
         let generation = shared_state.generation.get();
         let Some(listener) = &self.listener else {
-            return Verdict::Works;
+            return StallCheck::Works;
         };
         let (once, often) = (self.policy.limit, self.policy.limit * STARVED_LIMITS);
         let (stopped, starved) = match shared_state.state(generation) {
@@ -353,7 +362,7 @@ impl Keeper<'_> {
         self.stall.look(
             vitals,
             is_waited_for,
-            Patience { stopped, starved },
+            StallLimit { stopped, starved },
             self.policy.limit / LOOKS,
             self.agent.pid,
         )

@@ -8,7 +8,7 @@ use sys::time::{Clock, now_ns};
 
 /// What a look says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum StallCheck {
     /// It works, or there is nothing to do.
     Works,
     /// A signal or a tracer has stopped it, and calls may wait.
@@ -19,7 +19,7 @@ pub(super) enum Verdict {
 
 /// How long calls may wait without progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Patience {
+pub(super) struct StallLimit {
     /// If the agent is stopped.
     pub(super) stopped: Duration,
     /// If it only gets no processor.
@@ -34,7 +34,7 @@ pub(super) struct Stall {
     /// Since when there was no progress though calls waited.
     since_ns: Option<u64>,
     /// The patience that was had.
-    patience: Option<Patience>,
+    patience: Option<StallLimit>,
 }
 
 impl Stall {
@@ -45,10 +45,10 @@ impl Stall {
         &mut self,
         vitals: Health,
         is_waited_for: bool,
-        patience: Patience,
+        patience: StallLimit,
         interval: Duration,
         agent: i32,
-    ) -> Verdict {
+    ) -> StallCheck {
         let now = now_ns(Clock::Monotonic);
         // One that is stopped just when the kernel has handed it a call holds that call, and neither the
         // listener nor its counts show it: whether calls wait cannot be told.
@@ -57,15 +57,15 @@ impl Stall {
         self.begin_again_under(patience);
         let since = self.since(vitals, is_needed, now, nanos(interval));
         match is_stopped {
-            true if since >= nanos(patience.stopped) => Verdict::Stopped,
-            false if since >= nanos(patience.starved) => Verdict::Starved,
-            _ => Verdict::Works,
+            true if since >= nanos(patience.stopped) => StallCheck::Stopped,
+            false if since >= nanos(patience.starved) => StallCheck::Starved,
+            _ => StallCheck::Works,
         }
     }
 
     /// What was waited for under another patience does not count: an agent that has become ready after a long
     /// time had calls wait all along.
-    fn begin_again_under(&mut self, patience: Patience) {
+    fn begin_again_under(&mut self, patience: StallLimit) {
         if self.patience.replace(patience) != Some(patience) {
             self.since_ns = None;
         }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn an_agent_that_becomes_ready_has_its_whole_time() {
         let (long, short) = (Duration::from_secs(10), Duration::from_secs(1));
-        let both = |patience| Patience {
+        let both = |patience| StallLimit {
             stopped: patience,
             starved: patience,
         };

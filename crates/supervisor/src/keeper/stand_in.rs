@@ -11,7 +11,7 @@ use super::super::inherited::has_hung_up;
 use super::super::message::Message;
 use super::super::relay::{Relay, tell};
 use super::super::shared_state::{Cause, State};
-use super::gap::{self, Gap, Turn};
+use super::gap::{self, TurnResult, UnwatchedInterval};
 use super::stall::Stall;
 use super::successor::{Program, Successor};
 use super::{Keeper, Next, OnAgentDeath, PREPARATION_NS, STARVED_LIMITS, workload};
@@ -46,7 +46,7 @@ impl Keeper<'_> {
         shared_state.count_lost_alerts(generation);
         // Of a workload that has ended, too, an agent has to tell: only agents have the outputs.
         let is_over = has_hung_up(listener);
-        let gap = Gap::begin(self.inherited, listener, self.policy, (cause, detail));
+        let gap = UnwatchedInterval::begin(self.inherited, listener, self.policy, (cause, detail));
         self.await_other_engine(&gap, generation);
         gap.take_over_held(generation);
         shared_state.bury(generation);
@@ -60,7 +60,7 @@ impl Keeper<'_> {
     }
 
     /// Where another process's engine received for the agent that is dead, it concludes the calls that it has.
-    fn await_other_engine(&mut self, gap: &Gap<'_>, generation: u64) {
+    fn await_other_engine(&mut self, gap: &UnwatchedInterval<'_>, generation: u64) {
         let pulse = self.inherited.shared_state.pulse(generation);
         let limit = now_ns(Clock::Monotonic) + OTHER_ENGINE_NS;
         pulse.withdraw();
@@ -69,7 +69,7 @@ impl Keeper<'_> {
                 OTHER_ENGINE_POLL,
                 &self.signals,
                 &self.inherited.keeper_bell,
-            ) == Turn::HungUp
+            ) == TurnResult::HungUp
             {
                 return;
             }
@@ -80,7 +80,7 @@ impl Keeper<'_> {
 
     /// Becomes the agent, and leaves what this process did to a child of it. Returns if there cannot be
     /// one.
-    fn lead(&mut self, listener: &Listener, gap: &Gap<'_>) {
+    fn lead(&mut self, listener: &Listener, gap: &UnwatchedInterval<'_>) {
         let inherited = self.inherited;
         let shared_state = &inherited.shared_state;
         let generation = shared_state.generation.get() + 1;
@@ -111,7 +111,7 @@ impl Keeper<'_> {
     fn find_successor(
         &mut self,
         listener: &Listener,
-        gap: &Gap<'_>,
+        gap: &UnwatchedInterval<'_>,
         mut first: Option<Successor>,
     ) -> Next {
         let shared_state = &self.inherited.shared_state;
@@ -150,7 +150,7 @@ impl Keeper<'_> {
     /// needed. When the workload has ended this one still is waited for: it tells of the gap.
     fn await_successor(
         &mut self,
-        gap: &Gap<'_>,
+        gap: &UnwatchedInterval<'_>,
         generation: u64,
         mut successor: Successor,
     ) -> Option<Next> {
@@ -159,7 +159,7 @@ impl Keeper<'_> {
         while !successor.has_ended() {
             if is_over {
                 gap::rest(&self.signals, &self.inherited.keeper_bell);
-            } else if gap.serve(&self.signals, &self.inherited.keeper_bell) == Turn::HungUp {
+            } else if gap.serve(&self.signals, &self.inherited.keeper_bell) == TurnResult::HungUp {
                 gap.end();
                 self.inherited.shared_state.unswept().clear();
                 is_over = true;
@@ -192,14 +192,14 @@ impl Keeper<'_> {
     }
 
     /// Answers calls for a while; `None` if there are more to come.
-    fn serve_a_while(&mut self, gap: &Gap<'_>) -> Option<Next> {
+    fn serve_a_while(&mut self, gap: &UnwatchedInterval<'_>) -> Option<Next> {
         for _ in 0..RETRY_TURNS {
             let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
             gap.sweep();
             self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
-            if turn == Turn::HungUp {
+            if turn == TurnResult::HungUp {
                 gap.end();
                 gap.say_totals();
                 self.say_lost_alerts();
@@ -223,7 +223,7 @@ impl Keeper<'_> {
     }
 
     /// There is no agent any more: the policy decides each call, and this process tells the front.
-    fn stand_in_for_good(&mut self, gap: &Gap<'_>) -> Next {
+    fn stand_in_for_good(&mut self, gap: &UnwatchedInterval<'_>) -> Next {
         let what = match self.policy.on_agent_death {
             OnAgentDeath::Deny => "calls that would be watched are refused",
             OnAgentDeath::Continue | OnAgentDeath::Kill => "calls pass unwatched",
@@ -251,7 +251,7 @@ impl Keeper<'_> {
             self.inherited.keeper_bell.hush();
             self.read_signals();
             while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
-            if turn == Turn::HungUp {
+            if turn == TurnResult::HungUp {
                 if relay.is_some() {
                     gap.say_totals();
                     self.say_lost_alerts();
@@ -289,7 +289,7 @@ impl Keeper<'_> {
         tell(self.inherited, Message::AgentGone);
     }
 
-    fn kill_workload(&self, listener: &Listener, gap: &Gap<'_>) -> Next {
+    fn kill_workload(&self, listener: &Listener, gap: &UnwatchedInterval<'_>) -> Next {
         workload::kill_all(self.inherited, &self.agent, Some(listener));
         gap.say_totals();
         self.say_lost_alerts();
@@ -305,7 +305,7 @@ impl Keeper<'_> {
         let shared_state = &self.inherited.shared_state;
         let generation = shared_state.generation.get();
         let cause = (Cause::Starved, 0);
-        let gap = Gap::begin(self.inherited, &listener, self.policy, cause);
+        let gap = UnwatchedInterval::begin(self.inherited, &listener, self.policy, cause);
         if self.policy.on_agent_death == OnAgentDeath::Kill && !has_hung_up(&listener) {
             self.agent.kill(Cause::Starved);
             return self.kill_workload(&listener, &gap);
@@ -320,7 +320,7 @@ impl Keeper<'_> {
             self.read_signals();
             self.reap();
             // Nobody is left who could call: the agent may take its time to end.
-            if turn == Turn::HungUp {
+            if turn == TurnResult::HungUp {
                 break;
             }
             let vitals = shared_state.pulse(generation).vitals();

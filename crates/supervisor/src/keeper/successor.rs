@@ -12,7 +12,7 @@ use sys::notify::Listener;
 use sys::signal::{MaskChange, SignalSet};
 use sys::wait::Status;
 
-use super::super::inherited::{Inherited, in_memory, is_readable};
+use super::super::inherited::{InheritedDescriptors, in_memory, is_readable};
 use super::super::respawn::TakeOver;
 use super::super::signals::SIGKILL;
 
@@ -39,7 +39,7 @@ pub(super) struct Successor {
 impl Successor {
     /// Starts it: this program with a specification by which it takes over.
     pub(super) fn start(
-        inherited: &Inherited,
+        inherited: &InheritedDescriptors,
         listener: &Listener,
         generation: u64,
         program: Program,
@@ -66,7 +66,7 @@ impl Successor {
 
     /// This process becomes it. Answers with an exit status if that fails.
     pub(super) fn exec(
-        inherited: &Inherited,
+        inherited: &InheritedDescriptors,
         listener: &Listener,
         generation: u64,
         program: Program,
@@ -127,7 +127,7 @@ impl Successor {
 /// Readies what exec hands on to a program that takes over: open descriptors, among them that of its specification, and
 /// its arguments.
 fn hand_on(
-    inherited: &Inherited,
+    inherited: &InheritedDescriptors,
     listener: &Listener,
     generation: u64,
 ) -> std::io::Result<(OwnedFd, StringArray)> {

@@ -8,7 +8,7 @@ use sys::notify::{Listener, Notification, Received};
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
 
-use super::super::inherited::{Inherited, has_calls, has_hung_up};
+use super::super::inherited::{InheritedDescriptors, has_calls, has_hung_up};
 use super::super::signals::SIGKILL;
 use super::Agent;
 
@@ -18,7 +18,11 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Kills every process of the workload, those that are born meanwhile, and what calls then.
-pub(super) fn kill_all(inherited: &Inherited, agent: &Agent, listener: Option<&Listener>) {
+pub(super) fn kill_all(
+    inherited: &InheritedDescriptors,
+    agent: &Agent,
+    listener: Option<&Listener>,
+) {
     let shared_state = &inherited.shared_state;
     let waiter = shared_state.waiter_pid.get();
     let own = std::process::id().cast_signed();

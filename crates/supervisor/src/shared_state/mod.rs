@@ -5,7 +5,7 @@ mod cell;
 mod deny_table;
 mod gaps;
 mod layout;
-mod unswept;
+mod leftover_search;
 
 use std::ops::Deref;
 use std::os::fd::{BorrowedFd, OwnedFd};

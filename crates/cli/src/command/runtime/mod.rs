@@ -35,7 +35,7 @@ use runtime::{
     annotations, kata,
 };
 use rustix::fs::FlockOperation;
-use supervisor::{Ends, Tenure};
+use supervisor::{Detach, Ends};
 
 use crate::help::command_line;
 
@@ -448,7 +448,7 @@ fn watched(
     let words = runtime.before.iter().chain(&line.global).chain(&call.words);
     let command: Vec<OsString> = std::iter::once(program).chain(words.cloned()).collect();
     let spec = agent_spec::agent_spec(settings, note, call.verb, store, command)?;
-    let tenure = Tenure::detached(store.log(), ends).map_err(|cause| {
+    let tenure = Detach::detached(store.log(), ends).map_err(|cause| {
         let message = format!("cannot watch container {}: {cause}", note.id);
         Failure::new(Exit::Unsupported, message).help("mount /proc")
     })?;

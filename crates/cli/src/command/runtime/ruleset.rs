@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use abi::constant::CLONE_NEWNS;
-use agent::confine::{self, How};
+use agent::confine::{self, PolicyStrictness};
 use agent::journal;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -22,7 +22,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
     let [pid, bundle, policy, audit, accepted @ ..] = words else {
         return Err(broken("internal command of the monitor of a container"));
     };
-    let how = How {
+    let how = PolicyStrictness {
         audit: audit == "true",
         accept_partial: accepted
             .iter()

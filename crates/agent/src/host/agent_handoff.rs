@@ -23,14 +23,15 @@ use capture::notify::{AnswerThread, call_words};
 use diagnostics::failure::Failure;
 use enforce::Confinement;
 use supervisor::{
-    AGENT_VERB, Held, Listening, Meanwhile, Prepared, Report, Services, SharedState, Source,
+    AGENT_VERB, AgentPlan, AgentStart, HeldRuntimeCalls, Report, RuntimeWait, Services,
+    SharedState, Source,
 };
 use sys::notify::{Listener, Notification};
 use sys::poll::{self, PollFd};
 
-use super::super::services::TheirContainer;
-use super::hail::{self, Hail, Order};
-use super::place::Place;
+use super::super::services::RuntimeContainer;
+use super::agent_socket::AgentSocket;
+use super::handoff_request::{self, HandoffRequest, HostAgentCommand};
 use crate::journal;
 use crate::spec::AgentSpec;
 
@@ -56,17 +57,17 @@ const SHOWN: u64 = 4096;
 
 /// What has to be handed over.
 pub(in super::super) struct Errand {
-    place: Place,
-    container: TheirContainer,
+    place: AgentSocket,
+    container: RuntimeContainer,
     /// What rules and configuration looked like.
     rules: Option<u64>,
     /// While it is there nobody removes what the container's first program is about to be confined by.
     confinement: Option<Confinement>,
-    otherwise: Otherwise,
+    otherwise: Fallback,
 }
 
 /// What is done when nobody is there to take it.
-enum Otherwise {
+enum Fallback {
     /// The agent of the host is started.
     Launch(Launch),
     /// This one does the work itself.
@@ -83,10 +84,10 @@ struct Launch {
 }
 
 /// Readies this process to do the work itself.
-pub(super) type Alone = Box<dyn FnOnce() -> Result<Prepared, Failure>>;
+pub(super) type Alone = Box<dyn FnOnce() -> Result<AgentPlan, Failure>>;
 
 /// Why an attempt came to nothing.
-enum Miss {
+enum HandoffError {
     /// It has just ended, or will not take it, however often.
     BrokenOff(std::io::Error),
     /// It does not answer.
@@ -95,7 +96,7 @@ enum Miss {
     Refused(String),
 }
 
-impl From<std::io::Error> for Miss {
+impl From<std::io::Error> for HandoffError {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Self::Late,
@@ -138,11 +139,11 @@ impl Calls {
     }
 
     /// For an engine in this process.
-    fn into_held(self) -> Option<Held> {
+    fn into_held(self) -> Option<HeldRuntimeCalls> {
         match self {
             Self::Waiting | Self::Lost => None,
-            Self::Answered(answering) => Some(Held::Answered(answering)),
-            Self::Held(calls) => Some(Held::Asked(Box::new(move || Ok(calls)))),
+            Self::Answered(answering) => Some(HeldRuntimeCalls::Answered(answering)),
+            Self::Held(calls) => Some(HeldRuntimeCalls::Asked(Box::new(move || Ok(calls)))),
         }
     }
 }
@@ -154,20 +155,20 @@ impl Errand {
         folder: &Path,
         spec: &AgentSpec,
         memo: Vec<u8>,
-        container: TheirContainer,
+        container: RuntimeContainer,
         rules: Option<u64>,
         confinement: Option<Confinement>,
     ) -> std::io::Result<Self> {
         // Its place depends on all but its place.
         let of_any = spec.of_host(Path::new(""));
-        let place = Place::find(folder, &of_any.encode(), &memo)?;
+        let place = AgentSocket::find(folder, &of_any.encode(), &memo)?;
         let spec = spec.of_host(&place.base()).encode();
         Ok(Self {
             place,
             container,
             rules,
             confinement,
-            otherwise: Otherwise::Launch(Launch {
+            otherwise: Fallback::Launch(Launch {
                 spec,
                 memo,
                 failed: 0,
@@ -176,13 +177,13 @@ impl Errand {
     }
 
     /// Of an exec session, to the agent of its container.
-    pub(super) fn of_session(folder: &Path, container: TheirContainer, alone: Alone) -> Self {
+    pub(super) fn of_session(folder: &Path, container: RuntimeContainer, alone: Alone) -> Self {
         Self {
-            place: Place::of_container(folder),
+            place: AgentSocket::of_container(folder),
             container,
             rules: None,
             confinement: None,
-            otherwise: Otherwise::Alone(alone),
+            otherwise: Fallback::Alone(alone),
         }
     }
 
@@ -191,8 +192,8 @@ impl Errand {
     /// begins a program in the container.
     pub(in super::super) fn start(
         mut self,
-        listening: Listening,
-        mut meanwhile: Option<Meanwhile<'_>>,
+        listening: AgentStart,
+        mut meanwhile: Option<RuntimeWait<'_>>,
     ) -> anyhow::Result<Box<dyn Services>> {
         let mut calls = Calls::Waiting;
         // Without mounts of its own a program cannot be told from its runtime.
@@ -216,7 +217,7 @@ impl Errand {
                 }
                 Err(miss) => miss,
             };
-            if matches!(miss, Miss::Late) && self.is_to_host() {
+            if matches!(miss, HandoffError::Late) && self.is_to_host() {
                 kill(&stream);
             }
             let pulse = listening.shared_state.pulse(listening.generation);
@@ -227,29 +228,29 @@ impl Errand {
                 remote.is_lost.set(true);
                 return Ok(Box::new(remote));
             }
-            if let Some(account) = account.filter(|_| !matches!(miss, Miss::Refused(_))) {
+            if let Some(account) = account.filter(|_| !matches!(miss, HandoffError::Refused(_))) {
                 note_losses(&stream, &account, &listening.shared_state);
             }
             if let Source::Listener(listener) = &listening.source {
                 calls.retain_waiting(listener);
             }
             match miss {
-                Miss::Refused(why) if self.is_to_host() => {
+                HandoffError::Refused(why) if self.is_to_host() => {
                     bail!("cannot have the container watched: {why}")
                 }
-                Miss::BrokenOff(error) if matches!(calls, Calls::Lost) => {
+                HandoffError::BrokenOff(error) if matches!(calls, Calls::Lost) => {
                     return Err(error).context("cannot let the runtime work");
                 }
-                Miss::Late if self.is_to_host() => {}
-                Miss::BrokenOff(error) => {
+                HandoffError::Late if self.is_to_host() => {}
+                HandoffError::BrokenOff(error) => {
                     why = error.to_string();
                     std::thread::sleep(PAUSE);
                 }
-                Miss::Late => {
+                HandoffError::Late => {
                     why = "it does not answer".to_owned();
                     break;
                 }
-                Miss::Refused(said) => {
+                HandoffError::Refused(said) => {
                     why = said;
                     break;
                 }
@@ -261,28 +262,28 @@ impl Errand {
     /// Nobody has taken it.
     fn go_without(
         self,
-        listening: Listening,
+        listening: AgentStart,
         calls: Calls,
         why: &str,
     ) -> anyhow::Result<Box<dyn Services>> {
         match self.otherwise {
-            Otherwise::Launch(_) => {
+            Fallback::Launch(_) => {
                 let log = self.place.log();
                 let log = log.display();
                 bail!("cannot reach the host agent ({why}); its log is {log}")
             }
-            Otherwise::Alone(alone) => {
+            Fallback::Alone(alone) => {
                 Self::say_alone(&self.container, why);
                 let prepared =
                     alone().map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
                 let held = calls.into_held();
-                (prepared.start)(Listening { held, ..listening }, None)
+                (prepared.start)(AgentStart { held, ..listening }, None)
             }
         }
     }
 
     /// An exec session is not watched by the agent of its container.
-    pub(super) fn say_alone(container: &TheirContainer, why: &str) {
+    pub(super) fn say_alone(container: &RuntimeContainer, why: &str) {
         let id = &container.told.id;
         journal::warn(&format!(
             "an exec session of container {id} got a separate agent: cannot reach the agent of the \
@@ -291,13 +292,13 @@ impl Errand {
     }
 
     fn is_to_host(&self) -> bool {
-        matches!(self.otherwise, Otherwise::Launch(_))
+        matches!(self.otherwise, Fallback::Launch(_))
     }
 
     fn patience(&self) -> Duration {
         match self.otherwise {
-            Otherwise::Launch(_) => PATIENCE,
-            Otherwise::Alone(_) => SESSION_PATIENCE,
+            Fallback::Launch(_) => PATIENCE,
+            Fallback::Alone(_) => SESSION_PATIENCE,
         }
     }
 
@@ -313,14 +314,14 @@ impl Errand {
         };
         stream.set_read_timeout(Some(self.limit()))?;
         stream.set_write_timeout(Some(self.limit()))?;
-        match hail::await_greeting(&stream).map_err(Miss::from) {
+        match handoff_request::await_greeting(&stream).map_err(HandoffError::from) {
             Ok(account) => {
                 // Another build's is not looked at; it refuses the container.
                 let account = account.and_then(|file| SharedState::open(file.as_fd()).ok());
                 Ok(Some((stream, account)))
             }
             Err(miss) => {
-                if matches!(miss, Miss::Late) && self.is_to_host() {
+                if matches!(miss, HandoffError::Late) && self.is_to_host() {
                     kill(&stream);
                 }
                 // It is about to end.
@@ -331,7 +332,7 @@ impl Errand {
 
     /// Starts the agent of the host; that of a container others start.
     fn find(&mut self) -> anyhow::Result<()> {
-        if let Otherwise::Launch(launch) = &mut self.otherwise {
+        if let Fallback::Launch(launch) = &mut self.otherwise {
             match launch.carry_out(&self.place) {
                 Ok(()) => {}
                 Err(error) if launch.failed + 1 >= STARTS => return Err(error),
@@ -348,19 +349,19 @@ impl Errand {
     fn hand_over(
         &self,
         stream: &UnixStream,
-        listening: &Listening,
+        listening: &AgentStart,
         calls: &mut Calls,
-        meanwhile: &mut Option<Meanwhile<'_>>,
-    ) -> Result<(), Miss> {
+        meanwhile: &mut Option<RuntimeWait<'_>>,
+    ) -> Result<(), HandoffError> {
         let Source::Listener(listener) = &listening.source else {
-            return Err(Miss::Refused("it has no listener".to_owned()));
+            return Err(HandoffError::Refused("it has no listener".to_owned()));
         };
         let Some(shared_state) = &listening.shared_state_file else {
-            return Err(Miss::Refused("it has no shared state".to_owned()));
+            return Err(HandoffError::Refused("it has no shared state".to_owned()));
         };
         let losses = listening.shared_state.losses_of_host();
-        let hail = Hail {
-            build: hail::build()?,
+        let hail = HandoffRequest {
+            build: handoff_request::build()?,
             container: self.container.told.id.clone(),
             bundle: self.container.told.bundle.clone(),
             has_mounts: self.container.has_mounts,
@@ -372,14 +373,14 @@ impl Errand {
             rules: self.rules,
             losses,
         };
-        hail::send(stream, &hail, shared_state.as_fd(), listener.as_fd())?;
+        handoff_request::send(stream, &hail, shared_state.as_fd(), listener.as_fd())?;
         let mut give = || {
             if let (Calls::Answered(answering), Some(meanwhile)) = (&*calls, meanwhile.take()) {
                 meanwhile(&[answering.held()]);
             }
             calls.take()
         };
-        hail::hear(stream, &mut give)?.map_err(Miss::Refused)?;
+        handoff_request::hear(stream, &mut give)?.map_err(HandoffError::Refused)?;
         listening.shared_state.losses_of_host_told(losses);
         Ok(())
     }
@@ -387,7 +388,7 @@ impl Errand {
 
 impl Launch {
     /// Starts the agent of the host, and waits until it listens or says that there is another one.
-    fn carry_out(&self, place: &Place) -> anyhow::Result<()> {
+    fn carry_out(&self, place: &AgentSocket) -> anyhow::Result<()> {
         let path = place.log();
         let open = || -> std::io::Result<(File, u64)> {
             let mut log = OpenOptions::new();
@@ -485,11 +486,11 @@ impl Remote {
         })
     }
 
-    fn ask(&self, order: Order) -> bool {
+    fn ask(&self, order: HostAgentCommand) -> bool {
         if self.is_lost.get() {
             return false;
         }
-        hail::ask(&self.stream, order).unwrap_or_else(|error| {
+        handoff_request::ask(&self.stream, order).unwrap_or_else(|error| {
             self.is_lost.set(true);
             if is_late(&error) {
                 kill(&self.stream);
@@ -501,35 +502,35 @@ impl Remote {
 
 impl Services for Remote {
     fn has_ended(&self) -> bool {
-        self.ask(Order::HasEnded)
+        self.ask(HostAgentCommand::HasEnded)
     }
 
     fn flush(&self) {
-        self.ask(Order::Flush);
+        self.ask(HostAgentCommand::Flush);
     }
 
     fn report(&self, report: &Report) {
         self.ask(match report {
             // They are in the shared state.
-            Report::Gaps(_) => Order::Gaps,
-            Report::Upgraded => Order::Upgraded,
-            Report::UpgradeFailed => Order::UpgradeFailed,
-            Report::OrderRefused => Order::SignalRefused,
-            Report::KeeperGone => Order::KeeperGone,
-            Report::KeeperReplaced { pid } => Order::KeeperReplaced(*pid),
+            Report::Gaps(_) => HostAgentCommand::Gaps,
+            Report::Upgraded => HostAgentCommand::Upgraded,
+            Report::UpgradeFailed => HostAgentCommand::UpgradeFailed,
+            Report::OrderRefused => HostAgentCommand::SignalRefused,
+            Report::KeeperGone => HostAgentCommand::KeeperGone,
+            Report::KeeperReplaced { pid } => HostAgentCommand::KeeperReplaced(*pid),
         });
     }
 
     fn hand_over(&mut self) {
-        self.ask(Order::HandOver);
+        self.ask(HostAgentCommand::HandOver);
     }
 
     fn let_go(&self) {
-        self.ask(Order::HandOver);
+        self.ask(HostAgentCommand::HandOver);
     }
 
     fn finish(self: Box<Self>) {
-        self.ask(Order::Flush);
+        self.ask(HostAgentCommand::Flush);
     }
 
     fn link(&self) -> Option<BorrowedFd<'_>> {

@@ -52,7 +52,7 @@ pub(super) struct Key {
 
 /// What the rules came to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct CachedFilter {
     pub(super) program: FilterProgram,
     /// What an agent that takes over has to know.
     pub(super) memo: Vec<u8>,
@@ -61,13 +61,13 @@ pub(super) struct Kept {
 /// The name of what a container's agent leaves to exec sessions in the container's folder.
 const LEFT: &str = "agent.filter";
 
-impl Kept {
+impl CachedFilter {
     /// Leaves it to sessions of a container.
     pub(super) fn leave_in(&self, folder: &Path) -> std::io::Result<()> {
         self.write(folder, &folder.join(LEFT), &Self::readers()?)
     }
 
-    /// What [`Kept::leave_in`] has left, if it is for this program and for who sees the same mounts and pids.
+    /// What [`CachedFilter::leave_in`] has left, if it is for this program and for who sees the same mounts and pids.
     pub(super) fn left_in(folder: &Path) -> Option<Self> {
         Self::read(folder, &folder.join(LEFT), &Self::readers().ok()?)
     }
@@ -179,12 +179,12 @@ impl Key {
     }
 
     /// What is kept for it. The whole key is compared: its hash only names the file.
-    pub(super) fn look_up(&self, folder: &Path) -> Option<Kept> {
-        Kept::read(folder, &self.file(folder), &self.bytes)
+    pub(super) fn look_up(&self, folder: &Path) -> Option<CachedFilter> {
+        CachedFilter::read(folder, &self.file(folder), &self.bytes)
     }
 
     /// Keeps it. That it cannot be kept costs the next container some time, and nothing else.
-    pub(super) fn keep(&self, folder: &Path, kept: &Kept) {
+    pub(super) fn keep(&self, folder: &Path, kept: &CachedFilter) {
         let write = || -> std::io::Result<()> {
             if ready(folder)? {
                 kept.write(folder, &self.file(folder), &self.bytes)?;
@@ -280,11 +280,11 @@ mod tests {
         Key { bytes, rules: 0 }
     }
 
-    fn kept() -> Kept {
+    fn kept() -> CachedFilter {
         let native = abi::Arch::native().expect("a known machine");
         let options = seccomp::FilterOptions::notify(native);
         let program = seccomp::compile(&event::Plan::default(), &options);
-        Kept {
+        CachedFilter {
             program: program.expect("an empty plan"),
             memo: b"memo".to_vec(),
         }

@@ -12,16 +12,16 @@ use sys::clone::CloneFlags;
 
 /// How long processes of ours belong to the caller.
 #[derive(Clone, Debug)]
-pub enum Tenure {
+pub enum Detach {
     /// They have the caller's descriptors and folder to their end.
     WithCommand,
     /// They leave both behind once the command has them.
-    Detached(Left),
+    Detached(DetachedProcesses),
 }
 
 /// What is left behind.
 #[derive(Clone, Debug)]
-pub struct Left {
+pub struct DetachedProcesses {
     /// The descriptors that the caller gave.
     numbers: Vec<i32>,
     /// Where messages go instead of the standard error.
@@ -38,7 +38,7 @@ pub enum Ends {
     AfterAlerts,
 }
 
-impl Tenure {
+impl Detach {
     /// Everything that this process has been given is left behind later. Called before anything is
     /// opened.
     ///
@@ -54,7 +54,7 @@ impl Tenure {
         }
         // The one that the list was read by is closed again.
         numbers.retain(|number| Path::new(&format!("/proc/self/fd/{number}")).exists());
-        Ok(Self::Detached(Left { numbers, log, ends }))
+        Ok(Self::Detached(DetachedProcesses { numbers, log, ends }))
     }
 
     /// A lock on the log, held until what the command has made is watched: whoever starts that waits for it.
@@ -123,7 +123,7 @@ mod tests {
     fn what_was_opened_before_is_left_and_what_was_opened_later_is_not() {
         let (reader, _writer) = sys::fd::pipe(0).expect("pipe");
         let log = PathBuf::from("/dev/null");
-        let Tenure::Detached(left) = Tenure::detached(log, Ends::AtOnce).expect("/proc is there")
+        let Detach::Detached(left) = Detach::detached(log, Ends::AtOnce).expect("/proc is there")
         else {
             panic!("it is detached");
         };

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// A container's filter, and what has to be known to watch it.
 #[derive(Debug, Deserialize, Serialize)]
-pub(super) struct Hail {
+pub(super) struct HandoffRequest {
     /// Which build of this program says it: both have to be the same.
     pub(super) build: String,
     pub(super) container: String,
@@ -32,15 +32,15 @@ pub(super) struct Hail {
 }
 
 /// What comes with it.
-pub(super) struct Handed {
-    pub(super) hail: Hail,
+pub(super) struct HandedDescriptors {
+    pub(super) hail: HandoffRequest,
     pub(super) shared_state: OwnedFd,
     pub(super) listener: OwnedFd,
 }
 
 /// What is asked of the agent of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum HostAgentCommand {
     /// Whether the last watched process has ended.
     HasEnded,
     /// Deliver what the container caused.
@@ -103,7 +103,7 @@ pub(super) fn await_greeting(stream: &UnixStream) -> io::Result<Option<OwnedFd>>
 /// Hands a container over.
 pub(super) fn send(
     stream: &UnixStream,
-    hail: &Hail,
+    hail: &HandoffRequest,
     shared_state: BorrowedFd<'_>,
     listener: BorrowedFd<'_>,
 ) -> io::Result<()> {
@@ -113,7 +113,7 @@ pub(super) fn send(
 }
 
 /// What [`send`] has sent. `None`: nothing, to see whether somebody is there.
-pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Handed>> {
+pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<HandedDescriptors>> {
     let mut letter = [0];
     let (count, shared_state) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
     if count == 0 {
@@ -123,7 +123,7 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Handed>> {
     let text = read_text(stream)?;
     let hail = serde_json::from_slice(&text)?;
     let lacks = || io::Error::other("it came without its descriptors");
-    Ok(Some(Handed {
+    Ok(Some(HandedDescriptors {
         hail,
         shared_state: shared_state.ok_or_else(lacks)?,
         listener: listener.ok_or_else(lacks)?,
@@ -179,10 +179,10 @@ pub(super) fn hear(
 }
 
 /// Gives an order, and waits for the answer.
-pub(super) fn ask(mut stream: &UnixStream, order: Order) -> io::Result<bool> {
+pub(super) fn ask(mut stream: &UnixStream, order: HostAgentCommand) -> io::Result<bool> {
     let mut bytes = [0; ORDER_BYTES];
     bytes[0] = order.letter();
-    if let Order::KeeperReplaced(pid) = order {
+    if let HostAgentCommand::KeeperReplaced(pid) = order {
         bytes[1..].copy_from_slice(&pid.to_le_bytes());
     }
     stream.write_all(&bytes)?;
@@ -192,12 +192,12 @@ pub(super) fn ask(mut stream: &UnixStream, order: Order) -> io::Result<bool> {
 }
 
 /// The next order; `None` when the other side is gone.
-pub(super) fn next_order(mut stream: &UnixStream) -> Option<Order> {
+pub(super) fn next_order(mut stream: &UnixStream) -> Option<HostAgentCommand> {
     let mut bytes = [0; ORDER_BYTES];
     stream.read_exact(&mut bytes).ok()?;
     let [letter, pid @ ..] = bytes;
     let pid = i32::from_le_bytes(pid);
-    Order::all(pid)
+    HostAgentCommand::all(pid)
         .into_iter()
         .find(|order| order.letter() == letter)
 }
@@ -210,7 +210,7 @@ pub(super) fn obey(mut stream: &UnixStream, answer: bool) {
 
 const ORDER_BYTES: usize = 5;
 
-impl Order {
+impl HostAgentCommand {
     fn all(pid: i32) -> [Self; 9] {
         [
             Self::HasEnded,
@@ -262,8 +262,8 @@ fn read_text(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn hail() -> Hail {
-        Hail {
+    fn hail() -> HandoffRequest {
+        HandoffRequest {
             build: build().expect("there is a program"),
             container: "c".to_owned(),
             bundle: "/b".into(),
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn orders_are_answered() {
-        for order in Order::all(4711) {
+        for order in HostAgentCommand::all(4711) {
             let (ours, theirs) = UnixStream::pair().expect("sockets");
             let asked = std::thread::spawn(move || ask(&ours, order).expect("answered"));
             assert_eq!(next_order(&theirs), Some(order));
@@ -328,6 +328,6 @@ mod tests {
         }
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         drop(theirs);
-        assert!(ask(&ours, Order::Flush).is_err());
+        assert!(ask(&ours, HostAgentCommand::Flush).is_err());
     }
 }

@@ -11,28 +11,28 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use super::super::early;
-use super::hail;
+use super::super::filter_cache;
+use super::handoff_request;
 
 /// A folder and what the names of the files there begin with.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct AgentSocket {
     folder: PathBuf,
     name: OsString,
 }
 
-impl Place {
+impl AgentSocket {
     /// Where the agent is that watches by filters of this memo as this specification says. Who sees other mounts
     /// or pids needs another one.
     pub(super) fn find(folder: &Path, spec: &[u8], memo: &[u8]) -> io::Result<Self> {
         let mut hasher = DefaultHasher::new();
-        hail::build()?.hash(&mut hasher);
+        handoff_request::build()?.hash(&mut hasher);
         spec.hash(&mut hasher);
         memo.hash(&mut hasher);
-        hail::view()?.hash(&mut hasher);
+        handoff_request::view()?.hash(&mut hasher);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(folder)?;
-        if !early::is_private(folder) {
+        if !filter_cache::is_private(folder) {
             let folder = folder.display();
             let message = format!("{folder} belongs to another user, or others can write there");
             return Err(io::Error::other(message));
@@ -60,7 +60,7 @@ impl Place {
         self.at_socket(|path| UnixListener::bind(path))
     }
 
-    /// From a path that [`Place::base`] has given.
+    /// From a path that [`AgentSocket::base`] has given.
     pub(super) fn of_base(base: &Path) -> Option<Self> {
         Some(Self {
             folder: base.parent()?.to_owned(),
@@ -109,7 +109,7 @@ impl Place {
     }
 
     /// Makes this process the agent of this place. `None`: there is one.
-    pub(super) fn take(&self) -> io::Result<Option<Taken>> {
+    pub(super) fn take(&self) -> io::Result<Option<ClaimedSocket>> {
         let path = self.file("lock");
         let lock = loop {
             let mut options = OpenOptions::new();
@@ -126,7 +126,7 @@ impl Place {
         };
         let listener = self.open()?;
         let place = self.clone();
-        Ok(Some(Taken {
+        Ok(Some(ClaimedSocket {
             place,
             listener,
             _lock: lock,
@@ -144,14 +144,14 @@ impl Place {
 
 /// A place whose agent this process is.
 #[derive(Debug)]
-pub(super) struct Taken {
-    place: Place,
+pub(super) struct ClaimedSocket {
+    place: AgentSocket,
     pub(super) listener: UnixListener,
     /// Held as long as the process lives.
     _lock: File,
 }
 
-impl Taken {
+impl ClaimedSocket {
     /// Removes the files, the lock last: then the place can be taken.
     pub(super) fn clear(&self) {
         for ending in ["sock", "memo", "lock"] {
@@ -174,7 +174,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // Longer than an address may be.
         let folder = folder.path().join("x".repeat(120));
-        let place = Place::find(&folder, b"run", b"memo").unwrap();
+        let place = AgentSocket::find(&folder, b"run", b"memo").unwrap();
         assert!(place.connect().is_err());
         place.leave_memo(b"memo").unwrap();
         let taken = place.take().unwrap().expect("it is free");
@@ -192,7 +192,7 @@ mod tests {
     fn other_filters_and_other_specifications_are_other_places() {
         let folder = tempfile::tempdir().unwrap();
         let find =
-            |spec: &[u8], memo: &[u8]| Place::find(folder.path(), spec, memo).unwrap().base();
+            |spec: &[u8], memo: &[u8]| AgentSocket::find(folder.path(), spec, memo).unwrap().base();
         assert_eq!(find(b"a", b"1"), find(b"a", b"1"));
         assert_ne!(find(b"a", b"1"), find(b"b", b"1"));
         assert_ne!(find(b"a", b"1"), find(b"a", b"2"));

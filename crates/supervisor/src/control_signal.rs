@@ -29,7 +29,7 @@ enum Sender {
 
 /// Decides which signals are orders.
 #[derive(Clone, Debug)]
-pub struct OrderCheck {
+pub struct SenderCheck {
     /// Number of seccomp filters of this process; each process of the workload has more if the engine has a filter.
     /// `None` before Linux 5.9.
     own_filters: Option<u32>,
@@ -37,7 +37,7 @@ pub struct OrderCheck {
     gaps: u64,
 }
 
-impl OrderCheck {
+impl SenderCheck {
     /// A check that trusts those whom the keeper of `shared_state` trusts.
     pub fn new(shared_state: &SharedState) -> Self {
         let own = std::process::id().cast_signed();
@@ -143,7 +143,7 @@ mod tests {
         let own = std::process::id().cast_signed();
         for code in -128..=0x80 {
             let accepted =
-                OrderCheck::new(&shared_state).accepts(&shared_state, &signal(code, own));
+                SenderCheck::new(&shared_state).accepts(&shared_state, &signal(code, own));
             assert_eq!(accepted, code == SI_USER, "si_code {code}");
         }
     }
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_sender_outside_the_pid_namespace_is_no_process_of_the_workload() {
         let shared_state = shared_state();
-        assert!(OrderCheck::new(&shared_state).accepts(&shared_state, &signal(SI_USER, 0)));
+        assert!(SenderCheck::new(&shared_state).accepts(&shared_state, &signal(SI_USER, 0)));
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         let sent = signal(SI_USER, child.id().cast_signed());
         let found = [true, false].map(|tells_filters| {
             let shared_state = shared_state();
-            let mut check = OrderCheck::new(&shared_state);
+            let mut check = SenderCheck::new(&shared_state);
             if !tells_filters {
                 // As on a kernel that does not tell their number.
                 check.own_filters = None;
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_sender_that_has_ended_is_believed_only_while_calls_are_held() {
         let shared_state = shared_state();
-        let mut check = OrderCheck::new(&shared_state);
+        let mut check = SenderCheck::new(&shared_state);
         let gone = signal(SI_USER, i32::MAX);
         assert!(check.accepts(&shared_state, &gone));
         shared_state.gap.begun.add(1);

@@ -8,7 +8,7 @@ use super::layout::{UNSWEPT_RANGES, UnsweptFields};
 
 /// What is to be looked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unswept<'a>(&'a [UnsweptFields; UNSWEPT_RANGES]);
+pub(crate) struct LeftoverSearch<'a>(&'a [UnsweptFields; UNSWEPT_RANGES]);
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +21,12 @@ pub(crate) struct Range {
 }
 
 impl SharedState {
-    pub(crate) fn unswept(&self) -> Unswept<'_> {
-        Unswept(&self.unswept)
+    pub(crate) fn unswept(&self) -> LeftoverSearch<'_> {
+        LeftoverSearch(&self.unswept)
     }
 }
 
-impl Unswept<'_> {
+impl LeftoverSearch<'_> {
     /// Adds the ids from `first` to `newest`, which are newer than all others. Doing it twice does no harm.
     pub(crate) fn add(&self, first: u64, newest: u64) {
         let left = |first: u64| newest.wrapping_sub(first).saturating_add(1);
