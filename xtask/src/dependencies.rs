@@ -19,9 +19,9 @@ const ANYTHING: &str = "anything";
 const KERNEL_CRATES: [&str; 6] = ["caps", "libc", "linux-raw-sys", "nix", "procfs", "rustix"];
 
 /// The parser of command lines, and the crates that may use it. `bench` and `workload` still have argument structs of
-/// their own.
+/// their own, and `runtime_embedded` takes runc's command line by liboci-cli.
 const COMMAND_LINE_PARSER: &str = "clap";
-const HAS_COMMAND_LINE: [&str; 3] = ["bench", "cli", "workload"];
+const HAS_COMMAND_LINE: [&str; 4] = ["bench", "cli", "runtime_embedded", "workload"];
 
 /// One row of the table.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,8 +6,6 @@
 //! container. What the runtime itself does is not judged ([`capture::notify::Processes::with_setup`]).
 
 mod agent_spec;
-#[cfg(feature = "embedded")]
-mod embedded;
 mod install;
 mod ruleset;
 
@@ -138,7 +136,7 @@ fn own_verb(line: &CommandLine) -> Option<Outcome> {
         .as_ref()
         .filter(|call| call.words[0] == runtime::EMBEDDED)
     {
-        return Some(embedded::execute(&call.words[1..]));
+        return Some(runtime_embedded::execute(&call.words[1..]));
     }
     let of_machine =
         (line.call.as_ref()).and_then(|call| vm::execute_own(&call.words, agent::not_executed));
@@ -204,7 +202,7 @@ fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> 
 #[cfg(feature = "embedded")]
 fn in_this_process(line: &CommandLine, words: &[OsString]) -> Outcome {
     let words: Vec<OsString> = line.global.iter().chain(words).cloned().collect();
-    embedded::carry_out(&words)
+    runtime_embedded::carry_out(&words)
 }
 
 /// Becomes the underlying runtime.
@@ -466,7 +464,7 @@ fn watched(
 fn entering_program(runtime: &Runtime) -> Result<Option<OwnedFd>, Failure> {
     match runtime.is_embedded() {
         #[cfg(feature = "embedded")]
-        true => embedded::entering_program(),
+        true => runtime_embedded::entering_program(),
         _ => Ok(None),
     }
 }

@@ -3,6 +3,8 @@
 //! Whatever else stands in for a runtime starts a program with the runtime's command line. This is that
 //! program: the same file, in another process.
 
+#![cfg(feature = "libcontainer")]
+
 mod foreground;
 mod resources;
 mod sealed;
@@ -65,12 +67,18 @@ enum Verb {
 
 /// What to execute for a process of this program that enters a container: started from there, it need not start
 /// anew. `None`: any.
-pub(super) fn entering_program() -> Result<Option<OwnedFd>, Failure> {
+///
+/// # Errors
+/// If the copy of the program cannot be made.
+pub fn entering_program() -> Result<Option<OwnedFd>, Failure> {
     sealed::file()
 }
 
 /// Carries out a runtime's command line, in a process of its own.
-pub(super) fn execute(words: &[OsString]) -> Outcome {
+///
+/// # Errors
+/// What the verb failed with; it is also written to the log that the line names.
+pub fn execute(words: &[OsString]) -> Outcome {
     // Ignored by this program as by all of Rust, it would be by containers. Fails for no reason that is known.
     let _ = sys::signal::set_disposition(foreground::SIGPIPE, Disposition::Default);
     let line = match parse(words) {
@@ -86,8 +94,11 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
     outcome
 }
 
-/// The same for a caller that notes in the log what fails.
-pub(super) fn carry_out(words: &[OsString]) -> Outcome {
+/// Carries out a runtime's command line for a caller that writes failures to the log itself.
+///
+/// # Errors
+/// What the verb failed with.
+pub fn carry_out(words: &[OsString]) -> Outcome {
     match parse(words) {
         Ok(line) => line.carry_out(),
         Err(said) => said,
