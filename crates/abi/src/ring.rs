@@ -1,20 +1,20 @@
-//! Operations of io_uring and the system calls that do the same (include/uapi/linux/io_uring.h).
+//! Operations of io_uring and the equivalent system calls (include/uapi/linux/io_uring.h).
 //!
-//! A ring carries out operations without system calls, so a seccomp filter does not see them. The table
-//! has a row for each opcode up to Linux 6.19. Every consumer must expect an opcode beyond it: what a
-//! newer kernel's ring can do is unknown.
+//! A ring performs operations without system calls, so a seccomp filter does not see them. The table has a
+//! row for each opcode up to Linux 6.19. Every consumer must expect a higher opcode: the operations of newer
+//! kernels are unknown.
 
 use crate::{Syscall, is_harmless};
 
-/// One opcode.
+/// One io_uring opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingOperation {
-    /// The opcode.
+    /// Opcode number.
     pub number: u8,
     /// The name without `IORING_OP_`, in lower case.
     pub name: &'static str,
-    /// The calls that do the same. The first one stands for the operation in rules and alerts. Empty: the
-    /// operation is about the ring itself.
+    /// Equivalent calls. The first one stands for the operation in rules and alerts. Empty if the operation
+    /// concerns only the ring itself.
     pub calls: &'static [Syscall],
 }
 
@@ -43,7 +43,7 @@ const COMMANDS: &[Syscall] = &[
     S::GETSOCKNAME,
     S::GETPEERNAME,
 ];
-/// What is about the ring, its buffers, timeouts and files.
+/// Marks operations on the ring itself: its buffers, timeouts and files.
 const OWN: &[Syscall] = &[];
 
 /// Every opcode, in order.
@@ -119,16 +119,17 @@ pub static RING_OPERATIONS: &[RingOperation] = &[
     op(64, "uring_cmd128", COMMANDS),
 ];
 
-/// The calls that make or use a ring. A ring that was made elsewhere is of no use without them, unless its
-/// maker has the kernel watch it for requests (`IORING_SETUP_SQPOLL`): it then acts as its maker.
+/// The calls that make or use a ring. A ring made by another process is of no use without them, unless its
+/// maker has the kernel poll it for requests (`IORING_SETUP_SQPOLL`): the ring then acts as its maker.
 pub const RING_CALLS: [Syscall; 3] = [
     Syscall::IO_URING_SETUP,
     Syscall::IO_URING_ENTER,
     Syscall::IO_URING_REGISTER,
 ];
 
-/// Whether a ring must not be used by whom this call is denied to: a known opcode does the same, or a
-/// newer kernel's might. Only a call that can do no harm and has no opcode may be denied beside a ring.
+/// Returns true if a workload that is denied this call must be denied rings too: a known opcode does the
+/// same, or a newer kernel's might. A call may be denied while rings stay allowed only if it is harmless and
+/// has no opcode.
 #[must_use]
 pub fn ring_may_do(call: Syscall) -> bool {
     let base = call.base();
