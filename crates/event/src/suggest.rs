@@ -1,8 +1,8 @@
-//! The nearest known name to a misspelt one.
+//! Suggestions for misspelt names.
 
 use strsim::osa_distance;
 
-/// The candidate nearest to `name`, if it is near enough to be meant.
+/// Returns the candidate nearest to `name`, if it is near enough to be meant.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl Iterator<Item = &'a str>,
@@ -23,7 +23,7 @@ pub(crate) fn nearest<'a>(
         .map(|(.., candidate)| candidate)
 }
 
-/// The end of an error message that offers the suggestion.
+/// Formats the end of an error message that offers the suggestion.
 pub(crate) fn hint(suggestion: Option<&str>) -> String {
     suggestion
         .map(|name| format!("; did you mean `{name}`?"))

@@ -1,4 +1,4 @@
-//! Processes: birth, programs, credentials, signals, tracing.
+//! Process calls: creation, exec, credentials, signals, tracing.
 
 use abi::flags;
 
@@ -10,7 +10,7 @@ use crate::ParamType::{
 };
 use crate::{EventSpec, ParamSpec};
 
-/// The row of a call that makes a process. `$flags` is the parameter of that name.
+/// Builds the row of a call that creates a process. `$flags` is the parameter of that name.
 macro_rules! birth {
     ($name:literal, $flags:expr) => {
         row!(
@@ -44,7 +44,7 @@ macro_rules! birth {
     };
 }
 
-/// The row of a call that starts a program; `$filename` are the parameters that name it.
+/// Builds the row of a call that executes a program; `$filename` are the parameters that name it.
 macro_rules! exec {
     ($name:literal, [$($filename:expr),*]) => {
         row!($name, Process, NoDescriptor, [

@@ -1,4 +1,4 @@
-//! The kernel as a whole, and happenings that are no system calls.
+//! Calls on the kernel as a whole, and events that are not system calls.
 
 use abi::flags;
 
