@@ -1,4 +1,4 @@
-//! One YAML node to one item: keys, types, and which of them `override` names.
+//! Conversion of one YAML node into one item: keys, types, and the keys that `override` names.
 
 use std::collections::BTreeSet;
 
@@ -60,7 +60,7 @@ pub(super) fn read_item(node: &Node) -> ReadResult {
     reader.finish(None, None)
 }
 
-/// Which keys `override` names.
+/// The keys that `override` names.
 #[derive(Default)]
 struct Overrides {
     append: BTreeSet<&'static str>,
@@ -172,7 +172,7 @@ impl<'n> Reader<'n> {
         Some(Item::Macro { item, append })
     }
 
-    /// Whether a macro or list adds to an earlier one, by `append` or by `override`.
+    /// Returns true if a macro or list extends an earlier one, by `append` or by `override`.
     fn appends(&mut self, keys: &'static [Key], key: &str) -> bool {
         let flag = self.append_flag();
         let overrides = self.overrides(keys);
@@ -224,7 +224,7 @@ impl<'n> Reader<'n> {
         Item::UpdateRule { append, replace }
     }
 
-    /// Legacy `append: true`, which looks at the condition and the exceptions only.
+    /// Reads a rule with the legacy `append: true`, which uses only the condition and the exceptions.
     fn append_rule(&mut self, name: String) -> Item {
         let keys = ["condition", "exceptions"]
             .into_iter()
@@ -374,7 +374,8 @@ impl<'n> Reader<'n> {
 
     // Exceptions.
 
-    /// With `append`, fields and comps may be left out: they are those of the earlier exception.
+    /// Reads exceptions. With `append`, fields and comps may be omitted: they are those of the earlier
+    /// exception.
     fn exceptions(&mut self, node: &'n Node, append: bool) -> Option<Vec<ExceptionItem>> {
         if node.is_null() {
             return Some(Vec::new());
