@@ -58,10 +58,10 @@ pub static FLOOR: &[TrappedCall] = &[
     // Processes.
     TrappedCall::always(Syscall::EXECVE, "a new program runs"),
     TrappedCall::always(Syscall::EXECVEAT, "a new program runs"),
-    // Plain forks and ends of processes are not here, however much one would like to see them. A
-    // signal that arrives before the supervisor has taken a notification makes the call fail with
-    // EINTR if its handler was installed without SA_RESTART. Nobody expects that of fork: shells
-    // say "Cannot fork" and give up; and exit_group is not expected to return at all.
+    // Plain forks and exits are not trapped, useful as they would be. A signal that arrives before the
+    // supervisor has taken a notification makes the call fail with EINTR if its handler was installed
+    // without SA_RESTART. Callers of fork do not expect that: shells print "Cannot fork" and give up.
+    // exit_group is not expected to return at all.
     TrappedCall::when(
         Syscall::CLONE,
         LEAVING_CLONE,
@@ -238,7 +238,7 @@ pub static FLOOR: &[TrappedCall] = &[
     TrappedCall::always(Syscall::ADD_KEY, "reads or changes kernel keys"),
     TrappedCall::always(Syscall::REQUEST_KEY, "reads or changes kernel keys"),
     TrappedCall::always(Syscall::KEYCTL, "reads or changes kernel keys"),
-    // Files with a special meaning.
+    // Files with a special function.
     TrappedCall::when(
         Syscall::CHMOD,
         MODE_1_SETID,
@@ -436,7 +436,7 @@ const SPECIAL_SOCKET: &[&[RegisterTest]] = &[
     &[domain(38)], // AF_ALG
     &[domain(40)], // AF_VSOCK
     &[domain(44)], // AF_XDP
-    // Raw netlink sockets are how libc lists addresses, raw AF_UNIX is the same as datagram.
+    // libc lists addresses by raw netlink sockets; raw AF_UNIX is the same as datagram.
     &[
         socket_type(3), // SOCK_RAW
         RegisterTest::low(0, TestOp::Ne, 1),
@@ -522,7 +522,7 @@ mod tests {
             "PR_SET_PTRACER",
         ];
         for entry in flags::PRCTL.entries() {
-            // PR_CAP_AMBIENT_RAISE; others do not look at it here.
+            // PR_CAP_AMBIENT_RAISE; other calls ignore this argument.
             let args = [entry.value(Arch::X86_64), 2, 0, 0, 0, 0];
             let expected = set.contains(&entry.name());
             assert_eq!(
@@ -539,7 +539,7 @@ mod tests {
         let prctl = |args| trapped(FLOOR, Syscall::PRCTL, args);
         // PR_CAPBSET_DROP.
         assert!(!prctl([24, 21, 0, 0, 0, 0]));
-        // PR_CAP_AMBIENT: whether it is there, lower, clear all; and raise.
+        // PR_CAP_AMBIENT operations: is set, lower, clear all; raise is the trapped one.
         for what in [1, 3, 4] {
             assert!(!prctl([47, what, 21, 0, 0, 0]), "{what}");
         }

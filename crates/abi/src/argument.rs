@@ -131,7 +131,7 @@ impl ArgSpec {
                 Ok(())
             }
             ArgKind::DirFd | ArgKind::Fd | ArgKind::Int32 | ArgKind::Pid => write!(out, "{low}"),
-            // -1 means "leave as it is" to the set*id and chown calls.
+            // -1 means "leave unchanged" to the set*id and chown calls.
             ArgKind::Uid | ArgKind::Gid if low == -1 => write!(out, "-1"),
             ArgKind::Int64 => write!(out, "{}", value.cast_signed()),
             ArgKind::Mode => write!(out, "{:#o}", value & 0xffff),

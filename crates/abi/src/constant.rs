@@ -83,7 +83,7 @@ mod tests {
         ] {
             assert_eq!(Some(constant.u64()), value(set, name), "{name}");
         }
-        // The one that differs.
+        // The constant that differs between architectures.
         let directory = Constant::new(0o200_000, 0o40_000);
         assert_eq!(O_DIRECTORY, directory);
     }

@@ -76,7 +76,7 @@ pub static RING_OPERATIONS: &[RingOperation] = &[
     op(25, "madvise", &[S::MADVISE]),
     op(26, "send", SENDS),
     op(27, "recv", &[S::RECVFROM]),
-    // Falco has one event for both.
+    // Falco has one event for both calls.
     op(28, "openat2", OPENS),
     op(29, "epoll_ctl", &[S::EPOLL_CTL]),
     op(30, "splice", &[S::SPLICE, S::SENDFILE]),
@@ -89,7 +89,7 @@ pub static RING_OPERATIONS: &[RingOperation] = &[
     op(37, "mkdirat", &[S::MKDIRAT, S::MKDIR]),
     op(38, "symlinkat", &[S::SYMLINKAT, S::SYMLINK]),
     op(39, "linkat", &[S::LINKAT, S::LINK]),
-    // Hands descriptors from one ring to another.
+    // Passes descriptors from one ring to another.
     op(40, "msg_ring", OWN),
     op(41, "fsetxattr", &[S::FSETXATTR, S::SETXATTRAT]),
     op(42, "setxattr", &[S::SETXATTR, S::LSETXATTR, S::SETXATTRAT]),
@@ -105,7 +105,7 @@ pub static RING_OPERATIONS: &[RingOperation] = &[
     op(51, "futex_wait", &[S::FUTEX_WAIT, S::FUTEX]),
     op(52, "futex_wake", &[S::FUTEX_WAKE, S::FUTEX]),
     op(53, "futex_waitv", &[S::FUTEX_WAITV]),
-    // Makes a descriptor of one that only the ring has.
+    // Converts a descriptor of the ring into one of the process.
     op(54, "fixed_fd_install", &[S::DUP, S::DUP2, S::DUP3]),
     op(55, "ftruncate", &[S::FTRUNCATE, S::TRUNCATE]),
     op(56, "bind", &[S::BIND]),

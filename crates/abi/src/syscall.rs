@@ -150,7 +150,7 @@ impl Syscall {
     /// Returns the call whose name is nearest to `name`, for error messages; `None` if no name is near.
     #[must_use]
     pub fn suggest(name: &str) -> Option<Self> {
-        // A third of the letters wrong is a typing error, more is another word.
+        // Up to a third of the letters wrong is a typing error; more is another word.
         let limit = (name.chars().count() / 3).max(1);
         Self::all()
             .map(|call| (edit_distance(name, call.name()), call))
