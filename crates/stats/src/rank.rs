@@ -41,7 +41,7 @@ pub fn mann_whitney(baseline: &Sample, candidate: &Sample) -> MannWhitney {
     let distance = u - m * n / 2.0;
     let deviation = variance(baseline, candidate).sqrt();
     if deviation == 0.0 {
-        // Every value is the same: nothing speaks against equality.
+        // All values are equal: there is no evidence of a difference.
         return MannWhitney { u, z: 0.0, p: 1.0 };
     }
     let corrected = (distance.abs() - 0.5).max(0.0).copysign(distance);
