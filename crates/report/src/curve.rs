@@ -85,7 +85,7 @@ impl Curves {
             )
             .expect("text grows");
             for place in places {
-                // A line of no length with round ends is a dot that does not stretch.
+                // A zero-length line with round caps is a dot that does not stretch.
                 let place = place.replace(',', " ");
                 write!(out, "<path class=\"s{series} point\" d=\"M{place}h0\"/>")
                     .expect("text grows");

@@ -33,7 +33,7 @@ impl Scale {
                 is_logarithmic: false,
             };
         };
-        // Nothing but zeros has no size of its own.
+        // If all values are zero, the scale ends at an arbitrary 1.
         let high = if low == 0.0 && high == 0.0 { 1.0 } else { high };
         if low > 0.0 && high / low > WIDE {
             return Self::logarithmic(values);
