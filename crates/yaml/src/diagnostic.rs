@@ -139,7 +139,7 @@ const SNIPPET_WIDTH: usize = 100;
 
 fn push_snippet(out: &mut String, line: &str, location: &Location) {
     let column = usize::try_from(location.column).unwrap_or(1).max(1) - 1;
-    // Cut so that the caret has a third of the width before it.
+    // Cuts so that a third of the width precedes the caret.
     let skip = if line.chars().count() > SNIPPET_WIDTH {
         column.saturating_sub(SNIPPET_WIDTH / 3)
     } else {
@@ -167,7 +167,7 @@ fn push(out: &mut String, args: fmt::Arguments<'_>) {
 
 /// Returns the candidate that `word` most likely misspells, or `None` if no candidate is near enough.
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // One slip for short words, up to three for long ones: more suggests nonsense.
+    // One edit for short words, up to three for long ones: more suggests nonsense.
     let limit = match word.chars().count() {
         0 | 1 => return None,
         2..=4 => 1,

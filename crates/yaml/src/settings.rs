@@ -198,7 +198,7 @@ impl Builder {
                 }
                 None => Err(Problem::new(&origin, "the alias names nothing before it")),
             },
-            // Comments and the frames of stream and documents.
+            // Comments, and the start and end of stream and documents.
             _ => Ok(()),
         }
     }
@@ -334,7 +334,7 @@ impl Node {
     /// Fails if the value is not a boolean.
     pub fn boolean(&self) -> Result<bool, Problem> {
         match &self.value {
-            // YAML 1.1's words too, which Falco's parser takes.
+            // Accepts YAML 1.1's words too, as Falco's parser does.
             Value::Scalar { text, .. } => match text.to_ascii_lowercase().as_str() {
                 "true" | "yes" | "on" | "y" => Ok(true),
                 "false" | "no" | "off" | "n" => Ok(false),

@@ -160,7 +160,7 @@ impl<'a> File<'a> {
     pub(crate) fn align(&self, value: &str, style: Style, start: Mark) -> SourceText {
         let mut walk = Walk::new(self, style, start);
         let mut anchors: Vec<Anchor> = Vec::new();
-        // Line and column that the next character has if it runs on in parallel.
+        // Line and column of the next character if text and file run in parallel.
         let mut parallel = (0, 0);
         let mut rest = value;
         while let Some(c) = rest.chars().next() {
@@ -275,7 +275,7 @@ impl<'f, 'a> Walk<'f, 'a> {
         if next == Some('\\') && self.style == Style::DoubleQuoted {
             let escape = self.rest[1..].chars().next();
             if escape.is_none() {
-                // An escaped line break is no character of the value.
+                // An escaped line break is not a character of the value.
                 self.enter(self.line + 1);
                 return self.find(c);
             }
@@ -412,7 +412,7 @@ not the same: "ä"
             for (offset, c) in text.text().char_indices() {
                 let Location { line, column, .. } = text.locate(offset);
                 let written = lines[line as usize - 1].get(column as usize - 1).copied();
-                // Blanks that folding made stand nowhere; what is escaped begins with a backslash.
+                // Folded blanks have no position; an escaped character begins with a backslash.
                 let is_there = written == Some(c) || c.is_whitespace() || written == Some('\\');
                 assert!(is_there, "{c:?} of {:?} at {line}:{column}", text.text());
             }

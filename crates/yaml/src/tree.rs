@@ -183,7 +183,7 @@ impl<'f, 'a> Builder<'f, 'a> {
                 self.anchors.clear();
                 Ok(())
             }
-            // Comments and the frames of stream and documents.
+            // Comments, and the start and end of stream and documents.
             _ => Ok(()),
         }
     }
@@ -267,7 +267,7 @@ impl<'f, 'a> Builder<'f, 'a> {
         self.nodes += 1;
         self.check_nodes(&node.location)?;
         if anchor > 0 {
-            // The copy counts too: nested anchors multiply what is kept.
+            // A copy counts too: nested anchors multiply the stored nodes.
             self.nodes = self.nodes.saturating_add(node.count());
             self.check_nodes(&node.location)?;
             self.anchors.insert(anchor, node.clone());
