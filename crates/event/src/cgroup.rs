@@ -22,7 +22,7 @@ impl Identity {
 
     /// Converts the identity into a container whose other facts are unknown.
     pub fn into_container(self) -> Container {
-        // Falco shortens generated ids and keeps names that people gave.
+        // Falco shortens generated ids and keeps user-chosen names.
         let generated = self.full_id.len() > 12
             && self
                 .full_id
@@ -146,7 +146,7 @@ fn identify_part(parts: &[&str], index: usize) -> Option<Identity> {
         .or_else(|| by_colons(part))
         .or_else(|| by_ecs(parts, index))
         .or_else(|| by_parent(parts, index))
-        // Whoever made it: nothing else is named like that.
+        // Any runtime: nothing else has such a name.
         .or_else(|| fits(part, Shape::Hex64).then(|| identity(part, None)))
 }
 

@@ -257,7 +257,7 @@ impl Process {
     }
 
     fn replace_image(&self, image: Arc<Image>, comm: Comm) -> Arc<Image> {
-        // Fails if the image has its name already, which then is the one at the exec.
+        // Fails if the image already has its name, which is then the one at the exec.
         let _ = image.name.set(comm);
         let mut state = self.state();
         state.comm = comm;

@@ -7,13 +7,13 @@ pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl Iterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // A third of the letters wrong is a typing error, more is another word.
+    // Up to a third of the letters wrong is a typing error; more is another word.
     let limit = (name.chars().count() / 3).max(1);
     candidates
-        // Each letter more or less is a change.
+        // Each additional or missing letter is one edit.
         .filter(|candidate| candidate.chars().count().abs_diff(name.chars().count()) <= limit)
         .map(|candidate| {
-            // Of two that are equally near, a letter left out at the end is likelier than a wrong one.
+            // Of two equally near candidates, a letter missing at the end is more likely than a wrong one.
             let is_longer = candidate.starts_with(name);
             let unlike = name.len().abs_diff(candidate.len());
             (osa_distance(name, candidate), !is_longer, unlike, candidate)

@@ -160,7 +160,7 @@ impl<'a> Subject<'a> {
         });
         match line {
             Lookup::Found(value) => value,
-            // A kernel thread, or a process that is gone: its name is all there is.
+            // A kernel thread or an exited process: only its name is known.
             Lookup::Missing => copied(event.arena, first),
             Lookup::Unknown => Value::Unknown,
         }
@@ -206,10 +206,10 @@ fn cached<F, T>(
         let answer = match ask() {
             Lookup::Found(fact) => Some(fact),
             Lookup::Missing => None,
-            // May be known later.
+            // The fact may become known later.
             Lookup::Unknown => return Lookup::Unknown,
         };
-        // Another thread may have been faster; its answer is as good.
+        // Another thread may have stored its answer first, which is as good.
         let _ = cell.set(answer);
     }
     match cell.get() {

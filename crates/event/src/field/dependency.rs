@@ -277,7 +277,7 @@ fn descriptor_stage(fact: DescriptorFact, kind: EventKind) -> Stage {
                 _ => Stage::Registers,
             })
         }
-        // Files have no ends.
+        // Files have no connection ends.
         (
             DescriptorSource::Opened { .. },
             Fact::Transport
@@ -299,7 +299,7 @@ fn descriptor_stage(fact: DescriptorFact, kind: EventKind) -> Stage {
             DescriptorSource::Addressed { .. } | DescriptorSource::Message { .. },
             Fact::Kind | Fact::TypeChar | Fact::Transport | Fact::Inode,
         ) => Stage::Descriptor,
-        // Whoever calls connect is the client, and the address it passes is the server's.
+        // The caller of connect is the client, and the passed address is the server's.
         (DescriptorSource::Addressed { remote: true, .. }, Fact::ServerEnd | Fact::RemoteEnd)
             if kind.name() == "connect" =>
         {
@@ -316,9 +316,9 @@ fn descriptor_stage(fact: DescriptorFact, kind: EventKind) -> Stage {
 fn process_stage(fact: ProcessFact, argument: &Argument, kind: EventKind) -> Stage {
     let changes = kind.changes();
     let own = argument.index() == Some(0);
-    // The kernel tells credentials and namespaced ids at once, and sessions and resources too
-    // (`/proc/PID/status`, `/proc/PID/stat`), and an engine keeps what it was told for the rest of
-    // the event: asking for one of them early would make the others old.
+    // The kernel reports credentials and namespaced ids together, and sessions and resources together
+    // (`/proc/PID/status`, `/proc/PID/stat`), and an engine caches a report for the rest of the event: an
+    // early query for one fact would leave the others outdated.
     let status = changes.credentials || changes.namespaces || changes.session || changes.thread;
     let changed = match fact {
         ProcessFact::Identity | ProcessFact::Login | ProcessFact::AncestorIdentity => false,
@@ -336,7 +336,7 @@ fn process_stage(fact: ProcessFact, argument: &Argument, kind: EventKind) -> Sta
         ProcessFact::Container => changes.namespaces,
         ProcessFact::AncestorComm => own && changes.comm,
         ProcessFact::AncestorImage => own && (changes.image || changes.comm),
-        // Almost every call that is worth an event makes or closes one.
+        // Almost every call that produces an event creates or closes a descriptor.
         ProcessFact::Descriptors => true,
     };
     if changed { Stage::Exit } else { Stage::Entry }

@@ -44,7 +44,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("evt.latency.human", Text, Source::Kind, |_, _| Value::text("0ns"), DEPRECATED),
     FieldSpec::new("evt.wait_latency", RelTime, Source::Kind, |_, _| Value::Uint(0), DEPRECATED),
     FieldSpec::absent("evt.around", Uint, "needs a value in the field itself that only filters of recordings use", "Whether the event lies in an interval around a time.").with(OFFSET),
-    // What happened.
+    // Event type.
     FieldSpec::new("evt.type", Text, Source::Kind, |e, _| Value::text(e.kind.name()), "Name of the event, for a system call its name (`openat`)."),
     FieldSpec::new("evt.type.is", Uint, Source::Kind, type_is, "1 if the event has the type that is named, otherwise 0: `evt.type.is.open`.").with(ArgumentKind::Suffix { required: true, names: &[] }),
     FieldSpec::new("evt.dir", Text, Source::Kind, |_, _| Value::text("<"), "Always `<`: an event stands for the call and its result."),

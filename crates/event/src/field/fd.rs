@@ -476,7 +476,7 @@ fn type_char<'a>(event: &Event<'a>) -> Value<'a> {
         (DescriptorSource::Opened { flags, .. }, _) => opened_kind(event, flags, letter),
         (_, None) => Value::Absent,
         (_, Some(descriptor)) => match descriptor.kind {
-            // Falco has a letter for what it could not look up.
+            // Falco has a letter for an object that it could not look up.
             Known::Never => Value::text("o"),
             kind => known(kind, letter),
         },
@@ -518,7 +518,7 @@ pub(super) fn name<'a>(event: &Event<'a>) -> Value<'a> {
         (Some(socket), Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6)) => {
             connection(event, &socket)
         }
-        // The path that was passed, from the caller's folder.
+        // The path that was passed, relative to the caller's directory.
         (Some(_), Known::Yes(DescriptorKind::Unix)) if descriptor.name != Name::None => {
             path::resolved(event, descriptor.name)
         }
@@ -671,7 +671,7 @@ fn roleless(socket: &Socket<'_>) -> Known<Endpoint> {
 }
 
 fn local(socket: &Socket<'_>) -> Known<Endpoint> {
-    // A socket that only listens has one address, and that is the server's.
+    // A socket that only listens has one address, the server's.
     if socket.remote == Known::Never {
         Known::Never
     } else {

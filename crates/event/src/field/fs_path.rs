@@ -139,8 +139,8 @@ fn shown<'a>(event: &Event<'a>, name: &str, form: Form) -> Value<'a> {
     let spec = &event.kind.spec().params[at];
     match param::value(event, at) {
         Value::Text(raw) if form == Form::Absolute => {
-            // Where a symbolic link leads is relative to the link, and a device may be any word:
-            // only paths are made absolute.
+            // A symbolic link's target is relative to the link, and a device may be any word: only paths are
+            // made absolute.
             let is_path = matches!(spec.ty, ParamType::Path) || raw.first() == Some(&b'/');
             if is_path {
                 path::absolute(event, raw, param::base(event, spec))

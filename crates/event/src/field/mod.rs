@@ -332,7 +332,7 @@ impl Field {
         match self.spec.source {
             Source::Result | Source::OpenFlags | Source::OpenMode | Source::OpenResult => true,
             Source::Descriptor(Fact::TypeChar | Fact::Kind | Fact::Name | Fact::FileName) => true,
-            // `fd.uid` has the thread in it.
+            // `fd.uid` contains the thread id.
             Source::Descriptor(Fact::Number) => self.spec.name == "fd.num",
             _ => false,
         }

@@ -107,7 +107,7 @@ fn line<'a>(event: &Event<'a>) -> (Text<'a>, Whole) {
         line.push(spec.name.as_bytes());
         line.push(b"=");
         match words(event, at) {
-            // The line has no place for what no engine reads.
+            // The line leaves out parameters that no engine reads.
             ParamText::Unknown if spec.source == ParamSource::Nowhere && !spec.is_moved_bytes() => {
                 line.push(missing(spec.ty));
             }
@@ -367,7 +367,7 @@ pub(super) fn base(event: &Event<'_>, spec: &ParamSpec) -> Option<i32> {
         .position(|param| param.source == ParamSource::Register(register))?;
     let number = match event.params.get(at)? {
         Param::Int(number) => i32::try_from(*number).ok()?,
-        // A register that was not yet cut to the 32 bits that the kernel looks at.
+        // The register is not yet truncated to the 32 bits that the kernel reads.
         Param::Uint(number) => i32::try_from(*number & u64::from(u32::MAX)).ok()?,
         _ => return None,
     };

@@ -79,13 +79,13 @@ pub(super) fn absolute<'a>(event: &Event<'a>, raw: &'a [u8], base: Option<i32>) 
         return Value::Text(b"");
     }
     if base.is_none() && event.kind.changes().directory {
-        // Once the call has returned, the directory that the path started at is no longer known.
+        // After the call has returned, the directory that the path started at is no longer known.
         return Value::Text(event.arena.alloc_slice_copy(raw));
     }
     match event.world.directory(event.tid, base, event.arena) {
         Lookup::Found(directory) => Value::Text(normalize(event.arena, directory, raw)),
-        // A relative path at a closed descriptor leads nowhere, but the rule's author may well
-        // want to see what was tried.
+        // A relative path at a closed descriptor has no target, but the rule's author may want to see the
+        // attempt.
         Lookup::Missing => Value::Text(unresolved(event.arena, raw)),
         Lookup::Unknown => Value::Unknown,
     }

@@ -127,7 +127,7 @@ fn args<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
             .and_then(|index| line.args.get(index));
         match arg {
             Some(arg) => copied(event.arena, arg),
-            // The rest was cut off by the reader: it may be there.
+            // The reader cut the rest off: the argument may be there.
             None if line.truncated => Value::Unknown,
             None => Value::Absent,
         }
