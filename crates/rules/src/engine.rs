@@ -342,7 +342,7 @@ impl Evaluator for Engine {
     fn prefilter(&self, scratch: &mut Scratch, event: &Event<'_>) -> Relevance {
         scratch.evaluated += 1;
         let entries = &self.program.kind(event.kind).entries;
-        // What no thread does is a question about a call that an engine imagines.
+        // Thread id 0 marks an engine's query about a hypothetical call.
         let profile = self.profile.as_ref().filter(|_| event.tid != event::Tid(0));
         if entries.is_empty() {
             if let Some(profile) = profile {
@@ -350,7 +350,7 @@ impl Evaluator for Engine {
             }
             return Relevance::Reject;
         }
-        // What no thread does is not recorded: engines ask about calls that they imagine.
+        // Hypothetical calls, marked by thread id 0, are not recorded.
         if event.stage < event::Stage::Exit && event.tid != event::Tid(0) && self.is_recording() {
             return Relevance::Undecided;
         }

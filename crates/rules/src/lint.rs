@@ -275,7 +275,7 @@ impl Linter<'_> {
             }
             Node::Any { children, .. } => {
                 let children = self.program().children(children).iter();
-                // Each is asked, so that all reasons are told.
+                // Visits every child, so that all reasons are reported.
                 children.fold(false, |any, child| self.possible(*child, blocking) | any)
             }
         }
@@ -399,13 +399,13 @@ mod tests {
             assert!(found[0].2.contains("`R0`"));
             assert_eq!(checks(&[narrow, wide], &EngineKind::WITH_EVENTS), []);
         }
-        // Exceptions of the first let events through to the second.
+        // Exceptions of the first rule let events through to the second.
         let first = "evt.type = open and fd.name = /x and not proc.name in (a, b)";
         let second = "evt.type = open and fd.name = /x and not proc.name in (a, b, c)";
         assert_eq!(checks(&[second, first], &EngineKind::WITH_EVENTS), []);
         let shadowed = [("R1".to_owned(), Check::Shadowed)];
         assert_eq!(checks(&[first, second], &EngineKind::WITH_EVENTS), shadowed);
-        // The second matches other types of events, too.
+        // The second rule also matches other types of events.
         let wider = "evt.type in (open, openat) and fd.name = /x";
         assert_eq!(
             checks(

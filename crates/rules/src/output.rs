@@ -126,7 +126,7 @@ impl Template {
                     &error.message,
                 )]
             })?;
-        // `%proc.name.` and `%evt.type.x` end where the longest known name does.
+        // `%proc.name.` and `%evt.type.x` end at the longest known name.
         while let Operand::Field(field) = &mut operand {
             let bracket = field.arg.as_ref().map(|arg| arg.text.to_lossy());
             let shorter = field
@@ -147,7 +147,7 @@ impl Template {
             }
         }
         let id = checker.output_operand(&operand).map_err(|mut problems| {
-            // Positions inside the operand count from its own start.
+            // Positions inside the operand are relative to its start.
             problems
                 .iter_mut()
                 .for_each(|problem| problem.span = span(start, start + len));
@@ -268,7 +268,7 @@ fn problem(span: Span, message: String, help: &str) -> Problem {
 fn too_long(text: &str, source: SourceId) -> Problem {
     let length = text.len();
     let message = format!("the output has {length} bytes, the limit is {MAX_LENGTH}");
-    // The whole text as a place would make the report as long.
+    // Marking the whole text would make the report as long as the text.
     problem(span(source, 0, 1), message, "write a shorter output")
 }
 
@@ -376,7 +376,7 @@ pub(crate) fn alert_value(value: &Value<'_>, operands: &Operands, id: OperandId)
         Value::Bool(value) => AlertValue::Bool(*value),
         Value::Int(number) if notation == Notation::Decimal => AlertValue::Int(*number),
         Value::Uint(number) if notation == Notation::Decimal => AlertValue::Uint(*number),
-        // A field that only looks like a list to rules prints as one text.
+        // Only list operands become lists; other fields with several values print as one text.
         Value::List(values) if operands.get(id).spread == Spread::List => AlertValue::List(
             values
                 .iter()

@@ -155,7 +155,7 @@ impl<'a> Planner<'a> {
                 Some(root) => project(program, root, kind, call),
                 None => register::always(),
             };
-            // The registers rule the condition out.
+            // The registers exclude the condition.
             if any_of.is_empty() {
                 continue;
             }
@@ -163,7 +163,7 @@ impl<'a> Planner<'a> {
                 && let Some(watch) = stdio::watch(program, entry, kind)
             {
                 self.plan.stdio = self.plan.stdio.max(watch);
-                // For engines that see every one all the same.
+                // The interest is for engines that see every call anyway.
                 let interest = interest::interest(program, entry.root, kind, any_of);
                 self.plan.interests.entry(call).or_default().push(interest);
                 continue;
@@ -218,7 +218,7 @@ impl<'a> Planner<'a> {
             }
             let groups = trap.any_of.iter().map(|group| group.to_vec());
             planned.any_of.extend(groups.clone());
-            // What is trapped is wanted whatever its path and result.
+            // A trapped call is needed whatever its path and result.
             let any_of: Vec<_> = groups.collect();
             let interest = Interest::in_any(if any_of.is_empty() {
                 register::always()
@@ -267,7 +267,7 @@ fn project(program: &Program, root: NodeId, kind: EventKind, call: Syscall) -> G
         Node::All { children, .. } => {
             let children = program.children(children).iter();
             children.fold(register::always(), |all, child| {
-                // Nothing can take away what is never.
+                // A false operand makes the conjunction false.
                 if all.is_empty() {
                     all
                 } else {
@@ -278,7 +278,7 @@ fn project(program: &Program, root: NodeId, kind: EventKind, call: Syscall) -> G
         Node::Any { children, .. } => {
             let children = program.children(children).iter();
             children.fold(Groups::new(), |any, child| {
-                // Nothing can be added to what is always.
+                // A true operand makes the disjunction true.
                 if any.iter().any(Vec::is_empty) {
                     return any;
                 }

@@ -78,10 +78,10 @@ impl Clause {
                 .iter()
                 .flat_map(|part| part.against(!wanted))
                 .collect(),
-            // Each of them is in the way.
+            // Each of these parts prevents the wanted value.
             Part::All if wanted => all(),
             Part::Any if !wanted => all(),
-            // One of them would do.
+            // Any one of the parts would suffice.
             Part::All | Part::Any if self.parts.len() <= FEW => all(),
             Part::All | Part::Any => vec![self],
         }
@@ -148,7 +148,7 @@ impl Tracer {
     }
 
     fn look(&self, event: &Event<'_>, prepare: impl FnOnce(&mut Evaluation<'_, '_, '_>)) -> Clause {
-        // Each look begins anew.
+        // Each evaluation starts anew.
         let mut memo = self.memo.lock().unwrap_or_else(PoisonError::into_inner);
         let mut evaluation = Evaluation::new(&self.program, &mut memo, event);
         prepare(&mut evaluation);
@@ -208,14 +208,14 @@ impl Builder<'_> {
             ExprKind::Not(child) => (Part::Not, std::slice::from_ref(child)),
             ExprKind::Expanded { name, body } => {
                 let mut step = self.step(body);
-                // A macro that is but another macro has the name that is written.
+                // A macro that consists of another macro keeps the name that is written.
                 step.clause.name = Some(Arc::clone(name));
                 step.clause.location = self.ruleset.locate(expr.span);
                 return step;
             }
             ExprKind::Exists(_) | ExprKind::Compare(_) | ExprKind::Macro(_) => (Part::Test, &[]),
         };
-        // Its problems are those of the rule.
+        // The rule's own compilation reports these problems.
         let (tree, _problems) = self.checker.condition(expr);
         let position = self.trees.len();
         self.trees.push(tree);
@@ -244,7 +244,7 @@ impl Builder<'_> {
             },
             _ => Vec::new(),
         };
-        // One that is wrong was told with the rule.
+        // A faulty operand was reported with the rule.
         let ids = compared.into_iter();
         ids.filter_map(|operand| self.checker.output_operand(operand).ok())
             .collect()

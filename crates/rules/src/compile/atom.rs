@@ -259,7 +259,7 @@ pub(crate) fn operand_cost(cost: Cost) -> f32 {
         Cost::Free => 2.0,
         Cost::Text => 15.0,
         Cost::Remembered => 40.0,
-        // Each takes a look or more into /proc.
+        // Each needs at least one read from /proc.
         Cost::Process => 3_000.0,
         Cost::Far => 10_000.0,
         Cost::File => 12_000.0,

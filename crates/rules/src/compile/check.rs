@@ -162,7 +162,7 @@ impl Checker {
         }
         let empty = matches!(&key.right, Right::Constants(constants) if constants.is_empty());
         if empty && self.operands.get(operand).spread != Spread::List {
-            // Nothing is in an empty list, whatever the field is.
+            // An empty list contains nothing, whatever the field is.
             return Tree::Const(negated);
         }
         self.literal(key, negated, compare.right.span())
@@ -402,7 +402,7 @@ impl Checker {
     }
 
     fn report(&mut self, problem: Problem) {
-        // A macro that is used several times in a rule would say the same several times.
+        // A macro that a rule uses several times would repeat the problem.
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }

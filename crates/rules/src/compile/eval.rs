@@ -189,7 +189,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
                 match self.remembered(operand) {
                     Some(left) => atom.decide(left, &Value::Bool(true), context),
                     None => {
-                        // Decided before it is copied: loads that span stores just made (tag and
+                        // Decides before copying the value: loads that span stores just made (tag and
                         // content) stall the processor longer than most extractions take.
                         let left = self.extract(operand);
                         let truth = atom.decide(&left, &Value::Bool(true), context);
@@ -200,7 +200,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
             }
             Check::Operand(_, right) => {
                 let left = self.value(atom.key.operand);
-                // An absent left side decides without the right one.
+                // An absent left side decides the atom without the right one.
                 let right = match left {
                     Value::Absent => Value::Bool(true),
                     _ => self.value(*right),

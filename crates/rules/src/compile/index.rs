@@ -58,7 +58,7 @@ impl Index {
                     .push((position, texts));
             }
         }
-        // Rules that all ask the same share its answer already.
+        // Rules that all need the same values share the result already.
         let tells_apart = |rules: &[(usize, Texts)]| rules.iter().any(|rule| rule.1 != rules[0].1);
         let (operand, indexed) = by_operand
             .into_iter()

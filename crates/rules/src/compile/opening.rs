@@ -87,7 +87,7 @@ impl Openable {
 
     /// Returns the smallest result from which no condition distinguishes results.
     pub(crate) fn alike_from(&self) -> i64 {
-        // Nothing is above the greatest of all.
+        // No number is above the maximum.
         self.highest.saturating_add(1)
     }
 }
@@ -237,7 +237,7 @@ impl Openings {
         if self.answers.is_empty() {
             self.answers = vec![Answer::NONE; ANSWERS];
         }
-        // Each has two places, which are neighbours.
+        // Each opening has two possible slots, which are neighbours.
         let first = place(opening);
         self.answers.swap(first, first ^ 1);
         self.answers[first] = answer;

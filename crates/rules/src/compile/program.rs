@@ -426,8 +426,8 @@ impl Builder<'_> {
     }
 
     fn inner(&mut self, mut nodes: Vec<NodeId>, all: bool) -> NodeId {
-        // A child is worth its cost over the chance that it decides its parent: the order that
-        // makes the expected cost least.
+        // A child's price is its cost divided by the probability that it decides its parent: the order that
+        // minimizes the expected cost.
         let price = |id: &NodeId| {
             let built = &self.nodes[id.index()];
             let decides = if all {

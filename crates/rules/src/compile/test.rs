@@ -158,7 +158,7 @@ impl Test {
         match quantifier {
             // An empty list satisfies no quantifier.
             Some(_) if constants.is_empty() => Ok(Self::Numbers(Box::new([]))),
-            // "not equal to at least one of them", "equal to exactly one": each has to be tried.
+            // "not equal to at least one of them" and "equal to exactly one" must try each constant.
             Some(Quantifier::AnyOf) if op != Op::Ne => Self::any(ty, op, constants),
             Some(quantifier) => {
                 let each = constants.iter().map(|constant| {

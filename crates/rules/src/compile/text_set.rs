@@ -74,7 +74,7 @@ impl Hasher for ByteHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The table takes its index from the low bits and its tag from the high ones.
+        // The hash table takes its index from the low bits and its tag from the high ones.
         self.0 ^ (self.0 >> 32)
     }
 }

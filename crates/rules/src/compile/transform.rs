@@ -136,7 +136,7 @@ fn getopt<'e>(
                 Some(true) => match args.next() {
                     Some(Value::Unknown) => return Value::Unknown,
                     Some(value) => Some(*value),
-                    // Falco gives a missing value as an empty text, without the letter.
+                    // Falco returns a missing value as an empty text, without the letter.
                     None => {
                         found.push(Value::Text(b""));
                         if selector == Some(*letter) {

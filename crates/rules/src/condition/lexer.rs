@@ -309,7 +309,7 @@ fn unescape(body: &str, delimiter: char) -> Result<Text, (usize, QuoteProblem)> 
             'n' => b'\n',
             'r' => b'\r',
             't' => b'\t',
-            // Backslash and blank stand for a backslash: old rules contain it.
+            // Backslash and blank stand for a backslash: old rules contain this escape.
             ' ' | '\\' => b'\\',
             '/' => b'/',
             '"' | '\'' if escape == delimiter => u8::try_from(escape).unwrap_or(b'"'),

@@ -41,7 +41,7 @@
 //! Falco reads the same, except that it ends an `or` chain after `or(..)`, takes `and`, `or` and
 //! `not` for macros where they cannot be keywords, and reads `inlist` as `in list`.
 //!
-//! What a comparison with a quantifier means, for a field with one value and a list (false for an
+//! Meaning of a comparison with a quantifier, for a field with one value and a list (false for an
 //! empty list, whatever the quantifier):
 //!
 //! | quantifier | true when the comparison holds for |
@@ -350,8 +350,8 @@ impl<'a> Parser<'a> {
             if !self.lexer.literal(op.word()) {
                 continue;
             }
-            // `in` and its like may touch their list, the others need a blank. `inaccessible` is
-            // not an `in` though: a message about a strange operator helps more.
+            // `in` and the other list operators may touch their list, the others need a blank.
+            // `inaccessible` must not be read as `in`: an error about an unknown operator helps more.
             match op.class() {
                 OpClass::List if !self.lexer.rest().starts_with(is_word_char) => {
                     return Some((op, false));

@@ -149,7 +149,7 @@ impl Compiler<'_> {
         let mut diagnostic = Diagnostic::new(problem.code, location, problem.message)
             .in_item(format!("rule {}", rule.name));
         diagnostic.help = problem.help;
-        // A macro that several rules use is wrong once, not once per rule.
+        // A faulty macro that several rules use is reported once, not once per rule.
         let known = |other: &Diagnostic| {
             other.code == diagnostic.code
                 && other.location == diagnostic.location

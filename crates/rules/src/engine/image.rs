@@ -116,7 +116,7 @@ mod tests {
             changed[at] ^= 1 << (at % 8);
             assert!(read(&changed).is_err(), "{at}");
         }
-        // What another build would have written, which has another form.
+        // Simulates the image of another build, which has another layout.
         let mut other = whole[SUM..].to_vec();
         other.reverse();
         let other = [&sum(&other)[..], &other].concat();

@@ -114,7 +114,7 @@ impl<'p> Implications<'p> {
         if wide.operand != narrow.operand {
             return false;
         }
-        // Whatever is compared and holds exists.
+        // A value that satisfies a comparison exists.
         if wide.op.is_none() {
             return true;
         }
@@ -135,7 +135,7 @@ impl<'p> Implications<'p> {
                 _ => of_narrow.iter().all(|text| of_wide.contains(text)),
             };
         }
-        // One of these texts begins so. Of a list each would have to.
+        // An accepted text has such a prefix. In a list, every value would need it.
         if self.program.operands.get(wide.operand).spread != Spread::List
             && wide.op == Some(Op::StartsWith)
             && wide.quantifier == Some(Quantifier::AnyOf)

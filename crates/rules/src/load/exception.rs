@@ -329,7 +329,7 @@ fn parsed(
     text: SourceText,
     sources: &mut Sources,
 ) -> Option<Value> {
-    // Parsed before it is kept: what is refused needs no place among the sources.
+    // Parses before storing: a rejected text needs no entry among the sources.
     let unnamed = crate::condition::ast::SourceId(0);
     parse_value(op, quantifier, text.text(), unnamed).ok()?;
     let text_copy = text.text().to_owned();

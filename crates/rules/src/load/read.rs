@@ -26,7 +26,7 @@ pub(super) fn read_item(node: &Node) -> ReadResult {
         return reader.finish(None, None);
     };
     reader.pairs = pairs;
-    // The order decides what an item with two of these keys is.
+    // The order of these tests decides the type of an item with two of these keys.
     if let Some(value) = reader.get("required_engine_version") {
         let item = reader.engine_version(value);
         reader.check_keys(ENGINE_KEYS);
@@ -78,7 +78,7 @@ impl<'n> Reader<'n> {
 
     fn engine_version(&mut self, value: &Node) -> Option<Item> {
         let text = self.scalar("required_engine_version", value)?;
-        // A bare number is from before versions had three parts: 26 is 0.26.0.
+        // A bare number dates from before versions had three parts: 26 is 0.26.0.
         let version = match number(text.text()) {
             Some(minor) => Some(Version::new(0, minor, 0)),
             None => Version::parse(text.text()),
@@ -290,7 +290,7 @@ impl<'n> Reader<'n> {
     }
 
     fn define_rule(&mut self, name: String) -> Option<Item> {
-        // All of them are read before any is missed, so that one run shows every problem.
+        // Reads all keys before it reports a missing one, so that one run shows every problem.
         let condition = self.required_text("condition");
         let output = self.required_text("output").map(SourceText::trimmed);
         let desc = self.required_string("desc");

@@ -73,7 +73,7 @@ pub(super) fn resolve(collector: &Collector, diagnostics: &mut Vec<Diagnostic>) 
     let macros: Vec<Macro> = macros.collect();
 
     diagnostics.append(&mut resolver.problems);
-    // An item that failed may be the one that uses them.
+    // A failed item may be the only user of another, so unused items are reported only without errors.
     if !diagnostics.iter().any(Diagnostic::is_error) {
         diagnostics.extend(unused(&macros, &lists));
     }

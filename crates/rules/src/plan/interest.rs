@@ -187,7 +187,7 @@ impl<'p> Walk<'p> {
     }
 
     fn atom(&self, atom: &Atom, field: &Field, negated: bool) -> Facts {
-        // Of a present value; what is absent fulfils neither an atom nor what is asked here.
+        // Applies to a present value; an absent value satisfies neither an atom nor a requirement.
         let wanted = atom.inverted == negated;
         let mut facts = Facts {
             contained: contained(atom, field, wanted),
@@ -311,7 +311,7 @@ fn families(atom: &Atom, field: &Field) -> Asked<SocketFamily> {
             b"unix" => Some(&[Family::Unix]),
             _ => None,
         },
-        // Other things than sockets have the letter `u`, too.
+        // Objects other than sockets have the letter `u`, too.
         "fd.typechar" => |text| match text {
             b"4" => Some(&[Family::Ipv4]),
             b"6" => Some(&[Family::Ipv6]),
@@ -403,7 +403,7 @@ fn name_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
         Op::EndsWith => vec![P::Suffix(owned())],
         Op::Contains => vec![P::Contains(owned())],
         Op::Glob => glob(text)?,
-        // One of these or below; what else it means is left to the agent.
+        // The path is one of these or below; the agent checks the rest of `pmatch`.
         Op::PMatch => vec![P::Prefix(glob_head(
             text.strip_suffix(b"/").unwrap_or(text),
         )?)],
@@ -497,7 +497,7 @@ fn result_names(atom: &Atom) -> (bool, Asked<u8>) {
         let few = number.and_then(|Errno(number)| u8::try_from(number).ok());
         match few.filter(|few| *few < FEW_ERRORS) {
             Some(few) => drop(errors.insert(few)),
-            // A number without a name, or one beyond.
+            // A number without a name, or one beyond the limit.
             None => is_known = false,
         }
     }
@@ -506,7 +506,7 @@ fn result_names(atom: &Atom) -> (bool, Asked<u8>) {
 
 /// Returns the process names that an atom requires.
 fn names(atom: &Atom) -> Asked<Vec<u8>> {
-    // A longer one is no process's name.
+    // No process has a longer name.
     let named = texts(atom)?.filter(|name| name.len() <= NAME_LIMIT);
     Some(named.map(<[u8]>::to_vec).collect())
 }

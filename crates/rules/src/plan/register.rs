@@ -78,7 +78,7 @@ impl Register {
             if (*low, *high) == domain {
                 return always();
             }
-            // As unsigned numbers, the negative ones are above all others.
+            // As unsigned numbers, negative ones are above all others.
             if *low < 0 && *high >= 0 {
                 groups.push(self.range(*low, -1));
                 groups.push(self.range(0, *high));
@@ -119,7 +119,7 @@ pub(super) fn project(
     let (Some(field), Check::Test(test)) = (field, &atom.check) else {
         return always();
     };
-    // Of a present value.
+    // Applies to a present value.
     let wanted = atom.inverted == negated;
     let projected = match field.depends_on() {
         Source::RawParam | Source::Param => param(field, atom, test, wanted, kind, call),
@@ -185,7 +185,7 @@ fn param(
                 Style::Bits => None,
             }
         }
-        // Printed as names, with those of file types among them.
+        // Modes print as names, including those of file types.
         (Source::Param, ParamType::Mode) if wanted => {
             flag_names(atom, &abi::flags::MODE, Register::of(call, arg, false)?)
         }
@@ -308,7 +308,7 @@ fn flag_names(atom: &Atom, set: &FlagSet, register: Register) -> Option<Groups> 
             }
             Op::In => {
                 let mut values = text.split('|').map(|name| set.value_of(arch, name));
-                // A text with a word that is no name is never printed.
+                // A text that contains an unknown name is never printed.
                 if let Some(bits) = values.try_fold(0, |bits, value| Some(bits | value?)) {
                     groups.push(all_bits(register, bits));
                 }
@@ -412,7 +412,7 @@ fn duplicate(test: &Test, wanted: bool, call: Syscall) -> Option<Groups> {
     } else {
         complement(&accepted, register.domain())
     };
-    // Errors are negative, and nothing in the registers tells them.
+    // Errors are negative, and no register shows them in advance.
     if accepted.iter().any(|(low, _)| *low < 0) {
         return None;
     }

@@ -183,7 +183,7 @@ fn decide(
     let Check::Test(_) = atom.check else {
         return Ternary::Unknown;
     };
-    // The others differ between descriptors of one kind.
+    // The other facts differ between descriptors of one kind.
     let follows_from_kind = match fact {
         DescriptorFact::Kind
         | DescriptorFact::TypeChar
