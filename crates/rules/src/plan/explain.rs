@@ -16,7 +16,7 @@ pub struct Explanation {
     pub calls: Vec<CallExplanation>,
     /// The rules in load order.
     pub rules: Vec<RuleExplanation>,
-    /// The `dup` calls that matter, and so the calls watched instead.
+    /// Watch that replaces trapping every `dup`.
     pub stdio: StdioWatch,
 }
 
