@@ -218,7 +218,7 @@ fn split_lines(text: &str) -> Vec<Line<'_>> {
     lines
 }
 
-/// Length of a text.
+/// Length of a text in bytes and in characters.
 struct Run {
     bytes: usize,
     chars: usize,
