@@ -1,24 +1,23 @@
-//! Calls that a notify filter traps whatever the rules say.
+//! Calls that a seccomp notify filter traps whatever the rules say.
 //!
-//! The filter of a running process tree can never be widened: a second listener is refused with
-//! EBUSY. So every filter has this floor, and rules that are loaded later are answered from it.
-//! Hot calls are deliberately absent (`prctl(PR_SET_NAME)`, `read`, `close`, `dup`, `mmap`).
+//! The filter of a running process tree can never be widened: the kernel refuses a second listener with
+//! EBUSY. So every filter traps these calls, and rules that are loaded later rely on them. Hot calls are
+//! deliberately absent (`prctl(PR_SET_NAME)`, `read`, `close`, `dup`, `mmap`).
 //!
-//! Calls that can reach another process are trapped so that the supervisor can keep them away from
-//! itself. Whom they reach is not compared in the filter: pids are those of the caller's namespace,
-//! and the supervisor may be replaced by another one.
+//! Calls that can reach another process are trapped so that the supervisor can keep them away from itself.
+//! The filter does not compare the target: pids belong to the caller's namespace, and the supervisor may be
+//! replaced by another process.
 
 use crate::{RegisterTest, Syscall, TestOp};
 
 /// One trapped call.
 #[derive(Clone, Copy, Debug)]
 pub struct TrappedCall {
-    /// The call.
+    /// The system call.
     pub call: Syscall,
-    /// When to trap: one of the groups must hold, a group holds when all of its tests do. Empty
-    /// means always.
+    /// Register tests: the call is trapped when all tests of one group hold. Empty means always.
     pub any_of: &'static [&'static [RegisterTest]],
-    /// What the call can do, for `rules explain` and for readers of this table.
+    /// What the call can do, shown by `rules explain`.
     pub reason: &'static str,
 }
 
@@ -43,7 +42,7 @@ impl TrappedCall {
         }
     }
 
-    /// Whether a call with these register arguments is trapped.
+    /// Returns true if a call with these register arguments is trapped.
     #[must_use]
     pub fn holds(&self, args: &[u64; 6]) -> bool {
         self.any_of.is_empty()
@@ -54,15 +53,15 @@ impl TrappedCall {
     }
 }
 
-/// The rare security calls. A call has one row at most.
+/// Rare security-relevant calls. A call has at most one row.
 pub static FLOOR: &[TrappedCall] = &[
     // Processes.
     TrappedCall::always(Syscall::EXECVE, "a new program runs"),
     TrappedCall::always(Syscall::EXECVEAT, "a new program runs"),
-    // Plain forks and ends of processes are not here, however much one would like to see them. A
-    // signal that arrives before the supervisor has taken a notification makes the call fail with
-    // EINTR if its handler was installed without SA_RESTART. Nobody expects that of fork: shells
-    // say "Cannot fork" and give up; and exit_group is not expected to return at all.
+    // Plain forks and exits are not trapped, useful as they would be. A signal that arrives before the
+    // supervisor has taken a notification makes the call fail with EINTR if its handler was installed
+    // without SA_RESTART. Callers of fork do not expect that: shells print "Cannot fork" and give up.
+    // exit_group is not expected to return at all.
     TrappedCall::when(
         Syscall::CLONE,
         LEAVING_CLONE,
@@ -239,7 +238,7 @@ pub static FLOOR: &[TrappedCall] = &[
     TrappedCall::always(Syscall::ADD_KEY, "reads or changes kernel keys"),
     TrappedCall::always(Syscall::REQUEST_KEY, "reads or changes kernel keys"),
     TrappedCall::always(Syscall::KEYCTL, "reads or changes kernel keys"),
-    // Files with a special meaning.
+    // Files with a special function.
     TrappedCall::when(
         Syscall::CHMOD,
         MODE_1_SETID,
@@ -284,16 +283,16 @@ pub static FLOOR: &[TrappedCall] = &[
     ),
 ];
 
-/// Calls that change what an engine remembers about a process. A call has one row at most.
+/// Calls that change what an engine remembers about a process. A call has at most one row.
 ///
-/// Descriptors, directories and credentials are not here: they are looked up when an event needs
-/// them. Parentage is not here either, for the reason that [`FLOOR`] gives.
+/// Descriptors, directories and credentials are absent because the engine looks them up when an event needs
+/// them. Parentage is absent for the reason that [`FLOOR`] gives.
 pub static STATE: &[TrappedCall] = &[
     TrappedCall::always(Syscall::EXECVE, "image, arguments and credentials change"),
     TrappedCall::always(Syscall::EXECVEAT, "image, arguments and credentials change"),
 ];
 
-/// CLONE_UNTRACED and the CLONE_NEW flags but CLONE_NEWTIME, whose bit is part of the exit signal.
+/// `CLONE_UNTRACED` and the `CLONE_NEW*` flags except `CLONE_NEWTIME`, whose bit is part of the exit signal.
 const LEAVING: u64 = 0x7e82_0000;
 const LEAVING_CLONE: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::AnyBit, LEAVING)]];
 
@@ -304,10 +303,10 @@ const fn signal(arg: u8, number: u64) -> RegisterTest {
     RegisterTest::low(arg, TestOp::Eq, number)
 }
 
-/// What a supervisor cannot or does not ignore: faults, the signals of the C library, SIGKILL,
-/// SIGSTOP, and orders (SIGHUP, SIGUSR1, SIGUSR2). All others pass without a stop, because a trapped
-/// call may fail with EINTR and nobody expects that of `kill`. SIGURG is by far the most frequent: Go
-/// interrupts its threads with it.
+/// Signals that a supervisor cannot or does not ignore: faults, the signals of the C library, SIGKILL,
+/// SIGSTOP, and the supervisor's own control signals (SIGHUP, SIGUSR1, SIGUSR2). All others pass untrapped,
+/// because a trapped call may fail with EINTR, which callers of `kill` do not expect. SIGURG is by far the
+/// most frequent: Go interrupts its threads with it.
 const SIGNAL_1_HARMS: &[&[RegisterTest]] = &[
     &[signal(1, 1)],
     &[
@@ -341,7 +340,7 @@ const SIGNAL_2_HARMS: &[&[RegisterTest]] = &[
     ],
 ];
 
-/// `F_SETSIG`: the owner of the file, any process, gets that signal when there is input.
+/// `F_SETSIG`: the kernel sends the signal to the file's owner, which may be any process, when input arrives.
 const SETS_SIGNAL: &[&[RegisterTest]] = &[&[
     RegisterTest::low(1, TestOp::Eq, 10),
     RegisterTest::low(2, TestOp::Ne, 0),
@@ -354,13 +353,13 @@ const SLOWS_MEMORY: &[&[RegisterTest]] = &[
     &[RegisterTest::low(3, TestOp::Eq, 25)],
 ];
 
-/// 0 is the caller.
+/// Any thread but the caller, which is 0.
 const OTHER_THREAD: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::Ne, 0)]];
 
-/// `RLIMIT_LOCKS`, which has no effect but to tell the supervisor whose child a process is.
+/// `RLIMIT_LOCKS`, whose only effect is to tell the supervisor whose child a process is.
 const LIMIT_ON_LOCKS: u64 = 10;
 
-/// A new limit, of a process that is named; or of any process, on locks.
+/// A new limit for a named process, or a new limit on locks for any process.
 const SETS_OTHERS_LIMIT: &[&[RegisterTest]] = &[
     &[
         RegisterTest::low(0, TestOp::Ne, 0),
@@ -373,24 +372,24 @@ const SETS_OTHERS_LIMIT: &[&[RegisterTest]] = &[
 ];
 const SETS_MARK: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::Eq, LIMIT_ON_LOCKS)]];
 
-/// `PRIO_PROCESS` of another one, or a group's or a user's.
+/// `PRIO_PROCESS` of another process, or the priority of a group or a user.
 const OTHERS_PRIORITY: &[&[RegisterTest]] = &[
     &[RegisterTest::low(0, TestOp::Ne, 0)],
     &[RegisterTest::low(1, TestOp::Ne, 0)],
 ];
 
-/// `IOPRIO_WHO_PROCESS` (1) of another one, or a group's or a user's.
+/// `IOPRIO_WHO_PROCESS` (1) of another process, or the I/O priority of a group or a user.
 const OTHERS_IO_PRIORITY: &[&[RegisterTest]] = &[
     &[RegisterTest::low(0, TestOp::Ne, 1)],
     &[RegisterTest::low(1, TestOp::Ne, 0)],
 ];
 
-/// Set-user-id and set-group-id.
+/// Set-user-id and set-group-id bits.
 const SETID_BITS: u64 = 0o6000;
 const MODE_1_SETID: &[&[RegisterTest]] = &[&[RegisterTest::low(1, TestOp::AnyBit, SETID_BITS)]];
 const MODE_2_SETID: &[&[RegisterTest]] = &[&[RegisterTest::low(2, TestOp::AnyBit, SETID_BITS)]];
 
-/// 0xffffffff only asks.
+/// Any value but 0xffffffff, which only queries the personality.
 const SETS_PERSONALITY: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::Ne, 0xffff_ffff)]];
 
 /// From `SYSLOG_ACTION_READ_CLEAR` to `SYSLOG_ACTION_CONSOLE_LEVEL`.
@@ -406,11 +405,11 @@ const fn option(value: u64) -> RegisterTest {
     RegisterTest::low(0, TestOp::Eq, value)
 }
 
-/// `SECCOMP_SET_MODE_STRICT` and `SECCOMP_SET_MODE_FILTER`; the others ask what there is.
+/// `SECCOMP_SET_MODE_STRICT` and `SECCOMP_SET_MODE_FILTER`; the other operations only query.
 const SETS_FILTER: &[&[RegisterTest]] = &[&[RegisterTest::low(0, TestOp::Le, 1)]];
 
-/// What only gives capabilities up is not here: runtimes of containers do it some eighty times at each start,
-/// for each capability that there is.
+/// `prctl` options with a security effect. Options that only drop capabilities are absent: container runtimes
+/// call them some eighty times at each start, once for each capability.
 const PRCTL_SECURITY: &[&[RegisterTest]] = &[
     &[option(4)],                                       // PR_SET_DUMPABLE
     &[option(22)],                                      // PR_SET_SECCOMP
@@ -426,7 +425,7 @@ const fn domain(value: u64) -> RegisterTest {
     RegisterTest::low(0, TestOp::Eq, value)
 }
 
-/// The low four bits of the type; the rest are SOCK_CLOEXEC and SOCK_NONBLOCK.
+/// Tests the low four bits of the type; the other bits are SOCK_CLOEXEC and SOCK_NONBLOCK.
 const fn socket_type(value: u64) -> RegisterTest {
     RegisterTest::low(1, TestOp::MaskedEq { mask: 0xf }, value)
 }
@@ -437,7 +436,7 @@ const SPECIAL_SOCKET: &[&[RegisterTest]] = &[
     &[domain(38)], // AF_ALG
     &[domain(40)], // AF_VSOCK
     &[domain(44)], // AF_XDP
-    // Raw netlink sockets are how libc lists addresses, raw AF_UNIX is the same as datagram.
+    // libc lists addresses by raw netlink sockets; raw AF_UNIX is the same as datagram.
     &[
         socket_type(3), // SOCK_RAW
         RegisterTest::low(0, TestOp::Ne, 1),
@@ -523,7 +522,7 @@ mod tests {
             "PR_SET_PTRACER",
         ];
         for entry in flags::PRCTL.entries() {
-            // PR_CAP_AMBIENT_RAISE; others do not look at it here.
+            // PR_CAP_AMBIENT_RAISE; other calls ignore this argument.
             let args = [entry.value(Arch::X86_64), 2, 0, 0, 0, 0];
             let expected = set.contains(&entry.name());
             assert_eq!(
@@ -540,7 +539,7 @@ mod tests {
         let prctl = |args| trapped(FLOOR, Syscall::PRCTL, args);
         // PR_CAPBSET_DROP.
         assert!(!prctl([24, 21, 0, 0, 0, 0]));
-        // PR_CAP_AMBIENT: whether it is there, lower, clear all; and raise.
+        // PR_CAP_AMBIENT operations: is set, lower, clear all; raise is the trapped one.
         for what in [1, 3, 4] {
             assert!(!prctl([47, what, 21, 0, 0, 0]), "{what}");
         }

@@ -1,10 +1,10 @@
-//! The architectures a Linux kernel on x86-64 or arm64 can be called as.
+//! Architectures of the system-call interface on x86-64 and arm64 kernels.
 
 use core::fmt;
 
 use crate::Syscall;
 
-/// Set in the number of every x32 call; the audit value is that of x86-64.
+/// Bit that is set in the number of every x32 call; the audit value is that of x86-64.
 pub const X32_BIT: u32 = 0x4000_0000;
 
 const AUDIT_X86_64: u32 = 0xc000_003e;
@@ -28,7 +28,7 @@ impl Arch {
     /// Every architecture, in the column order of `data/calls.txt`.
     pub const ALL: [Self; 4] = [Self::X86_64, Self::X32, Self::I386, Self::Aarch64];
 
-    /// The architecture this program was built for; `None` where it is none of these.
+    /// Returns the architecture that this program was built for; `None` on any other architecture.
     #[must_use]
     pub const fn native() -> Option<Self> {
         if cfg!(all(target_arch = "x86_64", target_pointer_width = "64")) {
@@ -44,7 +44,7 @@ impl Arch {
         }
     }
 
-    /// The `AUDIT_ARCH_*` value that seccomp and ptrace report.
+    /// Returns the `AUDIT_ARCH_*` value that seccomp and ptrace report.
     #[must_use]
     pub const fn audit(self) -> u32 {
         match self {
@@ -54,7 +54,7 @@ impl Arch {
         }
     }
 
-    /// The architecture of a raw (audit value, number) pair; `None` for a foreign audit value.
+    /// Returns the architecture of a raw (audit value, number) pair; `None` for a foreign audit value.
     #[must_use]
     pub const fn from_audit(audit: u32, nr: u32) -> Option<Self> {
         match audit {
@@ -66,7 +66,7 @@ impl Arch {
         }
     }
 
-    /// The number as the kernel reports it: x32 numbers get their bit.
+    /// Returns the number as the kernel reports it, with [`X32_BIT`] set for x32.
     #[must_use]
     pub const fn raw_number(self, number: u32) -> u32 {
         match self {
@@ -75,7 +75,7 @@ impl Arch {
         }
     }
 
-    /// Bytes of a pointer in user memory, e.g. of the elements of `argv`.
+    /// Returns the size of a pointer in user memory in bytes, e.g. of the elements of `argv`.
     #[must_use]
     pub const fn pointer_bytes(self) -> usize {
         match self {
@@ -84,7 +84,7 @@ impl Arch {
         }
     }
 
-    /// The common lower-case name.
+    /// Returns the common lower-case name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -111,11 +111,11 @@ impl fmt::Display for Arch {
     }
 }
 
-/// The architecture and call of a raw (audit value, number) pair as seccomp reports it.
+/// Returns the architecture and call of a raw (audit value, number) pair as seccomp reports it.
 ///
-/// The call is `None` for a number outside the tables. Kernels before 5.4 ran x86-64 calls for x32
-/// numbers without an x32 call, and x32 calls (512 to 547) without the bit: those are named too,
-/// because a program that tries them must not look like an unknown call.
+/// The call is `None` for a number outside the tables. Kernels before 5.4 ran x86-64 calls for x32 numbers
+/// without an x32 call, and x32 calls (512 to 547) without the bit: both are named too, because a program
+/// that tries them must not look like an unknown call.
 #[must_use]
 pub fn decode(audit: u32, nr: u32) -> Option<(Arch, Option<Syscall>)> {
     let arch = Arch::from_audit(audit, nr)?;

@@ -1,53 +1,53 @@
-//! What each argument of a call means.
+//! Meaning and formatting of system-call arguments.
 
 use alloc::string::String;
 use core::fmt::Write as _;
 
 use crate::{Arch, FlagSet, Signal, flags};
 
-/// `AT_FDCWD`: the directory descriptor that means "the working directory".
+/// `AT_FDCWD`: the directory descriptor that stands for the working directory.
 pub const AT_FDCWD: i32 = -100;
 
 /// One argument of a call.
 ///
-/// On i386 a 64-bit argument occupies two registers, so arguments behind an `Int64` or `Uint64`
-/// of a file-size call (`pread64`, `fallocate`, `truncate64` ...) are one register later there.
+/// On i386 a 64-bit argument occupies two registers, so arguments after an `Int64` or `Uint64` of a file-size
+/// call (`pread64`, `fallocate`, `truncate64` ...) are one register later there.
 #[derive(Clone, Copy, Debug)]
 pub struct ArgSpec {
-    /// The name used in manual pages.
+    /// Name used in manual pages.
     pub name: &'static str,
-    /// What the register holds.
+    /// Meaning of the register's value.
     pub kind: ArgKind,
-    /// How much of the register the kernel looks at.
+    /// Number of register bits that the kernel reads.
     pub width: RegisterWidth,
 }
 
-/// How much of a register the kernel looks at.
+/// Number of register bits that the kernel reads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RegisterWidth {
     /// All bits.
     Full64,
-    /// The low 32 bits: what the upper half holds is up to the caller.
+    /// The low 32 bits; the caller may put anything in the upper half.
     Low32,
 }
 
-/// What a register holds.
+/// Meaning of a register's value.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum ArgKind {
-    /// An array of strings, the new program's arguments.
+    /// Address of an array of strings, the new program's arguments.
     Argv,
-    /// An address of bytes.
+    /// Address of bytes.
     Buffer,
-    /// A directory descriptor, may be `AT_FDCWD`.
+    /// A directory descriptor, or `AT_FDCWD`.
     DirFd,
-    /// Exactly one name of a set.
+    /// Exactly one value of a set.
     Enum(&'static FlagSet),
-    /// An array of strings, the new program's environment.
+    /// Address of an array of strings, the new program's environment.
     Envp,
     /// A file descriptor.
     Fd,
-    /// A combination of names of a set.
+    /// A combination of flags of a set.
     Flags(&'static FlagSet),
     /// A group id; 16 bits wide in the i386 calls without `32`.
     Gid,
@@ -55,27 +55,27 @@ pub enum ArgKind {
     Int32,
     /// A signed 64-bit number.
     Int64,
-    /// File mode bits. The kernel looks at 16 bits only.
+    /// File mode bits. The kernel reads only 16 bits.
     Mode,
-    /// An address of a path.
+    /// Address of a path.
     Path,
     /// A process, thread or group id.
     Pid,
-    /// An address of something without a better description.
+    /// Address of an object without a more precise kind.
     Pointer,
-    /// Nothing is known.
+    /// A value of unknown meaning.
     Raw,
     /// A signal number.
     Signal,
     /// A length in bytes.
     Size,
-    /// An address of a socket address.
+    /// Address of a socket address.
     Sockaddr,
-    /// The length of a socket address.
+    /// Length of a socket address.
     SockaddrLen,
-    /// An address of the named structure.
+    /// Address of the named structure.
     Struct(&'static str),
-    /// An address of a string that is not a path.
+    /// Address of a string that is not a path.
     Text,
     /// A user id; 16 bits wide in the i386 calls without `32`.
     Uid,
@@ -86,16 +86,16 @@ pub enum ArgKind {
 }
 
 impl ArgSpec {
-    /// Whether the kernel ignores the upper half of the register.
+    /// Returns true if the kernel ignores the upper half of the register.
     ///
-    /// A filter must compare such an argument by its low half only: a test of the upper half is
-    /// a way around the filter.
+    /// A filter must compare such an argument by its low half only: a test of the upper half lets a caller
+    /// bypass the filter.
     #[must_use]
     pub fn is_low32(&self) -> bool {
         self.width == RegisterWidth::Low32
     }
 
-    /// The part of the register that the kernel looks at.
+    /// Returns the part of the register that the kernel reads.
     #[must_use]
     pub fn effective(&self, raw: u64) -> u64 {
         match self.width {
@@ -104,7 +104,7 @@ impl ArgSpec {
         }
     }
 
-    /// Whether the register holds an address.
+    /// Returns true if the register holds an address.
     #[must_use]
     pub fn is_pointer(&self) -> bool {
         matches!(
@@ -120,7 +120,7 @@ impl ArgSpec {
         )
     }
 
-    /// Appends the register's value in words, without following addresses.
+    /// Appends the register's value as text, without following addresses.
     pub fn format(&self, arch: Arch, raw: u64, out: &mut String) {
         let value = self.effective(raw);
         let low = low_signed(raw);
@@ -131,7 +131,7 @@ impl ArgSpec {
                 Ok(())
             }
             ArgKind::DirFd | ArgKind::Fd | ArgKind::Int32 | ArgKind::Pid => write!(out, "{low}"),
-            // -1 means "leave as it is" to the set*id and chown calls.
+            // -1 means "leave unchanged" to the set*id and chown calls.
             ArgKind::Uid | ArgKind::Gid if low == -1 => write!(out, "-1"),
             ArgKind::Int64 => write!(out, "{}", value.cast_signed()),
             ArgKind::Mode => write!(out, "{:#o}", value & 0xffff),
@@ -149,13 +149,13 @@ impl ArgSpec {
     }
 }
 
-/// The low half of a register as the signed number the kernel takes it for.
+/// Returns the low half of a register as the signed number that the kernel reads.
 #[must_use]
 pub fn low_signed(raw: u64) -> i32 {
     low_unsigned(raw).cast_signed()
 }
 
-/// The low half of a register.
+/// Returns the low half of a register.
 #[must_use]
 pub fn low_unsigned(raw: u64) -> u32 {
     let low = raw & u64::from(u32::MAX);

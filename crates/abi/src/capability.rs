@@ -1,4 +1,4 @@
-//! Capabilities: names and sets.
+//! Capability names and sets.
 
 use alloc::string::String;
 use core::fmt;
@@ -13,13 +13,13 @@ pub const LAST: u8 = 40;
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
-    /// Every capability that this crate knows.
+    /// Every capability in this crate's table.
     pub const ALL: Self = Self((1 << (LAST + 1)) - 1);
 
     /// Parses a comma or space separated list of names, as printed by [`fmt::Display`].
     ///
     /// # Errors
-    /// The first word that is not a capability.
+    /// Returns the first word that is not a capability.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut set = Self::default();
         for word in text.split([' ', ',']).filter(|w| !w.is_empty()) {
@@ -29,14 +29,14 @@ impl Capabilities {
         Ok(set)
     }
 
-    /// Whether the set holds this capability number.
+    /// Returns true if the set holds this capability number.
     #[must_use]
     pub fn contains(self, number: u8) -> bool {
         number < 64 && self.0 & (1 << number) != 0
     }
 }
 
-/// Falco's form: names in number order with a space between them, empty for the empty set.
+/// Writes Falco's form: names in number order, separated by spaces; nothing for the empty set.
 impl fmt::Display for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -50,13 +50,13 @@ impl fmt::Display for Capabilities {
     }
 }
 
-/// The name of a capability number.
+/// Returns the name of a capability number.
 #[must_use]
 pub fn name(number: u8) -> Option<&'static str> {
     flags::CAPABILITY.name_of(Arch::X86_64, u64::from(number))
 }
 
-/// The number of a capability name, with or without `CAP_`, upper or lower case.
+/// Returns the number of a capability name, with or without `CAP_`, in upper or lower case.
 #[must_use]
 pub fn from_name(name: &str) -> Option<u8> {
     let has_prefix = name

@@ -1,11 +1,11 @@
-//! Constants of the kernel's interface by their C names, for the architecture that this is built for.
+//! Constants of the kernel's interface by their C names, for the architecture of this build.
 //!
-//! They come from the same `data/flags/*.txt` as the tables in [`flags`](crate::flags). Error numbers are in
-//! [`Errno`](crate::Errno) and signals in [`Signal`](crate::Signal).
+//! The values come from the same `data/flags/*.txt` as the tables in [`flags`](crate::flags). Error numbers
+//! are in [`Errno`](crate::Errno) and signals in [`Signal`](crate::Signal).
 
 include!(concat!(env!("OUT_DIR"), "/constants.rs"));
 
-/// A constant, in whichever width the caller needs.
+/// A constant that converts to the integer width the caller needs.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Constant(u64);
 
@@ -18,16 +18,16 @@ impl Constant {
         })
     }
 
-    /// All 64 bits.
+    /// Returns all 64 bits.
     #[must_use]
     pub const fn u64(self) -> u64 {
         self.0
     }
 
-    /// The low 32 bits.
+    /// Returns the low 32 bits.
     ///
     /// # Panics
-    /// If others are set.
+    /// Panics if a higher bit is set.
     #[must_use]
     pub const fn u32(self) -> u32 {
         assert!(self.0 >> 32 == 0, "the constant has more than 32 bits");
@@ -35,19 +35,19 @@ impl Constant {
         u32::from_le_bytes([a, b, c, d])
     }
 
-    /// The low 32 bits as C's `int`.
+    /// Returns the low 32 bits as C's `int`.
     ///
     /// # Panics
-    /// If others are set.
+    /// Panics if a higher bit is set.
     #[must_use]
     pub const fn i32(self) -> i32 {
         self.u32().cast_signed()
     }
 
-    /// The low 16 bits.
+    /// Returns the low 16 bits.
     ///
     /// # Panics
-    /// If others are set.
+    /// Panics if a higher bit is set.
     #[must_use]
     pub const fn u16(self) -> u16 {
         assert!(self.0 >> 16 == 0, "the constant has more than 16 bits");
@@ -55,10 +55,10 @@ impl Constant {
         u16::from_le_bytes([a, b])
     }
 
-    /// The low 8 bits.
+    /// Returns the low 8 bits.
     ///
     /// # Panics
-    /// If others are set.
+    /// Panics if a higher bit is set.
     #[must_use]
     pub const fn u8(self) -> u8 {
         assert!(self.0 >> 8 == 0, "the constant has more than 8 bits");
@@ -83,7 +83,7 @@ mod tests {
         ] {
             assert_eq!(Some(constant.u64()), value(set, name), "{name}");
         }
-        // The one that differs.
+        // The constant that differs between architectures.
         let directory = Constant::new(0o200_000, 0o40_000);
         assert_eq!(O_DIRECTORY, directory);
     }

@@ -14,13 +14,13 @@ pub struct Errno(pub i32);
 pub const MAX_ERRNO: i64 = 4095;
 
 impl Errno {
-    /// What a call that fails with this error returns.
+    /// Returns the raw result of a call that fails with this error.
     #[must_use]
     pub const fn result(self) -> i64 {
         -(self.0 as i64)
     }
 
-    /// The error of a raw result, `None` when the call succeeded.
+    /// Returns the error of a raw result, or `None` if the call succeeded.
     #[must_use]
     pub fn from_result(result: i64) -> Option<Self> {
         if !(-MAX_ERRNO..=-1).contains(&result) {
@@ -29,7 +29,7 @@ impl Errno {
         i32::try_from(-result).ok().map(Self)
     }
 
-    /// The number of a name such as `ENOENT`, second names such as `EWOULDBLOCK` included.
+    /// Returns the number of a name such as `ENOENT`, including aliases such as `EWOULDBLOCK`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let name = match name {
@@ -42,7 +42,7 @@ impl Errno {
         i32::try_from(value).ok().map(Self)
     }
 
-    /// The name, `None` for a number without one.
+    /// Returns the name, or `None` for a number without a name.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         let value = u64::try_from(self.0).ok()?;

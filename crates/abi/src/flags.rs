@@ -7,7 +7,7 @@ use crate::Arch;
 
 include!(concat!(env!("OUT_DIR"), "/flags.rs"));
 
-/// The names of one kind of value.
+/// The names of one kind of flag or enumerated value.
 #[derive(Debug)]
 pub struct FlagSet {
     name: &'static str,
@@ -15,7 +15,7 @@ pub struct FlagSet {
     entries: &'static [Flag],
 }
 
-/// Whether names combine.
+/// Combination rule of a set's names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Style {
     /// Names combine with `|`.
@@ -35,13 +35,13 @@ pub struct Flag {
 }
 
 impl Flag {
-    /// The C name.
+    /// Returns the C name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The value on `arch`.
+    /// Returns the value on `arch`.
     #[must_use]
     pub fn value(&self, arch: Arch) -> u64 {
         match arch {
@@ -52,13 +52,13 @@ impl Flag {
 }
 
 impl FlagSet {
-    /// Every set, sorted by name.
+    /// Returns every set, sorted by name.
     #[must_use]
     pub fn all() -> &'static [&'static Self] {
         &ALL
     }
 
-    /// The set of the file `data/flags/NAME.txt`.
+    /// Returns the set of the file `data/flags/NAME.txt`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<&'static Self> {
         ALL.binary_search_by_key(&name, |set| set.name)
@@ -66,30 +66,30 @@ impl FlagSet {
             .map(|index| ALL[index])
     }
 
-    /// The name of the set.
+    /// Returns the name of the set.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Whether the names combine.
+    /// Returns whether the names combine or exclude each other.
     #[must_use]
     pub fn style(&self) -> Style {
         self.style
     }
 
-    /// The names alone, in file order.
+    /// Returns the names alone, in file order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.entries.iter().map(|flag| flag.name)
     }
 
-    /// The names in file order.
+    /// Returns the names with their values, in file order.
     #[must_use]
     pub fn entries(&self) -> &'static [Flag] {
         self.entries
     }
 
-    /// The value of a C name on `arch`.
+    /// Returns the value of a C name on `arch`.
     #[must_use]
     pub fn value_of(&self, arch: Arch, name: &str) -> Option<u64> {
         self.entries
@@ -98,7 +98,7 @@ impl FlagSet {
             .map(|e| e.value(arch))
     }
 
-    /// The name of exactly this value on `arch`.
+    /// Returns the name of exactly this value on `arch`.
     #[must_use]
     pub fn name_of(&self, arch: Arch, value: u64) -> Option<&'static str> {
         self.entries
@@ -107,7 +107,7 @@ impl FlagSet {
             .map(|e| e.name)
     }
 
-    /// Appends the value in names joined by `|`; what has no name is written in hexadecimal.
+    /// Appends the value as names joined by `|`; bits without a name are written in hexadecimal.
     pub fn format(&self, arch: Arch, value: u64, out: &mut String) {
         let mut first = true;
         let rest = self.visit(arch, value, |name| {

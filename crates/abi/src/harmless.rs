@@ -1,12 +1,12 @@
-//! Calls that can do no harm: they give back, rearrange or ask about what a process has.
+//! Calls that can do no harm: they release, rearrange or query what a process already has.
 //!
-//! Whoever refuses calls because nobody watches lets these go. A program that may not close what it
-//! has opened, or not put back what it has redirected, breaks for good; a shell loses its output.
+//! An enforcer that refuses calls during an unwatched interval lets these pass. A program that cannot close a
+//! file it opened, or restore a descriptor it redirected, breaks for good; a shell loses its output.
 
 use crate::always_trapped::TrappedCall;
 use crate::{RegisterTest, Syscall, TestOp};
 
-/// The calls, with what makes each harmless. A call has one row at most.
+/// Harmless calls, each with the reason. A call has at most one row.
 pub static HARMLESS: &[TrappedCall] = &[
     TrappedCall::always(Syscall::CLOSE, GIVES_BACK),
     TrappedCall::always(Syscall::CLOSE_RANGE, GIVES_BACK),
@@ -64,13 +64,15 @@ const fn command(number: u64) -> RegisterTest {
     RegisterTest::low(1, TestOp::Eq, number)
 }
 
-/// `F_SETOWN` and `F_SETSIG`, which send signals to others, leases and seals are not among them.
+/// `fcntl` operations on the caller's own descriptors. `F_SETOWN` and `F_SETSIG`, which send signals to other
+/// processes, leases and seals are absent.
 const ON_OWN_DESCRIPTORS: &[&[RegisterTest]] = &[
     &[RegisterTest::low(1, TestOp::Le, 4)], // F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL
     &[command(1030)],                       // F_DUPFD_CLOEXEC
 ];
 
-/// Whether a call can do no harm. `args`: its registers; without them only calls count that never can.
+/// Returns true if a call can do no harm. `args` holds its registers; without them, only calls that are
+/// harmless with any arguments return true.
 #[must_use]
 pub fn is_harmless(call: Syscall, args: Option<&[u64; 6]>) -> bool {
     let row = HARMLESS.iter().find(|row| row.call == call);

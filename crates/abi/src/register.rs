@@ -1,8 +1,8 @@
-//! Tests on register arguments: what a seccomp filter can decide without reading memory.
+//! Tests on register arguments, which a seccomp filter can decide without reading memory.
 
 use serde::{Deserialize, Serialize};
 
-/// How much of the register is compared.
+/// Number of register bits that a test compares.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub enum TestWidth {
     /// All 64 bits.
@@ -11,7 +11,7 @@ pub enum TestWidth {
     Low32,
 }
 
-/// The comparison, unsigned.
+/// An unsigned comparison.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 pub enum TestOp {
     /// All bits of `value` are set.
@@ -40,7 +40,7 @@ pub enum TestOp {
 pub struct RegisterTest {
     /// Argument index, 0 to 5.
     pub arg: u8,
-    /// How much of the register is compared.
+    /// Number of register bits that the test compares.
     pub width: TestWidth,
     /// The comparison.
     pub op: TestOp,
@@ -49,7 +49,7 @@ pub struct RegisterTest {
 }
 
 impl RegisterTest {
-    /// A comparison of the low half.
+    /// Creates a comparison of the low half.
     #[must_use]
     pub const fn low(arg: u8, op: TestOp, value: u64) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl RegisterTest {
         }
     }
 
-    /// A comparison of the whole register.
+    /// Creates a comparison of the whole register.
     #[must_use]
     pub const fn full(arg: u8, op: TestOp, value: u64) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl RegisterTest {
         }
     }
 
-    /// Whether the test holds for these arguments. An index above 5 never holds.
+    /// Returns true if the test holds for these arguments. An index above 5 never holds.
     #[must_use]
     pub fn holds(&self, args: &[u64; 6]) -> bool {
         let Some(raw) = args.get(usize::from(self.arg)) else {

@@ -1,20 +1,20 @@
-//! Operations of io_uring and the system calls that do the same (include/uapi/linux/io_uring.h).
+//! Operations of io_uring and the equivalent system calls (include/uapi/linux/io_uring.h).
 //!
-//! A ring carries out operations without system calls, so a seccomp filter does not see them. The table
-//! has a row for each opcode up to Linux 6.19. Every consumer must expect an opcode beyond it: what a
-//! newer kernel's ring can do is unknown.
+//! A ring performs operations without system calls, so a seccomp filter does not see them. The table has a
+//! row for each opcode up to Linux 6.19. Every consumer must expect a higher opcode: the operations of newer
+//! kernels are unknown.
 
 use crate::{Syscall, is_harmless};
 
-/// One opcode.
+/// One io_uring opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingOperation {
-    /// The opcode.
+    /// Opcode number.
     pub number: u8,
     /// The name without `IORING_OP_`, in lower case.
     pub name: &'static str,
-    /// The calls that do the same. The first one stands for the operation in rules and alerts. Empty: the
-    /// operation is about the ring itself.
+    /// Equivalent calls. The first one stands for the operation in rules and alerts. Empty if the operation
+    /// concerns only the ring itself.
     pub calls: &'static [Syscall],
 }
 
@@ -43,7 +43,7 @@ const COMMANDS: &[Syscall] = &[
     S::GETSOCKNAME,
     S::GETPEERNAME,
 ];
-/// What is about the ring, its buffers, timeouts and files.
+/// Marks operations on the ring itself: its buffers, timeouts and files.
 const OWN: &[Syscall] = &[];
 
 /// Every opcode, in order.
@@ -76,7 +76,7 @@ pub static RING_OPERATIONS: &[RingOperation] = &[
     op(25, "madvise", &[S::MADVISE]),
     op(26, "send", SENDS),
     op(27, "recv", &[S::RECVFROM]),
-    // Falco has one event for both.
+    // Falco has one event for both calls.
     op(28, "openat2", OPENS),
     op(29, "epoll_ctl", &[S::EPOLL_CTL]),
     op(30, "splice", &[S::SPLICE, S::SENDFILE]),
@@ -89,7 +89,7 @@ pub static RING_OPERATIONS: &[RingOperation] = &[
     op(37, "mkdirat", &[S::MKDIRAT, S::MKDIR]),
     op(38, "symlinkat", &[S::SYMLINKAT, S::SYMLINK]),
     op(39, "linkat", &[S::LINKAT, S::LINK]),
-    // Hands descriptors from one ring to another.
+    // Passes descriptors from one ring to another.
     op(40, "msg_ring", OWN),
     op(41, "fsetxattr", &[S::FSETXATTR, S::SETXATTRAT]),
     op(42, "setxattr", &[S::SETXATTR, S::LSETXATTR, S::SETXATTRAT]),
@@ -105,7 +105,7 @@ pub static RING_OPERATIONS: &[RingOperation] = &[
     op(51, "futex_wait", &[S::FUTEX_WAIT, S::FUTEX]),
     op(52, "futex_wake", &[S::FUTEX_WAKE, S::FUTEX]),
     op(53, "futex_waitv", &[S::FUTEX_WAITV]),
-    // Makes a descriptor of one that only the ring has.
+    // Converts a descriptor of the ring into one of the process.
     op(54, "fixed_fd_install", &[S::DUP, S::DUP2, S::DUP3]),
     op(55, "ftruncate", &[S::FTRUNCATE, S::TRUNCATE]),
     op(56, "bind", &[S::BIND]),
@@ -119,16 +119,17 @@ pub static RING_OPERATIONS: &[RingOperation] = &[
     op(64, "uring_cmd128", COMMANDS),
 ];
 
-/// The calls that make or use a ring. A ring that was made elsewhere is of no use without them, unless its
-/// maker has the kernel watch it for requests (`IORING_SETUP_SQPOLL`): it then acts as its maker.
+/// The calls that make or use a ring. A ring made by another process is of no use without them, unless its
+/// maker has the kernel poll it for requests (`IORING_SETUP_SQPOLL`): the ring then acts as its maker.
 pub const RING_CALLS: [Syscall; 3] = [
     Syscall::IO_URING_SETUP,
     Syscall::IO_URING_ENTER,
     Syscall::IO_URING_REGISTER,
 ];
 
-/// Whether a ring must not be used by whom this call is denied to: a known opcode does the same, or a
-/// newer kernel's might. Only a call that can do no harm and has no opcode may be denied beside a ring.
+/// Returns true if a workload that is denied this call must be denied rings too: a known opcode does the
+/// same, or a newer kernel's might. A call may be denied while rings stay allowed only if it is harmless and
+/// has no opcode.
 #[must_use]
 pub fn ring_may_do(call: Syscall) -> bool {
     let base = call.base();

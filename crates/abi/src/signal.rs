@@ -10,12 +10,12 @@ include!(concat!(env!("OUT_DIR"), "/signal.rs"));
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Signal(pub i32);
 
-/// First real-time signal as the kernel counts; libraries keep two or three for themselves.
+/// First real-time signal of the kernel; C libraries reserve the first two or three.
 const FIRST_REAL_TIME: i32 = 32;
 const LAST: i32 = 64;
 
 impl Signal {
-    /// The number of a name, with or without `SIG`, upper or lower case.
+    /// Returns the number of a name, with or without `SIG`, in upper or lower case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let has_prefix = name.get(..3).is_some_and(|p| p.eq_ignore_ascii_case("SIG"));
@@ -28,7 +28,7 @@ impl Signal {
         i32::try_from(entry.value(Arch::X86_64)).ok().map(Self)
     }
 
-    /// The C name; real-time signals (32 to 64) have none.
+    /// Returns the C name; real-time signals (32 to 64) have none.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         let value = u64::try_from(self.0).ok()?;

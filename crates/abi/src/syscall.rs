@@ -1,4 +1,4 @@
-//! The call table: one row per call name over all architectures.
+//! The system-call table: one row per call name over all architectures.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -9,11 +9,11 @@ include!(concat!(env!("OUT_DIR"), "/calls.rs"));
 
 const NONE: u16 = u16::MAX;
 
-/// A system call by name, whatever number it has on an architecture.
+/// A system call, identified by its name and not by an architecture's number.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Syscall(u16);
 
-/// By its place in the table, which is that of one build of this program.
+/// Serializes as the index in the table, which only the same build of this program can read.
 impl Serialize for Syscall {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
@@ -31,10 +31,10 @@ impl<'de> Deserialize<'de> for Syscall {
 }
 
 impl Syscall {
-    /// How many calls there are; indices run from 0 to one less.
+    /// Number of calls; indices run from 0 to `COUNT - 1`.
     pub const COUNT: usize = NAMES.len();
 
-    /// The call of this name, e.g. `openat`.
+    /// Returns the call of this name, e.g. `openat`.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let index = NAMES.binary_search(&name).ok()?;
@@ -43,7 +43,7 @@ impl Syscall {
         ))
     }
 
-    /// The call of this number; x32 numbers without their bit.
+    /// Returns the call of this number; x32 numbers are given without their bit.
     #[must_use]
     pub fn from_number(arch: Arch, number: u32) -> Option<Self> {
         let table: &[u16] = match arch {
@@ -56,17 +56,18 @@ impl Syscall {
         (index != NONE).then_some(Self(index))
     }
 
-    /// The call that sub-call `number` of i386's `socketcall` stands for (`SYS_SOCKET` is 1).
+    /// Returns the call that sub-call `number` of i386's `socketcall` stands for (`SYS_SOCKET` is 1).
     ///
-    /// `SYS_SEND` and `SYS_RECV` have no call of their own: they are `sendto` and `recvfrom`
-    /// without an address.
+    /// `SYS_SEND` and `SYS_RECV` have no call of their own: they map to `sendto` and `recvfrom` without an
+    /// address.
     #[must_use]
     pub fn from_socketcall(number: u32) -> Option<Self> {
         let index = usize::try_from(number.checked_sub(1)?).ok()?;
         SOCKETCALLS.get(index).copied()
     }
 
-    /// How many words of memory sub-call `number` of i386's `socketcall` takes its arguments from.
+    /// Returns the number of memory words that sub-call `number` of i386's `socketcall` reads its arguments
+    /// from.
     ///
     /// `SYS_SEND` and `SYS_RECV` have no address: those arguments of `sendto` and `recvfrom` are 0.
     #[must_use]
@@ -79,77 +80,77 @@ impl Syscall {
         }
     }
 
-    /// The call at this position of the table.
+    /// Returns the call at this index of the table.
     #[must_use]
     pub fn from_index(index: usize) -> Option<Self> {
         let index = u16::try_from(index).ok()?;
         (usize::from(index) < Self::COUNT).then_some(Self(index))
     }
 
-    /// Every call, sorted by name.
+    /// Returns every call, sorted by name.
     pub fn all() -> impl ExactSizeIterator<Item = Self> + Clone {
         (0..u16::try_from(Self::COUNT).expect("the table has fewer than 65535 rows")).map(Self)
     }
 
-    /// Every call that Falco reports under this event name: `setuid` gives `setuid`, `setuid32`.
+    /// Returns every call that Falco reports under this event name: `setuid` gives `setuid` and `setuid32`.
     pub fn with_event_name(name: &str) -> impl Iterator<Item = Self> {
         Self::all().filter(move |call| call.event_name() == name)
     }
 
-    /// The position in the table, for arrays indexed by call.
+    /// Returns the index in the table, for arrays indexed by call.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The kernel's name.
+    /// Returns the kernel's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         NAMES[self.index()]
     }
 
-    /// The number on `arch`, x32 without its bit; `None` where the call does not exist.
+    /// Returns the number on `arch`, for x32 without its bit; `None` if the call does not exist there.
     #[must_use]
     pub fn number(self, arch: Arch) -> Option<u32> {
         let number = NUMBERS[self.index()][arch.column()];
         (number != NONE).then_some(u32::from(number))
     }
 
-    /// The same call under its common name: `getuid32` gives `getuid`, `openat` itself.
+    /// Returns the same call under its common name: `getuid32` gives `getuid`, `openat` gives itself.
     #[must_use]
     pub fn base(self) -> Self {
         self.alias_of().unwrap_or(self)
     }
 
-    /// The common name's call when this one is a variant of it.
+    /// Returns the call of the common name if this one is a variant of it.
     #[must_use]
     pub fn alias_of(self) -> Option<Self> {
         let base = BASES[self.index()];
         (base != NONE).then_some(Self(base))
     }
 
-    /// Falco's `evt.type` for this call.
+    /// Returns Falco's `evt.type` for this call.
     #[must_use]
     pub fn event_name(self) -> &'static str {
         EVENT_NAMES[self.index()]
     }
 
-    /// The arguments in register order; empty too for calls that no kernel implements any more.
+    /// Returns the arguments in register order; also empty for calls that no kernel implements any more.
     #[must_use]
     pub fn args(self) -> &'static [ArgSpec] {
         ARGS[self.index()]
     }
 
-    /// The position of the argument of this name.
+    /// Returns the position of the argument of this name.
     #[must_use]
     pub fn arg_index(self, name: &str) -> Option<usize> {
         self.args().iter().position(|arg| arg.name == name)
     }
 
-    /// The call whose name is nearest to `name`, for error messages; `None` when nothing is near.
+    /// Returns the call whose name is nearest to `name`, for error messages; `None` if no name is near.
     #[must_use]
     pub fn suggest(name: &str) -> Option<Self> {
-        // A third of the letters wrong is a typing error, more is another word.
+        // Up to a third of the letters wrong is a typing error; more is another word.
         let limit = (name.chars().count() / 3).max(1);
         Self::all()
             .map(|call| (edit_distance(name, call.name()), call))
@@ -189,7 +190,7 @@ const SOCKETCALLS: [Syscall; 20] = [
     Syscall::SENDMMSG,
 ];
 
-/// Damerau-Levenshtein distance (adjacent letters swapped count once) by three rolling rows.
+/// Damerau-Levenshtein distance (swapped neighbours count once), computed with three rolling rows.
 fn edit_distance(left: &str, right: &str) -> usize {
     let right: alloc::vec::Vec<char> = right.chars().collect();
     let mut before: alloc::vec::Vec<usize> = alloc::vec![0; right.len() + 1];
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(edit_distance("ab", "ba"), 1);
     }
 
-    /// The machine's headers may be older or newer than the table; what both know must agree.
+    /// The host's kernel headers may be older or newer than the table; calls that both know must agree.
     #[test]
     fn numbers_agree_with_the_kernel_headers_of_this_machine() {
         let folder = Path::new("/usr/include/x86_64-linux-gnu/asm");

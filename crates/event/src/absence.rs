@@ -4,9 +4,9 @@ use crate::ParamSource;
 
 /// A proof that a parameter does not exist.
 ///
-/// What could not be read may be anything, so a failed read must not become an absent value: then rules
-/// would pass over it in silence. Each way to make an absence is a function that takes what proves it, and
-/// there is no other: an error of a read proves nothing.
+/// A parameter that could not be read may have any value, so a failed read must not become an absent value:
+/// rules would then silently fail to match. Every constructor takes evidence of the absence; an error of a
+/// read is no evidence.
 ///
 /// ```
 /// use event::{Absence, Param};
@@ -23,20 +23,20 @@ use crate::ParamSource;
 pub struct Absence(());
 
 impl Absence {
-    /// The caller passed a null pointer, and there is nothing at that address.
+    /// Returns the proof for a null pointer that the caller passed; `None` for any other address.
     #[must_use]
     pub fn of_null(address: u64) -> Option<Self> {
         (address == 0).then_some(Self(()))
     }
 
-    /// The caller passed a length of zero.
+    /// Returns the proof for a length of zero that the caller passed; `None` for any other length.
     #[must_use]
     pub fn of_length(length: u64) -> Option<Self> {
         (length == 0).then_some(Self(()))
     }
 
-    /// No argument of the call holds the parameter: it is answered by the process or the result. What no engine
-    /// reads may be there all the same.
+    /// Returns the proof for a parameter that no argument of the call holds: the process or the result
+    /// answers it. Returns `None` for a parameter that no engine reads, because it may exist all the same.
     #[must_use]
     pub fn of_source(source: ParamSource) -> Option<Self> {
         let is_argument = matches!(source, ParamSource::Register(_) | ParamSource::Nowhere)
@@ -44,13 +44,14 @@ impl Absence {
         (!is_argument).then_some(Self(()))
     }
 
-    /// The call returned this, so it moved no bytes.
+    /// Returns the proof for a call whose `result` shows that it moved no bytes.
     #[must_use]
     pub fn of_result(result: i64) -> Option<Self> {
         (result <= 0).then_some(Self(()))
     }
 
-    /// A recording or a message of another program has no value for it.
+    /// Returns the proof for a recording, or a message of another program, that has no value for the
+    /// parameter.
     #[must_use]
     pub fn recorded() -> Self {
         Self(())

@@ -2,17 +2,17 @@
 
 use crate::{Container, Containment};
 
-/// A container by name.
+/// Identity of a container: its id and runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The id as the runtime knows it.
+    /// Full id, as the runtime knows it.
     pub full_id: String,
-    /// The runtime, if the place it was found at tells.
+    /// Container runtime, if the cgroup path identifies it.
     pub runtime: Option<&'static str>,
 }
 
 impl Identity {
-    /// A container that somebody named.
+    /// Creates the identity of a container whose id is known, without a runtime.
     pub fn named(full_id: String) -> Self {
         Self {
             full_id,
@@ -20,9 +20,9 @@ impl Identity {
         }
     }
 
-    /// What is known of the container so far.
+    /// Converts the identity into a container whose other facts are unknown.
     pub fn into_container(self) -> Container {
-        // Falco shortens generated ids and keeps names that people gave.
+        // Falco shortens generated ids and keeps user-chosen names.
         let generated = self.full_id.len() > 12
             && self
                 .full_id
@@ -43,18 +43,18 @@ impl Identity {
     }
 }
 
-/// What an id looks like.
+/// Syntax of a container id.
 #[derive(Clone, Copy, Debug)]
 enum Shape {
     /// 64 hexadecimal digits.
     Hex64,
-    /// Hexadecimal digits, perhaps with dashes: 12 at least.
+    /// At least 12 hexadecimal digits, perhaps with dashes.
     HexDash,
-    /// Whatever the user chose.
+    /// Any text that the user chose.
     Any,
 }
 
-/// One directory of the path that carries the id between fixed parts.
+/// A path component that holds the id between fixed parts.
 struct Component {
     prefix: &'static str,
     suffix: &'static str,
@@ -76,7 +76,7 @@ const fn component(
     }
 }
 
-/// Made by runtimes that use systemd, and by those that put a prefix of their own.
+/// Components written by runtimes that use systemd, and by runtimes that add a prefix of their own.
 const COMPONENTS: [Component; 13] = [
     component("docker-", ".scope", Shape::Hex64, "docker"),
     component("cri-containerd-", ".scope", Shape::Hex64, "containerd"),
@@ -93,10 +93,10 @@ const COMPONENTS: [Component; 13] = [
     component("garden-", "", Shape::HexDash, "garden"),
 ];
 
-/// A directory whose children are named by the id.
+/// A directory whose children are named by container id.
 struct Parent {
     name: &'static str,
-    /// Whether it must be the first directory of the path.
+    /// Whether the directory must be the first of the path.
     at_top: bool,
     shape: Shape,
     runtime: &'static str,
@@ -111,7 +111,7 @@ const fn parent(name: &'static str, at_top: bool, shape: Shape, runtime: &'stati
     }
 }
 
-/// Made by runtimes that manage cgroups themselves.
+/// Parent directories of runtimes that manage cgroups themselves.
 const PARENTS: [Parent; 9] = [
     parent("docker", false, Shape::Hex64, "docker"),
     parent("moby", true, Shape::Hex64, "docker"),
@@ -124,7 +124,7 @@ const PARENTS: [Parent; 9] = [
     parent("libpod_parent", false, Shape::Hex64, "podman"),
 ];
 
-/// Names in `slice:prefix:id`, which runtimes use when systemd did not take part after all.
+/// Prefixes in `slice:prefix:id`, the form that runtimes write when systemd is not used after all.
 const COLON_PREFIXES: [(&str, &str); 4] = [
     ("cri-containerd", "containerd"),
     ("crio", "cri-o"),
@@ -132,7 +132,7 @@ const COLON_PREFIXES: [(&str, &str); 4] = [
     ("nerdctl", "containerd"),
 ];
 
-/// The innermost container that a path below a hierarchy's root names, if any does.
+/// Returns the innermost container that a cgroup path names. `path` is relative to the hierarchy's root.
 pub fn identify(path: &str) -> Option<Identity> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     (0..parts.len())
@@ -146,7 +146,7 @@ fn identify_part(parts: &[&str], index: usize) -> Option<Identity> {
         .or_else(|| by_colons(part))
         .or_else(|| by_ecs(parts, index))
         .or_else(|| by_parent(parts, index))
-        // Whoever made it: nothing else is named like that.
+        // Any runtime: nothing else has such a name.
         .or_else(|| fits(part, Shape::Hex64).then(|| identity(part, None)))
 }
 
@@ -166,7 +166,7 @@ fn by_colons(part: &str) -> Option<Identity> {
     fits(id, Shape::Hex64).then(|| identity(id, Some(runtime)))
 }
 
-/// `/ecs/TASK/CONTAINER`; Fargate's container ids are the task's with a number.
+/// Matches `/ecs/TASK/CONTAINER`. Fargate's container ids are the task's id with a number.
 fn by_ecs(parts: &[&str], index: usize) -> Option<Identity> {
     let grandparent = parts.get(index.checked_sub(2)?)?;
     let is_ecs = *grandparent == "ecs" || grandparent.starts_with("ecstasks");
@@ -198,7 +198,7 @@ fn fits(id: &str, shape: Shape) -> bool {
     }
 }
 
-/// For other places that hold ids.
+/// Returns true if `id` is a full container id, for ids found outside cgroup paths.
 pub fn is_full_id(id: &str) -> bool {
     fits(id, Shape::Hex64)
 }

@@ -1,24 +1,23 @@
-//! Which container a process is in, and how sure that is.
+//! The container of a process, and the certainty of that knowledge.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Whether a process runs in a container. Unknown never prunes a rule: it satisfies
-/// `container.id != host`.
+/// Whether a process runs in a container. `Unknown` never prunes a rule: it satisfies `container.id != host`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Containment {
     /// Proven to be on the host: initial pid and cgroup namespaces and no container cgroup.
     Host,
-    /// In the container that [`Container::id`] names.
+    /// The process is in the container that [`Container::id`] names.
     Known,
-    /// Not provable either way.
+    /// Neither can be proven.
     Unknown,
 }
 
-/// What is known of a process's container.
+/// Facts about a process's container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
-    /// How sure.
+    /// Certainty of the containment.
     pub containment: Containment,
     /// Short id (12 characters) as Falco prints it; `host` on the host; empty if unknown.
     pub id: String,
@@ -30,64 +29,64 @@ pub struct Container {
     pub runtime: Option<String>,
     /// Image as given (`docker.io/library/nginx:1.25`).
     pub image: Option<String>,
-    /// Whether it runs with all privileges, if that can be told.
+    /// Whether the container is privileged, if known.
     pub privileged: Option<bool>,
     /// Start time in nanoseconds since the epoch.
     pub start_ns: Option<u64>,
     /// Kubernetes pod name, namespace and uid.
     pub pod: Option<(String, String, String)>,
-    /// What else its runtime has written down; shared by all that look.
+    /// Further facts that the runtime recorded; shared by all processes of the container.
     pub details: Arc<Details>,
-    /// Why name and image are not known, if they are not.
+    /// Reason why name and image are unknown; `None` if they are known.
     pub undescribed: Option<String>,
 }
 
-/// What a runtime has written down about a container.
+/// Facts that a runtime recorded about a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     /// Id of the image, without the name of the hash.
     pub image_id: Option<String>,
     /// Digest of the image (`sha256:...`).
     pub image_digest: Option<String>,
-    /// Annotations of its bundle by key.
+    /// Annotations of the container's bundle by key.
     pub annotations: BTreeMap<String, String>,
     /// Labels by key.
     pub labels: BTreeMap<String, String>,
-    /// Mounts that were asked for, in the runtime's order.
+    /// Requested mounts, in the runtime's order.
     pub mounts: Vec<Mount>,
     /// Command of the health check, arguments separated by spaces.
     pub health_check: Option<String>,
-    /// Address in its network.
+    /// Address in the container's network.
     pub ip: Option<String>,
-    /// Whether it shares the host's pid namespace.
+    /// Whether the container shares the host's pid namespace.
     pub host_pid: Option<bool>,
-    /// Whether it shares the host's network.
+    /// Whether the container shares the host's network.
     pub host_network: Option<bool>,
-    /// Whether it shares the host's IPC namespace.
+    /// Whether the container shares the host's IPC namespace.
     pub host_ipc: Option<bool>,
-    /// Labels of its pod by key.
+    /// Labels of the container's pod by key.
     pub pod_labels: BTreeMap<String, String>,
-    /// Id of the sandbox of its pod.
+    /// Id of the pod's sandbox.
     pub sandbox_id: Option<String>,
 }
 
 /// A mount of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Path or name outside.
+    /// Path or name outside the container.
     pub source: String,
-    /// Path inside.
+    /// Path inside the container.
     pub destination: String,
     /// Mode as given (`ro`, `z`), often empty.
     pub mode: String,
-    /// Whether it may be written.
+    /// Whether the mount is writable.
     pub writable: bool,
     /// Propagation as given (`rprivate`), often empty.
     pub propagation: String,
 }
 
 impl Container {
-    /// The host.
+    /// Creates the value for a process on the host.
     pub fn host() -> Self {
         Self {
             containment: Containment::Host,
@@ -96,7 +95,7 @@ impl Container {
         }
     }
 
-    /// Neither proven host nor a known container.
+    /// Creates the value for a process that is neither proven on the host nor in a known container.
     pub fn unknown() -> Self {
         Self {
             containment: Containment::Unknown,

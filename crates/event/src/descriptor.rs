@@ -1,57 +1,57 @@
-//! The object a call acts on: an open file, a socket, a pipe.
+//! The object of a call: an open file, a socket, a pipe.
 
 use core::net::IpAddr;
 
-/// Something that may be known only later.
+/// A fact that may become known at a later stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Known<T> {
     /// Known.
     Yes(T),
-    /// Not known at this stage of the event. At the last stage: it could not be learnt.
+    /// Not known at this stage of the event. At the last stage: not available.
     #[default]
     NotYet,
-    /// It was passed to the call, but could not be read. The kernel's own view replaces it only where that
-    /// proves what was passed.
+    /// Passed to the call, but unreadable. The kernel's own view replaces it only where that view proves what
+    /// was passed.
     Unread,
-    /// Does not exist. Never stands for what could not be learnt.
+    /// Does not exist. `Never` does not stand for an unavailable fact.
     Never,
 }
 
-/// A file name as the caller gave it, made absolute only when a rule asks.
+/// A file name as the caller passed it. It is made absolute only when a rule asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name<'a> {
     /// No name.
     None,
-    /// The name could not be read from the caller's memory.
+    /// The name was unreadable in the caller's memory.
     Unreadable,
-    /// A path as passed. `base` is the directory descriptor, `None` = working directory;
-    /// unused when the path is absolute.
+    /// A path as passed.
     Passed {
-        /// As passed by the caller.
+        /// Path as the caller passed it.
         raw: &'a [u8],
-        /// Directory descriptor that a relative path starts at.
+        /// Directory descriptor that a relative path starts at; `None` for the working directory. Unused if
+        /// the path is absolute.
         base: Option<i32>,
     },
-    /// A path as passed, and the absolute path of what the kernel opened by it.
+    /// A path as passed, with the absolute path of the file that the kernel opened.
     Opened {
-        /// As passed by the caller.
+        /// Path as the caller passed it.
         raw: &'a [u8],
-        /// Of the open file.
+        /// Absolute path of the open file.
         path: &'a [u8],
     },
-    /// A path as passed; where it leads could not be found out.
+    /// A path as passed, whose target is unavailable.
     Unresolved {
-        /// As passed by the caller.
+        /// Path as the caller passed it.
         raw: &'a [u8],
     },
-    /// An absolute path learnt from the kernel, e.g. of an already open descriptor.
+    /// An absolute path that the kernel reported, e.g. of an already open descriptor.
     Resolved(&'a [u8]),
 }
 
-/// What a descriptor is; Falco's `fd.type` and `fd.typechar`.
+/// Kind of a descriptor; Falco's `fd.type` and `fd.typechar`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DescriptorKind {
-    /// Regular file, device or anything else that is opened by path.
+    /// Regular file, device or another object that is opened by path.
     File,
     /// Directory.
     Directory,
@@ -63,7 +63,7 @@ pub enum DescriptorKind {
     Unix,
     /// Netlink socket.
     Netlink,
-    /// Packet or other socket without addresses that rules know.
+    /// Packet socket, or another socket without addresses that rules know.
     OtherSocket,
     /// Pipe or FIFO.
     Pipe,
@@ -96,7 +96,7 @@ pub enum DescriptorKind {
 pub enum Transport {
     /// TCP, and what is TCP underneath: Multipath TCP and SMC.
     Tcp,
-    /// UDP and UDP-Lite.
+    /// TCP, or a protocol over TCP: Multipath TCP and SMC.
     Udp,
     /// ICMP and ICMPv6.
     Icmp,
@@ -107,8 +107,8 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// What a socket of IPv4 or IPv6 uses, by the type and protocol that `socket(2)` takes; protocol 0 stands for
-    /// the usual one of the type. Flags in the type do not count.
+    /// Returns the transport of an IPv4 or IPv6 socket, by the type and protocol that `socket(2)` takes.
+    /// Protocol 0 stands for the type's default protocol; flags in the type are ignored.
     #[must_use]
     pub fn of(socket_type: u64, protocol: u64) -> Self {
         match (socket_type & 0xf, protocol) {
@@ -130,57 +130,57 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Which end the watched process is.
+/// Role of the watched process in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It connected.
+    /// The process connected.
     Client,
-    /// It accepted or listens.
+    /// The process accepted or listens.
     Server,
     /// Not known.
     Unknown,
 }
 
-/// What is known of a socket.
+/// Facts about a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket<'a> {
     /// Transport protocol.
     pub transport: Known<Transport>,
-    /// Own end.
+    /// Local end.
     pub local: Known<Endpoint>,
-    /// Other end.
+    /// Remote end.
     pub remote: Known<Endpoint>,
-    /// Client or server.
+    /// Role of the watched process.
     pub role: Role,
-    /// Path of a unix socket; `None` if it has none, unless an address could not be read.
+    /// Path of a unix socket; `None` if it has no path or its address was unreadable.
     pub unix_path: Option<&'a [u8]>,
-    /// Whether a connection exists (`fd.connected`).
+    /// Whether the socket is connected (`fd.connected`).
     pub connected: Known<bool>,
     /// Whether this call changed the descriptor's name (`fd.name_changed`).
     pub name_changed: Known<bool>,
-    /// The address that was passed, if it has no family (`AF_UNSPEC`) and the kernel may take it for IPv4: it does
-    /// so where the socket is one of IPv4, which is not known yet.
+    /// Address that was passed without a family (`AF_UNSPEC`). The kernel takes it for IPv4 if the socket is
+    /// an IPv4 socket, which is not known yet.
     pub unspecified: Option<Endpoint>,
 }
 
 impl Socket<'_> {
-    /// Whether the call passed an address that could not be read.
+    /// Returns true if the call passed an address that was unreadable.
     #[must_use]
     pub fn has_unread_address(&self) -> bool {
         self.local == Known::Unread || self.remote == Known::Unread
     }
 }
 
-/// The descriptor an event is about.
+/// The descriptor that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    /// Its number; that of a failed open is -1.
+    /// Descriptor number; -1 for a failed open.
     pub number: Known<i64>,
-    /// What it is.
+    /// Kind of the open object.
     pub kind: Known<DescriptorKind>,
     /// File name.
     pub name: Name<'a>,
-    /// Socket facts.
+    /// Socket facts, if the object is a socket.
     pub socket: Option<Socket<'a>>,
     /// Device number.
     pub device: Known<u64>,

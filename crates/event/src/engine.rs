@@ -1,31 +1,31 @@
-//! What events are learnt by.
+//! The engines that capture events.
 
 use serde::{Deserialize, Serialize};
 
-/// What events are learnt by.
+/// Engine that captures events.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum EngineKind {
-    /// seccomp user notification: callers wait at a listener, of which a keeper has a copy.
+    /// seccomp user notification: callers wait at a listener, of which a keeper process has a copy.
     Notify,
-    /// ptrace: callers wait for their tracer, for which nobody can stand in.
+    /// ptrace: callers wait for their tracer, which no other process can replace.
     Ptrace,
-    /// eBPF: programs in the kernel look at calls, and nobody waits.
+    /// eBPF: programs in the kernel inspect calls, and no caller waits.
     Ebpf,
-    /// Messages of gVisor's kernel.
+    /// Messages of the gVisor kernel.
     Gvisor,
-    /// Captures.
+    /// Capture files.
     Scap,
-    /// Nothing: no event comes.
+    /// No engine: no events arrive.
     Nodriver,
 }
 
 use EngineKind::{Ebpf, Gvisor, Nodriver, Notify, Ptrace, Scap};
 
 impl EngineKind {
-    /// All that events come from.
+    /// All engines that deliver events.
     pub const WITH_EVENTS: [Self; 5] = [Notify, Ptrace, Ebpf, Gvisor, Scap];
 
-    /// The word for it, also on the command line.
+    /// Returns the engine's name, as used on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl EngineKind {
         }
     }
 
-    /// Its name in metrics: that of Falco's engine that works in the same way, or our own.
+    /// Returns the engine's name in metrics: that of the Falco engine with the same mechanism, or our own.
     #[must_use]
     pub fn name_in_metrics(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl EngineKind {
         }
     }
 
-    /// By the word for it, among those that events come from.
+    /// Returns the engine of this name among those that deliver events.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         let mut known = Self::WITH_EVENTS.into_iter();

@@ -1,37 +1,37 @@
-//! The seam between an engine and whatever evaluates events.
+//! Interface between an engine and the evaluator of its events.
 
 use std::sync::Arc;
 
 use crate::{Event, EventKind, ImpossibleOpen, Opening};
 
-/// How much an event still matters at the stage it has reached.
+/// Remaining relevance of an event at its present stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relevance {
-    /// No rule can match, whatever is learnt later: let the call go.
+    /// No rule can match, whatever becomes known later: let the call proceed.
     Reject,
-    /// At least one rule is undecided, or a matching one prints what is not known yet.
+    /// At least one rule is undecided, or the output of a matching rule needs a value that is not known yet.
     Undecided,
-    /// Some rule matches and nothing more is needed.
+    /// Some rule matches, and no more data is needed.
     Settled,
 }
 
-/// Evaluates events. One judge serves all receiver threads; each thread has its own scratch.
+/// Evaluates events. All receiver threads share one evaluator; each thread has its own scratch.
 pub trait Evaluator: Send + Sync {
     /// Per-thread working memory, reused so that events that match nothing allocate nothing.
     type Scratch: Send;
 
-    /// Working memory for one thread.
+    /// Creates the working memory of one thread.
     fn scratch(&self) -> Self::Scratch;
 
-    /// Whether events of a kind can be anything but rejected. What does not concern the judge need
-    /// not be shown to it.
+    /// Returns true if events of this kind can be anything but rejected. An engine need not show the
+    /// evaluator events of other kinds.
     fn concerns(&self, kind: EventKind) -> bool {
         let _ = kind;
         true
     }
 
-    /// What is known from earlier events if nothing can come of an opening, whoever makes it. Then its
-    /// event need not be concluded, nor any later one of such an opening.
+    /// Returns a proof, known from earlier events, that no rule can match an opening, whichever process makes
+    /// it. The engine then need not evaluate this event or any later one of such an opening.
     fn has_ruled_out(
         &self,
         scratch: &mut Self::Scratch,
@@ -41,11 +41,11 @@ pub trait Evaluator: Send + Sync {
         None
     }
 
-    /// Weighs an event at its present stage. No side effect.
+    /// Evaluates an event at its present stage, without side effects.
     fn prefilter(&self, scratch: &mut Self::Scratch, event: &Event<'_>) -> Relevance;
 
-    /// Concludes: called at most once for an event, in the most complete state that could be had.
-    /// Matches become alerts. Returns the names of the rules that stayed undecided because something
-    /// about the event could not be learnt.
+    /// Evaluates an event finally: called at most once for an event, with the most complete data available.
+    /// Matches become alerts. Returns the names of the rules that stayed undecided because data about the
+    /// event was unavailable.
     fn evaluate(&self, scratch: &mut Self::Scratch, event: &Event<'_>) -> Vec<Arc<str>>;
 }

@@ -1,4 +1,4 @@
-//! One event.
+//! The event type.
 
 use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
@@ -11,43 +11,43 @@ use crate::{
     Lookup, Process, Stat, Status, SystemInfo, Tid, User,
 };
 
-/// How much of an event is known. Each stage knows all that the one before knew.
+/// Completeness of an event. Each stage includes all facts of the stage before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Stage {
     /// Register arguments only.
     Registers,
-    /// Also strings and structures that arguments point to, and the directories that relative
-    /// paths start at.
+    /// Adds the strings and structures that arguments point to, and the directories that relative paths start
+    /// at.
     Strings,
-    /// Also what an open descriptor among the arguments is.
+    /// Adds the object of an open descriptor among the arguments.
     Descriptor,
-    /// Also everything about the process, its ancestors, its user and container.
+    /// Adds all facts about the process, its ancestors, its user and container.
     Entry,
-    /// Also the result: nothing more will be learnt.
+    /// Adds the result. No more facts follow.
     Exit,
 }
 
-/// The call's result.
+/// Result of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The call has not returned yet.
     Pending,
-    /// It returned this (negative errno on failure).
+    /// Return value (negative errno on failure).
     Returned(i64),
-    /// It could not be learnt.
+    /// The result is unavailable.
     Unlearnt,
-    /// The event is of a kind that has no result.
+    /// Events of this kind have no result.
     None,
 }
 
-/// One parameter in the order of the kind's [`crate::ParamSpec`]s.
+/// One parameter, in the order of the kind's [`crate::ParamSpec`]s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Param<'a> {
-    /// Known only when the call has returned.
+    /// Known only after the call has returned.
     Pending,
-    /// The caller's memory could not be read: counts as "may be anything".
+    /// Unreadable in the caller's memory: any value is possible.
     Unreadable,
-    /// Does not exist, which is proven.
+    /// Proven not to exist.
     Absent(Absence),
     /// Signed number: results, descriptors, pids.
     Int(i64),
@@ -61,45 +61,45 @@ pub enum Param<'a> {
     Tuple,
 }
 
-/// Facts about the calling process that may change between two events; read at most once for one.
+/// Facts about the calling process that may change between two events. Each is read at most once per event.
 #[derive(Debug, Default)]
 pub struct LiveProcess {
     /// Command name at exec.
     pub comm: OnceCell<Lookup<Comm>>,
-    /// Group, session, terminal.
+    /// Process group, session and terminal.
     pub stat: OnceCell<Lookup<Stat>>,
-    /// Ids and capabilities.
+    /// User ids, group ids and capabilities.
     pub status: OnceCell<Lookup<Status>>,
-    /// User and group.
+    /// Effective user and group.
     pub credentials: OnceCell<Lookup<Credentials>>,
     /// Container.
     pub container: OnceCell<Arc<Container>>,
-    /// By id: what was answered last.
+    /// Users that were looked up last, by id.
     pub users: UserAnswers<Lookup<Arc<User>>>,
-    /// By id: what was answered last.
+    /// Groups that were looked up last, by id.
     pub groups: UserAnswers<Lookup<Arc<Group>>>,
-    /// What was answered about descriptors of the process beside the event's own.
+    /// Lookups of the process's descriptors other than the event's own.
     pub descriptors: OpenDescriptors,
 }
 
-/// The last answers about open descriptors of the process, for those who record what rules have seen.
-/// Few rules ask.
+/// Latest lookups of the process's open descriptors, for recorders of the data that rules saw. Allocated on
+/// first use, because few rules ask.
 #[derive(Debug, Default)]
 pub struct OpenDescriptors(RefCell<Option<Box<DescriptorAnswers>>>);
 
-/// Answers about open descriptors.
+/// Lookups of open descriptors.
 #[derive(Clone, Debug, Default)]
 pub struct DescriptorAnswers {
-    /// Which are open, if somebody has asked.
+    /// Numbers of the open descriptors, if asked for.
     pub numbers: Option<Lookup<Vec<i32>>>,
-    /// What those are that somebody has asked for.
+    /// Types of the descriptors that were asked for.
     pub types: Vec<(i32, Lookup<DescriptorKind>)>,
-    /// What those are called that somebody has asked for.
+    /// Names of the descriptors that were asked for.
     pub names: Vec<(i32, Lookup<Vec<u8>>)>,
 }
 
 impl OpenDescriptors {
-    /// What was asked, if anything was.
+    /// Returns the lookups so far, or `None` if there were none.
     pub fn asked(&self) -> Option<DescriptorAnswers> {
         self.0.borrow().as_deref().cloned()
     }
@@ -109,7 +109,7 @@ impl OpenDescriptors {
     }
 }
 
-/// Keeps an answer in the place of an earlier one.
+/// Stores an answer, replacing an earlier one for the same number.
 fn keep<T>(answers: &mut Vec<(i32, T)>, number: i32, answer: T) {
     match answers.iter_mut().find(|(known, _)| *known == number) {
         Some((_, known)) => *known = answer,
@@ -117,8 +117,8 @@ fn keep<T>(answers: &mut Vec<(i32, T)>, number: i32, answer: T) {
     }
 }
 
-/// The last answers about ids, for those who record what rules have seen. An event has two: whom the
-/// process acts as, and who has logged in.
+/// Latest lookups by id, for recorders of the data that rules saw. An event has at most two ids: the
+/// effective user and the login user.
 #[derive(Debug)]
 pub struct UserAnswers<T>(RefCell<[Option<(u32, T)>; 2]>);
 
@@ -129,7 +129,7 @@ impl<T> Default for UserAnswers<T> {
 }
 
 impl<T: Clone> UserAnswers<T> {
-    /// What was answered last about this id.
+    /// Returns the latest lookup of this id.
     pub fn about(&self, id: u32) -> Option<T> {
         let answers = self.0.borrow();
         let known = answers.iter().flatten().find(|(known, _)| *known == id);
@@ -145,46 +145,46 @@ impl<T: Clone> UserAnswers<T> {
     }
 }
 
-/// One system call or internal happening.
+/// One system call or internal event.
 ///
-/// An engine may show the same event at several stages. Its number, time and processor are the
-/// same at all of them, `live` is shared by them only where nothing that the call changes
-/// ([`crate::EventKind::changes`]) has been asked for (fields never ask too early), and `image` is
-/// the new program from [`Stage::Exit`] on if an exec succeeded. Flags and other enumerated
-/// parameters have the values of the architecture that this program was built for.
+/// An engine may present the same event at several stages. Number, time and processor are the same at all of
+/// them. Stages share `live` only as long as nothing was asked for that the call changes
+/// ([`crate::EventKind::changes`]); fields never ask too early. From [`Stage::Exit`] on, `image` is the new
+/// program if an exec succeeded. Flags and other enumerated parameters have the values of the architecture
+/// that this program was built for.
 pub struct Event<'a> {
-    /// Counts from 1 within a run (`evt.num`).
+    /// Number of the event, counted from 1 within a run (`evt.num`).
     pub number: u64,
-    /// Nanoseconds since the epoch.
+    /// Time in nanoseconds since the epoch.
     pub time_ns: u64,
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// How much is known.
+    /// Completeness of the event.
     pub stage: Stage,
-    /// Processor it happened on, if known.
+    /// Processor that the event happened on, if known.
     pub cpu: Option<u32>,
     /// The calling thread.
     pub tid: Tid,
     /// The calling process.
     pub process: &'a Process,
-    /// The program that the event belongs to: for an exec that succeeded, the new one.
+    /// Program that the event belongs to: the new one for an exec that succeeded.
     pub image: Arc<Image>,
     /// Parameters in the order of the kind's specification.
     pub params: &'a [Param<'a>],
-    /// The descriptor it is about.
+    /// Descriptor that the event concerns.
     pub descriptor: Option<Descriptor<'a>>,
     /// The result.
     pub outcome: Outcome,
-    /// Answers what the event does not carry.
+    /// Source of facts that the event does not contain.
     pub world: &'a dyn SystemInfo,
-    /// What the world has answered already.
+    /// Facts that `world` has already answered.
     pub live: &'a LiveProcess,
-    /// Memory for values made while the event is looked at.
+    /// Arena for values that are computed during evaluation.
     pub arena: &'a Bump,
 }
 
 impl<'a> Event<'a> {
-    /// Whether bytes that the call moved are missing ([`crate::ParamSpec::is_moved_bytes`]).
+    /// Returns true if bytes that the call moved are missing ([`crate::ParamSpec::is_moved_bytes`]).
     #[must_use]
     pub fn lacks_moved_bytes(&self) -> bool {
         let specs = self.kind.spec().params;
@@ -192,24 +192,24 @@ impl<'a> Event<'a> {
         params.any(|(spec, param)| spec.is_moved_bytes() && matches!(param, Param::Unreadable))
     }
 
-    /// Whether the call has arguments that no engine reads.
+    /// Returns true if the call has arguments that no engine reads.
     #[must_use]
     pub fn lacks_arguments(&self) -> bool {
         let mut params = self.kind.spec().params.iter();
         params.any(|spec| spec.source == crate::ParamSource::Nowhere)
     }
 
-    /// Command name of the caller at its last exec.
+    /// Returns the caller's command name at its last exec.
     pub fn comm(&self) -> &'a Lookup<Comm> {
         self.live.comm.get_or_init(|| self.world.comm(self.process))
     }
 
-    /// Group, session and terminal of the caller.
+    /// Returns the caller's process group, session and terminal.
     pub fn stat(&self) -> &'a Lookup<Stat> {
         self.live.stat.get_or_init(|| self.world.stat(self.process))
     }
 
-    /// User and group of the calling thread.
+    /// Returns the user and group of the calling thread.
     pub fn credentials(&self) -> &'a Lookup<Credentials> {
         self.live
             .credentials
@@ -219,28 +219,28 @@ impl<'a> Event<'a> {
             })
     }
 
-    /// Ids and capabilities of the calling thread.
+    /// Returns the ids and capabilities of the calling thread.
     pub fn status(&self) -> &'a Lookup<Status> {
         self.live
             .status
             .get_or_init(|| self.world.status(self.process, self.tid))
     }
 
-    /// A user by id, as the caller sees it.
+    /// Returns a user by id, as the caller's user database lists it.
     pub fn user(&self, uid: u32) -> Lookup<Arc<User>> {
         let answer = self.world.user(self.process, uid);
         self.live.users.remember(uid, &answer);
         answer
     }
 
-    /// A group by id, as the caller sees it.
+    /// Returns a group by id, as the caller's user database lists it.
     pub fn group(&self, gid: u32) -> Lookup<Arc<Group>> {
         let answer = self.world.group(self.process, gid);
         self.live.groups.remember(gid, &answer);
         answer
     }
 
-    /// Numbers of the caller's open descriptors.
+    /// Returns the numbers of the caller's open descriptors.
     pub fn open_descriptors(&self) -> Lookup<&'a [i32]> {
         let answer = self.world.open_descriptors(self.tid, self.arena);
         let kept = answer.clone().map(<[i32]>::to_vec);
@@ -249,7 +249,7 @@ impl<'a> Event<'a> {
         answer
     }
 
-    /// What one of the caller's open descriptors is.
+    /// Returns the kind of one of the caller's open descriptors.
     pub fn descriptor_type(&self, number: i32) -> Lookup<DescriptorKind> {
         let answer = self.world.descriptor_type(self.tid, number);
         let asked = &self.live.descriptors;
@@ -257,7 +257,7 @@ impl<'a> Event<'a> {
         answer
     }
 
-    /// What one of the caller's open descriptors is called.
+    /// Returns the name of one of the caller's open descriptors.
     pub fn descriptor_name(&self, number: i32) -> Lookup<&'a [u8]> {
         let answer = self.world.descriptor_name(self.tid, number, self.arena);
         let kept = answer.clone().map(<[u8]>::to_vec);
@@ -266,7 +266,7 @@ impl<'a> Event<'a> {
         answer
     }
 
-    /// Container of the caller.
+    /// Returns the caller's container.
     pub fn container(&self) -> &'a Container {
         self.live
             .container

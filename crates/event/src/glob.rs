@@ -1,4 +1,4 @@
-//! Shell patterns as fnmatch(3) without flags reads them: `*` and `?` also match `/` and a leading
+//! Shell patterns with the semantics of fnmatch(3) without flags: `*` and `?` also match `/` and a leading
 //! dot. Patterns work on bytes, as paths do.
 
 /// A compiled pattern.
@@ -13,14 +13,14 @@ enum Token {
     Byte(u8),
     AnyByte,
     AnyBytes,
-    /// One bit for each byte value.
+    /// A bracket expression, with one bit for each byte value.
     Class([u64; 4]),
-    /// A backslash at the end of a pattern: fnmatch(3) of glibc matches nothing then.
+    /// A backslash at the end of a pattern, which never matches in glibc's fnmatch(3).
     Never,
 }
 
 impl Glob {
-    /// Compiles a pattern; every text is one.
+    /// Compiles a pattern; every text is a valid pattern.
     pub fn new(pattern: &[u8], fold_case: bool) -> Self {
         let mut tokens = Vec::with_capacity(pattern.len());
         let mut rest = pattern;
@@ -54,13 +54,13 @@ impl Glob {
         }
     }
 
-    /// Whether a text has any character that a pattern treats specially.
+    /// Returns true if a text has a character that is special in a pattern.
     pub fn is_pattern(text: &[u8]) -> bool {
         text.iter().any(|byte| b"?*[".contains(byte))
     }
 
-    /// Matches the whole of `text`. Time is at most the product of both lengths: of several stars
-    /// only the last one can need another try.
+    /// Returns true if the pattern matches the whole of `text`. Time is at most the product of both lengths:
+    /// only the last of several stars can need another try.
     pub fn matches(&self, text: &[u8]) -> bool {
         let (mut token, mut at) = (0, 0);
         let mut retry: Option<(usize, usize)> = None;
@@ -113,7 +113,7 @@ fn fold(byte: u8, fold_case: bool) -> u8 {
     }
 }
 
-/// Parses what follows `[`; `None` if no `]` closes it: the bracket is then an ordinary character.
+/// Parses the text after `[`; `None` if no `]` closes it: the bracket is then an ordinary character.
 fn parse_class(text: &[u8], fold_case: bool) -> Option<([u64; 4], &[u8])> {
     let mut bits = [0_u64; 4];
     let mut add = |byte: u8| {
@@ -164,7 +164,7 @@ fn unescape(byte: u8, rest: &mut &[u8]) -> Option<u8> {
 
 type Belongs = fn(&u8) -> bool;
 
-/// Parses `:alpha:]` and its like, which follow a second bracket.
+/// Parses a named class such as `:alpha:]`, after its opening bracket.
 fn named_class(text: &[u8]) -> Option<(Belongs, &[u8])> {
     let name = text.strip_prefix(b":")?;
     let end = name.windows(2).position(|pair| pair == b":]")?;

@@ -57,21 +57,21 @@ pub enum Category {
     Other,
 }
 
-/// Which engines tell of events of a kind.
+/// Engines that deliver events of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineSupport {
-    /// All.
+    /// All engines.
     Every,
-    /// Only those that are told by the kernel itself.
+    /// Only engines whose events come from the kernel itself (eBPF and captures).
     Kernel,
-    /// None.
+    /// No engine.
     Nobody,
 }
 
-/// How a parameter is printed and compared.
+/// Format and comparison semantics of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub enum ParamType {
-    /// Result: number, or errno name when negative.
+    /// Result: a number, or an errno name if negative.
     Errno,
     /// Descriptor number.
     Fd,
@@ -83,11 +83,11 @@ pub enum ParamType {
     Hex,
     /// File mode, printed in octal.
     Mode,
-    /// Bit set with names.
+    /// Bit set with named flags.
     Flags(&'static FlagSet),
-    /// Enumeration with names.
+    /// Enumeration with named values.
     Enum(&'static FlagSet),
-    /// Path made absolute when printed.
+    /// Path, made absolute when printed.
     Path,
     /// Text.
     Text,
@@ -107,22 +107,22 @@ pub enum ParamType {
     Bytes,
 }
 
-/// Where an engine that sees the call's registers takes a parameter from. Argument positions count
-/// from 0 and are those of the native call.
+/// Source of a parameter in an engine that sees the call's registers. Argument positions count from 0 and are
+/// those of the native call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParamSource {
     /// The call's result.
     Result,
     /// A register argument.
     Register(u8),
-    /// A path: pointer argument, and the argument with the directory descriptor it starts at.
+    /// A path in the caller's memory.
     Path {
         /// Position of the pointer.
         path: u8,
-        /// Position of the directory descriptor, for the `*at` calls.
+        /// Position of the directory descriptor that the path starts at, for the `*at` calls.
         base: Option<u8>,
     },
-    /// A NUL-terminated string that is no path.
+    /// A NUL-terminated string that is not a path.
     Text(u8),
     /// A NULL-terminated array of strings.
     Texts(u8),
@@ -146,15 +146,15 @@ pub enum ParamSource {
     Constant(u64),
     /// The tuple of the event's descriptor.
     Tuple,
-    /// Answered by the process the event belongs to (the parameters of exec and clone that Falco
-    /// copies from the process).
+    /// A fact of the process that the event belongs to (the parameters of exec and clone that Falco copies
+    /// from the process).
     Process,
-    /// Read by no engine of ours: unknown, but in captures that have it.
+    /// Read by no engine of this program: unknown except in captures that contain it.
     Nowhere,
 }
 
 impl ParamSource {
-    /// Whether the value is in the caller's memory, where a read can fail.
+    /// Returns true if the value is in the caller's memory, where a read can fail.
     #[must_use]
     pub fn is_in_memory(self) -> bool {
         matches!(
@@ -168,13 +168,13 @@ impl ParamSource {
     }
 }
 
-/// Which descriptor an event is about.
+/// Descriptor that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorSource {
-    /// None.
+    /// No descriptor.
     None,
-    /// The file the call opens: its number is the result; name and flags come from the parameters
-    /// at these positions of the kind's parameter list.
+    /// The file that the call opens: its number is the result; name and flags are the parameters at these
+    /// positions of the kind's parameter list.
     Opened {
         /// Index of the name parameter.
         name: u8,
@@ -197,37 +197,37 @@ pub enum DescriptorSource {
         address: u8,
         /// Position of the address length.
         len: u8,
-        /// Whether the address is the other end (connect, sendto) or the own one (bind).
+        /// Whether the address is the remote end (connect, sendto) or the local one (bind).
         remote: bool,
     },
-    /// The socket in register argument `fd`; the other end is in a `msghdr` (sendmsg), or each message of an array
-    /// of `mmsghdr` has one (sendmmsg).
+    /// The socket in register argument `fd`. The remote end is in a `msghdr` (sendmsg), or in each message of
+    /// an array of `mmsghdr` (sendmmsg).
     Message {
         /// Position of the descriptor.
         fd: u8,
         /// Position of the pointer to the `msghdr`.
         message: u8,
-        /// Position of the number of messages, if there may be several.
+        /// Position of the number of messages, for calls that take several.
         count: Option<u8>,
     },
     /// The socket that the result names, accepted from the one in this register argument.
     Accepted(u8),
 }
 
-/// One parameter of a kind.
+/// One parameter of an event kind.
 #[derive(Clone, Copy, Debug)]
 pub struct ParamSpec {
-    /// Name in `evt.arg.NAME`.
+    /// Name, as in `evt.arg.NAME`.
     pub name: &'static str,
-    /// How it is printed.
+    /// Format of the parameter.
     pub ty: ParamType,
-    /// Where it comes from.
+    /// Source of the parameter.
     pub source: ParamSource,
 }
 
 impl ParamSpec {
-    /// Whether it is what the call moves and no engine takes: bytes that are received, and those of several
-    /// buffers. A capture may have them; for an engine they are not absent but unknown.
+    /// Returns true if the parameter holds moved bytes that no engine reads: received bytes, and those of
+    /// several buffers. A capture may contain them; in an engine's events they are unknown, not absent.
     #[must_use]
     pub fn is_moved_bytes(&self) -> bool {
         self.source == ParamSource::Nowhere
@@ -245,16 +245,16 @@ pub struct EventSpec {
     pub category: Category,
     /// Parameters in order.
     pub params: &'static [ParamSpec],
-    /// Which descriptor the event is about.
+    /// Descriptor that the event concerns.
     pub descriptor: DescriptorSource,
 }
 
-/// A kind of event: a row of the table, or a call that has no row of its own and is described by
-/// the system-call table alone.
+/// A kind of event: a row of the event table, or a call without a row, which only the system-call table
+/// describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EventKind(u16);
 
-/// By its place in the table, which is that of one build of this program.
+/// Serializes as the index in the table, which only the same build of this program can read.
 impl Serialize for EventKind {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
@@ -272,16 +272,16 @@ impl<'de> Deserialize<'de> for EventKind {
 }
 
 impl EventKind {
-    /// The kind of events that a call makes.
+    /// Returns the kind of a call's events.
     pub fn of_syscall(syscall: Syscall) -> Self {
         TABLE.of_syscall[syscall.index()]
     }
 
-    /// The kind of this name, as `evt.type` gives it.
+    /// Returns the kind of this name, as in `evt.type`.
     ///
     /// # Errors
     ///
-    /// If there is none; the error carries the nearest name.
+    /// Fails if there is no such kind; the error contains the nearest name.
     pub fn from_name(name: &str) -> Result<Self, UnknownEvent> {
         TABLE
             .by_name
@@ -294,22 +294,22 @@ impl EventKind {
             })
     }
 
-    /// All kinds, those with a row first.
+    /// Returns all kinds, those with a row first.
     pub fn all() -> impl ExactSizeIterator<Item = Self> + Clone {
         (0..u16::try_from(TABLE.specs.len()).expect("fewer kinds than 65536")).map(Self)
     }
 
-    /// Position among [`EventKind::all`], for tables by kind.
+    /// Returns the index in [`EventKind::all`], for tables by kind.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// `evt.type`.
+    /// Returns the name, as in `evt.type`.
     pub fn name(self) -> &'static str {
         self.spec().name
     }
 
-    /// Who tells of it while programs run.
+    /// Returns the engines that deliver live events of this kind.
     pub fn teller(self) -> EngineSupport {
         match (self.name(), self.spec().category) {
             ("procexit", _) => EngineSupport::Kernel,
@@ -319,12 +319,12 @@ impl EventKind {
         }
     }
 
-    /// Everything the table says of this kind.
+    /// Returns the table's row for this kind.
     pub fn spec(self) -> &'static EventSpec {
         &TABLE.specs[self.index()]
     }
 
-    /// Position of the parameter of this name.
+    /// Returns the position of the parameter of this name.
     pub fn param_index(self, name: &str) -> Option<usize> {
         self.spec()
             .params
@@ -332,29 +332,29 @@ impl EventKind {
             .position(|param| param.name == name)
     }
 
-    /// Whether the kind is described by the system-call table alone, as Falco's generic events.
+    /// Returns true if only the system-call table describes the kind, as with Falco's generic events.
     pub fn is_generic(self) -> bool {
         self.index() >= TABLE.rows
     }
 
-    /// Whether events of this kind are system calls.
+    /// Returns true if events of this kind are system calls.
     pub fn is_syscall(self) -> bool {
         TABLE.is_syscall[self.index()]
     }
 
-    /// Whether events of this kind have a result.
+    /// Returns true if events of this kind have a result.
     pub fn has_result(self) -> bool {
         self.spec().has_result()
     }
 
-    /// What a call of this kind changes about its caller when it succeeds.
+    /// Returns the facts about its caller that a successful call of this kind changes.
     pub fn changes(self) -> Changes {
         TABLE.changes[self.index()]
     }
 }
 
 impl EventSpec {
-    /// Whether events have a result: one of the parameters is it.
+    /// Returns true if one of the parameters is the result.
     pub fn has_result(&self) -> bool {
         self.params
             .iter()
@@ -362,19 +362,19 @@ impl EventSpec {
     }
 }
 
-/// No event has this name.
+/// Error: no event has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot find an event named `{name}`{}", suggest::hint(.suggestion.as_deref()))]
 pub struct UnknownEvent {
-    /// The name.
+    /// Name that was not found.
     pub name: String,
-    /// The nearest name that exists.
+    /// Nearest existing name.
     pub suggestion: Option<String>,
 }
 
 struct Table {
     specs: Vec<EventSpec>,
-    /// How many of `specs` have a row of their own.
+    /// Number of `specs` that have a row of their own.
     rows: usize,
     by_name: HashMap<&'static str, EventKind>,
     of_syscall: Vec<EventKind>,

@@ -1,13 +1,12 @@
-//! What happened: events, the processes and descriptors they concern, the field registry and the
-//! interest plan.
+//! Events, the processes and descriptors they concern, the field registry and the interest plan.
 //!
-//! An [`Event`] is one system call (or one internal happening) as every capture engine describes
-//! it. Rules never look into it directly: they ask for *fields* ([`field`]), and an event answers
-//! with a [`Value`]. What an engine does not know yet is [`Value::Unknown`], what does not exist is
-//! [`Value::Absent`]; the difference is what makes evaluation before the call's result sound.
+//! An [`Event`] describes one system call (or one internal event) in the same form for every capture engine.
+//! Rules do not read it directly: they ask for *fields* ([`field`]), and an event answers with a [`Value`]. A
+//! value that an engine does not know yet is [`Value::Unknown`], a value that does not exist is
+//! [`Value::Absent`]; this difference makes evaluation before the call's result sound.
 //!
-//! This crate does no I/O. Facts that cost a look at the system are answered by a [`SystemInfo`], which
-//! the engine supplies.
+//! This crate does no I/O. Facts that need a query of the system are answered by a [`SystemInfo`], which the
+//! engine supplies.
 
 mod absence;
 pub mod cgroup;

@@ -1,4 +1,4 @@
-//! Calls that open files: what their flags mean, and what of them is the same whoever makes them.
+//! Calls that open files: their flags, and the facts that do not depend on the caller.
 
 use std::sync::LazyLock;
 
@@ -8,41 +8,42 @@ use crate::{
     DescriptorKind, DescriptorSource, Event, EventKind, Known, Name, Outcome, Param, Stage,
 };
 
-/// A call that has opened a file or failed to, by what does not depend on who made it.
+/// A completed call to open a file, described only by facts that do not depend on the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening<'a> {
-    /// Which call.
+    /// Kind of the call.
     pub kind: EventKind,
-    /// The name as it was passed. It is absolute.
+    /// Absolute name, as passed.
     pub name: &'a [u8],
-    /// Flags, if the call has any.
+    /// Open flags, if the call has any.
     pub flags: Option<u64>,
     /// Permissions of a new file, if the call has any.
     pub mode: Option<u64>,
-    /// What it returned.
+    /// Result of the call.
     pub result: i64,
 }
 
-/// Nothing can come of an opening, whoever makes it.
+/// A proof that no rule matches an opening, whichever process makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImpossibleOpen {
-    /// Nor can it if the result is another one, as long as neither is below this.
+    /// Smallest result that the proof also covers: no rule matches the same opening with any result that is
+    /// at least this, provided the proven result is too.
     pub alike_from: i64,
 }
 
-/// Where the parameters of a call that opens files stand.
+/// Parameter positions of a call that opens files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct OpeningParams {
-    /// The name.
+    /// Position of the name.
     pub name: usize,
-    /// The flags; those of `creat` are always the same.
+    /// Position of the flags; those of `creat` are constant.
     pub flags: usize,
-    /// Permissions of a new file.
+    /// Position of the permissions of a new file.
     pub mode: Option<usize>,
 }
 
 impl OpeningParams {
-    /// `None` if calls of this kind open nothing.
+    /// Returns the positions, or `None` if calls of this kind do not open files.
     #[must_use]
     pub fn of(kind: EventKind) -> Option<Self> {
         let DescriptorSource::Opened { name, flags } = kind.spec().descriptor else {
@@ -56,7 +57,7 @@ impl OpeningParams {
     }
 }
 
-/// A number among parameters: `None` if it cannot be told, `Some(None)` if there is none.
+/// Returns a numeric parameter: `None` if it is unknown, `Some(None)` if it does not exist.
 fn number(param: Option<&Param<'_>>) -> Option<Option<u64>> {
     match param {
         Some(Param::Uint(number)) => Some(Some(*number)),
@@ -67,8 +68,8 @@ fn number(param: Option<&Param<'_>>) -> Option<Option<u64>> {
 }
 
 impl<'a> Opening<'a> {
-    /// What an event tells of an opening; `None` if not all of it is known, or if the name is relative
-    /// to a directory of the caller. `at`: those of the event's kind.
+    /// Returns the opening of an event; `None` if a part of it is unknown, or if the name is relative to a
+    /// directory of the caller. `at` holds the positions of the event's kind.
     #[must_use]
     pub fn of(event: &Event<'a>, at: OpeningParams) -> Option<Self> {
         let descriptor = event.descriptor.as_ref()?;
@@ -85,7 +86,7 @@ impl<'a> Opening<'a> {
         Self::new(event.kind, raw, flags, mode, result)
     }
 
-    /// The same of a call's parameters.
+    /// Creates an opening from a call's parameters.
     #[must_use]
     pub fn new(
         kind: EventKind,
@@ -107,11 +108,11 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Flags of `open` with the values of the architecture that this program was built for.
+/// Flags of `open`, with the values of the architecture that this program was built for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFlags(pub u64);
 
-/// Values of names. To look one up takes longer than most fields of an event.
+/// Cached flag values. Looking one up by name takes longer than most fields of an event.
 struct Named {
     create: u64,
     directory: u64,
@@ -134,8 +135,8 @@ static NAMED: LazyLock<Named> = LazyLock::new(|| {
 });
 
 impl OpenFlags {
-    /// What is opened, by what the caller says: Falco takes a file for a directory if the caller asks
-    /// for one, and for a file if not.
+    /// Returns the kind of the opened object according to the flags: like Falco, a directory if the caller
+    /// asks for one, and a file otherwise.
     #[must_use]
     pub fn kind(self) -> DescriptorKind {
         // O_TMPFILE contains the bit of O_DIRECTORY but makes a file.
@@ -146,17 +147,17 @@ impl OpenFlags {
         }
     }
 
-    /// Whether a file without a name is made.
+    /// Returns true if the call creates a file without a name.
     pub(crate) fn makes_temporary(self) -> bool {
         self.0 & NAMED.temporary == NAMED.temporary
     }
 
-    /// Whether a file is made if there is none.
+    /// Returns true if the call creates a missing file.
     pub(crate) fn may_create(self) -> bool {
         self.0 & NAMED.create != 0 || self.makes_temporary()
     }
 
-    /// Whether a success means that a file was made.
+    /// Returns true if success means that a file was created.
     #[must_use]
     pub fn must_create(self) -> bool {
         self.0 & NAMED.exclusive != 0 || self.makes_temporary()

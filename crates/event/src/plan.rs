@@ -1,4 +1,4 @@
-//! The interest plan: which system calls matter, and under which register arguments.
+//! The interest plan: the system calls that matter to the rules, and the register arguments they matter with.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,97 +9,98 @@ use serde::{Deserialize, Serialize};
 
 use crate::EventKind;
 
-/// When an engine must learn more about a call than its registers.
+/// Need for data about a call beyond its registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Need {
-    /// Never.
+    /// Not needed.
     Never,
-    /// Only if a rule is undecided without it.
+    /// Needed only if a rule is undecided without it.
     IfUndecided,
-    /// For every such call: the call changes tracked state (exec).
+    /// Needed for every such call: the call changes tracked state (exec).
     Always,
 }
 
-/// Why a call is in the plan.
+/// Reason why a call is in the plan.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Reason {
-    /// A rule of this name asks for it.
+    /// A rule of this name matches on the call.
     Rule(String),
-    /// The fixed floor of rare security calls, with the floor's own reason.
+    /// The call is one of the always-trapped security calls; holds the reason.
     Floor(Cow<'static, str>),
-    /// The engine keeps state by it.
+    /// The engine needs the call to keep its state; holds the reason.
     State(Cow<'static, str>),
 }
 
-/// What the plan says of one call.
+/// The plan for one call.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct CallPlan {
-    /// The call matters if all tests of one of these groups hold. One empty group: always.
-    /// Tests are on the x86-64/aarch64 argument positions of the call.
+    /// Register tests: the call matters if all tests of one group hold. One empty group: always. Tests are on
+    /// the x86-64/aarch64 argument positions of the call.
     pub any_of: Vec<Vec<RegisterTest>>,
     /// Whether a string argument (path, sockaddr, argv) can decide a rule.
     pub strings: bool,
-    /// Whether the result is needed.
+    /// Need for the result.
     pub result: Need,
-    /// Who asks, for `rules explain`.
+    /// Reasons why the call is planned, for `rules explain`.
     pub reasons: Vec<Reason>,
 }
 
-/// An over-approximation of what the loaded rules can match: what it rejects, no rule accepts.
+/// An over-approximation of the events that the loaded rules can match: an event that the plan rejects
+/// matches no rule.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Plan {
-    /// By call.
+    /// Plans by call.
     pub calls: BTreeMap<Syscall, CallPlan>,
-    /// Whether the engine has to notice a `dup` that makes descriptor 0, 1 or 2.
+    /// Whether the engine must watch for a `dup` that creates descriptor 0, 1 or 2.
     pub stdio: StdioWatch,
-    /// By call: what each rule asks for beyond registers, for engines that can tell in the kernel. A
-    /// call that has no entry is judged by [`Plan::calls`] alone; one that has is of interest only if
-    /// one of these is satisfied.
+    /// Conditions beyond registers by call, one for each rule, for engines that can test them in the kernel.
+    /// A call without an entry is subject to [`Plan::calls`] alone; a call with an entry is of interest only
+    /// if one of its interests is satisfied.
     pub interests: BTreeMap<Syscall, Vec<Interest>>,
-    /// Whether a rule asks at other events than an exec for the file that the program came from:
-    /// then it has to be looked at when it is exec'd, because it may be gone or changed later.
+    /// Whether a rule uses the program's file at events other than an exec: the engine must then inspect the
+    /// file at exec, because it may be gone or changed later.
     pub executable_file: bool,
-    /// Whether a rule asks for the environment of a program.
+    /// Whether a rule uses a program's environment.
     pub environment: bool,
-    /// Kinds of events at which a rule asks what descriptors the process has open.
+    /// Kinds of events at which a rule uses the process's open descriptors.
     pub descriptors: BTreeSet<EventKind>,
-    /// Command names that a rule compares a process with, its own or that of a relative. A process that
-    /// gives itself one of them may want to be taken for another program.
+    /// Command names that a rule compares a process, or a relative of it, with. A process that takes one of
+    /// these names may be impersonating another program.
     pub names: BTreeSet<Vec<u8>>,
 }
 
-/// What one rule asks of one call, over-approximated: where it says no, the rule does not match.
+/// Condition of one rule on one call, over-approximated: if it does not hold, the rule does not match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Interest {
-    /// As [`CallPlan::any_of`].
+    /// Register tests, as in [`CallPlan::any_of`].
     pub any_of: Vec<Vec<RegisterTest>>,
-    /// Whether a call that failed can matter.
+    /// Whether a failed call can matter.
     pub failed: bool,
-    /// Whether one that succeeded can.
+    /// Whether a successful call can matter.
     pub succeeded: bool,
-    /// The result of one that succeeded has to be one of these, all below 64; `None`: any.
+    /// Required results of a successful call, all below 64; `None` for any.
     pub results: Option<BTreeSet<u8>>,
-    /// The error of one that failed has to be one of these, all below 128; `None`: any.
+    /// Required errors of a failed call, all below 128; `None` for any.
     pub errors: Option<BTreeSet<u8>>,
-    /// Of calls that open a file: one of these has to hold for its path. Of others that take paths: for
-    /// one of them, as it was passed or made absolute. `None`: any path.
+    /// Required path patterns; `None` for any path. For calls that open a file, one must hold for its path.
+    /// For other calls with paths, one must hold for a path as passed or made absolute.
     pub paths: Option<BTreeSet<PathPattern>>,
-    /// The path as it was passed has to have `..` in it.
+    /// Whether the path as passed must contain `..`.
     pub dotted: bool,
-    /// The name of the process has to be one of these; `None`: any name.
+    /// Required names of the process; `None` for any.
     pub names: Option<BTreeSet<Vec<u8>>>,
-    /// Of calls about a socket: one end of the connection has to have one of these ports. `None`: any.
+    /// Required ports: one end of the socket's connection must have one; `None` for any.
     pub ports: Option<BTreeSet<u16>>,
-    /// One end has to be in one of these networks (address, bits); `None`: any.
+    /// Required networks (address, prefix bits): one end must be in one; `None` for any.
     pub networks: Option<BTreeSet<(IpAddr, u8)>>,
-    /// Of calls about a descriptor: it has to be a socket of one of these families; `None`: anything.
+    /// Required socket families of the call's descriptor; `None` for any descriptor.
     pub families: Option<BTreeSet<SocketFamily>>,
-    /// Whether the process has to be in a container, or outside of any; `None`: both.
+    /// Whether the process must be inside or outside a container; `None` for either.
     pub contained: Option<bool>,
 }
 
 impl Interest {
-    /// In every call with these registers.
+    /// Creates an interest in every call with these registers.
     pub fn in_any(any_of: Vec<Vec<RegisterTest>>) -> Self {
         Self {
             any_of,
@@ -110,41 +111,41 @@ impl Interest {
     }
 }
 
-/// Families of sockets that rules can ask for.
+/// Socket families that rules can require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 pub enum SocketFamily {
-    /// Addresses of IPv4, whatever the family of the socket.
+    /// IPv4 addresses, whatever the family of the socket.
     Ipv4,
-    /// Addresses of IPv6.
+    /// IPv6 addresses.
     Ipv6,
-    /// Paths and names.
+    /// Unix socket paths and names.
     Unix,
 }
 
-/// What a path can be compared with.
+/// A pattern for a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 pub enum PathPattern {
-    /// It is this.
+    /// The path equals these bytes.
     Exact(Vec<u8>),
-    /// It begins with this.
+    /// The path begins with these bytes.
     Prefix(Vec<u8>),
-    /// It ends with this.
+    /// The path ends with these bytes.
     Suffix(Vec<u8>),
-    /// It has this in it.
+    /// The path contains these bytes.
     Contains(Vec<u8>),
 }
 
-/// Which `dup` that makes descriptor 0, 1 or 2 matters. It can make one only while one of them is
-/// closed, so `dup` itself is not planned: the calls that close one of them are, and from then on
-/// the engine has to watch every `dup` of that process until all three are open.
+/// Calls of `dup` that matter because they create descriptor 0, 1 or 2. A `dup` can create one only while one
+/// of them is closed, so `dup` itself is not planned: the plan contains the calls that close one of them, and
+/// from then on the engine must watch every `dup` of that process until all three are open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum StdioWatch {
-    /// None.
+    /// No `dup` matters.
     #[default]
     Off,
-    /// One that duplicates a socket. The calls that make one are planned too: a process without
-    /// sockets need not be watched.
+    /// A `dup` of a socket matters. The calls that create a socket are planned too: a process without sockets
+    /// need not be watched.
     Sockets,
-    /// Every one.
+    /// Every `dup` matters.
     Any,
 }

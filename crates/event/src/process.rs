@@ -1,8 +1,8 @@
-//! Processes as events see them.
+//! Processes and their program images.
 //!
-//! A [`Process`] lives as long as its pid means the same task; an [`Image`] lives from one exec to
-//! the next. What cannot change within an image is cached in it; what can change at any moment
-//! (credentials, command name, working directory) is asked of the [`crate::World`] once an event.
+//! A [`Process`] lives as long as its pid refers to the same task; an [`Image`] lives from one exec to the
+//! next. Facts that cannot change within an image are cached in it; facts that can change at any moment
+//! (credentials, command name, working directory) are queried from [`crate::SystemInfo`] once per event.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -15,12 +15,12 @@ pub struct Pid(pub i32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tid(pub i32);
 
-/// When a process started, in the kernel's clock ticks since boot (`/proc/PID/stat` field 22).
-/// Together with the pid it names a process for ever.
+/// Start time of a process in the kernel's clock ticks since boot (`/proc/PID/stat` field 22). Pid and start
+/// time together identify a process for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StartTime(pub u64);
 
-/// A command name of at most 15 bytes, as the kernel keeps it.
+/// A command name of at most 15 bytes, the kernel's limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Comm {
     bytes: [u8; 15],
@@ -28,7 +28,7 @@ pub struct Comm {
 }
 
 impl Comm {
-    /// Keeps the first 15 bytes, as the kernel does.
+    /// Creates a name from the first 15 bytes, as the kernel does.
     pub fn new(name: &[u8]) -> Self {
         let len = name.len().min(15);
         let mut bytes = [0; 15];
@@ -39,7 +39,7 @@ impl Comm {
         }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -51,32 +51,32 @@ impl std::fmt::Debug for Comm {
     }
 }
 
-/// A program's arguments.
+/// The arguments of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CommandLine {
     /// `argv[0]`: Falco's `proc.exe`.
     pub exe: Vec<u8>,
     /// `argv[1..]`.
     pub args: Vec<Vec<u8>>,
-    /// Whether the rest was cut off at the reader's limit.
+    /// Whether the arguments were cut off at the reader's limit.
     pub truncated: bool,
 }
 
-/// Facts about where the executable came from.
+/// Facts about the origin of an executable file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ExecutableFlags {
-    /// The file lies in the upper layer of an overlay file system; `None` if that cannot be told.
+    /// Whether the file lies in the upper layer of an overlay file system; `None` if unknown.
     pub upper_layer: Option<bool>,
-    /// The file lies in a lower layer.
+    /// Whether the file lies in a lower layer; `None` if unknown.
     pub lower_layer: Option<bool>,
-    /// The file is a memfd.
+    /// Whether the file is a memfd.
     pub from_memfd: bool,
 }
 
 /// The executable file of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecutableFile {
-    /// Where it came from.
+    /// Origin of the file.
     pub flags: ExecutableFlags,
     /// Inode number.
     pub inode: u64,
@@ -86,7 +86,7 @@ pub struct ExecutableFile {
     pub mtime_ns: u64,
 }
 
-/// What `/proc/PID/stat` tells and can change.
+/// Mutable facts from `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Parent's pid.
@@ -101,13 +101,13 @@ pub struct Stat {
     pub tpgid: i32,
     /// Number of threads.
     pub threads: u32,
-    /// Virtual memory in KiB, resident memory in KiB.
+    /// Virtual memory in KiB.
     pub vm_size_kib: u64,
     /// Resident memory in KiB.
     pub vm_rss_kib: u64,
 }
 
-/// What `/proc/TID/status` tells and can change.
+/// Mutable facts from `/proc/TID/status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Effective user and group.
@@ -122,7 +122,7 @@ pub struct Status {
     pub cap_effective: u64,
     /// Bounding set.
     pub cap_bounding: u64,
-    /// Pid, process group and session in the process's own pid namespace.
+    /// Pid in the process's own pid namespace.
     pub vpid: i32,
     /// Thread id in the process's own pid namespace.
     pub vtid: i32,
@@ -132,7 +132,7 @@ pub struct Status {
     pub vsid: i32,
 }
 
-/// Who a thread acts as.
+/// Effective user and group of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Effective user id.
@@ -141,36 +141,37 @@ pub struct Credentials {
     pub gid: u32,
 }
 
-/// One program in one process: from exec to exec. A forked child shares its parent's image.
+/// One program in one process, from exec to exec. A forked child shares its parent's image.
 #[derive(Debug, Default)]
 pub struct Image {
-    /// When the exec was seen, nanoseconds since the epoch; 0 if it was before the watch began.
+    /// Time at which the exec was seen, in nanoseconds since the epoch; 0 if the exec precedes the start of
+    /// monitoring.
     pub exec_time_ns: u64,
-    /// Command name that the kernel gave the process at the exec, whatever the program calls itself later;
-    /// of a program that ran before the watch began the name that was seen first. Empty: not known.
+    /// Command name that the kernel gave the process at the exec, even if the program renamed itself later.
+    /// For a program that ran before monitoring began, the first name seen. Empty if unknown.
     pub name: OnceLock<Comm>,
-    /// Filled by the engine at exec, or on first need.
+    /// Command line. Filled by the engine at exec, or on first need.
     pub command_line: OnceLock<Option<CommandLine>>,
-    /// Path of the executable: `/proc/PID/exe`; of a deleted file without the kernel's
-    /// ` (deleted)` suffix. Filled by the engine at exec, or on first need.
+    /// Path of the executable: `/proc/PID/exe`, without the kernel's ` (deleted)` suffix of a deleted file.
+    /// Filled by the engine at exec, or on first need.
     pub executable: OnceLock<Option<Vec<u8>>>,
-    /// Filled on first need; at exec if the plan says so ([`crate::Plan::executable_file`]).
+    /// Executable file. Filled on first need; at exec if the plan says so ([`crate::Plan::executable_file`]).
     pub executable_file: OnceLock<Option<ExecutableFile>>,
-    /// Whether the user who runs the executable may write it; filled together with the facts about
-    /// the file, or on first need: it takes the credentials, too.
+    /// Whether the user who runs the executable may write it. Filled together with the facts about the file,
+    /// or on first need, because it also needs the credentials.
     pub executable_writable: OnceLock<Option<bool>>,
-    /// NUL-separated environment; filled on first need.
+    /// NUL-separated environment. Filled on first need.
     pub environment: OnceLock<Option<Vec<u8>>>,
 }
 
 /// One process.
 #[derive(Debug)]
 pub struct Process {
-    /// Its id.
+    /// Process id.
     pub pid: Pid,
-    /// When it started.
+    /// Start time in clock ticks since boot.
     pub start: StartTime,
-    /// The same as nanoseconds since the epoch.
+    /// Start time in nanoseconds since the epoch.
     pub start_ns: u64,
     /// See [`Process::sets_up`].
     sets_up: AtomicBool,
@@ -184,19 +185,19 @@ pub struct Process {
 struct State {
     parent: Option<Arc<Process>>,
     image: Arc<Image>,
-    /// Images before the present one, the oldest first.
+    /// Images before the current one, oldest first.
     former: Vec<Arc<Image>>,
     comm: Comm,
-    /// Names that the process gave itself and that were reported.
+    /// Names that the process took and that were reported.
     reported_names: Vec<Comm>,
     exited: bool,
 }
 
-/// Images that a process remembers beside the present one: a child that is seen late runs one of them.
+/// Number of previous images that a process remembers: a child that is seen late runs one of them.
 const FORMER_IMAGES: usize = 4;
 
 impl Process {
-    /// A process that has just been learnt of.
+    /// Creates a process that was just discovered.
     pub fn new(
         pid: Pid,
         start: StartTime,
@@ -224,27 +225,28 @@ impl Process {
         }
     }
 
-    /// The parent, by true parentage: a re-parented orphan keeps the process that made it.
+    /// Returns the parent by true parentage: for a re-parented orphan, the process that created it.
     pub fn parent(&self) -> Option<Arc<Process>> {
         self.state().parent.clone()
     }
 
-    /// Corrects the parent.
+    /// Replaces the parent.
     pub fn set_parent(&self, parent: Option<Arc<Process>>) {
         self.state().parent = parent;
     }
 
-    /// The present image.
+    /// Returns the current image.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.state().image)
     }
 
-    /// Replaces the image: an exec succeeded. `comm` is the name that it gave the process.
+    /// Replaces the image after a successful exec. `comm` is the name that the exec gave the process.
     pub fn exec(&self, image: Arc<Image>, comm: Comm) {
         let _ = self.replace_image(image, comm);
     }
 
-    /// The same, and remembers the image before for children that were forked from it and are seen later.
+    /// Replaces the image, and remembers the previous one for children that were forked from it and are seen
+    /// later.
     pub fn exec_after_forks(&self, image: Arc<Image>, comm: Comm) {
         let before = self.replace_image(image, comm);
         let mut state = self.state();
@@ -255,7 +257,7 @@ impl Process {
     }
 
     fn replace_image(&self, image: Arc<Image>, comm: Comm) -> Arc<Image> {
-        // Fails if the image has its name already, which then is the one at the exec.
+        // Fails if the image already has its name, which is then the one at the exec.
         let _ = image.name.set(comm);
         let mut state = self.state();
         state.comm = comm;
@@ -263,31 +265,31 @@ impl Process {
         std::mem::replace(&mut state.image, image)
     }
 
-    /// The present image and those before it that are remembered, the newest first.
+    /// Returns the current image and the remembered previous ones, newest first.
     pub fn images(&self) -> Vec<Arc<Image>> {
         let state = self.state();
         let images = std::iter::once(&state.image).chain(state.former.iter().rev());
         images.cloned().collect()
     }
 
-    /// Command name at the last exec; `None` if that is not known.
+    /// Returns the command name at the last exec; `None` if unknown.
     pub fn name(&self) -> Option<Comm> {
         self.state().image.name.get().copied()
     }
 
-    /// The same, or where it is not known the name that was seen last.
+    /// Returns the command name at the last exec or, if unknown, the last name seen.
     pub fn exec_name(&self) -> Comm {
         let state = self.state();
         state.image.name.get().copied().unwrap_or(state.comm)
     }
 
-    /// Takes `name` for the one at the last exec, unless that is known.
+    /// Sets the command name at the last exec, unless it is known.
     pub fn set_name(&self, name: Comm) {
         let _ = self.image().name.set(name);
     }
 
-    /// Whether `name`, which the process gave itself since its last exec, has not been reported yet. It
-    /// counts as reported from now on.
+    /// Returns true if `name`, which the process took since its last exec, has not been reported yet, and
+    /// marks it as reported.
     pub fn reports_name(&self, name: Comm) -> bool {
         let mut state = self.state();
         let is_new = !state.reported_names.contains(&name);
@@ -297,59 +299,61 @@ impl Process {
         is_new
     }
 
-    /// The present command name as it was seen last: programs can change theirs.
+    /// Returns the last command name seen. Programs can change theirs.
     pub fn last_comm(&self) -> Comm {
         self.state().comm
     }
 
-    /// Remembers a command name that was read from the kernel.
+    /// Records a command name that was read from the kernel.
     pub fn set_last_comm(&self, comm: Comm) {
         self.state().comm = comm;
     }
 
-    /// Whether it belongs to a container runtime that sets the container up, and is no process of the
-    /// container yet. What it does is not judged.
+    /// Returns true if the process belongs to a container runtime that is setting the container up, and is
+    /// not yet a process of the container. Its events are not evaluated.
     pub fn sets_up(&self) -> bool {
         self.sets_up.load(Ordering::Acquire)
     }
 
-    /// Says whether it does.
+    /// Sets the value of [`Process::sets_up`].
     pub fn set_sets_up(&self, sets_up: bool) {
         self.sets_up.store(sets_up, Ordering::Release);
     }
 
-    /// Whether it may have come with memory that other processes can write, and has called no exec since.
+    /// Returns true if the process may have been created with memory that other processes can write, and has
+    /// not called exec since.
     pub fn may_share_memory(&self) -> bool {
         self.may_share_memory.load(Ordering::Acquire)
     }
 
-    /// Says whether it may.
+    /// Sets the value of [`Process::may_share_memory`].
     pub fn set_may_share_memory(&self, may: bool) {
         self.may_share_memory.store(may, Ordering::Release);
     }
 
-    /// Whether processes that it made may have come with such memory.
+    /// Returns true if processes that it created may share memory that other processes can write.
     pub fn children_may_share_memory(&self) -> bool {
         self.children_may_share_memory.load(Ordering::Acquire)
     }
 
-    /// Says that they may: also those that it made before an exec and that are seen later.
+    /// Records that its children may share memory, including children that it created before an exec and that
+    /// are seen later.
     pub fn set_children_may_share_memory(&self) {
         self.children_may_share_memory
             .store(true, Ordering::Release);
     }
 
-    /// Whether its end was seen; from then on only remembered facts hold.
+    /// Returns true if the process's exit was seen; from then on only remembered facts hold.
     pub fn has_exited(&self) -> bool {
         self.state().exited
     }
 
-    /// Records its end.
+    /// Records the exit of the process.
     pub fn set_exited(&self) {
         self.state().exited = true;
     }
 
-    /// Gives the parent up.
+    /// Takes the parent out of the process.
     fn take_parent(&self) -> Option<Arc<Process>> {
         self.state().parent.take()
     }
@@ -361,8 +365,8 @@ impl Process {
     }
 }
 
-/// One after the other: where each process makes the next and ends, the chain is as long as the workload
-/// likes, and dropping it by recursion needs as much stack.
+/// Drops the chain of parents iteratively. A workload in which each process creates the next and exits makes
+/// the chain as long as it likes, and a recursive drop would need as much stack.
 impl Drop for Process {
     fn drop(&mut self) {
         let mut last = self.take_parent().and_then(Arc::into_inner);

@@ -1,19 +1,19 @@
-//! The nearest known name to a misspelt one.
+//! Suggestions for misspelt names.
 
 use strsim::osa_distance;
 
-/// The candidate nearest to `name`, if it is near enough to be meant.
+/// Returns the candidate nearest to `name`, if it is near enough to be meant.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl Iterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    // A third of the letters wrong is a typing error, more is another word.
+    // Up to a third of the letters wrong is a typing error; more is another word.
     let limit = (name.chars().count() / 3).max(1);
     candidates
-        // Each letter more or less is a change.
+        // Each additional or missing letter is one edit.
         .filter(|candidate| candidate.chars().count().abs_diff(name.chars().count()) <= limit)
         .map(|candidate| {
-            // Of two that are equally near, a letter left out at the end is likelier than a wrong one.
+            // Of two equally near candidates, a letter missing at the end is more likely than a wrong one.
             let is_longer = candidate.starts_with(name);
             let unlike = name.len().abs_diff(candidate.len());
             (osa_distance(name, candidate), !is_longer, unlike, candidate)
@@ -23,7 +23,7 @@ pub(crate) fn nearest<'a>(
         .map(|(.., candidate)| candidate)
 }
 
-/// The end of an error message that offers the suggestion.
+/// Formats the end of an error message that offers the suggestion.
 pub(crate) fn hint(suggestion: Option<&str>) -> String {
     suggestion
         .map(|name| format!("; did you mean `{name}`?"))

@@ -1,4 +1,4 @@
-//! Questions about the system that an event answers only when asked.
+//! Queries about the system that an event makes only on demand.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::{
     Tid,
 };
 
-/// Whether something can be told at once.
+/// Result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup<T> {
     /// The answer.
     Found(T),
-    /// There is none.
+    /// No such fact exists.
     Missing,
-    /// It cannot be told: the deadline passed or access was refused.
+    /// The fact is unavailable: the deadline passed or access was refused.
     Unknown,
 }
 
 impl<T> Lookup<T> {
-    /// The same about what is made of an answer.
+    /// Applies `make` to the answer.
     pub fn map<U>(self, make: impl FnOnce(T) -> U) -> Lookup<U> {
         match self {
             Self::Found(answer) => Lookup::Found(make(answer)),
@@ -33,7 +33,7 @@ impl<T> Lookup<T> {
     }
 }
 
-/// A user as the process's own user database has it.
+/// A user as listed in the process's own user database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// Login name.
@@ -51,104 +51,104 @@ pub struct Group {
     pub name: String,
 }
 
-/// Answers about processes, users, containers and names. An engine whose events carry everything
-/// answers from what it recorded; a live engine looks it up while the caller is held.
+/// Answers queries about processes, users, containers and names. An engine whose events are complete answers
+/// from its recording; a live engine queries the system while the caller is held.
 ///
-/// Every method may be called while the caller of the event is parked, so none may wait longer
-/// than the engine's deadline for anything the workload controls.
+/// Every method may be called while the caller of the event is blocked, so none may wait longer than the
+/// engine's deadline for anything the workload controls.
 pub trait SystemInfo {
-    /// Command name at the last exec; where that exec was not seen, the name that was seen first.
+    /// Returns the command name at the last exec; if that exec was not seen, the first name seen.
     fn comm(&self, process: &Process) -> Lookup<Comm>;
-    /// Present name of a thread of the process, which programs can change.
+    /// Returns the current name of a thread of the process, which programs can change.
     fn thread_name(&self, _process: &Process, _tid: Tid) -> Lookup<Comm> {
         Lookup::Unknown
     }
-    /// Present group, session and terminal.
+    /// Returns the current process group, session and terminal.
     fn stat(&self, process: &Process) -> Lookup<Stat>;
-    /// Present credentials and capabilities of a thread of the process.
+    /// Returns the current credentials and capabilities of a thread of the process.
     fn status(&self, process: &Process, tid: Tid) -> Lookup<Status>;
-    /// Present user and group of a thread of the process: part of [`SystemInfo::status`] that an engine
-    /// may learn for less.
+    /// Returns the current user and group of a thread of the process: a part of [`SystemInfo::status`] that
+    /// an engine may obtain at a lower cost.
     fn credentials(&self, process: &Process, tid: Tid) -> Lookup<Credentials> {
         self.status(process, tid).map(|status| status.credentials)
     }
-    /// Arguments of the image.
+    /// Returns the arguments of the image.
     fn command_line(&self, process: &Process, image: &Image) -> Lookup<CommandLine>;
-    /// Path of the executable of the image.
+    /// Returns the path of the image's executable.
     fn executable(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;
-    /// The file of the image.
+    /// Returns the facts about the image's executable file.
     fn executable_file(&self, process: &Process, image: &Image) -> Lookup<ExecutableFile>;
-    /// Whether the user who runs the image may write its file.
+    /// Returns whether the user who runs the image may write its file.
     fn executable_writable(&self, _process: &Process, _image: &Image) -> Lookup<bool> {
         Lookup::Unknown
     }
-    /// Fills the image of a process that is held before the first instruction of a new program.
-    /// `with_file`: its file will be asked for at later events ([`crate::Plan::executable_file`]).
+    /// Fills the image of a process that is held before the first instruction of a new program. `with_file`:
+    /// later events will ask for its file ([`crate::Plan::executable_file`]).
     fn describe_at_exec(&self, _process: &Process, _image: &Image, _with_file: bool) {}
-    /// Environment at exec, NUL-separated.
+    /// Returns the environment at exec, NUL-separated.
     fn environment(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;
-    /// Audit login uid; `Missing` if never set.
+    /// Returns the audit login uid; `Missing` if never set.
     fn login_uid(&self, process: &Process) -> Lookup<u32>;
-    /// Directory that relative paths of the thread start at: the working directory, or that of an
+    /// Returns the directory that relative paths of the thread start at: the working directory, or that of an
     /// open descriptor.
     fn directory<'a>(&self, tid: Tid, descriptor: Option<i32>, arena: &'a Bump)
     -> Lookup<&'a [u8]>;
-    /// Container of the process.
+    /// Returns the container of the process.
     fn container(&self, process: &Process) -> Arc<Container>;
-    /// User by id, as the process sees it.
+    /// Returns a user by id, as the process's user database lists it.
     fn user(&self, process: &Process, uid: u32) -> Lookup<Arc<User>>;
-    /// Group by id, as the process sees it.
+    /// Returns a group by id, as the process's user database lists it.
     fn group(&self, process: &Process, gid: u32) -> Lookup<Arc<Group>>;
-    /// Another process by pid, e.g. the session leader.
+    /// Returns another process by pid, e.g. the session leader.
     fn process(&self, pid: Pid) -> Lookup<Arc<Process>>;
-    /// Addresses of a host name that a rule compares with (`fd.sip.name=...`).
+    /// Returns the addresses of a host name that a rule compares with (`fd.sip.name=...`).
     fn addresses(&self, host_name: &str) -> Lookup<Arc<[IpAddr]>>;
-    /// The host names that were asked for, with the last answers: for those who record events.
+    /// Returns the host names that were queried, with the latest answers, for recorders of events.
     fn asked_addresses(&self) -> Vec<(String, Lookup<Arc<[IpAddr]>>)> {
         Vec::new()
     }
-    /// What descriptor `number` of the thread is, as Falco's `fd.type` word (`fd.types`).
+    /// Returns the kind of descriptor `number` of the thread, Falco's `fd.type` word (`fd.types`).
     fn descriptor_type(&self, tid: Tid, number: i32) -> Lookup<crate::DescriptorKind>;
-    /// Numbers of the thread's open descriptors (`fd.types`, `proc.fdopencount`).
+    /// Returns the numbers of the thread's open descriptors (`fd.types`, `proc.fdopencount`).
     fn open_descriptors<'a>(&self, _tid: Tid, _arena: &'a Bump) -> Lookup<&'a [i32]> {
         Lookup::Unknown
     }
-    /// What descriptor `number` of the thread is called (`proc.stdin.name`): the path of a file,
-    /// the ends of a connection.
+    /// Returns the name of descriptor `number` of the thread (`proc.stdin.name`): the path of a file or the
+    /// ends of a connection.
     fn descriptor_name<'a>(&self, _tid: Tid, _number: i32, _arena: &'a Bump) -> Lookup<&'a [u8]> {
         Lookup::Unknown
     }
-    /// Seconds that local time is east of Greenwich (`evt.time`).
+    /// Returns the offset of local time in seconds east of Greenwich (`evt.time`).
     fn utc_offset(&self) -> i32 {
         0
     }
-    /// When the first event was, nanoseconds since the epoch (`evt.reltime`); `None` where events are
-    /// seen as they happen.
+    /// Returns the time of the first event in nanoseconds since the epoch (`evt.reltime`); `None` if events
+    /// are live.
     fn first_ns(&self) -> Option<u64> {
         None
     }
-    /// How its events are learnt; `None` if nothing learnt them.
+    /// Returns the engine that captured the events; `None` if none did.
     fn engine(&self) -> Option<EngineKind> {
         None
     }
-    /// Why the path of a file that the event is about is not known, where that is told.
+    /// Returns the reason why the path of the event's file is unknown, if the engine reports one.
     fn path_gap(&self) -> Option<PathGap> {
         None
     }
-    /// Host name of this machine (`evt.hostname`).
+    /// Returns the host's name (`evt.hostname`).
     fn host_name(&self) -> &str;
 }
 
-/// What a path that was told lacks.
+/// Reason why a path is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathGap {
-    /// It has more folders, or longer names, than an engine tells.
+    /// The path has more directories, or longer names, than the engine reports.
     Cut,
-    /// The file was moved out of its mount, or lies in no folder.
+    /// The file was moved out of its mount, or lies in no directory.
     Unreachable,
 }
 
-/// A world that knows nothing: for tests and for events that carry everything.
+/// A [`SystemInfo`] without answers: for tests and for events that contain all facts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSystemInfo;
 

@@ -1,4 +1,4 @@
-//! Events made by hand, for tests. Only with the feature `testing`, which no product build has.
+//! Hand-made events for tests, available only with the feature `testing`, which no product build has.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap};
@@ -14,14 +14,14 @@ use crate::{
     SystemInfo, Tid, User,
 };
 
-/// What a [`FakeSystemInfo`] tells of one process. Whatever is not set is unknown.
+/// Answers of a [`FakeSystemInfo`] about one process. Unset facts are unknown.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// Command name at exec.
     pub comm: Lookup<Comm>,
-    /// Present name of its threads.
+    /// Current name of its threads.
     pub thread_name: Lookup<Comm>,
-    /// Group, session, terminal.
+    /// Process group, session and terminal.
     pub stat: Lookup<Stat>,
     /// Credentials.
     pub status: Lookup<Status>,
@@ -29,9 +29,9 @@ pub struct Facts {
     pub command_line: Lookup<CommandLine>,
     /// Path of the executable.
     pub executable: Lookup<Vec<u8>>,
-    /// File of the executable.
+    /// Facts about the executable file.
     pub executable_file: Lookup<ExecutableFile>,
-    /// Whether its user may write that file.
+    /// Whether the process's user may write the executable file.
     pub executable_writable: Lookup<bool>,
     /// Environment.
     pub environment: Lookup<Vec<u8>>,
@@ -56,12 +56,12 @@ impl Default for Facts {
     }
 }
 
-/// A world that answers from tables.
+/// A [`SystemInfo`] that answers from tables.
 #[derive(Clone, Debug)]
 pub struct FakeSystemInfo {
-    /// By process.
+    /// Facts by process.
     pub facts: HashMap<Pid, Facts>,
-    /// Processes that can be found by pid.
+    /// Processes by pid.
     pub processes: HashMap<Pid, Arc<Process>>,
     /// Working directory (`None`) and directories of open descriptors; others are unknown.
     pub directories: HashMap<Option<i32>, Lookup<Vec<u8>>>,
@@ -73,11 +73,11 @@ pub struct FakeSystemInfo {
     pub groups: HashMap<u32, Arc<Group>>,
     /// Host names; others do not exist.
     pub addresses: HashMap<String, Arc<[IpAddr]>>,
-    /// Open descriptors: what they are and what they are called.
+    /// Open descriptors with their kind and name.
     pub descriptors: BTreeMap<i32, (DescriptorKind, Vec<u8>)>,
-    /// Name of this machine.
+    /// Host name.
     pub host_name: String,
-    /// Seconds east of Greenwich.
+    /// Offset of local time in seconds east of Greenwich.
     pub utc_offset: i32,
 }
 
@@ -208,7 +208,7 @@ impl SystemInfo for FakeSystemInfo {
     }
 }
 
-/// A process whose command line, executable and environment are given.
+/// Creates a process with the given command line, and with executable and environment set.
 pub fn process(pid: i32, parent: Option<&Arc<Process>>, command: &[&str]) -> Arc<Process> {
     let path = command.first().copied().unwrap_or_default();
     let name = path.rsplit('/').next().unwrap_or_default();
@@ -223,7 +223,7 @@ pub fn process(pid: i32, parent: Option<&Arc<Process>>, command: &[&str]) -> Arc
     ))
 }
 
-/// An image whose command line, executable and environment are given.
+/// Creates an image with the given command line, and with executable and environment set.
 pub fn image(command: &[&str]) -> Arc<Image> {
     let path = command.first().copied().unwrap_or_default();
     let args = command
@@ -251,10 +251,10 @@ pub fn image(command: &[&str]) -> Arc<Image> {
     })
 }
 
-/// The value of a parameter.
+/// Value of a parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arg {
-    /// The caller's memory could not be read.
+    /// Unreadable in the caller's memory.
     Unreadable,
     /// Signed number.
     Int(i64),
@@ -290,7 +290,7 @@ impl From<&str> for Arg {
     }
 }
 
-/// Makes one event at any of its stages, as an engine that keeps to the event table would.
+/// Builds one event at any of its stages, as an engine that follows the event table would.
 #[derive(Debug)]
 pub struct EventBuilder {
     kind: EventKind,
@@ -314,11 +314,11 @@ pub struct EventBuilder {
 }
 
 impl EventBuilder {
-    /// An event of this name that returned 0, by `/bin/test` with pid 42.
+    /// Creates an event of this name that returned 0, by `/bin/test` with pid 42.
     ///
     /// # Panics
     ///
-    /// If there is no such event.
+    /// Panics if there is no such event.
     pub fn new(name: &str) -> Self {
         let kind = EventKind::from_name(name).expect("the test names an event that exists");
         let process = process(42, None, &["/bin/test"]);
@@ -352,7 +352,7 @@ impl EventBuilder {
     ///
     /// # Panics
     ///
-    /// If the event has no such parameter.
+    /// Panics if the event has no such parameter.
     #[must_use]
     pub fn arg(mut self, name: &str, value: impl Into<Arg>) -> Self {
         let at = self
@@ -370,7 +370,7 @@ impl EventBuilder {
         self
     }
 
-    /// The result could not be learnt.
+    /// Makes the result unavailable.
     #[must_use]
     pub fn unlearnt(mut self) -> Self {
         self.outcome = Outcome::Unlearnt;
@@ -385,7 +385,7 @@ impl EventBuilder {
         self
     }
 
-    /// The program that runs after the call.
+    /// Sets the program that runs after the call.
     #[must_use]
     pub fn image_after(mut self, image: Arc<Image>) -> Self {
         self.image_after = Some(image);
@@ -399,21 +399,21 @@ impl EventBuilder {
         self
     }
 
-    /// What the descriptor is.
+    /// Sets the kind of the descriptor.
     #[must_use]
     pub fn descriptor(mut self, kind: DescriptorKind) -> Self {
         self.descriptor_kind = Known::Yes(kind);
         self
     }
 
-    /// Path of an open descriptor.
+    /// Sets the path of an open descriptor.
     #[must_use]
     pub fn resolved(mut self, path: &str) -> Self {
         self.resolved = Some(path.as_bytes().to_vec());
         self
     }
 
-    /// Facts about the socket.
+    /// Sets the facts about the socket.
     #[must_use]
     pub fn socket(mut self, kind: DescriptorKind, socket: Socket<'static>) -> Self {
         self.descriptor_kind = Known::Yes(kind);
@@ -421,7 +421,7 @@ impl EventBuilder {
         self
     }
 
-    /// Device and inode.
+    /// Sets device and inode.
     #[must_use]
     pub fn inode(mut self, device: u64, inode: u64) -> Self {
         self.device = Known::Yes(device);
@@ -429,21 +429,21 @@ impl EventBuilder {
         self
     }
 
-    /// Facts about the descriptor are learnt at the call's exit only.
+    /// Delays the facts about the descriptor to the call's exit.
     #[must_use]
     pub fn late(mut self, late: bool) -> Self {
         self.late = late;
         self
     }
 
-    /// Sets the world.
+    /// Sets the source of system facts.
     #[must_use]
     pub fn world(mut self, world: FakeSystemInfo) -> Self {
         self.world = world;
         self
     }
 
-    /// Sets the world as it is after the call.
+    /// Sets the source of system facts after the call.
     #[must_use]
     pub fn world_after(mut self, world: FakeSystemInfo) -> Self {
         self.world_after = Some(world);
@@ -457,8 +457,8 @@ impl EventBuilder {
         self
     }
 
-    /// The event as far as it is known at a stage. What the world has once answered is kept for
-    /// later stages, as an engine does.
+    /// Returns the event with the facts known at a stage. Answers of the [`SystemInfo`] are kept for later
+    /// stages, as in an engine.
     pub fn at(&self, stage: Stage) -> Event<'_> {
         let after = stage == Stage::Exit;
         let outcome = match self.outcome {
@@ -497,7 +497,7 @@ impl EventBuilder {
         }
     }
 
-    /// The event with everything known.
+    /// Returns the event with all facts known.
     pub fn complete(&self) -> Event<'_> {
         self.at(Stage::Exit)
     }
@@ -635,8 +635,8 @@ impl EventBuilder {
     }
 }
 
-/// A judge that asks every event for fields of each class, and does nothing with the answers: for
-/// inputs that may do harm.
+/// An evaluator that reads fields of each class from every event and discards the values: for inputs that may
+/// cause harm.
 #[derive(Debug)]
 pub struct FieldReader(Vec<Field>);
 

@@ -1,13 +1,13 @@
-//! Values that fields have.
+//! Values of fields.
 
 use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// What a field of one event is. Borrowed from the event or its arena, so copying is free.
+/// The value of a field of one event. Borrowed from the event or its arena, so copying is free.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
-    /// Not known at this stage of the event, or not readable: any comparison is undecided.
+    /// Unknown at this stage of the event, or unreadable: any comparison is undecided.
     Unknown,
     /// The field does not exist for this event (Falco prints `<NA>`): any comparison is false.
     Absent,
@@ -21,23 +21,23 @@ pub enum Value<'a> {
     Text(&'a [u8]),
     /// An address.
     Ip(IpAddr),
-    /// Several values: `proc.aname`, `fd.types`, `fd.ip`. A comparison holds if it holds for one.
+    /// Several values: `proc.aname`, `fd.types`, `fd.ip`. A comparison holds if it holds for one of them.
     List(&'a [Value<'a>]),
 }
 
 impl<'a> Value<'a> {
-    /// Text from a string literal or borrowed string.
+    /// Creates a text value from a string.
     pub fn text(text: &'a str) -> Self {
         Value::Text(text.as_bytes())
     }
 
-    /// `Absent` for `None`.
+    /// Returns the value, or `Absent` for `None`.
     pub fn or_absent(value: Option<Value<'a>>) -> Self {
         value.unwrap_or(Value::Absent)
     }
 }
 
-/// The type a field has in the rule language; decides which operators and literals fit.
+/// Type of a field in the rule language; determines which operators and literals fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub enum ValueType {
     /// `true` / `false`.

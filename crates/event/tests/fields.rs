@@ -1,4 +1,4 @@
-//! What fields answer, row by row.
+//! Values of fields, row by row.
 
 use core::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use event::{
 
 const AT_FDCWD: i32 = -100;
 
-/// A value as a word or a few, so that rows stay short.
+/// Formats a value briefly, so that rows stay short.
 fn told(event: &Event<'_>, field: &str) -> String {
     show(
         Field::parse(field)
@@ -820,7 +820,7 @@ fn times_are_told_in_utc_or_local_time() {
     );
 }
 
-/// Whoever opens a file: what is said to follow from the opening alone does.
+/// Fields that depend only on the opening have the same value whichever process opens the file.
 #[test]
 fn what_follows_from_an_opening_is_the_same_for_everybody() {
     let fields: Vec<Field> = event::field::docs()

@@ -1,5 +1,5 @@
-//! An answer never changes once it is known: at an earlier stage every field is unknown or what it
-//! is at the end. Rejecting a call early is sound because of it.
+//! A known value never changes: at an earlier stage, every field is unknown or equal to its final value.
+//! Rejecting a call early is therefore sound.
 
 use core::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use proptest::strategy::ValueTree;
 
 const CALLER: i32 = 42;
 
-/// Every field, with arguments where there may be some.
+/// Returns every field, with arguments where it takes some.
 fn all_fields() -> Vec<Field> {
     let mut texts = Vec::new();
     for spec in field::docs().flat_map(|(_, fields)| fields) {
@@ -204,7 +204,7 @@ impl Scene {
     }
 }
 
-/// What is true before a call with no changes, and after one with some.
+/// Returns the facts before a call without changes, and after one with some.
 fn world(
     parent: &Arc<Process>,
     caller: &Arc<Process>,
@@ -327,7 +327,7 @@ fn check(scene: &Scene, fields: &[Field]) {
         .map(|field| stages.each_ref().map(|event| field.extract(event)))
         .collect();
     let end = builder.complete();
-    // A world that has told nothing yet: what was asked early must not have spoilt the end.
+    // A fresh source of facts: early queries must not have changed the final values.
     let alone = scene.builder();
     let fresh = alone.complete();
     for (field, earlier) in fields.iter().zip(earlier) {
@@ -354,7 +354,7 @@ fn check(scene: &Scene, fields: &[Field]) {
     }
 }
 
-/// Values have the type that the registry gives, lists only where it says so.
+/// Checks that values have the type in the registry, and lists occur only where it allows them.
 fn assert_type(field: &Field, value: Value<'_>) {
     use event::ValueType as Type;
     let fits = match value {

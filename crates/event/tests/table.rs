@@ -1,4 +1,4 @@
-//! The event table and the field registry agree with themselves and with Falco's rule file.
+//! The event table and the field registry are consistent with each other and with Falco's rule file.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -58,8 +58,8 @@ fn parameters_have_names_of_their_own_and_one_result_at_most() {
     }
 }
 
-/// The rows were written by hand, the call table from the kernel's: what a row calls a path must
-/// be an address of one, and so on.
+/// The rows were written by hand, the call table from the kernel's: a path in a row must be the address of a
+/// path in the table, and so on.
 #[test]
 fn sources_fit_the_arguments_of_the_call() {
     let mut other_sets = Vec::new();
@@ -181,8 +181,8 @@ fn fields_have_names_of_their_own_and_are_described() {
     }
 }
 
-/// Counts of Falco 0.44.1 with its container plugin, as far as it lists them; it does not list
-/// deprecated fields and those that only its tables show.
+/// Counts of Falco 0.44.1 with its container plugin, as far as it lists them; it does not list deprecated
+/// fields and fields that only its tables show.
 #[test]
 fn every_class_has_at_least_as_many_fields_as_falco() {
     let least = [
@@ -311,7 +311,7 @@ fn every_row_of_the_registry_can_be_named() {
     }
 }
 
-/// Reads the published rules where they are at hand and looks every field up that they name.
+/// Reads the published rules, if present, and looks up every field that they name.
 #[test]
 fn all_fields_of_the_published_rules_are_known() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"))

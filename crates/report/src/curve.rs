@@ -1,4 +1,4 @@
-//! Lines through points: one quantity over another.
+//! Line charts: one quantity over another.
 
 use std::fmt::Write;
 
@@ -9,24 +9,24 @@ use crate::scale::Scale;
 /// Several lines on common axes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curves {
-    /// Below the drawing.
+    /// Title of the horizontal axis, below the drawing.
     pub x_title: String,
-    /// Above the drawing.
+    /// Title of the vertical axis, above the drawing.
     pub y_title: String,
-    /// Names of the places 0, 1, 2 ... on the lower axis, if they are not numbers.
+    /// Names of the positions 0, 1, 2 ... on the horizontal axis; empty if the axis is numeric.
     pub x_names: Vec<String>,
     /// The lines.
     pub curves: Vec<Curve>,
 }
 
-/// A line.
+/// One line of a chart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
-    /// Whose it is.
+    /// Name of the series.
     pub label: String,
-    /// From left to right.
+    /// Points (x, y) from left to right.
     pub points: Vec<(f64, f64)>,
-    /// Which of the colours.
+    /// Index of the series' colour.
     pub series: usize,
 }
 
@@ -85,7 +85,7 @@ impl Curves {
             )
             .expect("text grows");
             for place in places {
-                // A line of no length with round ends is a dot that does not stretch.
+                // A zero-length line with round caps is a dot that does not stretch.
                 let place = place.replace(',', " ");
                 write!(out, "<path class=\"s{series} point\" d=\"M{place}h0\"/>")
                     .expect("text grows");

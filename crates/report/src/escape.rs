@@ -1,6 +1,6 @@
-//! Text within markup.
+//! Escaping of text in markup.
 
-/// `text` so that HTML and XML show it as it is. What XML cannot hold at all becomes U+FFFD.
+/// Escapes `text` for HTML and XML. Characters that XML does not allow become U+FFFD.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

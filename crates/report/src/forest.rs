@@ -1,4 +1,4 @@
-//! Ratios with their intervals, below each other around the line of no difference.
+//! Forest plots: ratios with their intervals, one per row, around the line of no difference.
 
 use std::fmt::Write;
 
@@ -9,16 +9,16 @@ use crate::scale::Scale;
 /// A forest plot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Forest {
-    /// From top to bottom.
+    /// Rows from top to bottom.
     pub rows: Vec<ForestRow>,
 }
 
 /// A ratio with its interval.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ForestRow {
-    /// Rows of one group stand together under its name.
+    /// Group name; consecutive rows of one group stand under one heading.
     pub group: String,
-    /// What the ratio is of.
+    /// Name of the compared subject.
     pub label: String,
     /// The ratio.
     pub estimate: f64,
@@ -26,9 +26,9 @@ pub struct ForestRow {
     pub low: f64,
     /// Upper end of the interval.
     pub high: f64,
-    /// What may be said about it, in a few words.
+    /// Conclusion about the ratio, in a few words.
     pub verdict: String,
-    /// Which of the colours: 0 for the control, 1 and up for the rest.
+    /// Index of the colour: 0 for the control, 1 and up for the rest.
     pub series: usize,
 }
 
@@ -83,7 +83,7 @@ fn html_row(row: &ForestRow, scale: Scale) -> String {
     )
 }
 
-/// The numbers below the rows.
+/// Renders the numbers below the rows.
 pub(crate) fn axis(scale: Scale) -> String {
     let mut out = String::from(
         "<div class=\"row axis\" aria-hidden=\"true\"><span class=\"label\"></span><svg class=\"plot\">",
@@ -106,7 +106,7 @@ pub(crate) fn axis(scale: Scale) -> String {
     out + "</svg></div>\n"
 }
 
-/// A round number without the zeros that `number` would add.
+/// Formats a round number without the zeros that `number` would add.
 pub(crate) fn short(tick: f64) -> String {
     let (value, unit) = match tick.abs() {
         size if size >= 1e9 => (tick / 1e9, "G"),

@@ -1,10 +1,10 @@
-//! Forms that programs read.
+//! Machine-readable formats: CSV, JUnit and Bencher.
 
 use std::fmt::Write;
 
 use crate::escape::escape;
 
-/// Rows of CSV as RFC 4180 has it.
+/// Formats rows as CSV (RFC 4180).
 #[must_use]
 pub fn csv(rows: &[Vec<String>]) -> String {
     let cell = |text: &String| {
@@ -19,33 +19,33 @@ pub fn csv(rows: &[Vec<String>]) -> String {
         .collect()
 }
 
-/// How a case ended.
+/// Outcome of a test case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it should.
+    /// The case passed.
     Passed,
-    /// A limit that was set is passed.
+    /// A limit was exceeded.
     Failed(String),
-    /// It could not be measured.
+    /// The case could not be measured.
     Error(String),
 }
 
 /// One test case of a JUnit file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// The group of the case.
+    /// Group of the case.
     pub class: String,
-    /// The case.
+    /// Name of the case.
     pub name: String,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// How it ended.
+    /// Outcome of the case.
     pub outcome: Outcome,
-    /// What was found, in words.
+    /// Result as text.
     pub said: String,
 }
 
-/// A JUnit file, as continuous-integration servers read it.
+/// Formats a JUnit file, as continuous-integration servers read it.
 #[must_use]
 pub fn junit(suite: &str, cases: &[Case]) -> String {
     let count =
@@ -87,20 +87,20 @@ pub fn junit(suite: &str, cases: &[Case]) -> String {
     out + "</testsuite>\n</testsuites>\n"
 }
 
-/// A figure of a benchmark for Bencher.
+/// One benchmark figure for Bencher.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
-    /// The benchmark.
+    /// Name of the benchmark.
     pub benchmark: String,
-    /// What is measured, as in `latency` (nanoseconds) or `ratio`.
+    /// Name of the measure, e.g. `latency` (nanoseconds) or `ratio`.
     pub measure: String,
-    /// The figure.
+    /// Value of the measure.
     pub value: f64,
-    /// The interval around it.
+    /// Interval (low, high) around the value.
     pub bounds: Option<(f64, f64)>,
 }
 
-/// Bencher Metric Format: benchmark, measure, figure.
+/// Formats figures as Bencher Metric Format: benchmark, measure, value.
 #[must_use]
 pub fn bencher(measures: &[Measure]) -> String {
     let mut all = serde_json::Map::new();

@@ -1,20 +1,20 @@
-//! A table whose cells are coloured by their ratio.
+//! Heat maps: tables whose cells are coloured by their ratio.
 
 use std::fmt::Write;
 
 use crate::escape::escape;
 use crate::number;
 
-/// Ratios of rows by columns; 1 is white.
+/// Ratios of rows by columns; a ratio of 1 is white.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Heat {
-    /// Above the cells.
+    /// Column headings.
     pub columns: Vec<String>,
-    /// Name and cells, as many as there are columns. An absent ratio was not measured.
+    /// Row names with one cell per column. `None` was not measured.
     pub rows: Vec<(String, Vec<Option<f64>>)>,
 }
 
-/// The ratio at which the colour is full.
+/// Ratio from which the colour is fully saturated.
 const HOTTEST: f64 = 20.0;
 
 impl Heat {

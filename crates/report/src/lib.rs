@@ -1,9 +1,9 @@
-//! Prints figures: one self-contained page of HTML with drawings, and forms that programs read.
+//! Renders figures: a self-contained HTML page with drawings, and machine-readable formats.
 //!
-//! The crate knows nothing about benchmarks. It is given names, numbers and sentences, and lays them
-//! out. The page needs no network and no script, follows the reader's choice of light or dark, folds
-//! on narrow screens and prints: labels are text beside the drawings, not in them, and drawings use
-//! percentages of whatever width there is.
+//! The crate knows nothing about benchmarks: callers pass names, numbers and sentences, and it lays them out.
+//! The page needs no network and no script, follows the reader's choice of light or dark, folds on narrow
+//! screens and prints: labels are text beside the drawings, not in them, and drawings use percentages of the
+//! available width.
 
 mod curve;
 mod escape;
@@ -21,10 +21,10 @@ pub use heat::Heat;
 pub use page::{Body, Cells, Page, Part};
 pub use strip::{Strip, Strips};
 
-/// How many series have a colour of their own (`style.css`).
+/// Number of series that have a colour of their own (`style.css`).
 const COLOURS: usize = 10;
 
-/// A number as a person reads it: four digits, thousands as they are.
+/// Formats a number for a reader: four significant digits, large numbers in full.
 #[must_use]
 pub fn number(value: f64) -> String {
     let decimals = match value.abs() {

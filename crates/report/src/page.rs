@@ -1,64 +1,64 @@
-//! A page of HTML.
+//! The HTML page.
 
 use std::fmt::Write;
 
 use crate::escape::escape;
 use crate::{Curves, Forest, Heat, Strips};
 
-/// Everything on a page.
+/// Contents of a page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// Its title.
+    /// Title of the page.
     pub title: String,
-    /// Sentences below the title: what was found.
+    /// Sentences below the title that state the findings.
     pub lead: Vec<String>,
-    /// Under which circumstances: name and value.
+    /// Measurement conditions as (name, value) pairs.
     pub facts: Vec<(String, String)>,
-    /// From top to bottom.
+    /// Parts from top to bottom.
     pub parts: Vec<Part>,
 }
 
-/// A part of a page.
+/// One section of a page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// Its heading.
+    /// Heading of the section.
     pub heading: String,
-    /// How to read it.
+    /// Explanation of how to read the section.
     pub note: String,
-    /// What it shows.
+    /// Content of the section.
     pub body: Body,
 }
 
-/// What a part shows.
+/// Content of a section.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// Lines through points.
+    /// A line chart.
     Curves(Curves),
-    /// Ratios with intervals.
+    /// A forest plot.
     Forest(Forest),
-    /// A table coloured by ratio.
+    /// A heat map.
     Heat(Heat),
-    /// Every sample.
+    /// Strip plots of every sample.
     Strips(Vec<Strips>),
     /// A table.
     Table(Cells),
 }
 
-/// Cells of a table.
+/// Contents of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cells {
-    /// Above the columns.
+    /// Column headings.
     pub header: Vec<String>,
-    /// So many columns are text; the rest are numbers.
+    /// Number of leading text columns; the rest are numbers.
     pub left: usize,
-    /// As many cells each as the header has.
+    /// Rows, with as many cells each as the header.
     pub rows: Vec<Vec<String>>,
 }
 
 const STYLE: &str = include_str!("style.css");
 
 impl Page {
-    /// The whole document.
+    /// Renders the whole document.
     #[must_use]
     pub fn html(&self) -> String {
         let title = escape(&self.title);

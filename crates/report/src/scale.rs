@@ -1,6 +1,6 @@
-//! From numbers to places on a line.
+//! Mapping of numbers to positions on an axis.
 
-/// A stretch of numbers, mapped to 0 to 100 per cent.
+/// A range of numbers, mapped to 0 to 100 per cent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scale {
     low: f64,
@@ -8,11 +8,11 @@ pub(crate) struct Scale {
     is_logarithmic: bool,
 }
 
-/// More than this between the ends is shown on a logarithmic scale.
+/// Ratio of largest to smallest value above which a scale is logarithmic.
 const WIDE: f64 = 12.0;
 
 impl Scale {
-    /// Holds all positive `values` with a little room; logarithmic.
+    /// Creates a logarithmic scale that holds all positive `values` with a little room.
     pub(crate) fn logarithmic(values: impl Iterator<Item = f64>) -> Self {
         let (low, high) = ends(values.filter(|value| *value > 0.0)).unwrap_or((0.5, 2.0));
         let room = (high / low).powf(0.04).max(1.02);
@@ -23,7 +23,8 @@ impl Scale {
         }
     }
 
-    /// Holds all `values`, from 0 if that costs little; logarithmic if they lie far apart.
+    /// Creates a scale that holds all `values`: from 0 if that costs little room, logarithmic if they lie far
+    /// apart.
     pub(crate) fn fitting(values: impl Iterator<Item = f64> + Clone) -> Self {
         let Some((low, high)) = ends(values.clone()) else {
             return Self {
@@ -32,7 +33,7 @@ impl Scale {
                 is_logarithmic: false,
             };
         };
-        // Nothing but zeros has no size of its own.
+        // If all values are zero, the scale ends at an arbitrary 1.
         let high = if low == 0.0 && high == 0.0 { 1.0 } else { high };
         if low > 0.0 && high / low > WIDE {
             return Self::logarithmic(values);
@@ -50,7 +51,7 @@ impl Scale {
         }
     }
 
-    /// Where `value` stands, in per cent; what lies outside is put at the edge.
+    /// Returns the position of `value` in per cent; values outside are put at the edge.
     pub(crate) fn place(&self, value: f64) -> f64 {
         let share = if self.is_logarithmic {
             (value.max(f64::MIN_POSITIVE) / self.low).ln() / (self.high / self.low).ln()
@@ -60,7 +61,7 @@ impl Scale {
         (share * 100.0).clamp(0.0, 100.0)
     }
 
-    /// Round numbers within the scale, at most `most` of them and at least one.
+    /// Returns round numbers within the scale: at least one and at most `most`.
     pub(crate) fn ticks(&self, most: usize) -> Vec<f64> {
         let steps: &[&[f64]] = &[
             &[1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 7.0],

@@ -1,4 +1,4 @@
-//! Every sample as a dot, over the box of the middle half.
+//! Strip plots: every sample as a dot, over the box of the middle half.
 
 use std::fmt::Write;
 
@@ -9,24 +9,24 @@ use crate::scale::Scale;
 /// Rows of dots on one scale.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Strips {
-    /// What is measured, with its unit.
+    /// Measured quantity with its unit.
     pub title: String,
-    /// From top to bottom.
+    /// Rows from top to bottom.
     pub rows: Vec<Strip>,
 }
 
 /// The samples of one subject.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Strip {
-    /// Whose they are.
+    /// Name of the subject.
     pub label: String,
-    /// In the order in which they were taken.
+    /// Samples in the order in which they were taken.
     pub values: Vec<f64>,
     /// First quartile, median, third quartile.
     pub quartiles: Option<[f64; 3]>,
-    /// The median in words.
+    /// Median as text.
     pub figure: String,
-    /// Which of the colours.
+    /// Index of the colour.
     pub series: usize,
 }
 

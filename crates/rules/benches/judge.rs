@@ -1,4 +1,4 @@
-//! What judging an event costs when no rule matches it, with the rules that Falco ships.
+//! Cost of evaluating an event that no rule matches, with the rules that Falco ships.
 //!
 //! The rule file is read from beside the repository; without it nothing is measured.
 
@@ -96,7 +96,7 @@ fn cases() -> Vec<(&'static str, Case)> {
     ]
 }
 
-/// The same event with other memory, so that a benchmark can look at it again and again.
+/// Returns the same event with another arena, so that a benchmark can evaluate it repeatedly.
 fn with_arena<'a>(event: &Event<'a>, arena: &'a Bump) -> Event<'a> {
     Event {
         image: Arc::clone(&event.image),

@@ -1,4 +1,4 @@
-//! Alerts: what a matched rule says about an event.
+//! Alerts: the output of a rule that matched an event.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub enum AlertValue {
     Int(i64),
     /// Unsigned number.
     Uint(u64),
-    /// Fraction. No field of an event is one; metrics are.
+    /// Floating-point number. Only metrics use it; no field of an event is one.
     Float(f64),
     /// Text; bytes that are not UTF-8 are replaced.
     Text(String),
@@ -26,23 +26,23 @@ pub enum AlertValue {
 /// One alert.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alert {
-    /// When the event happened, nanoseconds since the epoch.
+    /// Time of the event in nanoseconds since the epoch.
     pub time_ns: u64,
-    /// When the alert was made, nanoseconds since the epoch: the agent's own latency is the
-    /// difference.
+    /// Time at which the alert was created, in nanoseconds since the epoch. The difference to `time_ns` is
+    /// the agent's own latency.
     pub made_ns: u64,
     /// Name of the rule.
     pub rule: Arc<str>,
     /// Priority of the rule.
     pub priority: Priority,
-    /// Event source: `syscall`, or `internal` for what the agent says of itself.
+    /// Event source: `syscall`, or `internal` for messages of the agent itself.
     pub source: Arc<str>,
     /// Tags of the rule.
     pub tags: Arc<[String]>,
     /// Host name.
     pub hostname: Arc<str>,
-    /// The output template with fields filled in, without time and priority.
+    /// Output template with its fields filled in, without time and priority.
     pub message: String,
-    /// Every field that the template names, in the template's order.
+    /// Fields that the template names, in the template's order.
     pub fields: Vec<(Arc<str>, AlertValue)>,
 }

@@ -1,20 +1,20 @@
-//! What a condition is made of, for listings.
+//! Operators and fields of a condition, for listings.
 
 use std::collections::BTreeSet;
 
 use crate::condition::ast::{Arg, Call, Expr, ExprKind, Field, Operand, Value};
 
-/// The operators and fields of a condition, with those of its macros.
+/// The operators and fields of a condition and of its macros.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// Words, as `startswith`.
+    /// Operators, e.g. `startswith`.
     pub operators: BTreeSet<String>,
-    /// Fields with their arguments, as `proc.aname[2]`.
+    /// Fields with their arguments, e.g. `proc.aname[2]`.
     pub fields: BTreeSet<String>,
 }
 
 impl Parts {
-    /// Of a condition whose names are resolved.
+    /// Collects the parts of a condition whose names are resolved.
     #[must_use]
     pub fn of(expr: &Expr) -> Self {
         let mut parts = Self::default();

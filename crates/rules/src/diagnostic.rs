@@ -1,42 +1,42 @@
-//! What can be wrong with a rule file.
+//! Diagnostic codes of rule files.
 
 use std::fmt;
 
 pub use yaml::{Location, Severity, closest};
 
-/// One problem of one rule file.
+/// One error or warning about one rule file.
 pub type Diagnostic = yaml::Diagnostic<Code>;
 
 /// Declares the codes: name, severity, title, description.
 macro_rules! codes {
     ($($variant:ident $severity:ident $name:literal $title:literal $description:literal)*) => {
-        /// Kind of problem. Names are Falco's, so that scripts which look for them go on working.
+        /// Diagnostic code. Names are Falco's, so that scripts which search for them keep working.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Code { $(#[doc = $title] $variant,)* }
 
         impl Code {
-            /// All codes: errors first.
+            /// All codes, errors first.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The stable name, like `LOAD_ERR_VALIDATE`.
+            /// Returns the stable name, e.g. `LOAD_ERR_VALIDATE`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// The severity that problems of this kind have.
+            /// Returns the severity of diagnostics with this code.
             #[must_use]
             pub fn severity(self) -> Severity {
                 match self { $(Self::$variant => Severity::$severity,)* }
             }
 
-            /// The kind in one line.
+            /// Returns a one-line title.
             #[must_use]
             pub fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title,)* }
             }
 
-            /// When it occurs and what to do.
+            /// Returns a description: when the diagnostic occurs and how to fix it.
             #[must_use]
             pub fn description(self) -> &'static str {
                 match self { $(Self::$variant => $description,)* }
@@ -127,7 +127,7 @@ codes! {
 }
 
 impl Code {
-    /// The code with this name.
+    /// Returns the code with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.name() == name)

@@ -1,4 +1,4 @@
-//! The rule engine: a rule set compiled, judging events.
+//! The rule engine: a compiled rule set that evaluates events.
 
 mod compiler;
 mod image;
@@ -30,27 +30,27 @@ pub use options::{AppendOutput, EngineOptions, ExtraField, RuleMatching};
 /// A rule that matched an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleMatch<'r> {
-    /// Its name.
+    /// Name of the rule.
     pub rule: &'r str,
-    /// Whether a match is to start a capture.
+    /// Whether a match starts a capture.
     pub capture: bool,
-    /// How long that is to last, in milliseconds; 0 means the configured default.
+    /// Duration of the capture in milliseconds; 0 means the configured default.
     pub capture_duration_ms: u32,
 }
 
-/// Records events. Called by the threads that judge them, so it must not wait.
+/// Records events. Evaluating threads call it, so it must not block.
 pub trait Recorder: Send + Sync {
-    /// Whether events are wanted at present that no rule can match. Engines then learn all about each
-    /// event that rules ask about, as if a rule were undecided.
+    /// Returns true if events that no rule can match are recorded at present. Engines then read all facts of
+    /// each event that rules concern, as if a rule were undecided.
     fn is_recording(&self) -> bool;
 
-    /// Takes an event after the rules were evaluated, with those that matched.
+    /// Records an evaluated event with the rules that matched.
     fn record(&self, event: &Event<'_>, matched: &[RuleMatch<'_>]);
 }
 
-/// Takes alerts. Called by the threads that judge events, so it must not wait.
+/// Receives alerts. Evaluating threads call it, so it must not block.
 pub trait AlertSink: Send + Sync {
-    /// Takes one alert.
+    /// Receives one alert.
     fn emit(&self, alert: Alert);
 }
 
@@ -67,7 +67,7 @@ pub struct Engine {
     pub(crate) profile: Option<Profile>,
 }
 
-/// A rule that is evaluated.
+/// A rule in its evaluated form.
 #[derive(Deserialize, Serialize)]
 pub(crate) struct CompiledRule {
     pub(crate) name: Arc<str>,
@@ -78,7 +78,7 @@ pub(crate) struct CompiledRule {
     tags: Arc<[String]>,
     pub(crate) tree: Tree,
     template: Template,
-    /// Fields that are texts of their own.
+    /// Named output fields with a template of their own.
     formatted: Vec<(Arc<str>, Template)>,
     capture: bool,
     capture_duration_ms: u32,
@@ -86,18 +86,18 @@ pub(crate) struct CompiledRule {
     matches: AtomicU64,
 }
 
-/// How often a rule has matched.
+/// Number of matches of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleMatches<'e> {
-    /// Its name.
+    /// Name of the rule.
     pub rule: &'e str,
-    /// Its priority.
+    /// Priority of the rule.
     pub priority: Priority,
-    /// Where its events come from.
+    /// Event source of the rule.
     pub source: &'e str,
-    /// Its tags.
+    /// Tags of the rule.
     pub tags: &'e [String],
-    /// How often.
+    /// Number of matches.
     pub matches: u64,
 }
 
@@ -110,7 +110,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// How often an event was weighed or concluded with this memory.
+    /// Returns how often events were prefiltered or evaluated with this memory.
     #[must_use]
     pub fn evaluated(&self) -> u64 {
         self.evaluated
@@ -118,7 +118,7 @@ impl Scratch {
 }
 
 impl Engine {
-    /// Compiles the enabled rules. Rules with errors are left out and reported.
+    /// Compiles the enabled rules. Rules with errors are left out and reported as diagnostics.
     pub fn new(
         ruleset: &Ruleset,
         options: &EngineOptions,
@@ -178,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// Rules that look at nearly every event.
+    /// Reports rules that match nearly every kind of event.
     fn unrestricted(&self, ruleset: &Ruleset) -> Vec<Diagnostic> {
         let mut kinds = vec![0_usize; self.rules.len()];
         for kind in event::EventKind::all() {
@@ -213,21 +213,20 @@ impl Engine {
             .collect()
     }
 
-    /// How many events were concluded.
+    /// Returns the number of fully evaluated events.
     #[must_use]
     pub fn concluded(&self) -> u64 {
         self.concluded.load(Ordering::Relaxed)
     }
 
-    /// Names of the rules that are evaluated and how often each has matched, in load order.
+    /// Returns the names of the evaluated rules with their number of matches, in load order.
     pub fn matches(&self) -> impl Iterator<Item = (&str, u64)> {
         self.rules
             .iter()
             .map(|rule| (&*rule.name, rule.matches.load(Ordering::Relaxed)))
     }
 
-    /// The rules that are evaluated with priority, source, tags, and how often each has matched, in load
-    /// order.
+    /// Returns the evaluated rules with priority, source, tags and number of matches, in load order.
     pub fn rule_matches(&self) -> impl Iterator<Item = RuleMatches<'_>> {
         self.rules.iter().map(|rule| RuleMatches {
             rule: &rule.name,
@@ -238,14 +237,14 @@ impl Engine {
         })
     }
 
-    /// The fields that the output of a rule reports, if it is evaluated.
+    /// Returns the fields that the output of a rule reports, if the rule is evaluated.
     #[must_use]
     pub fn output_fields(&self, rule: &str) -> Option<Vec<&str>> {
         let rule = self.rules.iter().find(|known| &*known.name == rule)?;
         Some(rule.template.field_names().collect())
     }
 
-    /// What tells whether an opening can match; nothing where every event has to be seen.
+    /// Returns the analysis of openings of a kind; `None` if every event must be seen.
     fn openable(&self, kind: event::EventKind) -> Option<&Openable> {
         if self.recorder.is_some() || self.profile.is_some() {
             return None;
@@ -253,7 +252,7 @@ impl Engine {
         self.program.kind(kind).openable.as_ref()
     }
 
-    /// Whether an event opens a file and no rule can match that, whoever opens it.
+    /// Returns true if an event opens a file and no rule can match that, whichever process opens it.
     fn is_ruled_out(&self, scratch: &mut Scratch, event: &Event<'_>) -> bool {
         let Some(openable) = self.openable(event.kind) else {
             return false;
@@ -309,7 +308,7 @@ impl Engine {
     }
 }
 
-/// A rule that can match more kinds of events than this does not restrict them (Falco's limit).
+/// Number of event kinds above which a rule counts as matching nearly all (Falco's limit).
 const MAX_KINDS: usize = 100;
 
 impl Evaluator for Engine {
@@ -343,7 +342,7 @@ impl Evaluator for Engine {
     fn prefilter(&self, scratch: &mut Scratch, event: &Event<'_>) -> Relevance {
         scratch.evaluated += 1;
         let entries = &self.program.kind(event.kind).entries;
-        // What no thread does is a question about a call that an engine imagines.
+        // Thread id 0 marks an engine's query about a hypothetical call.
         let profile = self.profile.as_ref().filter(|_| event.tid != event::Tid(0));
         if entries.is_empty() {
             if let Some(profile) = profile {
@@ -351,7 +350,7 @@ impl Evaluator for Engine {
             }
             return Relevance::Reject;
         }
-        // What no thread does is not recorded: engines ask about calls that they imagine.
+        // Hypothetical calls, marked by thread id 0, are not recorded.
         if event.stage < event::Stage::Exit && event.tid != event::Tid(0) && self.is_recording() {
             return Relevance::Undecided;
         }
@@ -423,7 +422,7 @@ impl Evaluator for Engine {
     }
 }
 
-/// Whether the condition of a rule holds; what that takes is noted now and then.
+/// Evaluates the condition of a rule, and measures the time if `timed` is given.
 #[inline]
 fn truth(
     evaluation: &mut Evaluation<'_, '_, '_>,

@@ -1,4 +1,5 @@
-//! Falco's rule language: load, check, compile, evaluate; rules to interest plan.
+//! Falco's rule language: loads, checks, compiles and evaluates rules, and derives the interest plan from
+//! them.
 
 pub mod alert;
 mod compile;

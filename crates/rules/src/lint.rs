@@ -1,4 +1,4 @@
-//! What is doubtful about rules that load without a problem.
+//! Lints: suspicious parts of rules that load without a problem.
 
 mod implication;
 
@@ -16,23 +16,23 @@ use crate::condition::ast::Op;
 use crate::diagnostic::{Code, Location};
 use crate::engine::{CompiledRule, Engine};
 
-/// Kinds of doubt.
+/// Kind of lint finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Check {
-    /// A rule cannot match.
+    /// The rule cannot match.
     Never,
-    /// A rule before it matches whenever it does.
+    /// An earlier rule matches whenever this one does.
     Shadowed,
-    /// A part of a condition says nothing.
+    /// A part of the condition has no effect.
     Idle,
-    /// An output names what has no value.
+    /// The output names a field that never has a value.
     Empty,
-    /// A rule has each of a frequent call looked at.
+    /// The rule needs every call of a frequent system call.
     Expensive,
 }
 
 impl Check {
-    /// The word for it.
+    /// Returns the name of the check.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -45,25 +45,25 @@ impl Check {
     }
 }
 
-/// One doubt.
+/// One lint finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which.
+    /// Kind of the finding.
     pub check: Check,
-    /// The rule.
+    /// Name of the rule.
     pub rule: Arc<str>,
-    /// Where it is.
+    /// Position in the rule file.
     pub location: Location,
-    /// How events are learnt where this is so; empty: however they are.
+    /// Engines for which the finding holds; empty if it holds for all.
     pub by: Vec<EngineKind>,
-    /// What is doubtful.
+    /// Description of the finding.
     pub message: String,
-    /// What to do.
+    /// Suggested fix.
     pub help: &'static str,
 }
 
 impl Engine {
-    /// What is doubtful about the rules where events are learnt in one of these ways, in load order.
+    /// Returns the findings for the given engines, in load order.
     #[must_use]
     pub fn lint(&self, kinds: &[EngineKind]) -> Vec<Finding> {
         let mut findings = Vec::new();
@@ -93,7 +93,7 @@ impl Engine {
         findings
     }
 
-    /// Rules that come after one that matches whenever they do.
+    /// Finds rules that follow a rule which matches whenever they do.
     fn shadowed(&self, findings: &mut Vec<Finding>) {
         let mut implications = Implications::new(&self.program);
         for (position, rule) in self.rules.iter().enumerate() {
@@ -139,7 +139,7 @@ impl Engine {
     }
 }
 
-/// Looks at one rule where events are learnt in one way.
+/// Checks one rule for one engine.
 struct Linter<'e> {
     engine: &'e Engine,
     rule: &'e CompiledRule,
@@ -221,7 +221,7 @@ impl Linter<'_> {
         }
     }
 
-    /// The same doubt about several engines is one.
+    /// Adds a finding, merged with the same finding of another engine.
     fn add(&self, findings: &mut Vec<Finding>, check: Check, message: String, help: &'static str) {
         let known = findings.iter_mut().find(|finding| {
             finding.check == check && finding.rule == self.rule.name && finding.message == message
@@ -239,7 +239,8 @@ impl Linter<'_> {
         }
     }
 
-    /// Whether an atom compares a field that has no value here: then it never holds.
+    /// Returns a description if an atom compares a field that has no value with this engine, so that it never
+    /// holds.
     fn never(&self, atom: AtomId) -> Option<String> {
         let key = &self.program().atoms.get(atom).key;
         let mut why = None;
@@ -253,7 +254,7 @@ impl Linter<'_> {
         why
     }
 
-    /// Whether some event can make a condition hold; `blocking`: why not.
+    /// Returns true if some event can satisfy a condition. Adds the reasons against it to `blocking`.
     fn possible(&self, root: NodeId, blocking: &mut BTreeSet<String>) -> bool {
         match self.program().node(root) {
             Node::Literal { negated: true, .. } => true,
@@ -274,13 +275,13 @@ impl Linter<'_> {
             }
             Node::Any { children, .. } => {
                 let children = self.program().children(children).iter();
-                // Each is asked, so that all reasons are told.
+                // Visits every child, so that all reasons are reported.
                 children.fold(false, |any, child| self.possible(*child, blocking) | any)
             }
         }
     }
 
-    /// Two of several clauses that cannot hold together.
+    /// Describes two clauses of a conjunction that contradict each other.
     fn contradiction(&self, children: &[NodeId]) -> Option<String> {
         let program = self.program();
         let literals: Vec<(AtomId, bool)> = children
@@ -309,7 +310,7 @@ impl Linter<'_> {
         None
     }
 
-    /// Whether a field with one value would have to be one of these and one of those.
+    /// Returns true if two atoms require a single-valued field to be in two disjoint sets.
     fn excludes(&self, a: AtomId, b: AtomId) -> bool {
         let program = self.program();
         let (a, b) = (&program.atoms.get(a).key, &program.atoms.get(b).key);
@@ -327,7 +328,7 @@ impl Linter<'_> {
         }
     }
 
-    /// Numbers and addresses can be written in several ways, texts in one.
+    /// Returns true for operands whose values have only one spelling: texts, but not numbers and addresses.
     fn compares_text(&self, operand: OperandId) -> bool {
         let field = self.program().operands.as_field(operand);
         let is_host = field.is_some_and(|field| field.spec.host_name);
@@ -351,7 +352,7 @@ mod tests {
         fn emit(&self, _alert: Alert) {}
     }
 
-    /// Rules named `R0`, `R1` ..., of which the output is given after `|`.
+    /// Lints rules named `R0`, `R1` ...; the output of each is given after `|`.
     fn lint(conditions: &[&str], kinds: &[EngineKind]) -> Vec<(String, Check, String)> {
         let rules = conditions.iter().enumerate().map(|(at, condition)| {
             let (condition, output) = condition.split_once(" | ").unwrap_or((condition, "o"));
@@ -398,13 +399,13 @@ mod tests {
             assert!(found[0].2.contains("`R0`"));
             assert_eq!(checks(&[narrow, wide], &EngineKind::WITH_EVENTS), []);
         }
-        // Exceptions of the first let events through to the second.
+        // Exceptions of the first rule let events through to the second.
         let first = "evt.type = open and fd.name = /x and not proc.name in (a, b)";
         let second = "evt.type = open and fd.name = /x and not proc.name in (a, b, c)";
         assert_eq!(checks(&[second, first], &EngineKind::WITH_EVENTS), []);
         let shadowed = [("R1".to_owned(), Check::Shadowed)];
         assert_eq!(checks(&[first, second], &EngineKind::WITH_EVENTS), shadowed);
-        // The second matches other types of events, too.
+        // The second rule also matches other types of events.
         let wider = "evt.type in (open, openat) and fd.name = /x";
         assert_eq!(
             checks(

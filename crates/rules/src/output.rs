@@ -1,11 +1,11 @@
-//! Output templates: text with `%field` in it, and the values that come out.
+//! Output templates: text with `%field` placeholders, and their values.
 //!
 //! ```text
 //! output = [ "*" ] { text | "%" [ width ] ( field | transformer ) }
 //! ```
 //!
-//! A leading `*` is dropped: it asked for output even if a field is absent, which rules always get.
-//! A width cuts or fills with blanks. There is no way to write a percent sign.
+//! A leading `*` is dropped: in Falco it asks for output even if a field is absent, which is always the case
+//! here. A width truncates or pads with blanks. A percent sign cannot be written.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use crate::condition::ast::{Operand, SourceId, Span};
 use crate::condition::parser;
 use crate::diagnostic::Code;
 
-/// What is printed for a value that does not exist.
+/// Text printed for an absent value.
 const ABSENT: &str = "<NA>";
 
-/// Longest template, in bytes. The longest one in public rule sets has about 1 kB.
+/// Maximum length of a template in bytes. The longest one in public rule sets has about 1 kB.
 const MAX_LENGTH: usize = 1 << 16;
-/// Problems of one template that are reported one by one.
+/// Maximum number of problems of one template that are reported one by one.
 const MAX_PROBLEMS: usize = 20;
-/// Widest column. The standard library formats none wider than 65,535.
+/// Maximum column width. The standard library formats none wider than 65,535.
 const MAX_WIDTH: usize = 4096;
-/// Longest message, in bytes: values have up to 4 KiB, and a template may name them thousands of times.
+/// Maximum message length in bytes: values have up to 4 KiB, and a template may name them thousands of times.
 const MAX_MESSAGE: usize = 1 << 18;
-/// What stands at the end of a message that is cut there.
+/// Suffix of a truncated message.
 const CUT: &str = "... (cut)";
 
 /// A compiled template.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Template {
     parts: Vec<Part>,
-    /// Every field that stands in it, without repetition, also inside transformers.
+    /// Distinct fields of the template, also inside transformers.
     fields: Vec<(Arc<str>, OperandId)>,
 }
 
@@ -54,10 +54,10 @@ enum Part {
 }
 
 impl Template {
-    /// Compiles a template; `source` names it in diagnostics.
+    /// Compiles a template; `source` identifies it in diagnostics.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Returns all problems of the template.
     pub(crate) fn new(
         text: &str,
         source: SourceId,
@@ -92,7 +92,7 @@ impl Template {
         }
     }
 
-    /// Names of the fields in it, in the order of their first place.
+    /// Returns the names of the fields, in the order of their first occurrence.
     pub(crate) fn field_names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|(name, _)| &**name)
     }
@@ -103,7 +103,7 @@ impl Template {
         }
     }
 
-    /// Reads what follows the percent sign at `percent`; returns where it ends.
+    /// Parses the placeholder after the percent sign at `percent`; returns its end.
     fn push_value(
         &mut self,
         text: &str,
@@ -126,7 +126,7 @@ impl Template {
                     &error.message,
                 )]
             })?;
-        // `%proc.name.` and `%evt.type.x` end where the longest known name does.
+        // `%proc.name.` and `%evt.type.x` end at the longest known name.
         while let Operand::Field(field) = &mut operand {
             let bracket = field.arg.as_ref().map(|arg| arg.text.to_lossy());
             let shorter = field
@@ -147,7 +147,7 @@ impl Template {
             }
         }
         let id = checker.output_operand(&operand).map_err(|mut problems| {
-            // Positions inside the operand count from its own start.
+            // Positions inside the operand are relative to its start.
             problems
                 .iter_mut()
                 .for_each(|problem| problem.span = span(start, start + len));
@@ -176,7 +176,7 @@ impl Template {
         }
     }
 
-    /// Everything it needs from an event.
+    /// Returns all operands that the template needs from an event.
     pub(crate) fn operands(&self) -> impl Iterator<Item = OperandId> {
         let printed = self.parts.iter().filter_map(|part| match part {
             Part::Text(_) => None,
@@ -185,7 +185,7 @@ impl Template {
         printed.chain(self.fields.iter().map(|(_, id)| *id))
     }
 
-    /// The text for an event, cut where it gets too long.
+    /// Formats the message for an event, truncated to the maximum length.
     pub(crate) fn message(&self, evaluation: &mut Evaluation<'_, '_, '_>) -> String {
         let mut out = String::new();
         for part in &self.parts {
@@ -213,7 +213,7 @@ impl Template {
         out
     }
 
-    /// The values of its fields for an event.
+    /// Returns the values of the template's fields for an event.
     pub(crate) fn values(
         &self,
         evaluation: &mut Evaluation<'_, '_, '_>,
@@ -237,7 +237,7 @@ fn span(source: SourceId, from: usize, to: usize) -> Span {
     Span::new(source, offset(from), offset(to))
 }
 
-/// The width that stands behind a percent sign, if there is one; `None` if it is too wide.
+/// Parses the width after a percent sign: `Some(None)` if there is none, `None` if it is too wide.
 fn width(digits: &str) -> Option<Option<usize>> {
     let digits = digits.trim_start_matches('0');
     if digits.is_empty() {
@@ -247,7 +247,7 @@ fn width(digits: &str) -> Option<Option<usize>> {
     (width <= MAX_WIDTH).then_some(Some(width))
 }
 
-/// Shortens a message to its limit, at the end of a character.
+/// Truncates a message to its limit at a character boundary.
 fn cut(message: &mut String) {
     let limit = MAX_MESSAGE - CUT.len();
     let end = (0..=limit).rev().find(|end| message.is_char_boundary(*end));
@@ -268,7 +268,7 @@ fn problem(span: Span, message: String, help: &str) -> Problem {
 fn too_long(text: &str, source: SourceId) -> Problem {
     let length = text.len();
     let message = format!("the output has {length} bytes, the limit is {MAX_LENGTH}");
-    // The whole text as a place would make the report as long.
+    // Marking the whole text would make the report as long as the text.
     problem(span(source, 0, 1), message, "write a shorter output")
 }
 
@@ -307,7 +307,7 @@ fn push_value(out: &mut String, id: OperandId, evaluation: &mut Evaluation<'_, '
     push_shown(out, &value, notation);
 }
 
-/// Why a field that has no value has none in any event that is learnt so.
+/// Returns the reason why a field never has a value in events of an engine.
 fn never(
     value: &Value<'_>,
     id: OperandId,
@@ -320,11 +320,11 @@ fn never(
     field.spec.never(evaluation.event().world.engine())
 }
 
-/// How numbers of a field are printed.
+/// Number format of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notation {
     Decimal,
-    /// Nine digits: the part of a time below the second.
+    /// Nine digits, the nanosecond part of a time.
     PaddedNanoseconds,
     Hexadecimal,
 }
@@ -376,7 +376,7 @@ pub(crate) fn alert_value(value: &Value<'_>, operands: &Operands, id: OperandId)
         Value::Bool(value) => AlertValue::Bool(*value),
         Value::Int(number) if notation == Notation::Decimal => AlertValue::Int(*number),
         Value::Uint(number) if notation == Notation::Decimal => AlertValue::Uint(*number),
-        // A field that only looks like a list to rules prints as one text.
+        // Only list operands become lists; other fields with several values print as one text.
         Value::List(values) if operands.get(id).spread == Spread::List => AlertValue::List(
             values
                 .iter()

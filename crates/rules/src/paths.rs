@@ -1,4 +1,4 @@
-//! The paths that rules name.
+//! Paths that rules name.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,8 @@ use crate::condition::ast::Op;
 use crate::engine::Engine;
 
 impl Engine {
-    /// Absolute paths that conditions compare something with, and such prefixes: what a watch of the
-    /// file system for what rules are about can start from. Which of them matter, and for what, is
-    /// told by judging an event about each.
+    /// Returns the absolute paths and path prefixes that conditions compare with, as a starting point for
+    /// watching the file system. Evaluating an event on each path shows which of them matter, and for what.
     pub fn paths(&self) -> BTreeSet<Vec<u8>> {
         let atoms = self.program.atoms.iter();
         let named = |op: Option<Op>| {
@@ -32,7 +31,7 @@ impl Engine {
     }
 }
 
-/// The folder that a pattern starts with.
+/// Returns the directory that a pattern starts with.
 fn until_wildcard(pattern: &[u8]) -> &[u8] {
     match pattern.iter().position(|byte| b"*?[".contains(byte)) {
         Some(end) => {

@@ -1,9 +1,9 @@
-//! From rules to the interest plan: which calls matter, and under which register arguments.
+//! Derivation of the interest plan from rules: the calls that matter, and the register arguments they matter
+//! with.
 //!
-//! For each call, the conditions that can match its kind of events are projected to what registers
-//! can tell; whatever they cannot tell counts as true. The plan may so let too much through, never
-//! too little. To it come the floor of rare security calls and the calls that engines keep state
-//! by.
+//! For each call, the conditions that can match its kind of event are projected onto its registers; parts
+//! that registers cannot decide count as true. So the plan may let too much through, never too little. The
+//! always-trapped security calls, and the calls that engines keep state by, are added.
 
 mod coverage;
 mod explain;
@@ -27,12 +27,12 @@ pub use self::coverage::UncoveredRule;
 pub use self::explain::{CallExplanation, Explanation, RuleExplanation};
 pub use self::groups::MAX_GROUPS;
 
-/// What one more stop of a call costs with seccomp's user notification, in nanoseconds (measured:
-/// round trip without a change of CPU).
+/// Cost of one more trapped call with seccomp user notification, in nanoseconds (measured: round trip without
+/// a change of CPU).
 pub const NOTIFY_COST_NS: u64 = 2_500;
 
-/// Calls that ordinary programs make so often that stopping each is felt: rules that need each of
-/// one are warned about.
+/// Calls that ordinary programs make so often that trapping each is noticeable: rules that need every call of
+/// one cause a warning.
 pub const HOT_CALLS: &[Syscall] = &[
     Syscall::BRK,
     Syscall::CLOCK_GETTIME,
@@ -72,12 +72,12 @@ pub const HOT_CALLS: &[Syscall] = &[
     Syscall::WRITEV,
 ];
 
-/// Calls that only some programs make often. A rule about datagrams needs each of them, because the
-/// address is in memory: worth a note, not a warning at each start.
+/// Calls that only some programs make often. A rule about datagrams needs each of them, because the address
+/// is in memory: this causes a note, not a warning at each start.
 pub const BUSY_CALLS: &[Syscall] = &[Syscall::SENDMMSG, Syscall::SENDMSG];
 
 impl Engine {
-    /// The plan for the rules, the floor of rare security calls and the calls that engines keep
+    /// Returns the plan for the rules, the always-trapped security calls and the calls that engines keep
     /// state by, with warnings about rules that make it expensive.
     #[must_use]
     pub fn plan(&self) -> (Plan, Vec<Diagnostic>) {
@@ -89,8 +89,8 @@ impl Engine {
         planner.finish()
     }
 
-    /// The part of [`Engine::plan`] that the rules alone ask for: what a cost estimate of the
-    /// rules goes by.
+    /// Returns the part of [`Engine::plan`] that the rules alone need, as the basis for a cost estimate of
+    /// the rules.
     #[must_use]
     pub fn plan_for_rules(&self) -> (Plan, Vec<Diagnostic>) {
         let mut planner = Planner::new(self);
@@ -99,9 +99,9 @@ impl Engine {
         planner.finish()
     }
 
-    /// The same for an engine that sees the result of every call: without the calls after which `dup` can
-    /// make a standard descriptor. One of them is `socket`, which whoever looks for open ports calls as
-    /// often as `connect`.
+    /// Returns the plan for an engine that sees the result of every call: without the calls after which `dup`
+    /// can create a standard descriptor. One of them is `socket`, which a port scanner calls as often as
+    /// `connect`.
     #[must_use]
     pub fn plan_for_results(&self) -> Plan {
         let mut planner = Planner::new(self);
@@ -113,7 +113,7 @@ impl Engine {
 struct Planner<'a> {
     engine: &'a Engine,
     plan: Plan,
-    /// By rule: the hot calls that it wants each of.
+    /// Hot calls by rule of which the rule needs every call.
     hot: BTreeMap<usize, BTreeSet<Syscall>>,
 }
 
@@ -155,7 +155,7 @@ impl<'a> Planner<'a> {
                 Some(root) => project(program, root, kind, call),
                 None => register::always(),
             };
-            // The registers rule the condition out.
+            // The registers exclude the condition.
             if any_of.is_empty() {
                 continue;
             }
@@ -163,7 +163,7 @@ impl<'a> Planner<'a> {
                 && let Some(watch) = stdio::watch(program, entry, kind)
             {
                 self.plan.stdio = self.plan.stdio.max(watch);
-                // For engines that see every one all the same.
+                // The interest is for engines that see every call anyway.
                 let interest = interest::interest(program, entry.root, kind, any_of);
                 self.plan.interests.entry(call).or_default().push(interest);
                 continue;
@@ -184,7 +184,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Notes what is asked for at any event of a kind, and may be gone by the time it is judged.
+    /// Records the facts that rules use at events of a kind and that may be gone when the event is evaluated.
     fn facts_of(&mut self, kind: EventKind) {
         for entry in &self.engine.program.kind(kind).entries {
             self.plan.environment |= entry.asks.environment;
@@ -198,7 +198,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the calls after which `dup` can make a standard descriptor.
+    /// Plans the calls after which `dup` can create a standard descriptor.
     fn watch_stdio(&mut self) {
         let sockets = match self.plan.stdio {
             StdioWatch::Off => return,
@@ -218,7 +218,7 @@ impl<'a> Planner<'a> {
             }
             let groups = trap.any_of.iter().map(|group| group.to_vec());
             planned.any_of.extend(groups.clone());
-            // What is trapped is wanted whatever its path and result.
+            // A trapped call is needed whatever its path and result.
             let any_of: Vec<_> = groups.collect();
             let interest = Interest::in_any(if any_of.is_empty() {
                 register::always()
@@ -256,7 +256,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What the registers of a call say about a condition.
+/// Projects a condition onto the registers of a call.
 fn project(program: &Program, root: NodeId, kind: EventKind, call: Syscall) -> Groups {
     match program.node(root) {
         Node::Literal { atom, negated } => {
@@ -267,7 +267,7 @@ fn project(program: &Program, root: NodeId, kind: EventKind, call: Syscall) -> G
         Node::All { children, .. } => {
             let children = program.children(children).iter();
             children.fold(register::always(), |all, child| {
-                // Nothing can take away what is never.
+                // A false operand makes the conjunction false.
                 if all.is_empty() {
                     all
                 } else {
@@ -278,7 +278,7 @@ fn project(program: &Program, root: NodeId, kind: EventKind, call: Syscall) -> G
         Node::Any { children, .. } => {
             let children = program.children(children).iter();
             children.fold(Groups::new(), |any, child| {
-                // Nothing can be added to what is always.
+                // A true operand makes the disjunction true.
                 if any.iter().any(Vec::is_empty) {
                     return any;
                 }
@@ -293,7 +293,7 @@ struct Stages {
     result: Need,
 }
 
-/// How much of an event a rule may need.
+/// Returns how much of an event a rule may need.
 fn stages(program: &Program, entry: &Entry, kind: EventKind) -> Stages {
     let (mut strings, mut exit) = (false, entry.output_stage == Stage::Exit);
     if let Some(root) = entry.root {

@@ -1,7 +1,7 @@
-//! What rules cost and which calls they are asked about, for metrics.
+//! Evaluation costs of rules and events by kind, for metrics.
 //!
-//! Events are counted one by one. Rules are timed in one of so many looks at an event, and what was
-//! found then is multiplied: two looks at the clock take as long as a rule.
+//! Every event is counted. Rules are timed in one evaluation out of a fixed number, and the result is
+//! multiplied, because reading the clock twice takes as long as a rule.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use event::EventKind;
 
 use crate::engine::Engine;
 
-/// One look in so many is timed where processes are watched.
+/// Sampling interval for live monitoring: one evaluation out of this many is timed.
 pub const SAMPLED: NonZeroU64 = NonZeroU64::new(64).expect("it is not zero");
 
 /// Counters of one engine.
 #[derive(Debug)]
 pub(crate) struct Profile {
-    /// One look in so many is timed.
+    /// Sampling interval in evaluations.
     every: NonZeroU64,
     rules: Vec<Timed>,
     kinds: Vec<AtomicU64>,
@@ -38,12 +38,12 @@ impl Profile {
         }
     }
 
-    /// An event was rejected or concluded.
+    /// Counts an event that was rejected or evaluated.
     pub(crate) fn judged(&self, kind: EventKind) {
         self.kinds[kind.index()].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether this look, by its number, is one to time.
+    /// Returns true if the evaluation with this number is to be timed.
     pub(crate) fn is_timed(&self, look: u64) -> bool {
         look.is_multiple_of(self.every.get())
     }
@@ -64,19 +64,19 @@ impl Profile {
     }
 }
 
-/// What a rule has cost.
+/// Cost of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleCost<'e> {
-    /// Its name.
+    /// Name of the rule.
     pub rule: &'e str,
-    /// How often it was evaluated, about.
+    /// Estimated number of evaluations.
     pub evaluations: u64,
-    /// How long that took together, about.
+    /// Estimated total time in nanoseconds.
     pub nanoseconds: u64,
 }
 
 impl Engine {
-    /// What the rules have cost; nothing if the engine does not keep count.
+    /// Returns the costs of the rules; empty if profiling is off.
     pub fn costs(&self) -> impl Iterator<Item = RuleCost<'_>> {
         let profile = self.profile.as_ref();
         let timed = profile.map_or(&[][..], |profile| &profile.rules);
@@ -87,8 +87,8 @@ impl Engine {
         })
     }
 
-    /// How many events of each kind were judged, those of which there were any; nothing if the engine
-    /// does not keep count.
+    /// Returns the number of evaluated events by kind, without kinds that had none; empty if profiling is
+    /// off.
     pub fn judged(&self) -> impl Iterator<Item = (EventKind, u64)> {
         let profile = self.profile.as_ref();
         let kinds = profile.map_or(&[][..], |profile| &profile.kinds);

@@ -1,4 +1,4 @@
-//! Rules after loading: macros and lists expanded, appends and overrides applied.
+//! The rule set after loading: macros and lists expanded, appends and overrides applied.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,38 +10,38 @@ use crate::condition::ast::{Expr, SourceId, Span};
 use crate::diagnostic::Location;
 use crate::load::{Sources, Version};
 
-/// Everything that a set of rule files defines.
+/// All definitions of a set of rule files.
 #[derive(Debug, Clone, Default)]
 pub struct Ruleset {
-    /// Rules in the order of their first definition, disabled ones too.
+    /// Rules in the order of their first definition, including disabled ones.
     pub rules: Vec<Rule>,
     /// Macros in the order of their first definition.
     pub macros: Vec<Macro>,
     /// Lists in the order of their first definition.
     pub lists: Vec<List>,
-    /// Highest engine version that a file asks for.
+    /// Highest engine version that a file requires.
     pub required_engine_version: Option<Version>,
-    /// Plugins that the files ask for.
+    /// Plugins that the files require.
     pub required_plugins: Vec<PluginRequirement>,
     /// Texts of conditions and outputs.
     pub sources: Sources,
 }
 
 impl Ruleset {
-    /// Where a span of a condition or output starts in its rule file.
+    /// Returns the position in the rule file at which a span of a condition or output starts.
     #[must_use]
     pub fn locate(&self, span: Span) -> Location {
         self.sources.locate(span)
     }
 
-    /// Switches off the rules for which `refuse` says so.
+    /// Disables the rules for which `refuse` returns true.
     pub fn disable(&mut self, mut refuse: impl FnMut(&str) -> bool) {
         for rule in &mut self.rules {
             rule.enabled &= !refuse(&rule.name);
         }
     }
 
-    /// Switches on or off the rules for which `concerns` says so.
+    /// Enables or disables the rules for which `concerns` returns true.
     pub fn select(&mut self, enable: bool, mut concerns: impl FnMut(&Rule) -> bool) {
         for rule in &mut self.rules {
             if concerns(rule) {
@@ -50,67 +50,67 @@ impl Ruleset {
         }
     }
 
-    /// The rule with this name.
+    /// Returns the rule with this name.
     #[must_use]
     pub fn rule(&self, name: &str) -> Option<&Rule> {
         self.rules.iter().find(|rule| &*rule.name == name)
     }
 }
 
-/// A rule.
+/// A loaded rule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rule {
     /// Unique name.
     pub name: Arc<str>,
-    /// When it matches, exceptions included. Holds no unresolved macro or list name.
+    /// Condition, exceptions included. Contains no unresolved macro or list name.
     pub condition: Expr,
-    /// The condition as it stands in the files.
+    /// Condition as written in the files.
     pub written: ConditionSource,
-    /// What it says then.
+    /// Alert output.
     pub output: Output,
-    /// What it is about.
+    /// Description.
     pub desc: String,
-    /// How bad a match is.
+    /// Severity of a match.
     pub priority: Priority,
-    /// Where its events come from.
+    /// Event source.
     pub source: String,
-    /// Labels.
+    /// Tags.
     pub tags: BTreeSet<String>,
-    /// Whether it is to be evaluated.
+    /// Whether the rule is evaluated.
     pub enabled: bool,
-    /// Whether to warn when it matches too many event types.
+    /// Whether to warn if the rule matches too many event types.
     pub warn_evttypes: bool,
-    /// Whether an unknown field or event type leaves it out instead of being an error.
+    /// Whether an unknown field or event type disables the rule instead of being an error.
     pub skip_if_unknown_filter: bool,
-    /// Its exceptions; `condition` has them too.
+    /// Exceptions, which `condition` includes.
     pub exceptions: Vec<Exception>,
     /// Whether a match starts a capture.
     pub capture: bool,
-    /// How long that capture lasts, in milliseconds; 0 means the configured default.
+    /// Duration of the capture in milliseconds; 0 means the configured default.
     pub capture_duration_ms: u32,
-    /// Where something was last appended to the condition.
+    /// Position of the last append to the condition.
     pub appended: Option<Location>,
-    /// Where it was last defined as a whole.
+    /// Position of the last full definition.
     pub location: Location,
 }
 
-/// A condition as written, and the names in it.
+/// A condition as written, and the names that it refers to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConditionSource {
-    /// The text, with what was appended.
+    /// Text of the condition, with appended parts.
     pub condition: String,
-    /// Macros that it names itself.
+    /// Macros that the text names directly.
     pub macros: Vec<String>,
-    /// Lists that it names itself.
+    /// Lists that the text names directly.
     pub lists: Vec<String>,
 }
 
-/// The text of an alert with `%field` in it, not compiled.
+/// Output template of an alert with `%field`, not compiled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// The text, without blanks around it.
+    /// Template text, without surrounding blanks.
     pub text: String,
-    /// Its name in [`Ruleset::sources`]; offsets in `text` make a [`Span`] with it.
+    /// Id in [`Ruleset::sources`]; with it, offsets in `text` form a [`Span`].
     pub source: SourceId,
 }
 
@@ -119,13 +119,13 @@ pub struct Output {
 pub struct Exception {
     /// Name, unique in the rule.
     pub name: String,
-    /// What it compares.
+    /// Compared fields.
     pub fields: Vec<String>,
-    /// How, by field.
+    /// Comparison operator of each field.
     pub comps: Vec<String>,
-    /// How many values or tuples of values it has.
+    /// Number of values or tuples of values.
     pub values: usize,
-    /// Where it was defined.
+    /// Position of the definition.
     pub location: Location,
 }
 
@@ -134,13 +134,13 @@ pub struct Exception {
 pub struct Macro {
     /// Unique name.
     pub name: Arc<str>,
-    /// What it stands for, resolved.
+    /// Resolved condition.
     pub condition: Expr,
-    /// The condition as it stands in the files.
+    /// Condition as written in the files.
     pub written: ConditionSource,
     /// Whether a rule or another macro refers to it.
     pub used: bool,
-    /// Where it was last defined as a whole.
+    /// Position of the last full definition.
     pub location: Location,
 }
 
@@ -149,28 +149,28 @@ pub struct Macro {
 pub struct List {
     /// Unique name.
     pub name: Arc<str>,
-    /// Its entries as they stand in the files, without the names of other lists.
+    /// Entries as written in the files, without the names of other lists.
     pub written: Vec<String>,
-    /// Other lists that it names.
+    /// Other lists that the list names.
     pub lists: Vec<String>,
-    /// Its values, with other lists expanded.
+    /// Values, with other lists expanded.
     pub items: Vec<crate::condition::ast::Literal>,
     /// Whether a rule, a macro or another list refers to it.
     pub used: bool,
-    /// Where it was last defined as a whole.
+    /// Position of the last full definition.
     pub location: Location,
 }
 
-/// One of several plugins has to be there.
+/// A requirement that is met by one of several plugins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginRequirement {
-    /// Name and least version of each that would do.
+    /// Name and minimum version of each alternative.
     pub alternatives: Vec<(String, Version)>,
-    /// Where it was asked for.
+    /// Position of the requirement.
     pub location: Location,
 }
 
-/// How bad a match of a rule is; syslog's levels. Ordered from worst to least.
+/// Severity of a rule's match: syslog's levels, ordered from worst to least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Priority {
     /// Level 0.
@@ -192,7 +192,7 @@ pub enum Priority {
 }
 
 impl Priority {
-    /// All of them, by level.
+    /// All priorities, by level.
     pub const ALL: [Self; 8] = [
         Self::Emergency,
         Self::Alert,
@@ -204,7 +204,7 @@ impl Priority {
         Self::Debug,
     ];
 
-    /// Reads a name in any case, `info`, or a level.
+    /// Parses a name in any case, `info`, or a level number.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.eq_ignore_ascii_case("info") {
@@ -216,7 +216,7 @@ impl Priority {
             .find(|p| text.eq_ignore_ascii_case(p.name()) || level(p))
     }
 
-    /// The name that alerts carry.
+    /// Returns the name that alerts use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,8 +1,8 @@
-//! Events that are described by the values of their fields: for tests of rules, and to ask why a rule
-//! does or does not match.
+//! Events described by the values of their fields, for tests of rules and for explanations of why a rule does
+//! or does not match.
 //!
-//! Nothing is captured and nothing is looked up. What is not given follows from what is, where it always
-//! does (`implied`); the rest is absent or unknown, as whoever describes the event says.
+//! Nothing is captured and nothing is looked up. Unset fields get the value that always follows from the set
+//! ones (`implied`); the rest is absent or unknown, as [`UnsetFields`] says.
 
 mod implied;
 
@@ -22,73 +22,73 @@ use crate::compile::Ternary;
 use crate::compile::eval::Evaluation;
 use crate::engine::Engine;
 
-/// What fields are that were not given.
+/// Value of fields that are not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UnsetFields {
-    /// They do not exist: comparisons with them do not hold.
+    /// Unset fields do not exist: comparisons with them do not hold.
     #[default]
     Absent,
-    /// They may be anything: comparisons with them are undecided.
+    /// Unset fields may have any value: comparisons with them are undecided.
     Unknown,
 }
 
-/// A value of a field, or what stands for several.
+/// A value of a field, or a list of values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyntheticValue {
     /// The field does not exist.
     Absent,
     /// One value as text.
     One(String),
-    /// Several.
+    /// Several values as text.
     Many(Vec<String>),
 }
 
-/// Why an event cannot be described so.
+/// Error in the description of an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyntheticEventError {
-    /// There is no such type of events.
+    /// The event type does not exist.
     #[error("unknown event type `{name}`")]
     Kind {
-        /// As it was written.
+        /// Name as written.
         name: String,
-        /// One with a similar name.
+        /// Similar existing name.
         suggestion: Option<String>,
     },
-    /// There is no such field.
+    /// The field does not exist.
     #[error(transparent)]
     Field {
-        /// What is wrong.
+        /// Field error.
         source: FieldError,
     },
-    /// The type of the event decides the field.
+    /// The event type determines the field's value, and another one was given.
     #[error("`{field}` is `{actual}` in each event of this type, not `{given}`")]
     Contradicts {
-        /// The field.
+        /// Name of the field.
         field: String,
-        /// Its value.
+        /// Value determined by the event type.
         actual: String,
-        /// As it was written.
+        /// Value as written.
         given: String,
     },
-    /// The value is not one of the field's type.
+    /// The value does not have the field's type.
     #[error("`{field}` has to be {expected}, found `{found}`")]
     Type {
-        /// The field.
+        /// Name of the field.
         field: String,
-        /// What would do.
+        /// Description of accepted values.
         expected: &'static str,
-        /// As it was written.
+        /// Value as written.
         found: String,
     },
-    /// There is but one value.
+    /// Several values were given for a field with one.
     #[error("`{field}` has one value, not a list")]
     NoList {
-        /// The field.
+        /// Name of the field.
         field: String,
     },
 }
 
-/// An event by the values of its fields.
+/// An event described by the values of its fields.
 #[derive(Clone, Debug)]
 pub struct SyntheticEvent {
     kind: EventKind,
@@ -96,7 +96,7 @@ pub struct SyntheticEvent {
     values: HashMap<Field, Kept>,
 }
 
-/// A value of the type of its field.
+/// A value converted to the type of its field.
 #[derive(Clone, Debug, PartialEq)]
 enum Kept {
     Absent,
@@ -108,21 +108,21 @@ enum Kept {
     List(Vec<Kept>),
 }
 
-/// What rules make of a described event.
+/// Results of evaluating a synthetic event.
 #[derive(Clone, Debug, Default)]
 pub struct RuleResults {
-    /// The alerts of all rules that match, in load order.
+    /// Alerts of all matching rules, in load order.
     pub alerts: Vec<Alert>,
-    /// The rules that hang on what is unknown.
+    /// Rules that stay undecided because of unknown values.
     pub undecided: Vec<Arc<str>>,
 }
 
 impl SyntheticEvent {
-    /// An event of this type (`evt.type`) of which nothing else is given yet.
+    /// Creates an event of this type (`evt.type`) without any other field set.
     ///
     /// # Errors
     ///
-    /// If there is no such type.
+    /// Fails if there is no such type.
     pub fn new(event_type: &str, others: UnsetFields) -> Result<Self, SyntheticEventError> {
         let kind = EventKind::from_name(event_type).map_err(|error| SyntheticEventError::Kind {
             name: event_type.to_owned(),
@@ -135,17 +135,17 @@ impl SyntheticEvent {
         })
     }
 
-    /// The type of the event.
+    /// Returns the kind of the event.
     #[must_use]
     pub fn kind(&self) -> EventKind {
         self.kind
     }
 
-    /// Gives the value of a field, written as in a rule.
+    /// Sets the value of a field, written as in a rule.
     ///
     /// # Errors
     ///
-    /// If there is no such field, or it cannot have this value.
+    /// Fails if there is no such field, or if it cannot have this value.
     pub fn give(&mut self, field: &str, value: &SyntheticValue) -> Result<(), SyntheticEventError> {
         let field = Field::parse(field).map_err(|source| SyntheticEventError::Field { source })?;
         if is_of_the_kind(&field) {
@@ -169,7 +169,7 @@ impl SyntheticEvent {
         Ok(())
     }
 
-    /// The type of the event decides the value: another one is a mistake.
+    /// Checks a field that the event type determines: any other value is an error.
     fn check_kind(&self, field: &Field, value: &SyntheticValue) -> Result<(), SyntheticEventError> {
         let actual = self.with_event(|event| match field.extract(event) {
             Value::Text(text) => String::from_utf8_lossy(text).into_owned(),
@@ -193,7 +193,7 @@ impl SyntheticEvent {
         }
     }
 
-    /// Shows an event of which only the type is known.
+    /// Calls `look` with an event of which only the type is known.
     pub(crate) fn with_event<T>(&self, look: impl FnOnce(&Event<'_>) -> T) -> T {
         let arena = Bump::new();
         let image = Arc::new(Image::default());
@@ -224,7 +224,7 @@ impl SyntheticEvent {
         })
     }
 
-    /// Has the fields of a program answered by what is given.
+    /// Sets the given values as the operands of a program.
     pub(crate) fn seed(&self, evaluation: &mut Evaluation<'_, '_, '_>) {
         let arena = evaluation.event().arena;
         let operands = evaluation.operands();
@@ -249,7 +249,7 @@ impl SyntheticEvent {
     }
 }
 
-/// Whether all events of a kind have the same value, or one that no rule can mean.
+/// Returns true if all events of a kind have the same value of the field, or one that no rule can mean.
 fn is_of_the_kind(field: &Field) -> bool {
     matches!(field.depends_on(), Source::Kind | Source::Nowhere)
 }
@@ -297,7 +297,7 @@ impl Kept {
 }
 
 impl Engine {
-    /// Judges a described event by all rules, whatever `rule_matching` says. Nothing is sent anywhere.
+    /// Evaluates a synthetic event with all rules, whatever `rule_matching` says. No alert is sent.
     #[must_use]
     pub fn judge_given(&self, given: &SyntheticEvent) -> RuleResults {
         use event::Evaluator as _;

@@ -1,8 +1,8 @@
-//! Why a rule does or does not match an event, clause by clause.
+//! Explanation of why a rule does or does not match an event, clause by clause.
 //!
-//! Rules are compiled for speed: what a condition said is folded, merged and shared there. So each part of
-//! a condition, as it was written, is compiled here as if it were a condition of its own, by the same
-//! compiler, and is asked about the event.
+//! Compiled rules are optimized for speed: conditions are folded, merged and shared. So this module compiles
+//! each part of a condition, as written, as a condition of its own, with the same compiler, and evaluates it
+//! on the event.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,48 +21,48 @@ use crate::output::alert_value;
 use crate::ruleset::{Rule, Ruleset};
 use crate::synthetic_event::SyntheticEvent;
 
-/// What a part of a condition is.
+/// Kind of a part of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// All of its parts have to hold.
+    /// A conjunction.
     All,
-    /// One of its parts has to hold.
+    /// A disjunction.
     Any,
-    /// Its part must not hold.
+    /// A negation.
     Not,
     /// A comparison.
     Test,
 }
 
-/// A part of a condition and what it is for one event.
+/// A part of a condition with its result for one event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Clause {
-    /// What it is.
+    /// Kind of the part.
     pub part: Part,
-    /// The macro that stands for it.
+    /// Macro that the part is the body of.
     pub name: Option<Arc<str>>,
-    /// As it is written, macros by name.
+    /// Text as written, with macros by name.
     pub text: String,
-    /// Where.
+    /// Position in the rule file.
     pub location: Location,
-    /// Whether it holds; `None`: something is unknown on which it hangs.
+    /// Result; `None` if it depends on an unknown value.
     pub holds: Option<bool>,
-    /// The fields of a comparison with their values; `None`: unknown.
+    /// Fields of a comparison with their values; `None` for an unknown value.
     pub values: Vec<(String, Option<AlertValue>)>,
-    /// Its parts.
+    /// Child parts.
     pub parts: Vec<Clause>,
 }
 
 impl Clause {
-    /// The parts because of which it does not hold, or because of which that is unknown.
+    /// Returns the parts that make the clause false or undecided.
     #[must_use]
     pub fn reasons(&self) -> Vec<&Clause> {
         self.against(true)
     }
 
-    /// The parts because of which it is not what was wanted.
+    /// Returns the parts that keep the clause from having the wanted value.
     fn against(&self, wanted: bool) -> Vec<&Clause> {
-        /// More alternatives than this are not named one by one.
+        /// Maximum number of alternatives that are named one by one.
         const FEW: usize = 3;
         if self.holds == Some(wanted) {
             return Vec::new();
@@ -78,10 +78,10 @@ impl Clause {
                 .iter()
                 .flat_map(|part| part.against(!wanted))
                 .collect(),
-            // Each of them is in the way.
+            // Each of these parts prevents the wanted value.
             Part::All if wanted => all(),
             Part::Any if !wanted => all(),
-            // One of them would do.
+            // Any one of the parts would suffice.
             Part::All | Part::Any if self.parts.len() <= FEW => all(),
             Part::All | Part::Any => vec![self],
         }
@@ -95,17 +95,17 @@ pub struct Tracer {
     memo: Mutex<EvaluationCache>,
 }
 
-/// A part before an event is seen.
+/// A part of a condition before evaluation.
 struct Step {
     clause: Clause,
-    /// Its position among the conditions that are compiled.
+    /// Index among the compiled conditions.
     position: usize,
     operands: Vec<OperandId>,
     steps: Vec<Step>,
 }
 
 impl Tracer {
-    /// Takes a rule apart; problems of it were told when it was compiled.
+    /// Compiles the parts of a rule. Problems are dropped: the compiler of the rule has reported them.
     #[must_use]
     pub fn new(ruleset: &Ruleset, rule: &Rule) -> Self {
         let mut builder = Builder {
@@ -128,19 +128,19 @@ impl Tracer {
         }
     }
 
-    /// What the condition is for an event.
+    /// Evaluates the parts of the condition on an event.
     #[must_use]
     pub fn explain(&self, event: &Event<'_>) -> Clause {
         self.look(event, |_evaluation| {})
     }
 
-    /// What the condition is for a described event.
+    /// Evaluates the parts of the condition on a synthetic event.
     #[must_use]
     pub fn explain_given(&self, given: &SyntheticEvent) -> Clause {
         given.with_event(|event| self.look(event, |evaluation| given.seed(evaluation)))
     }
 
-    /// Whether the rule can match events of a kind at all.
+    /// Returns true if the rule can match events of a kind.
     #[must_use]
     pub fn concerns(&self, kind: EventKind) -> bool {
         let entries = &self.program.kind(kind).entries;
@@ -148,7 +148,7 @@ impl Tracer {
     }
 
     fn look(&self, event: &Event<'_>, prepare: impl FnOnce(&mut Evaluation<'_, '_, '_>)) -> Clause {
-        // Each look begins anew.
+        // Each evaluation starts anew.
         let mut memo = self.memo.lock().unwrap_or_else(PoisonError::into_inner);
         let mut evaluation = Evaluation::new(&self.program, &mut memo, event);
         prepare(&mut evaluation);
@@ -208,14 +208,14 @@ impl Builder<'_> {
             ExprKind::Not(child) => (Part::Not, std::slice::from_ref(child)),
             ExprKind::Expanded { name, body } => {
                 let mut step = self.step(body);
-                // A macro that is but another macro has the name that is written.
+                // A macro that consists of another macro keeps the name that is written.
                 step.clause.name = Some(Arc::clone(name));
                 step.clause.location = self.ruleset.locate(expr.span);
                 return step;
             }
             ExprKind::Exists(_) | ExprKind::Compare(_) | ExprKind::Macro(_) => (Part::Test, &[]),
         };
-        // Its problems are those of the rule.
+        // The rule's own compilation reports these problems.
         let (tree, _problems) = self.checker.condition(expr);
         let position = self.trees.len();
         self.trees.push(tree);
@@ -244,7 +244,7 @@ impl Builder<'_> {
             },
             _ => Vec::new(),
         };
-        // One that is wrong was told with the rule.
+        // A faulty operand was reported with the rule.
         let ids = compared.into_iter();
         ids.filter_map(|operand| self.checker.output_operand(operand).ok())
             .collect()

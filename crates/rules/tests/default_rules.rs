@@ -1,5 +1,5 @@
-//! The rules that are used when none are named: they load without a word, cost nothing on hot
-//! calls, and cover what the stock rules cover.
+//! The rules that are used if none are named: they load without diagnostics, cost nothing on hot calls, and
+//! cover what the stock rules cover.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ fn every_rule_says_what_it_is_for() {
     }
 }
 
-/// The published rules of others are read where they lie; without them there is nothing to compare.
+/// Reads the published rules of others if they are present; without them there is nothing to compare.
 #[test]
 fn what_the_stock_rules_detect_has_a_rule_of_the_same_name() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -1,4 +1,4 @@
-//! Rule files that were damaged at random: nothing panics, and whatever is wrong has a line.
+//! Randomly damaged rule files: nothing panics, and every problem has a line.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,7 +6,7 @@ use rules::{Alert, AlertSink, Engine, EngineOptions, Loader};
 
 const DEFAULT: &str = include_str!("../../../rules/default.yaml");
 
-/// What the built-in rules do not use.
+/// Features that the built-in rules do not use.
 const MORE: &str = r#"
 - required_engine_version: 0.57.0
 - required_plugin_versions:
@@ -61,7 +61,7 @@ impl AlertSink for NoSink {
     fn emit(&self, _: Alert) {}
 }
 
-/// xorshift64*: the same damage every time.
+/// xorshift64*, so that the damage is reproducible.
 struct Random(u64);
 
 impl Random {
@@ -78,7 +78,7 @@ impl Random {
     }
 }
 
-/// Each begins with `- ` at the margin.
+/// Rule items; each begins with `- ` in the first column.
 fn items() -> Vec<String> {
     let mut items: Vec<String> = Vec::new();
     for line in DEFAULT.lines().chain(MORE.lines()) {
@@ -164,7 +164,7 @@ fn mutate(text: &mut String, words: &[&str], random: &mut Random) {
     }
 }
 
-/// Loads and compiles; gives what is wrong.
+/// Loads and compiles; returns the problems.
 fn load(text: &str) -> Vec<rules::Diagnostic> {
     let (ruleset, mut diagnostics) = Loader::new().add("m.yaml", text).finish();
     let (engine, problems) = Engine::new(&ruleset, &EngineOptions::default(), Box::new(NoSink));

@@ -1,12 +1,12 @@
-//! Intervals by resampling.
+//! Bootstrap confidence intervals.
 
 use crate::rng::Rng;
 use crate::sample::{Pairs, median_of_sorted, quantile_of_sorted};
 
-/// An estimate with the interval that holds the true value with the asked confidence.
+/// An estimate with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// The estimate from the data as they are.
+    /// Estimate from the unresampled data.
     pub estimate: f64,
     /// Lower end.
     pub low: f64,
@@ -14,12 +14,12 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// Resamples drawn for an interval. The ends of a 95 % interval are then the 125th value from
-/// either side, which repeats to about a tenth of the interval's width between seeds.
+/// Resamples drawn for an interval. The ends of a 95 % interval are then the 125th value from either side,
+/// which repeats to about a tenth of the interval's width between seeds.
 const RESAMPLES: usize = 5_000;
 
-/// The percentile interval of any statistic: `resampled` draws one resample with the generator
-/// and returns the statistic of it.
+/// Computes the percentile interval of any statistic: `resampled` draws one resample with the generator and
+/// returns its statistic.
 pub fn bootstrap(
     estimate: f64,
     confidence: f64,
@@ -37,10 +37,10 @@ pub fn bootstrap(
     }
 }
 
-/// The ratio median(candidate) / median(baseline) with its interval.
+/// Computes the ratio median(candidate) / median(baseline) with its interval.
 ///
-/// Whole rounds are drawn, not single samples: what disturbs a round disturbs both of its
-/// members, and drawing them together keeps that in the interval.
+/// Whole rounds are drawn, not single samples: a disturbance of a round affects both of its members, and
+/// drawing them together keeps that in the interval.
 pub fn ratio_of_medians(pairs: &Pairs, confidence: f64, seed: u64) -> Interval {
     let rounds = pairs.as_slice();
     let mut drawn = Resample::with_capacity(rounds.len());
@@ -50,13 +50,13 @@ pub fn ratio_of_medians(pairs: &Pairs, confidence: f64, seed: u64) -> Interval {
     })
 }
 
-/// The geometric mean of the ratios of medians of several tests, with its interval.
+/// Computes the geometric mean of the ratios of medians of several tests, with its interval.
 ///
 /// Every test has rounds of its own; in each resample each test draws from its rounds.
 ///
 /// # Panics
 ///
-/// When there is no test.
+/// Panics if there is no test.
 pub fn mean_of_ratios(tests: &[Pairs], confidence: f64, seed: u64) -> Interval {
     assert!(!tests.is_empty(), "a mean needs a test");
     let most = tests.iter().map(Pairs::len).max().unwrap_or(0);

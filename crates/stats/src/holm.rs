@@ -1,9 +1,9 @@
-//! Many tests at once.
+//! Correction for multiple comparisons.
 
-/// Holm's adjustment: probabilities that may each be compared with the level of all tests together.
+/// Adjusts p-values by Holm's method, so that each can be compared with the family-wise level.
 ///
-/// The smallest is multiplied by the number of tests, the next by one less, and so on; none falls
-/// below one that was smaller before. The order is that of `probabilities`.
+/// The smallest is multiplied by the number of tests, the next by one less, and so on; no adjusted value is
+/// below that of a smaller p-value. The order is that of `probabilities`.
 pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
     order.sort_by(|a, b| probabilities[*a].total_cmp(&probabilities[*b]));
@@ -40,7 +40,7 @@ mod tests {
         assert!(holm(&[]).is_empty());
     }
 
-    /// No more than 5 % of families of 10 equal comparisons may show a difference.
+    /// At most 5 % of families of 10 equal comparisons may show a difference.
     #[test]
     fn false_alarms_in_a_family_stay_at_the_level() {
         let mut rng = crate::Rng::new(11);

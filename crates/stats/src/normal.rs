@@ -1,12 +1,12 @@
-//! The normal distribution's tail.
+//! Tail of the normal distribution.
 
 use std::f64::consts::{PI, SQRT_2};
 
-/// The probability that a standard normal variable exceeds `z`.
+/// Returns the probability that a standard normal variable exceeds `z`.
 ///
-/// Near zero the series of the error function is summed; further out the continued fraction of
-/// its complement converges faster and keeps its relative accuracy (Abramowitz and Stegun,
-/// "Handbook of Mathematical Functions", 7.1.6 and 7.1.14).
+/// Near zero it sums the series of the error function; further out it uses the continued fraction of the
+/// complement, which converges faster and keeps its relative accuracy (Abramowitz and Stegun, "Handbook of
+/// Mathematical Functions", 7.1.6 and 7.1.14).
 pub fn upper_tail(z: f64) -> f64 {
     if z < 0.0 {
         return 1.0 - upper_tail(-z);

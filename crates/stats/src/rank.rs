@@ -1,10 +1,10 @@
-//! Two samples compared by their ranks.
+//! Rank-based comparison of two samples.
 
 use crate::normal::upper_tail;
 use crate::sample::{Sample, median_of_sorted};
 
-/// How far `candidate` lies above `baseline`: the median of all pairwise differences, in the unit
-/// of the data. Negative when the candidate's values are smaller.
+/// Returns the shift from `baseline` to `candidate`: the median of all pairwise differences, in the unit of
+/// the data. Negative if the candidate's values are smaller.
 pub fn hodges_lehmann(baseline: &Sample, candidate: &Sample) -> f64 {
     let mut differences: Vec<f64> = candidate
         .values()
@@ -18,18 +18,19 @@ pub fn hodges_lehmann(baseline: &Sample, candidate: &Sample) -> f64 {
 /// The result of [`mann_whitney`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MannWhitney {
-    /// In how many pairs the candidate is larger than the baseline; a tie counts one half.
+    /// Number of pairs in which the candidate is larger than the baseline; a tie counts one half.
     pub u: f64,
-    /// `u` in standard deviations from what equal distributions give, with continuity correction.
+    /// Distance of `u` from its expectation under equal distributions, in standard deviations, with
+    /// continuity correction.
     pub z: f64,
     /// Two-sided probability of a `z` at least this far from 0 under equal distributions.
     pub p: f64,
 }
 
-/// The Mann-Whitney (Wilcoxon rank sum) test by normal approximation, corrected for ties.
+/// Runs the Mann-Whitney (Wilcoxon rank sum) test by normal approximation, corrected for ties.
 ///
-/// The approximation is good from about eight values on each side; with fewer it errs on the
-/// cautious side for the levels used here because of the continuity correction.
+/// The approximation is good from about eight values on each side; with fewer it errs on the cautious side
+/// for the levels used here because of the continuity correction.
 pub fn mann_whitney(baseline: &Sample, candidate: &Sample) -> MannWhitney {
     let (m, n) = (baseline.len() as f64, candidate.len() as f64);
     let u: f64 = candidate
@@ -40,7 +41,7 @@ pub fn mann_whitney(baseline: &Sample, candidate: &Sample) -> MannWhitney {
     let distance = u - m * n / 2.0;
     let deviation = variance(baseline, candidate).sqrt();
     if deviation == 0.0 {
-        // Every value is the same: nothing speaks against equality.
+        // All values are equal: there is no evidence of a difference.
         return MannWhitney { u, z: 0.0, p: 1.0 };
     }
     let corrected = (distance.abs() - 0.5).max(0.0).copysign(distance);
@@ -52,14 +53,14 @@ pub fn mann_whitney(baseline: &Sample, candidate: &Sample) -> MannWhitney {
     }
 }
 
-/// How many of the sorted `others` are below `value`, ties counting one half.
+/// Counts the sorted `others` that are below `value`; a tie counts one half.
 fn wins(value: f64, others: &[f64]) -> f64 {
     let below = others.partition_point(|other| *other < value);
     let through = others.partition_point(|other| *other <= value);
     f64::midpoint(below as f64, through as f64)
 }
 
-/// The variance of U under equal distributions, less what ties take away.
+/// Returns the variance of U under equal distributions, reduced by the tie correction.
 fn variance(baseline: &Sample, candidate: &Sample) -> f64 {
     let (m, n) = (baseline.len() as f64, candidate.len() as f64);
     let total = m + n;

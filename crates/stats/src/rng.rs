@@ -1,16 +1,16 @@
-//! Small random number generators with published reference output.
+//! Small random number generator with published reference output.
 
 /// xoshiro256++, seeded through SplitMix64 as its authors advise.
 ///
-/// It is here, and not a crate, because a recorded seed must give the same order of subjects and
-/// the same interval in every later version of the program.
+/// This is not a dependency because a recorded seed must give the same order of subjects and the same
+/// interval in every later version of the program.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: [u64; 4],
 }
 
 impl Rng {
-    /// A generator whose whole output follows from `seed`.
+    /// Creates a generator whose whole output follows from `seed`.
     pub fn new(seed: u64) -> Self {
         let mut mixer = seed;
         Self {
@@ -18,7 +18,7 @@ impl Rng {
         }
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let result = a.wrapping_add(d).rotate_left(23).wrapping_add(a);
@@ -27,7 +27,7 @@ impl Rng {
         result
     }
 
-    /// A number from 0 to `bound` - 1, all equally likely (0 when `bound` is 0).
+    /// Returns a uniformly distributed number from 0 to `bound` - 1, or 0 if `bound` is 0.
     ///
     /// Lemire, "Fast random integer generation in an interval", ACM TOMACS 29 (2019).
     pub fn below(&mut self, bound: usize) -> usize {
@@ -42,7 +42,7 @@ impl Rng {
         }
     }
 
-    /// A number in 0.0..1.0 with 53 random bits.
+    /// Returns a number in 0.0..1.0 with 53 random bits.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -55,7 +55,7 @@ impl Rng {
     }
 }
 
-/// One step of SplitMix64 (Steele, Lea, Flood 2014).
+/// Performs one step of SplitMix64 (Steele, Lea, Flood 2014).
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

@@ -1,20 +1,20 @@
-//! Checked input: a sample, and pairs that were taken in the same round.
+//! Validated input: samples, and pairs measured in the same round.
 
 use std::fmt;
 
-/// Why numbers were refused.
+/// Error of input validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// There was no number at all.
+    /// The input is empty.
     Empty,
-    /// A number was infinite or not a number.
+    /// A number is infinite or NaN.
     NotFinite {
-        /// Its position in the input.
+        /// Position in the input.
         index: usize,
     },
-    /// A ratio needs numbers above zero.
+    /// A number is not above zero, as a ratio requires.
     NotPositive {
-        /// Its position in the input.
+        /// Position in the input.
         index: usize,
     },
 }
@@ -48,11 +48,11 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Checks and sorts `values`.
+    /// Validates and sorts `values`.
     ///
     /// # Errors
     ///
-    /// When there is no value, or one is not finite.
+    /// Fails if there is no value, or one is not finite.
     pub fn new(values: impl Into<Vec<f64>>) -> Result<Self, Error> {
         let mut sorted = values.into();
         if sorted.is_empty() {
@@ -65,29 +65,29 @@ impl Sample {
         Ok(Self { sorted })
     }
 
-    /// The values in ascending order.
+    /// Returns the values in ascending order.
     pub fn values(&self) -> &[f64] {
         &self.sorted
     }
 
-    /// How many values there are; never 0.
+    /// Returns the number of values; never 0.
     #[expect(clippy::len_without_is_empty, reason = "a sample is never empty")]
     pub fn len(&self) -> usize {
         self.sorted.len()
     }
 
-    /// The middle value, or the mean of the two middle values.
+    /// Returns the middle value, or the mean of the two middle values.
     pub fn median(&self) -> f64 {
         median_of_sorted(&self.sorted)
     }
 
-    /// The quantile at `p` by linear interpolation between order statistics (type 7, the default
-    /// of R and NumPy). `p` outside 0..=1 is taken as the nearer end.
+    /// Returns the quantile at `p` by linear interpolation between order statistics (type 7, the default of R
+    /// and NumPy). `p` is clamped to 0..=1.
     pub fn quantile(&self, p: f64) -> f64 {
         quantile_of_sorted(&self.sorted, p)
     }
 
-    /// The median of the distances from the median, not scaled.
+    /// Returns the median absolute deviation from the median, unscaled.
     ///
     /// Multiply by 1.4826 to estimate the standard deviation of normally distributed data.
     pub fn mad(&self) -> f64 {
@@ -98,18 +98,18 @@ impl Sample {
     }
 }
 
-/// Baseline and candidate as measured in the same round; at least one pair, all above zero.
+/// Baseline and candidate measured in the same round; at least one pair, all above zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pairs {
     pairs: Vec<(f64, f64)>,
 }
 
 impl Pairs {
-    /// Checks `pairs` of (baseline, candidate).
+    /// Validates `pairs` of (baseline, candidate).
     ///
     /// # Errors
     ///
-    /// When there is no pair, or a number is not finite or not above zero.
+    /// Fails if there is no pair, or a number is not finite or not above zero.
     pub fn new(pairs: impl Into<Vec<(f64, f64)>>) -> Result<Self, Error> {
         let pairs = pairs.into();
         if pairs.is_empty() {
@@ -126,31 +126,31 @@ impl Pairs {
         Ok(Self { pairs })
     }
 
-    /// The pairs of (baseline, candidate) in the order of the rounds.
+    /// Returns the pairs of (baseline, candidate) in the order of the rounds.
     pub fn as_slice(&self) -> &[(f64, f64)] {
         &self.pairs
     }
 
-    /// How many rounds there are; never 0.
+    /// Returns the number of rounds; never 0.
     #[expect(clippy::len_without_is_empty, reason = "pairs are never empty")]
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
 
-    /// The baseline's values.
+    /// Returns the baseline's values.
     pub fn baseline(&self) -> Sample {
         Sample::new(self.pairs.iter().map(|pair| pair.0).collect::<Vec<_>>())
             .expect("pairs hold at least one finite number")
     }
 
-    /// The candidate's values.
+    /// Returns the candidate's values.
     pub fn candidate(&self) -> Sample {
         Sample::new(self.pairs.iter().map(|pair| pair.1).collect::<Vec<_>>())
             .expect("pairs hold at least one finite number")
     }
 }
 
-/// The median of numbers that are sorted and not empty.
+/// Returns the median of a sorted slice that is not empty.
 pub(crate) fn median_of_sorted(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     if sorted.len() % 2 == 1 {
@@ -159,7 +159,7 @@ pub(crate) fn median_of_sorted(sorted: &[f64]) -> f64 {
     f64::midpoint(sorted[middle - 1], sorted[middle])
 }
 
-/// The type 7 quantile of numbers that are sorted and not empty.
+/// Returns the type 7 quantile of a sorted slice that is not empty.
 pub(crate) fn quantile_of_sorted(sorted: &[f64], p: f64) -> f64 {
     let last = sorted.len() - 1;
     let position = p.clamp(0.0, 1.0) * last as f64;

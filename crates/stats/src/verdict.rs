@@ -1,40 +1,41 @@
-//! One word for a comparison.
+//! Classification of a comparison.
 
 use crate::bootstrap::Interval;
 
-/// What a comparison of times allows to be said.
+/// Conclusion of a comparison of times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     /// The candidate takes less time than the baseline.
     Faster,
     /// No difference was found.
     NoDifference {
-        /// The smallest effect, as a share of the baseline, that this many rounds with this much
-        /// noise would have shown four times in five.
+        /// Smallest effect, as a share of the baseline, that this many rounds with this much noise would have
+        /// detected with a power of 80 %.
         smallest_visible: f64,
     },
     /// The candidate takes more time than the baseline.
     Slower,
-    /// Nothing can be said: too few rounds, or an effect that matters could hide in the noise.
+    /// The data are inconclusive: too few rounds, or noise could hide an effect that matters.
     TooNoisy {
         /// As for [`Verdict::NoDifference`]; infinite with too few rounds.
         smallest_visible: f64,
     },
 }
 
-/// Where [`verdict`] draws its lines.
+/// Thresholds of [`verdict`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
-    /// Fewer rounds than this say nothing.
+    /// Minimum number of rounds; fewer are inconclusive.
     pub min_rounds: usize,
-    /// "No difference" is not claimed when effects up to this share of the baseline could hide.
+    /// Largest effect, as a share of the baseline, that may stay hidden when [`Verdict::NoDifference`] is
+    /// returned.
     pub hidden_effect: f64,
 }
 
 impl Default for Thresholds {
-    /// Six rounds, because of five that all point the same way one in 16 does so by chance, which
-    /// is more than 5 %. A quarter, because the figures that this project is held to (1.25x)
-    /// could not be told from 1 otherwise.
+    /// Returns six rounds and a hidden effect of a quarter. Five rounds all point the same way by chance one
+    /// time in 16, which is more than 5 %. Beyond a quarter, this project's limits (1.25x) could not be
+    /// distinguished from 1.
     fn default() -> Self {
         Self {
             min_rounds: 6,
@@ -43,14 +44,14 @@ impl Default for Thresholds {
     }
 }
 
-/// An interval's half width is 1.96 standard errors; an effect is found four times in five when
-/// it is 1.96 + 0.84 standard errors.
+/// An interval's half width is 1.96 standard errors; an effect is detected four times in five when it is 1.96
+/// + 0.84 standard errors.
 const POWER_FACTOR: f64 = (1.96 + 0.84) / 1.96;
 
-/// Judges the ratio candidate / baseline of `rounds` rounds.
+/// Classifies the ratio candidate / baseline of `rounds` rounds.
 ///
-/// `control` is the same ratio for the baseline measured against itself in the same rounds: a
-/// difference that the baseline shows to itself is noise, whatever the interval says.
+/// `control` is the same ratio for the baseline measured against itself in the same rounds: a difference
+/// between the baseline and itself is noise, whatever the interval says.
 pub fn verdict(
     ratio: Interval,
     control: Option<Interval>,
@@ -147,8 +148,8 @@ mod tests {
         ));
     }
 
-    /// Equal programs must be called different no oftener than the confidence allows, and a 10 %
-    /// slow-down under 5 % noise must be found nearly always.
+    /// Equal programs must be reported as different no more often than the confidence allows, and a 10 %
+    /// slow-down under 5 % noise must be detected nearly always.
     #[test]
     fn error_rates_are_what_the_confidence_promises() {
         let mut rng = Rng::new(9);

@@ -1,4 +1,4 @@
-//! What is wrong with a file, where, and what to do about it.
+//! Diagnostics: an error or a warning about a file, with its position and a suggested fix.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -6,23 +6,23 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use strsim::osa_distance;
 
-/// How bad it is.
+/// Severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Severity {
-    /// The file can be used.
+    /// The file can still be used.
     Warning,
     /// The file cannot be used.
     Error,
 }
 
-/// A place in a file.
+/// A position in a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct Location {
-    /// Name of the file, as the user gave it.
+    /// Name of the file, as the user passed it.
     pub file: Arc<str>,
-    /// Line, from 1; 0 for the file as a whole.
+    /// Line, counted from 1; 0 for the file as a whole.
     pub line: u32,
-    /// Column in characters, from 1.
+    /// Column in characters, counted from 1.
     pub column: u32,
 }
 
@@ -35,34 +35,34 @@ impl fmt::Display for Location {
     }
 }
 
-/// The kinds of problem that a language has.
+/// The error and warning codes of a language.
 pub trait Code: Copy {
-    /// The stable name, like `LOAD_ERR_VALIDATE`.
+    /// Returns the stable name, e.g. `LOAD_ERR_VALIDATE`.
     fn name(self) -> &'static str;
 
-    /// The severity that problems of this kind have.
+    /// Returns the default severity of diagnostics with this code.
     fn severity(self) -> Severity;
 }
 
-/// One problem of one file.
+/// One error or warning about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic<C> {
-    /// Kind of problem.
+    /// Code of the diagnostic.
     pub code: C,
-    /// How bad it is.
+    /// Severity of the diagnostic.
     pub severity: Severity,
-    /// Where.
+    /// Position in the file.
     pub location: Location,
-    /// The item it is in, as `rule NAME`; empty for the file as a whole.
+    /// Enclosing item, e.g. `rule NAME`; empty for the file as a whole.
     pub context: String,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
-    /// What to do, if that is known.
+    /// Suggested fix, if one is known.
     pub help: Option<String>,
 }
 
 impl<C: Code> Diagnostic<C> {
-    /// A problem of the severity that `code` usually has.
+    /// Creates a diagnostic with the default severity of `code`.
     #[must_use]
     pub fn new(code: C, location: Location, message: impl Into<String>) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl<C: Code> Diagnostic<C> {
         }
     }
 
-    /// Names the item that the problem is in.
+    /// Sets the enclosing item.
     #[must_use]
     pub fn in_item(self, context: impl Into<String>) -> Self {
         Self {
@@ -84,7 +84,7 @@ impl<C: Code> Diagnostic<C> {
         }
     }
 
-    /// Adds what to do.
+    /// Sets the suggested fix.
     #[must_use]
     pub fn with_help(self, help: impl Into<String>) -> Self {
         Self {
@@ -93,13 +93,13 @@ impl<C: Code> Diagnostic<C> {
         }
     }
 
-    /// Whether the file cannot be used because of it.
+    /// Returns true if the diagnostic makes the file unusable.
     #[must_use]
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 
-    /// The message for a terminal, with the line of `text` (the whole file) it points at.
+    /// Formats the message for a terminal, with the line of `text` (the whole file) that it refers to.
     #[must_use]
     pub fn render(&self, text: Option<&str>) -> String {
         let mut out = self.to_string();
@@ -119,7 +119,7 @@ impl<C: Code> Diagnostic<C> {
     }
 }
 
-/// `file:line:column: error[CODE]: rule NAME: message`
+/// Formats as `file:line:column: error[CODE]: rule NAME: message`.
 impl<C: Code> fmt::Display for Diagnostic<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let severity = match self.severity {
@@ -134,12 +134,12 @@ impl<C: Code> fmt::Display for Diagnostic<C> {
     }
 }
 
-/// Columns of source that a snippet shows; longer lines are cut around the caret.
+/// Maximum number of source columns in a snippet; longer lines are cut around the caret.
 const SNIPPET_WIDTH: usize = 100;
 
 fn push_snippet(out: &mut String, line: &str, location: &Location) {
     let column = usize::try_from(location.column).unwrap_or(1).max(1) - 1;
-    // Cut so that the caret has a third of the width before it.
+    // Cuts so that a third of the width precedes the caret.
     let skip = if line.chars().count() > SNIPPET_WIDTH {
         column.saturating_sub(SNIPPET_WIDTH / 3)
     } else {
@@ -165,9 +165,9 @@ fn push(out: &mut String, args: fmt::Arguments<'_>) {
         .expect("writing to a string cannot fail");
 }
 
-/// The candidate that `word` is most likely a misspelling of, if one is near enough.
+/// Returns the candidate that `word` most likely misspells, or `None` if no candidate is near enough.
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // One slip for short words, up to three for long ones: more suggests nonsense.
+    // One edit for short words, up to three for long ones: more suggests nonsense.
     let limit = match word.chars().count() {
         0 | 1 => return None,
         2..=4 => 1,
@@ -184,7 +184,7 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Longest word that is compared; names beyond it are no slips of the finger.
+/// Longest word that is compared, in characters; a longer name is not treated as a misspelling.
 const MAX_WORD: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Keys of a configuration as rows of a table: a path, a type, and the place of the value.
+//! Configuration keys as table rows: a path, a type, and the field that holds the value.
 
 use std::path::PathBuf;
 
@@ -21,12 +21,12 @@ use crate::settings::{Node, Problem};
 /// assert_eq!((server.port, KEYS[0].json_type()), (80, "integer"));
 /// ```
 pub struct Key<T: 'static> {
-    /// Its path from the top of the configuration, with dots between the names.
+    /// Path from the top of the configuration, with dots between the names.
     pub path: &'static str,
     kind: Kind<T>,
 }
 
-/// What a setting takes, and where that is kept.
+/// Type of a setting and accessor of its field.
 enum Kind<T: 'static> {
     Boolean(fn(&mut T) -> &mut bool),
     Integer(fn(&mut T) -> &mut u64),
@@ -35,48 +35,48 @@ enum Kind<T: 'static> {
     File(fn(&mut T) -> &mut PathBuf),
     Texts(fn(&mut T) -> &mut Vec<String>),
     TextsByName(fn(&mut T) -> &mut Vec<(String, String)>),
-    /// What needs more than to be read, and the JSON type of what it takes.
+    /// A setting with its own check: the JSON type, and a function that validates and stores the value.
     Other(&'static str, fn(&mut T, &Node) -> Result<(), Problem>),
 }
 
 impl<T> Key<T> {
-    /// A setting that is true or false.
+    /// Creates a boolean setting.
     pub const fn boolean(path: &'static str, place: fn(&mut T) -> &mut bool) -> Self {
         let kind = Kind::Boolean(place);
         Self { path, kind }
     }
 
-    /// A whole number from 0 on.
+    /// Creates a setting that is a whole number of at least 0.
     pub const fn integer(path: &'static str, place: fn(&mut T) -> &mut u64) -> Self {
         let kind = Kind::Integer(place);
         Self { path, kind }
     }
 
-    /// A finite number from 0 on.
+    /// Creates a setting that is a finite number of at least 0.
     pub const fn number(path: &'static str, place: fn(&mut T) -> &mut f64) -> Self {
         let kind = Kind::Number(place);
         Self { path, kind }
     }
 
-    /// A text.
+    /// Creates a text setting.
     pub const fn text(path: &'static str, place: fn(&mut T) -> &mut String) -> Self {
         let kind = Kind::Text(place);
         Self { path, kind }
     }
 
-    /// The path of a file or folder.
+    /// Creates a setting that is the path of a file or directory.
     pub const fn file(path: &'static str, place: fn(&mut T) -> &mut PathBuf) -> Self {
         let kind = Kind::File(place);
         Self { path, kind }
     }
 
-    /// A list of texts; a text alone counts as a list of one.
+    /// Creates a setting that is a list of texts; a single text counts as a list of one.
     pub const fn texts(path: &'static str, place: fn(&mut T) -> &mut Vec<String>) -> Self {
         let kind = Kind::Texts(place);
         Self { path, kind }
     }
 
-    /// A group of texts with names that the user chooses.
+    /// Creates a setting that is a group of texts under names that the user chooses.
     pub const fn texts_by_name(
         path: &'static str,
         place: fn(&mut T) -> &mut Vec<(String, String)>,
@@ -85,7 +85,7 @@ impl<T> Key<T> {
         Self { path, kind }
     }
 
-    /// A setting that `set` checks and keeps; `json_type` is the JSON type of what it takes.
+    /// Creates a setting that `set` validates and stores; `json_type` is the JSON type of its value.
     pub const fn other(
         path: &'static str,
         json_type: &'static str,
@@ -95,11 +95,11 @@ impl<T> Key<T> {
         Self { path, kind }
     }
 
-    /// Puts a value into the configuration.
+    /// Stores the value of `node` in `target`.
     ///
     /// # Errors
     ///
-    /// If the value is not one of this setting. Then nothing has changed.
+    /// Fails, and changes nothing, if the value is invalid for this setting.
     pub fn set(&self, target: &mut T, node: &Node) -> Result<(), Problem> {
         match self.kind {
             Kind::Boolean(place) => *place(target) = node.boolean()?,
@@ -114,7 +114,7 @@ impl<T> Key<T> {
         Ok(())
     }
 
-    /// The JSON type of what it takes.
+    /// Returns the JSON type of the setting's value.
     pub fn json_type(&self) -> &'static str {
         match self.kind {
             Kind::Boolean(_) => "boolean",

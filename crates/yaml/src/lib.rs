@@ -1,4 +1,4 @@
-//! YAML as a tree with positions, and problems that point into it.
+//! YAML as a tree with source positions, and diagnostics that point into it.
 
 mod diagnostic;
 pub mod key;

@@ -1,7 +1,7 @@
-//! Settings as a tree whose parts know where they come from: a file, or an option of the command line.
+//! Settings as a tree whose nodes record their origin: a file, or a command-line option.
 //!
-//! Unlike the tree of [`crate::read`], keys are text and unique, aliases are followed, and values have the loose
-//! types of Falco's configuration (`yes` is a boolean).
+//! Unlike the tree of [`crate::read`], keys are text and unique, aliases are followed, and values have the
+//! loose types of Falco's configuration (`yes` is a boolean).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 
-/// Where a setting was written.
+/// Origin of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In a file; lines and columns count from 1.
+    /// A file; lines and columns count from 1.
     File {
         /// Name of the file, for messages.
         name: Arc<str>,
@@ -21,7 +21,7 @@ pub enum Origin {
         /// Column, from 1.
         column: usize,
     },
-    /// On the command line, as given after `-o`.
+    /// A command-line option, as given after `-o`.
     Option(Arc<str>),
 }
 
@@ -37,9 +37,9 @@ impl fmt::Display for Origin {
 /// A setting or a group of settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Where the value starts.
+    /// Origin of the value.
     pub origin: Origin,
-    /// The value.
+    /// Value of the setting.
     pub value: Value,
 }
 
@@ -48,12 +48,12 @@ pub struct Node {
 pub enum Value {
     /// No value, `~` or `null`.
     Null,
-    /// Text, a number or a boolean. `quoted` text is text even if it looks like nothing (`null`); numbers and booleans may be quoted, as
-    /// Falco takes them.
+    /// Text, a number or a boolean. `quoted` text stays text even if it looks like nothing (`null`); numbers
+    /// and booleans may be quoted, as in Falco.
     Scalar {
         /// The text without quotes.
         text: String,
-        /// Whether it was in quotes.
+        /// Whether the text was quoted.
         quoted: bool,
     },
     /// A list.
@@ -67,20 +67,20 @@ pub enum Value {
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// Where the key stands.
+    /// Origin of the key.
     pub origin: Origin,
-    /// Its value.
+    /// Value of the key.
     pub node: Node,
 }
 
 /// An error in a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where the setting stands.
+    /// Origin of the setting.
     pub origin: Origin,
-    /// The error.
+    /// Error message.
     pub message: String,
-    /// The next step.
+    /// Suggested next step.
     pub help: Option<String>,
 }
 
@@ -105,18 +105,19 @@ impl Problem {
     }
 }
 
-/// Deepest nesting of a configuration file; Falco's own needs 4.
+/// Maximum nesting depth of a configuration file; Falco's own needs 4.
 const MAX_DEPTH: usize = 32;
 
-/// Most nodes a file may have once aliases are followed.
+/// Maximum number of nodes in a file after aliases are followed.
 const MAX_NODES: usize = 100_000;
 
-/// Parses the first document of a file; `name` is its name in messages. An empty file is an empty mapping.
+/// Parses the first document of a file; `name` is the file's name in messages. An empty file is an empty
+/// mapping.
 ///
 /// # Errors
 ///
-/// The first error of syntax, a repeated key, a key that is not text, or a file with too many or too deeply nested
-/// settings.
+/// Returns the first syntax error, or fails for a repeated key, a key that is not text, or a file with too
+/// many or too deeply nested settings.
 pub fn read(name: &str, text: &str) -> Result<Node, Problem> {
     let mut builder = Builder {
         name: name.into(),
@@ -155,7 +156,7 @@ struct Builder {
     root: Option<Node>,
 }
 
-/// A list or mapping whose end has not come yet; a mapping's children are keys and values in turn.
+/// A list or mapping that is still open; a mapping's children are keys and values in turn.
 struct Open {
     children: Vec<Node>,
     is_map: bool,
@@ -197,7 +198,7 @@ impl Builder {
                 }
                 None => Err(Problem::new(&origin, "the alias names nothing before it")),
             },
-            // Comments and the frames of stream and documents.
+            // Comments, and the start and end of stream and documents.
             _ => Ok(()),
         }
     }
@@ -287,7 +288,7 @@ impl Node {
         }
     }
 
-    /// The entry of a group with this key.
+    /// Returns the entry of a group with this key.
     #[must_use]
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.value {
@@ -296,7 +297,7 @@ impl Node {
         }
     }
 
-    /// The command-line option that set this node or a node in it.
+    /// Returns the command-line option that set this node or a node below it.
     #[must_use]
     pub fn option(&self) -> Option<&Origin> {
         let children: Box<dyn Iterator<Item = &Self>> = match &self.value {
@@ -308,7 +309,7 @@ impl Node {
         own.or_else(|| children.into_iter().find_map(Self::option))
     }
 
-    /// A description for messages.
+    /// Describes the value for messages.
     #[must_use]
     pub fn describe(&self) -> String {
         match &self.value {
@@ -326,14 +327,14 @@ impl Node {
         )
     }
 
-    /// The value as a boolean.
+    /// Returns the value as a boolean.
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// Fails if the value is not a boolean.
     pub fn boolean(&self) -> Result<bool, Problem> {
         match &self.value {
-            // YAML 1.1's words too, which Falco's parser takes.
+            // Accepts YAML 1.1's words too, as Falco's parser does.
             Value::Scalar { text, .. } => match text.to_ascii_lowercase().as_str() {
                 "true" | "yes" | "on" | "y" => Ok(true),
                 "false" | "no" | "off" | "n" => Ok(false),
@@ -343,11 +344,11 @@ impl Node {
         }
     }
 
-    /// The value as text.
+    /// Returns the value as text.
     ///
     /// # Errors
     ///
-    /// If it is a list, a group or nothing.
+    /// Fails if the value is a list, a group or null.
     pub fn text(&self) -> Result<&str, Problem> {
         match &self.value {
             Value::Scalar { text, .. } => Ok(text),
@@ -355,11 +356,11 @@ impl Node {
         }
     }
 
-    /// The value as a finite number from 0 on.
+    /// Returns the value as a finite number of at least 0.
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// Fails if the value is not such a number.
     pub fn number(&self) -> Result<f64, Problem> {
         let number = match &self.value {
             Value::Scalar { text, .. } => text.parse().ok(),
@@ -370,11 +371,11 @@ impl Node {
             .ok_or_else(|| self.expected("a number from 0 on"))
     }
 
-    /// The value as a whole number from 0 on.
+    /// Returns the value as a whole number of at least 0.
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// Fails if the value is not such a number.
     pub fn integer(&self) -> Result<u64, Problem> {
         let number = match &self.value {
             Value::Scalar { text, .. } => text.parse().ok(),
@@ -383,11 +384,11 @@ impl Node {
         number.ok_or_else(|| self.expected("a whole number from 0 on"))
     }
 
-    /// The items of a list; a scalar counts as a list of one, nothing as an empty one.
+    /// Returns the items of a list; a scalar counts as a list of one, null as an empty list.
     ///
     /// # Errors
     ///
-    /// If it is a group.
+    /// Fails if the value is a group.
     pub fn list(&self) -> Result<&[Node], Problem> {
         match &self.value {
             Value::List(items) => Ok(items),
@@ -397,22 +398,22 @@ impl Node {
         }
     }
 
-    /// The value as a whole number that fits `T`.
+    /// Returns the value as a whole number that fits `T`.
     ///
     /// # Errors
     ///
-    /// If it is none, or does not fit.
+    /// Fails if the value is not a whole number or does not fit.
     pub fn small<T: TryFrom<u64>>(&self) -> Result<T, Problem> {
         let number = self.integer()?;
         T::try_from(number)
             .map_err(|_too_large| Problem::new(&self.origin, format!("{number} is too large")))
     }
 
-    /// The value that one of some words stands for.
+    /// Returns the `T` that the value's word stands for.
     ///
     /// # Errors
     ///
-    /// If it is none of the words.
+    /// Fails if the value is none of the words.
     pub fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Problem> {
         let text = self.text()?;
         let known = words.iter().find(|(word, _)| *word == text);
@@ -423,21 +424,21 @@ impl Node {
         })
     }
 
-    /// The items of a list as texts.
+    /// Returns the items of a list as texts.
     ///
     /// # Errors
     ///
-    /// If it is a group, or an item is no text.
+    /// Fails if the value is a group, or an item is not text.
     pub fn texts(&self) -> Result<Vec<String>, Problem> {
         let items = self.list()?.iter();
         items.map(|item| item.text().map(str::to_owned)).collect()
     }
 
-    /// The settings of a group; nothing counts as an empty one.
+    /// Returns the settings of a group; null counts as an empty group.
     ///
     /// # Errors
     ///
-    /// If it is no group.
+    /// Fails if the value is not a group.
     pub fn group(&self) -> Result<&[Entry], Problem> {
         match &self.value {
             Value::Map(entries) => Ok(entries),
@@ -446,11 +447,11 @@ impl Node {
         }
     }
 
-    /// The settings of a group as names and texts.
+    /// Returns the settings of a group as (name, text) pairs.
     ///
     /// # Errors
     ///
-    /// If it is no group, or a setting is no text.
+    /// Fails if the value is not a group, or a setting is not text.
     pub fn texts_by_name(&self) -> Result<Vec<(String, String)>, Problem> {
         let entries = self.group()?.iter();
         entries

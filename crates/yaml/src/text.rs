@@ -1,18 +1,18 @@
-//! Where the characters of a text stand in its file.
+//! Mapping from the characters of a text to their positions in its file.
 //!
-//! A text is often a folded YAML block, and may be put together of several blocks from several
-//! files. Positions in the text that the parser sees are led back through anchors: each says that
-//! from this offset on, until the next anchor, text and file run in parallel.
+//! A text is often a folded YAML block, and may be assembled from several blocks of several files. Anchors
+//! map positions in the text that the parser sees back to the file: from an anchor's offset to the next
+//! anchor, text and file run in parallel.
 
 use std::sync::Arc;
 
 use crate::diagnostic::Location;
 
-/// A piece of text together with where it was written.
+/// A text with its source positions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceText {
     text: String,
-    /// By ascending offset; the first is at 0.
+    /// Anchors in ascending order of offset; the first is at 0.
     anchors: Vec<Anchor>,
 }
 
@@ -23,7 +23,7 @@ struct Anchor {
 }
 
 impl SourceText {
-    /// Text that is written at `location` as it is.
+    /// Creates a text that stands at `location` verbatim.
     #[must_use]
     pub fn new(text: String, location: Location) -> Self {
         Self {
@@ -35,19 +35,19 @@ impl SourceText {
         }
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Where it starts.
+    /// Returns the position of the first character.
     #[must_use]
     pub fn start(&self) -> &Location {
         &self.anchors[0].location
     }
 
-    /// Where the character at `offset` is written.
+    /// Returns the position of the character at `offset`.
     #[must_use]
     pub fn locate(&self, offset: usize) -> Location {
         let after = self
@@ -63,7 +63,7 @@ impl SourceText {
         }
     }
 
-    /// Adds `glue` and another text.
+    /// Appends `glue` and another text.
     pub fn append(&mut self, glue: &str, other: &SourceText) {
         self.text.push_str(glue);
         let base = self.text.len();
@@ -75,7 +75,7 @@ impl SourceText {
             }));
     }
 
-    /// The same text between `open` and `close`.
+    /// Returns the text between `open` and `close`.
     #[must_use]
     pub fn wrapped(&self, open: &str, close: &str) -> Self {
         let mut wrapped = Self::new(open.to_owned(), self.start().clone());
@@ -84,7 +84,7 @@ impl SourceText {
         wrapped
     }
 
-    /// The text without blanks around it.
+    /// Returns the text without surrounding blanks.
     #[must_use]
     pub fn trimmed(mut self) -> Self {
         let skip = self.text.len() - self.text.trim_start().len();
@@ -105,36 +105,36 @@ impl SourceText {
     }
 }
 
-/// How YAML wrote a scalar.
+/// YAML style of a scalar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Plain,
     SingleQuoted,
     DoubleQuoted,
-    /// `|` or `>`.
+    /// Block scalar, `|` or `>`.
     Block,
 }
 
-/// A rule file, cut into lines.
+/// A rule file, split into lines.
 pub(crate) struct File<'a> {
     pub(crate) name: Arc<str>,
     lines: Vec<Line<'a>>,
 }
 
 struct Line<'a> {
-    /// Of its first byte in the file.
+    /// Offset of the line's first byte in the file.
     offset: usize,
     text: &'a str,
 }
 
-/// Where YAML says that something starts.
+/// Start position of an item, as the YAML parser reports it.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
-    /// From 1.
+    /// Line, counted from 1.
     pub(crate) line: usize,
-    /// In characters, from 0.
+    /// Column in characters, counted from 0.
     pub(crate) column: usize,
-    /// In the file, if known: finding it from the column takes long in a long line.
+    /// Byte offset in the file, if known: computing it from the column is slow in a long line.
     pub(crate) byte: Option<usize>,
 }
 
@@ -146,7 +146,7 @@ impl<'a> File<'a> {
         }
     }
 
-    /// A place by line from 1 and column from 0.
+    /// Returns the location of a line (from 1) and column (from 0).
     pub(crate) fn location(&self, line: usize, column: usize) -> Location {
         Location {
             file: Arc::clone(&self.name),
@@ -155,12 +155,12 @@ impl<'a> File<'a> {
         }
     }
 
-    /// Finds the characters of a scalar's `value` in the file. `start` is an anchor, a quote, or the
-    /// first line inside a block.
+    /// Maps the characters of a scalar's `value` to the file. `start` is an anchor, a quote, or the first
+    /// line inside a block.
     pub(crate) fn align(&self, value: &str, style: Style, start: Mark) -> SourceText {
         let mut walk = Walk::new(self, style, start);
         let mut anchors: Vec<Anchor> = Vec::new();
-        // Line and column that the next character has if it runs on in parallel.
+        // Line and column of the next character if text and file run in parallel.
         let mut parallel = (0, 0);
         let mut rest = value;
         while let Some(c) = rest.chars().next() {
@@ -218,7 +218,7 @@ fn split_lines(text: &str) -> Vec<Line<'_>> {
     lines
 }
 
-/// The length of a text.
+/// Length of a text in bytes and in characters.
 struct Run {
     bytes: usize,
     chars: usize,
@@ -263,8 +263,8 @@ impl<'f, 'a> Walk<'f, 'a> {
         walk
     }
 
-    /// Moves past the character `c` of the value. Tells where it stands, and whether that is certain:
-    /// a blank that folding made stands nowhere.
+    /// Moves past the character `c` of the value. Returns its position, and whether the position is certain:
+    /// a blank that folding inserted has no position.
     fn find(&mut self, c: char) -> Option<(usize, usize, bool)> {
         let blank = c.is_whitespace();
         if !blank {
@@ -275,7 +275,7 @@ impl<'f, 'a> Walk<'f, 'a> {
         if next == Some('\\') && self.style == Style::DoubleQuoted {
             let escape = self.rest[1..].chars().next();
             if escape.is_none() {
-                // An escaped line break is no character of the value.
+                // An escaped line break is not a character of the value.
                 self.enter(self.line + 1);
                 return self.find(c);
             }
@@ -295,8 +295,8 @@ impl<'f, 'a> Walk<'f, 'a> {
         blank.then_some((line, column, false))
     }
 
-    /// Moves past all that stands in the line as it stands at the start of `value`: most of a scalar,
-    /// so that [`Self::find`] is left with breaks, escapes and doubled quotes.
+    /// Moves past the longest prefix of `value` that stands verbatim in the line. This covers most of a
+    /// scalar, so that [`Self::find`] handles only line breaks, escapes and doubled quotes.
     fn take_run(&mut self, value: &str) -> Run {
         let special = match self.style {
             Style::Plain | Style::Block => None,
@@ -328,13 +328,13 @@ impl<'f, 'a> Walk<'f, 'a> {
         self.file.lines.get(self.line.checked_sub(1)?)
     }
 
-    /// What follows an offset of the file in the current line.
+    /// Returns the text of the current line from a byte offset of the file on.
     fn rest_from(&self, byte: usize) -> Option<&'a str> {
         let line = self.current()?;
         line.text.get(byte.checked_sub(line.offset)?..)
     }
 
-    /// Moves to the next character that is not blank, on a later line if need be.
+    /// Moves to the next character that is not blank, on a later line if necessary.
     fn skip_blank(&mut self) {
         loop {
             self.skip_until(|c| !c.is_whitespace());
@@ -391,7 +391,7 @@ tagged: !!str &anchor value of it
 not the same: "ä"
 "#;
 
-    /// The scalars of a tree that are values of its mappings.
+    /// Collects the scalars that are mapping values.
     fn values<'n>(nodes: &'n [Node], found: &mut Vec<&'n SourceText>) {
         for node in nodes {
             if let Kind::Mapping(pairs) = &node.kind {
@@ -412,7 +412,7 @@ not the same: "ä"
             for (offset, c) in text.text().char_indices() {
                 let Location { line, column, .. } = text.locate(offset);
                 let written = lines[line as usize - 1].get(column as usize - 1).copied();
-                // Blanks that folding made stand nowhere; what is escaped begins with a backslash.
+                // Folded blanks have no position; an escaped character begins with a backslash.
                 let is_there = written == Some(c) || c.is_whitespace() || written == Some('\\');
                 assert!(is_there, "{c:?} of {:?} at {line}:{column}", text.text());
             }

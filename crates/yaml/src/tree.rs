@@ -1,4 +1,4 @@
-//! YAML as a tree with positions.
+//! YAML as a tree with source positions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,53 +8,53 @@ use granit_parser::{Event, Parser, ScalarStyle, Span};
 use crate::diagnostic::Location;
 use crate::text::{File, Mark, SourceText, Style};
 
-/// Largest file, in bytes. Public rule sets stay below 1 MB.
+/// Maximum file size in bytes. Public rule sets stay below 1 MB.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
 
-/// Most nodes a file may have after aliases are followed: an alias of aliases of aliases could
-/// otherwise fill the memory from a few lines.
+/// Maximum number of nodes in a file after aliases are followed: an alias of aliases of aliases could
+/// otherwise exhaust memory from a few lines.
 pub const MAX_NODES: usize = 500_000;
 
-/// A copied text of this length counts as one more node.
+/// Length in bytes of copied text that counts as one more node.
 const BYTES_PER_NODE: usize = 64;
 
-/// Deepest nesting of sequences and mappings. Rules need 6: file, item, exceptions, exception, values,
+/// Maximum nesting depth of sequences and mappings. Rules need 6: file, item, exceptions, exception, values,
 /// tuple, list.
 pub const MAX_NESTING: usize = 64;
 
-/// A value with its place.
+/// A YAML value with its position.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// What it is.
+    /// Kind of the value, with its contents.
     pub kind: Kind,
-    /// Where it starts.
+    /// Position of the value.
     pub location: Location,
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Debug, Clone)]
 pub enum Kind {
-    /// Nothing, or a word for it.
+    /// No value, or a word for null.
     Null,
-    /// A text, number or switch.
+    /// A text, number or boolean.
     Scalar(SourceText),
     /// A list.
     Sequence(Vec<Node>),
-    /// Keys with their values, in the order of the file; a key may come twice.
+    /// Keys with their values, in the order of the file; keys may repeat.
     Mapping(Vec<(Node, Node)>),
 }
 
-/// Why a file, or the rest of it, is not YAML.
+/// A YAML syntax error or an exceeded limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
+    /// Position of the error.
     pub location: Location,
-    /// What is wrong.
+    /// Error message.
     pub message: String,
 }
 
 impl Node {
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     #[must_use]
     pub fn scalar(&self) -> Option<&SourceText> {
         match &self.kind {
@@ -63,13 +63,13 @@ impl Node {
         }
     }
 
-    /// Whether there is nothing.
+    /// Returns true if the node has no value.
     #[must_use]
     pub fn is_null(&self) -> bool {
         matches!(self.kind, Kind::Null)
     }
 
-    /// What it is, for messages.
+    /// Describes the node's kind for messages.
     #[must_use]
     pub fn describe(&self) -> &'static str {
         match self.kind {
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// What a copy costs, in nodes.
+    /// Returns the cost of a copy, in nodes.
     fn count(&self) -> usize {
         1 + match &self.kind {
             Kind::Null => 0,
@@ -103,7 +103,7 @@ impl Node {
     }
 }
 
-/// Reads all documents of a file. After a syntax error come the documents before it.
+/// Reads all documents of a file. On a syntax error, returns the documents before it and the error.
 #[must_use]
 pub fn read(name: &Arc<str>, text: &str) -> (Vec<Node>, Option<Problem>) {
     let file = &File::new(Arc::clone(name), text);
@@ -138,7 +138,7 @@ fn problem(location: Location, message: impl Into<String>) -> Problem {
     }
 }
 
-/// Puts the events of the parser together, without recursion.
+/// Assembles the parser's events into nodes, without recursion.
 struct Builder<'f, 'a> {
     file: &'f File<'a>,
     documents: Vec<Node>,
@@ -147,9 +147,9 @@ struct Builder<'f, 'a> {
     nodes: usize,
 }
 
-/// A sequence or mapping whose end has not come yet.
+/// A sequence or mapping that is still open.
 struct Open {
-    /// What is complete; for a mapping, keys and values in turn.
+    /// Completed children; for a mapping, keys and values in turn.
     children: Vec<Node>,
     mapping: bool,
     location: Location,
@@ -183,7 +183,7 @@ impl<'f, 'a> Builder<'f, 'a> {
                 self.anchors.clear();
                 Ok(())
             }
-            // Comments and the frames of stream and documents.
+            // Comments, and the start and end of stream and documents.
             _ => Ok(()),
         }
     }
@@ -267,7 +267,7 @@ impl<'f, 'a> Builder<'f, 'a> {
         self.nodes += 1;
         self.check_nodes(&node.location)?;
         if anchor > 0 {
-            // The copy counts too: nested anchors multiply what is kept.
+            // A copy counts too: nested anchors multiply the stored nodes.
             self.nodes = self.nodes.saturating_add(node.count());
             self.check_nodes(&node.location)?;
             self.anchors.insert(anchor, node.clone());

@@ -7,14 +7,14 @@ use bumpalo::collections::Vec;
 use super::text::{Text, copied};
 use crate::{Comm, CommandLine, Event, ExecutableFile, Image, Lookup, Process, Value};
 
-/// How far up the ancestors are followed. Deeper trees make the answer unknown, not wrong.
+/// Maximum number of ancestors that are followed. In deeper trees the answer is unknown, not wrong.
 pub(super) const MAX_ANCESTORS: usize = 128;
 
-/// A process with the program that counts for an event.
+/// A process, with the image that applies to an event.
 pub(super) enum Subject<'a> {
-    /// The caller, with the image of the event.
+    /// The caller, with the event's image.
     Caller(&'a Process, Arc<Image>),
-    /// An ancestor or leader, with its present image.
+    /// An ancestor or leader, with its current image.
     Other(Arc<Process>),
 }
 
@@ -37,8 +37,8 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Command name at exec. For others than the caller the last one seen does where that is not known and
-    /// they are gone.
+    /// Returns the command name at exec. For a process other than the caller that has exited, falls back to
+    /// the last name seen.
     pub(super) fn comm(&self, event: &Event<'a>) -> Lookup<Comm> {
         let process = match self {
             Self::Caller(..) => return event.comm().clone(),
@@ -59,7 +59,7 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// Looks at the command line.
+    /// Computes a value from the command line.
     pub(super) fn command_line<T>(
         &self,
         event: &Event<'a>,
@@ -73,7 +73,7 @@ impl<'a> Subject<'a> {
         )
     }
 
-    /// Looks at the file that the program came from.
+    /// Computes a value from the executable file.
     pub(super) fn executable_file<T>(
         &self,
         event: &Event<'a>,
@@ -87,7 +87,7 @@ impl<'a> Subject<'a> {
         )
     }
 
-    /// Whether its user may write the file that the program came from.
+    /// Returns whether the subject's user may write the executable file.
     pub(super) fn executable_writable(&self, event: &Event<'a>) -> Lookup<bool> {
         let image = self.image();
         cached(
@@ -97,7 +97,7 @@ impl<'a> Subject<'a> {
         )
     }
 
-    /// Looks at the environment: names and values, each ended by a NUL.
+    /// Computes a value from the environment: `NAME=value` entries, each ended by a NUL.
     pub(super) fn environment<T>(
         &self,
         event: &Event<'a>,
@@ -111,7 +111,7 @@ impl<'a> Subject<'a> {
         )
     }
 
-    /// `argv[0]`.
+    /// Returns `argv[0]`.
     pub(super) fn exe(&self, event: &Event<'a>) -> Value<'a> {
         found(
             self.command_line(event, |line| copied(event.arena, &line.exe)),
@@ -119,7 +119,7 @@ impl<'a> Subject<'a> {
         )
     }
 
-    /// Path of the executable.
+    /// Returns the path of the executable.
     pub(super) fn exe_path(&self, event: &Event<'a>) -> Value<'a> {
         let image = self.image();
         let path = cached(
@@ -130,7 +130,7 @@ impl<'a> Subject<'a> {
         found(path, |value| value)
     }
 
-    /// All arguments but the first, with a space between them.
+    /// Returns all arguments but the first, separated by spaces.
     pub(super) fn args(&self, event: &Event<'a>) -> Value<'a> {
         let joined = self.command_line(event, |line| {
             let mut text = Text::new(event.arena);
@@ -140,7 +140,7 @@ impl<'a> Subject<'a> {
         found(joined, |value| value)
     }
 
-    /// Command name and arguments.
+    /// Returns the command name and the arguments.
     pub(super) fn command(&self, event: &Event<'a>) -> Value<'a> {
         let comm = match self.comm(event) {
             Lookup::Found(comm) => comm,
@@ -150,7 +150,7 @@ impl<'a> Subject<'a> {
         self.after(event, comm.as_bytes())
     }
 
-    /// `first` and the arguments.
+    /// Returns `first` and the arguments.
     pub(super) fn after(&self, event: &Event<'a>, first: &[u8]) -> Value<'a> {
         let line = self.command_line(event, |line| {
             let mut text = Text::new(event.arena);
@@ -160,13 +160,13 @@ impl<'a> Subject<'a> {
         });
         match line {
             Lookup::Found(value) => value,
-            // A kernel thread, or a process that is gone: its name is all there is.
+            // A kernel thread or an exited process: only its name is known.
             Lookup::Missing => copied(event.arena, first),
             Lookup::Unknown => Value::Unknown,
         }
     }
 
-    /// Environment as one text.
+    /// Returns the environment as one text.
     pub(super) fn all_environment(&self, event: &Event<'a>) -> Value<'a> {
         let text = self.environment(event, |bytes| {
             let mut text = Text::new(event.arena);
@@ -176,7 +176,7 @@ impl<'a> Subject<'a> {
         found(text, |value| value)
     }
 
-    /// The value of one variable.
+    /// Returns the value of one environment variable.
     pub(super) fn variable(&self, event: &Event<'a>, name: &str) -> Value<'a> {
         let value = self.environment(event, |bytes| {
             let value = variables(bytes).find_map(|variable| {
@@ -196,7 +196,7 @@ fn variables(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|variable| !variable.is_empty())
 }
 
-/// Looks at a fact that does not change while the image lives: asked for once.
+/// Returns a fact that does not change while the image lives, looked up only once.
 fn cached<F, T>(
     cell: &std::sync::OnceLock<Option<F>>,
     ask: impl FnOnce() -> Lookup<F>,
@@ -206,10 +206,10 @@ fn cached<F, T>(
         let answer = match ask() {
             Lookup::Found(fact) => Some(fact),
             Lookup::Missing => None,
-            // May be known later.
+            // The fact may become known later.
             Lookup::Unknown => return Lookup::Unknown,
         };
-        // Another thread may have been faster; its answer is as good.
+        // Another thread may have stored its answer first, which is as good.
         let _ = cell.set(answer);
     }
     match cell.get() {
@@ -218,7 +218,7 @@ fn cached<F, T>(
     }
 }
 
-/// The value of something found.
+/// Converts a lookup into a value.
 pub(super) fn found<'a, T>(lookup: Lookup<T>, show: impl FnOnce(T) -> Value<'a>) -> Value<'a> {
     match lookup {
         Lookup::Found(found) => show(found),
@@ -227,10 +227,10 @@ pub(super) fn found<'a, T>(lookup: Lookup<T>, show: impl FnOnce(T) -> Value<'a>)
     }
 }
 
-/// What to tell of a process.
+/// Computes a field for a process.
 pub(super) type AncestorField<'a> = for<'e> fn(&Subject<'a>, &'e Event<'a>) -> Value<'a>;
 
-/// The caller for 0, its parent for 1, and so on; `None` beyond the oldest.
+/// Returns the caller for level 0, its parent for 1, and so on; `None` beyond the oldest ancestor.
 pub(super) fn ancestor<'a>(event: &Event<'a>, level: u32) -> Option<Subject<'a>> {
     let mut parent = match level {
         0 => return Some(Subject::caller(event)),
@@ -242,8 +242,8 @@ pub(super) fn ancestor<'a>(event: &Event<'a>, level: u32) -> Option<Subject<'a>>
     Some(Subject::Other(parent))
 }
 
-/// The answer for the ancestor at `level`, or for all of them, nearest first and without the
-/// caller, if no level is given.
+/// Computes a field for the ancestor at `level`. Without a level, returns the values of all ancestors,
+/// nearest first and without the caller.
 pub(super) fn tell<'a>(
     event: &Event<'a>,
     level: Option<u32>,

@@ -5,43 +5,43 @@ use std::sync::Arc;
 use super::FieldSpec;
 use crate::{EventKind, ParamType, suggest};
 
-/// What may or must follow the name of a field.
+/// Syntax of the argument after a field's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArgumentKind {
-    /// Nothing.
+    /// No argument.
     None,
     /// `[N]`.
     Index {
-        /// Whether it must be given.
+        /// Whether the argument is mandatory.
         required: bool,
     },
     /// `[NAME]`.
     Name {
-        /// Whether it must be given.
+        /// Whether the argument is mandatory.
         required: bool,
     },
     /// `[N]` or `[NAME]`.
     IndexOrName {
-        /// Whether it must be given.
+        /// Whether the argument is mandatory.
         required: bool,
     },
     /// `.NAME`.
     Suffix {
-        /// Whether it must be given.
+        /// Whether the argument is mandatory.
         required: bool,
-        /// The only names that may follow, or empty if any may.
+        /// Accepted names; empty if any name is accepted.
         names: &'static [&'static str],
     },
-    /// `.NAME` or `[NAME]`, with any name; must be given.
+    /// `.NAME` or `[NAME]`, with any name; mandatory.
     Label,
-    /// `.NAME` or `[N]` of an event parameter; must be given.
+    /// `.NAME` or `[N]` of an event parameter; mandatory.
     Param,
 }
 
-/// A checked argument.
+/// A validated argument.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Argument {
-    /// None was given.
+    /// No argument.
     None,
     /// A number.
     Index(u32),
@@ -51,12 +51,12 @@ pub enum Argument {
     Param(ParamName),
 }
 
-/// The name of an event parameter with its position in every kind of event.
+/// Name of an event parameter, with its position in every kind of event.
 #[derive(Clone, Debug)]
 pub struct ParamName {
     name: &'static str,
     ty: ParamType,
-    /// By [`EventKind::index`]; [`NOWHERE`] where the kind has no such parameter.
+    /// Positions by [`EventKind::index`]; [`NOWHERE`] if the kind has no such parameter.
     positions: Arc<[u8]>,
 }
 
@@ -94,19 +94,19 @@ impl ParamName {
         })
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Type of the first parameter of this name in the event table.
+    /// Returns the type of the first parameter of this name in the event table.
     pub fn ty(&self) -> ParamType {
         self.ty
     }
 }
 
 impl Argument {
-    /// Position of the parameter that the argument names, in a kind of event.
+    /// Returns the position in `kind` of the parameter that the argument names.
     pub(super) fn param_index(&self, kind: EventKind) -> Option<usize> {
         let at = match self {
             Self::Param(param) => match param.positions[kind.index()] {
@@ -119,7 +119,7 @@ impl Argument {
         (at < kind.spec().params.len()).then_some(at)
     }
 
-    /// The index, if there is one.
+    /// Returns the index, if the argument is one.
     pub(super) fn index(&self) -> Option<u32> {
         match self {
             Self::Index(index) => Some(*index),
@@ -127,7 +127,7 @@ impl Argument {
         }
     }
 
-    /// The name, if there is one.
+    /// Returns the name, if the argument is one.
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Self::Name(name) => Some(name),
@@ -136,15 +136,15 @@ impl Argument {
     }
 }
 
-/// Why a field could not be read.
+/// Error of parsing a field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
-    /// No such field.
+    /// The field does not exist.
     #[error("cannot find a field named `{name}`{}", suggest::hint(.suggestion.as_deref()))]
     Unknown {
-        /// The name.
+        /// Name that was not found.
         name: String,
-        /// The nearest name that exists.
+        /// Nearest existing name.
         suggestion: Option<String>,
     },
     /// The argument is missing.
@@ -152,7 +152,7 @@ pub enum FieldError {
     Missing {
         /// Name of the field.
         field: &'static str,
-        /// How it is written.
+        /// Syntax of the field with its argument.
         expected: String,
     },
     /// The field takes no argument.
@@ -168,7 +168,7 @@ pub enum FieldError {
         field: &'static str,
         /// The argument.
         argument: String,
-        /// What is wrong with it.
+        /// Parse error.
         source: std::num::ParseIntError,
     },
     /// No event has a parameter of this name, or the field has no such part.
@@ -181,18 +181,18 @@ pub enum FieldError {
         field: &'static str,
         /// The argument.
         argument: String,
-        /// The nearest name that exists.
+        /// Nearest existing name.
         suggestion: Option<String>,
     },
     /// The closing bracket is missing.
     #[error("cannot read `{field}`: the `]` at its end is missing")]
     Unclosed {
-        /// The text.
+        /// Text of the field.
         field: String,
     },
 }
 
-/// Checks what followed the name: `suffix` after a dot, `bracket` in brackets.
+/// Validates the argument of a field: `suffix` after a dot, `bracket` in brackets.
 pub(super) fn resolve(
     spec: &'static FieldSpec,
     suffix: Option<&str>,

@@ -283,13 +283,13 @@ fn flag<'a>(event: &Event<'a>, part: fn(&Details) -> Option<bool>) -> Value<'a> 
     Value::or_absent(part(&event.container().details).map(Value::Bool))
 }
 
-/// One label by its key.
+/// Returns one label by its key.
 pub(super) fn label<'a>(labels: &'a BTreeMap<String, String>, argument: &Argument) -> Value<'a> {
     let value = argument.name().and_then(|key| labels.get(key));
     Value::or_absent(value.map(|value| Value::text(value)))
 }
 
-/// All labels, as Falco prints them.
+/// Returns all labels in Falco's format.
 pub(super) fn labels<'a>(event: &Event<'a>, labels: &BTreeMap<String, String>) -> Value<'a> {
     let mut text = Text::new(event.arena);
     for (key, value) in labels {
@@ -353,7 +353,7 @@ fn mounts<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     }
 }
 
-/// The mount of a number, or the first whose `key` is, or matches, the name.
+/// Returns the mount with a number, or the first mount whose `key` equals or matches the name.
 fn mount<'a>(
     event: &Event<'a>,
     argument: &Argument,
@@ -380,7 +380,7 @@ fn mount<'a>(
     found.map_or(Value::text("none"), |mount| tell(mount, event))
 }
 
-/// `on_host` for the host (nothing if empty), otherwise what is known.
+/// Returns `on_host` for the host (absent if empty), otherwise the known value.
 fn told<'a>(
     event: &Event<'a>,
     on_host: &'static str,
@@ -412,7 +412,7 @@ struct ImageParts<'i> {
     digest: Option<&'i str>,
 }
 
-/// Takes `registry:5000/name:tag@sha256:...` apart.
+/// Splits `registry:5000/name:tag@sha256:...` into its parts.
 fn image_parts(image: &str) -> ImageParts<'_> {
     let (rest, digest) = match image.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),

@@ -1,7 +1,7 @@
-//! Which engine can never fill which field.
+//! Fields that an engine can never fill.
 //!
-//! A field that is merely unknown now and then is no business of this table: only those are in it that
-//! have no value in any event that an engine tells.
+//! The table holds only fields that have no value in any event of an engine, not fields that are occasionally
+//! unknown.
 
 use crate::EngineKind;
 
@@ -9,11 +9,11 @@ use super::{DescriptorFact, FieldSpec, ProcessFact, Source, Supplied};
 
 use EngineKind::{Ebpf, Gvisor, Notify, Ptrace};
 
-/// What a row is about.
+/// Fields that a row covers.
 enum What {
     Source(Source),
     Process(&'static [ProcessFact]),
-    /// Names, or with a dot at the end the names that begin so.
+    /// Names; a name that ends with a dot is a prefix.
     Names(&'static [&'static str]),
 }
 
@@ -103,7 +103,7 @@ impl What {
 }
 
 impl FieldSpec {
-    /// Why it has no value in any event that is learnt so, if that is so.
+    /// Returns the reason why the field has no value in any event of `engine`, or `None` if it can have one.
     pub fn never_by(&self, engine: EngineKind) -> Option<&'static str> {
         if let Supplied::No(why) = self.supplied {
             return Some(why);
@@ -114,7 +114,8 @@ impl FieldSpec {
         row.map(|row| row.why)
     }
 
-    /// Why it has no value in any event at all, or in none of an engine that is known.
+    /// Returns the reason why the field has no value in any event at all, or in any event of `engine` if
+    /// given.
     pub fn never(&self, engine: Option<EngineKind>) -> Option<&'static str> {
         match (engine, self.supplied) {
             (Some(engine), _) => self.never_by(engine),

@@ -1,22 +1,22 @@
-//! When a field can be known.
+//! The stage at which a field becomes known.
 
 use super::{Argument, Cost};
 use crate::{Category, DescriptorSource, EventKind, ParamSource, ParamType, Stage};
 
-/// What a field is made of.
+/// Data that a field is computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// What every event carries from its beginning and keeps: number, time, processor.
+    /// Facts of every event that never change: number, time, processor.
     Event,
     /// The kind of event alone.
     Kind,
-    /// The kind and, for input and output, what the descriptor is.
+    /// The kind and, for input and output, the kind of the descriptor.
     Category,
-    /// One parameter in words.
+    /// One parameter as text.
     Param,
     /// One parameter as a value.
     RawParam,
-    /// All parameters in words.
+    /// All parameters as text.
     Params,
     /// The result.
     Result,
@@ -32,55 +32,55 @@ pub enum Source {
     SuccessfulPath,
     /// The bytes that a call moves.
     Buffer,
-    /// How many bytes a call moved.
+    /// The number of bytes that a call moved.
     Moved,
-    /// The descriptor the event is about.
+    /// The descriptor that the event concerns.
     Descriptor(DescriptorFact),
     /// The name of the descriptor and the container of the caller.
     NameInContainer,
     /// The calling process.
     Process(ProcessFact),
-    /// Nothing: the answer is always the same.
+    /// No data: the answer is constant.
     Nowhere,
 }
 
-/// What a field tells of the event's descriptor.
+/// Facts about the event's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorFact {
-    /// Its number.
+    /// Descriptor number.
     Number,
     /// `fd.typechar`.
     TypeChar,
-    /// What it is.
+    /// Kind of the object.
     Kind,
-    /// Its name as Falco prints it.
+    /// Name in Falco's format.
     Name,
-    /// Its file name, for files alone.
+    /// File name, only for files.
     FileName,
-    /// Whether a socket is TCP, UDP, ...
+    /// Transport protocol of a socket.
     Transport,
     /// The server's end of a connection.
     ServerEnd,
     /// The client's end of a connection.
     ClientEnd,
-    /// The end of the process.
+    /// The local end.
     LocalEnd,
-    /// The end that is not the process.
+    /// The remote end.
     RemoteEnd,
     /// Both ends.
     BothEnds,
-    /// Whether it serves, is connected, changed its name.
+    /// Whether the socket serves, is connected, or changed its name.
     State,
     /// Device and inode.
     Inode,
 }
 
-/// What a field tells of the calling process.
+/// Facts about the calling process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessFact {
-    /// Pid, start, parent: what no call changes.
+    /// Pid, start and parent, which no call changes.
     Identity,
-    /// Who logged in, which is set once for a session.
+    /// Login user, which is set once for a session.
     Login,
     /// Thread id.
     Thread,
@@ -92,7 +92,7 @@ pub enum ProcessFact {
     ExecutableFile,
     /// Command name at exec.
     Comm,
-    /// Present name of the thread.
+    /// Current name of the thread.
     ThreadName,
     /// Command name and arguments.
     CommandLine,
@@ -110,9 +110,9 @@ pub enum ProcessFact {
     Resources,
     /// Container and pod.
     Container,
-    /// Command name of an ancestor; of index 0, its own.
+    /// Command name of an ancestor; at index 0, of the caller.
     AncestorComm,
-    /// Program or arguments of an ancestor; of index 0, its own.
+    /// Program or arguments of an ancestor; at index 0, of the caller.
     AncestorImage,
     /// Pid of an ancestor.
     AncestorIdentity,
@@ -121,7 +121,7 @@ pub enum ProcessFact {
 }
 
 impl Source {
-    /// How dear fields made of this are.
+    /// Returns the cost of fields that are computed from this source.
     pub(super) const fn cost(self) -> Cost {
         match self {
             Self::Event
@@ -155,7 +155,7 @@ impl Source {
     }
 }
 
-/// The earliest stage at which a field made of `source` can be known for events of `kind`.
+/// Returns the earliest stage at which a field computed from `source` can be known for events of `kind`.
 pub(super) fn stage(source: Source, argument: &Argument, kind: EventKind) -> Stage {
     match source {
         Source::Event | Source::Kind | Source::Nowhere => Stage::Registers,
@@ -210,7 +210,7 @@ fn result_stage(kind: EventKind) -> Stage {
     }
 }
 
-/// When the value of a parameter is known.
+/// Returns the stage at which the value of a parameter is known.
 fn param_stage(kind: EventKind, at: usize) -> Stage {
     match kind.spec().params[at].source {
         ParamSource::Result | ParamSource::Process => Stage::Exit,
@@ -226,7 +226,8 @@ fn param_stage(kind: EventKind, at: usize) -> Stage {
     }
 }
 
-/// When a parameter can be put in words: names of descriptors, processes and users take longer.
+/// Returns the stage at which a parameter can be formatted. Names of descriptors, processes and users are
+/// known later than their numbers.
 fn text_stage(kind: EventKind, at: usize) -> Stage {
     let own = param_stage(kind, at);
     let words = match kind.spec().params[at].ty {
@@ -276,7 +277,7 @@ fn descriptor_stage(fact: DescriptorFact, kind: EventKind) -> Stage {
                 _ => Stage::Registers,
             })
         }
-        // Files have no ends.
+        // Files have no connection ends.
         (
             DescriptorSource::Opened { .. },
             Fact::Transport
@@ -298,7 +299,7 @@ fn descriptor_stage(fact: DescriptorFact, kind: EventKind) -> Stage {
             DescriptorSource::Addressed { .. } | DescriptorSource::Message { .. },
             Fact::Kind | Fact::TypeChar | Fact::Transport | Fact::Inode,
         ) => Stage::Descriptor,
-        // Whoever calls connect is the client, and the address it passes is the server's.
+        // The caller of connect is the client, and the passed address is the server's.
         (DescriptorSource::Addressed { remote: true, .. }, Fact::ServerEnd | Fact::RemoteEnd)
             if kind.name() == "connect" =>
         {
@@ -315,9 +316,9 @@ fn descriptor_stage(fact: DescriptorFact, kind: EventKind) -> Stage {
 fn process_stage(fact: ProcessFact, argument: &Argument, kind: EventKind) -> Stage {
     let changes = kind.changes();
     let own = argument.index() == Some(0);
-    // The kernel tells credentials and namespaced ids at once, and sessions and resources too
-    // (`/proc/PID/status`, `/proc/PID/stat`), and an engine keeps what it was told for the rest of
-    // the event: asking for one of them early would make the others old.
+    // The kernel reports credentials and namespaced ids together, and sessions and resources together
+    // (`/proc/PID/status`, `/proc/PID/stat`), and an engine caches a report for the rest of the event: an
+    // early query for one fact would leave the others outdated.
     let status = changes.credentials || changes.namespaces || changes.session || changes.thread;
     let changed = match fact {
         ProcessFact::Identity | ProcessFact::Login | ProcessFact::AncestorIdentity => false,
@@ -335,7 +336,7 @@ fn process_stage(fact: ProcessFact, argument: &Argument, kind: EventKind) -> Sta
         ProcessFact::Container => changes.namespaces,
         ProcessFact::AncestorComm => own && changes.comm,
         ProcessFact::AncestorImage => own && (changes.image || changes.comm),
-        // Almost every call that is worth an event makes or closes one.
+        // Almost every call that produces an event creates or closes a descriptor.
         ProcessFact::Descriptors => true,
     };
     if changed { Stage::Exit } else { Stage::Entry }

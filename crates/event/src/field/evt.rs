@@ -44,7 +44,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::new("evt.latency.human", Text, Source::Kind, |_, _| Value::text("0ns"), DEPRECATED),
     FieldSpec::new("evt.wait_latency", RelTime, Source::Kind, |_, _| Value::Uint(0), DEPRECATED),
     FieldSpec::absent("evt.around", Uint, "needs a value in the field itself that only filters of recordings use", "Whether the event lies in an interval around a time.").with(OFFSET),
-    // What happened.
+    // Event type.
     FieldSpec::new("evt.type", Text, Source::Kind, |e, _| Value::text(e.kind.name()), "Name of the event, for a system call its name (`openat`)."),
     FieldSpec::new("evt.type.is", Uint, Source::Kind, type_is, "1 if the event has the type that is named, otherwise 0: `evt.type.is.open`.").with(ArgumentKind::Suffix { required: true, names: &[] }),
     FieldSpec::new("evt.dir", Text, Source::Kind, |_, _| Value::text("<"), "Always `<`: an event stands for the call and its result."),
@@ -92,7 +92,7 @@ fn local(event: &Event<'_>) -> CivilTime {
     CivilTime::new(event.time_ns, event.world.utc_offset())
 }
 
-/// Captures may have events that are out of order by a little.
+/// Returns a part of the time since the first event. Captures may have events that are slightly out of order.
 fn relative<'a>(event: &Event<'a>, part: fn(u64) -> u64) -> Value<'a> {
     let first = event.world.first_ns();
     let since = first.map(|first| event.time_ns.saturating_sub(first));
@@ -170,7 +170,7 @@ fn raw_arg<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
         .map_or(Value::Absent, |at| param::value(event, at))
 }
 
-/// The first path parameter for no argument and `src`, the second for `dst`.
+/// Returns the first path parameter for no argument and `src`, the second for `dst`.
 fn abs_path<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
     let mut paths = event.kind.spec().params.iter().enumerate();
     let mut next = || paths.find(|(_, spec)| matches!(spec.source, ParamSource::Path { .. }));
@@ -200,12 +200,12 @@ fn moved<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     })
 }
 
-/// The result as a value.
+/// Returns the result as a value.
 pub(super) fn result<'a>(event: &Event<'a>) -> Value<'a> {
     on_result(event, Value::Int)
 }
 
-/// What follows from the result.
+/// Computes a value from the result.
 pub(super) fn on_result<'a>(event: &Event<'a>, then: impl FnOnce(i64) -> Value<'a>) -> Value<'a> {
     match event.outcome {
         Outcome::Returned(result) => then(result),
@@ -292,7 +292,7 @@ fn is_syslog<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
 /// Access mode bits of the open flags, the same on every architecture.
 const O_ACCMODE: u64 = 3;
 
-/// Whether the call opens a file and its access mode is one of `modes`. Falco leaves `creat` out.
+/// Returns true if the call opens a file with an access mode in `modes`. Like Falco, leaves out `creat`.
 fn access<'a>(event: &Event<'a>, modes: &[u64]) -> Value<'a> {
     match open_flags(event) {
         Flags::Unknown => Value::Unknown,
@@ -342,7 +342,7 @@ fn creates_executable<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     }
 }
 
-/// Whether a file was made. Without O_EXCL a success does not tell whether it existed before.
+/// Returns true if a file was created. Without O_EXCL, success does not prove that the file is new.
 fn creates<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     let flags = match open_flags(event) {
         Flags::Unknown => return Value::Unknown,

@@ -1,4 +1,4 @@
-//! `fd.*`: the descriptor that an event is about.
+//! `fd.*`: the descriptor that an event concerns.
 
 use core::net::IpAddr;
 
@@ -397,7 +397,7 @@ fn unique<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
     }
 }
 
-/// What Falco calls a kind: word and letter.
+/// Returns Falco's word and letter for a kind of descriptor.
 fn words(kind: DescriptorKind) -> Option<(&'static str, &'static str)> {
     use DescriptorKind as Kind;
     Some(match kind {
@@ -426,7 +426,7 @@ fn word<'a>(kind: DescriptorKind) -> Value<'a> {
     words(kind).map_or(Value::Absent, |(word, _)| Value::text(word))
 }
 
-/// Whether the call was to make the descriptor and failed: then there is nothing to tell of it.
+/// Returns true if the call should have created the descriptor and failed: then no descriptor exists.
 fn failed_to_make(event: &Event<'_>) -> Value<'static> {
     match event.kind.spec().descriptor {
         DescriptorSource::Opened { .. }
@@ -456,7 +456,7 @@ fn type_word<'a>(event: &Event<'a>) -> Value<'a> {
     }
 }
 
-/// What an open would make, for those who show it.
+/// Passes the kind of descriptor that an open would create to `show`.
 fn opened_kind<'a>(
     event: &Event<'a>,
     flags: u8,
@@ -476,14 +476,14 @@ fn type_char<'a>(event: &Event<'a>) -> Value<'a> {
         (DescriptorSource::Opened { flags, .. }, _) => opened_kind(event, flags, letter),
         (_, None) => Value::Absent,
         (_, Some(descriptor)) => match descriptor.kind {
-            // Falco has a letter for what it could not look up.
+            // Falco has a letter for an object that it could not look up.
             Known::Never => Value::text("o"),
             kind => known(kind, letter),
         },
     }
 }
 
-/// The letters between the angle brackets of a descriptor in words: type, and for sockets with
+/// Returns the letters between the angle brackets of a formatted descriptor: the type, and for sockets with
 /// addresses the transport.
 pub(super) fn type_letters<'a>(event: &Event<'a>) -> Value<'a> {
     let letter = match type_char(event) {
@@ -505,7 +505,7 @@ pub(super) fn type_letters<'a>(event: &Event<'a>) -> Value<'a> {
     out.value()
 }
 
-/// `fd.name`.
+/// Computes `fd.name`.
 pub(super) fn name<'a>(event: &Event<'a>) -> Value<'a> {
     let Some(descriptor) = event.descriptor else {
         return Value::Absent;
@@ -518,7 +518,7 @@ pub(super) fn name<'a>(event: &Event<'a>) -> Value<'a> {
         (Some(socket), Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6)) => {
             connection(event, &socket)
         }
-        // The path that was passed, from the caller's folder.
+        // The path that was passed, relative to the caller's directory.
         (Some(_), Known::Yes(DescriptorKind::Unix)) if descriptor.name != Name::None => {
             path::resolved(event, descriptor.name)
         }
@@ -535,8 +535,8 @@ fn connection<'a>(event: &Event<'a>, socket: &Socket<'_>) -> Value<'a> {
     connection_name(socket, event.arena).map_or(Value::Unknown, Value::Text)
 }
 
-/// `client:port->server:port`; `address:port` of a socket that waits for connections; empty if it
-/// has no address yet. `None` while an end is not known.
+/// Formats `client:port->server:port`; `address:port` for a listening socket; empty if the socket has no
+/// address yet. Returns `None` while an end is unknown.
 pub fn connection_name<'a>(socket: &Socket<'_>, arena: &'a Bump) -> Option<&'a [u8]> {
     let (from, to) = match socket.role {
         Role::Server => (socket.remote, socket.local),
@@ -558,7 +558,7 @@ pub fn connection_name<'a>(socket: &Socket<'_>, arena: &'a Bump) -> Option<&'a [
     Some(out.bytes())
 }
 
-/// The tuple parameter: the same as the name of a socket.
+/// Formats the tuple parameter, which equals the name of a socket.
 pub(super) fn tuple<'a>(event: &Event<'a>) -> Value<'a> {
     match event.descriptor {
         Some(Descriptor {
@@ -584,7 +584,7 @@ fn raw_name<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     }
 }
 
-/// The path of a file with its kind; nothing for what is no file.
+/// Computes a value from a file's path and kind; absent if the descriptor is not a file.
 fn file<'a>(
     event: &Event<'a>,
     show: impl FnOnce(&'a [u8], DescriptorKind) -> Value<'a>,
@@ -660,7 +660,7 @@ fn server(socket: &Socket<'_>) -> Known<Endpoint> {
     }
 }
 
-/// Without a role nobody is client or server.
+/// Returns no client and server end for a socket whose role is unknown.
 fn roleless(socket: &Socket<'_>) -> Known<Endpoint> {
     let is_unknown = |end: Known<Endpoint>| matches!(end, Known::NotYet | Known::Unread);
     if is_unknown(socket.local) || is_unknown(socket.remote) {
@@ -671,7 +671,7 @@ fn roleless(socket: &Socket<'_>) -> Known<Endpoint> {
 }
 
 fn local(socket: &Socket<'_>) -> Known<Endpoint> {
-    // A socket that only listens has one address, and that is the server's.
+    // A socket that only listens has one address, the server's.
     if socket.remote == Known::Never {
         Known::Never
     } else {
@@ -697,7 +697,8 @@ fn port(end: Endpoint) -> Value<'static> {
     Value::Uint(u64::from(end.port))
 }
 
-/// Nothing for what is no socket with addresses; unknown while it may still turn out to be one.
+/// Returns absent if the descriptor is not a socket with addresses; unknown while it may still prove to be
+/// one.
 fn no_socket<'a>(event: &Event<'a>) -> Value<'a> {
     match event.descriptor {
         Some(Descriptor {
@@ -792,12 +793,13 @@ fn device<'a>(event: &Event<'a>, part: fn(u64) -> u64) -> Value<'a> {
     })
 }
 
-/// `dev_t` as the C library packs it (gnu_dev_major): 12 bits from 8 up, the rest from 32 up.
+/// Returns the major number of `dev_t` as the C library packs it (gnu_dev_major): 12 bits from bit 8, the
+/// rest from bit 32.
 fn major(device: u64) -> u64 {
     (device >> 8) & 0xfff | (device >> 32) & 0xffff_f000
 }
 
-/// 8 bits from 0 up, the rest from 12 up (gnu_dev_minor).
+/// Returns the minor number of `dev_t` (gnu_dev_minor): 8 bits from bit 0, the rest from bit 12.
 fn minor(device: u64) -> u64 {
     device & 0xff | (device >> 12) & 0xffff_ff00
 }
@@ -831,7 +833,7 @@ fn types<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
     Value::List(types.into_bump_slice())
 }
 
-/// `fd.type` of an open descriptor of the process.
+/// Returns `fd.type` of an open descriptor of the process.
 pub(super) fn type_of<'a>(event: &Event<'a>, number: i32) -> Value<'a> {
     match event.descriptor_type(number) {
         Lookup::Found(kind) => word(kind),
@@ -840,7 +842,7 @@ pub(super) fn type_of<'a>(event: &Event<'a>, number: i32) -> Value<'a> {
     }
 }
 
-/// `fd.name` of an open descriptor of the process.
+/// Returns `fd.name` of an open descriptor of the process.
 pub(super) fn name_of<'a>(event: &Event<'a>, number: i32) -> Value<'a> {
     match event.descriptor_name(number) {
         Lookup::Found(name) => Value::Text(name),

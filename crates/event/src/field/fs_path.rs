@@ -1,4 +1,4 @@
-//! `fs.path.*`: the paths that calls which succeeded worked on.
+//! `fs.path.*`: the paths that successful calls operate on.
 
 use super::{Class, FieldSpec, Source, evt, fd, param, path};
 use crate::ValueType::{Path, Text};
@@ -67,7 +67,7 @@ enum Form {
     Raw,
 }
 
-/// Where the paths of a kind are.
+/// Positions of an event kind's paths.
 enum Paths {
     One(&'static str),
     Two {
@@ -109,7 +109,7 @@ fn paths(kind: EventKind) -> Option<Paths> {
     })
 }
 
-/// Whether events of this kind can have any of these fields.
+/// Returns true if events of this kind can have any of these fields.
 pub(super) fn concerns(kind: EventKind) -> bool {
     paths(kind).is_some()
 }
@@ -139,8 +139,8 @@ fn shown<'a>(event: &Event<'a>, name: &str, form: Form) -> Value<'a> {
     let spec = &event.kind.spec().params[at];
     match param::value(event, at) {
         Value::Text(raw) if form == Form::Absolute => {
-            // Where a symbolic link leads is relative to the link, and a device may be any word:
-            // only paths are made absolute.
+            // A symbolic link's target is relative to the link, and a device may be any word: only paths are
+            // made absolute.
             let is_path = matches!(spec.ty, ParamType::Path) || raw.first() == Some(&b'/');
             if is_path {
                 path::absolute(event, raw, param::base(event, spec))

@@ -1,4 +1,4 @@
-//! `group.*`: the group the process acts for.
+//! `group.*`: the effective group of the process.
 
 use super::ancestry::found;
 use super::text::copied;
@@ -35,7 +35,7 @@ fn own<'a>(event: &Event<'a>, show: impl FnOnce(u32) -> Value<'a>) -> Value<'a> 
     found(event.credentials().clone(), |who| show(who.gid))
 }
 
-/// Name of the group with this id.
+/// Returns the name of the group with this id.
 pub(super) fn name<'a>(event: &Event<'a>, gid: u32) -> Value<'a> {
     match event.group(gid) {
         Lookup::Found(group) => copied(event.arena, group.name.as_bytes()),

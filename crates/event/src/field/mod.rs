@@ -1,9 +1,9 @@
-//! The field registry: every field that a rule may name, what it is made of and how it is answered.
+//! The field registry: every field that a rule may name, its data source and its evaluation.
 //!
-//! A rule file says `proc.aname[2]`; [`Field::parse`] finds the [`FieldSpec`] and checks the
-//! argument; [`Field::extract`] answers for one event. An answer never changes once it is known:
-//! before the stage that [`Field::dependency`] names the value is [`Value::Unknown`], and from then
-//! on it is what it will be at [`Stage::Exit`]. That is what makes rejecting a call early sound.
+//! A rule file says `proc.aname[2]`; [`Field::parse`] finds the [`FieldSpec`] and validates the argument;
+//! [`Field::extract`] returns the value for one event. A known value never changes: before the stage that
+//! [`Field::dependency`] returns, the value is [`Value::Unknown`]; from then on it equals the value at
+//! [`Stage::Exit`]. This makes rejecting a call early sound.
 
 mod ancestry;
 mod argument;
@@ -36,45 +36,45 @@ pub use path::{is_plain, normalize};
 
 use crate::{Event, EventKind, ParamType, Stage, Value, ValueType};
 
-/// A class of fields, as users know it from the first part of the name.
+/// A class of fields, named by the first part of their names.
 #[derive(Clone, Copy, Debug)]
 pub struct Class {
     /// Name: `evt`, `proc`, `fd`, ...
     pub name: &'static str,
-    /// What its fields have in common.
+    /// Common subject of the class's fields.
     pub description: &'static str,
 }
 
-/// Whether this program can answer a field at all.
+/// Whether this program can compute a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Supplied {
-    /// Yes, as far as the engine can learn it.
+    /// Supported, as far as the engine has the data.
     Yes,
-    /// Never: the field is known by name so that rules which use it load, and is always
+    /// Never supported: the name is known so that rules which use the field load, and the value is always
     /// [`Value::Absent`]. Holds the reason.
     No(&'static str),
 }
 
-/// How dear a field is, for ordering tests. A hint: only the order counts.
+/// Cost of a field, for ordering tests. A hint: only the order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cost {
     /// A load or a comparison.
     Free,
-    /// Text is built from what is at hand.
+    /// Text is built from available data.
     Text,
-    /// The program of the calling process, which an engine remembers.
+    /// Reads the calling process's program, which an engine remembers.
     Remembered,
-    /// The world may be asked about the calling process.
+    /// May query [`crate::SystemInfo`] about the calling process.
     Process,
-    /// The world may be asked about other processes or users.
+    /// May query [`crate::SystemInfo`] about other processes or users.
     Far,
-    /// Files may have to be looked at.
+    /// May inspect files.
     File,
-    /// Namespaces and control groups may have to be looked at.
+    /// May inspect namespaces and control groups.
     Container,
 }
 
-/// Answers a field for an event whose stage is high enough.
+/// Function that computes a field for an event whose stage is high enough.
 pub type Extract = for<'e, 'a> fn(&'e Event<'a>, &Argument) -> Value<'a>;
 
 /// One row of the registry.
@@ -84,29 +84,29 @@ pub struct FieldSpec {
     pub name: &'static str,
     /// Type of its values. That of `evt.rawarg` depends on the parameter: see [`Field::ty`].
     pub ty: ValueType,
-    /// What may or must follow the name.
+    /// Syntax of the argument.
     pub argument: ArgumentKind,
-    /// Whether an answer may be [`Value::List`]. Without an index, if the argument is one.
+    /// Whether the value may be a [`Value::List`]. If the argument is an index, only without an index.
     pub multi: bool,
-    /// What it is made of.
+    /// Data that the field is computed from.
     pub source: Source,
-    /// How dear it is.
+    /// Cost of computing the field.
     pub cost: Cost,
-    /// Whether it can be answered at all.
+    /// Whether this program can compute the field.
     pub supplied: Supplied,
-    /// The answer is an address, but rules compare it with host names: the evaluator must look
-    /// the name up with [`crate::SystemInfo::addresses`].
+    /// Whether rules compare this address field with host names: the evaluator must then resolve the name
+    /// with [`crate::SystemInfo::addresses`].
     pub host_name: bool,
-    /// What it tells.
+    /// Description of the field for documentation.
     pub description: &'static str,
-    /// Answers it. Use [`Field::extract`], which checks the stage first.
+    /// Computes the field. Call [`Field::extract`], which checks the stage first.
     pub extract: Extract,
-    /// What is printed where the whole is unknown and parts of it are not: see [`Field::shown`].
+    /// Formats the known parts of a value that is unknown as a whole: see [`Field::shown`].
     pub known_parts: Option<Extract>,
 }
 
 impl FieldSpec {
-    /// A field that takes no argument and is answered from what is at hand.
+    /// Creates a field without an argument whose data is at hand.
     const fn new(
         name: &'static str,
         ty: ValueType,
@@ -129,7 +129,7 @@ impl FieldSpec {
         }
     }
 
-    /// A field that this program knows by name only.
+    /// Creates a field that this program knows by name only.
     const fn absent(
         name: &'static str,
         ty: ValueType,
@@ -141,31 +141,31 @@ impl FieldSpec {
         spec
     }
 
-    /// The same with an argument.
+    /// Sets the argument kind.
     const fn with(mut self, argument: ArgumentKind) -> Self {
         self.argument = argument;
         self
     }
 
-    /// The same with several values.
+    /// Marks the field as multi-valued.
     const fn many(mut self) -> Self {
         self.multi = true;
         self
     }
 
-    /// The same, compared with host names.
+    /// Marks the field as compared with host names.
     const fn named_host(mut self) -> Self {
         self.host_name = true;
         self
     }
 
-    /// The same with what is printed where not all of it is known.
+    /// Sets the function that formats a partly known value.
     const fn in_parts(mut self, known_parts: Extract) -> Self {
         self.known_parts = Some(known_parts);
         self
     }
 
-    /// The class this field is listed under.
+    /// Returns the class that this field is listed under.
     pub fn class(&self) -> &'static Class {
         CLASSES
             .iter()
@@ -175,7 +175,7 @@ impl FieldSpec {
     }
 }
 
-/// The classes in the order they are documented, each with its fields.
+/// Classes in the order of the documentation, each with its fields.
 static CLASSES: &[(Class, &[FieldSpec])] = &[
     (evt::CLASS, evt::FIELDS),
     (syscall::CLASS, syscall::FIELDS),
@@ -197,16 +197,16 @@ static BY_NAME: LazyLock<HashMap<&'static str, &'static FieldSpec>> = LazyLock::
         .collect()
 });
 
-/// All classes with their fields, for documentation.
+/// Returns all classes with their fields, for documentation.
 pub fn docs() -> impl Iterator<Item = (&'static Class, &'static [FieldSpec])> {
     CLASSES.iter().map(|(class, fields)| (class, *fields))
 }
 
-/// The field of this name (without argument).
+/// Returns the field of this name (without argument).
 ///
 /// # Errors
 ///
-/// If there is none; the error carries the nearest name.
+/// Fails if there is no such field; the error contains the nearest name.
 pub fn lookup(name: &str) -> Result<&'static FieldSpec, FieldError> {
     BY_NAME
         .get(name)
@@ -222,7 +222,7 @@ pub fn lookup(name: &str) -> Result<&'static FieldSpec, FieldError> {
 pub struct Field {
     /// The row of the registry.
     pub spec: &'static FieldSpec,
-    /// The checked argument.
+    /// The validated argument.
     pub argument: Argument,
 }
 
@@ -254,7 +254,7 @@ impl std::fmt::Display for Field {
     }
 }
 
-/// As rules write it.
+/// Serializes in the syntax of rules.
 impl Serialize for Field {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -269,11 +269,11 @@ impl<'de> Deserialize<'de> for Field {
 }
 
 impl Field {
-    /// Reads a field as rules and output formats write it: `proc.aname[2]`, `evt.arg.flags`.
+    /// Parses a field in the syntax of rules and output formats: `proc.aname[2]`, `evt.arg.flags`.
     ///
     /// # Errors
     ///
-    /// If there is no such field or the argument does not fit it.
+    /// Fails if there is no such field or the argument does not fit it.
     pub fn parse(text: &str) -> Result<Self, FieldError> {
         let (name, bracket) = match text.split_once('[') {
             None => (text, None),
@@ -289,18 +289,18 @@ impl Field {
         Self::new(name, bracket)
     }
 
-    /// The same from a name and what stood in brackets after it, if anything did.
+    /// Creates a field from a name and the optional text in brackets after it.
     ///
     /// # Errors
     ///
-    /// If there is no such field or the argument does not fit it.
+    /// Fails if there is no such field or the argument does not fit it.
     pub fn new(name: &str, bracket: Option<&str>) -> Result<Self, FieldError> {
         let (spec, suffix) = split_suffix(name)?;
         let argument = argument::resolve(spec, suffix, bracket)?;
         Ok(Self { spec, argument })
     }
 
-    /// Type of its values.
+    /// Returns the type of the field's values.
     pub fn ty(&self) -> ValueType {
         match (&self.argument, self.spec.source) {
             (Argument::Param(param), Source::RawParam) => raw_type(param.ty()),
@@ -308,37 +308,38 @@ impl Field {
         }
     }
 
-    /// Whether an answer may be [`Value::List`].
+    /// Returns true if the value may be a [`Value::List`].
     pub fn multi(&self) -> bool {
         self.spec.multi && !matches!(self.argument, Argument::Index(_))
     }
 
-    /// What it is made of.
+    /// Returns the data that the field is computed from.
     pub fn depends_on(&self) -> Source {
         self.spec.source
     }
 
-    /// The earliest stage at which the value for this kind of event can be known. Below it
-    /// [`Field::extract`] answers [`Value::Unknown`].
+    /// Returns the earliest stage at which the value for this kind of event can be known. Below it
+    /// [`Field::extract`] returns [`Value::Unknown`].
     pub fn dependency(&self, kind: EventKind) -> Stage {
         dependency::stage(self.spec.source, &self.argument, kind)
     }
 
-    /// Whether the value for a call that opens a file follows from what it is about alone: the name that
-    /// was passed, if that is absolute, flags, mode and result. Who opens it makes no difference.
+    /// Returns true if the value for a call that opens a file depends only on the opening itself: the name
+    /// that was passed, if it is absolute, flags, mode and result. The value is then the same for every
+    /// process.
     pub fn is_of_opening(&self) -> bool {
         use DescriptorFact as Fact;
         match self.spec.source {
             Source::Result | Source::OpenFlags | Source::OpenMode | Source::OpenResult => true,
             Source::Descriptor(Fact::TypeChar | Fact::Kind | Fact::Name | Fact::FileName) => true,
-            // `fd.uid` has the thread in it.
+            // `fd.uid` contains the thread id.
             Source::Descriptor(Fact::Number) => self.spec.name == "fd.num",
             _ => false,
         }
     }
 
-    /// Index of the parameter that alone decides the value for this kind of event (`evt.arg.NAME`,
-    /// `evt.rawarg.NAME`).
+    /// Returns the index of the parameter that alone determines the value for this kind of event
+    /// (`evt.arg.NAME`, `evt.rawarg.NAME`).
     pub fn param_index(&self, kind: EventKind) -> Option<usize> {
         match self.spec.source {
             Source::Param | Source::RawParam => self.argument.param_index(kind),
@@ -346,7 +347,7 @@ impl Field {
         }
     }
 
-    /// The value for an event, or [`Value::Unknown`] if its stage is too low.
+    /// Returns the value for an event, or [`Value::Unknown`] if its stage is too low.
     pub fn extract<'a>(&self, event: &Event<'a>) -> Value<'a> {
         if event.stage < self.dependency(event.kind) {
             return Value::Unknown;
@@ -354,8 +355,8 @@ impl Field {
         (self.spec.extract)(event, &self.argument)
     }
 
-    /// What to print for a value that is unknown: the parts that are known, at any stage. Not for
-    /// comparisons, which have to stay undecided.
+    /// Returns the text to print for an unknown value: its known parts, at any stage. Comparisons must not
+    /// use this value, because they have to stay undecided.
     pub fn shown<'a>(&self, event: &Event<'a>) -> Value<'a> {
         match self.spec.known_parts {
             Some(known_parts) => known_parts(event, &self.argument),
@@ -364,7 +365,7 @@ impl Field {
     }
 }
 
-/// Separates `evt.arg.flags` into the field `evt.arg` and the suffix `flags`.
+/// Splits `evt.arg.flags` into the field `evt.arg` and the suffix `flags`.
 fn split_suffix(name: &str) -> Result<(&'static FieldSpec, Option<&str>), FieldError> {
     if let Some(spec) = BY_NAME.get(name) {
         return Ok((spec, None));

@@ -1,4 +1,4 @@
-//! Event parameters as values and in words.
+//! Event parameters as values and as text.
 
 use abi::{Arch, Errno, Signal, argument::AT_FDCWD};
 
@@ -9,7 +9,7 @@ use crate::{
     Pid, Value,
 };
 
-/// A parameter in words: as it was passed, and what that means if there is more to say.
+/// A parameter as text: the value as passed, and its meaning if that differs.
 pub(super) enum ParamText<'a> {
     Unknown,
     Absent,
@@ -17,11 +17,11 @@ pub(super) enum ParamText<'a> {
         plain: &'a [u8],
         meaning: Option<&'a [u8]>,
     },
-    /// As it was passed; what that means is unknown.
+    /// The value as passed; its meaning is unknown.
     Half(&'a [u8]),
 }
 
-/// The parameter as a value.
+/// Returns the parameter as a value.
 pub(super) fn value<'a>(event: &Event<'a>, at: usize) -> Value<'a> {
     let spec = &event.kind.spec().params[at];
     let param = event.params.get(at).copied().unwrap_or(Param::Pending);
@@ -59,7 +59,7 @@ fn result<'a>(outcome: Outcome) -> Value<'a> {
     }
 }
 
-/// User and group ids are 32 bits wide; -1 arrives in any width.
+/// Returns true for user and group ids: they are 32 bits wide, and -1 arrives in any width.
 fn is_id(ty: ParamType) -> bool {
     matches!(ty, ParamType::Uid | ParamType::Gid)
 }
@@ -68,7 +68,7 @@ fn unsigned(ty: ParamType) -> bool {
     super::raw_type(ty) == crate::ValueType::Uint
 }
 
-/// The parameter as Falco prints it in `evt.arg`: its meaning if it has one.
+/// Formats the parameter as Falco prints it in `evt.arg`: the meaning, if there is one.
 pub(super) fn shown<'a>(event: &Event<'a>, at: usize) -> Value<'a> {
     match words(event, at) {
         ParamText::Unknown | ParamText::Half(_) => Value::Unknown,
@@ -77,7 +77,7 @@ pub(super) fn shown<'a>(event: &Event<'a>, at: usize) -> Value<'a> {
     }
 }
 
-/// All parameters as Falco prints them in `evt.args`: `name=plain(meaning)`.
+/// Formats all parameters as Falco prints them in `evt.args`: `name=plain(meaning)`.
 pub(super) fn all<'a>(event: &Event<'a>) -> Value<'a> {
     match line(event) {
         (_, Whole::No) => Value::Unknown,
@@ -85,12 +85,12 @@ pub(super) fn all<'a>(event: &Event<'a>) -> Value<'a> {
     }
 }
 
-/// The same with a mark for each parameter that is unknown; what is known is no worse for it.
+/// Formats all parameters, with a mark for each unknown one.
 pub(super) fn known<'a>(event: &Event<'a>) -> Value<'a> {
     line(event).0.value()
 }
 
-/// Whether everything in a line is known.
+/// Whether every part of a line is known.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whole {
     No,
@@ -107,7 +107,7 @@ fn line<'a>(event: &Event<'a>) -> (Text<'a>, Whole) {
         line.push(spec.name.as_bytes());
         line.push(b"=");
         match words(event, at) {
-            // The line has no place for what no engine reads.
+            // The line leaves out parameters that no engine reads.
             ParamText::Unknown if spec.source == ParamSource::Nowhere && !spec.is_moved_bytes() => {
                 line.push(missing(spec.ty));
             }
@@ -140,7 +140,7 @@ fn line<'a>(event: &Event<'a>) -> (Text<'a>, Whole) {
 
 const UNKNOWN: &[u8] = b"<NA>";
 
-/// Falco prints missing buffers and tuples as NULL.
+/// Returns the text for a missing value. Falco prints missing buffers and tuples as NULL.
 fn missing(ty: ParamType) -> &'static [u8] {
     match ty {
         ParamType::Bytes | ParamType::Texts | ParamType::Tuple => b"NULL",
@@ -188,7 +188,7 @@ fn plain<'a>(event: &Event<'a>, spec: &ParamSpec, value: Value<'a>) -> Option<&'
     Some(out.bytes())
 }
 
-/// Bytes as Falco prints them: what is not printable as a dot.
+/// Appends bytes as Falco prints them: a dot for each unprintable byte.
 fn printable(out: &mut Text<'_>, bytes: &[u8]) {
     for byte in bytes {
         let shown = if byte.is_ascii_graphic() || *byte == b' ' {
@@ -237,12 +237,12 @@ fn meaning<'a>(event: &Event<'a>, spec: &ParamSpec, value: Value<'a>) -> Value<'
     }
 }
 
-/// The id -1, which means "leave as it is".
+/// Returns true for the id -1, which means "leave unchanged".
 fn nobody(id: u64) -> bool {
     id == u64::from(u32::MAX)
 }
 
-/// Falco gives modes of files that are opened as numbers alone.
+/// Returns true for events that open files: Falco prints their modes as numbers alone.
 fn opens(event: &Event<'_>) -> bool {
     matches!(
         event.kind.spec().descriptor,
@@ -250,7 +250,7 @@ fn opens(event: &Event<'_>) -> bool {
     )
 }
 
-/// Names of the flags that are set, with bars between them.
+/// Returns the names of the set flags, joined by bars.
 fn names<'a>(arena: &'a bumpalo::Bump, set: &abi::FlagSet, value: u64) -> Value<'a> {
     let mut words = bumpalo::collections::Vec::new_in(arena);
     let Some(arch) = Arch::native() else {
@@ -270,8 +270,8 @@ fn names<'a>(arena: &'a bumpalo::Bump, set: &abi::FlagSet, value: u64) -> Value<
     out.value()
 }
 
-/// The order in which Falco prints the flags of `open`, so that rules that compare the whole text
-/// keep matching.
+/// Returns a flag's rank in the order in which Falco prints the flags of `open`, so that rules that compare
+/// the whole text keep matching.
 fn open_rank(name: &str) -> usize {
     const ORDER: [&str; 14] = [
         "O_LARGEFILE",
@@ -295,7 +295,8 @@ fn open_rank(name: &str) -> usize {
         .unwrap_or(ORDER.len())
 }
 
-/// `<f>/etc/passwd` for the event's own descriptor, `AT_FDCWD`, or the errno name of a failed open.
+/// Formats a descriptor: `<f>/etc/passwd` for the event's own, `AT_FDCWD`, or the errno name of a failed
+/// open.
 fn descriptor<'a>(event: &Event<'a>, spec: &ParamSpec, number: i64) -> Value<'a> {
     if number == i64::from(AT_FDCWD) {
         return Value::text("AT_FDCWD");
@@ -321,7 +322,7 @@ fn descriptor<'a>(event: &Event<'a>, spec: &ParamSpec, number: i64) -> Value<'a>
     }
 }
 
-/// Whether the parameter is the descriptor that the event is about.
+/// Returns true if the parameter is the descriptor that the event concerns.
 fn is_own(event: &Event<'_>, spec: &ParamSpec) -> bool {
     match (event.kind.spec().descriptor, spec.source) {
         (
@@ -351,7 +352,7 @@ fn command<'a>(event: &Event<'a>, pid: i64) -> Value<'a> {
     }
 }
 
-/// The directory descriptor that a path parameter starts at, `None` for the working directory.
+/// Returns the directory descriptor that a path parameter starts at; `None` for the working directory.
 pub(super) fn base(event: &Event<'_>, spec: &ParamSpec) -> Option<i32> {
     let ParamSource::Path {
         base: Some(register),
@@ -366,20 +367,20 @@ pub(super) fn base(event: &Event<'_>, spec: &ParamSpec) -> Option<i32> {
         .position(|param| param.source == ParamSource::Register(register))?;
     let number = match event.params.get(at)? {
         Param::Int(number) => i32::try_from(*number).ok()?,
-        // A register that was not yet cut to the 32 bits that the kernel looks at.
+        // The register is not yet truncated to the 32 bits that the kernel reads.
         Param::Uint(number) => i32::try_from(*number & u64::from(u32::MAX)).ok()?,
         _ => return None,
     };
     (number != AT_FDCWD).then_some(number)
 }
 
-/// Position of the bytes that a call moves. `data` of ptrace is an address.
+/// Returns the position of the bytes that a call moves. `data` of ptrace is an address and does not count.
 pub(super) fn buffer(kind: EventKind) -> Option<usize> {
     let at = kind.param_index("data")?;
     matches!(kind.spec().params[at].ty, ParamType::Bytes).then_some(at)
 }
 
-/// The bytes that the call moves, if it moves any.
+/// Returns the bytes that the call moves, if any.
 pub(super) fn data<'a>(event: &Event<'a>) -> Value<'a> {
     match buffer(event.kind) {
         Some(at) => value(event, at),

@@ -1,12 +1,12 @@
-//! Paths as text: nothing here looks at a file system.
+//! Lexical operations on paths; none accesses a file system.
 
 use bumpalo::Bump;
 use bumpalo::collections::Vec;
 
 use crate::{Event, Lookup, Name, Value};
 
-/// Makes `path` absolute by `base` and resolves `.`, `..` and repeated slashes by text alone, as
-/// Falco does: symbolic links are not followed, and `..` at the root stays there.
+/// Makes `path` absolute relative to `base` and resolves `.`, `..` and repeated slashes lexically, as Falco
+/// does: symbolic links are not followed, and `..` at the root stays there.
 pub fn normalize<'a>(arena: &'a Bump, base: &[u8], path: &[u8]) -> &'a [u8] {
     let mut out = Vec::with_capacity_in(base.len() + path.len() + 1, arena);
     if path.first() != Some(&b'/') {
@@ -19,7 +19,7 @@ pub fn normalize<'a>(arena: &'a Bump, base: &[u8], path: &[u8]) -> &'a [u8] {
     out.into_bump_slice()
 }
 
-/// Appends the components of `path`, each with a slash before it.
+/// Appends the components of `path`, each preceded by a slash.
 fn append(out: &mut Vec<'_, u8>, path: &[u8]) {
     for component in path.split(|byte| *byte == b'/') {
         match component {
@@ -36,7 +36,7 @@ fn append(out: &mut Vec<'_, u8>, path: &[u8]) {
     }
 }
 
-/// `path` with runs of slashes made one.
+/// Replaces each run of slashes in `path` by one.
 pub(super) fn without_double_slashes<'a>(arena: &'a Bump, path: &'a [u8]) -> &'a [u8] {
     if !has_pair(path, |first, second| (first == b'/') & (second == b'/')) {
         return path;
@@ -50,8 +50,8 @@ pub(super) fn without_double_slashes<'a>(arena: &'a Bump, path: &'a [u8]) -> &'a
     out.into_bump_slice()
 }
 
-/// Whether a path surely is absolute and its own normal form. Names that begin with a dot are left to
-/// the slow way.
+/// Returns true if a path is certainly absolute and normalized. May return false for a normalized path with a
+/// name that begins with a dot; those take the slow path.
 pub fn is_plain(path: &[u8]) -> bool {
     let is_odd = |first, second| (first == b'/') & ((second == b'/') | (second == b'.'));
     path.first() == Some(&b'/')
@@ -59,8 +59,7 @@ pub fn is_plain(path: &[u8]) -> bool {
         && !has_pair(path, is_odd)
 }
 
-/// Whether some neighbours satisfy `is`. There is no way out of the loop, so that it runs over many bytes
-/// at once.
+/// Returns true if two neighbouring bytes satisfy `is`. The loop has no early exit, so that it is vectorized.
 #[inline]
 fn has_pair(bytes: &[u8], is: impl Fn(u8, u8) -> bool) -> bool {
     let later = bytes.get(1..).unwrap_or_default();
@@ -68,7 +67,7 @@ fn has_pair(bytes: &[u8], is: impl Fn(u8, u8) -> bool) -> bool {
     pairs.fold(false, |found, (first, second)| found | is(*first, *second))
 }
 
-/// The absolute form of a path that the caller passed.
+/// Returns the absolute form of a path that the caller passed.
 pub(super) fn absolute<'a>(event: &Event<'a>, raw: &'a [u8], base: Option<i32>) -> Value<'a> {
     if is_plain(raw) {
         return Value::Text(raw);
@@ -80,19 +79,19 @@ pub(super) fn absolute<'a>(event: &Event<'a>, raw: &'a [u8], base: Option<i32>) 
         return Value::Text(b"");
     }
     if base.is_none() && event.kind.changes().directory {
-        // Once the call has returned, the directory that the path started at is no longer known.
+        // After the call has returned, the directory that the path started at is no longer known.
         return Value::Text(event.arena.alloc_slice_copy(raw));
     }
     match event.world.directory(event.tid, base, event.arena) {
         Lookup::Found(directory) => Value::Text(normalize(event.arena, directory, raw)),
-        // A relative path at a closed descriptor leads nowhere, but the rule's author may well
-        // want to see what was tried.
+        // A relative path at a closed descriptor has no target, but the rule's author may want to see the
+        // attempt.
         Lookup::Missing => Value::Text(unresolved(event.arena, raw)),
         Lookup::Unknown => Value::Unknown,
     }
 }
 
-/// The absolute form of a descriptor's name.
+/// Returns the absolute form of a descriptor's name.
 pub(super) fn resolved<'a>(event: &Event<'a>, name: Name<'a>) -> Value<'a> {
     match name {
         Name::None => Value::Absent,
@@ -109,7 +108,7 @@ fn unresolved<'a>(arena: &'a Bump, raw: &[u8]) -> &'a [u8] {
     out.into_bump_slice()
 }
 
-/// Everything before the last slash; the root for a name in the root or without a slash.
+/// Returns everything before the last slash; the root for a name in the root or without a slash.
 pub(super) fn directory(path: &[u8]) -> &[u8] {
     match path.iter().rposition(|byte| *byte == b'/') {
         None | Some(0) => b"/",
@@ -118,7 +117,7 @@ pub(super) fn directory(path: &[u8]) -> &[u8] {
     }
 }
 
-/// Everything after the last slash.
+/// Returns everything after the last slash.
 pub(super) fn file_name(path: &[u8]) -> &[u8] {
     match path.iter().rposition(|byte| *byte == b'/') {
         None => b"/",

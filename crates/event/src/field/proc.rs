@@ -107,7 +107,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     FieldSpec::absent("proc.is_container_readiness_probe", Bool, PROBES, "Whether the process is the container's readiness probe."),
 ];
 
-/// Command name of the caller.
+/// Returns the caller's command name.
 pub(super) fn comm<'a>(event: &Event<'a>) -> Value<'a> {
     match event.comm() {
         Lookup::Found(comm) => Value::Text(comm.as_bytes()),
@@ -127,7 +127,7 @@ fn args<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
             .and_then(|index| line.args.get(index));
         match arg {
             Some(arg) => copied(event.arena, arg),
-            // The rest was cut off by the reader: it may be there.
+            // The reader cut the rest off: the argument may be there.
             None if line.truncated => Value::Unknown,
             None => Value::Absent,
         }
@@ -158,7 +158,7 @@ fn env<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
 }
 
 fn ancestor_env<'a>(event: &Event<'a>, argument: &Argument) -> Value<'a> {
-    /// As far as Falco goes.
+    /// Number of ancestor levels that Falco supports.
     const LEVELS: u32 = 20;
     let Some(name) = argument.name() else {
         return tell(event, argument.index(), Subject::all_environment);
@@ -187,7 +187,8 @@ fn writable<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     )
 }
 
-/// A memfd's path tells of it; only a file of that name has to be looked at.
+/// Returns true if the executable is a memfd. The path usually decides; the file is inspected only if its
+/// path looks like a memfd's.
 fn from_memfd<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     match Subject::caller(event).exe_path(event) {
         Value::Text(path) if !path.starts_with(MEMFD) => Value::Bool(false),
@@ -195,7 +196,7 @@ fn from_memfd<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     }
 }
 
-/// What the kernel puts before a memfd's name.
+/// Prefix that the kernel puts before a memfd's name.
 const MEMFD: &[u8] = b"/memfd:";
 
 fn layer<'a>(layer: Option<bool>) -> Value<'a> {
@@ -209,7 +210,7 @@ fn nonzero<'a>(number: u64) -> Value<'a> {
     }
 }
 
-/// Zero stands for a time that is not known.
+/// Converts a time; zero stands for an unknown time.
 fn time<'a>(time_ns: u64) -> Value<'a> {
     if time_ns == 0 {
         Value::Absent
@@ -274,8 +275,8 @@ fn parent_vpid<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     found(status, |status| Value::Int(i64::from(status.vpid)))
 }
 
-/// Tells of the leader of the caller's session or process group. A leader that is gone is stood
-/// in for by the oldest ancestor of the same session or group.
+/// Computes a field of the leader of the caller's session or process group. If the leader has exited, the
+/// oldest ancestor in the same session or group replaces it.
 fn leader<'a>(event: &Event<'a>, group: fn(&Stat) -> i32, tell: AncestorField<'a>) -> Value<'a> {
     let id = match event.stat() {
         Lookup::Found(stat) => group(stat),
@@ -337,7 +338,7 @@ fn open_count<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     })
 }
 
-/// A parameter that Falco copies from the process (exec, clone, capset).
+/// Returns a parameter that Falco copies from the process (exec, clone, capset).
 pub(super) fn param<'a>(event: &Event<'a>, spec: &ParamSpec) -> Value<'a> {
     let caller = Subject::caller(event);
     let none = Argument::None;
@@ -389,7 +390,7 @@ fn number<'a>(event: &Event<'a>, part: fn(&Status) -> u64) -> Value<'a> {
     found(event.status().clone(), |status| Value::Uint(part(&status)))
 }
 
-/// Falco's argument buffer: every argument ends with a NUL, which prints as a dot.
+/// Formats Falco's argument buffer: every argument ends with a NUL, which prints as a dot.
 fn nul_ended<'a>(event: &Event<'a>, joined: Value<'a>) -> Value<'a> {
     if !matches!(joined, Value::Text(_)) {
         return joined;

@@ -1,4 +1,4 @@
-//! `syscall.*`: system calls alone.
+//! `syscall.*`: fields of system-call events.
 
 use super::{Argument, Class, FieldSpec, Source};
 use crate::{Event, Value, ValueType};

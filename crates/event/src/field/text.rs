@@ -1,4 +1,4 @@
-//! Text that is made in an event's arena.
+//! Text built in an event's arena.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use bumpalo::collections::Vec;
 
 use crate::Value;
 
-/// Text in the making.
+/// A text builder.
 pub(super) struct Text<'a>(Vec<'a, u8>);
 
 impl<'a> Text<'a> {
@@ -19,12 +19,12 @@ impl<'a> Text<'a> {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Appends what is displayed.
+    /// Appends a displayable value.
     pub(super) fn show(&mut self, what: impl fmt::Display) {
         fmt::write(self, format_args!("{what}")).expect("an arena can be written to");
     }
 
-    /// Appends `parts` with a space between them.
+    /// Appends `parts`, separated by spaces.
     pub(super) fn join<'b>(&mut self, parts: impl IntoIterator<Item = &'b [u8]>) {
         for (position, part) in parts.into_iter().enumerate() {
             if position > 0 {
@@ -54,12 +54,12 @@ impl fmt::Write for Text<'_> {
     }
 }
 
-/// A copy in the arena.
+/// Copies bytes into the arena.
 pub(super) fn copied<'a>(arena: &'a Bump, bytes: &[u8]) -> Value<'a> {
     Value::Text(arena.alloc_slice_copy(bytes))
 }
 
-/// What is displayed, as text in the arena.
+/// Formats a displayable value as text in the arena.
 pub(super) fn shown(arena: &Bump, what: impl fmt::Display) -> Value<'_> {
     let mut text = Text::new(arena);
     text.show(what);

@@ -5,7 +5,7 @@ use std::fmt;
 const SECOND: u64 = 1_000_000_000;
 const DAY_SECONDS: i64 = 86_400;
 
-/// A point in time taken apart.
+/// A point in time, split into its calendar parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CivilTime {
     year: i64,
@@ -16,7 +16,7 @@ pub(super) struct CivilTime {
 }
 
 impl CivilTime {
-    /// `time_ns` after the epoch, `offset` seconds east of Greenwich.
+    /// Splits `time_ns` (nanoseconds since the epoch) at `offset` seconds east of Greenwich.
     pub(super) fn new(time_ns: u64, offset: i32) -> Self {
         let seconds = i64::try_from(time_ns / SECOND).expect("2^64 ns are less than 2^63 s");
         let seconds = seconds + i64::from(offset);
@@ -31,14 +31,14 @@ impl CivilTime {
         }
     }
 
-    /// `2026-11-21`.
+    /// Formats as `2026-11-21`.
     pub(super) fn date(self) -> impl fmt::Display {
         Shown(move |f: &mut fmt::Formatter<'_>| {
             write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)
         })
     }
 
-    /// `08:13:05`.
+    /// Formats as `08:13:05`.
     pub(super) fn clock(self) -> impl fmt::Display {
         Shown(move |f: &mut fmt::Formatter<'_>| {
             let (hour, rest) = (self.second_of_day / 3600, self.second_of_day % 3600);
@@ -46,7 +46,7 @@ impl CivilTime {
         })
     }
 
-    /// `08:13:05.123456789`.
+    /// Formats as `08:13:05.123456789`.
     pub(super) fn precise_clock(self) -> impl fmt::Display {
         Shown(move |f: &mut fmt::Formatter<'_>| {
             write!(f, "{}.{:09}", self.clock(), self.nanosecond)
@@ -62,10 +62,10 @@ impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Shown<F> {
     }
 }
 
-/// Year, month and day of a count of days since 1970-01-01 in the Gregorian calendar.
+/// Returns year, month and day of a count of days since 1970-01-01 in the Gregorian calendar.
 ///
-/// Counts in eras of 400 years (146097 days) that begin on 1 March, so that the leap day is the
-/// last day of a year.
+/// Counts in eras of 400 years (146097 days) that begin on 1 March, so that the leap day is the last day of a
+/// year.
 fn date(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -1,4 +1,4 @@
-//! `user.*`: who makes the call.
+//! `user.*`: the user who makes the call.
 
 use super::ancestry::found;
 use super::text::copied;
@@ -61,7 +61,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
     ),
 ];
 
-/// What Falco prints, and compares, for a user without a name.
+/// Text that Falco prints, and compares, for a user without a name.
 pub(super) const NOBODY: &str = "<NA>";
 
 fn own<'a>(event: &Event<'a>, show: impl FnOnce(u32) -> Value<'a>) -> Value<'a> {
@@ -76,7 +76,7 @@ fn login<'a>(event: &Event<'a>, show: impl FnOnce(Option<u32>) -> Value<'a>) -> 
     }
 }
 
-/// Name of the user with this id.
+/// Returns the name of the user with this id.
 pub(super) fn name<'a>(event: &Event<'a>, uid: u32) -> Value<'a> {
     part(event, uid, |user| &user.name, Some("root"))
 }

@@ -1,18 +1,18 @@
-//! What a successful call changes about its caller.
+//! Facts about its caller that a successful call changes.
 //!
-//! Fields about the caller are answered as Falco answers them: with the state after the call. So
-//! what a call can change about its caller is known at its exit only.
+//! Fields about the caller describe the state after the call, as in Falco. So facts that a call can change
+//! about its caller are known only at its exit.
 
-/// Which facts about the caller a call changes when it succeeds.
+/// Facts about the caller that a call changes when it succeeds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Program, arguments, environment.
     pub image: bool,
     /// Command name at exec.
     pub comm: bool,
-    /// Present name of the thread.
+    /// Current name of the thread.
     pub thread_name: bool,
-    /// Thread id: an exec by another thread than the first takes over the first one's id.
+    /// Thread id: an exec by a thread other than the first takes over the first thread's id.
     pub thread: bool,
     /// User, groups and capabilities.
     pub credentials: bool,
@@ -36,7 +36,7 @@ impl Changes {
         directory: false,
     };
 
-    /// What the call of this event name changes.
+    /// Returns the changes made by the call of this event name.
     pub(super) fn of(event: &str) -> Self {
         match event {
             "execve" | "execveat" => Self {

@@ -1,4 +1,4 @@
-//! Calls that name files.
+//! Calls that take file names.
 
 use abi::flags;
 
@@ -10,7 +10,7 @@ use crate::DescriptorSource::{Argument, Created, None as NoDescriptor, Opened};
 use crate::EventSpec;
 use crate::ParamType::{Fd, Flags, Hex, Mode, Text, Uint};
 
-/// Parameters are in the order of Falco's exit events.
+/// Event rows; parameters are in the order of Falco's exit events.
 pub(super) static ROWS: &[EventSpec] = &[
     // Opening.
     row!(

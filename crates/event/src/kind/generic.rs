@@ -1,11 +1,11 @@
-//! Kinds of calls without a row of their own, made from the system-call table.
+//! Event kinds of calls without a row of their own, derived from the system-call table.
 
 use abi::{ArgKind, ArgSpec, Syscall};
 
 use super::row::RES;
 use crate::{Category, DescriptorSource, EventSpec, ParamSource, ParamSpec, ParamType};
 
-/// Describes `syscall` by its result and the arguments that the system-call table names.
+/// Derives the row of `syscall` from its result and the arguments in the system-call table.
 pub(super) fn spec(syscall: Syscall) -> EventSpec {
     let args = syscall.args();
     let mut params = vec![RES];
@@ -23,10 +23,10 @@ pub(super) fn spec(syscall: Syscall) -> EventSpec {
     }
 }
 
-/// A field of a structure: name, offset, size, how it is printed.
+/// A field of a structure: name, offset, size, format.
 type Field = (&'static str, u8, u8, ParamType);
 
-/// What a structure says of the object: fields that are there in every version of it.
+/// Structures with the fields that exist in every version of them.
 const STRUCTURES: &[(&str, &[Field])] = &[
     (
         "file_handle",
@@ -58,7 +58,7 @@ const STRUCTURES: &[(&str, &[Field])] = &[
     ),
 ];
 
-/// The parameters that an argument's structure has.
+/// Returns the parameters in an argument's structure.
 fn fields((register, arg): (u8, &ArgSpec)) -> impl Iterator<Item = ParamSpec> {
     let name = match arg.kind {
         ArgKind::Struct(name) => name,

@@ -1,4 +1,4 @@
-//! Sockets.
+//! Socket calls.
 
 use abi::flags;
 
@@ -13,7 +13,7 @@ const FD: ParamSpec = arg("fd", Fd, 0);
 const DOMAIN: ParamSpec = arg("domain", Enum(&flags::SOCKET_DOMAIN), 0);
 const TYPE: ParamSpec = arg("type", Uint, 1);
 const PROTO: ParamSpec = arg("proto", Uint, 2);
-/// The address argument as it was passed, in the form that the tuple's own end has.
+/// The address argument as passed, in the format of the tuple's local end.
 const ADDR: ParamSpec = nowhere("addr", Tuple);
 const QUEUEPCT: ParamSpec = nowhere("queuepct", Uint);
 const QUEUELEN: ParamSpec = nowhere("queuelen", Uint);

@@ -1,4 +1,4 @@
-//! Processes: birth, programs, credentials, signals, tracing.
+//! Process calls: creation, exec, credentials, signals, tracing.
 
 use abi::flags;
 
@@ -10,7 +10,7 @@ use crate::ParamType::{
 };
 use crate::{EventSpec, ParamSpec};
 
-/// The row of a call that makes a process. `$flags` is the parameter of that name.
+/// Builds the row of a call that creates a process. `$flags` is the parameter of that name.
 macro_rules! birth {
     ($name:literal, $flags:expr) => {
         row!(
@@ -44,7 +44,7 @@ macro_rules! birth {
     };
 }
 
-/// The row of a call that starts a program; `$filename` are the parameters that name it.
+/// Builds the row of a call that executes a program; `$filename` are the parameters that name it.
 macro_rules! exec {
     ($name:literal, [$($filename:expr),*]) => {
         row!($name, Process, NoDescriptor, [
@@ -97,7 +97,7 @@ const VM_RSS: ParamSpec = of_process("vm_rss", Uint);
 pub(super) static ROWS: &[EventSpec] = &[
     // Programs and processes.
     exec!("execve", [path("filename", 0)]),
-    // Falco ends the row at `gid`; what was asked for is worth knowing here as well.
+    // Falco ends the row at `gid`; the requested directory and path are added here.
     exec!("execveat", [arg("dirfd", Fd, 0), path_at("pathname", 0, 1)]),
     // The order of clone's arguments differs by architecture, but the flags are always first.
     birth!("clone", arg("flags", Flags(&flags::CLONE), 0)),
@@ -356,7 +356,7 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("arg5", Hex, 4),
         ]
     ),
-    // No row in Falco; a name for the key is what rules would ask for.
+    // Falco has no row for it; the parameter name is the one that rule authors would expect.
     row!(
         "add_key",
         Other,

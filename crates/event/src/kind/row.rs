@@ -1,8 +1,8 @@
-//! Short forms that keep a row of the event table on a few lines.
+//! Constructors that keep a row of the event table short.
 
 use crate::{ParamSource, ParamSpec, ParamType};
 
-/// One row: name, category, descriptor, parameters.
+/// Builds one row: name, category, descriptor, parameters.
 macro_rules! row {
     ($name:literal, $category:ident, $descriptor:expr, [$($param:expr),* $(,)?]) => {
         $crate::EventSpec {
@@ -20,11 +20,11 @@ const fn param(name: &'static str, ty: ParamType, source: ParamSource) -> ParamS
     ParamSpec { name, ty, source }
 }
 
-/// The result, printed as an errno name when negative.
+/// The result, printed as an errno name if negative.
 pub(super) const RES: ParamSpec = result("res", ParamType::Errno);
-/// The result of calls that make a descriptor and name it `fd`.
+/// The result of calls that create a descriptor and name it `fd`.
 pub(super) const NEW_FD: ParamSpec = result("fd", ParamType::Fd);
-/// The same where the parameter is called `res`.
+/// The result of calls that create a descriptor and name it `res`.
 pub(super) const RES_FD: ParamSpec = result("res", ParamType::Fd);
 /// Device of the opened file.
 pub(super) const DEV: ParamSpec = nowhere("dev", ParamType::Hex);
@@ -64,12 +64,12 @@ pub(super) const fn path_at(name: &'static str, base: u8, position: u8) -> Param
     )
 }
 
-/// A string that is no path.
+/// A string that is not a path.
 pub(super) const fn text(name: &'static str, position: u8) -> ParamSpec {
     param(name, ParamType::Text, ParamSource::Text(position))
 }
 
-/// An integer in a structure.
+/// An integer inside a structure.
 pub(super) const fn field(
     name: &'static str,
     ty: ParamType,
@@ -80,7 +80,7 @@ pub(super) const fn field(
     param(name, ty, ParamSource::Field { arg, offset, size })
 }
 
-/// Bytes of a buffer.
+/// Bytes of a buffer argument.
 pub(super) const fn bytes(name: &'static str, arg: u8, len: u8) -> ParamSpec {
     param(name, ParamType::Bytes, ParamSource::Buffer { arg, len })
 }
@@ -92,12 +92,12 @@ pub(super) const fn constant(name: &'static str, ty: ParamType, value: u64) -> P
 /// The tuple of the event's descriptor.
 pub(super) const TUPLE: ParamSpec = param("tuple", ParamType::Tuple, ParamSource::Tuple);
 
-/// Told by the process.
+/// A fact of the calling process.
 pub(super) const fn of_process(name: &'static str, ty: ParamType) -> ParamSpec {
     param(name, ty, ParamSource::Process)
 }
 
-/// Known by name only, or filled by engines that record it.
+/// A parameter known by name only, or filled by engines that record it.
 pub(super) const fn nowhere(name: &'static str, ty: ParamType) -> ParamSpec {
     param(name, ty, ParamSource::Nowhere)
 }

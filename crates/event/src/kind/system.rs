@@ -1,4 +1,4 @@
-//! The kernel as a whole, and happenings that are no system calls.
+//! Calls on the kernel as a whole, and events that are not system calls.
 
 use abi::flags;
 
@@ -67,8 +67,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("aux", Int, 4),
         ]
     ),
-    // Happenings that are no system calls. All but `drop` are known by name only, so that
-    // rules which mention them load.
+    // Events that are not system calls. All but `drop` are known by name only, so that rules which mention
+    // them load.
     row!("drop", Internal, NoDescriptor, [nowhere("ratio", Uint)]),
     row!(
         "asyncevent",

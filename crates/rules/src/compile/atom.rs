@@ -1,4 +1,4 @@
-//! Atoms: single comparisons. Equal atoms of all rules are one, so each is decided once per event.
+//! Atoms: single comparisons. Equal atoms of all rules are shared, so each is decided once per event.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,27 +15,27 @@ use super::text_set::ByteHasher;
 use crate::condition::ast::{Op, Quantifier, Text};
 use event::glob::Glob;
 
-/// Position of an atom in [`Atoms`].
+/// Index of an atom in [`Atoms`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub(crate) struct AtomId(u32);
 
 impl AtomId {
-    /// Position in tables that run along with the table of atoms.
+    /// Returns the index in tables that are parallel to the table of atoms.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What an atom says. Two atoms with the same key are the same atom.
+/// Definition of an atom. Two atoms with the same key are the same atom.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) struct AtomKey {
-    /// What is compared.
+    /// Left-hand side of the comparison.
     pub(crate) operand: OperandId,
-    /// How; `None` asks whether it exists.
+    /// Comparison operator; `None` tests whether the operand exists.
     pub(crate) op: Option<Op>,
-    /// How many of the constants have to hold.
+    /// Number of constants that must satisfy the comparison.
     pub(crate) quantifier: Option<Quantifier>,
-    /// With what.
+    /// Right-hand side of the comparison.
     pub(crate) right: Right,
 }
 
@@ -49,8 +49,8 @@ pub(crate) enum Right {
 }
 
 impl AtomKey {
-    /// Brings a key into its normal form, in which what means the same looks the same:
-    /// equality is `in`, and one constant of a text operator is `anyof` one.
+    /// Normalizes a key, so that equivalent keys are equal: equality becomes `in`, and one constant of a text
+    /// operator becomes `anyof` one.
     pub(crate) fn normalise(mut self, spread: Spread) -> Self {
         let Right::Constants(constants) = &self.right else {
             return self;
@@ -72,8 +72,8 @@ impl AtomKey {
         self
     }
 
-    /// Whether it holds if it holds for one of its constants, so that two such atoms on the same
-    /// operand can become one.
+    /// Returns true if the atom holds when it holds for one of its constants, so that two such atoms on the
+    /// same operand can be merged.
     pub(crate) fn is_union(&self) -> bool {
         match (self.op, self.quantifier) {
             (Some(Op::In | Op::Intersects | Op::PMatch), None) => true,
@@ -83,7 +83,7 @@ impl AtomKey {
     }
 }
 
-/// Operators on texts of which one suffices.
+/// Returns true for text operators that hold if one constant does.
 fn is_text_op(op: Op) -> bool {
     matches!(
         op,
@@ -99,31 +99,31 @@ fn is_text_op(op: Op) -> bool {
     )
 }
 
-/// One comparison, ready to run.
+/// One compiled comparison.
 #[derive(Debug)]
 pub(crate) struct Atom {
-    /// What it says.
+    /// Definition of the atom.
     pub(crate) key: AtomKey,
-    /// What decides it.
+    /// Compiled right-hand side.
     pub(crate) check: Check,
-    /// It has to hold for all values of a list, not for one.
+    /// Whether the comparison must hold for all values of a list instead of one.
     for_all: bool,
-    /// It holds for a present value if the check does not: `!=`.
+    /// Whether the result is inverted for a present value: `!=`.
     pub(crate) inverted: bool,
-    /// Whether an empty list exists.
+    /// Meaning of several values; decides whether an empty list exists.
     spread: Spread,
-    /// How dear the check is apart from its operands.
+    /// Estimated cost of the check without its operands.
     pub(crate) cost: f32,
-    /// A guess how likely it holds, for ordering.
+    /// Estimated probability that the atom holds, for ordering.
     pub(crate) likelihood: f32,
 }
 
-/// What decides an atom.
+/// Compiled right-hand side of an atom.
 #[derive(Debug)]
 pub(crate) enum Check {
-    /// Constants.
+    /// A test against constants.
     Test(Test),
-    /// Another operand.
+    /// A comparison with another operand.
     Operand(Op, OperandId),
 }
 
@@ -167,7 +167,7 @@ impl Atom {
         })
     }
 
-    /// Decides it for a value, and for the value on the right-hand side if that is an operand.
+    /// Decides the atom for a value, and for the right-hand value if that side is an operand.
     #[inline]
     pub(crate) fn decide(
         &self,
@@ -211,7 +211,7 @@ impl Atom {
     }
 }
 
-/// Compares two present values of one type; `!=` is answered as `=`, its atom inverts.
+/// Compares two present values of one type. `!=` returns the result of `=`; its atom inverts it.
 fn compare(op: Op, left: &Value<'_>, right: &Value<'_>) -> bool {
     if let (Value::Text(left), Value::Text(right)) = (left, right) {
         return compare_texts(op, left, right);
@@ -237,7 +237,7 @@ fn compare_texts(op: Op, left: &[u8], right: &[u8]) -> bool {
     }
 }
 
-/// Guesses in nanoseconds and probabilities: only the order they produce counts.
+/// Returns estimates in nanoseconds and probability: only the order they produce counts.
 fn estimate(key: &AtomKey, ty: ValueType) -> (f32, f32) {
     match key.op {
         None => (1.0, 0.9),
@@ -253,13 +253,13 @@ fn estimate(key: &AtomKey, ty: ValueType) -> (f32, f32) {
     }
 }
 
-/// Guesses in nanoseconds what it takes to have an operand.
+/// Returns the estimated cost in nanoseconds of obtaining an operand.
 pub(crate) fn operand_cost(cost: Cost) -> f32 {
     match cost {
         Cost::Free => 2.0,
         Cost::Text => 15.0,
         Cost::Remembered => 40.0,
-        // Each takes a look or more into /proc.
+        // Each needs at least one read from /proc.
         Cost::Process => 3_000.0,
         Cost::Far => 10_000.0,
         Cost::File => 12_000.0,
@@ -271,11 +271,11 @@ pub(crate) fn operand_cost(cost: Cost) -> f32 {
 #[derive(Debug, Default)]
 pub(crate) struct Atoms {
     items: Vec<Atom>,
-    /// For the compiler alone.
+    /// Index by key, used only by the compiler.
     by_key: HashMap<AtomKey, AtomId, BuildHasherDefault<ByteHasher>>,
 }
 
-/// What they say: the rest is made of that.
+/// Serializes only the keys, from which the rest is rebuilt.
 impl Serialize for Atoms {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.items.iter().map(|atom| &atom.key))
@@ -283,10 +283,10 @@ impl Serialize for Atoms {
 }
 
 impl Atoms {
-    /// Those with these keys, in their order.
+    /// Compiles atoms with these keys, in their order.
     ///
     /// # Errors
-    /// What is wrong with the constants, as the end of a sentence.
+    /// Returns the error in the constants, as the end of a sentence.
     pub(crate) fn of(keys: Vec<AtomKey>, operands: &Operands) -> Result<Self, String> {
         let items = keys.into_iter().map(|key| Atom::new(key, operands));
         Ok(Self {
@@ -295,10 +295,10 @@ impl Atoms {
         })
     }
 
-    /// The atom with this key.
+    /// Returns the atom with this key, adding it if it is new.
     ///
     /// # Errors
-    /// What is wrong with the constants, as the end of a sentence.
+    /// Returns the error in the constants, as the end of a sentence.
     pub(crate) fn intern(&mut self, key: AtomKey, operands: &Operands) -> Result<AtomId, String> {
         let spread = operands.get(key.operand).spread;
         let key = key.normalise(spread);
@@ -312,22 +312,22 @@ impl Atoms {
         Ok(id)
     }
 
-    /// The atom at this position.
+    /// Returns the atom with this id.
     pub(crate) fn get(&self, id: AtomId) -> &Atom {
         &self.items[id.index()]
     }
 
-    /// All of them.
+    /// Iterates over all atoms.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Atom> {
         self.items.iter()
     }
 
-    /// How many there are.
+    /// Returns the number of atoms.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// The atom as a condition would have it.
+    /// Formats the atom in the syntax of conditions.
     pub(crate) fn show<'a>(&'a self, id: AtomId, operands: &'a Operands) -> impl fmt::Display + 'a {
         Shown {
             key: &self.get(id).key,

@@ -1,7 +1,7 @@
-//! Checks conditions against the field registry and brings them into the form that is compiled.
+//! Checks conditions against the field registry and converts them into the form that is compiled.
 //!
-//! All problems of a condition are reported, not the first one only: what is wrong becomes
-//! "never", and checking goes on behind it.
+//! All problems of a condition are reported, not only the first one: an invalid part becomes "never", and
+//! checking continues after it.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -18,23 +18,23 @@ use crate::condition::ast::{
 };
 use crate::diagnostic::Code;
 
-/// Something wrong with a condition or output.
+/// A problem of a condition or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// Kind.
+    /// Diagnostic code.
     pub(crate) code: Code,
-    /// Where.
+    /// Position of the problem.
     pub(crate) span: Span,
-    /// What is wrong.
+    /// Error message.
     pub(crate) message: String,
-    /// What to do.
+    /// Suggested fix.
     pub(crate) help: Option<String>,
-    /// It names a field or an event that does not exist: what `skip-if-unknown-filter` forgives.
+    /// Whether the problem is an unknown field or event, which `skip-if-unknown-filter` tolerates.
     pub(crate) unknown: bool,
 }
 
 impl Problem {
-    /// A problem of a condition, without help.
+    /// Creates a problem of a condition, without a suggested fix.
     fn new(code: Code, span: Span, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -51,19 +51,19 @@ impl Problem {
     }
 }
 
-/// Checks conditions; its tables collect what all of them name.
+/// Checks conditions and collects the operands and atoms of all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
     /// Operands of all conditions.
     pub(crate) operands: Operands,
     /// Atoms of all conditions.
     pub(crate) atoms: Atoms,
-    /// Problems since they were last taken.
+    /// Problems found since the last time they were taken.
     problems: Vec<Problem>,
 }
 
 impl Checker {
-    /// Checks one resolved condition.
+    /// Checks one resolved condition and returns its tree and problems.
     pub(crate) fn condition(&mut self, expr: &Expr) -> (Tree, Vec<Problem>) {
         let tree = self.expr(expr, false);
         (tree, std::mem::take(&mut self.problems))
@@ -162,7 +162,7 @@ impl Checker {
         }
         let empty = matches!(&key.right, Right::Constants(constants) if constants.is_empty());
         if empty && self.operands.get(operand).spread != Spread::List {
-            // Nothing is in an empty list, whatever the field is.
+            // An empty list contains nothing, whatever the field is.
             return Tree::Const(negated);
         }
         self.literal(key, negated, compare.right.span())
@@ -178,7 +178,7 @@ impl Checker {
         }
     }
 
-    /// Why the two sides and the operator do not go together.
+    /// Returns the reason why operator and operands are incompatible, if they are.
     fn mismatch(&self, compare: &Compare, key: &AtomKey) -> Option<Problem> {
         let operand = self.operands.get(key.operand);
         let error =
@@ -236,8 +236,8 @@ impl Checker {
         None
     }
 
-    /// `<NA>` is how a missing value is printed. Falco warns of it where fields of plugins are meant
-    /// that give JSON.
+    /// Warns of a comparison with `<NA>`, the text printed for a missing value. Falco warns of it where
+    /// fields of plugins that return JSON are meant.
     fn doubt_absence(&mut self, compare: &Compare) {
         let Operand::Field(field) = &compare.left else {
             return;
@@ -268,7 +268,7 @@ impl Checker {
         }
     }
 
-    /// What is allowed but likely a mistake.
+    /// Warns of comparisons that are allowed but probably mistakes.
     fn doubts(&mut self, compare: &Compare) {
         for literal in constants(&compare.right) {
             let Some(text) = literal.text.as_str() else {
@@ -296,7 +296,7 @@ impl Checker {
         }
     }
 
-    /// The names in a comparison of the event type.
+    /// Returns the names in a comparison of the event type.
     fn event_names<'a>(
         &self,
         operand: OperandId,
@@ -326,7 +326,7 @@ impl Checker {
         all_known
     }
 
-    /// Events that do not come while programs are watched.
+    /// Warns of events that no engine delivers while it monitors programs.
     fn doubt_events(&mut self, names: &[&Literal]) {
         for literal in names {
             let name = literal.text.to_lossy();
@@ -402,15 +402,15 @@ impl Checker {
     }
 
     fn report(&mut self, problem: Problem) {
-        // A macro that is used several times in a rule would say the same several times.
+        // A macro that a rule uses several times would repeat the problem.
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
     }
 }
 
-/// Whether a text would be read as a field. Most are not, and asking the registry for each would
-/// make it look for the nearest name each time.
+/// Returns true if a text would be parsed as a field. Most texts are not fields, and the registry would
+/// search the nearest name for each of them.
 fn is_field_name(text: &str) -> bool {
     static CLASSES: LazyLock<HashSet<&'static str>> =
         LazyLock::new(|| field::docs().map(|(class, _)| class.name).collect());
@@ -427,10 +427,10 @@ fn constants(value: &Value) -> impl Iterator<Item = &Literal> {
     .iter()
 }
 
-/// Why an event has no latency with Falco.
+/// Reason why an event has no latency in Falco.
 const NO_ENTRY: &str = "Falco no longer has a value for it, because it sees only returns";
 
-/// Fields that Falco deprecates, and why.
+/// Fields that Falco deprecates, with the reason.
 const DEPRECATED: [(&str, &str); 6] = [
     (
         "evt.dir",
@@ -464,7 +464,7 @@ fn field_problem(error: &FieldError, name: &FieldName) -> Problem {
     problem
 }
 
-/// Whether an operator applies to values of a type.
+/// Returns true if an operator applies to values of a type.
 fn fits(ty: ValueType, spread: Spread, host_name: bool, op: Op) -> bool {
     if spread == Spread::List {
         return matches!(op, Op::In | Op::Intersects);
@@ -490,7 +490,7 @@ fn same_type(a: ValueType, b: ValueType) -> bool {
     a == b || (is_text(a) && is_text(b)) || (is_number(a) && is_number(b))
 }
 
-/// A type as the predicate of a sentence.
+/// Returns a type's name for use as the predicate of a sentence.
 fn type_name(ty: ValueType) -> &'static str {
     match ty {
         ValueType::Bool => "true or false",

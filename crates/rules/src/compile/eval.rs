@@ -12,23 +12,23 @@ use super::ternary::Ternary;
 use super::test::Context;
 use super::transform::apply;
 
-/// What is remembered while one event is looked at. Entries carry the number of the evaluation
-/// they belong to, so nothing has to be cleared between events.
+/// Results cached during the evaluation of one event. Entries contain the generation (the number of the
+/// evaluation) they belong to, so nothing is cleared between events.
 #[derive(Debug)]
 pub(crate) struct EvaluationCache {
     generation: u32,
-    /// Atoms, then nodes: generation and truth in one word.
+    /// Atoms, then nodes: generation and truth value packed in one word.
     truths: Vec<u32>,
-    /// Operands: generation, and position in the values of the evaluation.
+    /// Operands: generation, and index in the values of the evaluation.
     slots: Vec<(u32, u32)>,
     atoms: usize,
 }
 
-/// The two low bits of a remembered truth hold the truth, the others the generation.
+/// Largest generation. The two low bits of a cached word hold the truth value, the others the generation.
 const LAST_GENERATION: u32 = u32::MAX >> 2;
 
 impl EvaluationCache {
-    /// A memo for a program.
+    /// Creates a cache for a program.
     pub(crate) fn new(program: &Program) -> Self {
         let atoms = program.atoms.len();
         Self {
@@ -70,20 +70,20 @@ impl EvaluationCache {
     }
 }
 
-/// One look at one event.
+/// One evaluation of one event.
 pub(crate) struct Evaluation<'p, 'e, 'a> {
     program: &'p Program,
     memo: &'p mut EvaluationCache,
     event: &'e Event<'a>,
-    /// How much may be asked of the event.
+    /// Stage up to which fields may be read.
     stage: Stage,
-    /// By operand: the stage from which it is known.
+    /// Stage by operand from which it is known.
     stages: &'p [Stage],
     values: ArenaVec<'a, Value<'a>>,
 }
 
 impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
-    /// Starts with nothing remembered.
+    /// Starts an evaluation with an empty cache.
     pub(crate) fn new(
         program: &'p Program,
         memo: &'p mut EvaluationCache,
@@ -102,14 +102,14 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         }
     }
 
-    /// Asks only what an opening of a file decides, whoever opens it.
+    /// Restricts the evaluation to operands that an opening of a file determines, whichever process makes it.
     pub(crate) fn of_opening(mut self, openable: &'p Openable) -> Self {
         self.stage = Stage::Registers;
         self.stages = &openable.stages;
         self
     }
 
-    /// The rules of the event's kind that have to be evaluated.
+    /// Returns the rules of the event's kind that must be evaluated.
     pub(crate) fn candidates(&mut self) -> Candidates {
         match &self.program.kind(self.event.kind).index {
             Some(index) => index.candidates(&self.value(index.operand)),
@@ -117,7 +117,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         }
     }
 
-    /// Whether the condition of a rule holds.
+    /// Evaluates the condition of a rule.
     pub(crate) fn rule(&mut self, entry: &Entry) -> Ternary {
         match entry.root {
             None => Ternary::True,
@@ -141,7 +141,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         }
     }
 
-    /// Evaluates children until one has the value that decides.
+    /// Evaluates children until one has the deciding value.
     fn inner(
         &mut self,
         id: NodeId,
@@ -171,7 +171,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         result
     }
 
-    /// Decides an atom that is not remembered.
+    /// Decides an atom that is not cached.
     #[inline(never)]
     fn atom(&mut self, id: AtomId) -> Ternary {
         let program = self.program;
@@ -189,7 +189,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
                 match self.remembered(operand) {
                     Some(left) => atom.decide(left, &Value::Bool(true), context),
                     None => {
-                        // Decided before it is copied: loads that span stores just made (tag and
+                        // Decides before copying the value: loads that span stores just made (tag and
                         // content) stall the processor longer than most extractions take.
                         let left = self.extract(operand);
                         let truth = atom.decide(&left, &Value::Bool(true), context);
@@ -200,7 +200,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
             }
             Check::Operand(_, right) => {
                 let left = self.value(atom.key.operand);
-                // An absent left side decides without the right one.
+                // An absent left side decides the atom without the right one.
                 let right = match left {
                     Value::Absent => Value::Bool(true),
                     _ => self.value(*right),
@@ -212,22 +212,22 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         truth
     }
 
-    /// The event that is looked at.
+    /// Returns the event.
     pub(crate) fn event(&self) -> &'e Event<'a> {
         self.event
     }
 
-    /// The operands of the program.
+    /// Returns the operands of the program.
     pub(crate) fn operands(&self) -> &'p Operands {
         &self.program.operands
     }
 
-    /// Whether the event has not reached the stage from which an operand is known.
+    /// Returns true if the event has not reached the stage from which an operand is known.
     fn is_early(&self, id: OperandId) -> bool {
         self.stage < self.stages[id.index()]
     }
 
-    /// The value of an operand.
+    /// Returns the value of an operand.
     pub(crate) fn value(&mut self, id: OperandId) -> Value<'a> {
         if self.is_early(id) {
             return Value::Unknown;
@@ -240,8 +240,8 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         value
     }
 
-    /// The value of an operand of an event that no condition asks about, so that there is no table of when
-    /// it is known.
+    /// Returns the value of an operand for an event that no condition uses, so that there is no table of
+    /// stages.
     pub(crate) fn unasked(&mut self, id: OperandId) -> Value<'a> {
         match self.remembered(id) {
             Some(value) => *value,
@@ -250,7 +250,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         }
     }
 
-    /// The value of an operand as it is printed: what is unknown as a whole may be known in part.
+    /// Returns the value of an operand for printing: an unknown value may be partly known.
     pub(crate) fn shown(&mut self, id: OperandId) -> Value<'a> {
         match (self.value(id), self.program.operands.as_field(id)) {
             (Value::Unknown, Some(field)) => field.shown(self.event),
@@ -258,7 +258,7 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         }
     }
 
-    /// Answers an operand by this value instead of asking the event.
+    /// Sets the value of an operand, which is then not read from the event.
     pub(crate) fn give(&mut self, id: OperandId, value: Value<'a>) {
         self.keep(id, value);
     }
@@ -274,8 +274,8 @@ impl<'p, 'e, 'a> Evaluation<'p, 'e, 'a> {
         self.memo.slots[id.index()] = (self.memo.generation, position);
     }
 
-    /// The stage was checked, from a table: asking the field each time costs more than most
-    /// extractions.
+    /// Extracts the value of an operand. The caller has checked the stage from a table: asking the field each
+    /// time costs more than most extractions.
     #[inline]
     fn extract(&mut self, id: OperandId) -> Value<'a> {
         match &self.program.operands.get(id).source {

@@ -1,4 +1,4 @@
-//! What the kind of an event decides before any event of it is seen.
+//! Atoms that the kind of an event alone decides.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use super::operand::Operands;
 use super::ternary::Ternary;
 use super::test::{Context, Order, Test};
 
-/// Decides atoms for one kind.
+/// Decides atoms for one kind of event.
 pub(crate) struct Facts<'a> {
     kind: EventKind,
     operands: &'a Operands,
     atoms: &'a Atoms,
-    /// By atom: whether it was looked at, and the decision.
+    /// Decision by atom; the outer `None` means not evaluated yet.
     decided: Vec<Option<Option<bool>>>,
     process: &'a Process,
     live: LiveProcess,
@@ -27,7 +27,7 @@ pub(crate) struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Knows nothing yet. `process`: a [`blank_process`].
+    /// Creates facts with nothing decided. `process` is a [`blank_process`].
     pub(crate) fn new(
         kind: EventKind,
         operands: &'a Operands,
@@ -45,7 +45,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether an atom holds for all events of the kind, or for none.
+    /// Returns whether an atom holds for all events of the kind or for none; `None` if the kind does not
+    /// decide it.
     pub(crate) fn decide(&mut self, id: AtomId) -> Option<bool> {
         if let Some(known) = self.decided[id.index()] {
             return known;
@@ -82,7 +83,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Whether all events of a kind have the same value of a field.
+/// Returns true if all events of a kind have the same value of a field.
 fn is_fixed(field: &Field, kind: EventKind) -> bool {
     let spec = kind.spec();
     match field.depends_on() {
@@ -97,7 +98,7 @@ fn is_fixed(field: &Field, kind: EventKind) -> bool {
     }
 }
 
-/// A process of which nothing is asked.
+/// Creates a placeholder process whose facts are never read.
 pub(crate) fn blank_process() -> Process {
     Process::new(
         Pid(1),
@@ -109,7 +110,7 @@ pub(crate) fn blank_process() -> Process {
     )
 }
 
-/// An event of a kind without anything that tells it from others of its kind.
+/// Creates an event of a kind without any fact that differs between events of the kind.
 pub(crate) fn blank_event<'a>(
     kind: EventKind,
     process: &'a Process,

@@ -1,8 +1,8 @@
-//! Finds the rules that one text rules out, with one lookup for all of them.
+//! Index of rules by one text field: one lookup excludes the rules that cannot match.
 //!
-//! Most conditions need one field to have one of some values (`proc.name in (..) and ..`, or
-//! several of these with `or`). For a kind of events the field that most rules need is looked up
-//! once; rules that need other values than it has are false without being evaluated.
+//! Most conditions need one field to have one of some values (`proc.name in (..) and ..`, or several of these
+//! with `or`). For each kind of event, the field that most rules need is looked up once; rules that need
+//! other values are false without being evaluated.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasherDefault;
@@ -17,24 +17,25 @@ use super::program::{Children, Entry, Node, NodeId};
 use super::text_set::ByteHasher;
 use crate::condition::ast::Op;
 
-/// How many rules one index can tell apart; more are evaluated as if they had no set.
+/// Maximum number of rules in one index; further rules are evaluated as if they had no set of values.
 const MAX_INDEXED: usize = 64;
 
-/// Fewer rules than this, or less than a third of all, are evaluated as fast as they are looked up.
+/// Minimum number of indexed rules. Fewer rules than this, or less than a third of all, are evaluated as fast
+/// as they are looked up.
 const MIN_INDEXED: usize = 3;
 
-/// The rules of one kind by the value of one operand. Bits are positions of entries.
+/// The rules of one kind, indexed by the value of one operand. Bits are positions of entries.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Index {
-    /// What is looked up.
+    /// Operand that is looked up.
     pub(crate) operand: OperandId,
     by_value: HashMap<Box<[u8]>, u64, BuildHasherDefault<ByteHasher>>,
-    /// Entries that do not need the operand to have one of some values.
+    /// Entries that do not require a value of the operand.
     others: u64,
 }
 
 impl Index {
-    /// Builds the index for the entries of a kind, if it is worth it.
+    /// Builds the index for the entries of a kind; `None` if an index would not pay.
     pub(crate) fn new<'n>(
         entries: &[Entry],
         atoms: &Atoms,
@@ -57,7 +58,7 @@ impl Index {
                     .push((position, texts));
             }
         }
-        // Rules that all ask the same share its answer already.
+        // Rules that all need the same values share the result already.
         let tells_apart = |rules: &[(usize, Texts)]| rules.iter().any(|rule| rule.1 != rules[0].1);
         let (operand, indexed) = by_operand
             .into_iter()
@@ -78,7 +79,7 @@ impl Index {
         Some(index)
     }
 
-    /// The entries that a value does not rule out.
+    /// Returns the entries that a value does not exclude.
     pub(crate) fn candidates(&self, value: &Value<'_>) -> Candidates {
         let bits = match value {
             Value::Text(text) => self.by_value.get(*text).copied().unwrap_or_default(),
@@ -92,7 +93,7 @@ impl Index {
 /// Values of which a condition needs one.
 type Texts = BTreeSet<Box<[u8]>>;
 
-/// Finds what conditions need.
+/// Collects the values that conditions need.
 struct Needs<'a, 'n> {
     atoms: &'a Atoms,
     operands: &'a Operands,
@@ -101,7 +102,7 @@ struct Needs<'a, 'n> {
 }
 
 impl Needs<'_, '_> {
-    /// By operand: values of which it has to have one for the condition to hold.
+    /// Returns, by operand, the values of which it must have one for the condition to hold.
     fn of(&self, id: NodeId) -> BTreeMap<OperandId, Texts> {
         match (self.node)(id) {
             Node::Literal { negated: true, .. } => BTreeMap::new(),
@@ -159,7 +160,7 @@ fn is_text(ty: event::ValueType) -> bool {
     matches!(ty, event::ValueType::Text | event::ValueType::Path)
 }
 
-/// Entries that have to be evaluated.
+/// Bit set of entries that must be evaluated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidates(u64);
 
@@ -167,7 +168,7 @@ impl Candidates {
     /// All entries.
     pub(crate) const ALL: Self = Self(u64::MAX);
 
-    /// Whether the entry at this position is one.
+    /// Returns true if the entry at this position must be evaluated.
     pub(crate) fn has(self, position: usize) -> bool {
         position >= MAX_INDEXED || self.0 >> position & 1 == 1
     }

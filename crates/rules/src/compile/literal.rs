@@ -1,4 +1,4 @@
-//! Constants of a condition, read by the type of the field they are compared with.
+//! Constants of a condition, parsed by the type of the field they are compared with.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use super::test::{Network, Test};
 use crate::condition::ast::Text;
 
-/// `true` and `false`.
+/// Parses `true` and `false`.
 pub(crate) fn bools(constants: &[Text]) -> Result<Test, String> {
     let parse = |text: &Text| match text.as_bytes() {
         b"true" => Ok(true),
@@ -28,7 +28,7 @@ pub(crate) fn bools(constants: &[Text]) -> Result<Test, String> {
     })
 }
 
-/// Numbers, sorted.
+/// Parses numbers and sorts them.
 pub(crate) fn numbers(ty: ValueType, constants: &[Text]) -> Result<Box<[i128]>, String> {
     let parse = |text: &Text| {
         let number = text.as_str().and_then(parse_number);
@@ -54,7 +54,7 @@ pub(crate) fn numbers(ty: ValueType, constants: &[Text]) -> Result<Box<[i128]>, 
     Ok(numbers.into())
 }
 
-/// A number as conditions write it: decimal, or hexadecimal with `0x`.
+/// Parses a number in the syntax of conditions: decimal, or hexadecimal with `0x`.
 pub(crate) fn parse_number(text: &str) -> Option<i128> {
     let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     if let Some(hex) = hex {
@@ -64,7 +64,7 @@ pub(crate) fn parse_number(text: &str) -> Option<i128> {
     text.parse().ok()
 }
 
-/// Addresses.
+/// Parses addresses.
 pub(crate) fn addresses(constants: &[Text]) -> Result<Box<[IpAddr]>, String> {
     let parse = |text: &Text| {
         let address = text.as_str().and_then(|text| text.parse().ok());
@@ -73,7 +73,7 @@ pub(crate) fn addresses(constants: &[Text]) -> Result<Box<[IpAddr]>, String> {
     constants.iter().map(parse).collect()
 }
 
-/// Networks.
+/// Parses networks.
 pub(crate) fn networks(constants: &[Text]) -> Result<Box<[Network]>, String> {
     let parse = |text: &Text| {
         let network = text.as_str().and_then(Network::parse);
@@ -87,7 +87,7 @@ pub(crate) fn networks(constants: &[Text]) -> Result<Box<[Network]>, String> {
     constants.iter().map(parse).collect()
 }
 
-/// Bytes written as pairs of hexadecimal digits.
+/// Parses bytes written as pairs of hexadecimal digits.
 pub(crate) fn hex(constants: &[Text]) -> Result<Vec<Vec<u8>>, String> {
     let parse = |text: &Text| {
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
@@ -110,11 +110,11 @@ pub(crate) fn hex(constants: &[Text]) -> Result<Vec<Vec<u8>>, String> {
     constants.iter().map(parse).collect()
 }
 
-/// Size of a compiled regular expression in bytes: the crate's default for one, stated here
-/// because rule files are input.
+/// Maximum size of a compiled regular expression in bytes: the regex crate's default, stated here because
+/// rule files are untrusted input.
 const REGEX_BYTES: usize = 10 << 20;
 
-/// Regular expressions that have to match a text as a whole.
+/// Compiles regular expressions that must match a whole text.
 pub(crate) fn regexes(constants: &[Text]) -> Result<Box<[Regex]>, String> {
     let parse = |text: &Text| {
         let lossy = text.to_lossy();
@@ -131,7 +131,7 @@ pub(crate) fn regexes(constants: &[Text]) -> Result<Box<[Regex]>, String> {
     constants.iter().map(parse).collect()
 }
 
-/// The text with what is not UTF-8 replaced, as Falco does before it matches an expression.
+/// Replaces invalid UTF-8 in the text, as Falco does before it matches an expression.
 pub(crate) fn valid_utf8<'e>(text: &'e [u8], arena: &'e Bump) -> &'e [u8] {
     if std::str::from_utf8(text).is_ok() {
         return text;

@@ -1,9 +1,8 @@
-//! Conditions, checked and compiled.
+//! Checking and compilation of conditions.
 //!
-//! [`check`] turns a parsed condition into a [`tree`] over shared [`atom`]s and [`operand`]s and
-//! reports what is wrong; [`program`] specialises the trees of all rules for every kind of events;
-//! [`eval`] evaluates them on one event in three-valued logic ([`truth`]): what is not known yet
-//! neither matches nor rules out.
+//! [`check`] turns a parsed condition into a [`tree`] over shared [`atom`]s and [`operand`]s and reports
+//! problems; [`program`] specialises the trees of all rules for every kind of event; [`eval`] evaluates them
+//! on one event in three-valued logic ([`ternary`]): an unknown value neither matches nor excludes a rule.
 
 pub(crate) mod atom;
 pub(crate) mod check;

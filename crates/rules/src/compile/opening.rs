@@ -1,7 +1,7 @@
-//! Remembers openings of files that no rule matches, whoever makes them.
+//! Cache of file openings that no rule matches, whichever process makes them.
 //!
-//! Programs open the same files again and again, and mostly the name, the flags and the result alone
-//! rule out every rule. That holds for every process, so it is found out once.
+//! Programs open the same files again and again, and in most cases the name, the flags and the result alone
+//! exclude every rule. That holds for every process, so it is computed only once.
 
 use std::hash::Hasher as _;
 
@@ -14,19 +14,19 @@ use super::operand::Operands;
 use super::test::Test;
 use super::text_set::ByteHasher;
 
-/// What conditions ask of a kind of events that opens files.
+/// Inputs that conditions use from a kind of event that opens files.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Openable {
     params: OpeningParams,
-    /// Results above this are alike to all conditions.
+    /// Highest result that conditions distinguish; larger results are equivalent.
     highest: i64,
-    /// By operand: [`Stage::Registers`] if the opening alone decides it, else [`Stage::Exit`].
+    /// Stage by operand: [`Stage::Registers`] if the opening alone decides it, else [`Stage::Exit`].
     pub(crate) stages: Box<[Stage]>,
 }
 
 impl Openable {
-    /// `asked`: the atoms of all rules that can match the kind. `None` if an opening alone decides
-    /// none of them.
+    /// Creates the value from `asked`, the atoms of all rules that can match the kind. Returns `None` if an
+    /// opening alone decides none of them.
     pub(crate) fn new(
         kind: EventKind,
         asked: &[AtomId],
@@ -72,12 +72,12 @@ impl Openable {
         })
     }
 
-    /// What conditions may ask of an event, if that is all there.
+    /// Returns the opening of an event, if the event contains all that conditions may use of it.
     pub(crate) fn opening<'a>(&self, event: &Event<'a>) -> Option<Opening<'a>> {
         Opening::of(event, self.params).map(|opening| self.simplify(&opening))
     }
 
-    /// The same for all openings that no condition tells apart.
+    /// Returns the representative of all openings that no condition distinguishes from this one.
     pub(crate) fn simplify<'a>(&self, opening: &Opening<'a>) -> Opening<'a> {
         Opening {
             result: opening.result.min(self.alike_from()),
@@ -85,9 +85,9 @@ impl Openable {
         }
     }
 
-    /// No condition tells results from this on apart.
+    /// Returns the smallest result from which no condition distinguishes results.
     pub(crate) fn alike_from(&self) -> i64 {
-        // Nothing is above the greatest of all.
+        // No number is above the maximum.
         self.highest.saturating_add(1)
     }
 }
@@ -96,7 +96,7 @@ fn is_number(ty: ValueType) -> bool {
     matches!(ty, ValueType::Int | ValueType::Uint)
 }
 
-/// The highest number that a test tells from the next one; `None` if it cannot be told.
+/// Returns the highest number that a test distinguishes from the next one; `None` if that is unknown.
 fn bound(test: &Test) -> Option<i64> {
     let number = match test {
         Test::Exists => return Some(-1),
@@ -107,22 +107,23 @@ fn bound(test: &Test) -> Option<i64> {
     i64::try_from(number).ok()
 }
 
-/// Longer names are not remembered. An answer with so many bytes takes two lines of the processor's cache.
+/// Maximum length of a cached name in bytes. An entry of this size takes two cache lines.
 const MAX_NAME: usize = 80;
-/// Answers that are remembered.
+/// Number of cached answers.
 const ANSWERS: usize = 2048;
-/// Openings before the first answer is remembered: a few are not worth the memory.
+/// Number of openings before the first answer is cached: a few openings are not worth the memory.
 const PATIENCE: u32 = 4096;
-/// Openings after which it is seen whether it was worth it, and for which nothing is looked up if not.
+/// Number of lookups after which the cache checks its use. If few openings were ruled out, it pauses for
+/// [`PAUSE`] openings.
 const TRIAL: u32 = 16_384;
 const PAUSE: u32 = 1 << 20;
 
-/// Answers that were found out. A new one takes the place of an old one.
+/// Cache of answers. A new answer replaces an old one.
 #[derive(Debug)]
 pub(crate) struct Openings {
-    /// Empty until there have been enough openings.
+    /// Cached answers; empty until there have been enough openings.
     answers: Vec<Answer>,
-    /// Openings for which nothing is looked up.
+    /// Remaining number of openings for which the cache is not consulted.
     pause: u32,
     asked: u32,
     ruled_out: u32,
@@ -142,7 +143,7 @@ impl Default for Openings {
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Answer {
-    /// `None` if nothing is remembered here.
+    /// Kind of the call; `None` for an empty entry.
     kind: Option<EventKind>,
     flags: Option<u64>,
     mode: Option<u64>,
@@ -163,7 +164,7 @@ impl Answer {
         name: [0; MAX_NAME],
     };
 
-    /// `None` if the name is too long.
+    /// Creates an entry; `None` if the name is too long.
     fn new(opening: &Opening<'_>, is_ruled_out: bool) -> Option<Self> {
         let mut answer = Self {
             kind: Some(opening.kind),
@@ -190,7 +191,7 @@ impl Answer {
 }
 
 impl Openings {
-    /// Whether no rule can match an opening, if that is remembered.
+    /// Returns the cached answer to whether no rule can match an opening.
     #[inline]
     pub(crate) fn is_ruled_out(&mut self, opening: &Opening<'_>) -> Option<bool> {
         if self.pause > 0 {
@@ -210,12 +211,12 @@ impl Openings {
         Some(answer)
     }
 
-    /// Whether nothing is looked up at present.
+    /// Returns true if the cache is paused.
     pub(crate) fn are_resting(&self) -> bool {
         self.pause > 0
     }
 
-    /// Looks nothing up for a while if most has been in vain.
+    /// Pauses the cache if less than a quarter of a trial's openings were ruled out.
     #[cold]
     fn rest(&mut self) {
         if self.ruled_out < TRIAL / 4 {
@@ -225,7 +226,7 @@ impl Openings {
         self.ruled_out = 0;
     }
 
-    /// Remembers an answer that was not there.
+    /// Caches an answer that was not present.
     pub(crate) fn remember(&mut self, opening: &Opening<'_>, is_ruled_out: bool) {
         if self.pause > 0 {
             return;
@@ -236,7 +237,7 @@ impl Openings {
         if self.answers.is_empty() {
             self.answers = vec![Answer::NONE; ANSWERS];
         }
-        // Each has two places, which are neighbours.
+        // Each opening has two possible slots, which are neighbours.
         let first = place(opening);
         self.answers.swap(first, first ^ 1);
         self.answers[first] = answer;
@@ -266,7 +267,7 @@ mod tests {
         }
     }
 
-    /// After the openings for which nothing is looked up.
+    /// Creates a cache after its initial pause.
     fn patient() -> Openings {
         let mut openings = Openings::default();
         for _ in 0..PATIENCE {

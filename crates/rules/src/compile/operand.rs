@@ -1,4 +1,4 @@
-//! What stands left of an operator (or right of it, in `val()`): fields and transformed fields.
+//! Operands: fields and transformed fields on the left of an operator (or on its right, in `val()`).
 //!
 //! Operands of all rules share one table, so each is extracted once per event.
 
@@ -11,32 +11,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::condition::ast::Transformer;
 
-/// Position of an operand in [`Operands`].
+/// Index of an operand in [`Operands`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub(crate) struct OperandId(u32);
 
 impl OperandId {
-    /// Position in tables that run along with the table of operands.
+    /// Returns the index in tables that are parallel to the table of operands.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// How the values of an operand count in a comparison.
+/// Meaning of several values of an operand in a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) enum Spread {
-    /// There is one value.
+    /// The operand has one value.
     One,
-    /// A comparison holds if it does for some value: ancestors.
+    /// A comparison holds if it holds for some value: ancestors.
     Some,
-    /// The same, but `!=` has to hold for all values: both ends of a connection.
+    /// As [`Spread::Some`], but `!=` must hold for all values: both ends of a connection.
     Ends,
-    /// `in` has to hold for all values, `intersects` for some, and there is no other comparison.
+    /// `in` must hold for all values, `intersects` for some; no other comparison exists.
     List,
 }
 
 impl Spread {
-    /// Falco treats these as its own exceptions, so they are named here and not in the registry.
+    /// Returns the spread of a field. Falco hard-codes these exceptions, so they are named here and not in
+    /// the registry.
     fn of(field: &Field) -> Self {
         match field.spec.name {
             _ if !field.multi() => Self::One,
@@ -50,17 +51,17 @@ impl Spread {
 /// One operand.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Operand {
-    /// What it is.
+    /// Source of the value.
     pub(crate) source: OperandSource,
-    /// Type of its values.
+    /// Type of the values.
     pub(crate) ty: ValueType,
-    /// How several values count.
+    /// Meaning of several values.
     pub(crate) spread: Spread,
-    /// As written in a condition.
+    /// Text of the operand in the syntax of conditions.
     pub(crate) text: Box<str>,
 }
 
-/// What an operand is made of.
+/// Source of an operand's value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) enum OperandSource {
     /// A field of the event.
@@ -73,7 +74,7 @@ pub(crate) enum OperandSource {
     Transform {
         transformer: Transformer,
         args: Box<[OperandId]>,
-        /// The option that `getopt(..)[o]` selects.
+        /// Option that `getopt(..)[o]` selects.
         selector: Option<u8>,
     },
 }
@@ -82,20 +83,20 @@ pub(crate) enum OperandSource {
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Operands {
     items: Vec<Operand>,
-    /// For the compiler alone.
+    /// Index by source, used only by the compiler.
     #[serde(skip)]
     by_source: HashMap<OperandSource, OperandId>,
 }
 
 impl Operands {
-    /// The operand of this field.
+    /// Returns the operand of this field, adding it if it is new.
     pub(crate) fn field(&mut self, field: Field) -> OperandId {
         let (ty, spread) = (field.ty(), Spread::of(&field));
         let text = field.to_string();
         self.intern(OperandSource::Field(field), ty, spread, text)
     }
 
-    /// The operand of this constant.
+    /// Returns the operand of this constant, adding it if it is new.
     pub(crate) fn constant(&mut self, text: &[u8]) -> OperandId {
         let shown = format!("{:?}", String::from_utf8_lossy(text));
         self.intern(
@@ -106,7 +107,7 @@ impl Operands {
         )
     }
 
-    /// The operand of several in parentheses.
+    /// Returns the operand of a parenthesized list, adding it if it is new.
     pub(crate) fn list(&mut self, items: Vec<OperandId>) -> OperandId {
         let text = format!("({})", self.names(&items));
         self.intern(
@@ -117,10 +118,10 @@ impl Operands {
         )
     }
 
-    /// The operand of a transformer.
+    /// Returns the operand of a transformer, adding it if it is new.
     ///
     /// # Errors
-    /// Why the arguments do not fit, as a sentence.
+    /// Returns the reason why the arguments do not fit, as a sentence.
     pub(crate) fn transform(
         &mut self,
         transformer: Transformer,
@@ -149,7 +150,7 @@ impl Operands {
         Ok(self.intern(source, ty, spread, text))
     }
 
-    /// Type and number of what a transformer makes of its arguments.
+    /// Returns the type and spread of a transformer's result.
     fn transformed(
         &self,
         transformer: Transformer,
@@ -228,22 +229,22 @@ impl Operands {
         id
     }
 
-    /// The operand at this position.
+    /// Returns the operand with this id.
     pub(crate) fn get(&self, id: OperandId) -> &Operand {
         &self.items[id.index()]
     }
 
-    /// All positions.
+    /// Iterates over all ids.
     pub(crate) fn ids(&self) -> impl Iterator<Item = OperandId> + use<> {
         (0..u32::try_from(self.items.len()).expect("fewer operands than bytes")).map(OperandId)
     }
 
-    /// How many there are.
+    /// Returns the number of operands.
     pub(crate) fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// The field, if the operand is nothing but one.
+    /// Returns the field, if the operand is a plain field.
     pub(crate) fn as_field(&self, id: OperandId) -> Option<&Field> {
         match &self.get(id).source {
             OperandSource::Field(field) => Some(field),
@@ -251,7 +252,7 @@ impl Operands {
         }
     }
 
-    /// Calls `visit` for every field that the operand is made of.
+    /// Calls `visit` for every field that the operand depends on.
     pub(crate) fn each_field_operand(&self, id: OperandId, visit: &mut dyn FnMut(OperandId)) {
         match &self.get(id).source {
             OperandSource::Field(_) => visit(id),
@@ -270,14 +271,14 @@ impl Operands {
         });
     }
 
-    /// The stage from which the value is known.
+    /// Returns the stage from which the value is known.
     pub(crate) fn stage(&self, id: OperandId, kind: EventKind) -> Stage {
         let mut stage = Stage::Registers;
         self.each_field(id, &mut |field| stage = stage.max(field.dependency(kind)));
         stage
     }
 
-    /// How dear it is.
+    /// Returns the cost of the operand.
     pub(crate) fn cost(&self, id: OperandId) -> Cost {
         let mut cost = Cost::Free;
         self.each_field(id, &mut |field| cost = cost.max(field.spec.cost));

@@ -1,4 +1,4 @@
-//! Falco's `pmatch`: whether one of many paths is a prefix of another, component by component.
+//! Falco's `pmatch`: tests whether one of many paths is a component-wise prefix of another.
 
 use event::glob::Glob;
 
@@ -10,15 +10,15 @@ pub(crate) struct PathPrefixes {
 
 #[derive(Debug, Default)]
 struct Directory {
-    /// A search path ends here.
+    /// Whether a search path ends here.
     ends: bool,
-    /// Sorted by name.
+    /// Plain components, sorted by name.
     plain: Vec<(Box<[u8]>, Directory)>,
     patterns: Vec<(Box<[u8]>, Glob, Directory)>,
 }
 
 impl PathPrefixes {
-    /// Collects search paths; components may be shell patterns.
+    /// Builds the tree from search paths; components may be shell patterns.
     pub(crate) fn new<'a>(paths: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut prefixes = Self::default();
         for path in paths {
@@ -31,7 +31,7 @@ impl PathPrefixes {
         prefixes
     }
 
-    /// Whether some search path is `path` or above it.
+    /// Returns true if some search path is `path` or an ancestor of it.
     pub(crate) fn matches(&self, path: &[u8]) -> bool {
         self.root.matches(components(path))
     }

@@ -1,9 +1,9 @@
-//! The compiled form of all conditions, one root per rule and kind of event.
+//! The compiled form of all conditions, with one root per rule and kind of event.
 //!
-//! Every condition is specialised for every kind: what the kind alone decides (its name, its
-//! category, parameters it does not have) is folded away, and rules that cannot match a kind are
-//! not in its table. Equal sub-expressions of all rules and kinds are one node. Within a node the
-//! children that decide soonest for the least work come first.
+//! Every condition is specialised for every kind: atoms that the kind alone decides (by its name, its
+//! category, parameters it does not have) are folded away, and rules that cannot match a kind are not in its
+//! table. Equal sub-expressions of all rules and kinds share one node. Within a node, the children with the
+//! best ratio of decisiveness to cost come first.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -20,25 +20,25 @@ use super::operand::{OperandId, Operands};
 use super::text_set::ByteHasher;
 use super::tree::Tree;
 
-/// Position of a node in [`Program::node`].
+/// Index of a node in [`Program::node`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
 pub(crate) struct NodeId(u32);
 
 impl NodeId {
-    /// Position in tables that run along with the table of nodes.
+    /// Returns the index in tables that are parallel to the table of nodes.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// One node.
+/// One node of a compiled condition.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) enum Node {
-    /// An atom or its opposite.
+    /// An atom or its negation.
     Literal { atom: AtomId, negated: bool },
-    /// All of these children; `shared` if several parents ask for it.
+    /// A conjunction; `shared` if several parents refer to it.
     All { children: Children, shared: bool },
-    /// Any of these children.
+    /// A disjunction; `shared` if several parents refer to it.
     Any { children: Children, shared: bool },
 }
 
@@ -49,29 +49,29 @@ pub(crate) struct Children {
     end: u32,
 }
 
-/// A rule that can match a kind of events.
+/// A rule that can match a kind of event.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(crate) struct Entry {
-    /// Position of the rule.
+    /// Index of the rule.
     pub(crate) rule: usize,
-    /// What has to hold; `None` if the kind alone decides that it matches.
+    /// Root of the condition; `None` if the kind alone decides that the rule matches.
     pub(crate) root: Option<NodeId>,
-    /// The stage from which any of its atoms is known: before it nothing is decided.
+    /// Earliest stage at which one of its atoms is known; before it nothing can be decided.
     pub(crate) stage: Stage,
-    /// The stage from which all that the rule prints is known.
+    /// Stage from which all fields of the rule's output are known.
     pub(crate) output_stage: Stage,
-    /// What it asks for beside the event.
+    /// Process facts that the rule needs.
     pub(crate) asks: ProcessNeeds,
 }
 
-/// What a rule asks of the process that may be gone when it is looked for.
+/// Process facts that a rule needs and that may be gone when they are read.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct ProcessNeeds {
-    /// The file that the program came from.
+    /// The executable file.
     pub(crate) executable_file: bool,
-    /// The environment, its own or that of an ancestor.
+    /// The environment of the process or an ancestor.
     pub(crate) environment: bool,
-    /// Open descriptors beside the event's own.
+    /// Open descriptors other than the event's own.
     pub(crate) descriptors: bool,
 }
 
@@ -86,22 +86,22 @@ impl ProcessNeeds {
     }
 }
 
-/// The rules that can match one kind of events.
+/// The rules that can match one kind of event.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct KindProgram {
-    /// In load order.
+    /// Rules in load order.
     pub(crate) entries: Box<[Entry]>,
-    /// How many operands they name together.
+    /// Number of distinct operands of all entries.
     pub(crate) operands: usize,
-    /// By operand: the stage from which it is known. Empty if there are no rules.
+    /// Stage by operand from which it is known. Empty if there are no rules.
     pub(crate) stages: Box<[Stage]>,
-    /// Finds rules that need not be evaluated.
+    /// Index that excludes rules by one lookup.
     pub(crate) index: Option<Index>,
-    /// Finds openings of files that no rule can match.
+    /// Analysis for openings of files that no rule can match.
     pub(crate) openable: Option<Openable>,
 }
 
-/// All conditions, compiled.
+/// All compiled conditions.
 #[derive(Debug, Serialize)]
 pub(crate) struct Program {
     pub(crate) operands: Operands,
@@ -111,7 +111,7 @@ pub(crate) struct Program {
     kinds: Vec<KindProgram>,
 }
 
-/// What a [`Program`] is written as.
+/// Serialized form of a [`Program`].
 #[derive(Deserialize)]
 pub(crate) struct Written {
     operands: Operands,
@@ -122,10 +122,10 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    /// The program that was written.
+    /// Rebuilds the program.
     ///
     /// # Errors
-    /// What is wrong with the constants, as the end of a sentence.
+    /// Returns the error in the constants, as the end of a sentence.
     pub(crate) fn read(self) -> Result<Program, String> {
         Ok(Program {
             atoms: Atoms::of(self.atoms, &self.operands)?,
@@ -137,16 +137,16 @@ impl Written {
     }
 }
 
-/// A checked rule, as the compiler needs it.
+/// Compiler input: a checked rule.
 pub(crate) struct Source<'a> {
-    /// The condition.
+    /// Condition of the rule.
     pub(crate) tree: &'a Tree,
-    /// What the output names.
+    /// Operands of the output.
     pub(crate) outputs: &'a [OperandId],
 }
 
 impl Program {
-    /// Compiles rules for every kind of events.
+    /// Compiles rules for every kind of event.
     pub(crate) fn new(operands: Operands, atoms: Atoms, sources: &[Source<'_>]) -> Self {
         let mut builder = Builder {
             operands: &operands,
@@ -171,22 +171,22 @@ impl Program {
         }
     }
 
-    /// The rules that can match a kind.
+    /// Returns the rules that can match a kind.
     pub(crate) fn kind(&self, kind: EventKind) -> &KindProgram {
         &self.kinds[kind.index()]
     }
 
-    /// The node at this position.
+    /// Returns the node with this id.
     pub(crate) fn node(&self, id: NodeId) -> Node {
         self.nodes[id.index()]
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub(crate) fn node_count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The nodes in a range.
+    /// Returns the nodes in a range.
     pub(crate) fn children(&self, children: Children) -> &[NodeId] {
         &self.children[children.start as usize..children.end as usize]
     }
@@ -203,7 +203,7 @@ impl Program {
         }
     }
 
-    /// The stage from which an atom can be decided for a kind.
+    /// Returns the stage from which an atom can be decided for a kind.
     pub(crate) fn atom_stage(&self, id: AtomId, kind: EventKind) -> Stage {
         let atom = self.atoms.get(id);
         let left = self.operands.stage(atom.key.operand, kind);
@@ -214,7 +214,7 @@ impl Program {
     }
 }
 
-/// A condition for one kind.
+/// A condition folded for one kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Folded {
     Decided(bool),
@@ -223,9 +223,9 @@ enum Folded {
 
 struct Built {
     node: Node,
-    /// Guess in nanoseconds.
+    /// Estimated cost in nanoseconds.
     cost: f32,
-    /// Guess how likely it holds.
+    /// Estimated probability that the condition holds.
     likelihood: f32,
     parents: u32,
 }
@@ -289,7 +289,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What a rule asks for in its condition and its output.
+    /// Returns the process facts that a rule needs in its condition and its output.
     fn asks(&self, root: Option<NodeId>, source: &Source<'_>) -> ProcessNeeds {
         let mut asks = ProcessNeeds::default();
         let mut look = |id: OperandId| {
@@ -314,8 +314,8 @@ impl Builder<'_> {
         asks
     }
 
-    /// The stage from which the first atom below a node is known. An atom that compares two
-    /// operands may be decided by either.
+    /// Returns the stage from which the first atom below a node is known. An atom that compares two operands
+    /// may be decided by either.
     fn first_stage(&self, id: NodeId, kind: EventKind) -> Stage {
         match self.nodes[id.index()].node {
             Node::Literal { atom, .. } => {
@@ -357,8 +357,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Folds a conjunction (`neutral` is true) or disjunction. Literals go first: that is where
-    /// the kind decides most, and then nothing of the rest is looked at.
+    /// Folds a conjunction (`neutral` is true) or disjunction. Literals are folded first: the kind decides
+    /// most of them, and then the other children need no work.
     fn join(&mut self, children: &[Tree], neutral: bool, facts: &mut Facts<'_>) -> Folded {
         let is_literal = |tree: &&Tree| matches!(tree, Tree::Literal { .. });
         for child in children.iter().filter(is_literal) {
@@ -385,7 +385,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Adds a child, or its children if it is of the same sort as its parent has become.
+    /// Adds a child, or the children of a child that is of the same type as its parent.
     fn add(&self, nodes: &mut Vec<NodeId>, id: NodeId, all: bool) {
         let inner = match self.nodes[id.index()].node {
             Node::All { children, .. } if all => children,
@@ -426,8 +426,8 @@ impl Builder<'_> {
     }
 
     fn inner(&mut self, mut nodes: Vec<NodeId>, all: bool) -> NodeId {
-        // A child is worth its cost over the chance that it decides its parent: the order that
-        // makes the expected cost least.
+        // A child's price is its cost divided by the probability that it decides its parent: the order that
+        // minimizes the expected cost.
         let price = |id: &NodeId| {
             let built = &self.nodes[id.index()];
             let decides = if all {
@@ -491,7 +491,7 @@ impl Builder<'_> {
         id
     }
 
-    /// The atoms of all conditions, some of them twice: the other way round.
+    /// Returns the atoms of all conditions in reverse order, possibly with duplicates.
     fn atoms_of(&self, entries: &[Entry]) -> Vec<AtomId> {
         let mut pending: Vec<NodeId> = entries.iter().filter_map(|entry| entry.root).collect();
         let mut visited = vec![false; self.nodes.len()];

@@ -1,17 +1,17 @@
-//! Looking for any of many texts within another.
+//! Search for any of many substrings.
 
 use std::sync::OnceLock;
 
 use aho_corasick::AhoCorasick;
 
-/// Texts to look for. What finds them at once is made when it is first asked for: that takes longer than all else
-/// that is made of a rule, and most programs of a container never come so far. The first call that asks waits for it,
-/// some tens of microseconds.
+/// Substrings to search for. The automaton is built on first use: building it takes longer than all the rest
+/// of compiling a rule, and most programs of a container never need it. The first search waits for it, some
+/// tens of microseconds.
 #[derive(Debug)]
 pub(crate) struct Substrings {
     needles: Box<[Box<[u8]>]>,
     ignore_case: bool,
-    /// `None` within: they are too many for one.
+    /// Automaton; the inner `None` means that the substrings are too many for one.
     automaton: OnceLock<Option<AhoCorasick>>,
 }
 
@@ -24,7 +24,7 @@ impl Substrings {
         }
     }
 
-    /// Whether a text has one of them in it.
+    /// Returns true if a text contains one of the substrings.
     pub(crate) fn are_in(&self, text: &[u8]) -> bool {
         let automaton = self.automaton.get_or_init(|| {
             let mut builder = AhoCorasick::builder();

@@ -1,20 +1,20 @@
-//! Three-valued logic (Kleene): what is decided although not all is known yet.
+//! Three-valued logic (Kleene), which decides conditions from partial knowledge.
 
 use std::ops::Not;
 
-/// Whether a condition holds.
+/// Truth value of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ternary {
-    /// It does not, whatever is learnt later.
+    /// The condition does not hold, whatever becomes known later.
     False,
-    /// It cannot be told yet.
+    /// The condition is undecided.
     Unknown,
-    /// It does, whatever is learnt later.
+    /// The condition holds, whatever becomes known later.
     True,
 }
 
 impl Ternary {
-    /// Both.
+    /// Returns the conjunction.
     #[must_use]
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -24,7 +24,7 @@ impl Ternary {
         }
     }
 
-    /// Either.
+    /// Returns the disjunction.
     #[must_use]
     pub(crate) fn or(self, other: Self) -> Self {
         !(!self).and(!other)

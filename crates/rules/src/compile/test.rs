@@ -1,4 +1,4 @@
-//! Tests of one value: what stands right of a field in a condition, ready to run.
+//! Compiled tests of one value: the right-hand side of a comparison.
 
 use std::net::IpAddr;
 
@@ -20,44 +20,44 @@ use event::glob::Glob;
 pub(crate) enum Test {
     /// The field exists.
     Exists,
-    /// A boolean has this value.
+    /// The value equals this boolean.
     Bool(bool),
-    /// A number stands in this relation to another.
+    /// The value stands in this relation to the number.
     Number(Order, i128),
-    /// A number is one of these (sorted).
+    /// The value is one of these numbers (sorted).
     Numbers(Box<[i128]>),
-    /// A text is one of these.
+    /// The value is one of these texts.
     Texts(TextSet),
-    /// A text sorts before or after another.
+    /// The value stands in this lexical relation to the text.
     TextOrder(Order, Box<[u8]>),
-    /// A text begins with one of these.
+    /// The text begins with one of these.
     Prefixes(Box<[Box<[u8]>]>),
-    /// A text ends with one of these.
+    /// The text ends with one of these.
     Suffixes(Box<[Box<[u8]>]>),
-    /// A text has one of these few in it: each is looked for.
+    /// The text contains one of these few substrings, which are searched one by one.
     FewSubstrings(Box<[Finder<'static>]>),
-    /// A text has one of these in it.
+    /// The text contains one of these substrings.
     Substrings(Box<Substrings>),
-    /// A text matches one of these shell patterns.
+    /// The text matches one of these shell patterns.
     Globs(Box<[Glob]>),
-    /// A text as a whole matches one of these regular expressions.
+    /// The whole text matches one of these regular expressions.
     Regexes(Box<[Regex]>),
-    /// A path is one of these or below.
+    /// The path is one of these or below one.
     Paths(PathPrefixes),
-    /// An address is one of these.
+    /// The address is one of these.
     Addresses(Box<[IpAddr]>),
-    /// An address is in one of these networks.
+    /// The address is in one of these networks.
     Networks(Box<[Network]>),
-    /// An address belongs to one of these host names.
+    /// The address belongs to one of these host names.
     HostNames(Box<[Box<str>]>),
-    /// The opposite of another test.
+    /// The negation of another test.
     Not(Box<Test>),
-    /// So many of these tests hold.
+    /// The number of these tests that hold satisfies the quantifier.
     Counted(Quantifier, Box<[Test]>),
 }
 
-/// To look for so many texts one after the other takes no longer than to look for all at once, and is
-/// prepared sixty times as fast.
+/// Maximum number of substrings in [`Test::FewSubstrings`]. Searching so many one by one takes no longer than
+/// searching all at once, and is prepared sixty times as fast.
 const FEW: usize = 8;
 
 /// A relation between two numbers or texts.
@@ -76,7 +76,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// The relation an operator asks for. `!=` asks for `Equal`: its atom inverts the answer.
+    /// Returns the relation of an operator. `!=` returns `Equal`: its atom inverts the result.
     pub(crate) fn of(op: Op) -> Option<Self> {
         Some(match op {
             Op::Eq | Op::Ne => Self::Equal,
@@ -88,7 +88,7 @@ impl Order {
         })
     }
 
-    /// Whether `left` stands in this relation to `right`.
+    /// Returns true if `left` stands in this relation to `right`.
     pub(crate) fn holds<T: Ord + ?Sized>(self, left: &T, right: &T) -> bool {
         match self {
             Self::Equal => left == right,
@@ -108,7 +108,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// `ADDRESS/PREFIX`.
+    /// Parses `ADDRESS/PREFIX`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (address, prefix) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
@@ -117,7 +117,7 @@ impl Network {
         (prefix <= bits).then_some(Self { address, prefix })
     }
 
-    /// Its address and how many bits of it count.
+    /// Returns the address and the number of prefix bits.
     pub(crate) fn parts(self) -> (IpAddr, u8) {
         (self.address, self.prefix)
     }
@@ -137,7 +137,7 @@ impl Network {
     }
 }
 
-/// What a test may need besides the value.
+/// Inputs of a test besides the value.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'e> {
     pub(crate) world: &'e dyn SystemInfo,
@@ -148,7 +148,7 @@ impl Test {
     /// Builds the test for an operator and constants of a type.
     ///
     /// # Errors
-    /// What is wrong with the constants, as the end of a sentence.
+    /// Returns the error in the constants, as the end of a sentence.
     pub(crate) fn new(
         ty: ValueType,
         op: Op,
@@ -158,7 +158,7 @@ impl Test {
         match quantifier {
             // An empty list satisfies no quantifier.
             Some(_) if constants.is_empty() => Ok(Self::Numbers(Box::new([]))),
-            // "not equal to at least one of them", "equal to exactly one": each has to be tried.
+            // "not equal to at least one of them" and "equal to exactly one" must try each constant.
             Some(Quantifier::AnyOf) if op != Op::Ne => Self::any(ty, op, constants),
             Some(quantifier) => {
                 let each = constants.iter().map(|constant| {
@@ -178,7 +178,7 @@ impl Test {
         }
     }
 
-    /// A test that holds if the operator does for one of the constants.
+    /// Builds a test that holds if the operator holds for one of the constants.
     fn any(ty: ValueType, op: Op, constants: &[Text]) -> Result<Self, String> {
         match ty {
             ValueType::Bool => literal::bools(constants),
@@ -290,7 +290,7 @@ impl Test {
     }
 }
 
-/// A value as a number that holds both signed and unsigned ones.
+/// Converts a value to a number type that holds both signed and unsigned values.
 pub(crate) fn number(value: &Value<'_>) -> Option<i128> {
     match value {
         Value::Int(number) => Some((*number).into()),
@@ -299,7 +299,7 @@ pub(crate) fn number(value: &Value<'_>) -> Option<i128> {
     }
 }
 
-/// Whether as many answers are yes as a quantifier asks for.
+/// Returns whether the number of true answers satisfies a quantifier.
 pub(crate) fn counted(quantifier: Quantifier, answers: impl Iterator<Item = Ternary>) -> Ternary {
     let (mut yes, mut maybe, mut all) = (0_u32, 0_u32, Ternary::True);
     for answer in answers {

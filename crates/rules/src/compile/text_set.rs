@@ -1,21 +1,21 @@
-//! A set of texts that is asked far more often than it answers yes.
+//! A set of texts, optimized for lookups that miss.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Texts to compare with.
+/// A set of texts.
 #[derive(Debug, Default)]
 pub(crate) struct TextSet {
     items: HashSet<Box<[u8]>, BuildHasherDefault<ByteHasher>>,
-    /// Bit n: some item has n bytes; the last bit stands for all longer ones. Most lookups end
-    /// here, before anything is hashed.
+    /// Bit n: some item has n bytes; the last bit stands for all longer ones. Most lookups end here, without
+    /// hashing.
     lengths: u64,
     /// Bit n: some item ends with the byte n. Paths differ more at their end than at their start.
     ends: [u64; 4],
 }
 
 impl TextSet {
-    /// Collects texts.
+    /// Builds a set.
     pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut set = Self::default();
         let texts = texts.into_iter();
@@ -29,7 +29,7 @@ impl TextSet {
         set
     }
 
-    /// Whether `text` is one of them.
+    /// Returns true if the set contains `text`.
     pub(crate) fn contains(&self, text: &[u8]) -> bool {
         let (word, bit) = end(text);
         self.lengths >> text.len().min(63) & 1 == 1
@@ -38,14 +38,14 @@ impl TextSet {
     }
 }
 
-/// Where the last byte of a text stands in [`TextSet::ends`]; an empty text counts as a NUL.
+/// Returns the position of a text's last byte in [`TextSet::ends`]; an empty text counts as a NUL.
 fn end(text: &[u8]) -> (usize, u64) {
     let byte = text.last().copied().unwrap_or_default();
     (usize::from(byte >> 6), 1 << (byte & 63))
 }
 
-/// A fast hash of short texts. It need not resist chosen keys: the set's keys come from rules, and
-/// what the workload chooses is only looked up.
+/// A fast hash of short texts. It need not resist chosen keys: the set's keys come from rules, and texts from
+/// the workload are only looked up.
 #[derive(Debug, Default)]
 pub(crate) struct ByteHasher(u64);
 
@@ -74,7 +74,7 @@ impl Hasher for ByteHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The table takes its index from the low bits and its tag from the high ones.
+        // The hash table takes its index from the low bits and its tag from the high ones.
         self.0 ^ (self.0 >> 32)
     }
 }

@@ -1,4 +1,4 @@
-//! Transformers: what is made of the values of fields before they are compared.
+//! Transformers: functions applied to field values before they are compared.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::GeneralPurpose;
@@ -9,7 +9,7 @@ use event::Value;
 
 use crate::condition::ast::Transformer;
 
-/// Applies a transformer to values. What is made lives in `arena`.
+/// Applies a transformer to values. Results are allocated in `arena`.
 pub(crate) fn apply<'e>(
     transformer: Transformer,
     args: &[Value<'e>],
@@ -53,7 +53,7 @@ pub(crate) fn apply<'e>(
     }
 }
 
-/// Maps a text, or each text of a list. What has no image is absent.
+/// Maps a text, or each text of a list. A text without an image becomes absent.
 fn map<'e>(
     value: &Value<'e>,
     arena: &'e Bump,
@@ -70,7 +70,7 @@ fn map<'e>(
     }
 }
 
-/// Falco's own decoder wants no padding; texts in command lines come with and without.
+/// Base64 decoder. Falco's own decoder needs no padding; texts in command lines come with and without.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -99,8 +99,8 @@ fn concat<'e>(values: &[Value<'e>], separator: &[u8], arena: &'e Bump) -> Value<
     Value::Text(out.into_bump_slice())
 }
 
-/// Short options as getopt(3) reads them, up to the first argument that is none. Without a
-/// selector: letters and their values in order, `?` for a letter that is not an option. With one:
+/// Parses short options as getopt(3) does, up to the first argument that is not an option. Without a
+/// selector, returns letters and their values in order, `?` for an unknown letter. With a selector, returns
 /// the last value given to that letter (the letter itself if it takes none).
 fn getopt<'e>(
     args: &[Value<'e>],
@@ -136,7 +136,7 @@ fn getopt<'e>(
                 Some(true) => match args.next() {
                     Some(Value::Unknown) => return Value::Unknown,
                     Some(value) => Some(*value),
-                    // Falco gives a missing value as an empty text, without the letter.
+                    // Falco returns a missing value as an empty text, without the letter.
                     None => {
                         found.push(Value::Text(b""));
                         if selector == Some(*letter) {
@@ -162,7 +162,7 @@ fn getopt<'e>(
     }
 }
 
-/// Whether an option takes a value; `None` if there is no such option.
+/// Returns whether an option takes a value; `None` if there is no such option.
 fn takes_value(options: &[u8], letter: u8) -> Option<bool> {
     let is_it = |option: &u8| *option == letter && letter != b':';
     let at = options.iter().position(is_it)?;

@@ -1,4 +1,4 @@
-//! A condition in negation normal form: negation stands only at atoms.
+//! A condition in negation normal form: only atoms are negated.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,18 +9,18 @@ use crate::condition::ast::Op;
 /// A checked condition.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum Tree {
-    /// Always or never.
+    /// A constant condition.
     Const(bool),
-    /// An atom or its opposite.
+    /// An atom or its negation.
     Literal { atom: AtomId, negated: bool },
-    /// All of two or more.
+    /// A conjunction of at least two.
     All(Vec<Tree>),
-    /// Any of two or more.
+    /// A disjunction of at least two.
     Any(Vec<Tree>),
 }
 
 impl Tree {
-    /// All of these, simplified.
+    /// Returns the simplified conjunction.
     pub(crate) fn all(children: Vec<Tree>) -> Self {
         match join(children, true) {
             Joined::Decided(value) => Self::Const(value),
@@ -29,7 +29,7 @@ impl Tree {
         }
     }
 
-    /// Any of these, simplified.
+    /// Returns the simplified disjunction.
     pub(crate) fn any(children: Vec<Tree>) -> Self {
         match join(children, false) {
             Joined::Decided(value) => Self::Const(value),
@@ -38,9 +38,9 @@ impl Tree {
         }
     }
 
-    /// Makes one atom of several that ask the same of the same operand: `a = x or a in (y, z)`
-    /// becomes one lookup in a set, `a startswith x or a startswith y` one list of prefixes, `not
-    /// a contains x and not a contains y` one automaton.
+    /// Merges atoms that test the same operand in the same way: `a = x or a in (y, z)` becomes one lookup in
+    /// a set, `a startswith x or a startswith y` one list of prefixes, `not a contains x and not a contains
+    /// y` one automaton.
     pub(crate) fn merge(self, atoms: &mut Atoms, operands: &Operands) -> Self {
         let (children, negated) = match self {
             Self::All(children) => (children, true),
@@ -84,7 +84,7 @@ impl Tree {
     }
 }
 
-/// `in` on a true list holds for all values together, so two such atoms cannot be one.
+/// Returns true for `in` on a list, which holds for all values together: two such atoms cannot be merged.
 fn is_for_all(key: &AtomKey, operands: &Operands) -> bool {
     key.op == Some(Op::In) && operands.get(key.operand).spread == Spread::List
 }

@@ -1,7 +1,7 @@
-//! The condition as a tree.
+//! The syntax tree of a condition.
 //!
-//! Nothing here knows which fields exist: names are carried as written, and every node keeps the
-//! [`Span`] it came from so that whoever checks or explains it can point into the rule file.
+//! The tree does not know which fields exist: names are kept as written, and every node has the [`Span`] it
+//! came from, so that checks and explanations can point into the rule file.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Names one piece of condition text; `Sources` knows its file and lines.
+/// Id of one condition text; [`Sources`](crate::load::Sources) maps it to file and lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceId(pub u32);
 
@@ -25,13 +25,13 @@ pub struct Span {
 }
 
 impl Span {
-    /// A range of `source`.
+    /// Creates a range of `source`.
     #[must_use]
     pub fn new(source: SourceId, start: u32, end: u32) -> Self {
         Self { source, start, end }
     }
 
-    /// From the start of `self` to the end of `other`, which is in the same text.
+    /// Returns the range from the start of `self` to the end of `other`, which is in the same text.
     #[must_use]
     pub fn to(self, other: Self) -> Self {
         Self {
@@ -44,32 +44,32 @@ impl Span {
 /// A boolean expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expr {
-    /// What it is.
+    /// Kind of the expression.
     pub kind: ExprKind,
-    /// Where it was written.
+    /// Position in the source text.
     pub span: Span,
 }
 
-/// The kinds of boolean expression.
+/// Kind of a boolean expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExprKind {
-    /// All of two or more.
+    /// Conjunction of at least two.
     And(Vec<Expr>),
-    /// Any of two or more.
+    /// Disjunction of at least two.
     Or(Vec<Expr>),
-    /// The opposite.
+    /// Negation.
     Not(Box<Expr>),
     /// `FIELD exists`.
     Exists(Operand),
     /// `FIELD OP VALUE`.
     Compare(Compare),
-    /// A macro by name, as parsed. A resolved condition holds none.
+    /// A macro by name, as parsed. A resolved condition contains none.
     Macro(String),
-    /// A macro after expansion: its name, kept for explanations, and a copy of its condition.
+    /// An expanded macro: its name, kept for explanations, and a copy of its condition.
     Expanded {
         /// Name of the macro.
         name: Arc<str>,
-        /// Its condition, itself resolved.
+        /// Resolved condition of the macro.
         body: Box<Expr>,
     },
 }
@@ -77,19 +77,19 @@ pub enum ExprKind {
 /// One comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compare {
-    /// What is compared.
+    /// Left-hand side.
     pub left: Operand,
-    /// How.
+    /// Comparison operator.
     pub op: Op,
-    /// How the values of a list count, when `op` is followed by a list (`startswith anyof (..)`).
+    /// Quantifier over a list, when `op` is followed by one (`startswith anyof (..)`).
     pub quantifier: Option<Quantifier>,
-    /// Where the operator (and quantifier) stands.
+    /// Position of the operator and quantifier.
     pub op_span: Span,
-    /// What it is compared with.
+    /// Right-hand side.
     pub right: Value,
 }
 
-/// Something that an event gives a value for.
+/// An expression that an event gives a value for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operand {
     /// `proc.name`, `proc.aname[2]`.
@@ -99,7 +99,7 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// Where it was written.
+    /// Returns the position in the source text.
     #[must_use]
     pub fn span(&self) -> Span {
         match self {
@@ -114,9 +114,9 @@ impl Operand {
 pub struct Field {
     /// Dotted name, as written: `evt.arg.flags` is one name.
     pub name: String,
-    /// What stands in brackets, if there are any.
+    /// Argument in brackets, if any.
     pub arg: Option<FieldArg>,
-    /// Where it was written, brackets included.
+    /// Position in the source text, brackets included.
     pub span: Span,
 }
 
@@ -125,22 +125,22 @@ pub struct Field {
 pub struct FieldArg {
     /// The argument without quotes and escapes.
     pub text: Text,
-    /// Whether it was in quotes.
+    /// Whether the argument was quoted.
     pub quoted: bool,
-    /// Where it was written, without the brackets.
+    /// Position in the source text, without the brackets.
     pub span: Span,
 }
 
 /// A transformer applied to arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Which one.
+    /// The transformer.
     pub transformer: Transformer,
     /// One or more arguments.
     pub args: Vec<Arg>,
-    /// What stands in brackets after it: `getopt(proc.args, "nt:")[t]`.
+    /// Argument in brackets after the call: `getopt(proc.args, "nt:")[t]`.
     pub arg: Option<FieldArg>,
-    /// Where it was written.
+    /// Position in the source text.
     pub span: Span,
 }
 
@@ -151,12 +151,12 @@ pub enum Arg {
     Operand(Operand),
     /// A quoted string or a number.
     Literal(Literal),
-    /// `(a.b, "x", 1)`; holds no further list.
+    /// A list such as `(a.b, "x", 1)`; contains no further list.
     List(Vec<Arg>, Span),
 }
 
 impl Arg {
-    /// Where it was written.
+    /// Returns the position in the source text.
     #[must_use]
     pub fn span(&self) -> Span {
         match self {
@@ -172,16 +172,16 @@ impl Arg {
 pub enum Value {
     /// One constant.
     Literal(Literal),
-    /// Constants in parentheses. Before resolution an unquoted one may be the name of a list.
+    /// Constants in parentheses. Before resolution, an unquoted one may be the name of a list.
     List(Vec<Literal>, Span),
-    /// The name of a list without parentheses, as parsed. A resolved condition holds none.
+    /// The name of a list without parentheses, as parsed. A resolved condition contains none.
     ListName(String, Span),
-    /// `val(FIELD)` (then a plain [`Operand::Field`]) or a transformer: compared with at run time.
+    /// `val(FIELD)` (then a plain [`Operand::Field`]) or a transformer, evaluated for each event.
     Operand(Operand),
 }
 
 impl Value {
-    /// Where it was written.
+    /// Returns the position in the source text.
     #[must_use]
     pub fn span(&self) -> Span {
         match self {
@@ -192,35 +192,35 @@ impl Value {
     }
 }
 
-/// A constant. Its type follows from the field it meets, so numbers are text here too.
+/// A constant. Its type follows from the field it is compared with, so numbers are text here too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Literal {
     /// The constant without quotes and escapes.
     pub text: Text,
-    /// Whether it was in quotes.
+    /// Whether the constant was quoted.
     pub quoted: bool,
-    /// Where it was written, quotes included.
+    /// Position in the source text, quotes included.
     pub span: Span,
 }
 
-/// Text of a constant: bytes, because `\xff` is a legal escape and paths need not be UTF-8.
+/// Text of a constant, in bytes because `\xff` is a legal escape and paths need not be UTF-8.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Deserialize, Serialize)]
 pub struct Text(Box<[u8]>);
 
 impl Text {
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The text, unless it is not UTF-8.
+    /// Returns the text, or `None` if it is not UTF-8.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }
 
-    /// The text for messages.
+    /// Returns the text for messages, with invalid UTF-8 replaced.
     #[must_use]
     pub fn to_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
@@ -245,7 +245,7 @@ impl fmt::Debug for Text {
     }
 }
 
-/// Declares an enum of words together with the table from word to variant.
+/// Declares an enum of keywords together with the table from word to variant.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -253,16 +253,16 @@ macro_rules! words {
         pub enum $name { $($(#[$vdoc])* $variant,)* }
 
         impl $name {
-            /// All of them, in the order of declaration.
+            /// All variants, in the order of declaration.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The word as written in a condition.
+            /// Returns the word as written in a condition.
             #[must_use]
             pub fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// The variant for a word.
+            /// Returns the variant of a word.
             #[must_use]
             pub fn from_word(word: &str) -> Option<Self> {
                 match word { $($word => Some(Self::$variant),)* _ => None }
@@ -272,8 +272,7 @@ macro_rules! words {
 }
 
 words! {
-    /// How a field is compared with a value. `==` is read as [`Op::Eq`]; `exists` has no value and
-    /// is [`ExprKind::Exists`].
+    /// Comparison operator. `==` is parsed as [`Op::Eq`]; `exists` has no value and is [`ExprKind::Exists`].
     Op {
         /// Equal.
         Eq = "=",
@@ -287,11 +286,11 @@ words! {
         Gt = ">",
         /// Number above or equal.
         Ge = ">=",
-        /// Has this text in it.
+        /// Contains this text.
         Contains = "contains",
-        /// The same without regard to ASCII case.
+        /// Contains this text, ignoring ASCII case.
         IContains = "icontains",
-        /// Has these bytes, written in hex, in it.
+        /// Contains these bytes, written in hex.
         BContains = "bcontains",
         /// Begins with this text.
         StartsWith = "startswith",
@@ -301,7 +300,7 @@ words! {
         EndsWith = "endswith",
         /// Matches a shell pattern.
         Glob = "glob",
-        /// The same without regard to ASCII case.
+        /// Matches a shell pattern, ignoring ASCII case.
         IGlob = "iglob",
         /// Matches a regular expression as a whole.
         Regex = "regex",
@@ -309,12 +308,12 @@ words! {
         In = "in",
         /// Some value of the field is in the list.
         Intersects = "intersects",
-        /// Some path of the list is a prefix of the field, by components.
+        /// Some path of the list is a component-wise prefix of the field.
         PMatch = "pmatch",
     }
 }
 
-/// What may follow an operator on its right-hand side.
+/// Kind of right-hand side that an operator takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpClass {
     /// A number.
@@ -326,7 +325,7 @@ pub enum OpClass {
 }
 
 impl Op {
-    /// What may follow it.
+    /// Returns the kind of right-hand side that the operator takes.
     #[must_use]
     pub fn class(self) -> OpClass {
         match self {
@@ -338,7 +337,7 @@ impl Op {
 }
 
 words! {
-    /// How many values of a list a comparison must hold for. None does with an empty list.
+    /// Number of values of a list for which a comparison must hold. Always false for an empty list.
     Quantifier {
         /// Exactly one.
         OneOf = "oneof",
@@ -350,7 +349,7 @@ words! {
 }
 
 words! {
-    /// A function of field values. `val` is not here: it is the field itself ([`Value::Operand`]).
+    /// Function of field values. `val` is not one: it is the field itself ([`Value::Operand`]).
     Transformer {
         /// Lower case.
         ToLower = "tolower",
@@ -372,7 +371,7 @@ words! {
 }
 
 impl Expr {
-    /// Calls `visit` for this expression and all below it, parents first.
+    /// Calls `visit` for this expression and all expressions below it, parents first.
     pub fn walk<'a>(&'a self, visit: &mut impl FnMut(&'a Expr)) {
         visit(self);
         match &self.kind {
@@ -386,7 +385,7 @@ impl Expr {
         }
     }
 
-    /// Calls `visit` for each field on either side of each check, inside transformers too.
+    /// Calls `visit` for each field on either side of each comparison, also inside transformers.
     pub fn walk_fields<'a>(&'a self, visit: &mut impl FnMut(&'a Field)) {
         self.walk(&mut |expr| match &expr.kind {
             ExprKind::Exists(operand) => operand.walk_fields(visit),

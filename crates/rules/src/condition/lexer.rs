@@ -1,7 +1,7 @@
 //! Recognises the tokens of a condition at a cursor.
 //!
-//! There is no token stream: what a character means depends on what the grammar expects there
-//! (`/etc/*` is one string after `=`, and `-1` a number after `<`), so the parser asks.
+//! There is no token stream: the meaning of a character depends on what the grammar expects there (`/etc/*`
+//! is one string after `=`, and `-1` a number after `<`), so the parser asks for a token.
 
 use super::ast::{SourceId, Span, Text};
 
@@ -27,18 +27,18 @@ impl<'a> Lexer<'a> {
         self.pos
     }
 
-    /// Goes back to a position that [`pos`](Self::pos) gave.
+    /// Returns the cursor to a position from [`pos`](Self::pos).
     pub(super) fn rewind(&mut self, pos: usize) {
         self.pos = pos;
     }
 
-    /// From `start` to the cursor.
+    /// Returns the span from `start` to the cursor.
     pub(super) fn span_from(&self, start: usize) -> Span {
         let offset = |pos| u32::try_from(pos).unwrap_or(u32::MAX);
         Span::new(self.source, offset(start), offset(self.pos))
     }
 
-    /// The next token, roughly; for messages.
+    /// Returns the approximate span of the next token, for messages.
     pub(super) fn next_span(&self) -> Span {
         let mut ahead = Lexer {
             pos: self.pos,
@@ -60,7 +60,7 @@ impl<'a> Lexer<'a> {
         self.rest().is_empty()
     }
 
-    /// Skips blanks; tells whether there were any.
+    /// Skips blanks; returns true if there were any.
     pub(super) fn blank(&mut self) -> bool {
         self.skip_while(is_blank)
     }
@@ -73,13 +73,13 @@ impl<'a> Lexer<'a> {
         found
     }
 
-    /// `[a-zA-Z][a-zA-Z0-9_]*`
+    /// Reads `[a-zA-Z][a-zA-Z0-9_]*`.
     pub(super) fn identifier(&mut self) -> Option<&'a str> {
         let len = identifier_len(self.rest())?;
         Some(self.take(len))
     }
 
-    /// Two or more identifiers joined by dots.
+    /// Reads two or more identifiers joined by dots.
     pub(super) fn field_name(&mut self) -> Option<&'a str> {
         let rest = self.rest();
         let mut len = identifier_len(rest)?;
@@ -90,26 +90,26 @@ impl<'a> Lexer<'a> {
         (len > first).then(|| self.take(len))
     }
 
-    /// `[^][ "'\s]+`
+    /// Reads `[^][ "'\s]+`.
     pub(super) fn bare_argument(&mut self) -> Option<&'a str> {
         self.take_while(|c| !matches!(c, '[' | ']' | '"' | '\'') && !is_space(c))
     }
 
-    /// `[^()"'=,\s]+`
+    /// Reads `[^()"'=,\s]+`.
     pub(super) fn bare_string(&mut self) -> Option<&'a str> {
         self.take_while(is_bare)
     }
 
-    /// `0xff`, `12`, `-1.5`, `1e+3`
+    /// Reads a number: `0xff`, `12`, `-1.5`, `1e+3`.
     pub(super) fn number(&mut self) -> Option<&'a str> {
         let len = number_len(self.rest().as_bytes())?;
         Some(self.take(len))
     }
 
-    /// A quoted string, unescaped; `None` when there is no quote here.
+    /// Reads and unescapes a quoted string; `None` if there is no quote here.
     ///
-    /// The string ends at the first delimiter that no backslash precedes, even if that backslash is
-    /// itself escaped: a string cannot end in `\\`, it has to end in `\x5c`. Falco reads it so.
+    /// The string ends at the first delimiter that no backslash precedes, even if that backslash is itself
+    /// escaped: a string cannot end in `\\`, it must end in `\x5c`. Falco reads it so.
     pub(super) fn quoted(&mut self) -> Option<Result<Text, QuoteError>> {
         let delimiter = self
             .rest()
@@ -150,7 +150,7 @@ impl<'a> Lexer<'a> {
         }))
     }
 
-    /// What comes next, for a message that says what was expected instead.
+    /// Describes the next token, for messages that say what was expected instead.
     pub(super) fn found(&self) -> String {
         if self.at_end() {
             return "the end of the condition".to_owned();
@@ -176,7 +176,7 @@ impl<'a> Lexer<'a> {
         format!("`{word}`")
     }
 
-    /// Whatever stands up to the next blank, quote, comma or parenthesis.
+    /// Reads the text up to the next blank, quote, comma or parenthesis.
     pub(super) fn word(&mut self) -> &'a str {
         self.take_while(|c| is_bare(c) || c == '=').unwrap_or("")
     }
@@ -207,7 +207,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// Why a quoted string is wrong, and where.
+/// Error in a quoted string, with its position.
 pub(super) struct QuoteError {
     pub(super) span: Span,
     pub(super) problem: QuoteProblem,
@@ -220,24 +220,24 @@ pub(super) enum QuoteProblem {
     OtherQuote(char),
 }
 
-/// Whether text can be written without quotes as a value.
+/// Returns true if a text can be written as a value without quotes.
 pub(super) fn is_bare_string(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_bare)
 }
 
-/// Whether text can be written without quotes in brackets.
+/// Returns true if a text can be written in brackets without quotes.
 pub(super) fn is_bare_argument(text: &str) -> bool {
     Lexer::new(text, SourceId(0))
         .bare_argument()
         .is_some_and(|token| token.len() == text.len())
 }
 
-/// Whether a condition can spell this text as the name of a macro.
+/// Returns true if a condition can spell this text as the name of a macro.
 pub(crate) fn is_identifier(text: &str) -> bool {
     identifier_len(text).is_some_and(|len| len == text.len())
 }
 
-/// Whether a condition can spell this text as the name of a list.
+/// Returns true if a condition can spell this text as the name of a list.
 pub(crate) fn is_list_name(text: &str) -> bool {
     is_bare_string(text)
 }
@@ -309,7 +309,7 @@ fn unescape(body: &str, delimiter: char) -> Result<Text, (usize, QuoteProblem)> 
             'n' => b'\n',
             'r' => b'\r',
             't' => b'\t',
-            // Backslash and blank stand for a backslash: old rules contain it.
+            // Backslash and blank stand for a backslash: old rules contain this escape.
             ' ' | '\\' => b'\\',
             '/' => b'/',
             '"' | '\'' if escape == delimiter => u8::try_from(escape).unwrap_or(b'"'),

@@ -1,4 +1,4 @@
-//! The condition language: text to tree and back.
+//! The condition language: lexer, parser, syntax tree and printer.
 
 pub mod ast;
 mod lexer;

@@ -41,7 +41,7 @@
 //! Falco reads the same, except that it ends an `or` chain after `or(..)`, takes `and`, `or` and
 //! `not` for macros where they cannot be keywords, and reads `inlist` as `in list`.
 //!
-//! What a comparison with a quantifier means, for a field with one value and a list (false for an
+//! Meaning of a comparison with a quantifier, for a field with one value and a list (false for an
 //! empty list, whatever the quantifier):
 //!
 //! | quantifier | true when the comparison holds for |
@@ -62,11 +62,11 @@ use super::lexer::Lexer;
 pub use error::ParseError;
 use error::is_word_char;
 
-/// How many parentheses and transformers may be open at once, so that hostile input ends in an error
-/// and not in an overflow of the stack. Public rules open 8 at most; Falco stops at about 200.
+/// Maximum number of open parentheses and transformers, so that hostile input ends in an error and not in a
+/// stack overflow. Public rules nest at most 8; Falco stops at about 200.
 pub const MAX_DEPTH: usize = 100;
 
-/// Longest condition, in bytes. The longest one in public rule sets has about 10 kB.
+/// Maximum length of a condition in bytes. The longest one in public rule sets has about 10 kB.
 pub const MAX_LENGTH: usize = 1 << 20;
 
 type Result<T, E = ParseError> = std::result::Result<T, E>;
@@ -86,8 +86,8 @@ pub fn parse(text: &str, source: SourceId) -> Result<Expr> {
     }
 }
 
-/// Parses the field or transformer that `text` begins with (as after a `%` in an output) and tells
-/// where it ends.
+/// Parses the field or transformer that `text` begins with (as after a `%` in an output) and returns it with
+/// its end offset.
 pub fn parse_operand_prefix(text: &str, source: SourceId) -> Result<(Operand, usize)> {
     let mut parser = Parser::new(text, source)?;
     match parser.operand()? {
@@ -96,7 +96,7 @@ pub fn parse_operand_prefix(text: &str, source: SourceId) -> Result<(Operand, us
     }
 }
 
-/// Parses a text that is one field or transformer.
+/// Parses a text that consists of one field or transformer.
 pub fn parse_operand(text: &str, source: SourceId) -> Result<Operand> {
     let mut parser = Parser::new(text, source)?;
     let operand = parser
@@ -105,7 +105,7 @@ pub fn parse_operand(text: &str, source: SourceId) -> Result<Operand> {
     parser.finish(operand)
 }
 
-/// Parses a text that is what may follow `op` (and `quantifier`).
+/// Parses a text as the right-hand side of `op` (and `quantifier`).
 pub fn parse_value(
     op: Op,
     quantifier: Option<Quantifier>,
@@ -124,7 +124,7 @@ pub fn parse_value(
     parser.finish(value)
 }
 
-/// Reads an operator with its quantifier, if any: `in`, `==`, `startswith anyof`.
+/// Parses an operator with its optional quantifier: `in`, `==`, `startswith anyof`.
 #[must_use]
 pub fn parse_operator(text: &str) -> Option<(Op, Option<Quantifier>)> {
     let mut words = text.split_ascii_whitespace();
@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// One or more of what `element` parses, joined by `word`.
+    /// Parses one or more elements with `element`, joined by `word`.
     fn chain(
         &mut self,
         word: &str,
@@ -211,7 +211,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// `and` or `or`, with the blank or parenthesis that has to follow.
+    /// Parses `and` or `or`, with the blank or parenthesis that must follow.
     fn keyword(&mut self, word: &str) -> Result<bool> {
         let start = self.lexer.pos();
         if !self.lexer.literal(word) {
@@ -327,9 +327,9 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// An operator, and whether a quantifier may follow it.
+    /// Parses an operator; returns it with whether a quantifier may follow.
     fn operator(&mut self) -> Option<(Op, bool)> {
-        /// Longer spellings before their prefixes.
+        /// Operator symbols; longer spellings stand before their prefixes.
         const SYMBOLS: [(&str, Op); 7] = [
             ("<=", Op::Le),
             ("<", Op::Lt),
@@ -350,8 +350,8 @@ impl<'a> Parser<'a> {
             if !self.lexer.literal(op.word()) {
                 continue;
             }
-            // `in` and its like may touch their list, the others need a blank. `inaccessible` is
-            // not an `in` though: a message about a strange operator helps more.
+            // `in` and the other list operators may touch their list, the others need a blank.
+            // `inaccessible` must not be read as `in`: an error about an unknown operator helps more.
             match op.class() {
                 OpClass::List if !self.lexer.rest().starts_with(is_word_char) => {
                     return Some((op, false));
@@ -363,7 +363,7 @@ impl<'a> Parser<'a> {
         None
     }
 
-    /// A quantifier, if a list or the name of one follows; otherwise the word is a string.
+    /// Parses a quantifier, if a list or the name of one follows; otherwise the word is a string.
     fn quantifier(&mut self) -> Option<Quantifier> {
         let start = self.lexer.pos();
         for &quantifier in Quantifier::ALL {
@@ -397,7 +397,7 @@ impl<'a> Parser<'a> {
             .with_help("name parts of the condition as macros"))
     }
 
-    /// From `start` to the cursor, without the blanks before the cursor.
+    /// Returns the span from `start` to the cursor, without trailing blanks.
     fn trimmed_span(&mut self, start: usize) -> Span {
         let span = self.lexer.span_from(start);
         let end = self.lexer.pos();

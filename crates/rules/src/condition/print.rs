@@ -1,4 +1,4 @@
-//! Writes a condition so that parsing gives the same tree.
+//! Printer of conditions; parsing the output gives the same tree.
 
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -7,7 +7,7 @@ use super::ast::{
 };
 use super::lexer::{is_bare_argument, is_bare_string};
 
-/// Prints macros expanded; with `{:#}`, as their names.
+/// Prints macros expanded or, with `{:#}`, by name.
 impl Display for Expr {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match &self.kind {
@@ -29,7 +29,7 @@ impl Display for Expr {
     }
 }
 
-/// What a child expression stands in.
+/// Parent of a child expression, which decides whether it needs parentheses.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Not,

@@ -19,7 +19,7 @@ fn err(text: &str) -> ParseError {
     }
 }
 
-/// Everything but positions, so that trees of differently spaced texts compare equal.
+/// Removes positions, so that trees of differently spaced texts compare equal.
 fn strip(mut expr: Expr) -> Expr {
     strip_expr(&mut expr);
     expr
@@ -81,7 +81,7 @@ fn strip_arg(arg: &mut Arg) {
     }
 }
 
-/// Conditions that are legal, and how the printer writes them (`""`: the same).
+/// Valid conditions, with their printed form (`""`: unchanged).
 const ACCEPTED: &[(&str, &str)] = &[
     // Structure.
     ("open_write", ""),
@@ -279,7 +279,7 @@ fn blanks_of_any_kind_change_nothing() {
     }
 }
 
-/// Conditions that are not legal: column from 0, part of the message, part of the help.
+/// Invalid conditions, with the column from 0, part of the message, part of the help.
 const REJECTED: &[(&str, u32, &str, &str)] = &[
     ("", 0, "the condition is empty", ""),
     (" \n ", 3, "the condition is empty", ""),

@@ -1,4 +1,4 @@
-//! From rules to what is evaluated.
+//! Compilation of rules into their evaluated form.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -9,7 +9,7 @@ use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::output::Template;
 use crate::ruleset::{Rule, Ruleset};
 
-/// The output of a rule with what is appended to it.
+/// Returns the output of a rule with the configured additions.
 #[must_use]
 pub fn output_text(rule: &Rule, append_output: &[AppendOutput]) -> String {
     let mut text = rule.output.text.clone();
@@ -149,7 +149,7 @@ impl Compiler<'_> {
         let mut diagnostic = Diagnostic::new(problem.code, location, problem.message)
             .in_item(format!("rule {}", rule.name));
         diagnostic.help = problem.help;
-        // A macro that several rules use is wrong once, not once per rule.
+        // A faulty macro that several rules use is reported once, not once per rule.
         let known = |other: &Diagnostic| {
             other.code == diagnostic.code
                 && other.location == diagnostic.location
@@ -161,6 +161,6 @@ impl Compiler<'_> {
     }
 }
 
-/// Falco's old way to ask for the two fields below.
+/// Falco's old spelling for the two fields below.
 const CONTAINER_INFO: &str = "%container.info";
 const CONTAINER_INFO_FIELDS: &str = "container_id=%container.id container_name=%container.name";

@@ -1,4 +1,4 @@
-//! A compiled rule set as bytes, which are read much faster than its rules are compiled.
+//! Serialized compiled rule sets, which load much faster than their rules compile.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::{AlertSink, CompiledRule, Engine, EngineOptions};
 use crate::compile::program::Written;
 
-/// The bytes were not written by an engine of this build of the program, or some are missing.
+/// The bytes were not written by an engine of this build of the program, or are incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this is not a compiled rule set of this version")]
 pub struct NotAnImage;
@@ -21,8 +21,8 @@ struct Image {
 }
 
 impl Engine {
-    /// Everything that was compiled, and what [`Engine::plan`] made of it. Only the same build of this program can
-    /// read it.
+    /// Serializes everything that was compiled, and the result of [`Engine::plan`]. Only the same build of
+    /// this program can read it.
     #[must_use]
     pub fn to_image(&self, plan: &Plan) -> Vec<u8> {
         let bytes = [0; SUM].to_vec();
@@ -33,13 +33,13 @@ impl Engine {
         bytes
     }
 
-    /// The engine that has written these bytes, with counters at zero, and its plan. `options` are to be those that
-    /// it was compiled with, but for who records and the clock: what they say of rules is in the bytes. A sum tells
-    /// bytes that were changed by accident; who changes them on purpose can have this program panic later, so that they
-    /// are to be kept where nobody else writes.
+    /// Restores an engine from its image, with counters at zero, and its plan. `options` must equal those
+    /// that the engine was compiled with, except for recorder and clock: the image already contains their
+    /// effect on rules. A checksum detects accidental changes. A deliberately changed image can make the
+    /// program panic later, so store images where nobody else can write.
     ///
     /// # Errors
-    /// If they are not what [`Engine::to_image`] has returned.
+    /// Fails if the bytes are not an output of [`Engine::to_image`].
     pub fn from_image(
         bytes: &[u8],
         options: &EngineOptions,
@@ -62,7 +62,7 @@ impl Engine {
 
 const SUM: usize = 8;
 
-/// Tells bytes that were lost or changed by accident.
+/// Computes the checksum that detects accidental changes.
 fn sum(bytes: &[u8]) -> [u8; SUM] {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -116,7 +116,7 @@ mod tests {
             changed[at] ^= 1 << (at % 8);
             assert!(read(&changed).is_err(), "{at}");
         }
-        // What another build would have written, which has another form.
+        // Simulates the image of another build, which has another layout.
         let mut other = whole[SUM..].to_vec();
         other.reverse();
         let other = [&sum(&other)[..], &other].concat();

@@ -1,4 +1,4 @@
-//! How a rule set is compiled.
+//! Options for compiling a rule set.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU64;
@@ -8,32 +8,32 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::Recorder;
 use crate::ruleset::{Priority, Rule};
 
-/// Which of several matching rules alert. The first one is Falco's default.
+/// Selection among several matching rules. [`RuleMatching::First`] is Falco's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RuleMatching {
-    /// All of them.
+    /// All matching rules alert.
     All,
-    /// The one that was loaded first.
+    /// Only the matching rule that was loaded first alerts.
     #[default]
     First,
 }
 
-/// How a rule set is compiled.
+/// Options for compiling a rule set.
 #[derive(Clone)]
 pub struct EngineOptions {
-    /// The least urgent priority that counts.
+    /// Least urgent priority that is evaluated.
     pub priority: Priority,
-    /// Which of several matching rules alert.
+    /// Selection among several matching rules.
     pub rule_matching: RuleMatching,
-    /// What is added to outputs.
+    /// Additions to outputs.
     pub append_output: Vec<AppendOutput>,
-    /// Names and texts that every alert reports besides.
+    /// Static fields (name, text) that every alert reports.
     pub static_fields: Vec<(Arc<str>, String)>,
-    /// Nanoseconds since the epoch, for [`crate::Alert::made_ns`].
+    /// Clock in nanoseconds since the epoch, for [`crate::Alert::made_ns`].
     pub clock: fn() -> u64,
-    /// Keeps count of what rules cost, and times one look in so many: see [`crate::Engine::costs`].
+    /// Enables cost counters; one evaluation out of this many is timed. See [`crate::Engine::costs`].
     pub profile: Option<NonZeroU64>,
-    /// Sees what is concluded, if somebody records it.
+    /// Recorder of evaluated events.
     pub recorder: Option<Arc<dyn Recorder>>,
 }
 
@@ -58,32 +58,32 @@ fn system_time() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// One entry of Falco's `append_output`: what is added, and to which rules. A rule has to satisfy
-/// all conditions that are given.
+/// One entry of Falco's `append_output`: an addition, and the rules it applies to. A rule must satisfy all
+/// given conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppendOutput {
-    /// Only this rule.
+    /// Restricts the entry to this rule.
     pub rule: Option<String>,
-    /// Only rules of this source.
+    /// Restricts the entry to rules of this source.
     pub source: Option<String>,
-    /// Only rules that have all these tags.
+    /// Restricts the entry to rules that have all these tags.
     pub tags: BTreeSet<String>,
-    /// Text that follows the output after a blank.
+    /// Text that is appended to the output after a blank.
     pub extra_output: Option<String>,
     /// Fields that are reported but not printed.
     pub extra_fields: Vec<ExtraField>,
 }
 
-/// A field that is added to what an alert reports.
+/// A field that is added to an alert's reported fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExtraField {
     /// A field under its own name.
     Field(String),
-    /// A text under a name of the user's choice.
+    /// A text under a user-defined name.
     Formatted {
-        /// The name.
+        /// Name of the field.
         name: String,
-        /// The text, with `%field` in it.
+        /// Template of the text, with `%field`.
         format: String,
     },
 }

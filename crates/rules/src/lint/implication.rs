@@ -1,7 +1,6 @@
-//! Whether one condition holds whenever another does.
+//! Implication between conditions.
 //!
-//! Found out from the form of the conditions alone: what is said to follow does follow, but not all that
-//! follows is found.
+//! The test looks only at the form of the conditions: it is sound, but does not find every implication.
 
 use std::collections::HashMap;
 
@@ -12,7 +11,7 @@ use crate::compile::operand::Spread;
 use crate::compile::program::{Node, NodeId, Program};
 use crate::condition::ast::{Op, Quantifier};
 
-/// Looks for implications and remembers them.
+/// Finds implications and caches them.
 pub(super) struct Implications<'p> {
     program: &'p Program,
     known: HashMap<(NodeId, NodeId), bool>,
@@ -26,7 +25,8 @@ impl<'p> Implications<'p> {
         }
     }
 
-    /// Whether the first rule matches every event that the second one matches, and there is one.
+    /// Returns true if the first rule matches every event that the second one matches, and the second can
+    /// match.
     pub(super) fn shadows(&mut self, first: usize, second: usize) -> bool {
         let mut any = false;
         for kind in EventKind::all() {
@@ -51,7 +51,7 @@ impl<'p> Implications<'p> {
         any
     }
 
-    /// Whether `b` holds whenever `a` does.
+    /// Returns true if `a` implies `b`.
     fn implies(&mut self, a: NodeId, b: NodeId) -> bool {
         if a == b {
             return true;
@@ -105,7 +105,7 @@ impl<'p> Implications<'p> {
         found
     }
 
-    /// Whether the first atom holds whenever the second one does.
+    /// Returns true if the second atom implies the first.
     fn covers(&self, wide: AtomId, narrow: AtomId) -> bool {
         let (wide, narrow) = (
             &self.program.atoms.get(wide).key,
@@ -114,7 +114,7 @@ impl<'p> Implications<'p> {
         if wide.operand != narrow.operand {
             return false;
         }
-        // Whatever is compared and holds exists.
+        // A value that satisfies a comparison exists.
         if wide.op.is_none() {
             return true;
         }
@@ -135,7 +135,7 @@ impl<'p> Implications<'p> {
                 _ => of_narrow.iter().all(|text| of_wide.contains(text)),
             };
         }
-        // One of these texts begins so. Of a list each would have to.
+        // An accepted text has such a prefix. In a list, every value would need it.
         if self.program.operands.get(wide.operand).spread != Spread::List
             && wide.op == Some(Op::StartsWith)
             && wide.quantifier == Some(Quantifier::AnyOf)

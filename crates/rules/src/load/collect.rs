@@ -1,4 +1,4 @@
-//! Applies items in the order of the files: definitions replace, appends and overrides change.
+//! Applies items in file order: definitions replace, appends and overrides modify.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use super::{Config, ENGINE_VERSION};
 use crate::diagnostic::{Code, Diagnostic, Location, closest};
 use crate::ruleset::PluginRequirement;
 
-/// Items by name, in the order of first definition.
+/// Items by name, in the order of their first definition.
 pub(super) struct NamedItems<T> {
     items: Vec<T>,
     index: HashMap<String, usize>,
@@ -52,7 +52,7 @@ impl<T> NamedItems<T> {
         self.index.get(name).map(|&at| &mut self.items[at])
     }
 
-    /// Replaces the item of this name where it stands, or adds one.
+    /// Replaces the item of this name in place, or adds one.
     fn define(&mut self, name: &str, item: T) {
         match self.get_mut(name) {
             Some(old) => *old = item,
@@ -64,8 +64,8 @@ impl<T> NamedItems<T> {
     }
 }
 
-/// Most unknown names that get a suggestion: each is compared with all known ones, which takes long
-/// when thousands are unknown.
+/// Maximum number of unknown names that get a suggestion: each is compared with all known names, which is
+/// slow for thousands of unknown names.
 const MAX_GUESSES: usize = 100;
 
 /// Suggests names, a limited number of times.
@@ -87,19 +87,19 @@ impl Suggestions {
     }
 }
 
-/// A macro with its place in the order that decides which macros it may refer to: those whose
-/// `first` is below its `last`.
+/// A macro with its position in the order that decides which macros it may refer to: those whose `first` is
+/// below its `last`.
 pub(super) struct CollectedMacro {
     pub(super) item: MacroItem,
-    /// When it was first defined.
+    /// Position of the first definition.
     pub(super) first: usize,
-    /// When it was last changed.
+    /// Position of the last change.
     pub(super) last: usize,
 }
 
 pub(super) struct CollectedRule {
     pub(super) item: RuleItem,
-    /// Nothing produces events of its source.
+    /// Whether no producer of events has the rule's source.
     pub(super) unknown_source: bool,
 }
 
@@ -109,10 +109,10 @@ pub(super) struct Collector {
     pub(super) lists: NamedItems<ListItem>,
     pub(super) engine_version: Option<Version>,
     pub(super) plugins: Vec<PluginRequirement>,
-    /// Items whose definition has an error: whoever needs them is not to blame.
+    /// Items whose definition has an error; items that need them are not reported as broken.
     broken: HashSet<(ItemKind, String)>,
     guesses: Suggestions,
-    /// Counts items, for the order of macros.
+    /// Counter of items, for the order of macros.
     clock: usize,
 }
 
@@ -138,7 +138,7 @@ impl Collector {
         self.broken.contains(&(kind, name.to_owned()))
     }
 
-    /// Takes one item; gives what is wrong with it in its context.
+    /// Applies one item; returns its problems.
     pub(super) fn apply(&mut self, item: Item, config: &Config) -> Vec<Diagnostic> {
         let mut problems = Vec::new();
         self.clock += 1;
@@ -380,7 +380,7 @@ fn append_exception(rule: &mut RuleItem, exception: ExceptionItem) -> Option<Dia
 }
 
 fn replace_in_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {
-    /// Sets what the update gives.
+    /// Replaces the value if the update has one.
     fn set<T>(old: &mut T, new: Option<T>) {
         if let Some(new) = new {
             *old = new;
@@ -415,7 +415,7 @@ fn replace_in_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {
     wrong
 }
 
-/// Whether fields and comps fit together; values are looked at when the condition is built.
+/// Checks that fields and comps fit together; values are checked when the condition is built.
 fn check_exception(exception: &ExceptionItem) -> Option<Diagnostic> {
     let problem =
         |at: &Location, message: String| Some(Diagnostic::new(Code::Validate, at.clone(), message));

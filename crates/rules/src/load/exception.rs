@@ -1,9 +1,9 @@
 //! Exceptions to conditions.
 //!
-//! An exception is a table: fields are its columns, comps say how each is compared, values are its
-//! rows. A rule with exceptions means `(condition) and not (row or row ..) and not ..`, where a row
-//! is `field comp value and field comp value ..`. A single field instead of a list means one
-//! comparison with all values: `field in (value, value ..)`.
+//! An exception is a table: `fields` are its columns, `comps` the comparison operators of the columns,
+//! `values` its rows. A rule with exceptions means `(condition) and not (row or row ..) and not ..`, where a
+//! row is `field comp value and field comp value ..`. A single field instead of a list means one comparison
+//! with all values: `field in (value, value ..)`.
 
 use super::item::{Entry, ExceptionItem};
 use super::source::Sources;
@@ -17,7 +17,7 @@ use yaml::SourceText;
 
 type Result<T> = std::result::Result<T, Diagnostic>;
 
-/// The condition with the exceptions in it.
+/// Returns the condition with its exceptions.
 pub(super) fn with_exceptions(
     condition: Expr,
     exceptions: &[ExceptionItem],
@@ -42,7 +42,7 @@ pub(super) fn with_exceptions(
     join(children, ExprKind::And, span)
 }
 
-/// What is shown of an exception.
+/// Returns the summary of an exception for listings.
 pub(super) fn summary(exception: &ExceptionItem) -> Exception {
     let texts = |entry: &Entry| match entry {
         Entry::One(text) => vec![text.text().to_owned()],
@@ -69,7 +69,7 @@ pub(super) fn summary(exception: &ExceptionItem) -> Exception {
     }
 }
 
-/// True when the event is in one of the rows; nothing when there are none.
+/// Builds the expression that is true if the event matches one of the rows; `None` if there are no rows.
 fn matches_row(exception: &ExceptionItem, sources: &mut Sources) -> Result<Option<Expr>> {
     match &exception.fields {
         Some(Entry::One(field)) => single_field(exception, field, sources),
@@ -253,7 +253,7 @@ impl Comparison {
     }
 }
 
-/// One cell of a table. A list operator takes a scalar as a list of one.
+/// Parses one cell of a table. A list operator takes a scalar as a list of one.
 fn cell_value(comparison: Comparison, cell: &Entry, sources: &mut Sources) -> Result<Value> {
     let Comparison { op, quantifier } = comparison;
     match cell {
@@ -308,7 +308,7 @@ fn scalar_value(op: Op, text: &SourceText, sources: &mut Sources) -> Result<Valu
     Ok(Value::Literal(verbatim(text, sources)))
 }
 
-/// The values that an entry of a list stands for: usually one, but `a, b` without quotes is two.
+/// Parses the values in one entry of a list: usually one, but `a, b` without quotes is two.
 pub(super) fn list_items(text: &SourceText, sources: &mut Sources) -> Vec<Literal> {
     let list = quote_blanks(text).wrapped("(", ")");
     parsed(Op::In, None, list, sources)
@@ -329,7 +329,7 @@ fn parsed(
     text: SourceText,
     sources: &mut Sources,
 ) -> Option<Value> {
-    // Parsed before it is kept: what is refused needs no place among the sources.
+    // Parses before storing: a rejected text needs no entry among the sources.
     let unnamed = crate::condition::ast::SourceId(0);
     parse_value(op, quantifier, text.text(), unnamed).ok()?;
     let text_copy = text.text().to_owned();
@@ -337,7 +337,7 @@ fn parsed(
     parse_value(op, quantifier, &text_copy, id).ok()
 }
 
-/// Text with blanks is one string, unless it has quotes of its own.
+/// Quotes text that contains blanks, unless it has quotes of its own.
 fn quote_blanks(text: &SourceText) -> SourceText {
     if text.text().contains(' ') && !text.text().starts_with(['"', '\'']) {
         text.wrapped("\"", "\"")
@@ -346,7 +346,7 @@ fn quote_blanks(text: &SourceText) -> SourceText {
     }
 }
 
-/// Text that the grammar has no place for, like `a=b`, taken as it is.
+/// Returns text verbatim that the grammar does not accept, like `a=b`.
 fn verbatim(text: &SourceText, sources: &mut Sources) -> Literal {
     let span = whole(text, sources);
     Literal {
@@ -374,7 +374,7 @@ fn invalid(at: &Location, message: String) -> Diagnostic {
     Diagnostic::new(Code::Validate, at.clone(), message)
 }
 
-/// The one expression, or several joined.
+/// Returns the only expression, or several joined.
 fn join(mut children: Vec<Expr>, kind: fn(Vec<Expr>) -> ExprKind, span: Span) -> Expr {
     if children.len() > 1 {
         return Expr {

@@ -1,4 +1,4 @@
-//! The items of a rule file before anything is resolved, and the keys they may have.
+//! Unresolved items of a rule file, and their keys.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::diagnostic::Location;
 use crate::ruleset::{PluginRequirement, Priority};
 use yaml::SourceText;
 
-/// A key of an item, and what `override` may do with it.
+/// A key of an item, and the operations that `override` allows on it.
 pub(super) struct Key {
     pub(super) name: &'static str,
     pub(super) append: bool,
@@ -77,7 +77,7 @@ pub(super) const PLUGIN_KEYS: &[Key] = &[key("required_plugin_versions")];
 pub(super) const EXCEPTION_KEYS: &[Key] =
     &[key("name"), key("fields"), key("comps"), key("values")];
 
-/// The kinds of items, with the keys that each may have; the first names the item.
+/// Returns the kinds of items, with the keys of each; the first key names the item.
 pub fn item_keys() -> impl Iterator<Item = Vec<&'static str>> {
     let kinds = [RULE_KEYS, MACRO_KEYS, LIST_KEYS, ENGINE_KEYS, PLUGIN_KEYS];
     kinds
@@ -116,7 +116,7 @@ pub(super) enum Item {
         append: bool,
     },
     Rule(Box<RuleItem>),
-    /// `append: true`, or an `override` that appends, or one that replaces, or both.
+    /// A change by `append: true`, or by an `override` that appends, replaces, or both.
     UpdateRule {
         append: Option<Box<RuleUpdate>>,
         replace: Option<Box<RuleUpdate>>,
@@ -143,7 +143,7 @@ pub(super) struct MacroItem {
 pub(super) struct RuleItem {
     pub(super) name: String,
     pub(super) condition: SourceText,
-    /// Where something was last appended to the condition.
+    /// Position of the last append to the condition.
     pub(super) appended: Option<Location>,
     pub(super) output: SourceText,
     pub(super) desc: String,
@@ -159,7 +159,7 @@ pub(super) struct RuleItem {
     pub(super) location: Location,
 }
 
-/// What changes in a rule that is defined already.
+/// Changes to a rule that is already defined.
 pub(super) struct RuleUpdate {
     pub(super) name: String,
     pub(super) location: Location,
@@ -207,7 +207,7 @@ pub(super) struct ExceptionItem {
     pub(super) location: Location,
 }
 
-/// A scalar or a list of them: what `fields`, `comps` and each of `values` may be.
+/// A scalar or a list of scalars, as in `fields`, `comps` and each of `values`.
 #[derive(Debug, Clone)]
 pub(super) enum Entry {
     One(SourceText),

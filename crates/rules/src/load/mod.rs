@@ -1,8 +1,8 @@
-//! Rule files to a resolved rule set.
+//! Loading of rule files into a resolved rule set.
 //!
-//! the crate `yaml` reads a file into nodes with positions, `read` a node into an item, `collect` applies the
-//! items in order, and `resolve` builds the conditions once all files are known. Each step reports
-//! whatever is wrong and goes on with the rest.
+//! The crate `yaml` reads a file into nodes with positions, `read` turns a node into an item, `collect`
+//! applies the items in order, and `resolve` builds the conditions once all files are known. Each step
+//! reports its problems and continues with the rest.
 
 mod collect;
 mod exception;
@@ -30,17 +30,17 @@ pub use self::source::Sources;
 pub use self::version::Version;
 pub use yaml::{MAX_FILE_BYTES, MAX_NESTING, MAX_NODES, SourceText};
 
-/// The version of Falco's rule engine whose language this is. Rules that ask for a newer one are
+/// Version of the Falco rule engine whose language this crate implements. Rules that ask for a newer one are
 /// refused. The newest addition is that of 0.62: `oneof`, `anyof`, `allof`.
 pub const ENGINE_VERSION: Version = Version::new(0, 63, 0);
 
-/// Plugins whose fields are built in, with the version that the fields are of.
+/// Plugins whose fields are built in, with the implemented version of the fields.
 pub const BUILTIN_PLUGINS: [(&str, Version); 1] = [("container", Version::new(0, 7, 0))];
 
-/// The source of a rule that names none.
+/// Source of a rule that names none.
 pub const SYSCALL_SOURCE: &str = "syscall";
 
-/// What the rules can count on besides the files themselves.
+/// Environment of the rules: known sources and plugins.
 struct Config {
     sources: BTreeSet<String>,
     plugins: BTreeMap<String, Version>,
@@ -69,7 +69,7 @@ impl Default for Loader {
 }
 
 impl Loader {
-    /// A loader that knows the source `syscall` and the built-in plugins.
+    /// Creates a loader that knows the source `syscall` and the built-in plugins.
     #[must_use]
     pub fn new() -> Self {
         let plugins = BUILTIN_PLUGINS.map(|(name, version)| (name.to_owned(), version));
@@ -85,21 +85,21 @@ impl Loader {
         }
     }
 
-    /// Makes another event source known, so that its rules are not left out.
+    /// Adds a known event source, so that its rules are loaded.
     #[must_use]
     pub fn with_source(mut self, name: &str) -> Self {
         self.config.sources.insert(name.to_owned());
         self
     }
 
-    /// Makes another plugin known to `required_plugin_versions`.
+    /// Adds a plugin that satisfies `required_plugin_versions`.
     #[must_use]
     pub fn with_plugin(mut self, name: &str, version: Version) -> Self {
         self.config.plugins.insert(name.to_owned(), version);
         self
     }
 
-    /// Reads one file, of which `text` is the content. Later files change what earlier ones define.
+    /// Reads one file; `text` is its content. Later files modify the definitions of earlier ones.
     #[must_use]
     pub fn add(mut self, file_name: &str, text: &str) -> Self {
         let name: Arc<str> = file_name.into();
@@ -131,7 +131,7 @@ impl Loader {
         self
     }
 
-    /// Reports a file that the caller could not read.
+    /// Adds an error for a file that the caller could not read.
     #[must_use]
     pub fn add_unreadable(mut self, file_name: &str, cause: &str) -> Self {
         let location = Location {
@@ -162,7 +162,7 @@ impl Loader {
         }
     }
 
-    /// Builds the rules. With errors among the diagnostics the rule set lacks the items concerned.
+    /// Builds the rules. If the diagnostics contain errors, the rule set lacks the items concerned.
     #[must_use]
     pub fn finish(self) -> (Ruleset, Vec<Diagnostic>) {
         let mut diagnostics = self.diagnostics;

@@ -1,4 +1,4 @@
-//! One YAML node to one item: keys, types, and which of them `override` names.
+//! Conversion of one YAML node into one item: keys, types, and the keys that `override` names.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub(super) fn read_item(node: &Node) -> ReadResult {
         return reader.finish(None, None);
     };
     reader.pairs = pairs;
-    // The order decides what an item with two of these keys is.
+    // The order of these tests decides the type of an item with two of these keys.
     if let Some(value) = reader.get("required_engine_version") {
         let item = reader.engine_version(value);
         reader.check_keys(ENGINE_KEYS);
@@ -60,7 +60,7 @@ pub(super) fn read_item(node: &Node) -> ReadResult {
     reader.finish(None, None)
 }
 
-/// Which keys `override` names.
+/// The keys that `override` names.
 #[derive(Default)]
 struct Overrides {
     append: BTreeSet<&'static str>,
@@ -78,7 +78,7 @@ impl<'n> Reader<'n> {
 
     fn engine_version(&mut self, value: &Node) -> Option<Item> {
         let text = self.scalar("required_engine_version", value)?;
-        // A bare number is from before versions had three parts: 26 is 0.26.0.
+        // A bare number dates from before versions had three parts: 26 is 0.26.0.
         let version = match number(text.text()) {
             Some(minor) => Some(Version::new(0, minor, 0)),
             None => Version::parse(text.text()),
@@ -172,7 +172,7 @@ impl<'n> Reader<'n> {
         Some(Item::Macro { item, append })
     }
 
-    /// Whether a macro or list adds to an earlier one, by `append` or by `override`.
+    /// Returns true if a macro or list extends an earlier one, by `append` or by `override`.
     fn appends(&mut self, keys: &'static [Key], key: &str) -> bool {
         let flag = self.append_flag();
         let overrides = self.overrides(keys);
@@ -224,7 +224,7 @@ impl<'n> Reader<'n> {
         Item::UpdateRule { append, replace }
     }
 
-    /// Legacy `append: true`, which looks at the condition and the exceptions only.
+    /// Reads a rule with the legacy `append: true`, which uses only the condition and the exceptions.
     fn append_rule(&mut self, name: String) -> Item {
         let keys = ["condition", "exceptions"]
             .into_iter()
@@ -290,7 +290,7 @@ impl<'n> Reader<'n> {
     }
 
     fn define_rule(&mut self, name: String) -> Option<Item> {
-        // All of them are read before any is missed, so that one run shows every problem.
+        // Reads all keys before it reports a missing one, so that one run shows every problem.
         let condition = self.required_text("condition");
         let output = self.required_text("output").map(SourceText::trimmed);
         let desc = self.required_string("desc");
@@ -374,7 +374,8 @@ impl<'n> Reader<'n> {
 
     // Exceptions.
 
-    /// With `append`, fields and comps may be left out: they are those of the earlier exception.
+    /// Reads exceptions. With `append`, fields and comps may be omitted: they are those of the earlier
+    /// exception.
     fn exceptions(&mut self, node: &'n Node, append: bool) -> Option<Vec<ExceptionItem>> {
         if node.is_null() {
             return Some(Vec::new());

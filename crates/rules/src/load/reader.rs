@@ -1,4 +1,4 @@
-//! Typed values out of YAML nodes.
+//! Typed values from YAML nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,15 +9,15 @@ use crate::ruleset::Priority;
 use yaml::SourceText;
 use yaml::{Kind, Node};
 
-/// What became of a node.
+/// Result of reading a node.
 pub(super) struct ReadResult {
     pub(super) item: Option<Item>,
-    /// The item that could not be read, so that nobody complains that it is missing.
+    /// Item that could not be read, so that references to it are not reported as unknown.
     pub(super) broken: Option<(ItemKind, String)>,
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads the keys and values of one item and collects what is wrong with them.
+/// Reads the keys and values of one item and collects its problems.
 pub(super) struct Reader<'n> {
     pub(super) pairs: &'n [(Node, Node)],
     pub(super) location: Location,
@@ -75,7 +75,7 @@ impl<'n> Reader<'n> {
         self.required_text(key).map(|text| text.text().to_owned())
     }
 
-    /// The source of an update, which may be empty: then it is that of the rule.
+    /// Reads the source of an update; if empty, it is that of the rule.
     pub(super) fn optional_source(&mut self) -> Option<String> {
         let empty = |node: &&Node| {
             node.scalar()
@@ -181,7 +181,7 @@ impl<'n> Reader<'n> {
         None
     }
 
-    /// The keys of a mapping. Of a key that is given twice the first counts, as in Falco.
+    /// Reads the keys of a mapping. The first of repeated keys counts, as in Falco.
     pub(super) fn mapping(
         &mut self,
         what: &str,

@@ -1,4 +1,4 @@
-//! Builds conditions: parses them, puts macros and lists in the place of their names, adds exceptions.
+//! Builds conditions: parses them, replaces macro and list names, adds exceptions.
 
 use std::sync::Arc;
 
@@ -13,18 +13,17 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::ruleset::{ConditionSource, List, Macro, Output, Rule, Ruleset};
 use yaml::SourceText;
 
-/// Most checks and list values in one condition with its macros expanded, and ten times as many in
-/// all of them: macros of macros of macros could otherwise fill the memory from a few lines.
+/// Maximum number of checks and list values in one condition with its macros expanded; ten times as many in
+/// all conditions together. Macros of macros of macros could otherwise exhaust memory from a few lines.
 pub const MAX_CONDITION_NODES: usize = 200_000;
 
-/// Deepest nesting of a condition with its macros expanded, so that no walk over it overflows the
-/// stack.
+/// Maximum nesting of a condition with its macros expanded, so that no recursive walk overflows the stack.
 pub const MAX_CONDITION_DEPTH: usize = 400;
 
-/// Most values in all lists together, with lists of lists expanded.
+/// Maximum number of values in all lists together, with nested lists expanded.
 pub const MAX_LIST_ITEMS: usize = 1_000_000;
 
-/// Longest chain of macros or lists that refer to ones defined after them.
+/// Maximum length of a chain of macros or lists that refer to ones defined after them.
 const MAX_CHAIN: usize = 64;
 
 pub(super) fn resolve(collector: &Collector, diagnostics: &mut Vec<Diagnostic>) -> Ruleset {
@@ -74,7 +73,7 @@ pub(super) fn resolve(collector: &Collector, diagnostics: &mut Vec<Diagnostic>) 
     let macros: Vec<Macro> = macros.collect();
 
     diagnostics.append(&mut resolver.problems);
-    // An item that failed may be the one that uses them.
+    // A failed item may be the only user of another, so unused items are reported only without errors.
     if !diagnostics.iter().any(Diagnostic::is_error) {
         diagnostics.extend(unused(&macros, &lists));
     }
@@ -88,7 +87,7 @@ pub(super) fn resolve(collector: &Collector, diagnostics: &mut Vec<Diagnostic>) 
     }
 }
 
-/// The entries of a list that are names of others, or those that are not.
+/// Returns the entries of a list that are names of other lists, or those that are not.
 fn entries(lists: &NamedItems<ListItem>, item: &ListItem, names: bool) -> Vec<String> {
     let is_name = |text: &str| text != item.name && lists.get(text).is_some();
     let entries = item.items.iter().map(SourceText::text);
@@ -121,38 +120,38 @@ struct Resolver<'c> {
     macros: Vec<State<Arc<Resolved>>>,
     macros_used: Vec<bool>,
     list_items: usize,
-    /// Nodes of all conditions so far.
+    /// Number of nodes of all conditions so far.
     nodes: usize,
-    /// How many lists or macros are being resolved.
+    /// Number of lists or macros that are being resolved.
     chain: usize,
     guesses: Suggestions,
-    /// The item being resolved, for messages.
+    /// Item being resolved, for messages.
     context: String,
 }
 
 #[derive(Clone)]
 enum State<T> {
     New,
-    /// Being resolved: to meet it now is a circle.
+    /// Being resolved; a reference to it is a cycle.
     Active,
     Done(T),
     Broken,
 }
 
-/// A condition without names in it.
+/// A condition without unresolved names.
 struct Resolved {
     expr: Expr,
     nodes: usize,
     written: ConditionSource,
 }
 
-/// Expands the names of one condition.
+/// Expansion of the names in one condition.
 struct Expansion {
-    /// Macros first defined before this may be referred to.
+    /// Position before which a macro must be first defined to be visible.
     visible: usize,
     nodes: usize,
     failed: bool,
-    /// A limit is exceeded: nothing more is added.
+    /// Whether a limit is exceeded, so that nothing more is added.
     full: bool,
 }
 
@@ -209,7 +208,7 @@ impl<'c> Resolver<'c> {
         items
     }
 
-    /// One entry: the name of another list, or values.
+    /// Resolves one entry: the name of another list, or values.
     fn list_entry(&mut self, of: usize, text: &SourceText, items: &mut Vec<Literal>) {
         // A list may have its own name as a value: `list: docker` with the item `docker`.
         match self
@@ -501,7 +500,7 @@ impl<'c> Resolver<'c> {
         name.is_some_and(|name| self.collector.lists.get(name).is_some())
     }
 
-    /// The values of the list that an unquoted literal names.
+    /// Returns the values of the list that an unquoted literal names.
     fn named_list(&mut self, literal: &Literal) -> Option<Arc<[Literal]>> {
         let name = literal.text.as_str().filter(|_| !literal.quoted)?;
         let at = self.collector.lists.position(name)?;
@@ -509,7 +508,7 @@ impl<'c> Resolver<'c> {
         Some(self.list(at))
     }
 
-    /// Falco takes the name as a value then, so this is a warning only.
+    /// Warns of an unknown list. Falco takes the name as a value, so this is no error.
     fn unknown_list(&mut self, name: &str, span: Span) {
         if self.collector.is_broken(ItemKind::List, name) {
             return;
@@ -525,7 +524,7 @@ impl<'c> Resolver<'c> {
         self.problem(warning);
     }
 
-    /// Adds to the size of a condition; false when it is too large.
+    /// Adds to the size of a condition; returns false if it is too large.
     fn count(&mut self, nodes: usize, span: Span, expansion: &mut Expansion) -> bool {
         if expansion.full {
             return false;

@@ -15,7 +15,7 @@ fn load(files: &[&str]) -> (Ruleset, Vec<Diagnostic>) {
     loader.finish()
 }
 
-/// Loads files that have no problems at all, unused items aside.
+/// Loads files without any problem except unused items.
 fn clean(files: &[&str]) -> Ruleset {
     let (ruleset, mut diagnostics) = load(files);
     diagnostics.retain(|d| !matches!(d.code, Code::UnusedMacro | Code::UnusedList));
@@ -23,7 +23,7 @@ fn clean(files: &[&str]) -> Ruleset {
     ruleset
 }
 
-/// `line:column CODE message` of each problem.
+/// Returns `line:column CODE message` of each problem.
 fn problems(files: &[&str]) -> Vec<String> {
     let (_, diagnostics) = load(files);
     let show = |d: Diagnostic| {
@@ -43,7 +43,7 @@ fn condition(ruleset: &Ruleset, name: &str) -> String {
         .to_string()
 }
 
-/// A rule with this condition and more lines, each with its own indentation of two.
+/// Returns a rule with this condition and more lines, each with its own indentation of two.
 fn rule(name: &str, condition: &str, more: &str) -> String {
     format!(
         "- rule: {name}\n  desc: d\n  condition: {condition}\n  output: o %proc.name\n  \
@@ -424,7 +424,7 @@ fn append_and_override_of_macros_and_lists() {
     }
 }
 
-/// Updates of rule R, macro m or list l, and the problem that they have.
+/// Updates of rule R, macro m or list l, with the expected problem.
 const WRONG_UPDATES: &[(&str, &str)] = &[
     (
         "- rule: Q\n  append: true\n  condition: or x\n",
@@ -534,7 +534,7 @@ fn an_item_in_error_is_not_missed_again() {
     assert_eq!(errors.len(), 5, "{errors:#?}");
 }
 
-/// Exceptions of a rule, and what its condition excludes for them.
+/// Exceptions of a rule, with the part of the condition that excludes them.
 const EXCEPTIONS: &[(&str, &str)] = &[
     // A list of fields: `=` unless comps say otherwise.
     (
@@ -665,7 +665,7 @@ fn exceptions_can_be_appended_to() {
     assert_eq!(condition(&ruleset, "R"), "a.b = 1 and not e.f in (y)");
 }
 
-/// Exceptions of a rule, and a problem that they have.
+/// Exceptions of a rule, with an expected problem.
 const WRONG_EXCEPTIONS: &[(&str, &str)] = &[
     (
         "e",
@@ -749,7 +749,7 @@ const WRONG_EXCEPTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Exceptions that are appended to those of a rule, and part of a problem that they have.
+/// Exceptions that are appended to those of a rule, with part of an expected problem.
 const WRONG_ADDITIONS: &[(&str, &str)] = &[
     (
         "[{name: e}]",
@@ -802,7 +802,7 @@ fn wrong_exceptions_are_refused_where_they_are_wrong() {
     }
 }
 
-/// Files that are wrong in shape, and their first problem.
+/// Files of invalid structure, with their first problem.
 const WRONG_SHAPES: &[(&str, &str)] = &[
     (
         "a: b: c\n",
@@ -935,7 +935,7 @@ const WRONG_SHAPES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Lines of a rule that are wrong, and part of their problem.
+/// Invalid lines of a rule, with part of their problem.
 const WRONG_VALUES: &[(&str, &str)] = &[
     ("  priority: loud\n", "unknown priority `loud`"),
     ("  priority: 9\n", "unknown priority `9`"),
@@ -1050,7 +1050,7 @@ fn several_documents_and_comments_are_one_file() {
     );
     assert_eq!(clean(&[&text]).rules.len(), 2);
     assert_eq!(clean(&["", "# nothing\n", "---\n"]).rules.len(), 0);
-    // What stands before a syntax error is still looked at.
+    // Items before a syntax error are still checked.
     let (ruleset, diagnostics) = load(&[&format!("{}---\n- a: *b\n", rule("A", "a.b = 1", ""))]);
     assert_eq!((ruleset.rules.len(), diagnostics.len()), (1, 1));
 }
@@ -1084,7 +1084,7 @@ fn anchors_and_aliases_are_followed() {
     assert_eq!(condition(&ruleset, "R"), "a.b in (x, y, x, y)");
 }
 
-/// Where an error in a condition is shown, by style of the scalar.
+/// Positions shown for an error in a condition, by style of the scalar.
 #[test]
 fn errors_in_conditions_point_into_the_file() {
     for (condition, line, column) in [

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// `MAJOR.MINOR.PATCH`
+/// A version `MAJOR.MINOR.PATCH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// Changes that break.
@@ -14,7 +14,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// A version from its parts.
+    /// Creates a version from its parts.
     #[must_use]
     pub const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Self {
@@ -24,7 +24,7 @@ impl Version {
         }
     }
 
-    /// Reads `1.2.3`; a suffix after `-` or `+` is allowed and ignored.
+    /// Parses `1.2.3`; a suffix after `-` or `+` is ignored.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let core = text.split(['-', '+']).next()?;
@@ -33,14 +33,14 @@ impl Version {
         parts.next().is_none().then_some(version)
     }
 
-    /// Whether something of this version does for somebody who asks for `required`.
+    /// Returns true if this version meets the requirement `required`.
     #[must_use]
     pub fn satisfies(self, required: Self) -> bool {
         self.major == required.major && self >= required
     }
 }
 
-/// Digits only: `u32::from_str` would take a sign.
+/// Parses digits only: `u32::from_str` would accept a sign.
 pub(super) fn number(text: &str) -> Option<u32> {
     text.bytes()
         .all(|b| b.is_ascii_digit())

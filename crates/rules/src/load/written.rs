@@ -1,9 +1,9 @@
-//! What a condition refers to by name, before names are replaced.
+//! Names that a condition refers to, before they are replaced.
 
 use crate::condition::ast::{Expr, ExprKind, Literal, Value};
 use crate::ruleset::ConditionSource;
 
-/// Looks through a condition as parsed.
+/// Collects the names in a parsed condition.
 pub(super) fn written(text: &str, expr: &Expr, is_list: &impl Fn(&str) -> bool) -> ConditionSource {
     let mut written = ConditionSource {
         condition: text.to_owned(),

@@ -1,7 +1,7 @@
-//! Whether a filter that is installed serves other rules than those it was compiled from.
+//! Check whether an installed filter serves rules other than those it was compiled from.
 //!
-//! The filter of a process tree cannot be replaced, so rules that are loaded later may need only
-//! what it hands over already.
+//! The filter of a process tree cannot be replaced, so rules that are loaded later may need only calls that
+//! the filter already traps.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use event::{EventKind, Plan};
 use super::{groups, project, register, stdio};
 use crate::engine::Engine;
 
-/// A rule that needs calls which an installed filter does not hand over.
+/// A rule that needs calls which an installed filter does not trap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UncoveredRule {
-    /// Its name.
+    /// Name of the rule.
     pub rule: Arc<str>,
     /// Names of the calls, or of their variants on other architectures.
     pub calls: BTreeSet<&'static str>,
 }
 
 impl Engine {
-    /// The rules that need more than the filter of `installed` hands over, in load order.
+    /// Returns the rules that need calls which the filter of `installed` does not trap, in load order.
     #[must_use]
     pub fn unserved(&self, installed: &Plan) -> Vec<UncoveredRule> {
         let mut missing = vec![BTreeSet::new(); self.rules.len()];

@@ -1,4 +1,4 @@
-//! Why the plan is as it is.
+//! Explanation of a plan.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use event::{CallPlan, EventKind, Need, Plan, Reason, Stage, StdioWatch};
 use super::{BUSY_CALLS, HOT_CALLS, NOTIFY_COST_NS};
 use crate::engine::Engine;
 
-/// Why the plan is as it is, by call and by rule.
+/// Explanation of a plan, by call and by rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The planned calls.
     pub calls: Vec<CallExplanation>,
     /// The rules in load order.
     pub rules: Vec<RuleExplanation>,
-    /// What is watched instead of `dup`.
+    /// Watch that replaces trapping every `dup`.
     pub stdio: StdioWatch,
 }
 
@@ -25,28 +25,28 @@ pub struct Explanation {
 pub struct CallExplanation {
     /// The call.
     pub call: Syscall,
-    /// The tests on its registers: one of these has to hold. Empty: it always matters.
+    /// Tests on the call's registers, of which one must hold. Empty: the call always matters.
     pub predicate: Vec<String>,
     /// Whether a string argument can decide a rule.
     pub strings: bool,
-    /// Whether the result is needed.
+    /// Need for the call's result.
     pub result: Need,
-    /// The rules that want it.
+    /// Rules that need the call.
     pub rules: Vec<String>,
-    /// Why it is planned apart from rules.
+    /// Reasons other than rules.
     pub other_reasons: Vec<String>,
-    /// What it costs that rules need each of them, if that is felt.
+    /// Cost of trapping every such call, if it is noticeable.
     pub note: Option<String>,
 }
 
-/// One rule.
+/// Explanation of one rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleExplanation {
-    /// Its name.
+    /// Name of the rule.
     pub name: Arc<str>,
-    /// The types of events that it can match.
+    /// Types of events that the rule can match.
     pub kinds: Vec<&'static str>,
-    /// Its comparisons, each with the stage from which it can be decided for all of these types.
+    /// Comparisons of the rule, each with the stage from which it can be decided for all of these types.
     pub atoms: Vec<(Stage, String)>,
 }
 
@@ -132,7 +132,7 @@ fn explain_call(call: Syscall, planned: &CallPlan) -> CallExplanation {
     }
 }
 
-/// What it costs to look at each of some calls.
+/// Describes the cost of trapping every one of some calls.
 pub(super) fn every(calls: &str) -> String {
     let cost = NOTIFY_COST_NS / 1000;
     let tenths = NOTIFY_COST_NS % 1000 / 100;

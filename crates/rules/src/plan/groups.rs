@@ -1,14 +1,14 @@
-//! Alternatives of register tests, kept few and short.
+//! Disjunctions of register tests, kept few and short.
 
 use abi::{RegisterTest, TestOp, TestWidth};
 
 use super::register::{Groups, always};
 
-/// How many alternatives a call may have. A filter runs through them for each call, about 2 ns
-/// each; beyond this the call counts as always wanted by the rule.
+/// Maximum number of alternatives of a call. A filter evaluates them for each call, about 2 ns each; beyond
+/// this the rule needs every such call.
 pub const MAX_GROUPS: usize = 16;
 
-/// Gives up on alternatives that are too many.
+/// Replaces too many alternatives by one that always holds.
 pub(super) fn bounded(groups: Groups) -> Groups {
     let groups = simplify(groups);
     if groups.len() > MAX_GROUPS {
@@ -18,13 +18,14 @@ pub(super) fn bounded(groups: Groups) -> Groups {
     }
 }
 
-/// Either.
+/// Returns the disjunction.
 pub(super) fn or(mut a: Groups, b: Groups) -> Groups {
     a.extend(b);
     bounded(a)
 }
 
-/// Both. If that makes too many alternatives, one side alone, which holds whenever both do.
+/// Returns the conjunction. If that has too many alternatives, returns one side, which holds whenever both
+/// do.
 pub(super) fn and(a: Groups, b: Groups) -> Groups {
     let mut both = Groups::with_capacity(a.len() * b.len());
     for left in &a {
@@ -74,13 +75,13 @@ fn order(op: TestOp) -> (u8, u64) {
     }
 }
 
-/// Whether `wide` holds whenever `narrow` does, as far as single tests tell.
+/// Returns true if `narrow` implies `wide`, as far as single tests show.
 pub(super) fn covers(wide: &[RegisterTest], narrow: &[RegisterTest]) -> bool {
     let is_implied = |test: &RegisterTest| narrow.iter().any(|known| implies(known, test));
     wide.iter().all(is_implied)
 }
 
-/// Whether `then` holds whenever `test` does.
+/// Returns true if `test` implies `then`.
 fn implies(test: &RegisterTest, then: &RegisterTest) -> bool {
     if test == then {
         return true;
@@ -111,7 +112,7 @@ fn implies(test: &RegisterTest, then: &RegisterTest) -> bool {
     }
 }
 
-/// Whether two tests of a group exclude each other.
+/// Returns true if two tests of a group exclude each other.
 fn contradicts(group: &[RegisterTest]) -> bool {
     let exclude = |a: &RegisterTest, b: &RegisterTest| match (a.op, b.op) {
         (TestOp::Eq, TestOp::Eq) => a.value != b.value,

@@ -1,8 +1,8 @@
-//! What conditions ask of a call beyond its registers: paths, ends of connections, names of processes,
+//! Requirements of conditions on a call beyond its registers: paths, ends of connections, names of processes,
 //! containers, success.
 //!
-//! Each answer is an over-approximation, as with registers: of a conjunction one side says enough,
-//! and whatever is not understood says nothing.
+//! Each result is an over-approximation, as with registers: of a conjunction one side is enough, and parts
+//! that are not understood require nothing.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,19 +17,19 @@ use crate::compile::program::{Node, NodeId, Program};
 use crate::compile::test::Test;
 use crate::condition::ast::Op;
 
-/// More patterns of one rule than this are not worth a table.
+/// Maximum number of patterns of one rule; more are not worth a table.
 const PATTERN_LIMIT: usize = 1024;
-/// The same of ports and networks.
+/// Maximum number of ports or networks of one rule.
 const END_LIMIT: usize = 1024;
-/// Longest name that the kernel keeps of a process.
+/// Length of the longest process name that the kernel keeps, in bytes.
 const NAME_LIMIT: usize = 15;
-/// Errors below this have a bit in what engines go by.
+/// Errors below this have a bit in the engines' tables.
 const FEW_ERRORS: u8 = 128;
 
-/// What is asked of one thing: one of these; `None`: nothing.
+/// Accepted values, of which one is required; `None` accepts any.
 type Asked<T> = Option<BTreeSet<T>>;
 
-/// What a condition asks of a call. `None` as root: the kind alone decides.
+/// Returns the requirements of a condition on a call. `root` is `None` if the kind alone decides.
 pub(super) fn interest(
     program: &Program,
     root: Option<NodeId>,
@@ -56,7 +56,7 @@ pub(super) fn interest(
     }
 }
 
-/// What holds whenever a node does.
+/// Facts implied by a node.
 #[derive(Clone, Debug, Default)]
 struct Facts {
     paths: Asked<PathPattern>,
@@ -73,7 +73,7 @@ struct Facts {
 }
 
 impl Facts {
-    /// Both.
+    /// Returns the facts of a conjunction.
     fn and(self, other: Self) -> Self {
         Self {
             paths: narrower(self.paths, other.paths),
@@ -90,7 +90,7 @@ impl Facts {
         }
     }
 
-    /// Either.
+    /// Returns the facts of a disjunction.
     fn or(self, other: Self) -> Self {
         Self {
             paths: union(self.paths, other.paths),
@@ -122,14 +122,14 @@ fn union<T: Ord>(one: Asked<T>, other: Asked<T>) -> Asked<T> {
     Some(all)
 }
 
-/// Which paths of a call an engine in the kernel can look at.
+/// Paths of a call that an engine in the kernel can inspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Paths {
-    /// That of the file it opens.
+    /// The path of the file that the call opens.
     Opened,
-    /// Those that it is passed.
+    /// The paths that are passed to the call.
     Passed,
-    /// None.
+    /// No paths.
     None,
 }
 
@@ -137,7 +137,7 @@ struct Walk<'p> {
     program: &'p Program,
     kind: EventKind,
     paths: Paths,
-    /// Whether it is about a descriptor that may be a socket.
+    /// Whether the call concerns a descriptor that may be a socket.
     connects: bool,
 }
 
@@ -187,7 +187,7 @@ impl<'p> Walk<'p> {
     }
 
     fn atom(&self, atom: &Atom, field: &Field, negated: bool) -> Facts {
-        // Of a present value; what is absent fulfils neither an atom nor what is asked here.
+        // Applies to a present value; an absent value satisfies neither an atom nor a requirement.
         let wanted = atom.inverted == negated;
         let mut facts = Facts {
             contained: contained(atom, field, wanted),
@@ -227,7 +227,7 @@ impl<'p> Walk<'p> {
         facts
     }
 
-    /// Whether a field is a string that was passed, or the path that it makes.
+    /// Returns true if a field is a passed string, or the absolute path made from it.
     fn is_passed_path(&self, field: &Field) -> bool {
         match field.depends_on() {
             Source::Path | Source::SuccessfulPath => true,
@@ -243,7 +243,7 @@ impl<'p> Walk<'p> {
         }
     }
 
-    /// Whether the atom holds only of calls that succeeded, or only of such that failed.
+    /// Returns whether the atom holds only for successful calls, and whether it holds only for failed ones.
     fn outcome(&self, atom: &Atom, field: &Field) -> (bool, bool) {
         let Check::Test(test) = &atom.check else {
             return (false, false);
@@ -261,7 +261,7 @@ impl<'p> Walk<'p> {
     }
 }
 
-/// What an atom asks of the path of a file that is opened.
+/// Returns the atom's requirement on the path of an opened file.
 fn opened(atom: &Atom, field: &Field) -> (Asked<PathPattern>, bool) {
     match field.spec.name {
         "fd.name" => (patterns(atom, name_patterns), false),
@@ -272,7 +272,7 @@ fn opened(atom: &Atom, field: &Field) -> (Asked<PathPattern>, bool) {
     }
 }
 
-/// Ports and networks, one of which an end of the connection has to have.
+/// Returns the ports and networks of which one end of the connection must have one.
 fn ends(atom: &Atom, field: &Field) -> (Asked<u16>, Asked<(IpAddr, u8)>) {
     const PORTS: (i128, i128) = (0, u16::MAX as i128);
     let Check::Test(test) = &atom.check else {
@@ -301,7 +301,7 @@ fn ends(atom: &Atom, field: &Field) -> (Asked<u16>, Asked<(IpAddr, u8)>) {
     }
 }
 
-/// Families of sockets, of which the descriptor has to be one.
+/// Returns the socket families of which the descriptor must have one.
 fn families(atom: &Atom, field: &Field) -> Asked<SocketFamily> {
     use SocketFamily as Family;
     let of: fn(&[u8]) -> Option<&'static [Family]> = match field.spec.name {
@@ -311,7 +311,7 @@ fn families(atom: &Atom, field: &Field) -> Asked<SocketFamily> {
             b"unix" => Some(&[Family::Unix]),
             _ => None,
         },
-        // Other things than sockets have the letter `u`, too.
+        // Objects other than sockets have the letter `u`, too.
         "fd.typechar" => |text| match text {
             b"4" => Some(&[Family::Ipv4]),
             b"6" => Some(&[Family::Ipv6]),
@@ -332,8 +332,8 @@ fn families(atom: &Atom, field: &Field) -> Asked<SocketFamily> {
     Some(families)
 }
 
-/// Whether an atom holds only of processes in a container, or only of those outside. Where neither is
-/// proven, nothing is asked.
+/// Returns whether an atom holds only for processes inside, or only outside, a container. Returns `None` if
+/// neither is proven.
 fn contained(atom: &Atom, field: &Field, wanted: bool) -> Option<bool> {
     let Right::Constants(constants) = &atom.key.right else {
         return None;
@@ -367,7 +367,7 @@ fn contained(atom: &Atom, field: &Field, wanted: bool) -> Option<bool> {
     }
 }
 
-/// The texts of which an atom asks for one.
+/// Returns the texts of which an atom requires one.
 fn texts(atom: &Atom) -> Option<impl Iterator<Item = &[u8]>> {
     let Right::Constants(constants) = &atom.key.right else {
         return None;
@@ -376,7 +376,7 @@ fn texts(atom: &Atom) -> Option<impl Iterator<Item = &[u8]>> {
     asks.then(|| constants.iter().map(|constant| constant.as_bytes()))
 }
 
-/// The patterns that the constants of an atom stand for, if it asks for one of them.
+/// Returns the patterns of an atom's constants, if the atom requires one of them.
 fn patterns(atom: &Atom, of: fn(Op, &[u8]) -> Option<Vec<PathPattern>>) -> Asked<PathPattern> {
     let (Right::Constants(constants), Some(op)) = (&atom.key.right, atom.key.op) else {
         return None;
@@ -403,7 +403,7 @@ fn name_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
         Op::EndsWith => vec![P::Suffix(owned())],
         Op::Contains => vec![P::Contains(owned())],
         Op::Glob => glob(text)?,
-        // One of these or below; what else it means is left to the agent.
+        // The path is one of these or below; the agent checks the rest of `pmatch`.
         Op::PMatch => vec![P::Prefix(glob_head(
             text.strip_suffix(b"/").unwrap_or(text),
         )?)],
@@ -411,7 +411,8 @@ fn name_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
     })
 }
 
-/// The directory of `/a/b` is `/a`, and that of a directory is its own path.
+/// Returns patterns for `fd.directory`: the directory of `/a/b` is `/a`, and that of a directory is its own
+/// path.
 fn directory_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
     use PathPattern as P;
     if text.is_empty() {
@@ -428,7 +429,7 @@ fn directory_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
     })
 }
 
-/// The file name of `/a/b` is `b`.
+/// Returns patterns for a file name: that of `/a/b` is `b`.
 fn file_name_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
     use PathPattern as P;
     // A path that ends in a slash is its own file name.
@@ -445,7 +446,7 @@ fn file_name_patterns(op: Op, text: &[u8]) -> Option<Vec<PathPattern>> {
     })
 }
 
-/// What a shell pattern begins with, and where there is nothing what it ends with.
+/// Returns the literal prefix of a shell pattern or, if there is none, its literal suffix.
 fn glob(text: &[u8]) -> Option<Vec<PathPattern>> {
     if let Some(head) = glob_head(text) {
         return Some(vec![PathPattern::Prefix(head)]);
@@ -464,7 +465,7 @@ fn glob_head(text: &[u8]) -> Option<Vec<u8>> {
     (!head.is_empty()).then(|| head.to_vec())
 }
 
-/// Whether each text that an atom asks for has `..` in it.
+/// Returns true if every text that an atom accepts contains `..`.
 fn is_dotted(atom: &Atom) -> bool {
     let Right::Constants(constants) = &atom.key.right else {
         return false;
@@ -480,8 +481,8 @@ fn is_dotted(atom: &Atom) -> bool {
     asks && atom.key.is_union() && constants.iter().all(|text| has_dots(text.as_bytes()))
 }
 
-/// Whether an atom that compares the name of the result holds for calls that succeeded only, and the errors
-/// that it holds for.
+/// Returns whether an atom on the name of the result holds only for successful calls, and the errors that it
+/// holds for.
 fn result_names(atom: &Atom) -> (bool, Asked<u8>) {
     let Some(names) = texts(atom) else {
         return (false, None);
@@ -496,21 +497,21 @@ fn result_names(atom: &Atom) -> (bool, Asked<u8>) {
         let few = number.and_then(|Errno(number)| u8::try_from(number).ok());
         match few.filter(|few| *few < FEW_ERRORS) {
             Some(few) => drop(errors.insert(few)),
-            // A number without a name, or one beyond.
+            // A number without a name, or one beyond the limit.
             None => is_known = false,
         }
     }
     (succeeds, is_known.then_some(errors))
 }
 
-/// The names of processes that an atom asks for.
+/// Returns the process names that an atom requires.
 fn names(atom: &Atom) -> Asked<Vec<u8>> {
-    // A longer one is no process's name.
+    // No process has a longer name.
     let named = texts(atom)?.filter(|name| name.len() <= NAME_LIMIT);
     Some(named.map(<[u8]>::to_vec).collect())
 }
 
-/// The names that a condition compares command names with, whether it asks for them or excepts them.
+/// Returns the names that a condition compares command names with, positively or negatively.
 pub(super) fn compared_names(program: &Program, root: NodeId) -> BTreeSet<Vec<u8>> {
     use ProcessFact::{AncestorComm, Comm, Leader};
     let mut compared = BTreeSet::new();

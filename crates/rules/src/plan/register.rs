@@ -1,7 +1,7 @@
-//! What register arguments alone say about an atom.
+//! Projection of atoms onto register arguments.
 //!
-//! Every answer is an over-approximation: a disjunction of conjunctions of register tests that
-//! holds whenever the atom can. One empty conjunction holds always; no conjunction never.
+//! Every result is an over-approximation: a disjunction of conjunctions of register tests that holds whenever
+//! the atom can. One empty conjunction holds always; no conjunction never.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use crate::compile::atom::{Atom, Check, Right};
 use crate::compile::test::{Context, Order, Test};
 use crate::condition::ast::Op;
 
-/// Alternatives of register tests.
+/// A disjunction of groups of register tests.
 pub(super) type Groups = Vec<Vec<RegisterTest>>;
 
-/// Alternatives that always hold.
+/// Returns alternatives that always hold.
 pub(super) fn always() -> Groups {
     vec![Vec::new()]
 }
@@ -26,7 +26,7 @@ pub(super) fn always() -> Groups {
 /// Bits of `open` flags that hold the access mode.
 const ACCESS_MODE: u64 = 3;
 
-/// Where a number stands in the registers of a call.
+/// Location of a number in the registers of a call.
 #[derive(Clone, Copy)]
 struct Register {
     arg: u8,
@@ -61,7 +61,7 @@ impl Register {
         }
     }
 
-    /// The least and the greatest number that fit.
+    /// Returns the least and the greatest number that fit.
     fn domain(self) -> (i128, i128) {
         if self.signed {
             let half = 1_i128 << (self.bits() - 1);
@@ -70,7 +70,7 @@ impl Register {
         (0, (1_i128 << self.bits()) - 1)
     }
 
-    /// Tests for the numbers in ranges.
+    /// Returns tests for the numbers in ranges.
     fn groups(self, ranges: &[(i128, i128)]) -> Groups {
         let domain = self.domain();
         let mut groups = Groups::new();
@@ -78,7 +78,7 @@ impl Register {
             if (*low, *high) == domain {
                 return always();
             }
-            // As unsigned numbers, the negative ones are above all others.
+            // As unsigned numbers, negative ones are above all others.
             if *low < 0 && *high >= 0 {
                 groups.push(self.range(*low, -1));
                 groups.push(self.range(0, *high));
@@ -108,7 +108,7 @@ impl Register {
     }
 }
 
-/// What the registers of `call` say about an atom (`negated`: about its opposite).
+/// Projects an atom (or its negation, if `negated`) onto the registers of `call`.
 pub(super) fn project(
     atom: &Atom,
     field: Option<&Field>,
@@ -119,7 +119,7 @@ pub(super) fn project(
     let (Some(field), Check::Test(test)) = (field, &atom.check) else {
         return always();
     };
-    // Of a present value.
+    // Applies to a present value.
     let wanted = atom.inverted == negated;
     let projected = match field.depends_on() {
         Source::RawParam | Source::Param => param(field, atom, test, wanted, kind, call),
@@ -134,7 +134,7 @@ pub(super) fn project(
     projected.unwrap_or_else(always)
 }
 
-/// Whether a field is the number that the call returns.
+/// Returns true if a field is the call's return value.
 pub(super) fn is_result(field: &Field, kind: EventKind) -> bool {
     if let Some(at) = field.param_index(kind) {
         return field.depends_on() == Source::RawParam
@@ -185,7 +185,7 @@ fn param(
                 Style::Bits => None,
             }
         }
-        // Printed as names, with those of file types among them.
+        // Modes print as names, including those of file types.
         (Source::Param, ParamType::Mode) if wanted => {
             flag_names(atom, &abi::flags::MODE, Register::of(call, arg, false)?)
         }
@@ -193,7 +193,7 @@ fn param(
     }
 }
 
-/// Numbers that a test accepts (`wanted`) or refuses.
+/// Returns tests for the numbers that a test accepts (`wanted`) or rejects.
 fn numbers(test: &Test, wanted: bool, register: Register) -> Option<Groups> {
     let accepted = ranges(test, register.domain())?;
     let ranges = if wanted {
@@ -204,7 +204,7 @@ fn numbers(test: &Test, wanted: bool, register: Register) -> Option<Groups> {
     Some(register.groups(&ranges))
 }
 
-/// The numbers of a domain that a test accepts, as ascending ranges without touch.
+/// Returns the numbers of a domain that a test accepts, as ascending ranges that do not touch.
 pub(super) fn ranges(test: &Test, (least, greatest): (i128, i128)) -> Option<Vec<(i128, i128)>> {
     let ranges = match test {
         Test::Exists => vec![(least, greatest)],
@@ -225,7 +225,7 @@ pub(super) fn ranges(test: &Test, (least, greatest): (i128, i128)) -> Option<Vec
     Some(cut.filter(|(low, high)| low <= high).collect())
 }
 
-/// What is left of a domain without ascending ranges.
+/// Returns the complement of ascending ranges in a domain.
 fn complement(ranges: &[(i128, i128)], (least, greatest): (i128, i128)) -> Vec<(i128, i128)> {
     let mut rest = Vec::new();
     let mut next = least;
@@ -241,7 +241,7 @@ fn complement(ranges: &[(i128, i128)], (least, greatest): (i128, i128)) -> Vec<(
     rest
 }
 
-/// A register that holds one of several named values and is compared as text.
+/// Projects a comparison of a register's named value as text.
 fn names(
     atom: &Atom,
     test: &Test,
@@ -282,7 +282,7 @@ fn names(
     ])
 }
 
-/// A register of flags that is compared as text: `O_WRONLY|O_CREAT`.
+/// Projects a comparison of a flags register as text: `O_WRONLY|O_CREAT`.
 fn flag_names(atom: &Atom, set: &FlagSet, register: Register) -> Option<Groups> {
     if !is_about_names(atom) {
         return None;
@@ -308,7 +308,7 @@ fn flag_names(atom: &Atom, set: &FlagSet, register: Register) -> Option<Groups> 
             }
             Op::In => {
                 let mut values = text.split('|').map(|name| set.value_of(arch, name));
-                // A text with a word that is no name is never printed.
+                // A text that contains an unknown name is never printed.
                 if let Some(bits) = values.try_fold(0, |bits, value| Some(bits | value?)) {
                     groups.push(all_bits(register, bits));
                 }
@@ -319,7 +319,8 @@ fn flag_names(atom: &Atom, set: &FlagSet, register: Register) -> Option<Groups> 
     Some(groups)
 }
 
-/// A name is printed only if all its bits are set; of the value 0 (`O_RDONLY`) that says nothing.
+/// Tests that all bits of a flag are set, without which its name is not printed. The value 0 (`O_RDONLY`)
+/// gives no test.
 fn all_bits(register: Register, bits: u64) -> Vec<RegisterTest> {
     if bits == 0 {
         Vec::new()
@@ -328,7 +329,7 @@ fn all_bits(register: Register, bits: u64) -> Vec<RegisterTest> {
     }
 }
 
-/// Whether no decimal number satisfies a comparison with texts.
+/// Returns true if no decimal number satisfies a comparison with texts.
 fn is_about_names(atom: &Atom) -> bool {
     let Right::Constants(constants) = &atom.key.right else {
         return false;
@@ -341,7 +342,7 @@ fn is_about_names(atom: &Atom) -> bool {
     simple && constants.iter().all(|constant| names(constant.as_bytes()))
 }
 
-/// `evt.is_open_read` and `evt.is_open_write`.
+/// Projects `evt.is_open_read` and `evt.is_open_write`.
 fn open_access(
     field: &Field,
     test: &Test,
@@ -369,8 +370,8 @@ fn open_access(
     Some((0..=ACCESS_MODE).filter(holds).map(one).collect())
 }
 
-/// `fd.num` of calls that are about an open descriptor. A descriptor that is not open has no
-/// number, so nothing follows for the opposite.
+/// Projects `fd.num` for calls on an open descriptor. A descriptor that is not open has no number, so the
+/// negation gives no test.
 fn descriptor_number(test: &Test, wanted: bool, kind: EventKind, call: Syscall) -> Option<Groups> {
     match kind.spec().descriptor {
         DescriptorSource::Argument(arg)
@@ -383,7 +384,7 @@ fn descriptor_number(test: &Test, wanted: bool, kind: EventKind, call: Syscall) 
     }
 }
 
-/// `fd.name_changed`: a call gives a socket a new name only if it passes an address.
+/// Projects `fd.name_changed`: a call changes a socket's name only if it passes an address.
 fn passed_address(test: &Test, wanted: bool, kind: EventKind, call: Syscall) -> Option<Groups> {
     let DescriptorSource::Addressed { address, .. } = kind.spec().descriptor else {
         return None;
@@ -399,7 +400,7 @@ fn passed_address(test: &Test, wanted: bool, kind: EventKind, call: Syscall) -> 
     ]])
 }
 
-/// The result of dup2 and dup3: the descriptor that was asked for, or an error.
+/// Projects the result of dup2 and dup3: the requested descriptor, or an error.
 fn duplicate(test: &Test, wanted: bool, call: Syscall) -> Option<Groups> {
     let (Syscall::DUP2 | Syscall::DUP3) = call else {
         return None;
@@ -411,14 +412,14 @@ fn duplicate(test: &Test, wanted: bool, call: Syscall) -> Option<Groups> {
     } else {
         complement(&accepted, register.domain())
     };
-    // Errors are negative, and nothing in the registers tells them.
+    // Errors are negative, and no register shows them in advance.
     if accepted.iter().any(|(low, _)| *low < 0) {
         return None;
     }
     Some(register.groups(&accepted))
 }
 
-/// Whether a comparison of the result holds for success only, or for failure only.
+/// Returns whether a comparison of the result holds for success only, and whether it holds for failure only.
 pub(super) fn signs(test: &Test) -> Option<(bool, bool)> {
     let whole = (i128::from(i64::MIN), i128::from(i64::MAX));
     let ranges = ranges(test, whole)?;
@@ -427,7 +428,7 @@ pub(super) fn signs(test: &Test) -> Option<(bool, bool)> {
     Some((succeeds, fails))
 }
 
-/// The results of calls that succeeded for which a comparison holds, if they are few and small.
+/// Returns the results of successful calls for which a comparison holds, if they are few and small.
 pub(super) fn few_results(test: &Test) -> Option<BTreeSet<u8>> {
     const SMALL: i128 = 63;
     let ranges = ranges(test, (0, i128::from(i64::MAX)))?;
@@ -442,7 +443,7 @@ pub(super) fn few_results(test: &Test) -> Option<BTreeSet<u8>> {
     )
 }
 
-/// The errors of calls that failed for which a comparison of the result holds, if they are few.
+/// Returns the errors of failed calls for which a comparison of the result holds, if they are few.
 pub(super) fn few_errors(test: &Test) -> Option<BTreeSet<u8>> {
     const GREATEST: i128 = 127;
     let ranges = ranges(test, (i128::from(i64::MIN), -1))?;
@@ -457,7 +458,7 @@ pub(super) fn few_errors(test: &Test) -> Option<BTreeSet<u8>> {
     )
 }
 
-/// Whether a comparison of the result holds for the standard descriptors 0, 1 and 2 at most.
+/// Returns true if a comparison of the result holds for at most the standard descriptors 0, 1 and 2.
 pub(super) fn is_stdio(atom: &Atom, field: Option<&Field>, negated: bool, kind: EventKind) -> bool {
     let (Some(field), Check::Test(test)) = (field, &atom.check) else {
         return false;

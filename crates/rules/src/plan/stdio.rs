@@ -1,4 +1,4 @@
-//! Rules about a `dup` that makes descriptor 0, 1 or 2, and the calls to watch instead of it.
+//! Rules about a `dup` that creates descriptor 0, 1 or 2, and the calls to watch instead of it.
 
 use abi::constant::{F_SETFD, O_CLOEXEC};
 use abi::{RegisterTest, Syscall, TestOp, TrappedCall};
@@ -34,7 +34,7 @@ const SOCKETCALL_MAKES: &[&[RegisterTest]] = &[
     &[RegisterTest::low(0, TestOp::Eq, 8)],
 ];
 
-/// The calls that close a standard descriptor, now or at the next exec.
+/// Calls that close a standard descriptor, now or at the next exec.
 pub(super) const CLOSING: &[TrappedCall] = &[
     trap(Syscall::CLOSE, &[&[FIRST_IS_STANDARD]], FREED),
     trap(Syscall::CLOSE_RANGE, &[&[FIRST_IS_STANDARD]], FREED),
@@ -79,16 +79,16 @@ const fn trap(
 
 const SOCKET: &str = "a process that has a standard descriptor closed may put a socket there";
 
-/// The calls that make the first socket of a process. It can also accept one, which takes another
-/// socket, or take one from another process, which is on the floor.
+/// Calls that create the first socket of a process. A process can also accept one, which takes another
+/// socket, or receive one from another process by a call that is always trapped.
 pub(super) const SOCKETS: &[TrappedCall] = &[
     trap(Syscall::SOCKET, &[], SOCKET),
     trap(Syscall::SOCKETPAIR, &[], SOCKET),
     trap(Syscall::SOCKETCALL, SOCKETCALL_MAKES, SOCKET),
 ];
 
-/// What to watch instead of `dup` if a rule on it can match only when the new descriptor is 0, 1
-/// or 2.
+/// Returns the watch to use instead of `dup` for a rule on it that can match only if the new descriptor is 0,
+/// 1 or 2.
 pub(super) fn watch(program: &Program, entry: &Entry, kind: EventKind) -> Option<StdioWatch> {
     let duplicates = matches!(kind.spec().descriptor, DescriptorSource::Duplicated(_));
     let root = entry.root.filter(|_| duplicates)?;
@@ -123,7 +123,7 @@ fn makes_stdio(program: &Program, id: NodeId, kind: EventKind) -> bool {
     }
 }
 
-/// What a duplicated descriptor can be if it is no socket. The last: nobody could tell.
+/// Kinds of a duplicated descriptor that is not a socket. The last entry stands for an unavailable kind.
 const NO_SOCKETS: &[Known<DescriptorKind>] = &[
     Known::Yes(DescriptorKind::File),
     Known::Yes(DescriptorKind::Directory),
@@ -142,7 +142,7 @@ const NO_SOCKETS: &[Known<DescriptorKind>] = &[
     Known::Never,
 ];
 
-/// Whether a condition holds if nothing is known but what the descriptor is.
+/// Returns whether a condition holds if only the kind of the descriptor is known.
 fn holds_for(
     program: &Program,
     id: NodeId,
@@ -183,7 +183,7 @@ fn decide(
     let Check::Test(_) = atom.check else {
         return Ternary::Unknown;
     };
-    // The others differ between descriptors of one kind.
+    // The other facts differ between descriptors of one kind.
     let follows_from_kind = match fact {
         DescriptorFact::Kind
         | DescriptorFact::TypeChar

@@ -1,15 +1,15 @@
-//! What follows from the values that are given.
+//! Values implied by the given ones.
 //!
-//! Only what holds of nearly every event, so that a test need not repeat it: a name tells folder and file,
-//! a list of ancestors the parent, a call is taken to have succeeded; on the host, unless what is not given
-//! may be anything. What is given always goes before.
+//! Only implications that hold for nearly every event, so that a test need not repeat them: a path implies
+//! directory and file name, a list of ancestors the parent, a call succeeds, and the process is on the host
+//! unless unset fields are unknown. A given value always takes precedence.
 
 use event::EventKind;
 use event::field::{Argument, Field, Source};
 
 use super::{Kept, SyntheticEvent, UnsetFields};
 
-/// The value that a field has because of others, if it has.
+/// Returns the value of a field that follows from other fields.
 pub(super) fn value(given: &SyntheticEvent, field: &Field) -> Option<Kept> {
     let name = field.spec.name;
     match (field.depends_on(), name) {
@@ -38,7 +38,7 @@ pub(super) fn value(given: &SyntheticEvent, field: &Field) -> Option<Kept> {
     }
 }
 
-/// The host's id is its name; a container's are different.
+/// Returns the host's id or name, which are equal; those of a container differ.
 fn host(given: &SyntheticEvent, other: &str) -> Option<Kept> {
     let is_host = match get_text(given, other) {
         Some(other) => other == b"host",
@@ -51,7 +51,7 @@ fn text(text: &str) -> Kept {
     Kept::Text(text.as_bytes().into())
 }
 
-/// The value that was given to a field.
+/// Returns the given value of a field.
 fn get<'g>(given: &'g SyntheticEvent, field: &str) -> Option<&'g Kept> {
     given.values.get(&Field::parse(field).ok()?)
 }
@@ -63,7 +63,7 @@ fn get_text<'g>(given: &'g SyntheticEvent, field: &str) -> Option<&'g [u8]> {
     }
 }
 
-/// Words of open flags that read, and that write.
+/// Open flags that read, and open flags that write.
 const READ: [&[u8]; 2] = [b"O_RDONLY", b"O_RDWR"];
 const WRITE: [&[u8]; 2] = [b"O_WRONLY", b"O_RDWR"];
 
@@ -73,7 +73,7 @@ fn opened(given: &SyntheticEvent, words: [&[u8]; 2]) -> Option<Kept> {
     Some(Kept::Bool(flags.any(|flag| words.contains(&flag))))
 }
 
-/// A call that is not said to have failed has not.
+/// Returns success, unless the call is said to have failed.
 fn result(given: &SyntheticEvent, name: &str) -> Option<Kept> {
     if !given.kind.has_result() {
         return None;
@@ -92,7 +92,7 @@ fn result(given: &SyntheticEvent, name: &str) -> Option<Kept> {
     }
 }
 
-/// The least number that a file is opened as.
+/// Lowest descriptor number of an opened file.
 const FIRST_DESCRIPTOR: i64 = 3;
 
 fn number(given: &SyntheticEvent) -> Kept {
@@ -106,7 +106,7 @@ fn opens(kind: EventKind) -> bool {
     kind.name().starts_with("open") || kind.name() == "creat"
 }
 
-/// Of a file whose path is given, and of an opened one.
+/// Returns descriptor fields of a file whose path is given, and of an opened file.
 fn descriptor(given: &SyntheticEvent, name: &str) -> Option<Kept> {
     let path = get_text(given, "fd.name").filter(|path| path.starts_with(b"/"));
     let cut = path.and_then(|path| path.iter().rposition(|byte| *byte == b'/'));
@@ -126,7 +126,7 @@ fn descriptor(given: &SyntheticEvent, name: &str) -> Option<Kept> {
     }
 }
 
-/// An ancestor from a list that begins with the parent.
+/// Returns an ancestor from a list that begins with the parent.
 fn ancestor(given: &SyntheticEvent, list: &str, level: u32) -> Option<Kept> {
     let indexed = get(given, &format!("{list}[{level}]"));
     if let Some(one) = indexed {
@@ -146,7 +146,7 @@ fn ancestor(given: &SyntheticEvent, list: &str, level: u32) -> Option<Kept> {
     }
 }
 
-/// A list from single ancestors.
+/// Returns a list made of single ancestors.
 fn ancestors(given: &SyntheticEvent, list: &str) -> Option<Kept> {
     let all: Vec<Kept> = (1..)
         .map_while(|level| ancestor(given, list, level))
@@ -154,7 +154,7 @@ fn ancestors(given: &SyntheticEvent, list: &str) -> Option<Kept> {
     (!all.is_empty()).then_some(Kept::List(all))
 }
 
-/// A name and arguments make a command line.
+/// Returns the command line made of a name and arguments.
 fn command_line(given: &SyntheticEvent) -> Option<Kept> {
     let (name, args) = (get_text(given, "proc.name")?, get_text(given, "proc.args")?);
     Some(Kept::Text([name, b" ", args].concat().into()))

@@ -1,4 +1,4 @@
-//! Events for tests: one system call with all that can be known of it, seen at any stage.
+//! Test events: one system call with all of its facts, viewed at any stage.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
@@ -17,13 +17,13 @@ use event::{
 pub(crate) struct Case {
     pub(crate) call: Syscall,
     pub(crate) registers: [u64; 6],
-    /// What paths and texts read as; `None` if the caller's memory cannot be read.
+    /// Content of paths and texts; `None` if the caller's memory is unreadable.
     pub(crate) text: Option<Vec<u8>>,
-    /// What integers in structures read as.
+    /// Value of integers in structures.
     pub(crate) number: u64,
-    /// `None` if the result is never learnt.
+    /// Result; `None` if it stays unavailable.
     pub(crate) result: Option<i64>,
-    /// What descriptors of the process are.
+    /// Kind of the process's descriptors.
     pub(crate) descriptor: DescriptorKind,
     pub(crate) port: u16,
     /// Names of the process and its ancestors, nearest first.
@@ -32,12 +32,12 @@ pub(crate) struct Case {
     pub(crate) uid: u32,
     pub(crate) tty: u32,
     pub(crate) containment: Containment,
-    /// Whether the process can be looked at.
+    /// Whether facts about the process are available.
     pub(crate) visible: bool,
 }
 
 impl Case {
-    /// An ordinary process that makes a call.
+    /// Creates an ordinary process that makes a call.
     pub(crate) fn new(call: Syscall, registers: [u64; 6]) -> Self {
         Self {
             call,
@@ -56,13 +56,13 @@ impl Case {
         }
     }
 
-    /// Shows the call at a stage.
+    /// Passes the call at a stage to `look`.
     pub(crate) fn at<T>(&self, stage: Stage, look: impl FnOnce(&Event<'_>) -> T) -> T {
         let arena = Bump::new();
         self.at_in(stage, &arena, look)
     }
 
-    /// The same with memory of the caller.
+    /// Passes the call at a stage to `look`, with the caller's arena.
     pub(crate) fn at_in<T>(
         &self,
         stage: Stage,
@@ -251,7 +251,7 @@ impl Case {
         }
     }
 
-    /// A call gives a socket a new name only by an address that it passes.
+    /// A call changes a socket's name only by an address that it passes.
     fn changes_name(&self) -> Known<bool> {
         match EventKind::of_syscall(self.call).spec().descriptor {
             DescriptorSource::Addressed { address, .. } => {

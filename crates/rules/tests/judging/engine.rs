@@ -7,7 +7,7 @@ use rules::{Alert, AlertSink, Diagnostic, Engine, EngineOptions, Loader, RuleMat
 
 use crate::case::Case;
 
-/// Keeps alerts.
+/// A sink that stores alerts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kept(Arc<Mutex<Vec<Alert>>>);
 
@@ -31,7 +31,7 @@ impl Kept {
     }
 }
 
-/// Options under which every matching rule alerts.
+/// Returns options with which every matching rule alerts.
 pub(crate) fn all_matching() -> EngineOptions {
     EngineOptions {
         rule_matching: RuleMatching::All,
@@ -40,7 +40,7 @@ pub(crate) fn all_matching() -> EngineOptions {
     }
 }
 
-/// A rule of this condition.
+/// Returns the text of a rule with this condition.
 pub(crate) fn rule_text(name: &str, condition: &str) -> String {
     let condition = condition.replace('\'', "''");
     format!(
@@ -49,7 +49,7 @@ pub(crate) fn rule_text(name: &str, condition: &str) -> String {
     )
 }
 
-/// A rule set without errors.
+/// Loads a rule set without errors.
 pub(crate) fn load(text: &str) -> Ruleset {
     let (ruleset, diagnostics) = Loader::new().add("test.yaml", text).finish();
     let errors: Vec<_> = diagnostics
@@ -60,12 +60,12 @@ pub(crate) fn load(text: &str) -> Ruleset {
     ruleset
 }
 
-/// An engine for rules that need not be right.
+/// Compiles an engine from rules that may have errors.
 pub(crate) fn try_engine(text: &str, options: &EngineOptions) -> (Engine, Kept, Vec<Diagnostic>) {
     compile(&load(text), options)
 }
 
-/// The engine of a rule set as it is read from its image: what is tested then holds for the compiled one as well.
+/// Compiles a rule set and reads the engine back from its image, so that tests cover both.
 pub(crate) fn compile(
     ruleset: &Ruleset,
     options: &EngineOptions,
@@ -81,7 +81,7 @@ pub(crate) fn compile(
     (engine, kept, diagnostics)
 }
 
-/// An engine for right rules.
+/// Compiles an engine from rules without errors.
 pub(crate) fn engine(text: &str, options: &EngineOptions) -> (Engine, Kept) {
     let (engine, kept, diagnostics) = try_engine(text, options);
     let errors: Vec<_> = diagnostics
@@ -92,7 +92,7 @@ pub(crate) fn engine(text: &str, options: &EngineOptions) -> (Engine, Kept) {
     (engine, kept)
 }
 
-/// Weighs a case at a stage.
+/// Prefilters a case at a stage.
 pub(crate) fn weigh(engine: &Engine, case: &Case, stage: Stage) -> Relevance {
     let mut scratch = engine.scratch();
     case.at(stage, |event: &Event<'_>| {
@@ -100,7 +100,7 @@ pub(crate) fn weigh(engine: &Engine, case: &Case, stage: Stage) -> Relevance {
     })
 }
 
-/// Concludes a case at a stage.
+/// Evaluates a case at a stage.
 pub(crate) fn conclude(engine: &Engine, case: &Case, stage: Stage) -> Vec<Arc<str>> {
     let mut scratch = engine.scratch();
     case.at(stage, |event: &Event<'_>| {

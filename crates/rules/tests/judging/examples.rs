@@ -1,4 +1,4 @@
-//! What rules do on chosen events.
+//! Results of rules on chosen events.
 
 use abi::Syscall;
 use abi::constant::O_TRUNC;
@@ -198,7 +198,7 @@ fn outputs_are_appended_where_they_apply() {
     assert_eq!(alert.fields[2].1, AlertValue::Text("daemon!".to_owned()));
 }
 
-/// Where a problem is, in which rule, and part of the message and of the help.
+/// Position of a problem, its rule, and part of the message and of the help.
 const PROBLEMS: &[(&str, &str, &str, &str)] = &[
     ("3:26", "rule a", "no such event type: `opne`", "open"),
     ("3:35", "rule a", "proc.nme", "proc.name"),
@@ -508,7 +508,7 @@ fn a_dup_that_has_to_be_of_a_socket_matters_only_to_processes_that_make_one() {
     }
 }
 
-/// Who sees the result of every `dup` needs no `socket` to tell one of descriptor 0, 1 or 2.
+/// An engine that sees the result of every `dup` needs no `socket` to recognise descriptor 0, 1 or 2.
 #[test]
 fn an_engine_that_sees_results_keeps_no_state_for_dup() {
     let rules = [
@@ -537,7 +537,7 @@ fn an_engine_that_sees_results_keeps_no_state_for_dup() {
     assert!(passes(&with_state, 2), "others keep track of sockets");
 }
 
-/// Errors that a rule does not list are of no interest to it; what is not understood is.
+/// A rule does not need errors that it does not list; parts that are not understood need all of them.
 #[test]
 fn a_rule_on_errors_asks_for_these_alone() {
     for (condition, errors) in [

@@ -1,4 +1,4 @@
-//! The rule engine as capture engines use it: rules in, events judged, alerts and a plan out.
+//! The rule engine as capture engines use it: rules are loaded, events evaluated, alerts and a plan returned.
 
 mod case;
 mod engine;

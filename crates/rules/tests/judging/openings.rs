@@ -1,4 +1,4 @@
-//! What is remembered of openings changes no answer.
+//! The cache of openings changes no result.
 
 use abi::Syscall;
 use event::{Evaluator, Event, Opening, OpeningParams, Stage};
@@ -7,7 +7,7 @@ use rules::Engine;
 use crate::case::Case;
 use crate::engine::{Kept, all_matching, engine, rule_text};
 
-/// Ask of openings what they can be asked, alone and together with what the process decides.
+/// Conditions on the facts of an opening, alone and together with facts of the process.
 const CONDITIONS: &[&str] = &[
     "evt.type in (open, openat) and fd.name = /etc/shadow",
     "evt.type = openat and fd.name startswith /etc and proc.name = cat",
@@ -95,7 +95,7 @@ fn no_answer_changes(engine: &Engine, kept: &Kept) {
     assert!(alike > 100, "{alike}");
 }
 
-/// The same opening with other results, by an engine that remembers nothing. How many there are.
+/// Checks the same opening with other results on an engine without a cache. Returns their number.
 fn alike_are_ruled_out(engine: &Engine, kept: &Kept, case: &Case, alike_from: i64) -> u32 {
     if case.result.is_none_or(|result| result < alike_from) {
         return 0;

@@ -11,7 +11,7 @@ use crate::case::Case;
 use crate::engine::{all_matching, conclude, engine, load, rule_text, try_engine, weigh};
 use crate::reference;
 
-/// Comparisons that random rules are made of.
+/// Comparisons that random rules consist of.
 const ATOMS: &[&str] = &[
     "evt.type in (open, openat, openat2)",
     "evt.type = connect",
@@ -131,7 +131,7 @@ const ATOMS: &[&str] = &[
     "basename(fd.name) = passwd",
 ];
 
-/// Calls that random events are made of.
+/// Calls that random events consist of.
 const CALLS: &[Syscall] = &[
     Syscall::OPEN,
     Syscall::OPENAT,
@@ -178,7 +178,7 @@ fn condition() -> impl Strategy<Value = String> {
     })
 }
 
-/// Conditions of which many need the same field to be in a set, as those of real rules do.
+/// Generates conditions of which many need the same field to be in a set, like those of real rules.
 fn maybe_indexed() -> impl Strategy<Value = String> {
     let sets = &["cat, sh", "bash", "sshd, login, cat", "nothing"][..];
     let indexed = (prop::sample::select(sets), condition())
@@ -228,7 +228,7 @@ fn register() -> impl Strategy<Value = u64> {
     prop_oneof![4 => prop::sample::select(interesting), 1 => any::<u64>()]
 }
 
-/// Paths, and what looks like one.
+/// Paths, and texts that look like paths.
 const TEXTS: &[&str] = &[
     "/etc/passwd",
     "/etc/shadow",
@@ -303,7 +303,7 @@ fn case() -> impl Strategy<Value = Case> {
     })
 }
 
-/// dup2 and dup3 return the descriptor that was asked for, or fail.
+/// dup2 and dup3 return the requested descriptor, or fail.
 fn possible_result(case: &Case) -> Option<i64> {
     let asked = u32::try_from(case.registers[1] & 0xffff_ffff)
         .expect("masked")
@@ -331,7 +331,7 @@ fn is_planned(plan: &Plan, case: &Case) -> bool {
     })
 }
 
-/// The plan without its floor, which would hide what rules alone ask for.
+/// Returns the plan without the always-trapped calls, which would hide the needs of the rules.
 fn without_floor(plan: &Plan, engine: &rules::Engine) -> Plan {
     let (own, _) = engine.plan_for_rules();
     assert!(own.calls.keys().all(|call| plan.calls.contains_key(call)));
@@ -431,7 +431,7 @@ proptest! {
     }
 }
 
-/// What is generated has to reach all outcomes, or the properties above say little.
+/// Generated events must reach all outcomes, or the properties above prove little.
 #[test]
 fn the_generator_reaches_rejected_and_accepted_events() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

@@ -1,5 +1,5 @@
-//! A slow and obvious interpreter of conditions, written from Falco's documentation of operators
-//! and not from the compiler, to compare the compiler with.
+//! A slow and obvious interpreter of conditions to compare the compiler with. It was written from Falco's
+//! documentation of operators and not from the compiler.
 
 use event::field::Field;
 use event::{Event, Lookup, Value};
@@ -10,7 +10,7 @@ use rules::condition::ast::{
 /// Yes, no, or not known.
 pub(crate) type Answer = Option<bool>;
 
-/// Whether a condition holds for an event.
+/// Evaluates a condition on an event.
 pub(crate) fn holds(expr: &Expr, event: &Event<'_>) -> Answer {
     match &expr.kind {
         ExprKind::And(children) => all(children.iter().map(|child| holds(child, event))),
@@ -117,7 +117,7 @@ fn compares(compare: &Compare, event: &Event<'_>) -> Answer {
     }
 }
 
-/// One present value against the right-hand side.
+/// Compares one present value with the right-hand side.
 fn one(compare: &Compare, name: &str, left: Value<'_>, event: &Event<'_>) -> Answer {
     let texts: Vec<Vec<u8>> = match &compare.right {
         Right::Operand(right) => match value(right, event) {
@@ -233,7 +233,7 @@ fn compare_text(op: Op, left: &[u8], right: &str) -> bool {
     }
 }
 
-/// Stars and question marks only.
+/// Matches a pattern of stars and question marks only.
 fn glob(text: &[u8], pattern: &[u8]) -> bool {
     match pattern.split_first() {
         None => text.is_empty(),

@@ -1,4 +1,4 @@
-//! The rules that Falco ships, when a copy of them lies beside this repository.
+//! The rules that Falco ships, if a copy of them lies beside this repository.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use rules::{Engine, EngineOptions, Loader};
 use crate::case::Case;
 use crate::engine::{compile, weigh};
 
-/// Their engine, or why there is none.
+/// Returns the engine of the stock rules, or the reason why there is none.
 fn stock() -> Result<Engine, String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../../shared/reference/upstream/falco_rules.yaml");
@@ -29,7 +29,7 @@ fn stock() -> Result<Engine, String> {
     Ok(engine)
 }
 
-/// The engine of the stock rules; skips a test where there is no copy of them.
+/// Returns the engine of the stock rules; skips the test if there is no copy of them.
 macro_rules! need_stock {
     () => {
         match stock() {

@@ -1,4 +1,4 @@
-//! What is wrong with a condition, and what to write instead.
+//! Parse errors of conditions, with suggested fixes.
 
 use thiserror::Error;
 
@@ -7,15 +7,15 @@ use crate::condition::ast::{Op, Operand, SourceId, Span, Transformer};
 use crate::condition::lexer::{Lexer, QuoteError, QuoteProblem};
 use crate::diagnostic::closest;
 
-/// Why a text is not a condition.
+/// Error of parsing a condition.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct ParseError {
-    /// Where; never outside the text.
+    /// Position of the error; never outside the text.
     pub span: Span,
-    /// What was expected and what was found.
+    /// Expected and found tokens.
     pub message: String,
-    /// What to write instead, when that can be guessed.
+    /// Suggested fix, if one can be guessed.
     pub help: Option<String>,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn is_word_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Advice for those who think of another language.
+/// Returns a hint for authors who use a keyword of another language.
 pub(super) fn keyword_help(rest: &str) -> Option<&'static str> {
     const FOREIGN: [(&str, &str); 7] = [
         ("&&", "write `and`"),

@@ -1,4 +1,4 @@
-//! What stands left of an operator, and the arguments of transformers.
+//! Parser for the left-hand side of an operator, and for the arguments of transformers.
 
 use super::error::quote_error;
 use super::{Parser, Result};

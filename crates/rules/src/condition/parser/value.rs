@@ -1,4 +1,4 @@
-//! What stands right of an operator.
+//! Parser for the right-hand side of an operator.
 
 use super::error::quote_error;
 use super::{Parser, Result};
@@ -74,7 +74,7 @@ impl Parser<'_> {
         Ok(Value::List(items, self.lexer.span_from(start)))
     }
 
-    /// `val(FIELD)` or a transformer.
+    /// Parses `val(FIELD)` or a transformer.
     pub(super) fn dynamic(&mut self) -> Result<Option<Operand>> {
         self.lexer.blank();
         if self.lexer.literal("val(") {
