@@ -1,4 +1,4 @@
-//! Compiles the programs of the enforcer `BPF`.
+//! Build script that compiles the programs of the enforcer `BPF`.
 
 #![allow(missing_docs, reason = "a build script has no users")]
 
@@ -10,7 +10,7 @@ fn main() {
     let object = programs::compile("enforce");
     let bytes = std::fs::read(&object)
         .unwrap_or_else(|error| panic!("cannot read {}: {error}", object.display()));
-    // FNV-1a. Two builds share no tables in the kernel: their layouts may differ.
+    // FNV-1a. Builds share no tables in the kernel, because their layouts may differ.
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });

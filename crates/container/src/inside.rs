@@ -1,4 +1,4 @@
-//! Container ids seen from inside, where the cgroup shows `/`.
+//! Container ids as seen from inside, where the cgroup path is `/`.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use event::cgroup::{Identity, is_full_id};
 
 use process_info::procfs::{mount_lines, unescape};
 
-/// A directory on the host from which runtimes mount files into containers; the id follows.
+/// Host directories from which runtimes mount files into containers; the container id follows in the path.
 const SOURCES: [(&str, &str); 6] = [
     ("/docker/containers/", "docker"),
     ("/overlay-containers/", "podman"),
@@ -16,7 +16,7 @@ const SOURCES: [(&str, &str); 6] = [
     ("/containers/", "docker"),
 ];
 
-/// Files that every runtime mounts over the image's.
+/// Files that every runtime mounts over those of the image.
 const MOUNTED: [&str; 4] = [
     "/etc/hostname",
     "/etc/hosts",
@@ -24,7 +24,7 @@ const MOUNTED: [&str; 4] = [
     "/dev/shm",
 ];
 
-/// Finds the id in the sources of the mounts that only a runtime makes.
+/// Finds the id in the sources of mounts that only a runtime creates.
 pub(super) fn by_mounts(mountinfo: &[u8]) -> Option<Identity> {
     let mounts = || {
         mount_lines(mountinfo).filter(|mount| {
@@ -38,7 +38,7 @@ pub(super) fn by_mounts(mountinfo: &[u8]) -> Option<Identity> {
         let source = std::str::from_utf8(&root).ok()?;
         SOURCES.iter().find_map(|(directory, runtime)| {
             let at = source.find(directory)? + directory.len();
-            // nerdctl has further directories between.
+            // nerdctl has further directories in between.
             let id = source[at..].split('/').find(|part| is_full_id(part))?;
             Some(Identity {
                 full_id: id.to_owned(),
@@ -48,8 +48,8 @@ pub(super) fn by_mounts(mountinfo: &[u8]) -> Option<Identity> {
     })
 }
 
-/// What the agent's own surroundings say: the environment it was started with, markers in its root,
-/// the host name. Only for the agent itself: a workload can set these as it likes.
+/// Identifies the agent's own container from the environment at start, markers in the root, and the host
+/// name. Only valid for the agent itself: a workload can set all of these.
 pub(super) fn by_own_surroundings() -> Option<Identity> {
     by_environment(|name| std::env::var(name).ok()).or_else(|| {
         let name = rustix::system::uname()
@@ -60,7 +60,7 @@ pub(super) fn by_own_surroundings() -> Option<Identity> {
     })
 }
 
-/// ECS and Fargate give the container's id in the address of its metadata, which is not contacted.
+/// Finds the id in the metadata address of ECS and Fargate. The address is not contacted.
 fn by_environment(variable: impl Fn(&str) -> Option<String>) -> Option<Identity> {
     let address = [
         "ECS_CONTAINER_METADATA_URI_V4",
@@ -79,7 +79,7 @@ fn by_environment(variable: impl Fn(&str) -> Option<String>) -> Option<Identity>
     })
 }
 
-/// Docker and podman name the host by the short id unless told otherwise.
+/// Finds the id in the host name, which docker and podman set to the short id by default.
 fn by_markers(host_name: &str, exists: impl Fn(&str) -> bool) -> Option<Identity> {
     let runtime = [("/.dockerenv", "docker"), ("/run/.containerenv", "podman")]
         .iter()

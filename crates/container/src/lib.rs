@@ -1,11 +1,10 @@
-//! Which container a process is in.
+//! Identification of the container of a process.
 //!
-//! The answer has three values. `Host` is given only when it is proven: the agent and the process
-//! are both in the initial pid and cgroup namespaces and no part of the process's cgroup looks like
-//! a container's. A private cgroup namespace shows `/` to whoever is inside, so without the
-//! namespaces that path proves nothing. `CachedContainer` needs an id from the cgroup, from the container's
-//! mounts, or, for processes that share the agent's namespaces, from what the agent was told about
-//! itself. Everything else is `Unknown`.
+//! The result has three values. `Host` is returned only if proven: the agent and the process are both in the
+//! initial pid and cgroup namespaces, and no part of the process's cgroup path looks like a container's. A
+//! private cgroup namespace shows `/` to the processes inside, so without the namespaces that path proves
+//! nothing. `Known` needs an id from the cgroup, from the container's mounts, or, for processes
+//! that share the agent's namespaces, from the agent's options. Everything else is `Unknown`.
 
 mod inside;
 mod nested;
@@ -23,47 +22,47 @@ use process_info::procfs::{Proc, ProcError, cgroup_lines};
 use self::nested::Nested;
 use event::cgroup::Identity;
 
-/// The container that the lines of `/proc/PID/cgroup` name, if any does. The innermost one of the
-/// first hierarchy that names one.
+/// The container that the lines of `/proc/PID/cgroup` name, if any: the innermost one of the first hierarchy
+/// that names one.
 pub fn identify(cgroup: &[u8]) -> Option<Identity> {
     cgroup_lines(cgroup)
         .find_map(|line| event::cgroup::identify(std::str::from_utf8(line.path).ok()?))
 }
 
-/// Inodes of the initial namespaces (include/linux/proc_ns.h).
+/// Inode numbers of the initial namespaces (include/linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 const INITIAL_CGROUP_NAMESPACE: u64 = 0xefff_fffb;
 
-/// Ancestors that are looked at; more than any real chain.
+/// Maximum number of ancestors that are read; more than any real chain has.
 const ANCESTOR_LIMIT: usize = 256;
 
-/// How many containers are remembered.
+/// Maximum number of cached containers.
 const CACHE_LIMIT: usize = 1024;
-/// How soon a runtime's files are looked at again if they said nothing; longer each time.
+/// Delay before a runtime's files are read again after they contained nothing; it grows with each attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the user says about containers.
+/// The user's options on containers.
 #[derive(Clone, Debug, Default)]
 pub struct ContainerOptions {
-    /// Id of the container that the agent runs in (`--container-id`).
+    /// Id of the agent's own container (`--container-id`).
     pub own_id: Option<String>,
-    /// Where the runtimes' state is looked for; `/` unless a test says otherwise.
+    /// Root of the search for the runtimes' state; `/` by default.
     pub state_root: Option<PathBuf>,
-    /// The container that is watched, where it is told by who makes it.
+    /// The watched container, if the runtime announces it.
     pub told: Option<KnownContainer>,
 }
 
-/// A container as its runtime is asked to make it.
+/// A container as its runtime was asked to create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownContainer {
-    /// Its id.
+    /// Id of the container.
     pub id: String,
-    /// The folder with its `config.json`.
+    /// The bundle: the folder with the container's `config.json`.
     pub bundle: PathBuf,
 }
 
 impl KnownContainer {
-    /// A container of this id, as the runtimes' files describe it.
+    /// The container with this id, as the runtimes' files describe it.
     pub fn by_id(id: &str, state_root: &std::path::Path) -> Container {
         let mut container = Identity::named(id.to_owned()).into_container();
         state::describe(&mut container, state_root);
@@ -77,7 +76,7 @@ impl KnownContainer {
     }
 }
 
-/// Tells containers apart and remembers them.
+/// Identifies the containers of processes, and caches them.
 #[derive(Debug)]
 pub struct Containers {
     own: ContainerKey,
@@ -88,24 +87,24 @@ pub struct Containers {
     known: Mutex<HashMap<ContainerKey, CachedContainer>>,
 }
 
-/// A container that has been looked up.
+/// A cached container.
 #[derive(Clone, Debug)]
 struct CachedContainer {
     container: Arc<Container>,
-    /// When, and how often in vain.
+    /// Time of the last look-up, and the number of look-ups that found nothing.
     looked: Instant,
     misses: u32,
 }
 
 impl CachedContainer {
-    /// Whether its runtime may have written something down since.
+    /// Returns true if the runtime may have written its state since the last look-up.
     fn is_due(&self) -> bool {
         let pause = FIRST_PAUSE * 2_u32.saturating_pow(self.misses.min(8));
         self.container.undescribed.is_some() && self.looked.elapsed() >= pause
     }
 }
 
-/// Everything that a process's container is decided by.
+/// The data that determines a process's container.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ContainerKey {
     pid_namespace: u64,
@@ -131,7 +130,7 @@ impl ContainerKey {
 }
 
 impl Containers {
-    /// Finds out where the agent itself runs.
+    /// Determines where the agent itself runs.
     pub fn new(proc: &Proc, options: ContainerOptions) -> Result<Self, ProcError> {
         let agent = std::process::id().cast_signed();
         let own = ContainerKey::of(proc, agent)?;
@@ -165,13 +164,12 @@ impl Containers {
         &self.own_container
     }
 
-    /// Whether the agent is proven to be on the host, so that paths mean what they say.
+    /// Returns true if the agent is proven to run on the host, so that paths in it are trustworthy.
     pub fn agent_on_host(&self) -> bool {
         self.agent_on_host
     }
 
-    /// The container of a process. Reads kernel memory only, and the runtimes' state once for each
-    /// container.
+    /// The container of a process. Reads only kernel memory, and the runtimes' state once for each container.
     pub fn of(&self, proc: &Proc, pid: i32) -> Result<Arc<Container>, ProcError> {
         let place = match ContainerKey::of(proc, pid) {
             Err(ProcError::Denied { .. }) => return Ok(self.by_cgroup_alone(&proc.cgroup(pid)?)),
@@ -193,7 +191,7 @@ impl Containers {
         let container = Arc::new(container);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= CACHE_LIMIT {
-            // Rare enough that order of use is not worth keeping.
+            // Rare enough to clear the whole cache instead of tracking the order of use.
             known.clear();
         }
         let looked = CachedContainer {
@@ -205,7 +203,8 @@ impl Containers {
         Ok(container)
     }
 
-    /// Namespaces of another user's or an undumpable process cannot be looked at; its cgroup can.
+    /// The container by cgroup alone: namespaces of another user's or an undumpable process cannot be read,
+    /// its cgroup can.
     fn by_cgroup_alone(&self, cgroup: &[u8]) -> Arc<Container> {
         if let Some(told) = &self.told
             && cgroup != self.own.cgroup
@@ -229,7 +228,7 @@ impl Containers {
     }
 
     fn find(&self, proc: &Proc, pid: i32, place: &ContainerKey) -> Container {
-        // Whatever its cgroup is called: it descends from the container's first process.
+        // Regardless of its cgroup, the process descends from the container's first process.
         if let Some(told) = &self.told {
             let outer = self.outermost(proc, pid);
             return self.told(told, outer.as_ref().unwrap_or(place), place);
@@ -250,11 +249,11 @@ impl Containers {
                 Container::unknown()
             };
         }
-        // Below the agent's own cgroup, in whatever namespaces: still inside the same container, or in one that was
-        // made there.
+        // The process is below the agent's own cgroup, in any namespaces: inside the same container, or in
+        // one that was created there.
         let is_here = place.cgroup_namespace == self.own.cgroup_namespace
             && self.own_container.containment == Containment::Known;
-        // A container without an id has no group that is named by it: its own group is where it begins.
+        // No group is named after a container without an id: the container begins at its own group.
         let id = self.own_container.full_id.as_deref().unwrap_or_default();
         if is_here && nested::decide(id, &self.own, place) == Nested::Outer {
             return (*self.own_container).clone();
@@ -262,7 +261,7 @@ impl Containers {
         Container::unknown()
     }
 
-    /// The container that was told, or one inside it. `outer`: where the told one's outermost process is.
+    /// The announced container, or one inside of it. `outer` is the key of its outermost process.
     fn told(&self, told: &KnownContainer, outer: &ContainerKey, place: &ContainerKey) -> Container {
         match nested::decide(&told.id, outer, place) {
             Nested::Outer => told.describe(&self.state_root),
@@ -270,7 +269,7 @@ impl Containers {
                 let inner = identity.into_container();
                 let mut outside = inner.clone();
                 state::describe(&mut outside, &self.state_root);
-                // A name that the workload chose, of a container that is not made inside.
+                // A name that the workload chose, for a container that was not created inside.
                 match outside.undescribed {
                     None => Container::unknown(),
                     Some(_) => inner,
@@ -280,8 +279,8 @@ impl Containers {
         }
     }
 
-    /// Where the outermost ancestor is that has other mounts than the agent: the container's first process, or that
-    /// of an exec session.
+    /// The key of the outermost ancestor with mounts other than the agent's: the container's first process,
+    /// or that of an exec session.
     fn outermost(&self, proc: &Proc, pid: i32) -> Option<ContainerKey> {
         let mut found = None;
         let mut current = pid;
@@ -301,7 +300,7 @@ impl Containers {
         found
     }
 
-    /// The container of a process that has ended, by what was recorded of it.
+    /// The container of a process that has ended, from recorded data.
     pub fn of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
         match identify(cgroups) {
             Some(identity) => self.described(identity),
@@ -312,7 +311,7 @@ impl Containers {
 
     fn described(&self, identity: Identity) -> Container {
         let mut container = identity.into_container();
-        // Inside a container these directories would be the workload's own.
+        // Inside a container these directories would belong to the workload.
         if self.agent_on_host {
             state::describe(&mut container, &self.state_root);
         }
@@ -320,7 +319,7 @@ impl Containers {
     }
 }
 
-/// Capabilities that together only `--privileged` gives: raw I/O, ptrace, admin, boot, modules, net.
+/// Capabilities that only `--privileged` grants together: raw I/O, ptrace, admin, boot, modules, net.
 const TELLING: u64 = 1 << 12 | 1 << 16 | 1 << 17 | 1 << 19 | SYS_ADMIN | 1 << 22;
 const SYS_ADMIN: u64 = 1 << 21;
 
@@ -331,7 +330,7 @@ fn privileged(proc: &Proc, pid: i32, container: &Container) -> Option<bool> {
     privileged_by(proc.status(pid).ok()?.status.cap_bounding)
 }
 
-/// Guesses by the bounding set, which only shrinks.
+/// Guesses from the bounding set, which only shrinks, whether a container is privileged.
 pub fn privileged_by(bounding: u64) -> Option<bool> {
     if bounding & TELLING == TELLING {
         Some(true)

@@ -1,27 +1,29 @@
-//! Containers inside a container that is known.
+//! Containers inside of a known container.
 //!
-//! What descends from a container's processes is in it, or in a container that was made inside it. The inner one's
-//! runtime gives it a control group below the outer one's, as a rule, and if that is named by an id the inner
-//! container is known. One that has a control group below the outer one's, and pids and mounts of its own, and no
-//! id, is some container: which is unknown. Whatever stays in the outer one's control group counts as the outer one.
+//! A descendant of a container's processes is in that container, or in a container that was created inside of
+//! it. The runtime of the inner container usually gives it a control group below the outer one's; if an id
+//! names that group, the inner container is known. A process that has a control group below the outer one's,
+//! and pid and mount namespaces of its own, but no id, is in an unknown container. A process that stays in
+//! the outer control group counts as a process of the outer container.
 
 use event::cgroup::Identity;
 
 use super::ContainerKey;
 use process_info::procfs::{CgroupLine, cgroup_lines};
 
-/// Which of the containers a process is in.
+/// The container of a process, relative to a known one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Nested {
-    /// The one that is known.
+    /// The known container.
     Outer,
-    /// One that was made inside it.
+    /// A container that was created inside of it.
     Inner(Identity),
-    /// One that was made inside it, and that nothing proves the id of.
+    /// A container that was created inside of it, whose id is not proven.
     Unknown,
 }
 
-/// Decides it. `outer`: where the outermost process of that container is of which this one descends.
+/// Decides which container a process is in. `outer` is the key of the outermost process of the known
+/// container from which the process descends.
 pub(super) fn decide(id: &str, outer: &ContainerKey, place: &ContainerKey) -> Nested {
     let mut inner: Option<Identity> = None;
     let mut is_below = false;
@@ -39,13 +41,14 @@ pub(super) fn decide(id: &str, outer: &ContainerKey, place: &ContainerKey) -> Ne
         let Some(found) = by_path(line.path).filter(|found| found.full_id != id) else {
             continue;
         };
-        // The outer container's own group may lie in that of another, whose id is not the inner one's.
+        // The outer container's own group may lie in that of another container, whose id is not the inner
+        // one's.
         let is_outers = by_path(root_of(id, top.path)).is_some_and(|outers| outers == found);
         if is_outers {
             continue;
         }
         match &inner {
-            // Hierarchies that do not agree prove nothing.
+            // Hierarchies that disagree prove nothing.
             Some(before) if before.full_id != found.full_id => return Nested::Unknown,
             _ => inner = Some(found),
         }
@@ -63,8 +66,8 @@ fn by_path(path: &[u8]) -> Option<Identity> {
     event::cgroup::identify(std::str::from_utf8(path).ok()?)
 }
 
-/// The part of a path that ends where the container's id is named: a process of it may be in a group below. All of
-/// it if the id is named nowhere.
+/// The part of a path up to the component that names the container's id: a process of the container may be in
+/// a group below. The whole path if no component names the id.
 fn root_of<'p>(id: &str, path: &'p [u8]) -> &'p [u8] {
     let names_it = |end: usize| {
         let part = path[..end].rsplit(|byte| *byte == b'/').next();
@@ -134,7 +137,7 @@ mod tests {
             ),
             ("t1", "0::/t1", "0::/t1/INNER"),
             ("t1", "0::/else", "0::/else/INNER"),
-            // A node of a cluster that is a container: what it runs is its own.
+            // A cluster node that is itself a container: the containers that it runs are its own.
             (
                 "OUTER",
                 "0::/docker/OUTER/kubelet.slice",
@@ -160,7 +163,7 @@ mod tests {
             decided("OUTER", outer, (2, "0::/docker/OUTER/inner")),
             Nested::Unknown
         );
-        // Two hierarchies that name two.
+        // Two hierarchies that name two containers.
         let two = "1:cpu:/docker/OUTER/INNER\n2:pids:/docker/OUTER/bbbb2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
         let tops = "1:cpu:/docker/OUTER\n2:pids:/docker/OUTER";
         assert_eq!(decided("OUTER", tops, (2, two)), Nested::Unknown);
@@ -170,9 +173,9 @@ mod tests {
     fn whatever_else_the_outer_one_does_is_the_outer_ones() {
         let cases = [
             ("OUTER", "0::/docker/OUTER", (1, "0::/docker/OUTER")),
-            // A sandbox of a program, as browsers have.
+            // A program's sandbox, as in browsers.
             ("OUTER", "0::/docker/OUTER", (2, "0::/docker/OUTER")),
-            // A service of systemd's.
+            // A systemd service.
             (
                 "OUTER",
                 "0::/docker/OUTER",
@@ -186,7 +189,7 @@ mod tests {
             // A container whose own group lies in that of the container in which the engine runs.
             ("t1", "0::/docker/INNER/t1", (2, "0::/docker/INNER/t1")),
             ("t1", "0::/docker/INNER/x", (2, "0::/docker/INNER/x")),
-            // Groups elsewhere prove nothing of what was made inside.
+            // Groups elsewhere do not prove that a container was created inside.
             ("t1", "0::/t1", (2, "0::/docker/INNER")),
             ("t1", "0::/t1", (2, "0::/t12/INNER")),
         ];

@@ -313,7 +313,7 @@ fn databases_tell_images_labels_and_the_labels_of_pods() {
     assert_eq!(details.image_id.as_deref(), Some("cfg"));
     assert_eq!(details.sandbox_id.as_deref(), Some("sand1"));
     assert_eq!(details.pod_labels["tier"], "front");
-    // A namespace with a path is the pod's; without one it would be the host's.
+    // A namespace with a path belongs to the pod; without a path it would belong to the host.
     let shared = (details.host_pid, details.host_network, details.host_ipc);
     assert_eq!(shared, (Some(false), Some(false), Some(true)));
 }

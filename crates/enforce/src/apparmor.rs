@@ -1,9 +1,9 @@
-//! The enforcer `AppArmor`: profiles are loaded with `apparmor_parser` and taken at the command's exec.
+//! The enforcer `AppArmor`: profiles are loaded with `apparmor_parser` and applied at the command's exec.
 //!
-//! A profile's name ends in a number that is its own, so that two policies of one name do not change each
-//! other, and what is denied is told by whoever is responsible for it alone; exchanging a policy loads the new text under the names that are in use, which the kernel
-//! does at one moment. A process that has a profile of somebody else's already keeps it, and gets ours on
-//! top (stacking).
+//! The name of a profile ends in a unique number, so that two policies of one name do not affect each other,
+//! and only the agent that loaded a profile reports its denials. An exchange of a policy loads the new text
+//! under the names in use, which the kernel does atomically. A process that already has a foreign profile
+//! keeps it, and gets ours in addition (stacking).
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -19,12 +19,12 @@ use policy::compile::{MachineFeatures, apparmor};
 use probe::Support;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
-/// The kernel's files about it.
+/// Folder of AppArmor's kernel interface.
 const FOLDER: &str = "/sys/kernel/security/apparmor";
 const PARSER: &str = "apparmor_parser";
-/// Where Debian and others have it; PATH of an ordinary user lacks the first.
+/// Folders that may contain the parser; the PATH of an ordinary user lacks the first.
 const PARSER_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"];
-/// Where a process says what it wants to become; the second for kernels before 5.8.
+/// Files into which a process writes the profile for its next exec; the second is for kernels before 5.8.
 const EXEC_FILES: [&str; 2] = [
     "/proc/thread-self/attr/apparmor/exec",
     "/proc/thread-self/attr/exec",
@@ -33,53 +33,53 @@ const CURRENT_FILES: [&str; 2] = [
     "/proc/thread-self/attr/apparmor/current",
     "/proc/thread-self/attr/current",
 ];
-/// All profiles of this program begin so.
+/// Prefix of the profile names of this program.
 const PREFIX: &str = "tollgate-";
 
-/// Why there is no profile.
+/// The reason why a profile cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Its files are out of reach.
+    /// A file is not accessible.
     #[error("cannot use {path}")]
     Path {
-        /// Which.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
-    /// There is no apparmor_parser, or it cannot be run.
+    /// The parser is missing or cannot be run.
     #[error("cannot run {PARSER}")]
     Parser {
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
-    /// It refused the profile.
+    /// The parser refused the profile.
     #[error("{PARSER} refuses the profile: {said}")]
     Refused {
-        /// What it said.
+        /// The parser's message.
         said: String,
     },
-    /// A profile of the user's begins otherwise than `profile NAME`.
+    /// A custom profile does not begin with `profile NAME`.
     #[error("the AppArmor profile of the policy has no line `profile NAME`")]
     Nameless,
 }
 
-/// A profile that is loaded, for a process to take.
+/// A loaded profile, for a process to apply.
 #[derive(Debug)]
 pub(crate) struct Profile {
-    /// Under which it is loaded.
+    /// Name of the loaded profile.
     pub(crate) name: String,
-    /// What the process writes, and where.
+    /// The text that the process writes, and the file.
     order: Vec<u8>,
     file: CString,
-    /// While it is held nobody removes profiles. Closed by the command's exec.
+    /// Lock that keeps other processes from removing profiles. Closed by the command's exec.
     _lock: OwnedFd,
 }
 
 impl Profile {
-    /// Loads the profile of a policy. Profiles that nobody has any more are removed.
+    /// Loads the profile of a policy, and removes profiles that confine no process.
     pub(crate) fn load(policy: &Policy, machine: &MachineFeatures) -> Result<Self, Error> {
         sweep()?;
         let lock = lock(FlockOperation::LockShared)?;
@@ -97,7 +97,7 @@ impl Profile {
         })
     }
 
-    /// The calling process takes the profile at its next exec. Makes only system calls.
+    /// Applies the profile to the calling process at its next exec. Makes only system calls.
     pub(crate) fn take(&self) -> sys::Result<()> {
         let failed = |call| {
             move |error: rustix::io::Errno| sys::SyscallError {
@@ -113,14 +113,14 @@ impl Profile {
     }
 }
 
-/// Where a process writes what it becomes at its next exec, and what: the profile, on top of one that it is
-/// to get, or has.
+/// The file and the text that a process writes to apply `profile` at its next exec. The profile is stacked on
+/// one that the process is about to get, or has.
 pub(crate) fn order_for(pid: i32, profile: &str) -> (&'static str, String) {
     let file = EXEC_FILES.into_iter().find(|file| Path::new(file).exists());
     let file = file.unwrap_or(EXEC_FILES[1]);
     let name = |kind: &str| {
         let of_process = file.replace("thread-self", &pid.to_string());
-        // A file that is not there, or empty, names none.
+        // A missing or empty file names no profile.
         let text = fs::read_to_string(of_process.replace("/exec", kind)).unwrap_or_default();
         let text = text.trim_end_matches(['\0', '\n']);
         let name = text.rsplit_once(" (").map_or(text, |(name, _mode)| name);
@@ -134,10 +134,10 @@ pub(crate) fn order_for(pid: i32, profile: &str) -> (&'static str, String) {
     (file, order)
 }
 
-/// Exchanges profiles of policies of this name that are in force. Answers with how many.
+/// Exchanges the loaded profiles of policies with this name. Returns the number of exchanged profiles.
 ///
 /// # Errors
-/// If the profile cannot be loaded; then those in force stay.
+/// Fails if the profile cannot be loaded; the loaded profiles then stay.
 pub(crate) fn exchange(policy: &Policy, machine: &MachineFeatures) -> Result<usize, Error> {
     if !Path::new(FOLDER).join("profiles").exists() {
         return Ok(0);
@@ -161,10 +161,10 @@ pub(crate) fn exchange(policy: &Policy, machine: &MachineFeatures) -> Result<usi
     Ok(count)
 }
 
-/// Profiles of this program that are loaded.
+/// The loaded profiles of this program.
 ///
 /// # Errors
-/// If the kernel's list cannot be read.
+/// Fails if the kernel's list cannot be read.
 pub(crate) fn loaded() -> Result<BTreeSet<String>, Error> {
     let path = Path::new(FOLDER).join("profiles");
     let text = match fs::read_to_string(&path) {
@@ -178,10 +178,10 @@ pub(crate) fn loaded() -> Result<BTreeSet<String>, Error> {
     Ok(own.map(str::to_owned).collect())
 }
 
-/// Removes profiles that no process has, unless somebody is about to take one.
+/// Removes profiles that confine no process, unless a process is about to apply one.
 ///
 /// # Errors
-/// If one cannot be removed.
+/// Fails if a profile cannot be removed.
 pub(crate) fn sweep() -> Result<(), Error> {
     let loaded = loaded()?;
     if loaded.is_empty() {
@@ -201,7 +201,7 @@ pub(crate) fn sweep() -> Result<(), Error> {
     Ok(())
 }
 
-/// What processes are confined by.
+/// The profiles that confine processes.
 fn profiles_in_use() -> Result<BTreeSet<String>, Error> {
     let proc = Path::new("/proc");
     let entries = fs::read_dir(proc).map_err(unusable(proc))?;
@@ -217,7 +217,7 @@ fn profiles_in_use() -> Result<BTreeSet<String>, Error> {
         }
         let attr = entry.path().join("attr");
         for file in ["apparmor/current", "current", "apparmor/exec", "exec"] {
-            // Gone since, or a kernel without that file.
+            // The process has ended, or the kernel lacks this file.
             if let Ok(label) = fs::read_to_string(attr.join(file)) {
                 used.insert(label);
             }
@@ -226,13 +226,13 @@ fn profiles_in_use() -> Result<BTreeSet<String>, Error> {
     Ok(used)
 }
 
-/// The name under which a policy's profile is loaded, and the text with it.
+/// The unique name of a policy's profile, and the profile's text.
 fn named(policy: &Policy, machine: &MachineFeatures) -> Result<(String, String), Error> {
     let text = apparmor::profile(policy, machine);
     let (before, rest) = text.split_once("profile ").ok_or(Error::Nameless)?;
     let end = rest.find([' ', '{', '\n']).ok_or(Error::Nameless)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    // Who has no clock has the number of the process.
+    // Without a clock, the process id distinguishes the profile.
     let own = format!(
         "{} {:?} {text}",
         std::process::id(),
@@ -247,7 +247,7 @@ fn named(policy: &Policy, machine: &MachineFeatures) -> Result<(String, String),
     Ok((name, text))
 }
 
-/// What this process is confined by; `unconfined` where nothing says so.
+/// The profile that confines this process; `unconfined` if the kernel does not report one.
 fn own_profile() -> String {
     let found = CURRENT_FILES
         .into_iter()
@@ -256,7 +256,7 @@ fn own_profile() -> String {
 }
 
 fn parser() -> Option<PathBuf> {
-    // Without a PATH there are the usual folders still.
+    // Without a PATH, the usual folders remain.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(PARSER_FOLDERS.map(PathBuf::from));
     folders
@@ -270,7 +270,7 @@ fn run_parser(options: &[&str], text: &str) -> Result<(), Error> {
     let mut child = Command::new(program)
         .args(options)
         .arg("--quiet")
-        // The profile means what this kernel can do.
+        // The profile refers to the features of this kernel.
         .arg(format!("--override-policy-abi={FOLDER}/features"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -278,7 +278,7 @@ fn run_parser(options: &[&str], text: &str) -> Result<(), Error> {
         .spawn()
         .map_err(failed)?;
     if let Some(mut input) = child.stdin.take() {
-        // Who stops reading says why.
+        // A parser that stops reading explains the reason.
         match input.write_all(text.as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(failed(error)),
             _ => {}
@@ -306,7 +306,7 @@ fn unusable(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |cause| Error::Path { path, cause }
 }
 
-/// A profile that denies one file is loaded, taken by a child that then executes `cat` on it, and removed.
+/// Loads a profile that denies one file, has a child apply it and execute `cat` on the file, and removes it.
 pub(crate) fn probe() -> Support {
     const ENABLED: &str = "/sys/module/apparmor/parameters/enabled";
     if fs::read_to_string(ENABLED).ok().as_deref().map(str::trim) != Some("Y") {
@@ -359,8 +359,8 @@ fn try_profile() -> Result<bool, Error> {
     refused
 }
 
-/// Whether a thread that takes the profile, and the program that it starts, cannot read a file. What is
-/// written for exec is the thread's own, and `Command` forks the thread that calls it.
+/// Returns true if a thread that applies the profile, and the program that it starts, cannot read a file. The
+/// exec file belongs to a thread, and `Command` forks the thread that calls it.
 fn refused_to_child(profile: &Profile, file: &str) -> Result<bool, Error> {
     let run = || -> io::Result<bool> {
         profile.take().map_err(io::Error::from)?;
@@ -380,7 +380,7 @@ fn refused_to_child(profile: &Profile, file: &str) -> Result<bool, Error> {
     }
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {}", chain(cause)),

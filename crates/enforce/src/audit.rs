@@ -1,4 +1,4 @@
-//! The kernel's audit records, as they are multicast (audit(7), `AUDIT_NLGRP_READLOG`): AppArmor tells of its
+//! Reader of the kernel's multicast audit records (audit(7), `AUDIT_NLGRP_READLOG`). AppArmor reports its
 //! denials there, whether or not a daemon collects them.
 
 use std::os::fd::OwnedFd;
@@ -17,12 +17,12 @@ const GROUP: u32 = 1;
 /// `AUDIT_AVC`.
 const ACCESS: u16 = 1400;
 const EACCES: Errno = Errno(13);
-/// Longest message of the kernel's (`MAX_AUDIT_MESSAGE_LENGTH`), and its header.
+/// Maximum length of a kernel message (`MAX_AUDIT_MESSAGE_LENGTH`) with its header.
 const MESSAGE: usize = 8970 + HEADER;
-/// `struct nlmsghdr`.
+/// Size of `struct nlmsghdr`.
 const HEADER: usize = 16;
 
-/// Where records come from.
+/// The audit socket.
 #[derive(Debug)]
 pub(crate) struct Audit {
     socket: OwnedFd,
@@ -32,13 +32,13 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    /// Denials under a profile of AppArmor, and the policy that it was made from.
+    /// Opens the stream of denials under an AppArmor profile. `policy` is the policy of the profile.
     ///
     /// # Kernel
     /// 3.16; CAP_AUDIT_READ.
     ///
     /// # Errors
-    /// If this process may not hear them.
+    /// Fails if this process may not listen.
     pub(crate) fn open(profile: &str, policy: Option<Policy>) -> std::io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(
@@ -56,10 +56,10 @@ impl Audit {
         })
     }
 
-    /// Waits so long for a denial, and answers with those that came.
+    /// Waits up to `limit` for denials, and returns those that arrived.
     ///
     /// # Errors
-    /// If the socket cannot be read.
+    /// Fails if the socket cannot be read.
     pub(crate) fn wait(&mut self, limit: Duration) -> std::io::Result<Vec<Denial>> {
         let mut denials = Vec::new();
         let mut limit = Timespec::try_from(limit).map_err(std::io::Error::other)?;
@@ -72,7 +72,7 @@ impl Audit {
             let mut buffer = [0; MESSAGE];
             match recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((len, _)) => denials.extend(self.read(&buffer[..len])),
-                // Some were thrown away, nobody knows how many.
+                // The kernel dropped an unknown number of records.
                 Err(rustix::io::Errno::NOBUFS) => self.lost += 1,
                 Err(rustix::io::Errno::AGAIN) => return Ok(denials),
                 Err(error) => return Err(error.into()),
@@ -80,7 +80,7 @@ impl Audit {
         }
     }
 
-    /// How often records were lost.
+    /// Number of losses.
     #[must_use]
     pub(crate) fn lost(&self) -> u64 {
         self.lost
@@ -94,19 +94,20 @@ impl Audit {
     }
 }
 
-/// `audit(TIME:SERIAL): apparmor="DENIED" operation="open" profile="..." name="..." pid=1 comm="cat" ...`
+/// Parses `audit(TIME:SERIAL): apparmor="DENIED" operation="open" profile="..." name="..." pid=1 comm="cat"
+/// ...`.
 fn denial(text: &str, profile: &str, policy: Option<&Policy>) -> Option<Denial> {
     let field = |name: &str| self::field(text, name);
     let verdict = field("apparmor")?;
     let own = field("profile")?;
-    // Parts of the profile, and what it is stacked with.
+    // Matches child profiles and stacked profiles too.
     let is_own = own
         .split("//")
         .any(|part| part.trim_start_matches('&') == profile);
     if !is_own || verdict == "STATUS" {
         return None;
     }
-    // A record that names none is a denial all the same; it is told without a name.
+    // A record without an operation is a denial too; the report lacks the name then.
     let operation = field("operation").unwrap_or_default();
     let path = field("name").filter(|name| name.starts_with('/'));
     let known = [
@@ -131,7 +132,7 @@ fn denial(text: &str, profile: &str, policy: Option<&Policy>) -> Option<Denial> 
         enforcer: EnforcerKind::AppArmor,
         pid: field("pid")?.parse().ok()?,
         uid: field("fsuid").and_then(|uid| uid.parse().ok()),
-        // A custom profile denies by what it does not say.
+        // A custom profile denies what it does not allow, so no rule matches.
         rule: rule.map_or_else(|| profile.to_owned(), |rule| rule.id.clone()),
         errno: (verdict == "DENIED").then_some(match operation.as_str() {
             "capable" | "ptrace" => Errno(1),
@@ -140,7 +141,7 @@ fn denial(text: &str, profile: &str, policy: Option<&Policy>) -> Option<Denial> 
         detail: detail.collect::<Vec<_>>().join(" "),
         operation,
         path,
-        // Of a kernel thread there is none.
+        // A kernel thread has no such field.
         comm: field("comm").unwrap_or_default(),
         exe: None,
     })
@@ -182,7 +183,8 @@ fn is_about(
     }
 }
 
-/// `NAME="TEXT"`, `NAME=TEXT`, or text in hexadecimal where it has characters that could deceive.
+/// The value of `NAME="TEXT"` or `NAME=TEXT`. The kernel writes text with deceptive characters in
+/// hexadecimal.
 fn field(text: &str, name: &str) -> Option<String> {
     let start = text.match_indices(name).find(|(at, _)| {
         let before = text[..*at].chars().next_back();

@@ -6,8 +6,8 @@ use policy::compile::caps::Profile;
 use sys::credential::{self, CapabilitySets};
 use sys::{SyscallError, prctl};
 
-/// Drops them for good, from all five sets. Without CAP_SETPCAP the bounding set stays as it is, which
-/// no_new_privs makes harmless: no program gets anything from it.
+/// Drops the capabilities for good, from all five sets. Without CAP_SETPCAP the bounding set stays, which
+/// `no_new_privs` makes harmless: no program gains anything from it.
 ///
 /// Allocates nothing.
 pub(crate) fn drop(profile: Profile) -> Result<(), SyscallError> {
@@ -34,7 +34,7 @@ fn drop_bounding(dropped: Capabilities) -> Result<(), SyscallError> {
     let numbers = (0..64).filter(|number| dropped.contains(*number));
     for number in numbers {
         match prctl::drop_bounding_capability(number) {
-            // This kernel has none of this number, nor of a higher one.
+            // This kernel has no capability of this number or of a higher one.
             Err(error) if error.is(Errno::EINVAL) => break,
             outcome => outcome?,
         }

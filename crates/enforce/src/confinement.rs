@@ -1,4 +1,4 @@
-//! What a policy comes to on this machine.
+//! Confinement: a policy compiled for the enforcers of this host.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,14 @@ use sys::SyscallError;
 use crate::enforcer::{Enforcer, REGISTRY, Report, Reporter, Request, Shared, registered};
 use crate::{DeferredConfinement, Error};
 
-/// How much of its part an enforcer carries.
+/// The extent to which an enforcer enforces its part of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EnforcedExtent {
-    /// Nothing.
+    /// The enforcer enforces nothing.
     Not,
-    /// Some of it, or with a way past it.
+    /// The enforcer enforces some of the policy, or all with known gaps.
     Partially,
-    /// All.
+    /// The enforcer enforces everything.
     Fully,
 }
 
@@ -33,14 +33,14 @@ impl fmt::Display for EnforcedExtent {
     }
 }
 
-/// What is reported of an enforcer.
+/// One enforcer's line of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Which.
+    /// The enforcer.
     pub enforcer: EnforcerKind,
-    /// How far it goes.
+    /// The extent of enforcement.
     pub reach: EnforcedExtent,
-    /// What it was given, or why it does less.
+    /// The compiled parts, or the reason for less than full enforcement.
     pub detail: String,
 }
 
@@ -50,49 +50,49 @@ impl fmt::Display for Line {
     }
 }
 
-/// A policy, ready to be applied.
+/// A compiled policy, ready to be applied.
 #[derive(Debug)]
 pub struct Confinement {
-    /// What becomes of system calls; for the filter, which whoever starts the command installs.
+    /// The actions on system calls, for the filter that the starter of the command installs.
     pub calls: seccomp::Profile,
-    /// What tells which failures were denials by others than the filter.
+    /// Classifier of failed calls as denials by enforcers other than the filter.
     pub witness: DenialClassifier,
-    /// What each chosen enforcer does.
+    /// The report lines of the chosen enforcers.
     pub report: Vec<Line>,
-    /// In the order in which they are applied.
+    /// Compiled parts, in the order in which they are applied.
     parts: Vec<Part>,
-    /// Whether the kernel is to tell of violations.
+    /// Set if the kernel has to report violations.
     tells: bool,
 }
 
-/// What one enforcer compiled.
+/// The compiled part of one enforcer.
 #[derive(Debug)]
 struct Part {
     kind: EnforcerKind,
     enforcer: Box<dyn Enforcer>,
 }
 
-/// Where a policy is to be in force.
+/// The process in which a policy is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// In this process, which becomes the command.
+    /// The calling process, which becomes the command.
     Here,
-    /// In a process that has other mounts.
+    /// A process in another mount namespace.
     Elsewhere,
 }
 
-/// What of a policy is in the kernel and tells of violations, for whoever reports them.
+/// The reporters of a loaded policy, for the process that reports violations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadedPolicy {
-    /// Where each enforcer tells of them.
+    /// Name of each enforcer's reporter.
     pub known: BTreeMap<EnforcerKind, String>,
-    /// The enforcer for which that is known only when a container's first program begins.
+    /// The enforcer whose reporter is known only when a container's first program starts.
     pub later: Option<EnforcerKind>,
 }
 
 impl LoadedPolicy {
-    /// What all containers of one policy have to be listened for, each by itself. What is known already is
-    /// the same for all of them.
+    /// The reporters to listen to for each single container of a policy. Reporters that are known already are
+    /// shared by all containers.
     #[must_use]
     pub fn of_each_container(&self) -> Self {
         Self {
@@ -102,12 +102,12 @@ impl LoadedPolicy {
     }
 }
 
-/// A step of [`Confinement::apply`]: that of an enforcer. Shown as what the process does.
+/// The step of an enforcer in [`Confinement::apply`]. Displayed as the action of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step(pub EnforcerKind);
 
 impl Step {
-    /// A number for it, for memory that is shared with the process.
+    /// Index of the step, for memory that is shared with the process.
     #[must_use]
     pub fn index(self) -> usize {
         let position = EnforcerKind::ALL.iter().position(|kind| *kind == self.0);
@@ -127,19 +127,19 @@ impl fmt::Display for Step {
     }
 }
 
-/// A step that failed: the command must not run.
+/// A step failed: the command must not run.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("cannot {step}")]
 pub struct ApplyError {
-    /// Which.
+    /// The step.
     pub step: Step,
-    /// Why.
+    /// The cause.
     #[source]
     pub cause: SyscallError,
 }
 
-/// The enforcers that this crate knows how to use and that work here. The calling process must have one
-/// thread, because this forks.
+/// The enforcers among `chosen` that work on this host, and report lines for the others. The calling process
+/// must have one thread, because the function forks.
 #[must_use]
 pub fn available(chosen: Enforcers) -> (Enforcers, Vec<Line>) {
     let mut works = Enforcers::default();
@@ -161,15 +161,15 @@ impl Confinement {
     /// Compiles a policy for the enforcers that it names, which must be available.
     ///
     /// # Errors
-    /// If something that the policy needs cannot be made.
+    /// Fails if a part of the policy cannot be created.
     pub fn prepare(policy: &Policy, machine: &MachineFeatures) -> Result<Self, Error> {
         Self::prepare_at(policy, machine, Target::Here)
     }
 
-    /// As [`Confinement::prepare`], for a process that sees files elsewhere.
+    /// Compiles a policy as [`Confinement::prepare`] does, for a process in another mount namespace.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Confinement::prepare`].
     pub fn prepare_at(
         policy: &Policy,
         machine: &MachineFeatures,
@@ -201,7 +201,7 @@ impl Confinement {
         })
     }
 
-    /// What has to be done to a process that sees files elsewhere; `None` if that is nothing.
+    /// The steps that a process in another mount namespace needs; `None` if there are none.
     #[must_use]
     pub fn elsewhere(&self) -> Option<DeferredConfinement> {
         let deferred = |part: &Part| Some((part.kind, part.enforcer.deferred()?));
@@ -209,19 +209,19 @@ impl Confinement {
         (!deferred.is_empty()).then_some(DeferredConfinement(deferred))
     }
 
-    /// Whether somebody has to listen for violations.
+    /// Returns true if violations are reported, which needs a listener.
     #[must_use]
     pub fn reports(&self) -> bool {
         let is_named = |part: &Part| matches!(part.enforcer.reporter(), Some(Reporter::Named(_)));
         self.calls.reports() || self.tells && self.parts.iter().any(is_named)
     }
 
-    /// Takes back what was loaded into the kernel: nobody is to be confined by this.
+    /// Unloads everything from the kernel: the confinement will not be applied.
     pub fn discard(self) {
         discard(&self.parts);
     }
 
-    /// Where violations are told that no filter sees; nothing if none is to be told.
+    /// The reporters of violations that no filter traps; empty if the policy reports none.
     #[must_use]
     pub fn resident(&self) -> LoadedPolicy {
         let mut resident = LoadedPolicy::default();
@@ -235,11 +235,11 @@ impl Confinement {
         resident
     }
 
-    /// Restricts the calling process, which has one thread and is about to install the filter and to
-    /// execute the command. Makes only system calls and allocates nothing.
+    /// Restricts the calling process, which has one thread and is about to install the filter and to execute
+    /// the command. Makes only system calls and allocates nothing.
     ///
     /// # Errors
-    /// The step that failed. What was applied before stays.
+    /// Returns the step that failed. Steps applied before it stay in force.
     pub fn apply(&self) -> Result<(), ApplyError> {
         for part in &self.parts {
             part.enforcer.apply().map_err(|cause| ApplyError {
@@ -251,7 +251,7 @@ impl Confinement {
     }
 }
 
-/// What each enforcer of the policy compiles. If one cannot, what the others loaded is taken back.
+/// Compiles the part of each enforcer. If one fails, the parts that others loaded are unloaded.
 fn compile_parts(request: &Request<'_>, shared: &mut Shared) -> Result<Vec<Part>, Error> {
     let mut parts = Vec::new();
     for registered in &REGISTRY {
@@ -276,8 +276,8 @@ fn discard(parts: &[Part]) {
     }
 }
 
-/// How far an enforcer goes with a policy: fully if it carries in full whatever it carries, and there is
-/// something.
+/// The report line of an enforcer. The extent is full if every rule that the enforcer supports is enforced in
+/// full, and there is at least one such rule.
 fn line(
     policy: &Policy,
     machine: &MachineFeatures,

@@ -1,4 +1,4 @@
-//! Restricting a process that sees other files than this one: a container's first program.
+//! Confinement of a process in another mount namespace: a container's first program.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -13,37 +13,37 @@ use policy::{EnforcerKind, Policy};
 use crate::enforcer::{Container, Enforcer, REGISTRY, Registered, registered};
 use crate::{ApplyError, Error, Step, landlock};
 
-/// What enforcers have to do to it, beside what becomes of its calls: for each, what [`Enforcer::complete`]
-/// reads.
+/// The steps of each enforcer for a container's first program, besides the filter: the texts that
+/// [`Enforcer::complete`] reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeferredConfinement(pub BTreeMap<EnforcerKind, String>);
 
-/// What was made for one container's first program, which is not restricted yet.
+/// The parts created for one container's first program, which is not restricted yet.
 #[derive(Debug)]
 pub struct Prepared(Vec<(&'static Registered, Box<dyn Enforcer>)>);
 
-/// What a container's first program became.
+/// The result of restricting a container's first program.
 #[derive(Clone, Copy, Debug)]
 pub struct Applied {
-    /// Capabilities among those that were dropped that it would not have had anyway.
+    /// Dropped capabilities that the program would not have had anyway.
     pub lacked: Capabilities,
-    /// The number under which the kernel reports its violations, if it is known only now.
+    /// The number under which the kernel reports the program's violations, if it is known only now.
     pub number: Option<u32>,
 }
 
 impl DeferredConfinement {
-    /// Whether it is the same whenever the same policy is compiled, so that what was made for it can be used
-    /// again.
+    /// Returns true if each compilation of the policy yields the same value, so that what was created for it
+    /// can be reused.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
         let mut kinds = self.0.keys();
         kinds.all(|kind| !registered(*kind).about.defers_anew)
     }
 
-    /// Makes what has to be made for a container.
+    /// Creates the parts that a container needs.
     ///
     /// # Errors
-    /// If something cannot be made. Then nothing is left in the kernel.
+    /// Fails if a part cannot be created. Nothing is left in the kernel then.
     pub fn prepare(&self, container: &Container<'_>) -> Result<Prepared, Error> {
         let mut prepared = Prepared(Vec::new());
         for registered in &REGISTRY {
@@ -63,7 +63,8 @@ impl DeferredConfinement {
 }
 
 impl Prepared {
-    /// Whether [`Prepared::apply`] needs a descriptor that is made in the container's mounts ([`ruleset`]).
+    /// Returns true if [`Prepared::apply`] needs a descriptor that is created in the container's mounts
+    /// ([`ruleset`]).
     #[must_use]
     pub fn needs_descriptor(&self) -> bool {
         self.0
@@ -71,10 +72,11 @@ impl Prepared {
             .any(|(_, enforcer)| enforcer.needs_descriptor())
     }
 
-    /// Has the process restrict itself, and restricts it. `descriptor`: its number of the one that was made.
+    /// Restricts the process, partly by making it restrict itself. `descriptor` is the process's number of
+    /// the created descriptor.
     ///
     /// # Errors
-    /// The step that failed. What was done before stays.
+    /// Returns the step that failed. Steps before it stay in force.
     pub fn apply(&self, caller: &Caller, descriptor: Option<i32>) -> Result<Applied, ApplyError> {
         let mut applied = Applied {
             lacked: Capabilities::default(),
@@ -92,7 +94,7 @@ impl Prepared {
         Ok(applied)
     }
 
-    /// Removes it again: nobody is confined by it.
+    /// Unloads the parts: they confine no process.
     pub fn discard(&self) {
         for (_, enforcer) in &self.0 {
             enforcer.discard();
@@ -100,13 +102,13 @@ impl Prepared {
     }
 }
 
-/// Makes the Landlock ruleset of a policy for the root that this process has, which sees no `/proc` of
-/// its own perhaps: `mounts` is the table of mounts, `path` where programs lie.
+/// Creates the Landlock ruleset of a policy for the root of this process, which may lack a `/proc` of its
+/// own: `mounts` is the mount table, `path` lists the folders of programs.
 ///
 /// # Errors
-/// If it cannot be made.
+/// Fails if the ruleset cannot be created.
 ///
-/// Answers with the ruleset and what it lacks, ways past its rules that were found there among it.
+/// Returns the ruleset and its gaps, including names that bypass its rules.
 pub fn ruleset(
     policy: &Policy,
     machine: &MachineFeatures,
@@ -118,7 +120,7 @@ pub fn ruleset(
     Ok(made.map(|made| (made.ruleset, made.lacks)))
 }
 
-/// What was to be handed over was not.
+/// The error if a handed-over object is missing.
 pub(crate) fn missing(call: &'static str) -> sys::SyscallError {
     sys::SyscallError {
         call,
@@ -126,7 +128,7 @@ pub(crate) fn missing(call: &'static str) -> sys::SyscallError {
     }
 }
 
-/// A call of prctl(2) that a process is made to make.
+/// A call of prctl(2) that another process is made to execute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PrctlCall {
     ClearAmbient,

@@ -1,28 +1,28 @@
-//! Violations that an enforcer in the kernel tells of.
+//! Violations that an enforcer in the kernel reports.
 
 use policy::EnforcerKind;
 
 /// One violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// Who decided.
+    /// The enforcer that decided.
     pub enforcer: EnforcerKind,
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// Its user; not every record of AppArmor's names one.
+    /// User id of the process; some AppArmor records lack it.
     pub uid: Option<u32>,
-    /// The rule.
+    /// Id of the violated rule.
     pub rule: String,
     /// The error that the operation failed with; `None` if it was only reported.
     pub errno: Option<abi::Errno>,
-    /// What was done: `open`, `exec`, `capability` and so on.
+    /// The operation: `open`, `exec`, `capability` and so on.
     pub operation: String,
-    /// With what.
+    /// Details of the operation.
     pub detail: String,
-    /// The file, if it is about one.
+    /// The file concerned, if any.
     pub path: Option<String>,
-    /// The thread's name.
+    /// Name of the thread.
     pub comm: String,
-    /// The program, where the enforcer tells it.
+    /// The program, if the enforcer reports it.
     pub exe: Option<String>,
 }

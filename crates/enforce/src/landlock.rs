@@ -1,4 +1,4 @@
-//! From a profile of holes to a ruleset of the kernel.
+//! Construction of kernel rulesets from Landlock profiles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -20,49 +20,49 @@ use rustix::io::Errno;
 use crate::names::{self, Mounts};
 use crate::tree::{MountedFileSystems, resolved};
 
-/// A ruleset that was made, and what it lacks.
+/// A ruleset and its gaps.
 #[derive(Debug)]
 pub(crate) struct BuiltRuleset {
     pub(crate) ruleset: OwnedFd,
     /// Number of rules.
     pub(crate) rules: usize,
-    /// What this kernel's version cannot do.
+    /// Features that this kernel's Landlock version lacks.
     pub(crate) lacks: Vec<String>,
-    /// What is withheld, and by which rule.
+    /// Withheld rights, each with its rule.
     pub(crate) denied: Vec<(String, DeniedPath)>,
-    /// What is granted.
+    /// Granted rights.
     pub(crate) granted: Vec<Grant>,
 }
 
-/// Why there is no ruleset.
+/// The reason why a ruleset cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum LandlockError {
     /// The kernel has no Landlock.
     #[error("Landlock is not available")]
     Unavailable,
-    /// The kernel does not say which version it has.
+    /// The Landlock version of the kernel cannot be read.
     #[error("cannot get its version")]
     Version(#[from] sys::SyscallError),
-    /// A ruleset or rule was refused.
+    /// The kernel refused the ruleset or a rule.
     #[error("cannot build it")]
     Ruleset(#[from] RulesetError),
-    /// The table of mounts or a path cannot be read.
+    /// The mount table or a path cannot be read.
     #[error("cannot read the metadata of {path}")]
     Path {
-        /// Which.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
 }
 
-/// Scopes came with this version.
+/// First ABI version with scopes.
 const SCOPES: i32 = 6;
-/// Rights on connecting with this one.
+/// First ABI version with rights on TCP ports.
 const PORTS: i32 = 4;
 
-/// Makes the ruleset of a profile; `None` if the profile denies nothing.
+/// Creates the ruleset of a profile; `None` if the profile denies nothing.
 pub(crate) fn make(profile: &Profile) -> Result<Option<BuiltRuleset>, LandlockError> {
     make_for(profile, &own_mounts()?, std::env::var_os("PATH").as_deref())
 }
@@ -76,10 +76,10 @@ fn own_mounts() -> Result<String, LandlockError> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Other names of the files that a policy names by their paths, by rule. Patterns are not looked for.
+/// Further names of the files that a policy names by path, by rule. Matches of patterns are not searched.
 ///
 /// # Errors
-/// If the table of mounts cannot be read.
+/// Fails if the mount table cannot be read.
 pub fn other_names(
     policy: &Policy,
     machine: &MachineFeatures,
@@ -107,8 +107,8 @@ pub fn other_names(
     Ok(found.others)
 }
 
-/// As [`make`], for a process with these mounts (`/proc/PID/mountinfo`), which are those of this one, and
-/// programs in `path`.
+/// Creates a ruleset as [`make`] does, for a process with the mounts `/proc/PID/mountinfo`, which are those
+/// of the calling process, and with programs in `path`.
 pub(crate) fn make_for(
     profile: &Profile,
     mounts: &str,
@@ -153,22 +153,22 @@ pub(crate) fn make_for(
     }))
 }
 
-/// A ruleset without rules, and what it denies until rules grant it.
+/// A ruleset without rules, and the rights that it denies until rules grant them.
 struct Handled {
     ruleset: RulesetCreated,
     rights: BitFlags<AccessFs>,
     ports: Vec<(u16, u16)>,
 }
 
-/// Makes a ruleset that handles what a profile denies, as far as this kernel can; what it cannot is added to
-/// `lacks`.
+/// Creates a ruleset that handles what a profile denies, as far as this kernel supports it; unsupported
+/// features are added to `lacks`.
 fn handle(profile: &Profile, lacks: &mut Vec<String>) -> Result<Handled, LandlockError> {
     let version = sys::landlock::version()?;
     let abi = ABI::from(version);
     let mut wanted = profile.handled;
     let is_domain = profile.entries.contains(&Entry::Domain);
     if is_domain && wanted == 0 && version < SCOPES {
-        // There is no domain without something that it handles.
+        // A domain needs a ruleset that handles at least one right.
         wanted = policy::compile::landlock::ALL_RIGHTS;
     }
     let rights = BitFlags::<AccessFs>::from_bits_truncate(wanted) & AccessFs::from_all(abi);
@@ -190,7 +190,8 @@ fn handle(profile: &Profile, lacks: &mut Vec<String>) -> Result<Handled, Landloc
     if !ports.is_empty() {
         ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
     }
-    // What handles nothing is refused. Signals to processes outside are the least that a workload needs.
+    // The kernel refuses a ruleset that handles nothing. Signals to outside processes are what a workload
+    // needs least.
     if is_domain && rights.is_empty() {
         ruleset = ruleset.scope(Scope::Signal)?;
     }
@@ -223,11 +224,11 @@ fn grant_paths(
         if given.is_empty() {
             continue;
         }
-        // Never through a link: what it leads to is granted, or not, by its own name.
+        // Never follow a link: the target is granted, or not, under its own name.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match rustix::fs::open(grant.path.as_str(), flags, Mode::empty()) {
             Ok(file) => file,
-            // Removed since, or not to be reached by this user: there is nothing to grant.
+            // The file was removed or this user cannot reach it: there is nothing to grant.
             Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR) => continue,
             Err(cause) => {
                 return Err(LandlockError::Path {
@@ -236,7 +237,7 @@ fn grant_paths(
                 });
             }
         };
-        // Under another name it may be a file that is withheld: a rule holds for all names of a file.
+        // The file may be withheld under another name: a rule applies to all names of a file.
         let data = rustix::fs::fstat(&file).map_err(|cause| LandlockError::Path {
             path: grant.path.clone(),
             cause: cause.into(),
@@ -252,11 +253,11 @@ fn grant_paths(
     Ok(rules)
 }
 
-/// The rights that are withheld from files that exist.
+/// The rights that are withheld from existing files, by device and inode.
 fn by_inode(denied: &[DeniedPath]) -> BTreeMap<(u64, u64), u64> {
     let mut rights = BTreeMap::new();
     for hole in denied {
-        // What does not exist has no other name.
+        // A missing file has no other name.
         if let Ok(data) = std::fs::symlink_metadata(&hole.path) {
             *rights.entry(names::inode(&data)).or_default() |= hole.rights;
         }
@@ -264,8 +265,8 @@ fn by_inode(denied: &[DeniedPath]) -> BTreeMap<(u64, u64), u64> {
     rights
 }
 
-/// What may be used where nothing else may be, by where it leads. A folder that is named by itself can be
-/// listed, and what it holds cannot be used.
+/// The resolved paths that stay accessible where no others are. A folder that is named without a pattern can
+/// be listed, and its contents cannot be used.
 fn roots(profile: &Profile) -> Vec<(String, u64, bool)> {
     let root = |entry: &Entry| {
         let Entry::Only { path, rights, .. } = entry else {
@@ -273,7 +274,7 @@ fn roots(profile: &Profile) -> Vec<(String, u64, bool)> {
         };
         let whole = path.subtree();
         let path = resolved(Path::new(whole.or_else(|| path.literal())?));
-        // What does not exist cannot be granted, but a folder to make it in can.
+        // A missing file cannot be granted, but a folder in which to create it can.
         let is_folder = std::fs::metadata(&path).ok()?.is_dir();
         let rights = match is_folder && whole.is_none() {
             true => rights & LISTING,
@@ -284,7 +285,7 @@ fn roots(profile: &Profile) -> Vec<(String, u64, bool)> {
     profile.entries.iter().filter_map(root).collect()
 }
 
-/// Where most files lie that programs open, beside those of PATH and the current folder.
+/// Folders with most of the files that programs open, besides those in PATH and the current folder.
 const BUSY_FOLDERS: [&str; 14] = [
     "/dev",
     "/dev/shm",
@@ -307,15 +308,15 @@ fn busy_folders() -> BTreeSet<PathBuf> {
     let path = std::env::var_os("PATH");
     folders.extend(path.iter().flat_map(std::env::split_paths));
     folders.extend(std::env::var_os("TMPDIR").map(PathBuf::from));
-    // A folder that was removed is nobody's current one for long.
+    // A removed folder does not stay the current folder for long.
     folders.extend(std::env::current_dir());
     let resolved = folders.iter().map(std::fs::canonicalize);
-    // Most machines lack some of them.
+    // Most hosts lack some of these folders.
     resolved.filter_map(Result::ok).collect()
 }
 
-/// What is granted in these folders anyway, by rules of folders above, as rules of their own: the kernel
-/// goes up from a file until all that is asked for is granted, so an open ends after one step there.
+/// Explicit rules for rights that these folders inherit from folders above: the kernel walks up from a file
+/// until all requested rights are granted, so an open in such a folder ends after one step.
 fn shortcuts(grants: &[Grant], folders: &BTreeSet<PathBuf>) -> Vec<Grant> {
     let shortcut = |folder: &PathBuf| {
         let path = folder.to_str().filter(|path| *path != "/")?;
@@ -332,7 +333,7 @@ fn shortcuts(grants: &[Grant], folders: &BTreeSet<PathBuf>) -> Vec<Grant> {
     folders.iter().filter_map(shortcut).collect()
 }
 
-/// The paths that rights are withheld from, and by which rule.
+/// The paths from which rights are withheld, each with its rule.
 fn holes(
     profile: &Profile,
     tree: &MountedFileSystems,
@@ -340,7 +341,7 @@ fn holes(
 ) -> Vec<(String, DeniedPath)> {
     let mut denied = Vec::new();
     let mut add = |rule: &str, paths: BTreeSet<String>, rights| {
-        // The folders above a file need not be unlistable for the file's sake.
+        // The folders above a file stay listable.
         let hole = |path: String| DeniedPath {
             rights: match std::fs::metadata(&path).is_ok_and(|data| data.is_dir()) {
                 true => rights,
@@ -368,7 +369,7 @@ fn holes(
     denied
 }
 
-/// Every port that is not withheld.
+/// Grants every port that is not withheld.
 fn grant_ports(
     created: &mut RulesetCreated,
     withheld: &[(u16, u16)],

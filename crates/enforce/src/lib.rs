@@ -1,11 +1,11 @@
-//! A policy in force.
+//! Enforcement of policies by the kernel.
 //!
-//! Each part of the kernel that can put policies in force implements [`Enforcer`], in a file of its own, and is
-//! in the table [`REGISTRY`]. [`probe`](mod@probe) finds out which of them work here, by using them.
-//! [`Confinement::prepare`] compiles a policy for those, and says of each whether it carries its part fully,
-//! partially or not at all. [`Confinement::apply`] restricts the calling process, which is about to become the command. A
-//! step that fails ends it: nothing runs with less than was announced. A container's first program is
-//! made to restrict itself in the same way ([`DeferredConfinement`]).
+//! Each enforcer implements [`Enforcer`], in a file of its own, and is registered in the table [`REGISTRY`].
+//! [`probe`](mod@probe) determines which enforcers work on this host, by using them. [`Confinement::prepare`]
+//! compiles a policy for those, and reports for each whether it enforces its part fully, partially or not at
+//! all. [`Confinement::apply`] restricts the calling process, which is about to become the command. A step
+//! that fails ends the process: nothing runs with less confinement than was announced. The first program of a
+//! container restricts itself in the same way ([`DeferredConfinement`]).
 
 mod apparmor;
 mod audit;
@@ -33,39 +33,39 @@ pub use enforcer::{
 pub use landlock::{LandlockError, other_names};
 pub use needs::ListenerHelper;
 
-/// Why a policy cannot be put in force.
+/// The reason why a policy cannot be enforced.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The ruleset of Landlock cannot be made.
+    /// The Landlock ruleset cannot be created.
     #[error("cannot make the Landlock ruleset")]
     Landlock(#[from] LandlockError),
-    /// The programs or tables of BPF cannot be loaded.
+    /// The BPF programs or tables cannot be loaded.
     #[error("cannot load the policy into the kernel")]
     Bpf(#[from] bpf::Error),
-    /// The profile of AppArmor cannot be loaded.
+    /// The AppArmor profile cannot be loaded.
     #[error("cannot load the AppArmor profile")]
     AppArmor(#[from] apparmor::Error),
-    /// What this process may cannot be found out.
+    /// The capabilities of this process cannot be read.
     #[error("cannot read the own capabilities")]
     Capabilities(#[from] sys::SyscallError),
-    /// What BPF keeps in the kernel is out of reach.
+    /// The BPF policies in the kernel are not accessible.
     #[error(transparent)]
     KeptPolicies(bpf::Error),
-    /// The profiles of AppArmor that are loaded are out of reach.
+    /// The loaded AppArmor profiles are not accessible.
     #[error(transparent)]
     LoadedProfiles(apparmor::Error),
-    /// The audit records of the kernel are out of reach.
+    /// The kernel's audit records are not accessible.
     #[error("cannot hear the kernel's audit records (it needs CAP_AUDIT_READ)")]
     Audit(#[source] std::io::Error),
     /// The policy or the mounts of a container cannot be read.
     #[error("cannot read the policy of the container, or its mounts")]
     Container(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// What was handed over to restrict a container is of another version of this program.
+    /// The deferred confinement of a container comes from another version of this program.
     #[error(
         "{0} cannot restrict a container by `{1}`, which another version of this program wrote"
     )]
     Deferred(policy::EnforcerKind, String),
-    /// Nothing reports violations under this name.
+    /// No enforcer reports violations under this name.
     #[error("nothing reports violations as `{0}`")]
     NoReporter(String),
 }

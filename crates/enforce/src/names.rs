@@ -1,8 +1,8 @@
-//! Other names of the files that a policy withholds: second mounts, layers of overlays, hard links.
+//! Search for further names of the files that a policy withholds: second mounts, overlay layers, hard links.
 //!
-//! A Landlock rule belongs to an inode. The kernel looks for rules from the file that is opened upwards,
-//! through directories and mount points, so a right must be withheld at every name of a file: a grant above
-//! one of them, or on the same inode, gives the right back. AppArmor and BPF LSM judge by path.
+//! A Landlock rule belongs to an inode. The kernel collects rules from the opened file upwards, through
+//! folders and mount points, so a right must be withheld at every name of a file: a grant above one of the
+//! names, or on the same inode, restores the right. AppArmor and BPF LSM match by path.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -16,13 +16,14 @@ use policy::compile::landlock::DeniedPath;
 use policy::compile::{NameKind, OtherName};
 use process_info::procfs::{MountLine, mount_lines, unescape};
 
-/// How many files below withheld directories are asked for their number of links.
+/// Maximum number of files below withheld folders whose link count is read.
 const FILES_LIMIT: usize = 400_000;
-/// How many directory entries are looked at for the other names of such files.
+/// Maximum number of directory entries that are read in search of further names.
 const ENTRIES_LIMIT: usize = 2_000_000;
 
-/// Types of file systems that show nothing but files of their own. Any other may show those of another one,
-/// which no table says: over a network, or by a server that is a program. Overlays are looked into.
+/// Types of file systems that contain only files of their own. Any other type may expose files of another
+/// file system without a record in a table: over a network, or through a server process. Overlays are
+/// resolved.
 const SHOW_THEIR_OWN: [&str; 56] = [
     "autofs",
     "bcachefs",
@@ -82,29 +83,29 @@ const SHOW_THEIR_OWN: [&str; 56] = [
     "xfs",
 ];
 
-/// One mount of the process whose files are withheld.
+/// One mount of the process from which files are withheld.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mount {
     device: Vec<u8>,
-    /// The directory of its file system that is mounted.
+    /// The mounted directory of the file system.
     root: PathBuf,
-    /// Where.
+    /// The mount point.
     point: PathBuf,
     kind: String,
-    /// Of an overlay: the directories that it shows.
+    /// The layers of an overlay.
     layers: Vec<PathBuf>,
 }
 
-/// The table of mounts.
+/// The mount table.
 #[derive(Clone, Debug)]
 pub(crate) struct Mounts(Vec<Mount>);
 
-/// What is withheld, with all names that were found.
+/// Withheld paths with all names that were found.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// By rule. What was given comes first.
+    /// Withheld paths, each with its rule. The given paths come first.
     pub(crate) denied: Vec<(String, DeniedPath)>,
-    /// The names beyond those that were given, and what could not be found out, by rule.
+    /// Further names, and places that could not be searched, by rule.
     pub(crate) others: BTreeMap<String, BTreeSet<OtherName>>,
 }
 
@@ -114,17 +115,17 @@ type Inode = (u64, u64);
 struct HardLinkedFile {
     path: String,
     links: u64,
-    /// Who withholds it, and which rights.
+    /// The rules that withhold the file, each with its rights.
     by: Vec<(String, u64)>,
-    /// Its names, by their place in the file system.
+    /// Names of the file, as paths within the file system.
     names: BTreeSet<PathBuf>,
 }
 
 impl Mounts {
-    /// From the text of `/proc/PID/mountinfo`.
+    /// Parses the text of `/proc/PID/mountinfo`.
     pub(crate) fn new(table: &str) -> Self {
         let lines = mount_lines(table.as_bytes());
-        // A namespace that is mounted is no directory.
+        // A mounted namespace is not a directory.
         Self(
             lines
                 .filter(|line| line.root.starts_with(b"/"))
@@ -133,14 +134,14 @@ impl Mounts {
         )
     }
 
-    /// The mount that a path leads to.
+    /// The mount that contains a path.
     fn of(&self, path: &Path) -> Option<&Mount> {
         let above = self.0.iter().filter(|mount| path.starts_with(&mount.point));
-        // Of several at one place the last one counts.
+        // Of several mounts at one place, the last one is visible.
         above.max_by_key(|mount| mount.point.as_os_str().len())
     }
 
-    /// The same file by other mounts of its file system.
+    /// Paths of the same file through other mounts of its file system.
     fn second_mounts(&self, path: &Path) -> Vec<PathBuf> {
         let Some((own, within)) = self.of(path).and_then(|own| Some((own, own.within(path)?)))
         else {
@@ -149,7 +150,7 @@ impl Mounts {
         let others = self.0.iter().filter(|other| other.device == own.device);
         let names = others.filter_map(|other| match within.strip_prefix(&other.root) {
             Ok(rest) => Some((path.to_owned(), joined(&other.point, rest))),
-            // Only a part of what is withheld is mounted there.
+            // The other mount exposes only a part of the withheld folder.
             Err(_) => {
                 let part = other.root.strip_prefix(&within).ok()?;
                 Some((joined(path, part), other.point.clone()))
@@ -159,7 +160,7 @@ impl Mounts {
         others.map(|(_, name)| name).collect()
     }
 
-    /// The same file in the layers of the overlay that shows it, and by overlays that show it.
+    /// Paths of the same file in the layers of the overlay that contains it, and in overlays above it.
     fn layers(&self, path: &Path) -> Vec<PathBuf> {
         let mut names = Vec::new();
         if let Some((own, within)) = self.of(path).and_then(|own| Some((own, own.within(path)?))) {
@@ -181,13 +182,13 @@ impl Mounts {
         names
     }
 
-    /// Where something else is mounted below a path.
+    /// Mount points below a path.
     fn below(&self, path: &Path) -> impl Iterator<Item = &Path> {
         let points = self.0.iter().map(|mount| mount.point.as_path());
         points.filter(move |point| *point != path && point.starts_with(path))
     }
 
-    /// What may show the file in a way that nobody can find out.
+    /// Mounts that may expose the file in a way that cannot be determined.
     fn unknown(&self, path: &Path) -> Vec<String> {
         let own = self.of(path);
         let mut ways = Vec::new();
@@ -209,7 +210,7 @@ impl Mounts {
         ways
     }
 
-    /// Where a whole file system can be searched: mounts that no other one of it contains.
+    /// Mounts that together cover a whole file system: those that no other mount of it contains.
     fn searched(&self, device: &[u8]) -> Vec<&Mount> {
         let mut own: Vec<&Mount> = self
             .0
@@ -231,15 +232,15 @@ impl Mounts {
     }
 }
 
-/// The mount namespace of a process.
+/// A mount namespace.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     pid: u32,
     mounts: Mounts,
 }
 
-/// Mount namespaces but the own, each by one of its processes. Those that have none are not among them, and
-/// none is if this process may not look.
+/// The other mount namespaces, each through one of its processes. Namespaces without a process are missing,
+/// and the list is empty if this process may not inspect others.
 pub(crate) fn other_namespaces() -> Vec<Namespace> {
     let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt"));
     let mut known: BTreeSet<PathBuf> = of("self").into_iter().collect();
@@ -252,7 +253,7 @@ pub(crate) fn other_namespaces() -> Vec<Namespace> {
         if known.contains(&namespace) {
             continue;
         }
-        // The process may be gone meanwhile.
+        // The process may have ended.
         if let Ok(table) = fs::read(format!("/proc/{name}/mountinfo")) {
             known.insert(namespace);
             let mounts = Mounts::new(&String::from_utf8_lossy(&table));
@@ -263,7 +264,8 @@ pub(crate) fn other_namespaces() -> Vec<Namespace> {
 }
 
 impl Namespace {
-    /// Where the file is in this namespace, if rules above it there may be those of other directories here.
+    /// The path of the file in this namespace, if rules on folders above it there may belong to other folders
+    /// here.
     fn name_of(&self, own: &Mounts, path: &Path) -> Option<PathBuf> {
         let mount = own.of(path)?;
         let within = mount.within(path)?;
@@ -280,7 +282,8 @@ impl Namespace {
         names.next()
     }
 
-    /// Whether all that is above a mount point is above the file as well, so that nothing is granted there.
+    /// Returns true if every folder above a mount point is above the file as well, so that no grant applies
+    /// there.
     fn is_above(&self, point: &Path, device: &[u8], within: &Path) -> bool {
         let mut point = point.to_owned();
         while let (Some(parent), Some(name)) = (point.parent(), point.file_name()) {
@@ -316,15 +319,15 @@ impl Mount {
         }
     }
 
-    /// Where a path below the mount is in its file system.
+    /// The path within the file system of a path below the mount.
     fn within(&self, path: &Path) -> Option<PathBuf> {
         let rest = path.strip_prefix(&self.point).ok()?;
         Some(joined(&self.root, rest))
     }
 }
 
-/// The directories of an overlay: `lowerdir=A:B,upperdir=C`, or `lowerdir+=A,lowerdir+=B`. The kernel
-/// writes separators within names in octal, older ones a colon as `\134:`.
+/// Parses the layers of an overlay: `lowerdir=A:B,upperdir=C`, or `lowerdir+=A,lowerdir+=B`. The kernel
+/// writes separators within names in octal, older kernels write a colon as `\134:`.
 fn layers_of(options: &[u8]) -> Vec<PathBuf> {
     let plain =
         |text: &str| PathBuf::from(OsString::from_vec(unescape(text.as_bytes()).into_owned()));
@@ -337,12 +340,12 @@ fn layers_of(options: &[u8]) -> Vec<PathBuf> {
             _ => {}
         }
     }
-    // `A::B`: what follows holds data only.
+    // In `A::B`, the second part contains data only.
     layers.retain(|layer| !layer.as_os_str().is_empty());
     layers
 }
 
-/// Without the slash that joining nothing leaves at the end.
+/// Joins two paths without the trailing slash of an empty second part.
 fn joined(folder: &Path, rest: &Path) -> PathBuf {
     match rest.as_os_str().is_empty() {
         true => folder.to_owned(),
@@ -350,7 +353,7 @@ fn joined(folder: &Path, rest: &Path) -> PathBuf {
     }
 }
 
-/// Whether two names lead to the same file. What does not exist, or cannot be asked, may.
+/// Returns true if two names lead to the same file, or if that cannot be determined.
 fn is_same(one: &Path, other: &Path) -> bool {
     match (fs::symlink_metadata(one), fs::symlink_metadata(other)) {
         (Ok(one), Ok(other)) => inode(&one) == inode(&other),
@@ -366,12 +369,12 @@ fn may_exist(path: &Path) -> bool {
     }
 }
 
-/// Which file it is.
+/// The device and inode of a file.
 pub(crate) fn inode(data: &Metadata) -> Inode {
     (data.dev(), data.ino())
 }
 
-/// Adds every other name that can be found to what is withheld.
+/// Adds every further name that can be found to the withheld paths.
 pub(crate) fn find(given: Vec<(String, DeniedPath)>, mounts: &Mounts) -> Names {
     let mut names = Names::default();
     for (rule, denied) in &given {
@@ -387,7 +390,7 @@ pub(crate) fn find(given: Vec<(String, DeniedPath)>, mounts: &Mounts) -> Names {
 }
 
 impl Names {
-    /// Notes where withheld files are in other mount namespaces.
+    /// Records the paths of withheld files in other mount namespaces.
     pub(crate) fn look_elsewhere(&mut self, own: &Mounts, others: &[Namespace]) {
         for (rule, denied) in self.denied.clone() {
             for other in others {
@@ -409,7 +412,7 @@ impl Names {
         of_rule.insert(OtherName { kind, text });
     }
 
-    /// Adds names and what mounts and overlays make of them, until there is no more.
+    /// Adds names, and the names that mounts and overlays derive from them, until there are no new ones.
     fn add_mounted(&mut self, given: Vec<(String, DeniedPath)>, mounts: &Mounts) {
         let mut known: BTreeSet<(String, PathBuf)> = BTreeSet::new();
         let mut open = given;
@@ -433,7 +436,7 @@ impl Names {
                     self.note(&rule, NameKind::Unknown, way);
                     continue;
                 };
-                // What lies within is withheld with it.
+                // Paths below a withheld path are withheld with it.
                 if !name.starts_with(&path) {
                     self.note(&rule, kind, format!("{text} is {}", kind.of(&denied.path)));
                     let rights = denied.rights;
@@ -485,7 +488,7 @@ impl Names {
         linked
     }
 
-    /// Looks for the other names of files, and gives them by rule.
+    /// Searches for the other names of files, and returns them with their rules.
     fn search(
         &mut self,
         mut linked: BTreeMap<Inode, HardLinkedFile>,
@@ -515,8 +518,8 @@ impl Names {
         found
     }
 
-    /// Looks through one mount, and not into what is mounted below it. `left`: how many more entries are
-    /// looked at.
+    /// Searches one mount, without descending into mounts below it. `left` is the remaining number of entries
+    /// to read.
     fn search_mount(
         &mut self,
         linked: &mut BTreeMap<Inode, HardLinkedFile>,
@@ -541,7 +544,7 @@ impl Names {
                     }
                     continue;
                 }
-                // An overlay's directories say other numbers than its files have.
+                // The directories of an overlay list other inode numbers than its files have.
                 if mount.kind != "overlay" && !numbers.contains(&entry.ino()) {
                     continue;
                 }
@@ -558,7 +561,7 @@ impl Names {
         found
     }
 
-    /// A name of a withheld file that was found: what it adds, by rule.
+    /// Records a found name of a withheld file, and returns the paths that it adds, each with its rule.
     fn note_link(&mut self, file: &HardLinkedFile, path: &Path) -> Vec<(String, DeniedPath)> {
         let Some(text) = path.to_str() else {
             let way = format!("{} is a hard link of it", path.display());
@@ -599,7 +602,7 @@ mod tests {
         ("rule".to_owned(), hole)
     }
 
-    /// The names that are withheld besides the first, relative to a folder, and what is not known.
+    /// The withheld names besides the first, relative to a folder, and the undetermined places.
     fn found(folder: &Path, hole: &str, table: &str) -> (Vec<String>, Vec<String>) {
         let names = find(vec![denied(&folder.join(hole))], &Mounts::new(table));
         let prefix = format!("{}/", folder.display());
@@ -636,13 +639,13 @@ mod tests {
         let names = vec!["etc/linked".to_owned(), "other/deeper/far".to_owned()];
         assert_eq!(found(&path, "etc/shadow", &table), (names, vec![]));
         assert_eq!(found(&path, "etc/group", &table), (vec![], vec![]));
-        // Below a folder that is withheld, too.
+        // Applies below a withheld folder too.
         let (paths, unknown) = found(&path, "etc", &table);
         assert_eq!(
             (paths, unknown),
             (vec!["other/deeper/far".to_owned()], vec![])
         );
-        // Where something else is mounted over it there is no seeing it.
+        // A name that another mount covers cannot be seen.
         let hidden = format!(
             "{table}3 2 0:7 / {}/other rw - tmpfs t rw\n",
             path.display()
@@ -672,7 +675,7 @@ mod tests {
             [Path::new("/x/y/z/a"), Path::new("/gone/x/y/z/a")]
         );
         assert!(names("/disk/z").is_empty());
-        // That exists, and is not at the other place.
+        // A path that exists, and that is absent at the other place.
         assert!(names("/proc").is_empty());
     }
 
@@ -714,7 +717,7 @@ mod tests {
             other.name_of(&own, Path::new("/etc/shadow"))
         };
         assert_eq!(in_namespace(""), None);
-        // As services have it: the same place, protected.
+        // Services have this: the same place, protected.
         assert_eq!(in_namespace("2 1 8:1 /etc /etc ro - ext4 a rw\n"), None);
         assert_eq!(in_namespace("2 1 8:1 /srv /mnt rw - ext4 a rw\n"), None);
         let there = in_namespace("2 1 8:1 /etc /mnt rw - ext4 a rw\n");
@@ -742,7 +745,7 @@ mod tests {
         assert_eq!(own, [""; 0]);
     }
 
-    /// Also one that nobody has heard of.
+    /// Includes an unknown type.
     #[test]
     fn only_file_systems_that_show_their_own_files_are_passed_over() {
         let ways = |kind: &str| {

@@ -1,4 +1,5 @@
-//! Which capabilities processes use, as the kernel's tracepoint `cap_capable` tells it (bpf/needs.bpf.c).
+//! Observer of the capabilities that processes use, at the kernel's tracepoint `cap_capable`
+//! (bpf/needs.bpf.c).
 
 use std::io;
 
@@ -9,10 +10,10 @@ use crate::bpf::Error;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/needs.bpf.o"));
 
-/// Set for a process that the kernel was asked about at all.
+/// Bit that is set for a process with at least one capability check.
 const ASKED: u64 = 1 << 63;
 
-/// Listens for as long as it lives.
+/// The attached observer. It detaches on drop.
 #[derive(Debug)]
 pub struct ListenerHelper {
     _link: Link,
@@ -21,13 +22,13 @@ pub struct ListenerHelper {
 }
 
 impl ListenerHelper {
-    /// Begins to listen to all processes.
+    /// Starts to observe all processes.
     ///
     /// # Kernel
-    /// 6.14; CAP_BPF and CAP_PERFMON, and the first namespace of process numbers.
+    /// 6.14; CAP_BPF and CAP_PERFMON, and the initial pid namespace.
     ///
     /// # Errors
-    /// If that is not possible here.
+    /// Fails if the host does not support this.
     pub fn listen() -> Result<Self, Error> {
         let object = ObjectBuilder::default().open_memory(OBJECT);
         let object = object.and_then(libbpf_rs::OpenObject::load);
@@ -53,10 +54,11 @@ impl ListenerHelper {
         Ok(needs)
     }
 
-    /// Taking memory of the kernel is a question; the C library keeps none of this size in stock. Where this
-    /// process has another number than the first namespace gives it, none is found.
+    /// Checks that an allocation of this process is observed: each one asks for a capability, and the C
+    /// library does not cache allocations of this size. Outside of the initial pid namespace, the process has
+    /// another number and is not found.
     fn try_it(&self) -> Result<(), Error> {
-        // An allocation that nobody looks at would not be made.
+        // The compiler would remove an unused allocation.
         let taken = std::hint::black_box(vec![0_u8; 1 << 26]);
         let is_found = self.word(std::process::id())?.is_some();
         drop(taken);
@@ -69,10 +71,10 @@ impl ListenerHelper {
         }
     }
 
-    /// Forgets what a process used so far: it is about to execute what is to be judged.
+    /// Clears the record of a process that is about to execute the program to be observed.
     ///
     /// # Errors
-    /// If the table is out of reach.
+    /// Fails if the table is not accessible.
     pub fn forget(&self, pid: u32) -> Result<(), Error> {
         match self.uses.delete(&pid.to_ne_bytes()) {
             Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
@@ -82,10 +84,10 @@ impl ListenerHelper {
         }
     }
 
-    /// What a process used.
+    /// The capabilities that a process used.
     ///
     /// # Errors
-    /// If the table is out of reach, or had no room for all processes.
+    /// Fails if the table is not accessible, or had no room for all processes.
     pub fn of(&self, pid: u32) -> Result<Capabilities, Error> {
         let lost = self.lost.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let lost = lost.map_err(Error::map("lost"))?;

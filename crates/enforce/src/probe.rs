@@ -1,17 +1,17 @@
-//! What works here, found out by using it.
+//! Probes of the enforcers: each determines by use whether its enforcer works on this host.
 
 use policy::EnforcerKind;
 use probe::{Finding, Support};
 
 use crate::enforcer::registered;
 
-/// Whether an enforcer works here. The calling process must have one thread, because this forks.
+/// Probes an enforcer. The calling process must have one thread, because the probe forks.
 #[must_use]
 pub fn probe(enforcer: EnforcerKind) -> Support {
     (registered(enforcer).probe)()
 }
 
-/// A row for each enforcer.
+/// Findings for all enforcers, one row each.
 #[must_use]
 pub fn all() -> Vec<Finding> {
     let finding = |kind| {

@@ -1,4 +1,4 @@
-//! The file system as the planner of Landlock rules sees it.
+//! File system access of the planner of Landlock rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -10,9 +10,9 @@ use policy::compile::landlock::{DirectoryEntry, Tree};
 use policy::pattern::Pattern;
 use process_info::procfs::{mount_lines, unescape};
 
-/// Types of file systems that are views of the kernel: no program lies there, and no secret of the kind
-/// that patterns with wildcards are about. Control groups are not among them, because rules name their
-/// files wherever they are (`/**/release_agent`).
+/// Types of file systems that are views of the kernel: they contain no programs, and none of the secrets for
+/// which patterns with wildcards are written. Control groups are not in the list, because rules name their
+/// files at any place (`/**/release_agent`).
 const OF_THE_KERNEL: [&str; 13] = [
     "autofs",
     "binfmt_misc",
@@ -29,7 +29,7 @@ const OF_THE_KERNEL: [&str; 13] = [
     "tracefs",
 ];
 
-/// Where programs lie.
+/// Folders that contain programs.
 const PROGRAM_FOLDERS: [&str; 10] = [
     "/bin",
     "/sbin",
@@ -46,14 +46,14 @@ const PROGRAM_FOLDERS: [&str; 10] = [
 /// The mounted file systems of this process.
 #[derive(Debug)]
 pub(crate) struct MountedFileSystems {
-    /// Where views of the kernel are mounted.
+    /// Mount points of kernel views.
     skipped: BTreeSet<PathBuf>,
-    /// Where others are mounted inside of those, such as the control groups in /sys.
+    /// Mount points of other file systems inside of kernel views, such as the control groups in /sys.
     inside: BTreeSet<PathBuf>,
 }
 
 impl MountedFileSystems {
-    /// By the text of `/proc/PID/mountinfo`.
+    /// Parses the text of `/proc/PID/mountinfo`.
     pub(crate) fn of(table: &str) -> Self {
         let (skipped, others): (Vec<_>, Vec<_>) =
             points(table).partition(|(_, kind)| OF_THE_KERNEL.contains(kind));
@@ -61,7 +61,7 @@ impl MountedFileSystems {
             |points: Vec<(PathBuf, &str)>| points.into_iter().map(|(path, _)| path).collect();
         let (skipped, others): (BTreeSet<PathBuf>, BTreeSet<PathBuf>) =
             (paths(skipped), paths(others));
-        // The nearest mount above decides: what is in a walked one is reached from there.
+        // The nearest mount above decides: a mount inside a searched one is reached from there.
         let lies_in_skipped = |path: &&PathBuf| {
             let mut above = path.ancestors().skip(1);
             let nearest = above.find(|path| skipped.contains(*path) || others.contains(*path));
@@ -71,8 +71,8 @@ impl MountedFileSystems {
         Self { skipped, inside }
     }
 
-    /// The programs that a pattern `/**/NAME` means: where programs lie. Anywhere else it would be one copy
-    /// of many, and looking for it takes seconds. `None` for any other pattern.
+    /// The programs that a pattern `/**/NAME` matches in the folders of programs. A file elsewhere would be
+    /// one copy of many, and a search for it takes seconds. `None` for any other pattern.
     pub(crate) fn programs(pattern: &Pattern, path: Option<&OsStr>) -> Option<BTreeSet<String>> {
         if pattern.fixed_prefix() != "/" || pattern.literal().is_some() {
             return None;
@@ -81,7 +81,7 @@ impl MountedFileSystems {
         folders.extend(path.into_iter().flat_map(std::env::split_paths));
         let mut found = BTreeSet::new();
         for folder in folders {
-            // Most of them do not exist on most machines.
+            // Most of these folders do not exist on most hosts.
             let Ok(entries) = fs::read_dir(&folder) else {
                 continue;
             };
@@ -93,8 +93,8 @@ impl MountedFileSystems {
         Some(found)
     }
 
-    /// The files that each pattern means now, symbolic links followed. A path without wildcards is meant
-    /// whether it exists or not. However many patterns there are, each folder is read once.
+    /// The files that each pattern matches now, with symbolic links followed. A path without wildcards
+    /// matches whether it exists or not. Each folder is read once, regardless of the number of patterns.
     pub(crate) fn expand(&self, patterns: &[&Pattern]) -> Vec<BTreeSet<String>> {
         let mut found = vec![BTreeSet::new(); patterns.len()];
         let mut searches: BTreeMap<PathBuf, Vec<Search>> = BTreeMap::new();
@@ -115,7 +115,7 @@ impl MountedFileSystems {
     }
 
     fn walk(&self, start: PathBuf, searches: &[Search], found: &mut [BTreeSet<String>]) {
-        // A pattern may be about a view of the kernel, such as /sys/fs/cgroup/**/release_agent.
+        // A pattern may refer to a kernel view, such as /sys/fs/cgroup/**/release_agent.
         let is_within = start
             .ancestors()
             .any(|folder| self.skipped.contains(folder));
@@ -127,7 +127,7 @@ impl MountedFileSystems {
             if !is_within && self.skipped.contains(&folder) {
                 continue;
             }
-            // A folder that cannot be read holds nothing that could be granted by name either.
+            // A folder that cannot be read contains nothing that could be granted by name.
             let Ok(entries) = fs::read_dir(&folder) else {
                 continue;
             };
@@ -150,14 +150,14 @@ impl MountedFileSystems {
     }
 }
 
-/// A pattern that has to be looked for.
+/// The search for the matches of a pattern.
 struct Search {
     index: usize,
-    /// The folder above all that can match.
+    /// The folder above all possible matches.
     start: PathBuf,
-    /// `/**/.ssh/**` is the folder, and with it whatever is below.
+    /// The pattern of the matches. `/**/.ssh/**` matches the folder, and with it everything below.
     wanted: Pattern,
-    /// The name that every match has, if there is one: nearly all files have another.
+    /// The name that every match has, if there is one: nearly all files have another name.
     name: Option<OsString>,
 }
 
@@ -184,14 +184,14 @@ impl Search {
 
 impl Tree for MountedFileSystems {
     fn entries(&self, folder: &str) -> Vec<DirectoryEntry> {
-        // What cannot be listed is granted to nobody.
+        // A folder that cannot be listed is not granted.
         let Ok(entries) = fs::read_dir(folder) else {
             return Vec::new();
         };
         let entry = |entry: fs::DirEntry| {
             let kind = entry.file_type().ok().filter(|kind| !kind.is_symlink())?;
             Some(DirectoryEntry {
-                // A name that is no text is granted to nobody.
+                // A name that is not UTF-8 is not granted.
                 name: entry.file_name().into_string().ok()?,
                 is_folder: kind.is_dir(),
             })
@@ -200,7 +200,7 @@ impl Tree for MountedFileSystems {
     }
 }
 
-/// Where a path leads: as much of it as exists with links followed, and the rest as it stands.
+/// Resolves a path: the existing part with links followed, the rest unchanged.
 pub(crate) fn resolved(path: &Path) -> String {
     let mut rest = PathBuf::new();
     let mut known = path;

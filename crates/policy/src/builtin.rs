@@ -12,23 +12,23 @@ use crate::restriction::{Restriction, read_restriction};
 /// A built-in rule.
 #[derive(Debug, PartialEq)]
 pub struct Builtin {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Other names for it.
+    /// Alternative names.
     pub aliases: Vec<String>,
-    /// Which list of a policy it belongs to.
+    /// The list of a policy that the rule belongs to.
     pub class: Class,
-    /// What is denied, in words.
+    /// One-line description of what the rule denies.
     pub about: String,
-    /// What is denied.
+    /// The restrictions that the rule consists of.
     pub restrictions: Vec<Restriction>,
-    /// Ways past an enforcer.
+    /// Known bypasses, by enforcer.
     pub weak: BTreeMap<EnforcerKind, Vec<String>>,
-    /// What it stops besides.
+    /// Legitimate behaviour that the rule breaks.
     pub breaks: Vec<String>,
 }
 
-/// The lists of built-in rules that a policy has.
+/// The lists of built-in rules in a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// `hardeningRules`
@@ -40,7 +40,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// The key of a policy that names such rules.
+    /// The key of a policy that lists rules of this class.
     #[must_use]
     pub fn key(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Class {
     }
 }
 
-/// Stands for the name of each capability.
+/// Placeholder that expands to one rule for each capability.
 const EACH_CAPABILITY: &str = "disable-cap-*";
 
 static RULES: LazyLock<Vec<Builtin>> = LazyLock::new(|| {
@@ -62,19 +62,19 @@ static BASE: LazyLock<Vec<Builtin>> = LazyLock::new(|| {
     read(include_str!("../data/runtime-default.txt")).expect("a unit test reads the same file")
 });
 
-/// Every built-in rule, in the order of the file.
+/// Every built-in rule, in the order of the data file.
 #[must_use]
 pub fn all() -> &'static [Builtin] {
     &RULES
 }
 
-/// What container runtimes deny by default.
+/// The rules that container runtimes apply by default.
 #[must_use]
 pub fn base() -> &'static [Builtin] {
     &BASE
 }
 
-/// The rule of this name; `_` is as good as `-`, and case does not matter.
+/// Finds a rule by name or alias; `_` equals `-`, and case is ignored.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Builtin> {
     let name = name.to_lowercase().replace('_', "-");
@@ -83,7 +83,7 @@ pub fn find(name: &str) -> Option<&'static Builtin> {
         .find(|rule| rule.name == name || rule.aliases.contains(&name))
 }
 
-/// The rule whose name is nearest.
+/// The name of the rule most similar to `name`.
 #[must_use]
 pub fn suggest(name: &str) -> Option<&'static str> {
     let name = name.to_lowercase().replace('_', "-");
@@ -119,7 +119,7 @@ fn read(text: &str) -> Result<Vec<Builtin>, String> {
     Ok(rules)
 }
 
-/// Reads one block. `capability` takes the place of a `*` that stands alone or ends a name.
+/// Reads one block of the data file. `capability` replaces a `*` that stands alone or ends a name.
 fn read_rule(block: &[(usize, &str)], capability: &str) -> Result<Builtin, String> {
     let mut rule = Builtin {
         name: String::new(),

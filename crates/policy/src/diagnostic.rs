@@ -1,14 +1,14 @@
-//! What can be wrong with a policy.
+//! Diagnostics on policies.
 
 use yaml::Severity;
 
-/// One problem of one policy file.
+/// One diagnostic on a policy file.
 pub type Diagnostic = yaml::Diagnostic<Code>;
 
-/// Declares the codes: name, severity, title.
+/// Declares the codes, each with name, severity and title.
 macro_rules! codes {
     ($($variant:ident $severity:ident $name:literal $title:literal)*) => {
-        /// Kind of problem.
+        /// Code of a diagnostic.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Code { $(#[doc = $title] $variant,)* }
 
@@ -16,7 +16,7 @@ macro_rules! codes {
             /// All codes.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The kind in one line.
+            /// One-line description of the code.
             #[must_use]
             pub fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title,)* }

@@ -1,24 +1,24 @@
-//! The enforcers by name, and sets of them.
+//! The kinds of enforcers and sets of them.
 
 use std::fmt;
 
-/// What carries out a policy.
+/// A kernel mechanism that enforces a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EnforcerKind {
-    /// A filter on system calls and their register arguments.
+    /// A seccomp filter on system calls and their register arguments.
     Seccomp,
-    /// The process restricts itself, by paths, ports and scopes.
+    /// A Landlock ruleset: the process restricts itself by paths, ports and scopes.
     Landlock,
     /// Capabilities are dropped before the command starts.
     Caps,
-    /// A profile of AppArmor.
+    /// An AppArmor profile.
     AppArmor,
-    /// Programs at the hooks of the Linux security modules.
+    /// BPF programs at the hooks of the Linux security modules (BPF LSM).
     Bpf,
 }
 
 impl EnforcerKind {
-    /// All, those that need no privilege first.
+    /// All kinds, those that need no privilege first.
     pub const ALL: [Self; 5] = [
         Self::Seccomp,
         Self::Landlock,
@@ -27,25 +27,25 @@ impl EnforcerKind {
         Self::Bpf,
     ];
 
-    /// As policies write it.
+    /// The name in policies.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.words().0
     }
 
-    /// As command lines and data files write it.
+    /// The name in command lines and data files.
     #[must_use]
     pub fn id(self) -> &'static str {
         self.words().1
     }
 
-    /// What it is, for help texts.
+    /// One-line description for help texts.
     #[must_use]
     pub fn about(self) -> &'static str {
         self.words().2
     }
 
-    /// Name, id and what it is.
+    /// Name, id and description.
     fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Seccomp => ("Seccomp", "seccomp", "A filter on system calls"),
@@ -85,8 +85,8 @@ impl Enforcers {
     /// Every enforcer.
     pub const ALL: Self = Self((1 << EnforcerKind::ALL.len()) - 1);
 
-    /// Names one after another, as vArmor has them (`AppArmorBPFSeccomp`), or `Auto` for all; with or without
-    /// separators, in any case. `None` if there is something else, or nothing.
+    /// Parses concatenated names as vArmor writes them (`AppArmorBPFSeccomp`), or `Auto` for all; separators
+    /// are optional and case is ignored. Returns `None` for an empty text or an unknown name.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut rest = text.to_lowercase();
@@ -106,31 +106,31 @@ impl Enforcers {
         }
     }
 
-    /// The names as [`Enforcers::parse`] reads them.
+    /// The names in the form that [`Enforcers::parse`] reads.
     #[must_use]
     pub fn joined(self) -> String {
         self.iter().map(EnforcerKind::name).collect()
     }
 
-    /// The same set with one more.
+    /// This set with `enforcer` added.
     #[must_use]
     pub fn with(self, enforcer: EnforcerKind) -> Self {
         Self(self.0 | Self::bit(enforcer))
     }
 
-    /// The same set with one less.
+    /// This set with `enforcer` removed.
     #[must_use]
     pub fn without(self, enforcer: EnforcerKind) -> Self {
         Self(self.0 & !Self::bit(enforcer))
     }
 
-    /// Whether it is in the set.
+    /// Returns true if the set contains `enforcer`.
     #[must_use]
     pub fn contains(self, enforcer: EnforcerKind) -> bool {
         self.0 & Self::bit(enforcer) != 0
     }
 
-    /// Those in the set.
+    /// Iterates over the enforcers in the set.
     pub fn iter(self) -> impl Iterator<Item = EnforcerKind> {
         EnforcerKind::ALL
             .into_iter()

@@ -1,8 +1,8 @@
-//! Confinement policies: what they say, what each enforcer can make of it, and what it compiles to.
+//! Confinement policies: the model of a policy, the loader, and the rule compiler of each enforcer.
 //!
-//! `load` reads the language of vArmor into a [`Policy`], in which every rule, built in or raw, is a
-//! list of [`Restriction`]s that know nothing of enforcers. `compile` lowers restrictions to
-//! each [`EnforcerKind`] and grades the result.
+//! [`load()`] reads the language of vArmor into a [`Policy`]. Every rule, built in or raw, is a list of
+//! [`Restriction`]s, which are independent of enforcers. [`compile`] lowers restrictions for each
+//! [`EnforcerKind`] and grades the result.
 
 pub mod builtin;
 pub mod compile;

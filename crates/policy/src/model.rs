@@ -1,4 +1,4 @@
-//! What a workload was seen to do, and which rules it can live with.
+//! The behaviour model of a workload, and advice on the rules that the workload tolerates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,41 +15,42 @@ use crate::restriction::{
     Destination, PortRange, Restriction, socket_domain, socket_domain_name, socket_type_name,
 };
 
-/// A behaviour. Runs of the same workload are merged into one.
+/// The recorded behaviour of a workload. Runs of the same workload are merged into one model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
-    /// Names of calls that were made.
+    /// Names of the system calls that the workload made.
     pub calls: BTreeSet<String>,
-    /// Values of the argument that says what a call does, for the calls of [`DECIDING`].
+    /// Values of the selecting argument, for the calls of [`DECIDING`].
     pub values: BTreeMap<String, BTreeSet<u64>>,
-    /// Built-in rules that would have been violated, each with one case, such as `reads /etc/shadow`.
+    /// Built-in rules that the workload would have violated, each with one example, such as `reads
+    /// /etc/shadow`.
     pub violated: BTreeMap<String, String>,
-    /// Files that were opened, looked at or listed, without what changes from run to run.
+    /// Files that the workload opened, inspected or listed, with variable parts generalised.
     pub reads: BTreeSet<String>,
-    /// Files that were changed in any way.
+    /// Files that the workload changed in any way.
     pub writes: BTreeSet<String>,
-    /// Folders in which something was made, removed or renamed.
+    /// Folders in which the workload created, removed or renamed entries.
     pub makes: BTreeSet<String>,
-    /// Programs that were executed, and what interprets them.
+    /// Programs that the workload executed, and their interpreters.
     pub programs: BTreeSet<String>,
-    /// Sockets that were made: family, type without flags, protocol.
+    /// Sockets that the workload created: family, type without flags, protocol.
     pub sockets: BTreeSet<(u64, u64, u64)>,
-    /// Addresses that were connected or sent to, `ADDRESS PORT`, and paths of local sockets.
+    /// Addresses that the workload connected or sent to, as `ADDRESS PORT`, and paths of Unix sockets.
     pub peers: BTreeSet<String>,
-    /// Capabilities that were used.
+    /// Capabilities that the workload used.
     pub capabilities: Capabilities,
-    /// Set if a process had capabilities, and nothing told which of them it used.
+    /// Set if a process held capabilities and their use could not be observed.
     pub had_capabilities: bool,
 }
 
-/// Whether a workload can live with a rule.
+/// Advice whether a workload tolerates a built-in rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// The rule.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// Its list in a policy.
+    /// The list of a policy that the rule belongs to.
     pub class: Class,
-    /// Why not.
+    /// The reason against the rule; `None` if the workload tolerates it.
     pub against: Option<String>,
 }
 
@@ -94,7 +95,7 @@ const ALWAYS: [Syscall; 36] = [
     Syscall::WRITEV,
 ];
 
-/// Calls that are many calls in one, and the argument that says which.
+/// Multiplexed calls, each with the index of the argument that selects the operation.
 pub const DECIDING: [(Syscall, usize); 7] = [
     (Syscall::ARCH_PRCTL, 0),
     (Syscall::BPF, 0),
@@ -105,7 +106,8 @@ pub const DECIDING: [(Syscall, usize); 7] = [
     (Syscall::SECCOMP, 0),
 ];
 
-/// What every program may use: reading, writing, executing. The loaders are named by programs, not by calls.
+/// Paths that every program may use, with the rights to read, write and execute. Loaders are requested by
+/// programs, not by calls.
 const EVERYBODYS: [(&str, [bool; 3]); 11] = [
     ("/dev/full", [true, true, false]),
     ("/dev/null", [true, true, false]),
@@ -120,26 +122,27 @@ const EVERYBODYS: [(&str, [bool; 3]); 11] = [
     ("/proc/**", [true, false, false]),
 ];
 
-/// With more values than this no rule is made of them: each costs an instruction at each such call.
+/// Maximum number of values from which a rule is generated: each value costs an instruction at each such
+/// call.
 const MOST_VALUES: usize = 32;
 
-/// Types of sockets (include/linux/net.h), and the bits of an argument that hold one.
+/// Socket types (include/linux/net.h): the values of the bits of an argument that hold the type.
 const SOCKET_TYPES: [u16; 7] = [1, 2, 3, 4, 5, 6, 10];
 const SOCKET_TYPE: u64 = 0xf;
 
-/// More files of one folder than this are told as `FOLDER/*`.
+/// Maximum number of recorded files per folder; more are recorded as `FOLDER/*`.
 const MOST_FILES: usize = 32;
 
-/// New namespaces and the like: forks with one of these flags are recorded.
+/// Clone flags that create namespaces and the like: forks with one of these flags are recorded.
 const NAMESPACES: u64 = 0x7e02_0080;
 
-/// What a rule of the catalogue refuses, by call.
+/// Call rules of the built-in rules, by call.
 static CATALOGUE: LazyLock<Vec<CallRule>> = LazyLock::new(|| {
     let of = |builtin: &'static Builtin| {
         let (policy, rule) = alone(builtin, Enforcers::default().with(EnforcerKind::Seccomp));
         lower(&policy, &rule).entries
     };
-    // A call that is refused only for another one to be made is no violation.
+    // A call that is refused only to divert the caller to another call is no violation.
     let is_meant = |rule: &CallRule| rule.action != Action::Refuse(Errno::ENOSYS);
     builtin::all()
         .iter()
@@ -149,7 +152,7 @@ static CATALOGUE: LazyLock<Vec<CallRule>> = LazyLock::new(|| {
 });
 
 impl Model {
-    /// What has to be reported for a model to be made: every call that a program need not make.
+    /// The seccomp profile that reports what a model needs: every call that not all programs make.
     #[must_use]
     pub fn recorder() -> Profile {
         let report = |call, when| CallRule {
@@ -168,7 +171,7 @@ impl Model {
         }
     }
 
-    /// A call was made.
+    /// Records a system call.
     pub fn note_call(&mut self, call: Syscall, args: &[u64; 6]) {
         self.calls.insert(call.name().to_owned());
         if let Some((_, at)) = DECIDING.iter().find(|(known, _)| *known == call) {
@@ -186,7 +189,7 @@ impl Model {
         }
     }
 
-    /// A file was opened, looked at or listed.
+    /// Records a file that was opened, inspected or listed.
     pub fn note_read(&mut self, file: &str) {
         self.refuse("reads", file, |restriction| match restriction {
             Restriction::File { path, access } => access.read && path.matches(file),
@@ -196,7 +199,7 @@ impl Model {
         put(&mut self.reads, generalised(file));
     }
 
-    /// A file was changed in any way.
+    /// Records a file that was changed in any way.
     pub fn note_write(&mut self, file: &str) {
         self.refuse("changes", file, |restriction| match restriction {
             Restriction::File { path, access } => {
@@ -208,7 +211,7 @@ impl Model {
         put(&mut self.writes, generalised(file));
     }
 
-    /// A file was made, removed or renamed.
+    /// Records a file that was created, removed or renamed.
     pub fn note_make(&mut self, file: &str) {
         if let Some((folder, _)) = file
             .rsplit_once('/')
@@ -218,7 +221,7 @@ impl Model {
         }
     }
 
-    /// A program was executed.
+    /// Records a program that was executed.
     pub fn note_program(&mut self, file: &str) {
         self.refuse("executes", file, |restriction| match restriction {
             Restriction::Exec { path } => path.matches(file),
@@ -227,7 +230,7 @@ impl Model {
         put(&mut self.programs, generalised(file));
     }
 
-    /// An address was connected or sent to.
+    /// Records an address that was connected or sent to.
     pub fn note_peer(&mut self, address: IpAddr, port: u16) {
         let name = format!("{address} {port}");
         let own = address.to_canonical();
@@ -244,7 +247,7 @@ impl Model {
         self.peers.insert(name);
     }
 
-    /// A local socket was connected or sent to.
+    /// Records a Unix socket that was connected or sent to.
     pub fn note_local_peer(&mut self, file: &str) {
         self.refuse("contacts", file, |restriction| match restriction {
             Restriction::Connect { path } => path.matches(file),
@@ -253,7 +256,7 @@ impl Model {
         self.peers.insert(generalised(file));
     }
 
-    /// Takes down every built-in rule that has such a restriction.
+    /// Records a violation of every built-in rule that has a matching restriction.
     fn refuse(&mut self, verb: &str, what: &str, is_meant: impl Fn(&Restriction) -> bool) {
         for builtin in builtin::all() {
             if !self.violated.contains_key(&builtin.name)
@@ -265,7 +268,7 @@ impl Model {
         }
     }
 
-    /// Adds what another run did.
+    /// Merges the behaviour of another run into this model.
     pub fn merge(&mut self, other: Self) {
         self.calls.extend(other.calls);
         for (call, values) in other.values {
@@ -288,7 +291,8 @@ impl Model {
         self.had_capabilities |= other.had_capabilities;
     }
 
-    /// The enforcers that do not stop what was done by being there: any ruleset of Landlock forbids mounts.
+    /// The enforcers whose mere presence does not stop recorded behaviour: any Landlock ruleset forbids
+    /// mounts.
     #[must_use]
     pub fn bearable(&self, enforcers: Enforcers) -> Enforcers {
         let mounts = ["mount", "move_mount", "pivot_root", "umount", "umount2"];
@@ -299,7 +303,7 @@ impl Model {
             .fold(Enforcers::default(), Enforcers::with)
     }
 
-    /// What is to be thought of each built-in rule, if these enforcers are to carry it.
+    /// Advice on each built-in rule if `enforcers` are to enforce it.
     #[must_use]
     pub fn advise(&self, enforcers: Enforcers, machine: &MachineFeatures) -> Vec<Advice> {
         let advice = |builtin: &'static Builtin| Advice {
@@ -330,7 +334,7 @@ impl Model {
 
     fn against_one(&self, restriction: &Restriction, enforcers: Enforcers) -> Option<String> {
         match restriction {
-            // Only Landlock makes holes in what exists.
+            // Only Landlock turns existing files into holes.
             Restriction::File { .. } if !enforcers.contains(EnforcerKind::Landlock) => None,
             Restriction::File { path, .. } => {
                 if path.literal().or_else(|| path.subtree()).is_none() {
@@ -360,7 +364,7 @@ impl Model {
                 made.filter(|_| needs)
                     .map(|entry| format!("the workload calls {}", entry.call))
             }
-            // Taken down when it was done.
+            // Recorded as a violation when it happened.
             Restriction::Exec { .. }
             | Restriction::Disk { .. }
             | Restriction::Connect { .. }
@@ -386,8 +390,8 @@ impl Model {
         spaces.map(|_| "the workload makes user namespaces, which such a rule forbids".to_owned())
     }
 
-    /// A policy that the workload passes: the rules that it can live with, and a denial of every call that it
-    /// did not make.
+    /// Generates a policy that the workload passes: the rules that it tolerates, and a denial of every call
+    /// that it did not make.
     #[must_use]
     pub fn policy(&self, name: &str, enforcers: Enforcers, machine: &MachineFeatures) -> String {
         let names = enforcers.joined();
@@ -407,7 +411,7 @@ impl Model {
         text
     }
 
-    /// Denies all files but those that were used.
+    /// Appends a denial of all files but those that the workload used.
     fn push_files(&self, text: &mut String) {
         text.push_str(
             "      # No other files, as far as they can be opened, executed, made or removed.\n      \
@@ -420,7 +424,7 @@ impl Model {
         }
     }
 
-    /// Denies sockets, calls and arguments that were not used.
+    /// Appends denials of sockets, calls and arguments that the workload did not use.
     fn push_calls(&self, text: &mut String) {
         let sockets = self.socket_rules();
         if !sockets.is_empty() {
@@ -442,7 +446,7 @@ impl Model {
         }
     }
 
-    /// Files that were used, and those that every program may use.
+    /// Files that the workload used, and those that every program may use.
     fn allowed_files(&self) -> BTreeMap<String, String> {
         let mut allowed: BTreeMap<String, [bool; 3]> = BTreeMap::new();
         let mut allow = |file: &str, kinds: [bool; 3]| {
@@ -471,7 +475,7 @@ impl Model {
             let words = words.filter_map(|(word, is_set)| is_set.then_some(word));
             words.collect::<Vec<_>>().join(", ")
         };
-        // What a folder above has anyway.
+        // Rights that an enclosing folder grants already.
         let is_covered = |file: &str, kinds: &[bool; 3]| {
             let mut folders = file
                 .match_indices('/')
@@ -489,7 +493,7 @@ impl Model {
             .collect()
     }
 
-    /// Denials of calls that were made, with what they were not made with.
+    /// Denials of calls that the workload made, with argument values that it did not use.
     fn argument_rules(&self) -> Vec<String> {
         let rule = |call: &str, args: Vec<String>| {
             let args = args.join(",\n          ");
@@ -518,7 +522,7 @@ impl Model {
         rules
     }
 
-    /// Types of sockets that were not made, of families that were.
+    /// Denials of socket types that the workload did not use, within families that it used.
     fn socket_rules(&self) -> Vec<String> {
         let mut made: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         for (domain, kind, _) in &self.sockets {
@@ -526,7 +530,7 @@ impl Model {
         }
         let rule = |(domain, made): (u64, BTreeSet<u64>)| {
             let domain = socket_domain_name(u16::try_from(domain).ok()?);
-            // A family without a name is left to the rule about families.
+            // A family without a name is left to the rule on families.
             socket_domain(&domain)?;
             let others = SOCKET_TYPES
                 .iter()
@@ -540,7 +544,7 @@ impl Model {
         made.into_iter().filter_map(rule).collect()
     }
 
-    /// Calls that were not made and need not be.
+    /// Calls that the workload did not make and does not need.
     fn unmade(&self) -> Vec<&'static str> {
         let here = |call: &Syscall| call.number(Arch::X86_64).is_some();
         Syscall::all()
@@ -551,7 +555,7 @@ impl Model {
     }
 }
 
-/// Lists the built-in rules that nothing speaks against.
+/// Lists the built-in rules that the workload tolerates.
 fn push_builtin_rules(text: &mut String, advice: &[Advice]) {
     let list = |class: Class| {
         let fits = advice.iter();
@@ -582,7 +586,7 @@ fn bracketed(list: &str) -> String {
     }
 }
 
-/// A path without what changes from run to run: numbers of processes, names of temporary files.
+/// Generalises the parts of a path that change from run to run: process ids and names of temporary files.
 fn generalised(file: &str) -> String {
     for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
         if file
@@ -602,7 +606,8 @@ fn generalised(file: &str) -> String {
     parts.join("/")
 }
 
-/// A path of the model as a policy can say it: itself, or everything below the folder in which it varies.
+/// A path of the model as a policy expresses it: the path itself, or everything below the folder in which it
+/// varies.
 fn allowable(file: &str) -> String {
     let is_fit = |file: &str| Pattern::parse(file).is_ok_and(|pattern| pattern.literal().is_some());
     if is_fit(file) {
@@ -618,8 +623,7 @@ fn allowable(file: &str) -> String {
     "/**".to_owned()
 }
 
-/// Whether a name was drawn by lot, or is a digest: twelve digits of sixteen kinds or more, dashes among
-/// them perhaps.
+/// Returns true if a name is random or a digest: at least twelve hexadecimal digits, optionally with dashes.
 fn is_drawn(name: &str) -> bool {
     let stem = name.split('.').next().unwrap_or(name);
     let digits = stem.bytes().filter(u8::is_ascii_hexdigit).count();
@@ -631,7 +635,7 @@ fn is_drawn(name: &str) -> bool {
     is_all && has_both && digits >= 12
 }
 
-/// Adds a file; many files of one folder are told as all of them.
+/// Adds a file; collapses many files of one folder into `FOLDER/*`.
 fn put(files: &mut BTreeSet<String>, file: String) {
     let parent = |file: &str| file.rsplit_once('/').map_or(0, |(folder, _)| folder.len());
     let folder = file[..parent(&file)].to_owned();
@@ -649,14 +653,15 @@ fn put(files: &mut BTreeSet<String>, file: String) {
     }
 }
 
-/// Whether a file lies in a folder above a path, where new files lack the right that is withheld there.
+/// Returns true if `file` lies in a folder above `path`, where new files lack the right that is withheld
+/// there.
 fn is_beside(file: &str, path: &str) -> bool {
     let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
     let rest = path.strip_prefix(folder);
     file != path && rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The usual names of disks.
+/// Returns true for the usual names of disk devices.
 fn is_disk(file: &str) -> bool {
     let Some(name) = file.strip_prefix("/dev/") else {
         return false;

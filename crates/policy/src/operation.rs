@@ -1,4 +1,4 @@
-//! What a policy can deny besides files, sockets and capabilities: `data/operations.txt`.
+//! Operations that a policy can deny besides files, sockets and capabilities: `data/operations.txt`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -7,57 +7,57 @@ use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp, capability};
 
 use crate::enforcer::EnforcerKind;
 
-/// One operation and how each enforcer denies it.
+/// One operation and the means by which each enforcer denies it.
 #[derive(Debug, Default, PartialEq)]
 pub struct Operation {
-    /// Its name.
+    /// Name of the operation.
     pub name: String,
-    /// Calls that do it.
+    /// System calls that perform the operation.
     pub calls: Vec<OperationCall>,
-    /// Rules of AppArmor, without qualifiers.
+    /// AppArmor rules, without qualifiers.
     pub apparmor: Vec<String>,
-    /// What it needs.
+    /// Capabilities that the operation needs.
     pub capabilities: Capabilities,
-    /// Hooks of BPF LSM; after `:` the object that is meant.
+    /// Hooks of BPF LSM. Text after `:` names the object to which the hook is limited.
     pub hooks: Vec<String>,
-    /// Ways to do it without a call that a filter could refuse.
+    /// Ways to perform the operation without a call that a filter could refuse.
     pub ways: Vec<IndirectWay>,
-    /// Ways past an enforcer.
+    /// Known bypasses, by enforcer.
     pub weak: BTreeMap<EnforcerKind, Vec<String>>,
-    /// Why an enforcer cannot.
+    /// Reasons why an enforcer cannot deny the operation.
     pub none: BTreeMap<EnforcerKind, String>,
 }
 
-/// A way to do an operation that is no call of its own.
+/// A way to perform an operation that is no system call of its own.
 #[derive(Debug, PartialEq)]
 pub struct IndirectWay {
-    /// What it is.
+    /// One-line description.
     pub text: String,
-    /// Hooks at which it can be denied.
+    /// Hooks at which this way can be denied.
     pub hooks: Vec<String>,
 }
 
-/// What of an operation an enforcer denies at the hooks where it decides.
+/// The part of an operation that an enforcer denies at a given set of hooks.
 #[derive(Debug, Default, PartialEq)]
 pub struct Coverage {
-    /// Calls that are denied.
+    /// Calls that the enforcer denies.
     pub calls: Vec<Syscall>,
-    /// What is not, in words.
+    /// Descriptions of what the enforcer does not deny.
     pub gaps: Vec<String>,
 }
 
-/// A call that does an operation.
+/// A system call that performs an operation.
 #[derive(Debug, PartialEq)]
 pub struct OperationCall {
-    /// Which.
+    /// The system call.
     pub call: Syscall,
-    /// It does if all of these hold.
+    /// Tests on the arguments. The call performs the operation if all hold.
     pub tests: Vec<RegisterTest>,
-    /// Set if the call is refused with this error only to make callers use another one.
+    /// Error with which a filter refuses the call only to make callers fall back to another call.
     pub diverted: Option<Errno>,
-    /// Hooks of security modules of which any can deny it.
+    /// Security-module hooks, each of which can deny the call.
     pub hooks: Vec<String>,
-    /// Whether it does the operation; others are refused by a filter to keep callers from going round it.
+    /// Set if the call performs the operation. A filter refuses the other calls to close bypasses.
     pub is_way: bool,
 }
 
@@ -66,13 +66,13 @@ static TABLE: LazyLock<BTreeMap<String, Operation>> = LazyLock::new(|| {
 });
 
 impl Operation {
-    /// The operation of this name.
+    /// Finds an operation by name.
     #[must_use]
     pub fn find(name: &str) -> Option<&'static Self> {
         TABLE.get(name)
     }
 
-    /// What is denied by an enforcer that decides at these hooks.
+    /// The coverage by an enforcer that decides at the hooks for which `decides` returns true.
     #[must_use]
     pub fn coverage(&self, decides: impl Fn(&str) -> bool) -> Coverage {
         let is_denied = |hooks: &[String]| hooks.iter().any(|hook| decides(hook));
@@ -100,12 +100,12 @@ impl Operation {
         }
     }
 
-    /// What gets past an enforcer besides, by the table.
+    /// Further bypasses of an enforcer, as the table lists them.
     pub fn weak(&self, enforcer: EnforcerKind) -> impl Iterator<Item = String> {
         self.weak.get(&enforcer).into_iter().flatten().cloned()
     }
 
-    /// All, by name.
+    /// Iterates over all operations by name.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         TABLE.values()
     }
@@ -158,7 +158,7 @@ fn add(operation: &mut Operation, key: &str, value: &str) -> Result<(), String> 
     Ok(())
 }
 
-/// `ENFORCER TEXT`
+/// Parses `ENFORCER TEXT`.
 pub(crate) fn read_note(value: &str) -> Result<(EnforcerKind, String), String> {
     let (id, text) = value
         .split_once(' ')
@@ -203,13 +203,13 @@ pub(crate) fn read_call(value: &str) -> Result<OperationCall, String> {
     })
 }
 
-/// `@HOOK,HOOK`
+/// Parses `@HOOK,HOOK`.
 fn read_hooks(word: &str) -> Vec<String> {
     let names = word.trim_start_matches('@').split(',');
     names.map(str::to_owned).collect()
 }
 
-/// `@HOOK,HOOK TEXT`
+/// Parses `@HOOK,HOOK TEXT`.
 fn read_way(value: &str) -> Result<IndirectWay, String> {
     let (hooks, text) = value
         .split_once(' ')
@@ -221,7 +221,7 @@ fn read_way(value: &str) -> Result<IndirectWay, String> {
     })
 }
 
-/// `ARGUMENT=NUMBER` or `ARGUMENT&BITS`. The flags and numbers of these calls are 32 bits wide.
+/// Parses `ARGUMENT=NUMBER` or `ARGUMENT&BITS`. The flags and numbers of these calls are 32 bits wide.
 fn read_test(word: &str) -> Result<RegisterTest, String> {
     let bad = || format!("invalid test `{word}`");
     let no_number = |error: std::num::ParseIntError| format!("invalid test `{word}`: {error}");
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(table.len(), 10);
         for operation in table.values() {
             assert!(!operation.calls.is_empty(), "{}", operation.name);
-            // What is decided at a hook is said to pass it.
+            // Each hook of the operation must appear at one of its calls or ways.
             let passed: Vec<_> = operation
                 .calls
                 .iter()

@@ -1,59 +1,59 @@
-//! Patterns of paths.
+//! Path patterns.
 
 use std::fmt;
 
-/// A path with wildcards: `*` is any text without `/`, `**` any text. `/**/x` is `/x` too.
+/// A path pattern: `*` matches any text without `/`, `**` any text. `/**/x` matches `/x` too.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     text: String,
 }
 
-/// Why a text is no pattern.
+/// The reason why a text is not a valid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// There is nothing.
+    /// The text is empty.
     #[error("the pattern is empty")]
     Empty,
-    /// It has a slash but does not begin with one.
+    /// The text contains a slash but does not begin with one.
     #[error("the pattern must start with `/`, or be a file name without `/`")]
     Relative,
-    /// It has a character that no path of a policy needs.
+    /// The text contains a character that no path of a policy needs.
     #[error("the pattern has the character {character:?}, which no pattern can have")]
     Character {
         /// The character.
         character: char,
     },
-    /// The kernel would never see such a path.
+    /// The kernel never resolves a path to this form.
     #[error("the pattern has a part `{part}`, which no path that the kernel sees has")]
     Unreachable {
-        /// `.`, `..` or nothing.
+        /// The offending component: `.`, `..` or an empty one.
         part: String,
     },
-    /// There are more wildcards than can be matched.
+    /// The text has more than [`MAX_WILDCARDS`] wildcards.
     #[error("the pattern has {count} wildcards, {MAX_WILDCARDS} are possible")]
     Wildcards {
-        /// How many.
+        /// Number of wildcards.
         count: usize,
     },
-    /// It is longer than a path can be.
+    /// The text is longer than [`MAX_LENGTH`].
     #[error("the pattern has {length} bytes, {MAX_LENGTH} are possible")]
     Length {
-        /// In bytes.
+        /// Length in bytes.
         length: usize,
     },
 }
 
-/// Most wildcards of a pattern: the tables of BPF LSM hold a beginning, a middle and an end.
+/// Maximum number of wildcards in a pattern: the tables of BPF LSM hold a prefix, a middle and a suffix.
 pub const MAX_WILDCARDS: usize = 2;
 
 /// `PATH_MAX` without the final zero.
 pub const MAX_LENGTH: usize = 4095;
 
 impl Pattern {
-    /// Reads a pattern. A name without `/` stands for files of that name in any folder.
+    /// Parses a pattern. A name without `/` matches files of that name in any folder.
     ///
     /// # Errors
-    /// If the text can be no pattern.
+    /// Returns a [`PatternError`] if the text is not a valid pattern.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         if text.is_empty() {
             return Err(PatternError::Empty);
@@ -92,27 +92,28 @@ impl Pattern {
         &self.text
     }
 
-    /// The path, if there is no wildcard.
+    /// The path, if the pattern has no wildcard.
     #[must_use]
     pub fn literal(&self) -> Option<&str> {
         (wildcards(&self.text) == 0).then_some(&self.text)
     }
 
-    /// The folder, if the pattern is everything below one.
+    /// The folder, if the pattern matches everything below one folder.
     #[must_use]
     pub fn subtree(&self) -> Option<&str> {
         let folder = self.text.strip_suffix("/**")?;
         (wildcards(folder) == 0).then_some(if folder.is_empty() { "/" } else { folder })
     }
 
-    /// The folders below which every match lies, without wildcards: `/proc/` of `/proc/**/mem`.
+    /// The longest folder prefix without wildcards, which every match shares: `/proc/` of `/proc/**/mem`.
     #[must_use]
     pub fn fixed_prefix(&self) -> &str {
         let end = self.text.find('*').unwrap_or(self.text.len());
         &self.text[..end]
     }
 
-    /// Patterns of what follows a folder and a slash in paths that are meant. The folder of all is empty.
+    /// Patterns for the part of a matching path that follows `folder` and a slash. The root folder is the
+    /// empty text.
     #[must_use]
     pub fn below(&self, folder: &str) -> Vec<String> {
         let mut rests = Vec::new();
@@ -123,7 +124,7 @@ impl Pattern {
         rests
     }
 
-    /// Whether a path, as the kernel resolved it, is meant.
+    /// Returns true if the pattern matches a path as the kernel resolved it.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
         matches(self.text.as_bytes(), path.as_bytes())
@@ -136,17 +137,17 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// How many `*` and `**` there are.
+/// Counts the wildcards `*` and `**`.
 fn wildcards(text: &str) -> usize {
     let stars = text.split('*').count() - 1;
     stars - text.matches("**").count()
 }
 
-/// Backtracking is bounded by [`MAX_WILDCARDS`].
+/// Matches with backtracking, which [`MAX_WILDCARDS`] bounds.
 fn matches(pattern: &[u8], path: &[u8]) -> bool {
     match pattern {
         [] => path.is_empty(),
-        // Any number of folders, also none.
+        // Any number of folders, including none.
         [b'/', b'*', b'*', b'/', rest @ ..] => {
             let folder = |at: &usize| path.get(*at) == Some(&b'/');
             (0..path.len())
@@ -163,7 +164,8 @@ fn matches(pattern: &[u8], path: &[u8]) -> bool {
     }
 }
 
-/// What is left of a pattern after a text, which ends with a slash, in each way to match it.
+/// Collects the rest of a pattern for each way in which its beginning matches `text`, which ends with a
+/// slash.
 fn collect_rests(pattern: &str, text: &str, rests: &mut Vec<String>) {
     let slashes = |text: &str| -> Vec<usize> {
         let each = text.bytes().enumerate();
@@ -179,7 +181,7 @@ fn collect_rests(pattern: &str, text: &str, rests: &mut Vec<String>) {
         if !text.starts_with('/') {
             return;
         }
-        // The text is folders, and there may be more, or none.
+        // The wildcard matches the folders in `text`, and any number of further folders.
         rests.push(format!("**/{rest}"));
         for at in slashes(text) {
             if at + 1 < text.len() {
@@ -254,7 +256,7 @@ mod tests {
         assert_eq!(below("/**/.ssh/**", "/a"), ["**/.ssh/**"]);
         assert_eq!(below("/**/.ssh/**", "/a/.ssh"), ["**", "**/.ssh/**"]);
         assert_eq!(below("/proc/**/mem", "/proc/1"), ["**/mem"]);
-        // Whatever the folder and the pattern, the two parts mean what the whole does.
+        // For every folder and pattern, the two parts match exactly what the whole matches.
         let patterns = [
             "/a/b", "/**/b", "/a/**", "/*/b", "/a*/**/b", "/**", "/a/**/b", "/**/a/*",
         ];

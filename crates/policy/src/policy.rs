@@ -1,4 +1,4 @@
-//! A policy as it was understood.
+//! The policy model that the loader produces.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use crate::builtin::Builtin;
 use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::restriction::Restriction;
 
-/// What a policy is for.
+/// Mode of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Nothing is denied.
+    /// Denies nothing.
     AlwaysAllow,
-    /// What container runtimes deny by default.
+    /// Applies the restrictions that container runtimes apply by default.
     RuntimeDefault,
-    /// Rules on top of the default, or of nothing for a privileged workload.
+    /// Applies rules on top of the default, or on top of nothing for a privileged workload.
     EnhanceProtect,
-    /// Nothing is denied; what the workload does is recorded.
+    /// Denies nothing and records the behaviour of the workload.
     BehaviorModeling,
-    /// Only what a profile allows is possible.
+    /// Allows only what a profile allows.
     DefenseInDepth,
 }
 
 impl Mode {
-    /// All.
+    /// All modes.
     pub const ALL: [Self; 5] = [
         Self::AlwaysAllow,
         Self::RuntimeDefault,
@@ -33,7 +33,7 @@ impl Mode {
         Self::DefenseInDepth,
     ];
 
-    /// As policies write it.
+    /// The name in policies.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -52,21 +52,21 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What becomes of that which a rule is about.
+/// Action on an access that matches a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleAction {
-    /// It happens, and nobody hears of it.
+    /// Allow without a report.
     Allow,
-    /// It happens and is reported.
+    /// Allow and report.
     Audit,
-    /// It fails, and nobody hears of it.
+    /// Deny without a report.
     Deny,
-    /// It fails and is reported.
+    /// Deny and report.
     DenyAudit,
 }
 
 impl RuleAction {
-    /// What the switches `allowViolations` and `auditViolations` mean together.
+    /// Combines the switches `allowViolations` and `auditViolations`.
     #[must_use]
     pub fn from_switches(allow: bool, audit: bool) -> Self {
         match (allow, audit) {
@@ -77,19 +77,19 @@ impl RuleAction {
         }
     }
 
-    /// Whether it fails.
+    /// Returns true if the action denies.
     #[must_use]
     pub fn denies(self) -> bool {
         matches!(self, Self::Deny | Self::DenyAudit)
     }
 
-    /// Whether it is reported.
+    /// Returns true if the action reports.
     #[must_use]
     pub fn audits(self) -> bool {
         matches!(self, Self::Audit | Self::DenyAudit)
     }
 
-    /// In words.
+    /// The action in words.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -101,37 +101,37 @@ impl RuleAction {
     }
 }
 
-/// Where a rule comes from.
+/// Origin of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RuleOrigin {
-    /// Named in the policy.
+    /// A built-in rule that the policy names.
     Builtin(&'static Builtin),
-    /// Part of what runtimes deny by default.
+    /// A built-in rule that container runtimes apply by default.
     Base(&'static Builtin),
-    /// Written out in the policy.
+    /// A raw rule, written out in the policy.
     Raw,
 }
 
-/// One rule, in terms that no enforcer owns.
+/// One rule, independent of enforcers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// The name of a built-in rule, or the place of a raw one, such as `bpfRawRules.files[0]`. Reports
-    /// of violations carry it.
+    /// Name of a built-in rule, or location of a raw one, such as `bpfRawRules.files[0]`. Reports of
+    /// violations contain it.
     pub id: String,
-    /// Where it comes from.
+    /// Origin of the rule.
     pub origin: RuleOrigin,
-    /// Where the policy names it.
+    /// Location of the rule in the policy file.
     pub location: Location,
-    /// What becomes of a violation.
+    /// Action on a violation.
     pub verdict: RuleAction,
-    /// Everything that is denied, or reported.
+    /// The accesses that the rule denies or reports.
     pub restrictions: Vec<Restriction>,
-    /// Full paths of the programs that it is for; empty means all.
+    /// Full paths of the programs to which the rule applies; empty means all.
     pub targets: Vec<String>,
 }
 
 impl Rule {
-    /// What the data file says of a rule that is not raw.
+    /// The entry of the data file, unless the rule is raw.
     #[must_use]
     pub fn builtin(&self) -> Option<&'static Builtin> {
         match self.origin {
@@ -141,34 +141,34 @@ impl Rule {
     }
 }
 
-/// A policy.
+/// A confinement policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// `metadata.name`, or the name of the file.
+    /// `metadata.name`, or the stem of the file name.
     pub name: String,
-    /// Where it begins.
+    /// Location of the policy in its file.
     pub location: Location,
-    /// What it is for.
+    /// Mode of the policy.
     pub mode: Mode,
-    /// What is to carry it out.
+    /// Enforcers that the policy asks for.
     pub enforcers: Enforcers,
-    /// Whether the workload has more than the default privileges; the base is left out then.
+    /// Set if the workload has more than the default privileges; the default rules are left out then.
     pub privileged: bool,
-    /// The rules, the base first.
+    /// The rules, default rules first.
     pub rules: Vec<Rule>,
-    /// For how many minutes behaviour is recorded.
+    /// Duration of behaviour recording in minutes.
     pub modeling_minutes: Option<u64>,
-    /// The profiles of the mode `DefenseInDepth`.
+    /// Allow profiles of the mode `DefenseInDepth`.
     pub profiles: Vec<Profile>,
 }
 
-/// A profile that allows: all else is denied.
+/// An allow profile: it denies everything that it does not allow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// Whose language it is in.
+    /// The enforcer in whose language the profile is written.
     pub enforcer: EnforcerKind,
-    /// The text of a custom profile; without one it is what behaviour modelling recorded.
+    /// Text of a custom profile; `None` means the profile that behaviour modelling recorded.
     pub custom: Option<String>,
-    /// Where the policy asks for it.
+    /// Location of the request in the policy file.
     pub location: Location,
 }

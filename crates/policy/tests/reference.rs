@@ -1,4 +1,4 @@
-//! `docs/reference/policy-language.md` has each key of each mapping of a policy file, and no other.
+//! Checks that `docs/reference/policy-language.md` lists exactly the keys of each mapping of a policy file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,10 +6,10 @@ use std::path::Path;
 
 const PAGE: &str = "../../docs/reference/policy-language.md";
 
-/// No key is like this one, so that the message about it lists all keys.
+/// A key that resembles no valid key, so that the message about it lists all keys.
 const UNKNOWN: &str = "zzzzzzzzzzzz";
 
-/// Every kind of mapping, each with a key that there is not.
+/// Every kind of mapping, each with an invalid key.
 const DOCUMENTS: [&str; 3] = [
     "
 zzzzzzzzzzzz: 1
@@ -83,12 +83,12 @@ policy:
 ",
 ];
 
-/// Places of the loader that read a mapping. Another one needs a mapping in [`DOCUMENTS`].
+/// Number of places in the loader that read a mapping. A new one needs a mapping in [`DOCUMENTS`].
 const PLACES: usize = 26;
 
 type Keys = BTreeMap<String, BTreeSet<String>>;
 
-/// The keys of each mapping, from what the loader says about a key that there is not.
+/// The keys of each mapping, from the loader's message about an invalid key.
 fn known() -> Keys {
     let mut keys = Keys::new();
     for document in DOCUMENTS {
@@ -110,7 +110,7 @@ fn known() -> Keys {
     keys
 }
 
-/// The first cells of the tables below each heading in backquotes. The first table counts.
+/// The first cells of the tables below each heading in backquotes. Only the first table counts.
 fn documented() -> Keys {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     let text = fs::read_to_string(path).expect("the page is part of the repository");
@@ -119,7 +119,7 @@ fn documented() -> Keys {
         let (what, rest) = section
             .split_once('`')
             .expect("a heading ends in a backquote");
-        // A section without a table has no key, which the comparison below refuses.
+        // A section without a table has no keys, which the comparison below rejects.
         let table = rest.split("\n| key |").nth(1).unwrap_or_default();
         let rows = table
             .lines()

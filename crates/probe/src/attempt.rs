@@ -1,4 +1,4 @@
-//! Trying something in a child process.
+//! Runs a probe in a child process.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -14,14 +14,14 @@ use sys::{fd, pidfd};
 
 use super::Support;
 
-/// A probe that takes longer has got stuck.
+/// A probe that takes longer is stuck.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// `O_CLOEXEC`, which is the same on every architecture that this program supports.
+/// `O_CLOEXEC`, which is the same on every supported architecture.
 const CLOEXEC: i32 = 0o2_000_000;
 
-/// Runs `probe` in a child and gives what it found. A child that dies or gets stuck is a `No`. The
-/// calling process must have one thread.
+/// Runs `probe` in a child and returns its result. A child that dies or gets stuck yields `No`. The calling
+/// process must have one thread.
 pub fn in_child(probe: impl FnOnce() -> Support) -> Support {
     match try_in_child(probe) {
         Ok(support) => support,
@@ -64,8 +64,8 @@ fn try_in_child(probe: impl FnOnce() -> Support) -> sys::Result<Support> {
     }))
 }
 
-/// Everything the child writes, or nothing if it takes too long. The child closes the pipe by
-/// ending, and so does whatever it has started.
+/// Reads everything that the child writes; `None` after a time-out. The pipe is closed when the child and all
+/// of its descendants have ended.
 fn read_answer(reader: OwnedFd) -> Option<String> {
     let deadline = Instant::now() + DEADLINE;
     let mut file = File::from(reader);
@@ -86,7 +86,7 @@ fn read_answer(reader: OwnedFd) -> Option<String> {
     }
 }
 
-/// Fields are separated by a character that no message has.
+/// Separator of fields: a character that no message contains.
 const SEPARATOR: char = '\u{1f}';
 
 fn encode(support: &Support) -> String {
@@ -131,7 +131,7 @@ impl SleepingChild {
 
 impl Drop for SleepingChild {
     fn drop(&mut self) {
-        // It ends by itself should this fail, and nobody needs its status.
+        // A failure is harmless: the child ends by itself, and nobody needs its status.
         let _ =
             pidfd::open(self.0).and_then(|fd| pidfd::send_signal(fd.as_fd(), Signal::SIGKILL.0));
         let _ = wait(Target::Pid(self.0), ALL);

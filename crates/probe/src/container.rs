@@ -1,4 +1,4 @@
-//! Containers.
+//! Probes of the container environment.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ pub(super) fn cgroup() -> Support {
     )
 }
 
-/// Inode numbers of the first namespaces (include/linux/proc_ns.h).
+/// Inode numbers of the initial namespaces (include/linux/proc_ns.h).
 const INITIAL_CGROUP_NAMESPACE: u64 = 0xEFFF_FFFB;
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 

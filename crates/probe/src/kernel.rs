@@ -1,10 +1,10 @@
-//! What the kernel is.
+//! Probe of the kernel version.
 
 use sys::features::{self, KernelVersion};
 
 use super::Support;
 
-/// First versions with something that matters here, newest first.
+/// First kernel versions with a relevant feature, newest first.
 const LEVELS: &[(KernelVersion, &str)] = &[
     (
         KernelVersion::new(6, 6),

@@ -1,8 +1,8 @@
-//! What works on this machine, found out by doing it.
+//! Probes of the features of this host.
 //!
-//! Kernel versions and configuration files say what should work; a container's seccomp profile, a
-//! security module or a backport decides what does. So each probe does the real thing, in a child
-//! process where it leaves something behind (a filter, a namespace, a tracee).
+//! Kernel versions and configuration files say what should work; a container's seccomp profile, a security
+//! module or a backport determines what does. Each probe therefore uses the feature, in a child process if it
+//! leaves something behind (a filter, a namespace, a tracee).
 
 mod attempt;
 mod container;
@@ -16,37 +16,37 @@ mod tripwire;
 
 pub use attempt::in_child;
 
-/// Whether something works.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
-    /// It works.
+    /// The feature works.
     Yes {
-        /// What was seen.
+        /// The observation.
         seen: String,
     },
-    /// It works, but not wholly, or only under a condition.
+    /// The feature works in part, or under a condition.
     Partial {
-        /// What is missing.
+        /// The missing part.
         why: String,
-        /// What would change it, if anything would.
+        /// A remedy, if there is one.
         fix: Option<String>,
     },
-    /// It does not work.
+    /// The feature does not work.
     No {
-        /// Why.
+        /// The reason.
         why: String,
-        /// What to do.
+        /// A remedy.
         fix: String,
     },
 }
 
 impl Support {
-    /// It works; what was seen.
+    /// A result for a feature that works, with the observation.
     pub fn yes(seen: impl Into<String>) -> Self {
         Self::Yes { seen: seen.into() }
     }
 
-    /// It works, but not wholly: what is missing.
+    /// A result for a feature that works in part, with the missing part.
     pub fn partial(why: impl Into<String>) -> Self {
         Self::Partial {
             why: why.into(),
@@ -61,7 +61,7 @@ impl Support {
         }
     }
 
-    /// It does not work: why, and what to do.
+    /// A result for a feature that does not work, with reason and remedy.
     pub fn no(why: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::No {
             why: why.into(),
@@ -69,40 +69,40 @@ impl Support {
         }
     }
 
-    /// Whether it works at least in part.
+    /// Returns true if the feature works at least in part.
     pub fn is_usable(&self) -> bool {
         !matches!(self, Self::No { .. })
     }
 }
 
-/// A row of the table.
+/// A row of the table of probes.
 struct Probe {
     /// Stable name.
     name: &'static str,
-    /// What it is good for.
+    /// Purpose of the feature.
     purpose: &'static str,
-    /// Whether the engine `notify` cannot do without it.
+    /// Set if the engine `notify` needs the feature.
     notify_needs_it: bool,
     run: fn() -> Support,
 }
 
-/// What one probe found.
+/// The result of one probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Stable name of the probe.
     pub name: &'static str,
-    /// What it is good for.
+    /// Purpose of the feature.
     pub purpose: &'static str,
-    /// Whether the engine `notify` cannot do without it.
+    /// Set if the engine `notify` needs the feature.
     pub notify_needs_it: bool,
-    /// What was found.
+    /// The result.
     pub support: Support,
 }
 
-/// The probe that decides about the engine `ptrace`.
+/// Name of the probe of the engine `ptrace`.
 const PTRACE: &str = "ptrace-engine";
 
-/// The rows in the order in which they are shown.
+/// The probes in the order of display.
 fn probes(ebpf: fn() -> Support) -> [Probe; 19] {
     [
         Probe {
@@ -222,33 +222,33 @@ fn probes(ebpf: fn() -> Support) -> [Probe; 19] {
     ]
 }
 
-/// Whether a process can restrict itself by Landlock, tried in a child. The calling process must have
-/// one thread.
+/// Probes in a child whether a process can restrict itself with Landlock. The calling process must have one
+/// thread.
 #[must_use]
 pub fn landlock() -> Support {
     security::landlock()
 }
 
-/// Whether a filter can be installed, tried in a child. The calling process must have one thread.
+/// Probes in a child whether a seccomp filter can be installed. The calling process must have one thread.
 #[must_use]
 pub fn seccomp_filter() -> Support {
     seccomp::filter()
 }
 
-/// Whether one of the findings is that the engine `ptrace` works.
+/// Returns true if the findings include a working engine `ptrace`.
 pub fn ptrace_works(findings: &[Finding]) -> bool {
     let is_usable = |finding: &Finding| finding.name == PTRACE && finding.support.is_usable();
     findings.iter().any(is_usable)
 }
 
-/// Whether a filter of this process has a listener already. Its answers go before those that a
-/// filter gives to a tracer. The calling process must have one thread, because this forks.
+/// Returns true if a filter of this process already has a listener, whose answers take precedence over a
+/// filter that returns to a tracer. The calling process must have one thread, because the function forks.
 pub fn has_listener() -> bool {
     matches!(seccomp::listener(), Support::No { why, .. } if why == seccomp::BUSY)
 }
 
-/// Why the engine `notify` does not work here, if it does not: the quick probes alone. The calling
-/// process must have one thread, because some fork.
+/// The reason why the engine `notify` does not work here, from the quick probes alone; `None` if it works.
+/// The calling process must have one thread, because some probes fork.
 pub fn why_not_notify() -> Option<String> {
     let decisive: [fn() -> Support; 2] = [kernel::version, seccomp::listener];
     decisive.into_iter().find_map(|probe| match probe() {
@@ -257,8 +257,8 @@ pub fn why_not_notify() -> Option<String> {
     })
 }
 
-/// Runs all probes; `ebpf` is the one of that engine, whose programs are not known here. The calling
-/// process must have one thread, because some fork.
+/// Runs all probes. `ebpf` probes the eBPF engine, whose programs are not known to this crate. The calling
+/// process must have one thread, because some probes fork.
 pub fn all(ebpf: fn() -> Support) -> Vec<Finding> {
     probes(ebpf)
         .iter()

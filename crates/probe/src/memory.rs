@@ -1,4 +1,4 @@
-//! Looking into another process.
+//! Probes of access to another process.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +12,7 @@ use super::attempt::{SleepingChild, in_child};
 const ACCESS_FIX: &str = "add CAP_SYS_PTRACE to the container, let its seccomp profile allow the \
                           call, and set kernel.yama.ptrace_scope to 1 or less";
 
-/// What is read from the child, which has a copy of it at the same address.
+/// Data to read from the child, which has a copy at the same address.
 static MARK: [u8; 16] = *b"tollgate probe \n";
 
 pub(super) fn read() -> Support {

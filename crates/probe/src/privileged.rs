@@ -1,11 +1,11 @@
-//! Programs whose file gives them privileges that their caller lacks.
+//! Search for programs whose files give them privileges that the caller lacks.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Where programs are looked for. Those that are not meant to be called by name (helpers below
-/// /usr/lib) are told of when they are run.
+/// Folders that are searched for programs. Helpers that are not meant to be called by name (below /usr/lib)
+/// are reported when they run.
 const FOLDERS: [&str; 6] = [
     "/usr/local/sbin",
     "/usr/local/bin",
@@ -16,10 +16,10 @@ const FOLDERS: [&str; 6] = [
 ];
 
 const SET_USER_ID: u32 = 0o4000;
-/// With the group's right to execute; without it the bit means mandatory locking.
+/// The set-group-ID bit with the group's right to execute; without it the bit means mandatory locking.
 const SET_GROUP_ID: u32 = 0o2010;
 
-/// Names of the programs that would gain something if a user called them, sorted.
+/// Names of the programs that give privileges to the caller `uid`, sorted.
 pub(super) fn programs(uid: u32, gid: u32) -> Vec<String> {
     let mut names: Vec<_> = FOLDERS
         .iter()
@@ -30,7 +30,7 @@ pub(super) fn programs(uid: u32, gid: u32) -> Vec<String> {
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
-    // The folders may be one.
+    // One folder may be a link to another.
     names.dedup();
     names
 }

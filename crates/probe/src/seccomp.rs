@@ -1,4 +1,4 @@
-//! Filters and listeners.
+//! Probes of seccomp filters and listeners.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -112,7 +112,7 @@ pub(super) fn no_new_privs() -> Support {
     )
 }
 
-/// What the programs of this machine do without.
+/// The effect of missing privileges on the programs of this host.
 fn without_privileges() -> String {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let names = super::privileged::programs(uid.as_raw(), gid.as_raw());
@@ -125,9 +125,9 @@ fn without_privileges() -> String {
     )
 }
 
-/// Why a round trip did not come about.
+/// The reason why a round trip failed.
 enum RoundTripError {
-    /// There is a listener already.
+    /// A filter of this process already has a listener.
     Busy,
     Failed(String),
 }
@@ -142,7 +142,7 @@ impl From<sys::SyscallError> for RoundTripError {
     }
 }
 
-/// Has a thread of this process make a call that the main thread sees and lets continue.
+/// Has a thread of this process make a call that the main thread receives and lets continue.
 fn round_trip(
     flags: FilterFlags,
     ready: impl FnOnce(&Listener) -> sys::Result<()>,
@@ -157,7 +157,7 @@ fn round_trip(
         let listener = install_filter(&program, flags | FilterFlags::NEW_LISTENER);
         let installed = listener.is_ok();
         let sent = sender.send(listener).is_ok();
-        // Whoever holds the other end has decided by dropping it or by sending.
+        // The main thread decides by sending, or by dropping its end of the channel.
         if installed && sent && wait_for_go.recv().is_ok() {
             getppid_raw()
         } else {
@@ -192,7 +192,7 @@ fn answer(listener: &Listener) -> sys::Result<()> {
     }
 }
 
-/// A filter that asks about `getppid` alone.
+/// A filter that notifies of `getppid` alone.
 fn notify_getppid() -> Option<[SockFilter; 4]> {
     let number = abi::Syscall::from_name("getppid")?.number(abi::Arch::native()?)?;
     Some([

@@ -1,4 +1,4 @@
-//! Privileges and security modules.
+//! Probes of privileges and security modules.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -68,7 +68,7 @@ pub(super) fn user_namespace() -> Support {
     })
 }
 
-/// A child takes the right to read files from itself and tries to read one.
+/// Has a child drop its right to read files and attempt to read one.
 pub(super) fn landlock() -> Support {
     in_child(|| match confine() {
         Ok(LandlockStatus::Available {

@@ -1,4 +1,4 @@
-//! The engine `ptrace`, in small: a call is stopped by a filter, looked at, and its result learnt.
+//! Probe of the engine `ptrace`: a filter stops a call, and the tracer reads the call and its result.
 
 use std::sync::atomic::Ordering;
 
@@ -18,9 +18,9 @@ use super::attempt::in_child;
 
 const FIX: &str = "add CAP_SYS_PTRACE to the container, let its seccomp profile allow ptrace, and set \
                    kernel.yama.ptrace_scope to 1 or less";
-/// Whether the child may go on.
+/// Index of the flag that lets the child continue.
 const GO: usize = 0;
-/// Whether it has no filter.
+/// Index of the flag that reports that the child has no filter.
 const UNFILTERED: usize = 1;
 
 pub(super) fn engine() -> Support {
@@ -46,13 +46,13 @@ fn attempt() -> Result<Seen, String> {
     let expected = i64::from(std::process::id());
     let child = clone_child(CloneFlags::default(), || traced(&page)).map_err(|e| e.to_string())?;
     let seen = follow(child, &page, expected);
-    // Ends it, whatever became of the attempt; it is not needed any more.
+    // Ends the child, whatever the result of the attempt.
     let _ = sys::signal::send(child, Signal::SIGKILL.0);
     while wait(Target::Pid(child), ALL).is_ok() {}
     seen
 }
 
-/// The child: one call that its filter stops.
+/// Body of the child: one call that its filter stops.
 fn traced(page: &SharedPage) -> i32 {
     while page.int(GO).load(Ordering::Acquire) == 0 {
         std::thread::yield_now();

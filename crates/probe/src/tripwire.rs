@@ -1,4 +1,4 @@
-//! The file system's word on opens.
+//! Probe of inotify, which detects opens that bypass the engine.
 
 use std::ffi::CString;
 use std::fs;
@@ -7,7 +7,7 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::Support;
 
-/// Watches that the rules in use take, with room to spare.
+/// Number of watches that the rules in use need, with room to spare.
 const ENOUGH: u64 = 4096;
 const FIX: &str = "sysctl fs.inotify.max_user_instances=128 fs.inotify.max_user_watches=8192";
 

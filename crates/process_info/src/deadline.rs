@@ -1,29 +1,29 @@
-//! Bounded waiting for things that the watched program may keep from ever finishing.
+//! Bounded waiting for operations that the watched program may block forever.
 //!
-//! A page behind userfaultfd or a file on a FUSE mount blocks its reader for as long as the
-//! program that serves it likes, and the reader cannot be interrupted. Such reads run on a thread
-//! of a small pool; when the time is over the thread is left behind and the caller goes on without
-//! the answer. Threads that are stuck are bounded too: when all are, further reads are refused at
-//! once instead of being queued behind them.
+//! A page behind userfaultfd or a file on a FUSE mount blocks its reader for as long as the serving program
+//! likes, and the reader cannot be interrupted. Such reads run on a thread of a small pool; after the
+//! time-out the caller abandons the thread and continues without a result. The number of stuck threads is
+//! bounded too: when all threads are stuck, further reads are refused at once instead of being queued behind
+//! them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The answer did not come in time.
+/// The reason why there is no result in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimedOut {
-    /// The work was begun and is still going on.
+    /// The work is still running.
     #[error("cannot wait longer than {after:?} for something the watched program controls")]
     Late {
-        /// How long was waited.
+        /// Time waited.
         after: Duration,
     },
-    /// No thread was free: too many earlier reads never came back.
+    /// No thread was free: too many earlier reads never returned.
     #[error("cannot start another guarded read: {stuck} earlier reads hang")]
     Refused {
-        /// How many.
+        /// Number of stuck threads.
         stuck: usize,
     },
     /// The work panicked or no thread could be started.
@@ -31,16 +31,16 @@ pub enum TimedOut {
     Failed,
 }
 
-/// How often what happened.
+/// Counters of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeadlineCounts {
-    /// Reads that were asked for.
+    /// Number of requested reads.
     pub runs: u64,
-    /// Reads that were left behind.
+    /// Number of abandoned reads.
     pub late: u64,
-    /// Reads that were not begun.
+    /// Number of refused reads.
     pub refused: u64,
-    /// Threads that are stuck now.
+    /// Number of threads that are stuck now.
     pub stuck: u64,
 }
 
@@ -69,7 +69,7 @@ struct Pool {
     stuck: usize,
 }
 
-/// Whether a caller still waits for a job.
+/// State of a job: whether a caller still waits for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Waiting,
@@ -78,7 +78,7 @@ enum Phase {
 }
 
 impl Deadline {
-    /// A pool of at most `limit` threads, none of them started yet.
+    /// Creates a pool of at most `limit` threads, and starts none of them yet.
     pub fn new(limit: usize) -> Self {
         Self {
             shared: Arc::default(),
@@ -86,7 +86,7 @@ impl Deadline {
         }
     }
 
-    /// Runs `work` and waits for its result, but not longer than `time`.
+    /// Runs `work` and waits at most `time` for its result.
     pub fn run<T: Send + 'static>(
         &self,
         time: Duration,
@@ -102,7 +102,7 @@ impl Deadline {
         self.wait(time, end, &answers, &phase)
     }
 
-    /// Begins `work` and does not wait for it: for closing what may take long to close.
+    /// Starts `work` without waiting for it: for closing what may take long to close.
     pub fn leave(&self, work: impl FnOnce() + Send + 'static) -> Result<(), TimedOut> {
         self.shared.runs.fetch_add(1, Ordering::Relaxed);
         let worker = self.worker(Instant::now())?;
@@ -113,12 +113,12 @@ impl Deadline {
         worker.send(job).map_err(|_gone| TimedOut::Failed)
     }
 
-    /// Whether every thread is stuck, so that nothing can be begun.
+    /// Returns true if every thread is stuck, so that nothing can be started.
     pub fn is_exhausted(&self) -> bool {
         self.shared.pool().stuck >= self.limit
     }
 
-    /// What has happened so far.
+    /// The counters.
     pub fn counts(&self) -> DeadlineCounts {
         DeadlineCounts {
             runs: self.shared.runs.load(Ordering::Relaxed),
@@ -128,7 +128,7 @@ impl Deadline {
         }
     }
 
-    /// An idle thread, a new one, or the next that becomes free.
+    /// Returns an idle thread, a new one, or the next that becomes free.
     fn worker(&self, end: Instant) -> Result<Sender<Job>, TimedOut> {
         let mut pool = self.shared.pool();
         loop {
@@ -154,7 +154,7 @@ impl Deadline {
         }
     }
 
-    /// The work together with what returns its thread to the pool.
+    /// Wraps the work so that its thread returns to the pool afterwards.
     fn job<T: Send + 'static>(
         &self,
         worker: Sender<Job>,
@@ -177,7 +177,7 @@ impl Deadline {
             drop(pool);
             shared.freed.notify_one();
             if let Ok(result) = result {
-                // The caller may have given up; then nobody wants the answer.
+                // The caller may have given up; then nobody needs the result.
                 let _ = answer.send(result);
             }
         })
@@ -204,7 +204,7 @@ impl Deadline {
             return Err(TimedOut::Late { after: time });
         }
         drop(phase);
-        // It finished between the time-out and the lock: the answer is on its way.
+        // The work finished between the time-out and the lock: the result is on its way.
         answers.recv().map_err(|_panicked| TimedOut::Failed)
     }
 }
@@ -215,7 +215,7 @@ impl Shared {
     }
 }
 
-/// A thread that carries out jobs until its pool is dropped.
+/// Starts a thread that runs jobs until its pool is dropped.
 fn start_thread() -> Result<Sender<Job>, TimedOut> {
     let (jobs, queue) = channel::<Job>();
     std::thread::Builder::new()

@@ -1,4 +1,4 @@
-//! Readers of what the kernel tells about processes: /proc, memory, descriptors, sockets and users.
+//! Readers of the kernel's information on processes: /proc, memory, descriptors, sockets and users.
 
 pub mod deadline;
 pub mod memory;

@@ -1,9 +1,9 @@
-//! Reading the workload's memory under a deadline.
+//! Reader of the workload's memory with a deadline.
 //!
-//! `process_vm_readv(2)` waits for as long as a page takes to arrive, and the workload decides how
-//! long that is (userfaultfd, FUSE). The wait cannot be interrupted, so a read is announced in a
-//! [`BlockingMarker`] that the watchdog samples; a thread that stays in one read for longer than the
-//! deadline is replaced, and the call it was reading for is treated as unreadable.
+//! `process_vm_readv(2)` blocks until a page arrives, and the workload decides when that is (userfaultfd,
+//! FUSE). The wait cannot be interrupted, so each read is announced in a [`BlockingMarker`] that a watchdog
+//! samples; a thread that stays in one read for longer than the deadline is replaced, and the memory of its
+//! call is treated as unreadable.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,78 +20,79 @@ use sys::process_memory::{MemoryFile, ReadExtent};
 
 use crate::procfs::Proc;
 
-/// Longest string read from a caller: `PATH_MAX`; the kernel reads no more of a path either.
+/// Maximum length of a string from a caller: `PATH_MAX`; the kernel reads no more of a path either.
 pub const STRING_LIMIT: usize = 4096;
-/// Most array elements (argv) read from a caller; Falco's own limit is of the same order.
+/// Maximum number of array elements (argv) from a caller; Falco's own limit is of the same order.
 pub const TEXTS_LIMIT: usize = 256;
 
-/// Tells a watchdog whether its thread is inside something that may not return.
+/// Marker that shows a watchdog whether its thread is in an operation that may never return.
 ///
-/// Odd: inside; even: outside. Seeing the same odd number twice means that one entry has lasted for
-/// at least the time between. That costs the thread two relaxed writes and no clock.
+/// Odd values mean inside, even values outside. If the watchdog reads the same odd number twice, one
+/// operation has lasted for at least the time between. The marker costs the thread two relaxed writes and no
+/// clock.
 #[derive(Debug, Default)]
 pub struct BlockingMarker(AtomicU64);
 
 impl BlockingMarker {
-    /// The thread goes inside.
+    /// Marks the start of an operation.
     pub fn enter(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    /// The thread is outside again.
+    /// Marks the end of an operation.
     pub fn leave(&self) {
         self.0.fetch_add(1, Ordering::Release);
     }
 
-    /// The entry number if inside.
+    /// The number of the current operation, if any.
     pub fn inside(&self) -> Option<u64> {
         let value = self.0.load(Ordering::Acquire);
         (value % 2 == 1).then_some(value)
     }
 }
 
-/// Why memory could not be read.
+/// The reason why memory could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     /// The address is not mapped; the call itself will most likely fail with `EFAULT`.
     Fault,
-    /// The reader may not look into this process.
+    /// The reader has no permission to read the process.
     Refused,
     /// The process is gone.
     Gone,
 }
 
-/// What may be read.
+/// The memory that a reader may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everything.
+    /// All memory.
     Free,
-    /// Pages that are there: others may never come.
+    /// Resident pages only: others may never arrive.
     Resident,
-    /// Nothing.
+    /// No memory.
     Refused,
 }
 
-/// Access to the memory of callers for one thread.
+/// A thread's access to the memory of callers.
 #[derive(Debug)]
 pub struct Memory {
     gauge: Arc<BlockingMarker>,
     access: Cell<Access>,
     buffer: RefCell<Vec<u8>>,
-    /// Page tables, if they are asked for every call.
+    /// Cached page tables, if they are read for every call.
     tables: Option<RefCell<HashMap<Tid, File>>>,
-    /// Pages that are read though they are not in memory.
+    /// Pages that are read even if they are not resident.
     settled: RefCell<Vec<u64>>,
-    /// The first page that was not read because it is not in memory.
+    /// The first page that was not read because it is not resident.
     missing: Cell<Option<u64>>,
-    /// Whether something was read that its process may not read, since this was asked last.
+    /// Set if a read since the last query returned memory that its process may not read.
     forced: Cell<bool>,
     captured: Option<RefCell<CapturedMemory>>,
-    /// The page table that was asked last whether pages are private.
+    /// The page table of the last query for private pages.
     asked: RefCell<Option<OpenPageTable>>,
 }
 
-/// A page table that is open. It stays the one that its thread had then.
+/// An open page table. It stays the table that its thread had at the time of opening.
 #[derive(Debug)]
 struct OpenPageTable {
     tid: Tid,
@@ -100,17 +101,17 @@ struct OpenPageTable {
     file: File,
 }
 
-/// Execs that may have given a process other memory.
+/// Number of execs that may have replaced the memory of a process.
 static EXECS: AtomicU64 = AtomicU64::new(0);
-/// How long a page table is asked before it is opened anew: no thread id can mean another process so soon.
+/// Time for which a page table stays open: no thread id can mean another process so soon.
 const ASKED_FOR: Duration = Duration::from_millis(10);
 
-/// A process may have other memory from now on.
+/// Records that a process may have different memory from now on.
 pub fn note_exec() {
     EXECS.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Memory of a caller that an engine has copied at the call.
+/// Memory of a caller that an engine copied at the call.
 #[derive(Debug, Default)]
 pub struct CapturedMemory {
     bytes: Vec<u8>,
@@ -125,13 +126,13 @@ struct Part {
 }
 
 impl CapturedMemory {
-    /// Forgets everything.
+    /// Removes all copies.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.parts.clear();
     }
 
-    /// Bytes at an address; a string comes without its NUL.
+    /// Adds bytes at an address; a string comes without its NUL.
     pub fn add(&mut self, address: u64, bytes: &[u8], is_string: bool) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
@@ -160,11 +161,11 @@ impl CapturedMemory {
     }
 }
 
-/// Page tables that are kept open; more than there are threads at work at once.
+/// Maximum number of open page tables; more than the number of threads that work at a time.
 const TABLES_LIMIT: usize = 256;
 
 impl Memory {
-    /// Memory that is read from the process; `gauge` shows when a read does not return.
+    /// Access that reads from the process; `gauge` shows reads that do not return.
     pub fn new(gauge: Arc<BlockingMarker>) -> Self {
         let buffer = RefCell::new(Vec::with_capacity(STRING_LIMIT));
         Self {
@@ -180,21 +181,21 @@ impl Memory {
         }
     }
 
-    /// For a reader that must not wait for pages: it reads those that are in memory, and is told of
-    /// others ([`Memory::missing`]).
+    /// Access for a reader that must not wait for pages: it reads resident pages, and reports others
+    /// ([`Memory::missing`]).
     pub fn of_resident_pages(gauge: Arc<BlockingMarker>) -> Self {
         let memory = Self {
             tables: Some(RefCell::default()),
             ..Self::new(gauge)
         };
-        // Where page tables are hidden (a container may mask the file) waiting is all there is.
+        // Where page tables are hidden (a container may mask the file), waiting is the only option.
         if table(Tid(std::process::id().cast_signed())).is_ok() {
             memory.allow(Access::Resident);
         }
         memory
     }
 
-    /// Begins anew, with pages that may be read whether they are in memory or not.
+    /// Starts a new attempt, with pages that may be read whether they are resident or not.
     pub fn settle(&self, pages: &[u64]) {
         let mut settled = self.settled.borrow_mut();
         settled.clear();
@@ -202,19 +203,19 @@ impl Memory {
         self.missing.set(None);
     }
 
-    /// The first page since then that was needed and is not in memory.
+    /// The first page since [`Memory::settle`] that was needed and is not resident.
     pub fn missing(&self) -> Option<u64> {
         self.missing.get()
     }
 
-    /// The thread has ended or runs another program.
+    /// Drops the state of a thread that has ended or runs another program.
     pub fn forget(&self, tid: Tid) {
         if let Some(tables) = &self.tables {
             tables.borrow_mut().remove(&tid);
         }
     }
 
-    /// What was copied at the call, and nothing else: the caller has long gone on.
+    /// Access to copies from the time of the call only: the caller may have continued long ago.
     pub fn captured() -> Self {
         Self {
             captured: Some(RefCell::default()),
@@ -222,7 +223,7 @@ impl Memory {
         }
     }
 
-    /// Replaces what was copied.
+    /// Replaces the copies.
     pub fn capture(&self, fill: impl FnOnce(&mut CapturedMemory)) {
         if let Some(captured) = &self.captured {
             let mut captured = captured.borrow_mut();
@@ -231,17 +232,17 @@ impl Memory {
         }
     }
 
-    /// For the calls to come. What may not be read answers [`Unreadable::Refused`].
+    /// Sets the access for the calls to come. Reads of other memory return [`Unreadable::Refused`].
     pub fn allow(&self, access: Access) {
         self.access.set(access);
     }
 
-    /// Whether something may not be read because it may never come.
+    /// Returns true if reads are limited to memory that cannot block.
     pub fn is_limited(&self) -> bool {
         self.access.get() != Access::Free
     }
 
-    /// A NUL-terminated string of at most [`STRING_LIMIT`] bytes.
+    /// Reads a NUL-terminated string of at most [`STRING_LIMIT`] bytes.
     pub fn text<'a>(
         &self,
         tid: Tid,
@@ -265,13 +266,13 @@ impl Memory {
         Ok(arena.alloc_slice_copy(&buffer))
     }
 
-    /// Whether something was read, since the last time this was asked, that its process may not read. The kernel
-    /// may have failed to read it, too: pages without any permission.
+    /// Returns true if a read since the last query returned memory that its process may not read. The kernel
+    /// may have failed to read it too: pages without any permission.
     pub fn take_forced(&self) -> bool {
         self.forced.take()
     }
 
-    /// Fills `buffer` or nothing.
+    /// Fills `buffer` completely, or fails.
     pub fn read_exact(&self, tid: Tid, address: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
         let wanted = buffer.len();
         if let Some(captured) = &self.captured {
@@ -292,7 +293,7 @@ impl Memory {
         })
     }
 
-    /// All of `len` bytes: a part of them would pass for the whole.
+    /// Reads exactly `len` bytes: a part could be mistaken for the whole.
     pub fn bytes<'a>(
         &self,
         tid: Tid,
@@ -310,7 +311,8 @@ impl Memory {
         Ok(buffer)
     }
 
-    /// Whether a null pointer leads nowhere: only who may map memory at address 0 can pass data there.
+    /// Checks that nothing is mapped at address 0: only a process that may map memory there can pass data by
+    /// a null pointer.
     pub fn is_null_empty(&self, tid: Tid) -> Result<(), Unreadable> {
         if self.captured.is_some() {
             return Ok(());
@@ -325,13 +327,13 @@ impl Memory {
         }
     }
 
-    /// Whether all of these bytes are in pages that belong to this address space alone: no file's, and no
-    /// other process's. False if that cannot be seen.
+    /// Returns true if all bytes lie in private pages: pages of no file and of no other process. Returns
+    /// false if that cannot be determined.
     pub fn is_private(&self, tid: Tid, address: u64, len: u64) -> bool {
         if self.captured.is_some() {
             return true;
         }
-        // Page tables are looked at under a lock of the process, which it can hold for ever.
+        // The kernel reads page tables under a lock of the process, which the process can hold forever.
         self.gauge.enter();
         let found = self.asks_table(tid, |table| are_private(table, address, len));
         self.gauge.leave();
@@ -358,7 +360,7 @@ impl Memory {
         answer
     }
 
-    /// A NULL-terminated array of strings, at most [`TEXTS_LIMIT`] of them.
+    /// Reads a NULL-terminated array of strings, at most [`TEXTS_LIMIT`] of them.
     pub fn texts<'a>(
         &self,
         tid: Tid,
@@ -381,11 +383,11 @@ impl Memory {
         Ok(texts.into_bump_slice())
     }
 
-    /// How many bytes from an address on may be read.
+    /// Number of bytes from an address on that may be read.
     fn readable(&self, tid: Tid, address: u64, wanted: usize) -> usize {
         match self.access.get() {
             Access::Free => wanted,
-            // Page tables are looked at under a lock of the process, which it can hold for ever.
+            // The kernel reads page tables under a lock of the process, which the process can hold forever.
             Access::Resident => {
                 self.gauge.enter();
                 let found = self.resident(tid, address, wanted);
@@ -396,8 +398,8 @@ impl Memory {
         }
     }
 
-    /// How many bytes from an address on are in pages that are in memory now, or settled. Looks at
-    /// page tables only, so it does not wait for a page.
+    /// Number of bytes from an address on that are resident or settled. Reads only page tables, so it does
+    /// not wait for a page.
     fn resident(&self, tid: Tid, address: u64, wanted: usize) -> usize {
         let Some(tables) = &self.tables else {
             return table(tid).map_or(0, |table| self.resident_in(&table, address, wanted));
@@ -410,7 +412,7 @@ impl Memory {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(vacant) => match table(tid) {
                 Ok(table) => vacant.insert(table),
-                // A process that may not be read at all; the read says so.
+                // The process may not be read at all; the read reports that.
                 Err(_) => return wanted,
             },
         };
@@ -419,7 +421,7 @@ impl Memory {
 
     fn resident_in(&self, table: &File, address: u64, wanted: usize) -> usize {
         const PRESENT: u64 = 1 << 63;
-        // A string is in two at most.
+        // A string spans two pages at most.
         const AT_ONCE: usize = 2;
         let page_size = page_size();
         let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
@@ -430,7 +432,7 @@ impl Memory {
             let first = address.wrapping_add(found) / page_size;
             let len = table.read_at(&mut entries, first.wrapping_mul(8));
             if len.as_ref().is_ok_and(|len| *len == 0) {
-                // Above all that a process can map: no page comes there, and the read fails at once.
+                // The address is above all that a process can map: the read fails at once.
                 return usize::try_from(wanted).expect("it was one");
             }
             let (entries, _) = entries[..len.unwrap_or(0)].as_chunks::<8>();
@@ -455,7 +457,7 @@ impl Memory {
         }
     }
 
-    /// Reads within the deadline; a second time through the file where the call cannot. The kernel reads
+    /// Reads with the marker set, and retries through the file where the call fails. The kernel reads
     /// arguments from pages that their owner may only write; process_vm_readv(2) does not, the file does.
     fn guarded<T>(
         &self,
@@ -476,7 +478,7 @@ impl Memory {
                     self.forced.set(true);
                     Ok(read)
                 }
-                // The file refuses offsets that no process has memory at.
+                // The file refuses offsets above the address space.
                 Some(Err(again)) if first != errno::EFAULT || again.errno() == errno::ESRCH => {
                     Err(again)
                 }
@@ -492,11 +494,11 @@ impl Memory {
     }
 }
 
-/// What memory is read through.
+/// The means by which memory is read.
 enum Source {
-    /// process_vm_readv(2): needs no descriptor, and respects the protection of pages.
+    /// process_vm_readv(2): needs no descriptor, and respects page protection.
     Call(Tid),
-    /// `/proc/PID/mem`: also pages that are write-only or have no permission.
+    /// `/proc/PID/mem`: also reads pages that are write-only or have no permission.
     File(MemoryFile),
 }
 
@@ -513,7 +515,7 @@ impl Source {
         }
     }
 
-    /// All of it: a read that stops at a page that cannot be read is an error.
+    /// Reads all bytes: a read that stops at an unreadable page is an error.
     fn exact(&self, address: u64, to: &mut [u8]) -> Result<(), SyscallError> {
         match self {
             Self::Call(tid) => sys::process_memory::read_exact(tid.0, address, to),
@@ -527,7 +529,7 @@ fn forced(tid: Tid) -> Option<MemoryFile> {
     Some(MemoryFile::from_file(file))
 }
 
-/// Makes the kernel fetch a page of a process, for as long as that takes.
+/// Makes the kernel fetch a page of a process, and waits for it.
 pub fn touch(tid: Tid, page: u64) {
     let mut byte = [0];
     if sys::process_memory::read(tid.0, page, &mut byte).is_err()
@@ -537,7 +539,7 @@ pub fn touch(tid: Tid, page: u64) {
     }
 }
 
-/// Where the first mapping of a process begins.
+/// Start address of the first mapping of a process.
 fn first_mapping(tid: Tid) -> std::io::Result<u64> {
     let proc = Proc::open().map_err(|error| std::io::Error::from(error.errno()))?;
     let mut line = [0; 17];
@@ -551,7 +553,7 @@ fn first_mapping(tid: Tid) -> std::io::Result<u64> {
         .ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
-/// `None`: the address space is gone.
+/// Returns `None` if the address space is gone.
 fn are_private(table: &File, address: u64, len: u64) -> Option<bool> {
     // Documentation/admin-guide/mm/pagemap.rst.
     const PRESENT: u64 = 1 << 63;
@@ -564,7 +566,7 @@ fn are_private(table: &File, address: u64, len: u64) -> Option<bool> {
         if read < entry.len() {
             return None;
         }
-        // What is not there now may come from anywhere.
+        // A page that is absent now may come from anywhere.
         if u64::from_ne_bytes(entry) & (PRESENT | FILE_OR_SHARED) != PRESENT {
             return Some(false);
         }
@@ -578,11 +580,11 @@ fn table(tid: Tid) -> std::io::Result<File> {
 }
 
 fn page_size() -> u64 {
-    // No page of any architecture here is smaller; a larger one is looked at several times.
+    // No supported architecture has smaller pages; a larger page is checked several times.
     u64::try_from(sys::machine::page_size()).unwrap_or(4096)
 }
 
-/// Numbers that are the same on every architecture this program runs on.
+/// Error numbers that are the same on every supported architecture.
 mod errno {
     pub(super) const ESRCH: i32 = abi::Errno::ESRCH.0;
     pub(super) const EIO: i32 = abi::Errno::EIO.0;
@@ -601,7 +603,7 @@ mod tests {
         let arena = Bump::new();
         let text = c"a string on a page of the heap".to_owned();
         let there = u64::try_from(text.as_ptr().addr()).unwrap();
-        // Large enough to be mapped anew, so that no page of it is there.
+        // Large enough for a fresh mapping, so that no page of it is resident.
         let absent: Vec<u8> = vec![0; 64 << 20];
         let absent = u64::try_from(absent.as_ptr().addr()).unwrap() + (32 << 20);
         let mut eight = [0; 8];
@@ -645,10 +647,10 @@ mod tests {
         assert_eq!(memory.missing(), None);
         assert_eq!(memory.text(tid, absent, &arena), Ok(&b""[..]));
         assert_eq!(memory.missing(), None);
-        // It is there now.
+        // The page is resident now.
         memory.settle(&[]);
         assert_eq!(memory.text(tid, absent, &arena), Ok(&b""[..]));
-        // An address that nothing is mapped to is missing, too, and a fault once it is settled.
+        // An unmapped address counts as missing, and as a fault once it is settled.
         assert_eq!(memory.text(tid, 8, &arena), Err(Unreadable::Refused));
         assert_eq!(memory.missing(), Some(0));
         memory.settle(&[0]);
@@ -670,7 +672,7 @@ mod tests {
             assert!(memory.is_private(tid, address(own.as_ptr()), 3 * 4096));
             assert!(!memory.is_private(tid, address(LITERAL.as_ptr()), 5));
             assert!(!memory.is_private(tid, address(first), 8));
-            // Nothing is there, and no such address.
+            // Nothing is mapped there, and there is no such address.
             assert!(!memory.is_private(tid, 8, 8));
             assert!(!memory.is_private(tid, u64::MAX - 4, 8));
         }

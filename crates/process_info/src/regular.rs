@@ -1,4 +1,4 @@
-//! Reading files that a workload may have put there.
+//! Readers of files that a workload may have created.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -8,52 +8,51 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// No file that is read whole is longer than this; what follows is left out.
+/// Maximum size in bytes of a file that is read whole; the rest is cut off.
 pub const LIMIT: u64 = 4 * 1024 * 1024;
 
-/// `O_NONBLOCK`: opening a FIFO that nobody writes to would wait otherwise. It means nothing for
-/// regular files.
+/// `O_NONBLOCK` keeps the open of a FIFO without a writer from blocking. It has no effect on regular files.
 const FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
 
-/// Opens a regular file, or nothing if there is none. A FIFO or a device never makes the caller
-/// wait: it counts as none.
+/// Opens a regular file; `None` if there is none. A FIFO or a device counts as none, and never blocks the
+/// caller.
 ///
 /// # Errors
-/// When it cannot be opened although it may be there.
+/// Fails if the file cannot be opened although it may exist.
 pub fn open(path: &Path) -> io::Result<Option<File>> {
     regular(rustix::fs::open(path, FLAGS, Mode::empty()))
 }
 
-/// As [`open`] for a path below a root, as a process with that root would find it: links on the way
-/// do not lead out of it.
+/// Opens a path below a root as [`open`] does, resolved as for a process with that root: links cannot lead
+/// out of it.
 ///
 /// # Errors
-/// When it cannot be opened although it may be there.
+/// Fails if the file cannot be opened although it may exist.
 pub fn open_in_root(root: &OwnedFd, path: &str) -> io::Result<Option<File>> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let opened = match rustix::fs::openat2(root, path, FLAGS, Mode::empty(), resolve) {
-        // Linux before 5.6.
+        // Linux before 5.6 has no openat2.
         Err(Errno::NOSYS) => rustix::fs::openat(root, path, FLAGS, Mode::empty()),
         opened => opened,
     };
     regular(opened)
 }
 
-/// What is in a regular file, up to [`LIMIT`], or nothing if there is none.
+/// The content of a regular file, up to [`LIMIT`]; `None` if there is none.
 ///
 /// # Errors
-/// When it cannot be read although it may be there.
+/// Fails if the file cannot be read although it may exist.
 pub fn contents(path: &Path) -> io::Result<Option<Vec<u8>>> {
     open(path)?.map(read).transpose()
 }
 
-/// What is in an open file, up to [`LIMIT`].
+/// The content of an open file, up to [`LIMIT`].
 ///
 /// # Errors
-/// When it cannot be read.
+/// Fails if the file cannot be read.
 pub fn read(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(LIMIT).read_to_end(&mut bytes)?;
@@ -69,7 +68,7 @@ fn regular(opened: Result<OwnedFd, Errno>) -> io::Result<Option<File>> {
     Ok(file.metadata()?.is_file().then_some(file))
 }
 
-/// Whether the error says that there is nothing of that name. A socket cannot be opened (ENXIO).
+/// Returns true if the error means that no such file exists. A socket cannot be opened (ENXIO).
 pub fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
         || error.raw_os_error() == Some(Errno::NXIO.raw_os_error())

@@ -1,7 +1,7 @@
 //! Users and groups as a watched process sees them.
 //!
-//! A container has its own `/etc/passwd`. The files are parsed here: libc's lookup would answer for
-//! the agent's root, and a static binary has no NSS.
+//! A container has its own `/etc/passwd`. This module parses the files: libc's lookup would use the agent's
+//! root, and a static binary has no NSS.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,21 +15,21 @@ use event::{Group, Lookup, User};
 use crate::deadline::Deadline;
 use crate::regular;
 
-/// How many users or groups one root may have.
+/// Maximum number of users or groups of one root.
 const ENTRY_LIMIT: usize = 65_536;
-/// How many roots are remembered.
+/// Maximum number of cached roots.
 const ROOT_LIMIT: usize = 64;
-/// How long a remembered file counts without a look at its change time.
+/// Time for which a cached file is used without a check of its change time.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Identifies a root directory: device, inode, mount.
+/// Identity of a root directory: device, inode, mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RootId {
     /// Device number.
     pub device: u64,
     /// Inode number.
     pub inode: u64,
-    /// Mount id: the same directory may show other files through another mount.
+    /// Mount id: the same directory may have other files through another mount.
     pub mount: u64,
 }
 
@@ -41,8 +41,8 @@ pub struct UserDatabase {
 }
 
 impl UserDatabase {
-    /// From the contents of `passwd` and `group`. Lines that are not in passwd(5)'s form are left
-    /// out; of two lines with one id the first counts, as in libc.
+    /// Parses the contents of `passwd` and `group`. Lines that violate the format of passwd(5) are omitted;
+    /// of two lines with the same id the first counts, as in libc.
     pub fn parse(passwd: &[u8], group: &[u8]) -> Self {
         let mut users = HashMap::new();
         for (id, user) in lines(passwd).filter_map(parse_user).take(ENTRY_LIMIT) {
@@ -55,7 +55,7 @@ impl UserDatabase {
         Self { users, groups }
     }
 
-    /// The user of this id. Uid 0 is root even where no file says so, as in Falco.
+    /// The user with this id. Uid 0 is root even if no file lists it, as in Falco.
     pub fn user(&self, uid: u32) -> Option<Arc<User>> {
         let root = || {
             Arc::new(User {
@@ -70,7 +70,7 @@ impl UserDatabase {
             .or_else(|| (uid == 0).then(root))
     }
 
-    /// The group of this id. Gid 0 is root even where no file says so.
+    /// The group with this id. Gid 0 is root even if no file lists it.
     pub fn group(&self, gid: u32) -> Option<Arc<Group>> {
         let root = || {
             Arc::new(Group {
@@ -108,7 +108,7 @@ fn parse_group(fields: Vec<String>) -> Option<(u32, Group)> {
     Some((gid, Group { name }))
 }
 
-/// What tells one version of a file from the next.
+/// Metadata that distinguishes versions of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Version {
     inode: u64,
@@ -124,15 +124,15 @@ struct CachedUsers {
     database: Arc<UserDatabase>,
 }
 
-/// The databases of the roots that were asked for.
+/// A cache of the users and groups of roots.
 #[derive(Debug, Default)]
 pub struct UserDatabases {
     roots: Mutex<HashMap<RootId, CachedUsers>>,
 }
 
 impl UserDatabases {
-    /// The database of a root, which `open` opens. The files there belong to whoever owns the root, so
-    /// they are read with a deadline; if it passes, an older version is better than nothing.
+    /// The database of a root, which `open` opens. The files belong to the owner of the root, so they are
+    /// read with a deadline; after a time-out, an older version is returned.
     pub fn of(
         &self,
         root: RootId,
@@ -179,7 +179,7 @@ impl UserDatabases {
     }
 }
 
-/// Reads the files again if they changed. `None` if that is refused.
+/// Reads the files again if they changed. `None` if the read is refused.
 fn refresh(root: &OwnedFd, before: Option<CachedUsers>) -> Option<CachedUsers> {
     let checked = Instant::now();
     let open = |path| regular::open_in_root(root, path).ok();
@@ -190,8 +190,7 @@ fn refresh(root: &OwnedFd, before: Option<CachedUsers>) -> Option<CachedUsers> {
     {
         return Some(CachedUsers { checked, ..before });
     }
-    // An image without these files has no names, which is an answer; a file that cannot be read is
-    // none.
+    // An image without these files has no names, which is a valid result; a file that cannot be read is not.
     let contents = |file: Option<File>| {
         Some(
             file.map(regular::read)
@@ -208,7 +207,7 @@ fn refresh(root: &OwnedFd, before: Option<CachedUsers>) -> Option<CachedUsers> {
     })
 }
 
-/// A file that does not exist has a version, too.
+/// The version of a file. A missing file has a version too.
 fn version(file: Option<&File>) -> Option<Version> {
     let Some(file) = file else {
         return Some(Version::default());

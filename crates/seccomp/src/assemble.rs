@@ -1,7 +1,8 @@
-//! Assembles instructions from the last to the first.
+//! Assembler that emits instructions from the last to the first.
 //!
-//! All jumps of classic BPF go forward, so building backwards makes every target known when its
-//! jump is made. Conditional jumps reach 255 instructions; what lies further gets a stepping stone.
+//! All jumps of classic BPF go forward, so building backwards makes every target known when its jump is
+//! emitted. Conditional jumps reach 255 instructions; farther targets are reached through an unconditional
+//! jump.
 
 use std::collections::HashMap;
 
@@ -29,38 +30,38 @@ pub(super) const JSET: u16 = BPF_JMP | BPF_JSET | BPF_K;
 /// Return a constant.
 pub(super) const RET: u16 = BPF_RET | BPF_K;
 
-/// Where `struct seccomp_data` holds the call's number.
+/// Offset of the call number in `struct seccomp_data`.
 pub(super) const OFFSET_NR: u32 = DATA_NR;
-/// Where it holds the audit architecture.
+/// Offset of the audit architecture.
 pub(super) const OFFSET_ARCH: u32 = DATA_ARCH;
-/// Where it holds the first argument.
+/// Offset of the first argument.
 pub(super) const OFFSET_ARGS: u32 = 16;
 
 const REACH: usize = 255;
 
-/// A place in the program, counted from its end.
+/// A position in the program, counted from its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label(usize);
 
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
-    /// Last instruction first.
+    /// The instructions, last one first.
     reversed: Vec<SockFilter>,
-    /// The copy of each return that was made last.
+    /// The last emitted copy of each return instruction.
     returns: HashMap<u32, Label>,
-    /// Which return stands at a place.
+    /// The return instruction at each position that has one.
     is_return: HashMap<usize, u32>,
 }
 
 impl Assembler {
-    /// A place that returns `action`; shares an earlier one while jumps reach it.
+    /// Emits a return of `action`; reuses an earlier one that jumps can reach.
     pub(super) fn ret(&mut self, action: Action) -> Label {
         self.ret_raw(action.to_raw())
     }
 
     fn ret_raw(&mut self, raw: u32) -> Label {
         if let Some(label) = self.returns.get(&raw)
-            // Room for the jump itself and a stepping stone.
+            // Leaves room for the jump itself and an intermediate jump.
             && self.reversed.len() - label.0 + 2 <= REACH
         {
             return *label;
@@ -76,23 +77,23 @@ impl Assembler {
         label
     }
 
-    /// Loads a word, then goes on at `next`.
+    /// Emits a load of a word, which continues at `next`.
     pub(super) fn load(&mut self, offset: u32, next: Label) -> Label {
         self.straight(LD, offset, next)
     }
 
-    /// Masks the loaded word, then goes on at `next`.
+    /// Emits a mask of the loaded word, which continues at `next`.
     pub(super) fn and(&mut self, mask: u32, next: Label) -> Label {
         self.straight(AND, mask, next)
     }
 
-    /// Compares the loaded word with a constant.
+    /// Emits a comparison of the loaded word with a constant.
     pub(super) fn jump(&mut self, code: u16, k: u32, then: Label, otherwise: Label) -> Label {
         if then == otherwise {
             return then;
         }
-        // A stepping stone for one moves the other one further away, so both are checked against
-        // the longest that they can become.
+        // An intermediate jump for one target moves the other one farther away, so both are checked against
+        // their maximum distance.
         let then = self.within_reach(then);
         let otherwise = self.within_reach(otherwise);
         let jt = self.distance(then);
@@ -106,12 +107,12 @@ impl Assembler {
         })
     }
 
-    /// Whether `label` is the instruction made last.
+    /// Returns true if `label` is the last emitted instruction.
     pub(super) fn is_last(&self, label: Label) -> bool {
         self.reversed.len() == label.0 + 1
     }
 
-    /// The program, first instruction first.
+    /// Returns the program in execution order.
     pub(super) fn finish(mut self) -> Vec<SockFilter> {
         self.reversed.reverse();
         self.reversed
@@ -149,7 +150,7 @@ impl Assembler {
         })
     }
 
-    /// Instructions between the one made next and `target`.
+    /// Number of instructions between the next emitted one and `target`.
     fn distance(&self, target: Label) -> usize {
         self.reversed.len() - target.0 - 1
     }

@@ -1,4 +1,4 @@
-//! Filters as text, for people and for tests.
+//! Disassembler for filters.
 
 use std::fmt::Write;
 
@@ -8,12 +8,12 @@ use sys::seccomp::SockFilter;
 use super::assemble::{AND, JA, JEQ, JGE, JGT, JSET, LD, OFFSET_ARCH, OFFSET_ARGS, OFFSET_NR, RET};
 use super::{Action, FilterProgram};
 
-/// One line an instruction: index, operation, and where jumps lead.
+/// Formats each instruction as one line: index, operation and jump targets.
 pub fn disassemble(program: &FilterProgram) -> String {
     let mut text = String::new();
     let instructions = program.instructions();
-    // What the accumulator holds decides how constants print. Jumps go forward only, so one pass
-    // carries it to wherever it is needed.
+    // The content of the accumulator decides the format of constants. Jumps only go forward, so one pass
+    // propagates it to each instruction.
     let mut shown = vec![Shown::Number; instructions.len() + 1];
     for (index, instruction) in instructions.iter().enumerate() {
         let held = match (instruction.code, instruction.k) {
@@ -33,7 +33,7 @@ pub fn disassemble(program: &FilterProgram) -> String {
     text
 }
 
-/// Where an instruction may lead.
+/// The possible next instructions.
 fn targets(index: usize, instruction: SockFilter) -> [usize; 2] {
     let next = index + 1;
     match instruction.code {

@@ -1,30 +1,30 @@
-//! What happens to one call, and the code that decides it by the arguments.
+//! The action on one call, and the code that selects it by the arguments.
 
 use abi::{RegisterTest, TestOp, TestWidth};
 
 use super::Action;
 use super::assemble::{Assembler, JEQ, JGE, JGT, JSET, Label, OFFSET_ARGS};
 
-/// What happens to calls of one number.
+/// The action on calls of one number.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Leaf {
-    /// The same whatever the arguments are.
+    /// The same action for all arguments.
     Always(Action),
-    /// What the first clause says whose tests all hold.
+    /// The action of the first clause whose tests all hold.
     If {
-        /// Tests, of which there is one at least, and what to do if they hold.
+        /// Clauses with at least one test each.
         clauses: Vec<Clause>,
-        /// What to do if none does.
+        /// The action if no clause holds.
         otherwise: Action,
     },
 }
 
-/// Tests that hold together, and what happens then.
+/// Tests that must all hold, and the action if they do.
 pub(super) type Clause = (Vec<RegisterTest>, Action);
 
 impl Leaf {
-    /// The first clause that holds decides; one without tests always does. Clauses that decide nothing
-    /// are left out.
+    /// Builds a leaf. The first clause that holds decides; a clause without tests always holds. Clauses
+    /// without an effect are omitted.
     pub(super) fn decide(given: Vec<Clause>, mut otherwise: Action) -> Self {
         let mut clauses: Vec<Clause> = Vec::with_capacity(given.len());
         for (tests, action) in given {
@@ -49,10 +49,10 @@ impl Leaf {
     }
 }
 
-/// The word that the accumulator holds, by its offset in `struct seccomp_data`.
+/// The word in the accumulator, by its offset in `struct seccomp_data`.
 type Loaded = Option<u32>;
 
-/// Makes the code of a leaf.
+/// Emits the code of a leaf.
 pub(super) fn emit(assembler: &mut Assembler, leaf: &Leaf) -> Label {
     match leaf {
         Leaf::Always(action) => assembler.ret(*action),
@@ -61,7 +61,8 @@ pub(super) fn emit(assembler: &mut Assembler, leaf: &Leaf) -> Label {
 }
 
 fn emit_clauses(assembler: &mut Assembler, clauses: &[Clause], otherwise: Action) -> Label {
-    // Forwards first: what is loaded when a group begins depends on how the one before was left.
+    // First pass forwards: the content of the accumulator at the beginning of a clause depends on the clause
+    // before.
     let mut entry: Vec<Loaded> = Vec::with_capacity(clauses.len());
     let mut loaded = None;
     for (group, _) in clauses {
@@ -95,7 +96,7 @@ fn emit_group(
     hit
 }
 
-/// What a test leaves in the accumulator, if that is the same on all ways out of it.
+/// The content of the accumulator after a test, if it is the same on all exits.
 fn after_test(test: &RegisterTest) -> Loaded {
     match (test.width, test.op) {
         (TestWidth::Full64, _) | (_, TestOp::AllBits | TestOp::MaskedEq { .. }) => None,

@@ -1,18 +1,18 @@
-//! From the interest plan to a seccomp filter.
+//! Compiler from the interest plan to a seccomp filter.
 //!
-//! The kernel runs the filter before each call of the whole process tree, so its layout decides
-//! what watching costs. Since Linux 5.11 the kernel finds out beforehand for which numbers a filter
-//! answers "allow" whatever the arguments are, and skips it for those; it can do so only if nothing
-//! but architecture and number was loaded on the way. Hence: dispatch by architecture, then by a
+//! The kernel runs the filter before each call of the whole process tree, so the filter's layout determines
+//! the cost of watching. Since Linux 5.11 the kernel precomputes the numbers for which a filter answers
+//! "allow" regardless of the arguments, and skips the filter for those; it can do so only if the filter loads
+//! nothing but architecture and number on that path. Hence the layout: dispatch by architecture, then by a
 //! balanced tree over number ranges, and load arguments only in the leaf of their own call.
 //!
-//! What a leaf tests comes from the plan, whose argument positions are those of the 64-bit call.
-//! Where another architecture passes an argument differently, the test is dropped there: the call
-//! is then reported too often, never too rarely.
+//! The plan specifies the tests of a leaf, with the argument positions of the 64-bit call. A test is dropped
+//! for architectures that pass the argument differently: the call is then reported too often, never too
+//! rarely.
 //!
-//! A policy's denials go into the same program, so that one filter serves both and costs once. A call
-//! that a rule asks for is handed over even if it is denied: the receiver refuses it then, and rules
-//! see that it failed. All other denials never leave the kernel.
+//! The denials of a policy are compiled into the same program, so that one filter serves both at the cost of
+//! one. A call that a rule watches is trapped even if the policy denies it: the receiver refuses it then, and
+//! rules see that it failed. All other denials never leave the kernel.
 
 mod assemble;
 mod disassemble;
@@ -37,27 +37,27 @@ use numbers::{Merged, Segment};
 
 pub use disassemble::disassemble;
 
-/// The kernel's limit on instructions (`BPF_MAXINSNS`).
+/// Maximum number of instructions of a filter in the kernel (`BPF_MAXINSNS`).
 pub const MAX_INSTRUCTIONS: usize = BPF_MAXINSNS;
 
-/// What the kernel does with a call.
+/// The kernel's action on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
-    /// Carry it out.
+    /// Make the call.
     Allow,
-    /// Fail it with this error number.
+    /// Fail the call with this error number.
     Errno(u16),
     /// End the process.
     KillProcess,
     /// End the thread.
     KillThread,
-    /// Carry it out, and write it to the kernel's log.
+    /// Make the call, and write it to the kernel's log.
     Log,
-    /// Hold it and ask the listener.
+    /// Suspend the call and notify the listener.
     Notify,
-    /// Stop it for the tracer, with this message.
+    /// Stop the thread for the tracer, with this message.
     Trace(u16),
-    /// Send the thread a SIGSYS.
+    /// Send SIGSYS to the thread.
     Trap,
 }
 
@@ -76,7 +76,7 @@ impl Action {
         }
     }
 
-    /// The action of a return value that [`Action::to_raw`] makes.
+    /// The action of a return value from [`Action::to_raw`].
     pub fn from_raw(raw: u32) -> Option<Self> {
         let data = u16::try_from(raw & SECCOMP_RET_DATA).ok()?;
         match raw & !SECCOMP_RET_DATA {
@@ -93,48 +93,49 @@ impl Action {
     }
 }
 
-/// What becomes of a call that the filter cannot judge like others.
+/// The treatment of a call that the filter cannot evaluate from registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpecialCall {
-    /// It is treated as the plan says.
+    /// Treat the call as the plan specifies.
     AsPlanned,
-    /// It fails with ENOSYS, as if the kernel did not have it, unless a rule names it.
+    /// Fail the call with ENOSYS, as a kernel without it does, unless a rule names the call.
     RefuseUnlessRule,
-    /// It fails with ENOSYS.
+    /// Fail the call with ENOSYS.
     Refuse,
 }
 
-/// Who refuses what a policy denies.
+/// The party that refuses denied calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denials {
-    /// The kernel, unless a rule or the policy asks to be told.
+    /// The kernel, unless a rule or the policy requests a report.
     InKernel,
-    /// The listener, which tells a container runtime, that the policy is not about, from the container.
+    /// The listener. It distinguishes the container runtime, to which the policy does not apply, from the
+    /// container.
     Held,
 }
 
-/// How a filter is made.
+/// Options of the filter compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterOptions {
-    /// The architecture the kernel runs natively.
+    /// The native architecture of the kernel.
     pub native: Arch,
-    /// What happens to planned calls: [`Action::Notify`], or [`Action::Trace`] for a tracer.
+    /// The action on planned calls: [`Action::Notify`], or [`Action::Trace`] for a tracer.
     pub planned: Action,
-    /// `clone3`, whose flags are in memory. Refusing makes libc fall back to `clone`, whose flags
-    /// are in a register, so that new threads pass without a stop; container runtimes do the same.
+    /// Treatment of `clone3`, whose flags are in memory. A refusal makes libc fall back to `clone`, whose
+    /// flags are in a register, so that new threads pass without a stop; container runtimes do the same.
     pub clone3: SpecialCall,
-    /// What is done with an io_uring, which carries out calls that no filter sees. To ask for one is
-    /// not meant: that is seen, whatever becomes of it. Refused, a ring that was made by somebody
-    /// else and handed over is of no use either.
+    /// Treatment of io_uring, which makes calls that no filter sees. Does not apply to the creation of a
+    /// ring, which is always visible. A refusal also makes a ring useless that another process created and
+    /// passed on.
     pub io_uring: SpecialCall,
-    /// Numbers that no table knows, i.e. calls of kernels to come, and x32 numbers out of range.
+    /// The action on unknown numbers: calls of future kernels, and x32 numbers out of range.
     pub unknown_numbers: Action,
-    /// Who refuses what the policy denies.
+    /// The party that refuses what the policy denies.
     pub denials: Denials,
 }
 
 impl FilterOptions {
-    /// As [`FilterOptions::notify`], but for a tracer, which gets `message` with each stop.
+    /// Options like [`FilterOptions::notify`], for a tracer that receives `message` with each stop.
     pub fn trace(native: Arch, message: u16) -> Self {
         Self {
             planned: Action::Trace(message),
@@ -143,8 +144,8 @@ impl FilterOptions {
         }
     }
 
-    /// For a policy that reports nothing: there is no listener, and what is not denied is carried out.
-    /// The flags of `clone3` are for the policy to care about.
+    /// Options for a policy that reports nothing: there is no listener, and calls that are not denied are
+    /// made. The policy alone decides on the flags of `clone3`.
     pub fn confine(native: Arch) -> Self {
         Self {
             native,
@@ -156,8 +157,8 @@ impl FilterOptions {
         }
     }
 
-    /// Reports planned calls to a listener; refuses clone3 unless a rule names it; lets rings be
-    /// used; reports unknown numbers.
+    /// Options for a listener: reports planned calls and unknown numbers, refuses clone3 unless a rule names
+    /// it, and allows the use of rings.
     pub fn notify(native: Arch) -> Self {
         Self {
             native,
@@ -170,10 +171,10 @@ impl FilterOptions {
     }
 }
 
-/// Bytes of an instruction.
+/// Size of an instruction in bytes.
 const INSTRUCTION: usize = 8;
 
-/// A filter ready to be installed.
+/// A compiled filter, ready to be installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterProgram {
     instructions: Vec<SockFilter>,
@@ -185,7 +186,7 @@ impl FilterProgram {
         &self.instructions
     }
 
-    /// Whether the listener is asked of every such call, whatever its arguments are.
+    /// Returns true if the filter notifies the listener of every such call, regardless of its arguments.
     #[must_use]
     pub fn always_asks(&self, arch: Arch, call: Syscall) -> bool {
         let asks = |number| {
@@ -201,7 +202,7 @@ impl FilterProgram {
         call.number(arch).is_some_and(asks)
     }
 
-    /// As bytes, to be kept.
+    /// Serialises the program.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.instructions.len() * INSTRUCTION);
@@ -213,7 +214,7 @@ impl FilterProgram {
         bytes
     }
 
-    /// From the bytes of [`Self::to_bytes`]; `None` if they are none.
+    /// Deserialises the result of [`Self::to_bytes`]; `None` if the bytes are invalid.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (each, rest) = bytes.as_chunks::<INSTRUCTION>();
@@ -229,48 +230,49 @@ impl FilterProgram {
     }
 }
 
-/// Why a plan has no filter.
+/// The reason why a plan cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// More than the kernel takes.
+    /// The filter has too many instructions for the kernel.
     #[error(
         "cannot compile the filter: {instructions} instructions, the kernel allows {limit}; `{call}` \
         alone has {tests} argument tests (needed by {wanted_by})"
     )]
     TooLong {
-        /// How many it would be.
+        /// Number of instructions.
         instructions: usize,
-        /// How many the kernel takes.
+        /// Maximum number of instructions.
         limit: usize,
-        /// The call with most argument tests.
+        /// The call with the most argument tests.
         call: Syscall,
-        /// How many tests it has.
+        /// Number of tests of that call.
         tests: usize,
-        /// Which rules ask for it.
+        /// Rules that watch that call.
         wanted_by: String,
     },
-    /// A test of an argument that calls do not have.
+    /// A test refers to an argument that calls do not have.
     #[error(
         "cannot compile the filter: `{call}` has no argument {argument} (needed by {wanted_by})"
     )]
     NoSuchArgument {
         /// The call.
         call: Syscall,
-        /// The argument's position.
+        /// Index of the argument.
         argument: u8,
-        /// Which rules ask for it.
+        /// Rules that request the test.
         wanted_by: String,
     },
 }
 
-/// Compiles a plan. What the plan wants, the filter reports, on every architecture the kernel
-/// offers beside the native one.
+/// Compiles a plan. The filter reports what the plan requests, on the native architecture and on every other
+/// architecture of the kernel.
 pub fn compile(plan: &Plan, options: &FilterOptions) -> Result<FilterProgram, FilterError> {
     compile_with(plan, &Profile::default(), options)
 }
 
-/// As [`compile`], with what a policy denies. Without a listener nothing can be reported: what is to be
-/// reported and refused is refused then, and what is only to be reported passes.
+/// Compiles a plan like [`compile`], together with the denials of a policy. Without a listener, nothing can
+/// be reported: the filter refuses calls that are to be reported and refused, and lets calls pass that are
+/// only to be reported.
 pub fn compile_with(
     plan: &Plan,
     profile: &Profile,
@@ -293,7 +295,7 @@ pub fn compile_with(
     Ok(FilterProgram { instructions })
 }
 
-/// The whole program: by architecture, then by number.
+/// Emits the whole program: dispatch by architecture, then by number.
 fn dispatch(
     assembler: &mut Assembler,
     native: Arch,
@@ -317,7 +319,7 @@ fn dispatch(
     debug_assert!(assembler.is_last(entry));
 }
 
-/// An audit architecture outside the list is one this filter has no table for.
+/// Emits the dispatch by audit architecture. An architecture outside of the list has no table in this filter.
 fn by_audit(assembler: &mut Assembler, known: &[(Arch, Label)], foreign: Label) -> Label {
     let mut next = foreign;
     for (arch, table) in known.iter().rev() {
@@ -326,7 +328,7 @@ fn by_audit(assembler: &mut Assembler, known: &[(Arch, Label)], foreign: Label) 
     assembler.load(assemble::OFFSET_ARCH, next)
 }
 
-/// The number's load and the tree below it.
+/// Emits the load of the number and the tree below it.
 fn tree(assembler: &mut Assembler, segments: &[Segment]) -> Label {
     let root = subtree(assembler, segments);
     assembler.load(assemble::OFFSET_NR, root)

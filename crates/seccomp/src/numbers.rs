@@ -1,4 +1,4 @@
-//! What each call number of an architecture leads to.
+//! Action for each call number of an architecture.
 
 use abi::{Arch, ArgKind, Errno, RegisterTest, Syscall, TestWidth};
 use event::{CallPlan, Plan, Reason};
@@ -7,20 +7,20 @@ use policy::compile::seccomp::{Action as Denial, Profile};
 use super::leaf::Clause;
 use super::{Action, Denials, FilterOptions, Leaf, SpecialCall};
 
-/// Numbers from `first` up to the next segment's.
+/// Call numbers from `first` up to the first number of the next segment.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Segment {
     pub(super) first: u32,
     pub(super) leaf: Leaf,
 }
 
-/// Table numbers end far below; numbers from here on are unknown without a look.
+/// Numbers in the tables are far lower; numbers from here on are unknown without a lookup.
 const NUMBER_LIMIT: u32 = 1024;
 
 const EPERM: Action = Action::Errno(1);
 const ENOSYS: Action = Action::Errno(38);
 
-/// What a filter is compiled from.
+/// Input of the filter compiler: the interest plan and the policy.
 pub(super) struct Merged<'a> {
     pub(super) plan: &'a Plan,
     pub(super) profile: &'a Profile,
@@ -28,7 +28,7 @@ pub(super) struct Merged<'a> {
 }
 
 impl Merged<'_> {
-    /// What becomes of calls of an architecture that no table is for.
+    /// The action for calls of an architecture without a table.
     pub(super) fn foreign(&self) -> Action {
         match self.refuses(None) {
             true => self.refusal_of_foreign(),
@@ -36,12 +36,13 @@ impl Merged<'_> {
         }
     }
 
-    /// Whether calls of an architecture are refused whatever they are.
+    /// Returns true if all calls of an architecture are refused.
     fn refuses(&self, arch: Option<Arch>) -> bool {
         self.profile.refuse_foreign && arch != Some(self.options.native)
     }
 
-    /// Reported if any denial is: a program of another architecture tries one of them, perhaps.
+    /// Reports refused foreign calls if the policy reports any denial: the program may have attempted a
+    /// denied call.
     fn refusal_of_foreign(&self) -> Action {
         match self.reports() && self.profile.reports() {
             true => Action::Notify,
@@ -49,12 +50,13 @@ impl Merged<'_> {
         }
     }
 
-    /// Whether there is somebody to report to.
+    /// Returns true if there is a listener to report to.
     fn reports(&self) -> bool {
         self.options.planned == Action::Notify
     }
 
-    /// Calls of kernels to come may do what a policy denies in a way that it cannot name.
+    /// The action for unknown numbers: calls of future kernels may do what a policy denies, in a way that the
+    /// policy cannot name.
     fn unknown(&self, arch: Arch) -> Action {
         match (self.refuses(Some(arch)), self.profile.refuse_foreign) {
             (true, _) => self.refusal_of_foreign(),
@@ -64,7 +66,7 @@ impl Merged<'_> {
     }
 }
 
-/// All numbers of an audit architecture, in order, without neighbours that are alike.
+/// All numbers of an audit architecture, in order, with equal neighbours merged.
 pub(super) fn segments(merged: &Merged<'_>, arch: Arch) -> Vec<Segment> {
     by_number(arch, |table, number| {
         let decode = |number| abi::arch::decode(table.audit(), table.raw_number(number));
@@ -76,8 +78,8 @@ pub(super) fn segments(merged: &Merged<'_>, arch: Arch) -> Vec<Segment> {
     })
 }
 
-/// Segments of an audit architecture. `leaf` tells what the numbers of a table lead to; no number:
-/// those that are above all that a table can have.
+/// Segments of an audit architecture. `leaf` returns the leaf for a number of a table; `None` stands for the
+/// numbers above all tables.
 pub(super) fn by_number(arch: Arch, leaf: impl Fn(Arch, Option<u32>) -> Leaf) -> Vec<Segment> {
     // x32 calls come with the audit value of x86-64 and a bit in the number.
     let tables: &[Arch] = match arch {
@@ -125,7 +127,7 @@ fn leaf_of(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Leaf {
         return Leaf::decide(listened, merged.refusal_of_foreign());
     }
     let [strict, reported, refused, watched] = denials(merged, arch, call);
-    // A tracer only looks: what is refused must not reach it.
+    // A tracer only observes: refused calls must not reach it.
     let [next, last] = match merged.reports() {
         true => [planned, refused],
         false => [refused, planned],
@@ -146,8 +148,8 @@ fn planned_clauses(merged: &Merged<'_>, arch: Arch, call: Syscall) -> Vec<Clause
     all.map(|group| (group, merged.options.planned)).collect()
 }
 
-/// What the policy says of a call: what ends or signals the caller, what is reported, what is refused
-/// silently, what is only watched; the strictest first.
+/// The policy's clauses for a call, strictest first: those that end or signal the caller, those that report,
+/// those that refuse silently, and those that only watch.
 fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 4] {
     let [mut strict, mut reported, mut refused, mut watched] = [const { Vec::new() }; 4];
     for rule in merged.profile.of(call) {
@@ -170,7 +172,7 @@ fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 4] {
             }
         }
     }
-    // Of equals the first of the policy goes first, as it stands.
+    // Among equals, the order of the policy decides.
     strict.sort_by_key(|(_, action)| match action {
         Action::KillProcess => 0,
         Action::KillThread => 1,
@@ -179,7 +181,7 @@ fn denials(merged: &Merged<'_>, arch: Arch, call: Syscall) -> [Vec<Clause>; 4] {
     [strict, reported, refused, watched]
 }
 
-/// Error numbers of policies are those of the kernel, which are small.
+/// The action for an error number of a policy. The kernel's error numbers are small.
 fn refusal(errno: Errno) -> Action {
     u16::try_from(errno.0).map_or(EPERM, Action::Errno)
 }
@@ -191,7 +193,7 @@ fn named_by_rule(planned: &CallPlan) -> bool {
         .any(|reason| matches!(reason, Reason::Rule(_)))
 }
 
-/// i386 has calls that stand for several others, with the arguments in memory.
+/// Tests for i386 calls that stand for several other calls, with the arguments in memory.
 fn multiplexed(plan: &Plan, arch: Arch, call: Syscall) -> Vec<Vec<RegisterTest>> {
     let wanted = |call: Syscall| {
         plan.calls
@@ -213,7 +215,7 @@ fn multiplexed(plan: &Plan, arch: Arch, call: Syscall) -> Vec<Vec<RegisterTest>>
                 .map(|number| vec![RegisterTest::low(0, abi::TestOp::Eq, u64::from(number))])
                 .collect()
         }
-        // The upper half of the first argument is a version: not worth a test, nobody uses it.
+        // The upper half of the first argument is a version, which nobody uses: it is not worth a test.
         "ipc" => {
             let mut calls = plan.calls.keys();
             always(calls.any(|call| is_sysv(*call) && wanted(*call)))
@@ -230,8 +232,8 @@ fn is_sysv(call: Syscall) -> bool {
         .any(|prefix| call.name().starts_with(prefix))
 }
 
-/// The tests of a group as they apply on `arch`. A test that does not carry over is dropped, which
-/// makes the group hold more often.
+/// The tests of a group as they apply on `arch`. A test that does not apply there is dropped, which makes the
+/// group hold more often.
 pub fn adapt(group: &[RegisterTest], arch: Arch, call: Syscall) -> Vec<RegisterTest> {
     group
         .iter()
@@ -272,7 +274,7 @@ fn fits_low(test: RegisterTest) -> bool {
     (test.value | mask) >> 32 == 0
 }
 
-/// Calls whose 64-bit argument takes two registers on i386, and its position.
+/// Calls whose 64-bit argument takes two registers on i386, and the index of that argument.
 const SPLIT: [(&str, u8); 11] = [
     ("fadvise64", 1),
     ("fadvise64_64", 1),
@@ -293,7 +295,8 @@ fn behind_split(call: Syscall, arg: u8) -> bool {
         .any(|(name, position)| call.name() == *name && arg >= *position)
 }
 
-/// i386 calls with a twin that ends in `32` take 16-bit ids: 0x10000 is uid 0 to them.
+/// Returns true for i386 arguments with 16-bit ids: those of calls with a twin that ends in `32`. 0x10000
+/// means uid 0 to them.
 fn is_narrow_id(call: Syscall, arg: u8) -> bool {
     let is_id = call
         .args()

@@ -1,21 +1,21 @@
-//! Runs a filter as the kernel does: where no filter can be installed, and to test it.
+//! Interpreter for filters with the semantics of the kernel, for tests and for hosts that allow no filter.
 
 use super::assemble::{AND, JA, JEQ, JGE, JGT, JSET, LD, RET};
 use super::{Action, FilterProgram};
 
-/// What a filter is given.
+/// Input of a filter.
 #[derive(Clone, Copy, Debug)]
 pub struct SeccompData {
-    /// The call's number, with the bit of x32 where it is set.
+    /// The call number, with the x32 bit where it is set.
     pub number: u32,
     /// The audit architecture (`AUDIT_ARCH_*`).
     pub audit: u32,
-    /// The registers of the arguments.
+    /// The argument registers.
     pub args: [u64; 6],
 }
 
 impl SeccompData {
-    /// The word at an offset; `None` for one that our filters do not load.
+    /// The word at an offset; `None` for an offset that our filters do not load.
     fn word(&self, offset: u32) -> Option<u32> {
         const ARGS: u32 = super::assemble::OFFSET_ARGS;
         match offset {
@@ -31,16 +31,16 @@ impl SeccompData {
     }
 }
 
-/// How a run ended: the action and whether an argument was looked at.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterResult {
-    /// What the filter answers.
+    /// The action that the filter returns.
     pub action: Action,
-    /// No argument was looked at, so the kernel answers from its bitmap.
+    /// Set if the filter loaded no argument, so that the kernel answers from its bitmap.
     pub constant: bool,
 }
 
-/// `None` if the program is none of ours.
+/// Runs a filter; `None` if the program does not come from this crate.
 pub fn run(program: &FilterProgram, data: &SeccompData) -> Option<FilterResult> {
     let mut accumulator = 0;
     let mut constant = true;

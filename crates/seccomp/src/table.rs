@@ -1,4 +1,4 @@
-//! Filters that say for each call what becomes of it, such as `linux.seccomp` of a container.
+//! Compiler for filters that specify an action for each call, such as `linux.seccomp` of a container.
 
 use abi::{Arch, RegisterTest};
 
@@ -6,33 +6,33 @@ use super::assemble::Assembler;
 use super::leaf::{Clause, Leaf};
 use super::{Action, FilterProgram, MAX_INSTRUCTIONS, dispatch, numbers};
 
-/// What becomes of some calls.
+/// An action for some calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// The calls, by their numbers in the architecture's table.
+    /// Numbers of the calls in the architecture's table.
     pub numbers: Vec<u32>,
-    /// All of these hold. Arguments stand as that architecture passes them.
+    /// Tests that must all hold. Arguments are in the order of that architecture.
     pub when: Vec<RegisterTest>,
-    /// Then this happens.
+    /// The action if all tests hold.
     pub action: Action,
 }
 
-/// What becomes of the calls of one architecture. Rules with tests go before those without; among
-/// these and among those the first one that is about a call decides.
+/// The actions for the calls of one architecture. Rules with tests are evaluated before rules without; within
+/// each group, the first rule on a call decides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     /// The architecture.
     pub arch: Arch,
-    /// Its rules.
+    /// The rules.
     pub rules: Vec<Rule>,
-    /// What becomes of a call that no rule decides.
+    /// The action for a call that no rule decides.
     pub otherwise: Action,
-    /// What becomes of it if its number is above all those of rules without tests.
+    /// The action for such a call whose number is above the numbers of all rules without tests.
     pub newer: Action,
 }
 
 impl Table {
-    /// Above the numbers of all rules without tests.
+    /// The first number above all rules without tests.
     fn end(&self) -> u32 {
         let untested = self.rules.iter().filter(|rule| rule.when.is_empty());
         let last = untested.flat_map(|rule| &rule.numbers).max();
@@ -60,21 +60,21 @@ impl Table {
     }
 }
 
-/// The program is longer than the kernel takes.
+/// The filter has too many instructions for the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot compile the filter: {instructions} instructions, the kernel takes {MAX_INSTRUCTIONS}"
 )]
 pub struct TooLong {
-    /// How many it would be.
+    /// Number of instructions.
     pub instructions: usize,
 }
 
-/// Compiles tables for a kernel of the architecture `native`. `unnamed` becomes of the calls of every
-/// architecture without a table.
+/// Compiles tables for a kernel of the architecture `native`. `unnamed` is the action for calls of
+/// architectures without a table.
 ///
 /// # Errors
-/// If the program is longer than the kernel takes.
+/// Fails if the program is too long for the kernel.
 pub fn compile(native: Arch, tables: &[Table], unnamed: Action) -> Result<FilterProgram, TooLong> {
     let ends: Vec<_> = tables.iter().map(|table| (table, table.end())).collect();
     let leaf = |arch: Arch, number: Option<u32>| {

@@ -22,7 +22,7 @@ fn plan(calls: &[(Syscall, &[Vec<RegisterTest>])]) -> Plan {
     }
 }
 
-/// The floor and the state table, as engines add them.
+/// The always-trapped system calls and the state table, as engines add them.
 fn floor() -> Plan {
     let mut plan = Plan::default();
     for trap in abi::FLOOR.iter().chain(abi::STATE) {
@@ -138,7 +138,7 @@ impl Random {
         plan(&calls)
     }
 
-    /// Values on both sides of every constant of the plan's tests, or any.
+    /// Values on both sides of every constant of the plan's tests, or random ones.
     fn args(&mut self, plan: &Plan, call: Option<Syscall>) -> [u64; 6] {
         let mut args = [0; 6];
         for arg in &mut args {
@@ -201,7 +201,7 @@ fn native_calls_are_reported_exactly_as_planned() {
     assert!(reported > 1000, "the plans must not be vacuous: {reported}");
 }
 
-/// Every rule that a filter carries, denied in one of two ways.
+/// A profile of every rule that a filter enforces, denied in one of two ways.
 fn confined(audits: bool) -> Profile {
     let text = format!(
         "policy:\n  enforcer: Seccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
@@ -218,7 +218,7 @@ fn confined(audits: bool) -> Profile {
     profile
 }
 
-/// What the filter is to do, by the meaning of the policy alone.
+/// The expected action, from the meaning of the policy alone.
 fn meant(profile: &Profile, listens: bool, call: Syscall, args: &[u64; 6]) -> Action {
     let Some(rule) = profile.decide(call, args) else {
         return Action::Allow;
@@ -261,7 +261,7 @@ fn a_policy_alone_is_what_its_rules_mean() {
             let Some(number) = call.number(Arch::X86_64) else {
                 continue;
             };
-            // The engine refuses it, policy or not.
+            // The engine refuses the call regardless of the policy.
             if listens && call == Syscall::CLONE3 {
                 continue;
             }
@@ -301,14 +301,14 @@ fn calls_of_other_tables_are_refused_under_a_policy_that_denies() {
             }
         }
         assert_eq!(action_of(&program, 0x4000_00f3, 1, [0; 6]), expected);
-        // A call of kernels to come.
+        // A call of a future kernel.
         let native = Arch::X86_64.audit();
         assert_eq!(action_of(&program, native, 1000, [0; 6]), Action::Errno(38));
     }
 }
 
-/// Rules see what a policy refuses: the receiver does it then. A tracer could not, so there the filter
-/// does.
+/// Rules see calls that a policy refuses: the receiver refuses them then. A tracer could not, so the filter
+/// refuses them there.
 #[test]
 fn a_call_that_a_rule_asks_for_is_handed_over_though_it_is_denied() {
     let plan = plan(&[(Syscall::UNSHARE, ALWAYS)]);
@@ -330,7 +330,7 @@ fn a_call_that_a_rule_asks_for_is_handed_over_though_it_is_denied() {
     assert_eq!(of(&trace, 0x1000_0000), Action::Errno(1));
 }
 
-/// What the kernel looks at for a 32-bit call.
+/// The argument bits that the kernel uses for a 32-bit call.
 fn compat(args: &[u64; 6]) -> [u64; 6] {
     args.map(|arg| arg & 0xffff_ffff)
 }
@@ -429,7 +429,7 @@ fn plain_clones_pass_and_clone3_is_refused_until_a_rule_names_it() {
         action_of(&refused, audit, clone3, [0; 6]),
         Action::Errno(38)
     );
-    // Who asks for a ring is heard, and answered by the supervisor; a ring made elsewhere is of no use.
+    // The creation of a ring is trapped, and the supervisor answers it; a ring from elsewhere is unusable.
     let asked = compile(&plan(&[(Syscall::IO_URING_SETUP, ALWAYS)]), &refuse).unwrap();
     assert_eq!(action_of(&asked, audit, 425, [0; 6]), Action::Notify);
     assert_eq!(action_of(&asked, audit, 426, [0; 6]), Action::Errno(38));

@@ -1,5 +1,5 @@
-//! Compiled filters in the kernel: a C program installs one and makes calls in every way the
-//! machine offers.
+//! Tests of compiled filters in the kernel: a C program installs a filter and makes calls by every convention
+//! that the host offers.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use abi::{Arch, Errno, RegisterTest, Syscall, TestOp};
 use event::{CallPlan, Need, Plan, Reason};
 use seccomp::{Action, FilterOptions, FilterProgram, SpecialCall, compile};
 
-/// What the filters of these tests answer instead of asking a listener.
+/// Error number that the filters of these tests return in place of a notification.
 const MARK: u16 = 1000;
 
 fn plan(calls: Vec<(Syscall, Vec<Vec<RegisterTest>>)>) -> Plan {
@@ -47,7 +47,7 @@ impl Scratch {
         Self(path)
     }
 
-    /// The calling program for the native or the 32-bit machine; `None` without a compiler.
+    /// The calling program for the native or the 32-bit architecture; `None` without a compiler.
     fn caller(&self, narrow: bool) -> Option<PathBuf> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/installed/caller.c");
         let binary = self.0.join(if narrow { "caller32" } else { "caller" });
@@ -65,7 +65,7 @@ impl Scratch {
         built.then_some(binary)
     }
 
-    /// What each call returned.
+    /// The result of each call.
     fn results(
         &self,
         caller: &Path,
@@ -116,7 +116,7 @@ impl Drop for Scratch {
 const MARKED: i64 = -(MARK as i64);
 const ENOSYS: i64 = Errno::ENOSYS.result();
 
-/// dup2 to the standard descriptors, writing opens, and execve.
+/// A plan of dup2 to the standard descriptors, writing opens, and execve.
 fn small_plan() -> Plan {
     plan(vec![
         (
@@ -152,7 +152,7 @@ fn the_kernel_answers_as_planned_for_every_way_in() {
     let cases: &[(&str, &[i64])] = &[
         ("native 33 999 2", &[MARKED]),
         ("native 33 999 3", &[Errno::EBADF.result()]),
-        // The upper half is not the kernel's business.
+        // The kernel ignores the upper half.
         ("native 33 999 0xffffffff00000002", &[MARKED]),
         ("native 257 -100 0 1", &[MARKED]),
         ("native 257 -100 0 0x700000000", &[-14]),
@@ -161,8 +161,8 @@ fn the_kernel_answers_as_planned_for_every_way_in() {
         ("native 59 0 0 0", &[MARKED]),
         ("native 42 999 0 0", &[MARKED]),
         ("native 9999", &[ENOSYS]),
-        // i386: execve 11, dup2 63, openat 295, connect 362, socketcall 102. ENOSYS where the
-        // kernel was built without 32-bit calls: those do not reach the filter.
+        // i386: execve 11, dup2 63, openat 295, connect 362, socketcall 102. A kernel without 32-bit calls
+        // returns ENOSYS: the calls do not reach the filter.
         ("int80 11 0 0 0", &[MARKED, ENOSYS]),
         ("int80 63 999 1", &[MARKED, ENOSYS]),
         ("int80 63 999 3", &[Errno::EBADF.result(), ENOSYS]),
@@ -172,7 +172,7 @@ fn the_kernel_answers_as_planned_for_every_way_in() {
         ("int80 102 3 0", &[MARKED, ENOSYS]),
         ("int80 102 0x700000003 0", &[MARKED, ENOSYS]),
         ("int80 102 2 0", &[-14, ENOSYS]),
-        // x32, also where the kernel was built without: the filter comes first.
+        // The filter runs before the check for x32, so this holds on kernels without x32 too.
         ("native 0x40000208 0 0 0", &[MARKED]),
         ("native 0x40000021 999 2", &[MARKED]),
         ("native 0x40000021 999 3", &[Errno::EBADF.result(), ENOSYS]),
@@ -216,7 +216,7 @@ fn a_filter_of_every_call_with_tests_is_accepted() {
     let Some(caller) = scratch.caller(false) else {
         testing::skip!("needs gcc", || Ok("the caller was not built".to_owned()));
     };
-    // Never true, so that the caller itself still works.
+    // A test that never holds, so that the calling program still works.
     let test = vec![vec![
         RegisterTest::full(0, TestOp::Eq, 0x1234_5678_9abc_def0),
         RegisterTest::low(1, TestOp::MaskedEq { mask: 0xffff }, 0x7777),

@@ -1,4 +1,4 @@
-//! Calls that intruders make, for programs that play them: made to be seen, not for their result.
+//! Calls for programs that simulate attacks: the calls are made to be observed, not for their result.
 
 use std::ffi::{CStr, c_long};
 use std::os::fd::OwnedFd;
@@ -9,10 +9,10 @@ use crate::kernel::{RegisterValue, own, words};
 const TRACEME: u32 = 0;
 const ATTACH: u32 = 16;
 
-/// Hands this process to its parent to be traced, as programs do that want no debugger.
+/// Makes the parent trace this process, as programs do to keep debuggers away.
 ///
 /// # Errors
-/// EPERM when it is traced already.
+/// EPERM if the process is traced already.
 pub fn trace_me() -> Result<()> {
     // SAFETY: the request takes no address.
     unsafe { syscall!("ptrace(TRACEME)", libc::SYS_ptrace, TRACEME, 0, 0, 0) }?;
@@ -32,7 +32,7 @@ pub fn attach(pid: i32) -> Result<()> {
 /// Loads a kernel module from memory.
 ///
 /// # Errors
-/// ENOEXEC for what is no module, EPERM without CAP_SYS_MODULE.
+/// ENOEXEC for an invalid module, EPERM without CAP_SYS_MODULE.
 pub fn init_module(image: &[u8]) -> Result<()> {
     let (start, length) = (image.as_ptr(), image.len());
     // SAFETY: `image` lives during the call, which only reads it, and the string is NUL-terminated.
@@ -40,10 +40,11 @@ pub fn init_module(image: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A descriptor by which a program handles page faults itself. 1 asks for those of user code only.
+/// Opens a descriptor through which a program handles its page faults. Flag 1 limits it to faults of user
+/// code.
 ///
 /// # Errors
-/// EPERM for other faults without CAP_SYS_PTRACE, EINVAL for flags that do not exist.
+/// EPERM for other faults without CAP_SYS_PTRACE, EINVAL for unknown flags.
 pub fn userfaultfd(flags: u32) -> Result<OwnedFd> {
     // SAFETY: the argument is a number.
     let fd = unsafe { syscall!("userfaultfd", libc::SYS_userfaultfd, flags) }?;
@@ -54,15 +55,15 @@ pub fn userfaultfd(flags: u32) -> Result<OwnedFd> {
 /// Enters the namespace of a descriptor by number, which need not be one of a namespace.
 ///
 /// # Errors
-/// EINVAL when it is none, EBADF when it is not open.
+/// EINVAL if the descriptor is not a namespace, EBADF if it is not open.
 pub fn setns(number: i32) -> Result<()> {
     // SAFETY: both arguments are numbers.
     unsafe { syscall!("setns", libc::SYS_setns, number, 0) }?;
     Ok(())
 }
 
-/// A call with everything that it takes. Descriptors are numbers, which need not be open: whoever has
-/// such calls made must not rely on its own ones (see [`make`]).
+/// A system call with its arguments. Descriptors are numbers, which need not be open: a process that makes
+/// such calls must not rely on its own descriptors (see [`make`]).
 #[derive(Debug)]
 pub enum Attempt<'call> {
     /// `read`.
@@ -103,9 +104,9 @@ pub enum Attempt<'call> {
     Kill(i32, i32),
 }
 
-/// Makes a call and returns the kernel's raw result: an error is its negative number. New descriptors
-/// stay open until the process ends; `dup2` and `dup3` replace whatever has the new number, so this is
-/// for processes that do nothing else.
+/// Makes a call and returns the kernel's raw result: an error is returned as its negative number. New descriptors
+/// stay open until the process exits; `dup2` and `dup3` replace any descriptor with the new number. The
+/// function is therefore for processes that do nothing else.
 pub fn make(attempt: Attempt<'_>) -> i64 {
     let (name, nr, args) = words_of(attempt);
     // SAFETY: strings are NUL-terminated, slices are given with their length, and all of them live for
@@ -118,7 +119,7 @@ pub fn make(attempt: Attempt<'_>) -> i64 {
     }
 }
 
-/// Name, number and words of a call with these arguments. The name is that of the number without `SYS_`.
+/// Name, number and argument registers of a call. The name is that of the number without `SYS_`.
 macro_rules! call {
     ($number:ident, $($argument:expr),+) => {{
         let name: &'static str = stringify!($number);
@@ -126,8 +127,8 @@ macro_rules! call {
     }};
 }
 
-/// Name, number and arguments of a call. Where the newer one of two calls does the same, newer
-/// architectures have that one only.
+/// Name, number and arguments of a call. Where one of two equivalent calls is newer, newer architectures have
+/// only that one.
 fn words_of(attempt: Attempt<'_>) -> (&'static str, c_long, [usize; 6]) {
     use Attempt::*;
     match attempt {

@@ -1,12 +1,12 @@
-//! What libbpf has no function for: small programs that differ in nothing but the kernel function
-//! that they are attached to.
+//! BPF calls for which libbpf has no function: small programs that differ only in the kernel function to
+//! which they are attached.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::error::Result;
 use crate::kernel::own;
 
-/// The part of `union bpf_attr` that `BPF_PROG_LOAD` reads here.
+/// The fields of `union bpf_attr` that `BPF_PROG_LOAD` reads here.
 #[repr(C)]
 #[derive(Default)]
 struct Load {
@@ -22,7 +22,7 @@ struct Load {
     name: [u8; 16],
     interface: u32,
     attach_type: u32,
-    /// Types, functions and lines of the program: it has none.
+    /// Types, functions and lines of the program, which are absent.
     described: [u64; 4],
     described_lines: u32,
     function: u32,
@@ -30,7 +30,7 @@ struct Load {
     _pad: u32,
 }
 
-/// The part that `BPF_RAW_TRACEPOINT_OPEN` reads.
+/// The fields that `BPF_RAW_TRACEPOINT_OPEN` reads.
 #[repr(C)]
 struct Open {
     name: u64,
@@ -43,21 +43,21 @@ const RAW_TRACEPOINT_OPEN: u32 = 17;
 const TRACING: u32 = 26;
 const TRACE_FEXIT: u32 = 25;
 
-/// One instruction: operation, registers, offset, constant.
+/// Encodes one instruction: operation, registers, offset, constant.
 const fn instruction(code: u8, registers: u8, constant: i32) -> [u8; 8] {
     let [a, b, c, d] = constant.to_ne_bytes();
     [code, registers, 0, 0, a, b, c, d]
 }
 
-/// Loads a program for the return of a kernel function, which does nothing but go on with entry 0 of
-/// `bodies` (a map of type `BPF_MAP_TYPE_PROG_ARRAY`), or nothing at all.
+/// Loads a program for the return of a kernel function. The program only calls entry 0 of `bodies` (a map of
+/// type `BPF_MAP_TYPE_PROG_ARRAY`), or does nothing.
 ///
 /// # Kernel
 /// 5.5, with BTF and direct calls of ftrace; CAP_BPF and CAP_PERFMON.
 ///
 /// # Errors
-/// EPERM and EINVAL where the kernel allows no programs on functions, ENOTSUPP for a function that
-/// cannot be traced.
+/// EPERM and EINVAL where the kernel allows no programs on functions, ENOTSUPP for a function that cannot be
+/// traced.
 pub fn load_return_hook(function: u32, bodies: Option<BorrowedFd<'_>>) -> Result<OwnedFd> {
     const LOAD_MAP: u8 = 0x18;
     const MOVE: u8 = 0xb7;
@@ -94,7 +94,7 @@ pub fn load_return_hook(function: u32, bodies: Option<BorrowedFd<'_>>) -> Result
     Ok(unsafe { own(made) })
 }
 
-/// Attaches such a program. It stays attached for as long as the result is open.
+/// Attaches such a program. It stays attached as long as the result is open.
 ///
 /// # Errors
 /// EBUSY and others of ftrace.

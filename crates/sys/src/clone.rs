@@ -1,42 +1,43 @@
-//! New processes without the C library's fork.
+//! Creation of processes without the C library's fork.
 
 use crate::error::{Result, SyscallError};
 use crate::kernel::number;
 
-/// What a child shares with its parent, and whether its end is told.
+/// Resources that a child shares with its parent, new namespaces, and the notification of its end.
 ///
-/// The exit signal is SIGCHLD, but for a child that is [unannounced](Self::UNANNOUNCED).
+/// The exit signal is SIGCHLD, except for a child that is [unannounced](Self::UNANNOUNCED).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CloneFlags(pub u64);
 
 impl CloneFlags {
-    /// One table of descriptors: what the child opens the parent has too, until one of them calls
-    /// unshare or the child execs. How a child hands its seccomp listener to its parent.
+    /// Share the descriptor table: the parent also has what the child opens, until one of them calls unshare
+    /// or the child execs. A child hands its seccomp listener to its parent in this way.
     pub const FILES: Self = Self(libc::CLONE_FILES as u64);
-    /// One working directory, root and umask.
+    /// Share working directory, root and umask.
     pub const FS: Self = Self(libc::CLONE_FS as u64);
-    /// The caller's parent is the child's parent, too: it is told of the child's end, and the child
-    /// outlives the caller without becoming somebody else's. Refused to a namespace's first process.
+    /// Make the caller's parent the child's parent too: the parent receives the exit signal, and the child
+    /// outlives the caller without being reparented. The kernel refuses this to the first process of a pid
+    /// namespace.
     pub const PARENT: Self = Self(libc::CLONE_PARENT as u64);
-    /// A new mount namespace.
+    /// Create a mount namespace.
     pub const NEWNS: Self = Self(libc::CLONE_NEWNS as u64);
-    /// A new pid namespace, in which the child is 1.
+    /// Create a pid namespace, in which the child is 1.
     pub const NEWPID: Self = Self(libc::CLONE_NEWPID as u64);
-    /// A new network namespace.
+    /// Create a network namespace.
     pub const NEWNET: Self = Self(libc::CLONE_NEWNET as u64);
-    /// A new user namespace.
+    /// Create a user namespace.
     pub const NEWUSER: Self = Self(libc::CLONE_NEWUSER as u64);
-    /// A new host-name namespace.
+    /// Create a UTS (host name) namespace.
     pub const NEWUTS: Self = Self(libc::CLONE_NEWUTS as u64);
-    /// A new System V namespace.
+    /// Create a System V IPC namespace.
     pub const NEWIPC: Self = Self(libc::CLONE_NEWIPC as u64);
-    /// A new control-group namespace.
+    /// Create a control-group namespace.
     pub const NEWCGROUP: Self = Self(libc::CLONE_NEWCGROUP as u64);
 
-    /// No signal tells of the child's end, and only those who ask for such children (`__WCLONE`, `__WALL`) find it by
-    /// waiting: a program that the parent executes knows nothing of it. As an orphan it is a child as any other.
+    /// Send no exit signal. Only waits for such children (`__WCLONE`, `__WALL`) find the child: a program
+    /// that the parent executes does not see it. As an orphan the child is like any other.
     pub const UNANNOUNCED: Self = Self(1 << 63);
-    /// Memory and threads cannot be shared by this function: the child runs on a copied stack.
+    /// Memory and threads cannot be shared: the child runs on a copied stack.
     const FORBIDDEN: u64 = (libc::CLONE_VM
         | libc::CLONE_VFORK
         | libc::CLONE_THREAD
@@ -56,15 +57,15 @@ impl std::ops::BitOr for CloneFlags {
     }
 }
 
-/// Runs `child` in a new process, which ends with the returned exit status; gives its pid.
+/// Runs `child` in a new process, which exits with the returned status; returns its pid.
 ///
-/// The process must have one thread, which is checked: then no lock can be held by a thread that
-/// the child does not have, and `child` may do whatever the parent may. Test programs run their
-/// tests on threads: see [`clone_child_unchecked`], or put the test into a program of its own.
+/// The process must have one thread, which is checked: then no lock can be held by a thread that the child
+/// lacks, and `child` may do whatever the parent may. Test programs run their tests on threads: see
+/// [`clone_child_unchecked`], or put the test into a program of its own.
 ///
 /// # Errors
-/// EBUSY when the process has other threads, EINVAL for flags that share memory, EAGAIN, ENOMEM,
-/// EPERM for namespaces.
+/// EBUSY if the process has other threads, EINVAL for flags that share memory, EAGAIN, ENOMEM, EPERM for
+/// namespaces.
 pub fn clone_child(flags: CloneFlags, child: impl FnOnce() -> i32) -> Result<i32> {
     if has_other_threads()? {
         return Err(SyscallError::new(
@@ -76,10 +77,10 @@ pub fn clone_child(flags: CloneFlags, child: impl FnOnce() -> i32) -> Result<i32
     unsafe { clone_child_unchecked(flags, child) }
 }
 
-/// As [`clone_child`], whatever threads there are.
+/// Runs `child` like [`clone_child`], without the check for threads.
 ///
 /// # Safety
-/// Without other threads there is no condition. With them `child` may only do what is
+/// Without other threads there is no condition. With other threads, `child` may only do what is
 /// async-signal-safe: no allocation, no standard input or output, no lock.
 ///
 /// # Errors
@@ -91,7 +92,7 @@ pub unsafe fn clone_child_unchecked(flags: CloneFlags, child: impl FnOnce() -> i
     let unannounced = CloneFlags::UNANNOUNCED.0;
     let word = match flags.0 & unannounced {
         0 => flags.0 | libc::SIGCHLD as u64,
-        // Without a signal.
+        // No exit signal.
         _ => flags.0 & !unannounced,
     };
     // SAFETY: without CLONE_VM (refused above) the child has its own copy of this stack, so a
@@ -115,12 +116,12 @@ pub unsafe fn clone_child_unchecked(flags: CloneFlags, child: impl FnOnce() -> i
     crate::exec::exit_now(outcome.unwrap_or(PANIC_STATUS))
 }
 
-/// What a child that panicked ends with, as std's own programs do.
+/// Exit status of a child that panicked, the same as in std.
 const PANIC_STATUS: i32 = 101;
 
-/// Asked of the kernel first: to leave a thread group that has no other member changes nothing, and is
-/// refused otherwise (unshare(2)). `/proc` answers where the call is not permitted, as in containers
-/// without `CAP_SYS_ADMIN`.
+/// Returns true if the process has other threads. Asks the kernel first: leaving a thread group without other
+/// members changes nothing, and is refused otherwise (unshare(2)). `/proc` answers where the call is not
+/// permitted, as in containers without `CAP_SYS_ADMIN`.
 fn has_other_threads() -> Result<bool> {
     // SAFETY: takes a number and changes nothing of memory.
     let left = unsafe { syscall!("unshare", libc::SYS_unshare, libc::CLONE_THREAD) };

@@ -1,5 +1,5 @@
-//! Identity and capabilities. Changes are per thread: the C library's way of changing all threads
-//! is left out on purpose, because it signals them.
+//! User and group ids, and capabilities. Changes affect the calling thread only: the C library's method of
+//! changing all threads is omitted on purpose, because it signals them.
 
 use abi::Capabilities;
 
@@ -100,14 +100,14 @@ pub fn set_supplementary_groups(list: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// The three sets that capget and capset know.
+/// The three capability sets of capget and capset.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CapabilitySets {
-    /// What may be used now.
+    /// Capabilities in effect now.
     pub effective: Capabilities,
-    /// What may be made effective.
+    /// Capabilities that may be made effective.
     pub permitted: Capabilities,
-    /// What exec may keep.
+    /// Capabilities that exec may keep.
     pub inheritable: Capabilities,
 }
 
@@ -159,7 +159,7 @@ pub fn capabilities(tid: i32) -> Result<CapabilitySets> {
 /// Changes the capabilities of the calling thread.
 ///
 /// # Errors
-/// EPERM for what is not permitted.
+/// EPERM for capabilities that are not permitted.
 pub fn set_capabilities(sets: CapabilitySets) -> Result<()> {
     let mut header = Header {
         version: VERSION_3,
@@ -180,7 +180,8 @@ fn halves(sets: CapabilitySets) -> [Half; 2] {
     [half(0), half(32)]
 }
 
-/// What capset(2) takes, for a thread that is made to call it: the header, and behind it the sets.
+/// The arguments of capset(2) in memory, for a thread that is made to call it: the header, followed by the
+/// sets.
 #[must_use]
 pub fn capset_arguments(sets: CapabilitySets) -> [u8; CAPSET_HEADER + 24] {
     let [low, high] = halves(sets);
@@ -201,7 +202,7 @@ pub fn capset_arguments(sets: CapabilitySets) -> [u8; CAPSET_HEADER + 24] {
     bytes
 }
 
-/// Where in [`capset_arguments`] the sets begin.
+/// Offset of the sets in [`capset_arguments`].
 pub const CAPSET_HEADER: usize = size_of::<Header>();
 
 #[cfg(test)]

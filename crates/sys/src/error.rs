@@ -1,4 +1,4 @@
-//! The error of every wrapper.
+//! The error type of every wrapper.
 
 use std::{fmt, io};
 
@@ -7,30 +7,30 @@ use abi::Errno;
 /// Result of a wrapper.
 pub type Result<T> = std::result::Result<T, SyscallError>;
 
-/// A kernel call failed.
+/// Error of a failed kernel call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("`{call}` failed: {}", Described(*.errno))]
 pub struct SyscallError {
-    /// The call's name, with its operation where one call does many (`ptrace(SEIZE)`).
+    /// Name of the call, with its operation where one call has many (`ptrace(SEIZE)`).
     pub call: &'static str,
-    /// Why it failed.
+    /// The error number.
     pub errno: Errno,
 }
 
 impl SyscallError {
-    /// The error number.
+    /// The error number as an integer.
     #[must_use]
     pub fn errno(&self) -> i32 {
         self.errno.0
     }
 
-    /// Whether the error number is `errno`, such as `Errno::EINTR`, or `libc::EINTR` in this crate.
+    /// Returns true if the error number is `errno`, such as `Errno::EINTR`, or `libc::EINTR` in this crate.
     #[must_use]
     pub fn is(&self, errno: impl Into<Errno>) -> bool {
         self.errno == errno.into()
     }
 
-    /// The calling thread's last error.
+    /// Creates an error from the calling thread's `errno`.
     pub(crate) fn last(call: &'static str) -> Self {
         let errno = io::Error::last_os_error()
             .raw_os_error()
@@ -60,7 +60,7 @@ struct Described(Errno);
 impl fmt::Display for Described {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = io::Error::from_raw_os_error(self.0.0).to_string();
-        // std appends the number, which the name already says.
+        // std appends the number, which the name already gives.
         let words = text.split(" (os error").next().unwrap_or(&text);
         write!(f, "{} ({words})", self.0)
     }

@@ -1,4 +1,4 @@
-//! Starting programs and ending this one, without allocation.
+//! Execution of programs and exit of this process, without allocation.
 
 use std::ffi::{CStr, CString, NulError, OsString, c_char};
 use std::os::fd::BorrowedFd;
@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStringExt;
 
 use crate::error::SyscallError;
 
-/// Strings as exec takes them, built before clone because building allocates.
+/// Argument or environment strings in the form that exec takes, built before clone because building
+/// allocates.
 #[derive(Debug)]
 pub struct StringArray {
     strings: Vec<CString>,
@@ -19,7 +20,7 @@ unsafe impl Send for StringArray {}
 unsafe impl Sync for StringArray {}
 
 impl StringArray {
-    /// Takes the strings over.
+    /// Takes ownership of the strings.
     #[must_use]
     pub fn new(strings: Vec<CString>) -> Self {
         let ends = std::iter::once(std::ptr::null());
@@ -27,10 +28,10 @@ impl StringArray {
         Self { strings, pointers }
     }
 
-    /// From words.
+    /// Converts OS strings.
     ///
     /// # Errors
-    /// If one has a zero byte, where exec would end it.
+    /// Fails if a string contains a zero byte, where exec would end it.
     pub fn from_words(
         words: impl IntoIterator<Item = OsString>,
     ) -> std::result::Result<Self, NulError> {
@@ -64,7 +65,7 @@ impl StringArray {
 
 const FROM_KERNEL: &str = "arguments and environment are strings that end with a zero byte";
 
-/// Replaces the program; returns only when it fails. Async-signal-safe.
+/// Replaces the program; returns only on failure. Async-signal-safe.
 #[must_use]
 pub fn execve(path: &CStr, argv: &StringArray, envp: &StringArray) -> SyscallError {
     // SAFETY: path and both arrays are NUL-terminated and live until the call returns or the
@@ -81,7 +82,7 @@ pub fn execve(path: &CStr, argv: &StringArray, envp: &StringArray) -> SyscallErr
     failure("execve", result)
 }
 
-/// Replaces the program by the file behind `fd`; returns only when it fails. Async-signal-safe.
+/// Replaces the program by the file behind `fd`; returns only on failure. Async-signal-safe.
 #[must_use]
 pub fn execve_fd(fd: BorrowedFd<'_>, argv: &StringArray, envp: &StringArray) -> SyscallError {
     // SAFETY: as in `execve`; the path is empty, which AT_EMPTY_PATH allows.
@@ -105,7 +106,7 @@ fn failure(call: &'static str, result: crate::Result<usize>) -> SyscallError {
         .unwrap_or(SyscallError::new(call, libc::EPROTO))
 }
 
-/// Ends the process at once: no destructors, no exit handlers. Async-signal-safe.
+/// Exits the process at once: no destructors, no exit handlers. Async-signal-safe.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: `_exit` takes a number and does not return.
     unsafe { libc::_exit(status) }

@@ -1,4 +1,4 @@
-//! Descriptors.
+//! File descriptors.
 
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -6,7 +6,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use crate::error::{Result, SyscallError};
 use crate::kernel::{number, own};
 
-/// Both ends of a pipe, reader first. `flags` is `libc::O_CLOEXEC`, `O_NONBLOCK`, `O_DIRECT`.
+/// Creates a pipe and returns its ends, reader first. `flags` is a sum of `libc::O_CLOEXEC`, `O_NONBLOCK`,
+/// `O_DIRECT`.
 ///
 /// # Errors
 /// EMFILE, ENFILE.
@@ -21,7 +22,7 @@ pub fn pipe(flags: i32) -> Result<(OwnedFd, OwnedFd)> {
     Ok((reader, writer))
 }
 
-/// A close-on-exec copy.
+/// Duplicates a descriptor, close-on-exec.
 ///
 /// # Errors
 /// EMFILE.
@@ -29,10 +30,11 @@ pub fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     duplicate_from(fd, 0)
 }
 
-/// A close-on-exec copy with a number of at least `lowest`, out of the way of a child's 0 to 2.
+/// Duplicates a descriptor to a number of at least `lowest`, close-on-exec; keeps it away from a child's 0 to
+/// 2.
 ///
 /// # Errors
-/// EMFILE, EINVAL when `lowest` is above the limit.
+/// EMFILE, EINVAL if `lowest` exceeds the limit.
 pub fn duplicate_from(fd: BorrowedFd<'_>, lowest: i32) -> Result<OwnedFd> {
     // SAFETY: all arguments are numbers.
     let copy = unsafe {
@@ -48,8 +50,8 @@ pub fn duplicate_from(fd: BorrowedFd<'_>, lowest: i32) -> Result<OwnedFd> {
     Ok(unsafe { own(copy) })
 }
 
-/// Duplicates a descriptor that is known by number only: one that another process opened in a
-/// table shared with this one ([`crate::clone::CloneFlags::FILES`]). Close-on-exec.
+/// Duplicates a descriptor that is known by number only, close-on-exec: one that another process opened in a
+/// table shared with this one ([`crate::clone::CloneFlags::FILES`]).
 ///
 /// # Errors
 /// EBADF, EMFILE.
@@ -60,17 +62,17 @@ pub fn duplicate_number(number: i32) -> Result<OwnedFd> {
     Ok(unsafe { own(fd) })
 }
 
-/// Closes a descriptor by its number: one that this process was started with, and that no value here
-/// owns. One that is not open is left at that.
+/// Closes a descriptor by number: one that this process inherited, and that no value here owns. A number that
+/// is not open is ignored.
 pub fn close_number(number: i32) {
     // SAFETY: descriptors are numbers; no memory belongs to them. EBADF says that there was none.
     let _ = unsafe { syscall!("close", libc::SYS_close, number) };
 }
 
-/// Makes `target` (0, 1 or 2) a copy of `fd` that stays open over exec.
+/// Makes `target` (0, 1 or 2) a copy of `fd` that stays open across exec.
 ///
 /// # Errors
-/// EINVAL for another target: replacing a number that somebody owns is refused.
+/// EINVAL for another target: replacing a number that a value owns is refused.
 pub fn replace_standard(fd: BorrowedFd<'_>, target: i32) -> Result<()> {
     use std::os::fd::AsRawFd;
     if !(0..=2).contains(&target) {
@@ -84,7 +86,7 @@ pub fn replace_standard(fd: BorrowedFd<'_>, target: i32) -> Result<()> {
     Ok(())
 }
 
-/// Whether exec closes the descriptor.
+/// Sets or clears close-on-exec.
 ///
 /// # Errors
 /// EBADF.
@@ -95,7 +97,7 @@ pub fn set_close_on_exec(fd: BorrowedFd<'_>, enabled: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether calls on the file description wait. Copies of the descriptor are affected too.
+/// Sets or clears non-blocking mode of the file description. Copies of the descriptor are affected too.
 ///
 /// # Errors
 /// EBADF.
@@ -113,7 +115,7 @@ pub fn set_non_blocking(fd: BorrowedFd<'_>, enabled: bool) -> Result<()> {
     Ok(())
 }
 
-/// A close-on-exec event counter.
+/// Creates a close-on-exec event counter.
 ///
 /// # Errors
 /// EMFILE.
@@ -124,7 +126,7 @@ pub fn eventfd(initial: u32) -> Result<OwnedFd> {
     Ok(unsafe { own(fd) })
 }
 
-/// Marks every descriptor from `first` on close-on-exec, so that a child keeps none by mistake.
+/// Marks every descriptor from `first` on close-on-exec, so that a child inherits none by mistake.
 ///
 /// # Kernel
 /// 5.11.
@@ -145,9 +147,9 @@ pub fn close_on_exec_from(first: u32) -> Result<()> {
     Ok(())
 }
 
-/// Closes all descriptors from 3 on but `kept`: for a process that was cloned to do one small thing
-/// and must not hold open what its maker has. Values that own a closed descriptor are copies of the
-/// maker's; dropping one fails with EBADF, as long as nothing is opened here afterwards.
+/// Closes all descriptors from 3 on except `kept`: for a process that was cloned for one small task and must
+/// not hold its parent's descriptors open. Values that own a closed descriptor are copies of the parent's;
+/// dropping one fails with EBADF, as long as nothing is opened afterwards.
 ///
 /// # Kernel
 /// Before 5.9 only numbers below 4096 are closed.
@@ -171,7 +173,7 @@ pub fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<()> {
     close_range(first, u32::MAX)
 }
 
-/// Where closing one by one ends: the usual hard limit.
+/// End of the range of descriptors that are closed one by one: the usual hard limit.
 const BEFORE_CLOSE_RANGE: u32 = 4096;
 
 fn close_range(first: u32, last: u32) -> Result<()> {
@@ -189,10 +191,10 @@ fn close_range(first: u32, last: u32) -> Result<()> {
     }
 }
 
-/// A file without a name. `flags` is a sum of `libc::MFD_*`.
+/// Creates an anonymous file in memory. `flags` is a sum of `libc::MFD_*`.
 ///
 /// # Errors
-/// EINVAL for a name of more than 249 bytes, EMFILE, EACCES where executable ones are forbidden.
+/// EINVAL for a name of more than 249 bytes, EMFILE, EACCES if executable memory files are forbidden.
 pub fn memory_file(name: &CStr, flags: u32) -> Result<OwnedFd> {
     // SAFETY: `name` is NUL-terminated.
     let fd = unsafe { syscall!("memfd_create", libc::SYS_memfd_create, name, flags) }?;
@@ -200,10 +202,10 @@ pub fn memory_file(name: &CStr, flags: u32) -> Result<OwnedFd> {
     Ok(unsafe { own(fd) })
 }
 
-/// Closes and tells whether that failed, which dropping does not.
+/// Closes a descriptor and returns the error, which dropping does not.
 ///
 /// # Errors
-/// EIO, ENOSPC and others of a file system that writes late; the descriptor is closed all the same.
+/// EIO, ENOSPC and others of a file system that writes late; the descriptor is closed in any case.
 pub fn close(fd: OwnedFd) -> Result<()> {
     use std::os::fd::IntoRawFd;
     let fd = fd.into_raw_fd();

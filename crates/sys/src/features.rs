@@ -1,8 +1,8 @@
-//! What the kernel can do that older ones cannot, and acting as on an older one.
+//! Kernel features that older kernels lack, and emulation of an older kernel.
 //!
-//! Every call of this crate passes here on its way into the kernel. What the pretended kernel
-//! does not have fails there with the error number that it gives, so that whoever calls takes the
-//! same way as on that kernel; nothing above this crate knows that anything was pretended.
+//! Every call of this crate passes this module on its way into the kernel. A feature that the emulated kernel
+//! lacks fails here with the error number of that kernel, so that callers take the same fallback as on that
+//! kernel; the crates above do not notice the emulation.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,20 +11,20 @@ use libc::c_long;
 /// A version of Linux.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct KernelVersion {
-    /// The first number.
+    /// Major version.
     pub major: u16,
-    /// The second.
+    /// Minor version.
     pub minor: u16,
 }
 
 impl KernelVersion {
-    /// From its two numbers.
+    /// Creates a version from its two numbers.
     #[must_use]
     pub const fn new(major: u16, minor: u16) -> Self {
         Self { major, minor }
     }
 
-    /// From the start of a release, as in `5.10.0-30-cloud-amd64`.
+    /// Parses the beginning of a release, such as `5.10.0-30-cloud-amd64`.
     #[must_use]
     pub fn parse(release: &str) -> Option<Self> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit());
@@ -44,21 +44,21 @@ impl std::fmt::Display for KernelVersion {
     }
 }
 
-/// Something that tollgate uses and that not every kernel from 5.5 on has.
+/// A kernel feature that tollgate uses and that some kernels from 5.5 on lack.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Feature {
-    /// As man pages and headers call it.
+    /// Name in man pages and headers.
     pub name: &'static str,
-    /// The first version that has it.
+    /// First version with the feature.
     pub since: KernelVersion,
     call: c_long,
-    /// What tells it from other uses of the call: an argument, bits of it, and their value.
+    /// The argument that distinguishes the feature from other uses of the call: index, mask and value.
     argument: Option<(usize, usize, usize)>,
-    /// What an older kernel answers.
+    /// Error number of an older kernel.
     errno: i32,
 }
 
-/// All of them, oldest first.
+/// All features, oldest first.
 pub const FEATURES: &[Feature] = &[
     feature(
         "pidfd_getfd",
@@ -111,16 +111,16 @@ pub const FEATURES: &[Feature] = &[
     ioctl("PIDFD_GET_INFO", (6, 13), 0xc040_ff0b, libc::ENOTTY),
 ];
 
-/// Zero: nothing is pretended. Inherited by processes that are forked.
+/// The emulated version; zero for none. Inherited by forked processes.
 static PRETENDED: AtomicU32 = AtomicU32::new(0);
 
-/// Acts from now on as a kernel of this version would, in what [`FEATURES`] lists. For tests:
-/// machines with old kernels are rare, and the ways around what they lack have to work.
+/// Emulates a kernel of this version from now on, for the features in [`FEATURES`]. For tests: hosts with old
+/// kernels are rare, and the fallbacks have to work.
 pub fn pretend(version: KernelVersion) {
     PRETENDED.store(version.packed(), Ordering::Relaxed);
 }
 
-/// The version that is pretended.
+/// The emulated version.
 #[must_use]
 pub fn pretended() -> Option<KernelVersion> {
     let packed = PRETENDED.load(Ordering::Relaxed);
@@ -128,7 +128,7 @@ pub fn pretended() -> Option<KernelVersion> {
     (packed != 0).then(|| KernelVersion::new(half(packed >> 16), half(packed)))
 }
 
-/// What the pretended kernel answers instead of doing the call.
+/// The error with which the emulated kernel refuses the call, if it does.
 #[inline]
 pub(crate) fn refusal(call: c_long, args: &[usize; 6]) -> Option<i32> {
     let packed = PRETENDED.load(Ordering::Relaxed);
@@ -165,13 +165,13 @@ const fn feature(
     }
 }
 
-/// An ioctl(2) by its request number, of which the kernel looks at 32 bits.
+/// The feature of an ioctl(2) request number, of which the kernel reads 32 bits.
 const fn ioctl(name: &'static str, since: (u16, u16), request: usize, errno: i32) -> Feature {
     let argument = Some((1, 0xffff_ffff, request));
     feature(name, since, libc::SYS_ioctl, argument, errno)
 }
 
-/// A flag in an argument.
+/// A test for a flag in an argument.
 const fn bits(index: usize, flag: usize) -> Option<(usize, usize, usize)> {
     Some((index, flag, flag))
 }
@@ -187,7 +187,7 @@ mod tests {
 
     const ALLOW: [SockFilter; 1] = [SockFilter::stmt(seccomp::BPF_RET, SECCOMP_RET_ALLOW)];
 
-    /// Which of four features a child that pretends `version` has, as bits of its exit status.
+    /// Checks which of four features a child that emulates `version` has; the exit status has them as bits.
     fn seen_as(version: KernelVersion) -> Result<(), i32> {
         testing::in_child(|| {
             pretend(version);

@@ -1,4 +1,4 @@
-//! Files, by means that std does not have.
+//! File calls that std lacks.
 
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use crate::error::Result;
 use crate::kernel::{number, own};
 
-/// A file's identity within its mount, as the file system gives it.
+/// Handle that identifies a file within its mount, as the file system assigns it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct FileHandle {
@@ -18,17 +18,17 @@ pub struct FileHandle {
 /// `MAX_HANDLE_SZ`.
 const MAX_HANDLE: usize = 128;
 
-/// `AT_HANDLE_FID`: an identity that need not be good for opening. Linux 6.5.
+/// `AT_HANDLE_FID`: the handle need not be usable for opening. Linux 6.5.
 const HANDLE_FID: i32 = 0x200;
 
 impl FileHandle {
-    /// The type that the file system gave.
+    /// Handle type, as the file system assigns it.
     #[must_use]
     pub fn kind(&self) -> i32 {
         self.kind
     }
 
-    /// The identity.
+    /// The bytes of the handle.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         let len = usize::try_from(self.len)
@@ -46,11 +46,11 @@ impl PartialEq for FileHandle {
 
 impl Eq for FileHandle {}
 
-/// The handle of a file and its mount's id. `dir` `None` is the working directory; an empty path
-/// means `dir` itself. Symbolic links at the end are not followed.
+/// Returns the handle of a file and its mount id. `dir` `None` is the working directory; an empty path means
+/// `dir` itself. A symbolic link at the end is not followed.
 ///
 /// # Kernel
-/// 6.5 for file systems whose files cannot be opened by handle; before that they give EOPNOTSUPP.
+/// 6.5 for file systems whose files cannot be opened by handle; before that they return EOPNOTSUPP.
 ///
 /// # Errors
 /// EOPNOTSUPP, ENOENT, EACCES.
@@ -85,24 +85,24 @@ fn handle_with(dir: Option<BorrowedFd<'_>>, path: &CStr, flags: i32) -> Result<(
     Ok((handle, mount))
 }
 
-/// What statx tells.
+/// Result of statx.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct FileStatus {
     /// Inode number.
     pub inode: u64,
-    /// Device that holds the file: major, minor.
+    /// Device that contains the file: major, minor.
     pub device: (u32, u32),
-    /// Device that the file is, if it is one: major, minor.
+    /// Device that a device file represents: major, minor.
     pub special_device: (u32, u32),
-    /// Kind and permissions.
+    /// File type and permissions.
     pub mode: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Names.
+    /// Number of hard links.
     pub links: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Last access, nanoseconds since 1970.
     pub access_ns: i128,
@@ -110,7 +110,7 @@ pub struct FileStatus {
     pub modify_ns: i128,
     /// Last change of status, nanoseconds since 1970.
     pub change_ns: i128,
-    /// Birth, where the file system keeps it.
+    /// Creation, nanoseconds since 1970, if the file system records it.
     pub birth_ns: Option<i128>,
     /// Mount id, from Linux 5.8.
     pub mount_id: Option<u64>,
@@ -159,13 +159,13 @@ fn nanoseconds(time: libc::statx_timestamp) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-/// How [`open`] opens, `struct open_how`.
+/// Arguments of [`open`], `struct open_how`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct OpenHow {
     /// `libc::O_*`. `O_CLOEXEC` is always added.
     pub flags: u64,
-    /// Mode of a new file; must be 0 when none is made.
+    /// Mode of a new file; must be 0 if no file is created.
     pub mode: u64,
     /// `libc::RESOLVE_*`.
     pub resolve: u64,
@@ -198,11 +198,11 @@ pub fn open(dir: Option<BorrowedFd<'_>>, path: &CStr, how: OpenHow) -> Result<Ow
     Ok(unsafe { own(fd) })
 }
 
-/// The target of a symbolic link, in `buf`, without allocation. A target that fills `buf` may have
-/// been cut.
+/// Reads the target of a symbolic link into `buf`, without allocation. A target that fills `buf` may be
+/// truncated.
 ///
 /// # Errors
-/// ENOENT, EINVAL when it is no link, EACCES.
+/// ENOENT, EINVAL if the file is not a link, EACCES.
 pub fn read_link<'buf>(
     dir: Option<BorrowedFd<'_>>,
     path: &CStr,
@@ -232,10 +232,10 @@ pub fn change_directory(path: &CStr) -> Result<()> {
     Ok(())
 }
 
-/// The process group that has the terminal.
+/// Returns the foreground process group of a terminal.
 ///
 /// # Errors
-/// ENOTTY when `fd` is not our controlling terminal.
+/// ENOTTY if `fd` is not the controlling terminal.
 pub fn foreground_group(fd: BorrowedFd<'_>) -> Result<i32> {
     let mut group = 0_i32;
     // SAFETY: the kernel writes one int to `group`.
@@ -251,11 +251,11 @@ pub fn foreground_group(fd: BorrowedFd<'_>) -> Result<i32> {
     Ok(group)
 }
 
-/// Gives the terminal to a process group. The caller must ignore or block SIGTTOU when it is in
-/// the background.
+/// Makes a process group the foreground group of a terminal. A caller in the background must ignore or block
+/// SIGTTOU.
 ///
 /// # Errors
-/// ENOTTY when `fd` is not our controlling terminal, EPERM.
+/// ENOTTY if `fd` is not the controlling terminal, EPERM.
 pub fn set_foreground_group(fd: BorrowedFd<'_>, group: i32) -> Result<()> {
     // SAFETY: the kernel reads one int from `group`.
     unsafe {
@@ -270,7 +270,8 @@ pub fn set_foreground_group(fd: BorrowedFd<'_>, group: i32) -> Result<()> {
     Ok(())
 }
 
-/// Changes the process group of a process; 0 is this one or its own pid.
+/// Changes the process group of a process. `pid` 0 means this process; `group` 0 means the pid of the
+/// process.
 ///
 /// # Errors
 /// EPERM, ESRCH, EACCES after the child's exec.
@@ -283,7 +284,7 @@ pub fn set_process_group(pid: i32, group: i32) -> Result<()> {
 /// Starts a session; returns its id.
 ///
 /// # Errors
-/// EPERM when the process leads a group.
+/// EPERM if the process leads a group.
 pub fn new_session() -> Result<i32> {
     // SAFETY: there are no arguments.
     unsafe { syscall!("setsid", libc::SYS_setsid) }.map(number)

@@ -1,4 +1,4 @@
-//! The one place that enters the kernel by number.
+//! The single place that enters the kernel by number.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -7,7 +7,7 @@ use libc::c_long;
 
 use crate::error::{Result, SyscallError};
 
-/// A value as the kernel takes it in a register.
+/// A value in the form in which the kernel takes it in a register.
 pub(crate) trait RegisterValue {
     fn word(self) -> usize;
 }
@@ -82,9 +82,8 @@ pub(crate) fn words<const N: usize>(given: [usize; N]) -> [usize; 6] {
 /// Makes a call and turns the error convention of the C library into a `Result`.
 ///
 /// # Safety
-/// Every argument that the call takes for an address must be valid for what the call does with it,
-/// and the call must not break an invariant of this process (unmapping live memory, closing a
-/// descriptor that somebody owns).
+/// Every argument that the call takes as an address must be valid for what the call does with it, and the
+/// call must not break an invariant of this process (unmapping live memory, closing an owned descriptor).
 pub(crate) unsafe fn call(name: &'static str, nr: c_long, args: [usize; 6]) -> Result<usize> {
     if let Some(errno) = crate::features::refusal(nr, &args) {
         return Err(SyscallError::new(name, errno));
@@ -99,7 +98,7 @@ pub(crate) unsafe fn call(name: &'static str, nr: c_long, args: [usize; 6]) -> R
     }
 }
 
-/// `syscall!("name", NR, arg...)`: must stand alone in an unsafe block with its reasons.
+/// Makes a call: `syscall!("name", NR, arg...)`. Must stand alone in an unsafe block with its reasons.
 macro_rules! syscall {
     ($name:literal, $nr:expr $(, $arg:expr)* $(,)?) => {
         $crate::kernel::call(
@@ -110,15 +109,15 @@ macro_rules! syscall {
     };
 }
 
-/// A descriptor or pid out of a result; the kernel never returns more than 31 bits for those.
+/// Converts a result to a descriptor or pid; the kernel never returns more than 31 bits for those.
 pub(crate) fn number(result: usize) -> i32 {
     result as i32
 }
 
-/// Takes ownership of a descriptor that a call has just made.
+/// Takes ownership of a descriptor that a call has just created.
 ///
 /// # Safety
-/// `result` is the descriptor returned by a call that creates one, and nobody else has it.
+/// `result` is the descriptor returned by a call that creates one, and nothing else owns it.
 pub(crate) unsafe fn own(result: usize) -> OwnedFd {
     // SAFETY: the caller vouches that this is a fresh descriptor.
     unsafe { OwnedFd::from_raw_fd(number(result)) }

@@ -1,16 +1,16 @@
-//! Restricting this thread by a Landlock ruleset that was made before.
+//! Restriction of this thread by an existing Landlock ruleset.
 //!
-//! Rulesets are made with the crate `landlock`. It is not used for the last step, which happens between
-//! clone and exec, where nothing may allocate.
+//! The crate `landlock` creates rulesets. It is not used for the last step, which happens between clone and
+//! exec, where nothing may allocate.
 
 use std::os::fd::BorrowedFd;
 
 use crate::error::Result;
 
-/// The version of the running kernel's Landlock.
+/// ABI version of the running kernel's Landlock.
 ///
 /// # Errors
-/// ENOSYS if it was built without, EOPNOTSUPP if it was started without.
+/// ENOSYS if the kernel was built without Landlock, EOPNOTSUPP if it was booted without.
 pub fn version() -> Result<i32> {
     const VERSION: u32 = 1;
     // SAFETY: with this flag the kernel looks at no attributes, and demands null and 0 for them.
@@ -26,13 +26,13 @@ pub fn version() -> Result<i32> {
     Ok(i32::try_from(version).unwrap_or(i32::MAX))
 }
 
-/// Restricts this thread, and whatever it makes from now on, for ever.
+/// Restricts this thread and its future descendants, irrevocably.
 ///
 /// # Kernel
 /// 5.13. Needs `set_no_new_privs` or CAP_SYS_ADMIN in the user namespace.
 ///
 /// # Errors
-/// EPERM without no_new_privs, E2BIG after 16 rulesets, EBADFD for what is no ruleset.
+/// EPERM without no_new_privs, E2BIG after 16 rulesets, EBADFD for a descriptor that is not a ruleset.
 pub fn restrict_self(ruleset: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: both arguments are numbers.
     unsafe {

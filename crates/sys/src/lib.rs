@@ -1,8 +1,8 @@
 //! Safe wrappers over the raw kernel calls that tollgate needs; the only hand-written unsafe code.
 //!
-//! Wrappers return [`SyscallError`] with the call's name. Structures that the kernel fills are
-//! `repr(C)` and checked against the kernel's layout in tests. Pids and tids are plain `i32`, as in
-//! the kernel's interface; the crates above have their own types for them.
+//! Wrappers return [`SyscallError`] with the call's name. Structures that the kernel fills are `repr(C)`, and
+//! tests check them against the kernel's layout. Pids and tids are plain `i32`, as in the kernel's interface;
+//! the crates above have their own types for them.
 
 #[macro_use]
 mod kernel;

@@ -1,15 +1,15 @@
-//! Constants of the machine, as the kernel told this process at its start.
+//! Constants of the host, as the kernel passed them to this process at its start.
 //!
-//! The C library has kept them. `rustix` reads them from `/proc/self/auxv` where the kernel has no
-//! `PR_GET_AUXV` (before Linux 6.4), which a process that has hidden itself may not open.
+//! The C library keeps them. `rustix` reads them from `/proc/self/auxv` where the kernel has no `PR_GET_AUXV`
+//! (before Linux 6.4), which a process that has hidden itself may not open.
 
-/// Bytes of a page of memory.
+/// Page size in bytes.
 #[must_use]
 pub fn page_size() -> usize {
     number(libc::_SC_PAGESIZE).expect("every machine has pages")
 }
 
-/// Units of time in `/proc` (`USER_HZ`), in a second.
+/// Ticks per second of times in `/proc` (`USER_HZ`).
 #[must_use]
 pub fn clock_ticks_per_second() -> u64 {
     let ticks = number(libc::_SC_CLK_TCK).expect("every kernel has a clock");

@@ -1,4 +1,4 @@
-//! Namespaces, mounts and what belongs to them.
+//! Namespaces, mounts and related calls.
 
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use crate::error::Result;
 use crate::kernel::own;
 
-/// Leaves namespaces or stops sharing: sums of `libc::CLONE_*`.
+/// Moves the caller into new namespaces, or unshares other resources. `flags` is a sum of `libc::CLONE_*`.
 ///
 /// # Errors
 /// EPERM without CAP_SYS_ADMIN (not for a user namespace), EINVAL, ENOSPC.
@@ -17,10 +17,10 @@ pub fn unshare(flags: u64) -> Result<()> {
 }
 
 /// Enters the namespace of an open `/proc/PID/ns/*` file or those of a pidfd. `kinds` is a sum of
-/// `libc::CLONE_NEW*`; 0 takes any kind of file.
+/// `libc::CLONE_NEW*`; 0 accepts any kind of file.
 ///
 /// # Errors
-/// EPERM, EINVAL when the kind does not fit or this process has threads.
+/// EPERM, EINVAL if the kind does not match or this process has threads.
 pub fn enter(namespace: BorrowedFd<'_>, kinds: u32) -> Result<()> {
     // SAFETY: both arguments are numbers.
     unsafe { syscall!("setns", libc::SYS_setns, namespace, kinds) }?;
@@ -43,8 +43,8 @@ pub fn mount(
     Ok(())
 }
 
-/// A mount of an open file alone, which is in no mount namespace. It ends with the descriptor, but for
-/// files that were opened in it.
+/// Clones the mount of an open file into a detached mount, which is in no mount namespace. The mount ends
+/// with the descriptor, except for files that were opened in it.
 ///
 /// # Errors
 /// ENOSYS before Linux 5.2, EPERM without CAP_SYS_ADMIN.
@@ -60,10 +60,10 @@ pub fn mount_of_its_own(file: BorrowedFd<'_>) -> Result<OwnedFd> {
 /// Makes a mount read-only.
 ///
 /// # Errors
-/// ENOSYS before Linux 5.12, EINVAL for one that belongs to nobody, EPERM.
+/// ENOSYS before Linux 5.12, EINVAL for a mount that was unmounted, EPERM.
 pub fn make_read_only(mount: BorrowedFd<'_>) -> Result<()> {
     const MOUNT_ATTR_RDONLY: u64 = 1;
-    // `struct mount_attr`: what is set, what is cleared, propagation, a user namespace.
+    // `struct mount_attr`: attributes to set, attributes to clear, propagation, user namespace.
     let attributes: [u64; 4] = [MOUNT_ATTR_RDONLY, 0, 0, 0];
     // SAFETY: the path is a NUL-terminated string, and the kernel reads the given number of bytes of
     // `attributes`.
@@ -128,7 +128,7 @@ pub fn set_host_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Makes a file of the kind in `mode` (`libc::S_IFCHR` and others).
+/// Creates a file of the kind in `mode` (`libc::S_IFCHR` and others).
 ///
 /// # Errors
 /// EPERM for devices without CAP_MKNOD, EEXIST.

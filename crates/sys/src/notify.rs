@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Result, SyscallError};
 use crate::kernel::number;
 
-/// One call that waits for an answer, `struct seccomp_notif` with its data unfolded.
+/// A trapped call that waits for a response, `struct seccomp_notif` with its data inlined.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Notification {
-    /// Names this notification in answers; never reused.
+    /// Id of the notification for responses; never reused.
     pub id: u64,
-    /// The calling thread in the pid namespace of the listener; 0 when it is not visible there.
+    /// Tid of the caller in the pid namespace of the listener; 0 if it is not visible there.
     pub tid: i32,
     /// Always 0 so far.
     pub flags: u32,
@@ -20,42 +20,43 @@ pub struct Notification {
     pub nr: u32,
     /// The audit architecture.
     pub arch: u32,
-    /// Address of the instruction behind the call.
+    /// Address of the instruction after the call.
     pub ip: u64,
     /// The register arguments.
     pub args: [u64; 6],
 }
 
-/// Memory shared with other processes into which the kernel writes the call that is received. A receiver that is
-/// killed is killed after that or before the call is given to it: in no moment is there a call that only it knows of.
+/// Memory shared with other processes into which the kernel writes the received call. A receiver that is
+/// killed dies either after the write or before the call is delivered to it: at no time does only the
+/// receiver know of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot<'a>(&'a [AtomicU64; SLOT_WORDS]);
 
 const SLOT_WORDS: usize = size_of::<Notification>() / size_of::<u64>();
 
 impl<'a> Slot<'a> {
-    /// Words that it takes.
+    /// Number of words in a slot.
     pub const WORDS: usize = SLOT_WORDS;
 
-    /// The first of these words.
+    /// Creates a slot from the first [`Slot::WORDS`] words.
     ///
     /// # Panics
-    /// If there are fewer than [`Slot::WORDS`].
+    /// Panics if there are fewer words.
     #[must_use]
     pub fn new(words: &'a [AtomicU64]) -> Self {
         Self(words.first_chunk().expect("as many words as a slot takes"))
     }
 
-    /// The call that was received last; `None` before the first one, and while the next one is waited for.
+    /// The last received call; `None` before the first one, and while the receiver waits for the next one.
     #[must_use]
     pub fn call(&self) -> Option<Notification> {
         Some(self.read()).filter(|call| call.id != 0)
     }
 
-    /// The id of that call, or 0.
+    /// Id of that call, or 0.
     #[must_use]
     pub fn id(&self) -> u64 {
-        // The first field.
+        // The id is the first field.
         self.0[0].load(Ordering::Acquire)
     }
 
@@ -66,7 +67,7 @@ impl<'a> Slot<'a> {
         unsafe { std::mem::transmute::<[u64; SLOT_WORDS], Notification>(words) }
     }
 
-    /// Forgets the call.
+    /// Clears the slot.
     pub fn clear(&self) {
         for word in self.0 {
             word.store(0, Ordering::Relaxed);
@@ -91,15 +92,15 @@ struct AddFd {
     newfd_flags: u32,
 }
 
-/// Answer flag: let the kernel do the call.
+/// Response flag: let the kernel make the call.
 pub const SECCOMP_USER_NOTIF_FLAG_CONTINUE: u32 = 1;
 
 const ADDFD_SETFD: u32 = 1;
 const ADDFD_SEND: u32 = 2;
 const FD_SYNC_WAKE_UP: u32 = 1;
 
-/// `_IOC` of include/uapi/asm-generic/ioctl.h with seccomp's magic `!`. The number carries the
-/// structure's size, so a kernel with a larger structure cannot write past ours.
+/// `_IOC` of include/uapi/asm-generic/ioctl.h with seccomp's magic `!`. The number contains the structure's
+/// size, so a kernel with a larger structure cannot write past ours.
 const fn ioc(direction: u32, nr: u32, size: usize) -> u32 {
     direction << 30 | (size as u32) << 16 | (b'!' as u32) << 8 | nr
 }
@@ -122,25 +123,25 @@ pub enum Received {
     Interrupted,
     /// The structure is filled.
     Notification,
-    /// Nothing is waiting (listener in non-blocking mode).
+    /// No notification is waiting (listener in non-blocking mode).
     WouldBlock,
 }
 
-/// Outcome of an answer.
+/// Outcome of a response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Delivery {
     /// The caller no longer waits: killed, interrupted, or restarted under another id.
     CallerGone,
-    /// The caller goes on.
+    /// The caller continues.
     Delivered,
 }
 
-/// What [`Listener::add_fd`] does with the caller.
+/// Effect of [`Listener::add_fd`] on the caller.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AddMode {
-    /// Only add the descriptor; the caller goes on waiting.
+    /// Only add the descriptor; the caller keeps waiting.
     Add,
-    /// Add it and answer with its number, in one step. Linux 5.14.
+    /// Add the descriptor and respond with its number, in one step. Linux 5.14.
     AddAndRespond,
 }
 
@@ -149,7 +150,7 @@ pub enum AddMode {
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// Takes over a descriptor that [`crate::seccomp::install_filter`] or another process gave.
+    /// Takes ownership of a listener from [`crate::seccomp::install_filter`] or from another process.
     #[must_use]
     pub fn new(fd: OwnedFd) -> Self {
         Self(fd)
@@ -166,10 +167,11 @@ impl Listener {
         unsafe { self.receive_at(std::ptr::from_mut(notification)) }
     }
 
-    /// As [`Self::receive`], where others can see the call as soon as it is received. A slot is one receiver's.
+    /// Receives like [`Self::receive`], and makes the call visible to other processes as soon as it is
+    /// received. Each slot belongs to one receiver.
     ///
     /// # Errors
-    /// As [`Self::receive`]. EINVAL if somebody else writes to the slot.
+    /// As [`Self::receive`]. EINVAL if another process writes to the slot.
     pub fn receive_into(
         &self,
         slot: Slot<'_>,
@@ -205,11 +207,11 @@ impl Listener {
         }
     }
 
-    /// Lets the kernel do the call. Never a security decision: what the arguments point to may
+    /// Lets the kernel make the call. Not suitable for security decisions: memory behind the arguments may
     /// have changed since it was read.
     ///
     /// # Errors
-    /// EINVAL for a notification that was answered before.
+    /// EINVAL for a notification that already has a response.
     pub fn respond_continue(&self, id: u64) -> Result<Delivery> {
         self.respond(&Response {
             id,
@@ -222,7 +224,7 @@ impl Listener {
     /// Fails the call with a positive error number.
     ///
     /// # Errors
-    /// EINVAL for a notification that was answered before.
+    /// EINVAL for a notification that already has a response.
     pub fn respond_errno(&self, id: u64, errno: i32) -> Result<Delivery> {
         self.respond(&Response {
             id,
@@ -232,10 +234,10 @@ impl Listener {
         })
     }
 
-    /// Makes the call return `value` without doing it.
+    /// Makes the call return `value` without executing it.
     ///
     /// # Errors
-    /// EINVAL for a notification that was answered before.
+    /// EINVAL for a notification that already has a response.
     pub fn respond_value(&self, id: u64, value: i64) -> Result<Delivery> {
         self.respond(&Response {
             id,
@@ -259,7 +261,7 @@ impl Listener {
         delivery(result)
     }
 
-    /// Whether the caller still waits. Ask after reading its memory or `/proc` entries: only then
+    /// Returns true if the caller still waits. Check after reading its memory or `/proc` entries: only then
     /// is it certain that they were its own and not those of a reused pid.
     ///
     /// # Errors
@@ -278,9 +280,9 @@ impl Listener {
         delivery(result).map(|outcome| outcome == Delivery::Delivered)
     }
 
-    /// Gives the caller a copy of `source`; returns its number there, or `None` if it is gone.
+    /// Gives the caller a copy of `source`; returns its number there, or `None` if the caller is gone.
     ///
-    /// `newfd` asks for that number (replacing what is there); `fd_flags` is `O_CLOEXEC` or 0.
+    /// `newfd` requests that number (replacing an open descriptor); `fd_flags` is `O_CLOEXEC` or 0.
     ///
     /// # Kernel
     /// 5.9.
@@ -326,7 +328,7 @@ impl Listener {
         }
     }
 
-    /// Whether wake-ups move caller and supervisor to one CPU: best for one busy caller, bad for
+    /// Sets whether wake-ups move caller and supervisor to one CPU: best for one busy caller, bad for
     /// parallel ones. May be changed at any time.
     ///
     /// # Kernel
@@ -349,7 +351,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Another handle of the same listener, e.g. for a keeper process.
+    /// Duplicates the listener, e.g. for a keeper process.
     ///
     /// # Errors
     /// EMFILE.
@@ -357,7 +359,7 @@ impl Listener {
         crate::fd::duplicate(self.as_fd()).map(Self)
     }
 
-    /// Gives the descriptor up, e.g. to send it.
+    /// Returns the descriptor, e.g. to send it.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.0
@@ -390,7 +392,7 @@ mod tests {
     use crate::shared::SharedPage;
     use crate::{ptrace, socket, syscall, testing, wait};
 
-    /// A child that hands its listener for `getppid` over and then runs `work`.
+    /// Starts a child that hands over its listener for `getppid` and then runs `work`.
     fn supervised(work: impl FnOnce() -> std::result::Result<(), i32>) -> (i32, Listener) {
         let (ours, theirs) = socket::pair(libc::SOCK_SEQPACKET).expect("socketpair");
         let program = testing::filter_for(libc::SYS_getppid, seccomp::SECCOMP_RET_USER_NOTIF);
@@ -508,7 +510,7 @@ mod tests {
         assert_eq!(added, Ok(None));
     }
 
-    /// Stopped at the very end of the call with which it receives, a receiver has told nobody anything.
+    /// A receiver that is stopped at the very end of its receiving call has not reported anything yet.
     #[test]
     fn what_a_killed_receiver_had_just_received_is_known() {
         let (child, listener) = supervised(|| {
@@ -564,7 +566,7 @@ mod tests {
         assert_eq!(testing::reap(child), Ok(()), "a second listener is refused");
     }
 
-    /// The way to a result: park, seize, interrupt, continue; one stop, right after the call.
+    /// The way to a result: suspend the call, seize, interrupt, continue; one stop, right after the call.
     #[test]
     fn the_result_of_a_notified_call_is_read_in_one_stop() {
         const ROUNDS: usize = 50;

@@ -1,4 +1,4 @@
-//! Process descriptors.
+//! Process descriptors (pidfds).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -8,18 +8,18 @@ use crate::kernel::own;
 /// `PIDFD_THREAD`, Linux 6.9.
 const THREAD: u32 = libc::O_EXCL as u32;
 
-/// A descriptor of a process.
+/// Opens a descriptor of a process.
 ///
 /// # Kernel
 /// 5.3.
 ///
 /// # Errors
-/// ESRCH when there is none, EINVAL when `pid` is a thread that does not lead its group.
+/// ESRCH if there is no such process, EINVAL if `pid` is a thread that does not lead its group.
 pub fn open(pid: i32) -> Result<OwnedFd> {
     open_with("pidfd_open", pid, 0)
 }
 
-/// A descriptor of a single thread.
+/// Opens a descriptor of a single thread.
 ///
 /// # Kernel
 /// 6.9.
@@ -45,13 +45,13 @@ fn open_with(name: &'static str, pid: i32, flags: u32) -> Result<OwnedFd> {
     Ok(unsafe { own(fd) })
 }
 
-/// A copy of descriptor `target` of that process; needs the right to trace it.
+/// Copies descriptor `target` of that process; needs the right to trace it.
 ///
 /// # Kernel
 /// 5.6.
 ///
 /// # Errors
-/// EPERM, EBADF when the process has no such descriptor, ESRCH when it ended.
+/// EPERM, EBADF if the process has no such descriptor, ESRCH if it ended.
 pub fn take_fd(pidfd: BorrowedFd<'_>, target: i32) -> Result<OwnedFd> {
     // SAFETY: all arguments are numbers.
     let fd = unsafe { syscall!("pidfd_getfd", libc::SYS_pidfd_getfd, pidfd, target, 0_u32) }?;
@@ -59,10 +59,10 @@ pub fn take_fd(pidfd: BorrowedFd<'_>, target: i32) -> Result<OwnedFd> {
     Ok(unsafe { own(fd) })
 }
 
-/// Sends a signal; 0 only asks whether the process can be signalled.
+/// Sends a signal; 0 only checks whether the process can be signalled.
 ///
 /// # Errors
-/// ESRCH when the process was reaped, EPERM.
+/// ESRCH if the process was reaped, EPERM.
 pub fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> Result<()> {
     // SAFETY: the info pointer may be null, the rest are numbers.
     unsafe {
@@ -78,12 +78,12 @@ pub fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> Result<()> {
     Ok(())
 }
 
-/// Who a process is, by its descriptor.
+/// Identity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Its id in the caller's pid namespace.
+    /// Pid in the caller's pid namespace.
     pub pid: u32,
-    /// Its parent's.
+    /// Pid of the parent.
     pub parent: u32,
     /// Effective user id.
     pub uid: u32,
@@ -91,13 +91,13 @@ pub struct Info {
     pub gid: u32,
 }
 
-/// Tells who a process is without a look at `/proc`; ids are in the caller's namespaces.
+/// Returns the identity of a process without access to `/proc`; ids are in the caller's namespaces.
 ///
 /// # Kernel
 /// 6.13.
 ///
 /// # Errors
-/// ENOTTY or EINVAL on an older kernel, ESRCH when the process was reaped.
+/// ENOTTY or EINVAL on an older kernel, ESRCH if the process was reaped.
 pub fn info(pidfd: BorrowedFd<'_>) -> Result<Info> {
     let mut raw = RawInfo {
         mask: INFO_PID | INFO_CREDS,
@@ -121,7 +121,8 @@ pub fn info(pidfd: BorrowedFd<'_>) -> Result<Info> {
     })
 }
 
-/// `struct pidfd_info` as Linux 6.13 has it; later ones are longer and take this size, too.
+/// `struct pidfd_info` in its first version, of Linux 6.13. Later kernels have a longer one and accept this
+/// size too.
 #[repr(C)]
 #[derive(Default)]
 struct RawInfo {

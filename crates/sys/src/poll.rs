@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::kernel::own;
 
-/// Something can be read.
+/// Data can be read.
 pub const IN: i16 = libc::POLLIN;
-/// Something can be written.
+/// Data can be written.
 pub const OUT: i16 = libc::POLLOUT;
-/// Reported always: an error.
+/// Error; always reported.
 pub const ERR: i16 = libc::POLLERR;
-/// Reported always: the other side is gone; a listener's last process has ended (Linux 5.8).
+/// The other end is closed, or the last process of a listener has ended (Linux 5.8); always reported.
 pub const HUP: i16 = libc::POLLHUP;
 
 /// One descriptor to wait for.
@@ -22,7 +22,7 @@ pub const HUP: i16 = libc::POLLHUP;
 pub struct PollFd<'fd>(libc::pollfd, PhantomData<BorrowedFd<'fd>>);
 
 impl<'fd> PollFd<'fd> {
-    /// Waits for `events`, a sum of [`IN`] and [`OUT`].
+    /// Creates an entry that waits for `events`, a sum of [`IN`] and [`OUT`].
     #[must_use]
     pub fn new(fd: BorrowedFd<'fd>, events: i16) -> Self {
         Self(
@@ -35,14 +35,14 @@ impl<'fd> PollFd<'fd> {
         )
     }
 
-    /// What the last [`poll`] found.
+    /// The events that the last [`poll`] reported.
     #[must_use]
     pub fn found(&self) -> i16 {
         self.0.revents
     }
 }
 
-/// Waits until a descriptor is ready; returns how many are, 0 when the time is up.
+/// Waits until a descriptor is ready; returns the number of ready descriptors, 0 after a time-out.
 ///
 /// # Errors
 /// EINTR.
@@ -64,17 +64,17 @@ pub fn poll(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<usize> 
     }
 }
 
-/// A set of descriptors to wait for.
+/// A set of descriptors to wait for, `epoll(7)`.
 #[derive(Debug)]
 pub struct Epoll(OwnedFd);
 
-/// What [`Epoll::wait`] reports.
+/// An event of [`Epoll::wait`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct EpollEvent(libc::epoll_event);
 
 impl EpollEvent {
-    /// An element of the array for [`Epoll::wait`].
+    /// A value to initialise the array for [`Epoll::wait`].
     pub const EMPTY: Self = Self(libc::epoll_event { events: 0, u64: 0 });
 
     /// The token given to [`Epoll::add`].
@@ -83,7 +83,7 @@ impl EpollEvent {
         self.0.u64
     }
 
-    /// What was found: `libc::EPOLL*` bits.
+    /// The reported events: `libc::EPOLL*` bits.
     #[must_use]
     pub fn found(&self) -> u32 {
         self.0.events
@@ -91,7 +91,7 @@ impl EpollEvent {
 }
 
 impl Epoll {
-    /// An empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
     /// EMFILE.
@@ -108,7 +108,7 @@ impl Epoll {
         Ok(Self(unsafe { own(fd) }))
     }
 
-    /// Adds a descriptor. It leaves the set when the last copy of it is closed.
+    /// Adds a descriptor. It leaves the set when its last copy is closed.
     ///
     /// # Errors
     /// EEXIST, EPERM for a kind that cannot be waited for, ENOSPC.
@@ -147,7 +147,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Waits until a descriptor is ready; returns how many elements of `events` were filled.
+    /// Waits until a descriptor is ready; returns the number of elements of `events` that were filled.
     ///
     /// The time is rounded up to milliseconds.
     ///

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use crate::error::Result;
 
-/// Orphaned descendants become children of this process instead of pid 1's.
+/// Makes this process, instead of pid 1, the parent of its orphaned descendants.
 ///
 /// # Errors
 /// None are known since Linux 3.4.
@@ -18,11 +18,11 @@ pub fn set_child_subreaper(enabled: bool) -> Result<()> {
     Ok(())
 }
 
-/// Asks for a signal when the thread that made this process ends; 0 for none. Cleared by exec of
-/// a setuid program and by a change of identity.
+/// Requests a signal for the time when the thread that created this process ends; 0 for none. Exec of a
+/// setuid program and a change of identity clear the request.
 ///
 /// # Errors
-/// EINVAL for a number that is no signal.
+/// EINVAL for an invalid signal number.
 pub fn set_parent_death_signal(signal: i32) -> Result<()> {
     scalar(
         "prctl(SET_PDEATHSIG)",
@@ -32,7 +32,7 @@ pub fn set_parent_death_signal(signal: i32) -> Result<()> {
     Ok(())
 }
 
-/// Whether others of the same user may read and trace this process.
+/// Sets whether other processes of the same user may read and trace this process.
 ///
 /// # Errors
 /// None are known.
@@ -46,16 +46,16 @@ pub fn set_dumpable(enabled: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether others of the same user may read and trace this process.
+/// Returns true if other processes of the same user may read and trace this process.
 ///
 /// # Errors
 /// None are known.
 pub fn dumpable() -> Result<bool> {
-    // 2 means root only.
+    // The value 2 means root only.
     Ok(scalar("prctl(GET_DUMPABLE)", libc::PR_GET_DUMPABLE, [0; 4])? == 1)
 }
 
-/// Whether this thread gave up gaining privileges.
+/// Returns true if `no_new_privs` is set for this thread.
 ///
 /// # Errors
 /// EINVAL before Linux 3.5.
@@ -82,7 +82,7 @@ pub fn allow_any_tracer() -> Result<()> {
     Ok(())
 }
 
-/// Whether this process keeps its capabilities when all its user ids stop being 0. Exec ends it.
+/// Sets whether this process keeps its capabilities when all of its user ids become nonzero. Exec resets it.
 ///
 /// # Errors
 /// EPERM where a secure bit forbids it.
@@ -95,10 +95,11 @@ pub fn keep_capabilities(enabled: bool) -> Result<()> {
     Ok(())
 }
 
-/// Has programs that this process executes get a capability that it has and may hand on.
+/// Adds a permitted and inheritable capability to the ambient set, which programs executed by this process
+/// receive.
 ///
 /// # Errors
-/// EPERM when the capability is not permitted and inheritable, EINVAL when there is none such.
+/// EPERM if the capability is not permitted and inheritable, EINVAL for an unknown capability.
 pub fn raise_ambient_capability(capability: u8) -> Result<()> {
     const RAISE: usize = 2;
     scalar(
@@ -109,7 +110,7 @@ pub fn raise_ambient_capability(capability: u8) -> Result<()> {
     Ok(())
 }
 
-/// Programs that this process executes get no capability but those of their files.
+/// Clears the ambient set: programs that this process executes receive only the capabilities of their files.
 ///
 /// # Errors
 /// EINVAL before Linux 4.3.
@@ -137,7 +138,7 @@ pub fn drop_bounding_capability(capability: u8) -> Result<()> {
     Ok(())
 }
 
-/// Whether a capability is in the bounding set of this thread.
+/// Returns true if a capability is in the bounding set of this thread.
 ///
 /// # Errors
 /// EINVAL for an unknown capability.
@@ -153,7 +154,7 @@ pub fn bounding_capability(capability: u8) -> Result<bool> {
 /// `YAMA` in letters.
 const PR_SET_PTRACER: i32 = 0x5961_6d61;
 
-/// An option whose arguments are all numbers.
+/// Calls an option whose arguments are all numbers.
 pub(crate) fn scalar(name: &'static str, option: i32, args: [usize; 4]) -> Result<usize> {
     let [a, b, c, d] = args;
     // SAFETY: every caller is in this crate and passes an option that takes no address.

@@ -1,22 +1,22 @@
-//! Reading and writing other processes' memory.
+//! Reads and writes of other processes' memory.
 //!
-//! A read can block for as long as the owner likes (userfaultfd, FUSE): never from a thread that
-//! answers notifications without a deadline.
+//! A read can block for as long as the owner likes (userfaultfd, FUSE): never read from a thread that answers
+//! notifications without a deadline.
 
 use std::os::unix::fs::FileExt;
 
 use crate::error::{Result, SyscallError};
 
-/// Whether everything that was asked for was read.
+/// Extent of a bounded read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReadExtent {
-    /// The end was found.
+    /// The end was reached.
     Complete,
     /// The limit was reached first.
     Truncated,
 }
 
-/// Bytes of an element of `argv`.
+/// Size of an element of `argv` in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PointerWidth {
     /// i386 and x32.
@@ -25,11 +25,11 @@ pub enum PointerWidth {
     Eight,
 }
 
-/// Copies from `address` of process `pid`; fewer bytes than asked for when a page is missing.
+/// Copies from `address` of process `pid`; returns fewer bytes than requested if a page is missing.
 ///
 /// # Errors
-/// EFAULT when nothing could be read, EPERM (see ptrace(2) on access), ESRCH, ENOSYS where a
-/// container's profile forbids it.
+/// EFAULT if nothing could be read, EPERM (see ptrace(2) on access), ESRCH, ENOSYS where a container's
+/// profile forbids the call.
 pub fn read(pid: i32, address: u64, buf: &mut [u8]) -> Result<usize> {
     let local = libc::iovec {
         iov_base: buf.as_mut_ptr().cast(),
@@ -58,7 +58,7 @@ pub fn read(pid: i32, address: u64, buf: &mut [u8]) -> Result<usize> {
 /// Fills `buf` from `address` of process `pid`.
 ///
 /// # Errors
-/// As [`read`]; EFAULT also when only a part could be read.
+/// As [`read`]; EFAULT also if only a part could be read.
 pub fn read_exact(pid: i32, address: u64, buf: &mut [u8]) -> Result<()> {
     let got = read(pid, address, buf)?;
     whole("process_vm_readv", got, buf)
@@ -71,10 +71,10 @@ fn whole(call: &'static str, got: usize, wanted: &[u8]) -> Result<()> {
     }
 }
 
-/// Copies to `address` of process `pid`; fewer bytes than given when a page is missing.
+/// Copies to `address` of process `pid`; returns fewer bytes than given if a page is missing.
 ///
 /// # Errors
-/// EFAULT when nothing could be written, EPERM (see ptrace(2) on access), ESRCH.
+/// EFAULT if nothing could be written, EPERM (see ptrace(2) on access), ESRCH.
 pub fn write(pid: i32, address: u64, bytes: &[u8]) -> Result<usize> {
     let local = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -100,11 +100,11 @@ pub fn write(pid: i32, address: u64, bytes: &[u8]) -> Result<usize> {
     }
 }
 
-/// Whether two processes have one address space: what one writes the other reads.
+/// Returns true if two processes share one address space: writes of one are visible to the other.
 ///
 /// # Errors
-/// EPERM (see ptrace(2) on access, and a container's profile), ESRCH, ENOSYS where the kernel was
-/// built without kcmp(2).
+/// EPERM (see ptrace(2) on access, and a container's profile), ESRCH, ENOSYS where the kernel was built
+/// without kcmp(2).
 pub fn is_shared_by(one: i32, other: i32) -> Result<bool> {
     const KCMP_VM: usize = 1;
     // SAFETY: all arguments are numbers.
@@ -122,22 +122,22 @@ pub fn is_shared_by(one: i32, other: i32) -> Result<bool> {
     Ok(order == 0)
 }
 
-/// The smallest page of every architecture here; reads never cross two of these at once, so a
-/// string that ends before an unmapped page is read whole.
+/// The smallest page size of all supported architectures. Reads never cross two page boundaries of this size
+/// at once, so a string that ends before an unmapped page is read whole.
 const PAGE: u64 = 4096;
 
-/// Reads a string up to its NUL, which is not kept, or up to `max` bytes, replacing `out`.
+/// Reads a string up to its NUL, which is dropped, or up to `max` bytes, replacing `out`.
 ///
 /// # Errors
-/// As [`read`]; what was read before a missing page stays in `out`.
+/// As [`read`]; data read before a missing page stays in `out`.
 pub fn read_c_string(pid: i32, address: u64, out: &mut Vec<u8>, max: usize) -> Result<ReadExtent> {
     read_string_with(address, out, max, |from, buf| read(pid, from, buf))
 }
 
-/// Reads pointers up to a null pointer, which is not kept, or up to `max` of them, replacing `out`.
+/// Reads pointers up to a null pointer, which is dropped, or up to `max` of them, replacing `out`.
 ///
 /// # Errors
-/// As [`read`]; what was read before a missing page stays in `out`.
+/// As [`read`]; data read before a missing page stays in `out`.
 pub fn read_pointers(
     pid: i32,
     address: u64,
@@ -151,7 +151,7 @@ pub fn read_pointers(
     let mut at = address;
     while out.len() < max {
         let wanted = block.len().min((max - out.len()) * bytes);
-        // A short read ends at a page; whole pointers before it are taken, the rest asked again.
+        // A short read ends at a page boundary; whole pointers before it are used, the rest is read again.
         let got = read(pid, at, &mut block[..wanted])?;
         let whole = got / bytes * bytes;
         if whole == 0 {
@@ -171,9 +171,9 @@ pub fn read_pointers(
     Ok(ReadExtent::Truncated)
 }
 
-/// `/proc/PID/mem`, for where process_vm_readv is forbidden. Open it once per process.
+/// An open `/proc/PID/mem`, for hosts that forbid process_vm_readv. Open it once per process.
 ///
-/// It stays with the process it was opened for: a reused pid cannot be read by mistake.
+/// The file stays with the process it was opened for: a reused pid cannot be read by mistake.
 #[derive(Debug)]
 pub struct MemoryFile(std::fs::File);
 
@@ -188,37 +188,38 @@ impl MemoryFile {
             .map_err(|error| of_file("open(/proc/PID/mem)", &error))
     }
 
-    /// The memory behind a `mem` file that is open.
+    /// Wraps an open `mem` file.
     #[must_use]
     pub fn from_file(file: std::fs::File) -> Self {
         Self(file)
     }
 
-    /// As [`read`], but also what the owner itself may not read (write-only pages, `PROT_NONE`): the kernel
-    /// ignores the protection here, unless it was told not to (`proc_mem.force_override`, Linux 6.12).
+    /// Reads like [`read`], including memory that the owner itself may not read (write-only pages,
+    /// `PROT_NONE`): the kernel ignores page protection here, unless configured otherwise
+    /// (`proc_mem.force_override`, Linux 6.12).
     ///
     /// # Errors
     /// EIO for an address without memory; EINVAL above the largest file offset.
     pub fn read(&self, address: u64, buf: &mut [u8]) -> Result<usize> {
         let read = self.0.read_at(buf, address);
         let got = read.map_err(|error| of_file("pread(/proc/PID/mem)", &error))?;
-        // The kernel answers 0 for a process that has no memory any more.
+        // The kernel returns 0 for a process that no longer has memory.
         if got == 0 && !buf.is_empty() {
             return Err(SyscallError::new("pread(/proc/PID/mem)", libc::ESRCH));
         }
         Ok(got)
     }
 
-    /// As [`read_exact`].
+    /// Reads like [`read_exact`].
     ///
     /// # Errors
-    /// As [`Self::read`]; EFAULT when only a part could be read.
+    /// As [`Self::read`]; EFAULT if only a part could be read.
     pub fn read_exact(&self, address: u64, buf: &mut [u8]) -> Result<()> {
         let got = self.read(address, buf)?;
         whole("pread(/proc/PID/mem)", got, buf)
     }
 
-    /// As [`read_c_string`].
+    /// Reads like [`read_c_string`].
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -241,7 +242,7 @@ fn read_string_with(
     let mut at = address;
     while out.len() < max {
         let to_page_end = (PAGE - at % PAGE) as usize;
-        // Most strings are short: ask for little first, then for what is left of the page.
+        // Most strings are short: read little first, then the rest of the page.
         let wanted = if out.is_empty() {
             to_page_end.min(FIRST_READ)
         } else {
@@ -276,7 +277,8 @@ mod tests {
         crate::syscall::getpid()
     }
 
-    /// A string that ends with the last mapped byte before a hole, and one without an end.
+    /// Maps a page followed by a hole, for strings that end with the last mapped byte and strings without an
+    /// end.
     fn with_guard_page(test: impl FnOnce(u64, &mut [u8])) {
         let pages = 2 * PAGE as usize;
         // SAFETY: a new anonymous mapping replaces nothing.

@@ -1,4 +1,5 @@
-//! Tracing threads. Only what `PTRACE_SEIZE` allows is here: nothing stops by surprise.
+//! Tracing of threads. Only operations on threads attached by `PTRACE_SEIZE` are here: no thread stops
+//! unexpectedly.
 
 use crate::error::{Result, SyscallError};
 
@@ -12,7 +13,7 @@ pub const OPTION_TRACEVFORK: u32 = 1 << EVENT_VFORK;
 pub const OPTION_TRACECLONE: u32 = 1 << EVENT_CLONE;
 /// Stop at exec.
 pub const OPTION_TRACEEXEC: u32 = 1 << EVENT_EXEC;
-/// Stop when a vfork child lets its parent go.
+/// Stop when a vfork child releases its parent.
 pub const OPTION_TRACEVFORKDONE: u32 = 1 << EVENT_VFORK_DONE;
 /// Stop before a thread ends.
 pub const OPTION_TRACEEXIT: u32 = 1 << EVENT_EXIT;
@@ -29,7 +30,7 @@ pub const EVENT_VFORK: u32 = 2;
 pub const EVENT_CLONE: u32 = 3;
 /// Event: exec; the message is the former tid.
 pub const EVENT_EXEC: u32 = 4;
-/// Event: the vfork child let its parent go.
+/// Event: a vfork child releases its parent.
 pub const EVENT_VFORK_DONE: u32 = 5;
 /// Event: a thread ends; the message is its wait status.
 pub const EVENT_EXIT: u32 = 6;
@@ -56,50 +57,50 @@ pub fn seize(tid: i32, options: u32) -> Result<()> {
     request("ptrace(SEIZE)", SEIZE, tid, 0, options as usize)
 }
 
-/// Stops a seized thread: it reports [`EVENT_STOP`] with SIGTRAP.
+/// Stops a seized thread, which reports [`EVENT_STOP`] with SIGTRAP.
 ///
 /// # Errors
-/// ESRCH when the thread ended or is not ours, EIO when it was not seized.
+/// ESRCH if the thread has ended or is not a tracee, EIO if it was not seized.
 pub fn interrupt(tid: i32) -> Result<()> {
     request("ptrace(INTERRUPT)", INTERRUPT, tid, 0, 0)
 }
 
-/// Lets a stopped thread go on, delivering `signal` unless 0.
+/// Resumes a stopped thread, delivering `signal` unless 0.
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped or was killed.
+/// ESRCH if the thread is not stopped or was killed.
 pub fn resume(tid: i32, signal: i32) -> Result<()> {
     request("ptrace(CONT)", CONT, tid, 0, signal as usize)
 }
 
-/// As [`resume`], stopping at the next entry to or return from a call.
+/// Resumes a thread as [`resume`] does, up to the next entry to or return from a call.
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped or was killed.
+/// ESRCH if the thread is not stopped or was killed.
 pub fn resume_to_syscall(tid: i32, signal: i32) -> Result<()> {
     request("ptrace(SYSCALL)", SYSCALL, tid, 0, signal as usize)
 }
 
-/// Leaves a thread in group-stop but lets the tracer hear of its end.
+/// Leaves a thread in group-stop and reports its end to the tracer.
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped, EIO when it is not in a stop of [`EVENT_STOP`].
+/// ESRCH if the thread is not stopped, EIO if it is not in a stop of [`EVENT_STOP`].
 pub fn listen(tid: i32) -> Result<()> {
     request("ptrace(LISTEN)", LISTEN, tid, 0, 0)
 }
 
-/// Lets go of a stopped thread for good, delivering `signal` unless 0.
+/// Detaches from a stopped thread, delivering `signal` unless 0.
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped or was killed.
+/// ESRCH if the thread is not stopped or was killed.
 pub fn detach(tid: i32, signal: i32) -> Result<()> {
     request("ptrace(DETACH)", DETACH, tid, 0, signal as usize)
 }
 
-/// The message of the event that the thread stopped with.
+/// Message of the event for which the thread stopped.
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped.
+/// ESRCH if the thread is not stopped.
 pub fn event_message(tid: i32) -> Result<u64> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: the kernel writes one unsigned long to `message`.
@@ -116,7 +117,7 @@ pub fn event_message(tid: i32) -> Result<u64> {
     Ok(message)
 }
 
-/// What is known of the signal that a thread stopped with.
+/// Information on the signal for which a thread stopped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SignalStop {
     /// Signal number.
@@ -127,10 +128,11 @@ pub struct SignalStop {
     pub errno: i32,
 }
 
-/// The signal that a thread stopped with; EINVAL tells a group-stop from a signal-delivery-stop.
+/// Information on the signal for which a thread stopped; EINVAL distinguishes a group-stop from a
+/// signal-delivery-stop.
 ///
 /// # Errors
-/// EINVAL in a group-stop, ESRCH when the thread is not stopped.
+/// EINVAL in a group-stop, ESRCH if the thread is not stopped.
 pub fn signal_info(tid: i32) -> Result<SignalStop> {
     // SAFETY: `siginfo_t` is plain data, for which zero bytes are a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -152,7 +154,7 @@ pub fn signal_info(tid: i32) -> Result<SignalStop> {
     })
 }
 
-/// Where in a call a stopped thread is, with what the kernel itself reports.
+/// Information on the system call in which a thread stopped, as the kernel reports it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SyscallInfo {
     /// Audit architecture of the call, or of the thread outside a call.
@@ -161,36 +163,36 @@ pub struct SyscallInfo {
     pub ip: u64,
     /// Stack pointer.
     pub sp: u64,
-    /// Which kind of stop this is.
+    /// Kind of the stop.
     pub op: SyscallOp,
 }
 
-/// The kind of stop.
+/// Kind of a system call stop.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SyscallOp {
     /// Before a call.
     Entry {
-        /// Raw number.
+        /// Raw call number.
         nr: u64,
         /// Register arguments.
         args: [u64; 6],
     },
     /// After a call.
     Exit {
-        /// Result; a negative error number when `is_error`.
+        /// Result; a negative error number if `is_error`.
         rval: i64,
-        /// Whether the call failed.
+        /// Set if the call failed.
         is_error: bool,
     },
-    /// Not in a call, e.g. the stop after [`interrupt`].
+    /// Outside of a call, e.g. the stop after [`interrupt`].
     None,
     /// Before a call, at a filter's `SECCOMP_RET_TRACE`.
     Seccomp {
-        /// Raw number.
+        /// Raw call number.
         nr: u64,
         /// Register arguments.
         args: [u64; 6],
-        /// The low 16 bits of the filter's answer.
+        /// The low 16 bits of the filter's return value.
         data: u32,
     },
 }
@@ -207,15 +209,15 @@ struct RawSyscallInfo {
     words: [u64; 8],
 }
 
-/// Where in a call a stopped thread is.
+/// Returns information on the system call in which a thread stopped.
 ///
-/// Entry and exit are told apart only with [`OPTION_TRACESYSGOOD`].
+/// Entry and exit are distinguished only with [`OPTION_TRACESYSGOOD`].
 ///
 /// # Kernel
 /// 5.3.
 ///
 /// # Errors
-/// EIO on an older kernel, ESRCH when the thread is not stopped.
+/// EIO on an older kernel, ESRCH if the thread is not stopped.
 pub fn syscall_info(tid: i32) -> Result<SyscallInfo> {
     let mut raw = RawSyscallInfo::default();
     // SAFETY: the kernel writes at most the size given, that of `raw`.
@@ -254,7 +256,7 @@ pub fn syscall_info(tid: i32) -> Result<SyscallInfo> {
     })
 }
 
-/// Length of the instruction that makes a call: `syscall`, or `svc`.
+/// Length in bytes of the instruction that makes a call: `syscall`, or `svc`.
 pub const CALL_LENGTH: u64 = if cfg!(target_arch = "x86_64") { 2 } else { 4 };
 
 /// General registers of a stopped thread.
@@ -276,7 +278,7 @@ impl Registers {
         self.0.rax = value.cast_unsigned();
     }
 
-    /// The call number as the kernel keeps it for restarts; all ones outside a call.
+    /// The call number that the kernel keeps for restarts; all ones outside of a call.
     #[must_use]
     pub fn syscall_number(&self) -> u64 {
         self.0.orig_rax
@@ -304,8 +306,8 @@ impl Registers {
         self.0.rsp
     }
 
-    /// Sets number register and arguments as a `syscall` instruction expects them, and that the thread is
-    /// in no call that could be restarted.
+    /// Sets the number register and the arguments as a `syscall` instruction expects them, and marks the
+    /// thread as outside of any call that could be restarted.
     pub fn prepare_call(&mut self, nr: u64, args: [u64; 6]) {
         self.0.rax = nr;
         self.0.orig_rax = u64::MAX;
@@ -366,8 +368,8 @@ const NT_PRSTATUS: usize = 1;
 /// Reads the general registers of a stopped thread.
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped. On other architectures than x86-64 ENOTSUP for a 32-bit
-/// thread of a 64-bit tracer, whose register set has another form.
+/// ESRCH if the thread is not stopped. On architectures other than x86-64, ENOTSUP for a 32-bit thread of a
+/// 64-bit tracer, whose register set has another form.
 #[cfg(target_arch = "x86_64")]
 pub fn registers(tid: i32) -> Result<Registers> {
     // SAFETY: `user_regs_struct` is plain data, for which zero bytes are a value.
@@ -387,10 +389,10 @@ pub fn registers(tid: i32) -> Result<Registers> {
     Ok(registers)
 }
 
-/// As on x86-64.
+/// Reads the general registers of a stopped thread.
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped; ENOTSUP for a 32-bit thread of a 64-bit tracer.
+/// ESRCH if the thread is not stopped; ENOTSUP for a 32-bit thread of a 64-bit tracer.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn registers(tid: i32) -> Result<Registers> {
     // SAFETY: `user_regs_struct` is plain data, for which zero bytes are a value.
@@ -421,7 +423,7 @@ pub fn registers(tid: i32) -> Result<Registers> {
 /// Writes the general registers of a stopped thread.
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped, EIO for a register set that the kernel refuses.
+/// ESRCH if the thread is not stopped, EIO for a register set that the kernel refuses.
 pub fn set_registers(tid: i32, registers: &Registers) -> Result<()> {
     let mut area = libc::iovec {
         iov_base: (&raw const registers.0).cast_mut().cast(),
@@ -441,11 +443,11 @@ pub fn set_registers(tid: i32, registers: &Registers) -> Result<()> {
     Ok(())
 }
 
-/// Skips the call that a thread is about to make; it gets `result` instead. For a thread in the
-/// stop of a filter ([`EVENT_SECCOMP`]).
+/// Skips the call that a thread is about to make, with `result` as its result. For a thread in the stop of a
+/// filter ([`EVENT_SECCOMP`]).
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped.
+/// ESRCH if the thread is not stopped.
 #[cfg(target_arch = "x86_64")]
 pub fn skip_call(tid: i32, result: i64) -> Result<()> {
     let mut registers = registers(tid)?;
@@ -454,10 +456,11 @@ pub fn skip_call(tid: i32, result: i64) -> Result<()> {
     set_registers(tid, &registers)
 }
 
-/// As on x86-64.
+/// Skips the call that a thread is about to make, with `result` as its result. For a thread in the stop of a
+/// filter ([`EVENT_SECCOMP`]).
 ///
 /// # Errors
-/// ESRCH when the thread is not stopped.
+/// ESRCH if the thread is not stopped.
 #[cfg(target_arch = "aarch64")]
 pub fn skip_call(tid: i32, result: i64) -> Result<()> {
     const NT_ARM_SYSTEM_CALL: usize = 0x404;
@@ -482,7 +485,7 @@ pub fn skip_call(tid: i32, result: i64) -> Result<()> {
     set_registers(tid, &registers)
 }
 
-/// Requests whose arguments are numbers; those with pointers have functions of their own.
+/// Makes a request whose arguments are numbers; requests with pointers have functions of their own.
 fn request(name: &'static str, op: u32, tid: i32, addr: usize, data: usize) -> Result<()> {
     // SAFETY: the requests passed here take `addr` and `data` as numbers and act on a thread that
     // is not one of ours (a process cannot trace itself).

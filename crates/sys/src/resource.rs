@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::error::{Result, SyscallError};
 use crate::signal::{MaskChange, SignalSet, SignalStream, change_mask};
 
-/// Whose use is meant.
+/// The processes or thread whose use is reported.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum UsageOf {
-    /// Children that were waited for. Its peak memory is the largest of any child so far.
+    /// Children that were waited for. Their peak memory is the largest of any child so far.
     Children,
     /// This process.
     Process,
@@ -25,13 +25,13 @@ pub struct Usage {
     pub system: Duration,
     /// Peak resident memory in KiB.
     pub max_resident_kib: u64,
-    /// Page faults without input or output.
+    /// Page faults without I/O.
     pub minor_faults: u64,
-    /// Page faults with it.
+    /// Page faults with I/O.
     pub major_faults: u64,
-    /// Times it waited.
+    /// Voluntary context switches.
     pub voluntary_switches: u64,
-    /// Times it was made to wait.
+    /// Involuntary context switches.
     pub involuntary_switches: u64,
 }
 
@@ -65,17 +65,17 @@ fn duration(time: libc::timeval) -> Duration {
     seconds + Duration::from_micros(time.tv_usec.cast_unsigned())
 }
 
-/// A soft and a hard limit; `u64::MAX` is none.
+/// A soft and a hard limit; `u64::MAX` means unlimited.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Limit {
-    /// What is enforced.
+    /// The enforced limit.
     pub soft: u64,
-    /// What the soft limit may be raised to.
+    /// The maximum of the soft limit.
     pub hard: u64,
 }
 
-/// Reads a limit (`libc::RLIMIT_*`) of a process; 0 for this one.
+/// Reads a limit (`libc::RLIMIT_*`) of a process; 0 means this process.
 ///
 /// # Errors
 /// EINVAL, ESRCH, EPERM.
@@ -95,10 +95,10 @@ pub fn limit(pid: i32, resource: u32) -> Result<Limit> {
     Ok(old)
 }
 
-/// Sets a limit (`libc::RLIMIT_*`) of a process; 0 for this one.
+/// Sets a limit (`libc::RLIMIT_*`) of a process; 0 means this process.
 ///
 /// # Errors
-/// EINVAL when soft is above hard, EPERM to raise the hard limit, ESRCH.
+/// EINVAL if the soft limit exceeds the hard limit, EPERM for raising the hard limit, ESRCH.
 pub fn set_limit(pid: i32, resource: u32, limit: Limit) -> Result<()> {
     // SAFETY: the kernel reads two 64-bit numbers from `limit`; the old limit may be null.
     unsafe {
@@ -114,8 +114,8 @@ pub fn set_limit(pid: i32, resource: u32, limit: Limit) -> Result<()> {
     Ok(())
 }
 
-/// Does something that makes files in memory grow, which the kernel counts as files: under no limit on the size of
-/// files, as far as this process may lift it, and without SIGXFSZ, which would end it. Mask and limit are restored.
+/// Runs `act` without the limit on file sizes, which the kernel applies to memory files too: raises the limit
+/// as far as this process may, and blocks SIGXFSZ, which would end the process. Mask and limit are restored.
 ///
 /// # Errors
 /// Those of `act`: EFBIG where the limit stays too small.
@@ -130,27 +130,28 @@ pub fn beyond_file_size<T, E: From<SyscallError>>(
     let signal = SignalSet::of(&[libc::SIGXFSZ]);
     let mask = change_mask(MaskChange::Block, signal)?;
     let lifted = |soft, hard| set_limit(0, libc::RLIMIT_FSIZE, Limit { soft, hard });
-    // To raise the hard limit takes CAP_SYS_RESOURCE; without it the soft one may be raised to that.
+    // Raising the hard limit needs CAP_SYS_RESOURCE; without it, the soft limit can be raised to the hard
+    // one.
     let is_lifted = lifted(NONE, NONE).or_else(|_| lifted(callers.hard, callers.hard));
     let outcome = act();
     if is_lifted.is_ok() {
         set_limit(0, libc::RLIMIT_FSIZE, callers)?;
     }
     if !mask.contains(libc::SIGXFSZ) {
-        // What waits came from `act`, and its error says so.
+        // A pending signal comes from `act`, whose error reports it.
         while SignalStream::new(signal)?.next()?.is_some() {}
         change_mask(MaskChange::Set, mask)?;
     }
     outcome
 }
 
-/// CPUs that a mask of this module can name.
+/// Maximum number of CPUs in a mask of this module.
 const CPUS: usize = 8192;
 
-/// Lets a thread (0: the calling one) run on these CPUs only.
+/// Restricts a thread (0 means the calling one) to these CPUs.
 ///
 /// # Errors
-/// EINVAL when none of them exists or a number is above 8191, ESRCH, EPERM.
+/// EINVAL if none of them exists or a number is above 8191, ESRCH, EPERM.
 pub fn set_affinity(tid: i32, cpus: &[usize]) -> Result<()> {
     let mut mask = [0_u64; CPUS / 64];
     for cpu in cpus {
@@ -172,10 +173,10 @@ pub fn set_affinity(tid: i32, cpus: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// The CPUs that a thread (0: the calling one) may run on.
+/// The CPUs on which a thread (0 means the calling one) may run.
 ///
 /// # Errors
-/// EINVAL on a machine with more than 8192 CPUs, ESRCH.
+/// EINVAL on a host with more than 8192 CPUs, ESRCH.
 pub fn affinity(tid: i32) -> Result<Vec<usize>> {
     let mut mask = [0_u64; CPUS / 64];
     // SAFETY: the kernel writes at most the given size, that of `mask`.
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(done, Ok(()));
     }
 
-    /// A limit that may not be raised leaves an error, and no process that is killed.
+    /// A limit that cannot be raised causes an error, and kills no process.
     #[test]
     fn memory_grows_beyond_a_limit_on_files_as_far_as_that_may_be_lifted() {
         let limits = [(100, u64::MAX, None), (100, 100, Some(libc::EFBIG))];

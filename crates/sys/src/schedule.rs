@@ -1,17 +1,18 @@
-//! How soon the calling thread gets a processor.
+//! CPU time slices of the calling thread.
 
 use std::time::Duration;
 
 use crate::error::Result;
 
-/// `struct sched_attr` as all kernels know it.
+/// Size of `struct sched_attr` in its first version, which all kernels accept.
 const ATTRIBUTES_SIZE: u32 = 48;
 
-/// Gives the calling thread, and those that it makes, turns no longer than `turn`: whose turns are short gets
-/// them sooner, and no more of them. A thread of another policy than the usual one keeps what it has.
+/// Limits the time slice of the calling thread, and of the threads that it creates, to `turn`. A thread with
+/// short slices gets them sooner, but no more CPU time. A thread with another policy than the default keeps
+/// its slice.
 ///
 /// # Kernel
-/// Linux 6.12; older ones take it and do nothing.
+/// Linux 6.12; older kernels accept the value and ignore it.
 ///
 /// # Errors
 /// None are known.
@@ -23,8 +24,8 @@ pub fn shorten_turns(turn: Duration) -> Result<()> {
     }
 }
 
-/// Gives the calling thread turns of the kernel's length, if they are as long as `turn`: ends what it was born with by
-/// [`with_short_turns`].
+/// Restores the kernel's time slice for the calling thread, if its slice is `turn`: reverts the slice that
+/// the thread inherited through [`with_short_turns`].
 ///
 /// # Errors
 /// None are known.
@@ -36,12 +37,12 @@ pub fn lengthen_turns(turn: Duration) -> Result<()> {
     }
 }
 
-/// Has the threads and processes that `act` makes be born with turns no longer than `turn`, so that they begin soon
-/// where others use all processors. The calling thread's own are as before afterwards. Where its policy is another than
-/// the usual one, or the kernel refuses, nothing is changed.
+/// Runs `act` so that the threads and processes that it creates inherit a time slice of at most `turn`, and
+/// start soon even if others use all CPUs. Restores the slice of the calling thread afterwards. Changes
+/// nothing if the thread has another policy than the default, or if the kernel refuses.
 ///
 /// # Kernel
-/// Linux 6.12; older ones do nothing.
+/// Linux 6.12; older kernels do nothing.
 pub fn with_short_turns<T>(turn: Duration, act: impl FnOnce() -> T) -> T {
     let before = get().ok().filter(|own| own.sched_policy == USUAL);
     let Some(before) = before else {
@@ -50,8 +51,9 @@ pub fn with_short_turns<T>(turn: Duration, act: impl FnOnce() -> T) -> T {
     let is_short = set_turns(before, nanoseconds(turn)).is_ok();
     let made = act();
     if is_short {
-        // Of the kernel's length, which others may change; only who had a length of its own gets that back. Should the
-        // kernel refuse what it has just granted, turns stay short, which takes nothing from anybody.
+        // Restores the kernel's slice length, which others may change; only a thread with a length of its own
+        // gets that back. If the kernel refuses what it has just granted, slices stay short, which takes CPU
+        // time from no thread.
         let _ = set_turns(before, 0);
         if get().is_ok_and(|now| now.sched_runtime != before.sched_runtime) {
             let _ = set_turns(before, before.sched_runtime);
@@ -69,7 +71,7 @@ fn nanoseconds(turn: Duration) -> u64 {
     u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The same with turns of this length, in nanoseconds; 0: the kernel's.
+/// Sets the time slice in nanoseconds; 0 means the kernel's.
 fn set_turns(own: Attributes, sched_runtime: u64) -> Result<()> {
     let attributes = Attributes {
         sched_runtime,

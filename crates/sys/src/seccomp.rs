@@ -9,18 +9,18 @@ use crate::kernel::own;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SockFilter {
-    /// Operation: sums of the `BPF_*` constants.
+    /// Operation: a sum of `BPF_*` constants.
     pub code: u16,
-    /// Instructions to skip when a jump's test holds.
+    /// Number of instructions to skip if the test of a jump holds.
     pub jt: u8,
-    /// Instructions to skip when it does not.
+    /// Number of instructions to skip if it does not hold.
     pub jf: u8,
     /// Operand.
     pub k: u32,
 }
 
 impl SockFilter {
-    /// An instruction that does not branch.
+    /// Creates an instruction that does not branch.
     #[must_use]
     pub const fn stmt(code: u16, k: u32) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl SockFilter {
         }
     }
 
-    /// A conditional jump.
+    /// Creates a conditional jump.
     #[must_use]
     pub const fn jump(code: u16, k: u32, jt: u8, jf: u8) -> Self {
         Self { code, jt, jf, k }
@@ -91,7 +91,7 @@ pub const BPF_RSH: u16 = 0x70;
 /// Shift left.
 pub const BPF_LSH: u16 = 0x60;
 
-/// Longest program the kernel takes.
+/// Maximum number of instructions that the kernel accepts.
 pub const BPF_MAXINSNS: usize = 4096;
 
 /// Action: end the process.
@@ -102,7 +102,7 @@ pub const SECCOMP_RET_KILL_THREAD: u32 = 0x0000_0000;
 pub const SECCOMP_RET_TRAP: u32 = 0x0003_0000;
 /// Action: fail with the error number in the low 16 bits.
 pub const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
-/// Action: ask the listener.
+/// Action: notify the listener.
 pub const SECCOMP_RET_USER_NOTIF: u32 = 0x7fc0_0000;
 /// Action: stop for the tracer.
 pub const SECCOMP_RET_TRACE: u32 = 0x7ff0_0000;
@@ -110,7 +110,7 @@ pub const SECCOMP_RET_TRACE: u32 = 0x7ff0_0000;
 pub const SECCOMP_RET_LOG: u32 = 0x7ffc_0000;
 /// Action: allow.
 pub const SECCOMP_RET_ALLOW: u32 = 0x7fff_0000;
-/// The part of a return value that is the action's data.
+/// Mask of the action's data in a return value.
 pub const SECCOMP_RET_DATA: u32 = 0x0000_ffff;
 
 /// Offset of the call number in `struct seccomp_data`.
@@ -147,10 +147,10 @@ impl FilterFlags {
     pub const NEW_LISTENER: Self = Self(1 << 3);
     /// With [`Self::TSYNC`] and a listener: report a failing thread as ESRCH. Linux 5.7.
     pub const TSYNC_ESRCH: Self = Self(1 << 4);
-    /// Once a notification was received only a fatal signal interrupts the caller. Linux 5.19.
+    /// After a notification was received, only a fatal signal interrupts the caller. Linux 5.19.
     pub const WAIT_KILLABLE_RECV: Self = Self(1 << 5);
 
-    /// Both sets of flags.
+    /// The union of both sets of flags.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -169,7 +169,7 @@ impl std::ops::BitOr for FilterFlags {
     }
 }
 
-/// Gives up gaining privileges by exec, for this thread and its children, for ever.
+/// Sets `no_new_privs` for this thread and its children: exec no longer gains privileges. Irrevocable.
 ///
 /// # Errors
 /// None are known on kernels since 3.5.
@@ -192,7 +192,7 @@ struct SockFprog {
     filter: *const SockFilter,
 }
 
-/// Loads a filter for the calling thread; returns the listener if `NEW_LISTENER` was asked for.
+/// Loads a filter for the calling thread; returns the listener if `NEW_LISTENER` is set.
 ///
 /// Allocates nothing, so that it may be called between clone and exec.
 ///
@@ -200,8 +200,8 @@ struct SockFprog {
 /// Needs `set_no_new_privs` or CAP_SYS_ADMIN in the user namespace.
 ///
 /// # Errors
-/// EACCES without no_new_privs, EBUSY when a filter of this thread already has a listener, EINVAL
-/// for a bad program, a program of more than [`BPF_MAXINSNS`] instructions or an unknown flag.
+/// EACCES without no_new_privs, EBUSY if a filter of this thread already has a listener, EINVAL for a bad
+/// program, a program of more than [`BPF_MAXINSNS`] instructions or an unknown flag.
 pub fn install_filter(program: &[SockFilter], flags: FilterFlags) -> Result<Option<OwnedFd>> {
     let Ok(len) = u16::try_from(program.len()) else {
         return Err(crate::SyscallError::new(
@@ -238,7 +238,7 @@ pub fn install_filter(program: &[SockFilter], flags: FilterFlags) -> Result<Opti
     Ok(Some(unsafe { own(result) }))
 }
 
-/// Whether the kernel knows these flags, found out without loading anything.
+/// Returns true if the kernel supports these flags. Loads no filter.
 #[must_use]
 pub fn flags_available(flags: FilterFlags) -> bool {
     // SAFETY: the kernel looks at the flags first and then fails to read a filter at null.
@@ -254,7 +254,7 @@ pub fn flags_available(flags: FilterFlags) -> bool {
     result.is_err_and(|error| error.is(libc::EFAULT))
 }
 
-/// Whether the kernel knows an action such as [`SECCOMP_RET_USER_NOTIF`].
+/// Returns true if the kernel supports an action such as [`SECCOMP_RET_USER_NOTIF`].
 ///
 /// # Errors
 /// ENOSYS on a kernel without seccomp filters.
@@ -288,7 +288,7 @@ pub struct NotifSizes {
     pub data: u16,
 }
 
-/// Asks the kernel for the sizes of its notification structures.
+/// Returns the sizes of the kernel's notification structures.
 ///
 /// # Kernel
 /// 5.0.

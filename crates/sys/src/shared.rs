@@ -1,4 +1,4 @@
-//! A page that parent and child share.
+//! Memory shared between processes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Result, SyscallError};
 
-/// What is in the page; 4096 bytes, the smallest page of every architecture here.
+/// Content of the page: 4096 bytes, the smallest page of every supported architecture.
 #[repr(C)]
 struct Page {
     words: [AtomicU64; WORDS],
@@ -17,7 +17,7 @@ struct Page {
 const WORDS: usize = 256;
 const INTS: usize = 256;
 
-/// Zeroed memory that stays shared with every child made after it, until exec.
+/// Zeroed memory that stays shared with every child created after it, until exec.
 #[derive(Debug)]
 pub struct SharedPage(std::ptr::NonNull<Page>);
 
@@ -60,7 +60,7 @@ impl SharedPage {
     /// 64-bit slot `index`, below 256.
     ///
     /// # Panics
-    /// For a larger index.
+    /// Panics if `index` is 256 or more.
     #[must_use]
     pub fn word(&self, index: usize) -> &AtomicU64 {
         &self.page().words[index]
@@ -69,27 +69,27 @@ impl SharedPage {
     /// Signed 32-bit slot `index`, below 256.
     ///
     /// # Panics
-    /// For a larger index.
+    /// Panics if `index` is 256 or more.
     #[must_use]
     pub fn int(&self, index: usize) -> &AtomicI32 {
         &self.page().ints[index]
     }
 
-    /// Unsigned 32-bit slot `index`, below 256; [`Self::wait`] and [`Self::wake`] work on these.
+    /// Unsigned 32-bit slot `index`, below 256; [`Self::wait`] and [`Self::wake`] work on these slots.
     ///
     /// # Panics
-    /// For a larger index.
+    /// Panics if `index` is 256 or more.
     #[must_use]
     pub fn futex(&self, index: usize) -> &AtomicU32 {
         &self.page().futexes[index]
     }
 
-    /// Sleeps while futex slot `index` is `expected`, or until woken, interrupted or out of time.
+    /// Sleeps while futex slot `index` is `expected`, until woken, interrupted or out of time.
     ///
-    /// Returns without saying which: look at the slot again.
+    /// Does not return the cause of the wake-up: read the slot again.
     ///
     /// # Errors
-    /// Anything but those outcomes.
+    /// Any error other than those outcomes.
     pub fn wait(&self, index: usize, expected: u32, timeout: Option<Duration>) -> Result<()> {
         let limit = timeout.map(crate::time::timespec);
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -114,7 +114,7 @@ impl SharedPage {
         }
     }
 
-    /// Wakes everybody who waits on futex slot `index`, in any process.
+    /// Wakes all waiters on futex slot `index`, in any process.
     ///
     /// # Errors
     /// None are known for a live slot.
@@ -140,7 +140,7 @@ impl Drop for SharedPage {
     }
 }
 
-/// 64-bit slots in memory that has a descriptor, so that a program started later can share it too.
+/// 64-bit slots in memory with a descriptor, so that a program started later can share the memory too.
 #[derive(Debug)]
 pub struct SharedWords {
     first: std::ptr::NonNull<AtomicU64>,
@@ -153,11 +153,11 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// `count` zeroed slots in a file without a name, which can be neither shrunk nor grown.
+    /// Creates `count` zeroed slots in an anonymous file that is sealed against shrinking and growing.
     ///
     /// # Errors
-    /// ENOMEM, EMFILE, EFBIG below a limit on the size of files that may not be raised, ENOSYS where memory files are
-    /// switched off.
+    /// ENOMEM, EMFILE, EFBIG below a limit on the size of files that may not be raised, ENOSYS where memory
+    /// files are disabled.
     pub fn create(count: usize) -> Result<(Self, OwnedFd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         let file = crate::fd::memory_file(c"tollgate-shared-state", flags)?;
@@ -187,10 +187,10 @@ impl SharedWords {
         Ok((words, file))
     }
 
-    /// Maps a file that [`Self::create`] made with as many slots.
+    /// Maps a file that [`Self::create`] created with the same number of slots.
     ///
     /// # Errors
-    /// EINVAL for a file that is too small or may shrink, ENOMEM, EBADF.
+    /// EINVAL for a file that is too small or not sealed against shrinking, ENOMEM, EBADF.
     pub fn open(file: BorrowedFd<'_>, count: usize) -> Result<Self> {
         let size = count * size_of::<AtomicU64>();
         // A page past the end of the file would be a fault, not an error.
@@ -239,10 +239,10 @@ impl SharedWords {
 }
 
 impl SharedWords {
-    /// The slots from `first` on as a structure of named ones.
+    /// The slots from `first` on as a structure with named fields.
     ///
     /// # Panics
-    /// If they do not reach, or do not begin at a multiple of the structure's alignment.
+    /// Panics if there are too few slots, or if `first` violates the structure's alignment.
     #[must_use]
     pub fn view<T: SharedLayout>(&self, first: usize) -> &T {
         let words = &self.words()[first..][..size_of::<T>() / size_of::<AtomicU64>()];
@@ -254,10 +254,10 @@ impl SharedWords {
     }
 }
 
-/// A structure that other processes may write to at any time.
+/// A structure to which other processes may write at any time.
 ///
 /// # Safety
-/// It is `repr(C)`, consists of 64-bit atomics alone (padding aside), and any bytes are a value of it.
+/// The type is `repr(C)`, consists only of 64-bit atomics (padding aside), and is valid for any bytes.
 pub unsafe trait SharedLayout: Sync {}
 
 // SAFETY: it is a 64-bit atomic itself, and any bytes are a number.
@@ -265,8 +265,8 @@ unsafe impl SharedLayout for AtomicU64 {}
 // SAFETY: an array is its elements, one after the other.
 unsafe impl<T: SharedLayout, const N: usize> SharedLayout for [T; N] {}
 
-/// Defines a structure of which every field is a [`SharedLayout`], which makes it one. `FIELDS` has the names of its
-/// fields and where each begins, in bytes.
+/// Defines a structure whose fields are all [`SharedLayout`], and implements the trait for it. `FIELDS` has
+/// the names and the byte offsets of its fields.
 #[macro_export]
 macro_rules! shared_layout {
     (
@@ -289,7 +289,7 @@ macro_rules! shared_layout {
         }
 
         impl $name {
-            /// The name of each field, and where it begins.
+            /// Name and byte offset of each field.
             #[allow(dead_code, reason = "structures within others do not need it")]
             pub(crate) const FIELDS: &[(&str, usize)] =
                 &[$((stringify!($field), ::core::mem::offset_of!($name, $field)),)+];

@@ -5,41 +5,41 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use crate::error::{Result, SyscallError};
 use crate::kernel::own;
 
-/// A set of signals as the kernel keeps it: bit n-1 for signal n.
+/// A set of signals in the kernel's form: bit n-1 for signal n.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SignalSet(pub u64);
 
 impl SignalSet {
-    /// All that can be blocked.
+    /// All signals that can be blocked.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// A set of these signals; numbers outside 1 to 64 are left out.
+    /// Creates a set of these signals; numbers outside 1 to 64 are ignored.
     #[must_use]
     pub fn of(signals: &[i32]) -> Self {
         let bits = signals.iter().filter(|s| (1..=64).contains(*s));
         Self(bits.fold(0, |set, signal| set | 1 << (signal - 1)))
     }
 
-    /// Whether the signal is in the set.
+    /// Returns true if the set contains the signal.
     #[must_use]
     pub fn contains(self, signal: i32) -> bool {
         (1..=64).contains(&signal) && self.0 & (1 << (signal - 1)) != 0
     }
 }
 
-/// What [`change_mask`] does.
+/// Operation of [`change_mask`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MaskChange {
-    /// Block these too.
+    /// Block these signals too.
     Block,
-    /// Block exactly these.
+    /// Block exactly these signals.
     Set,
-    /// Unblock these.
+    /// Unblock these signals.
     Unblock,
 }
 
-/// Changes which signals wait for this thread, returning the former set. Exec and clone keep the
-/// mask: restore it in a child before exec.
+/// Changes the signal mask of this thread and returns the previous mask. Exec and clone keep the mask:
+/// restore it in a child before exec.
 ///
 /// # Errors
 /// None are known.
@@ -64,21 +64,21 @@ pub fn change_mask(change: MaskChange, set: SignalSet) -> Result<SignalSet> {
     Ok(old)
 }
 
-/// What a process does with a signal that is not blocked.
+/// Action of a process on a signal that is not blocked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Disposition {
-    /// What the kernel does by default.
+    /// The kernel's default.
     Default,
-    /// Nothing; kept over exec.
+    /// Ignore; kept across exec.
     Ignore,
-    /// Nothing, but a waiting call returns EINTR; back to the default by exec.
+    /// Do nothing, except that a blocking call returns EINTR; exec restores the default.
     Interrupt,
 }
 
-/// Changes what this process does with a signal.
+/// Changes this process's action on a signal.
 ///
 /// # Errors
-/// EINVAL for SIGKILL, SIGSTOP and numbers that are no signal.
+/// EINVAL for SIGKILL, SIGSTOP and invalid numbers.
 pub fn set_disposition(signal: i32, disposition: Disposition) -> Result<()> {
     // SAFETY: `sigaction` is plain data, for which zero bytes are a value (no flags, empty mask).
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -101,24 +101,24 @@ extern "C" fn do_nothing(_: i32) {}
 /// One received signal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Signal {
-    /// The number.
+    /// Signal number.
     pub signal: i32,
-    /// `si_code`: who sent it and how.
+    /// `si_code`, which tells the kind of sender.
     pub code: i32,
-    /// Sending process, or the child that changed.
+    /// Pid of the sender, or of the child that changed.
     pub pid: i32,
-    /// Real user of the sender.
+    /// Real uid of the sender.
     pub uid: u32,
     /// Exit status or signal of a child.
     pub status: i32,
 }
 
-/// Blocked signals as a stream. Several of one kind may arrive as one.
+/// A stream of blocked signals. Several signals of one kind may arrive as one.
 #[derive(Debug)]
 pub struct SignalStream(OwnedFd);
 
 impl SignalStream {
-    /// Blocks the signals in this thread and makes a non-blocking stream of them.
+    /// Blocks the signals in this thread and creates a non-blocking stream of them.
     ///
     /// Call it before other threads exist: they inherit the mask.
     ///
@@ -142,7 +142,7 @@ impl SignalStream {
         Ok(Self(unsafe { own(fd) }))
     }
 
-    /// The next signal, `None` when none is waiting.
+    /// The next signal, `None` if none is pending.
     ///
     /// # Errors
     /// None are known.
@@ -179,7 +179,7 @@ impl AsFd for SignalStream {
     }
 }
 
-/// Signals a process, or its group when `pid` is negative; signal 0 only asks.
+/// Signals a process, or a group if `pid` is negative; signal 0 only checks for existence and permission.
 ///
 /// # Errors
 /// ESRCH, EPERM; EINVAL for -1, which would mean every process.

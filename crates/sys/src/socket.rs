@@ -1,14 +1,14 @@
-//! What the kernel knows of a socket, and passing descriptors.
+//! Socket information, and descriptor passing.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::error::{Result, SyscallError};
 use crate::kernel::own;
 
-/// Largest address of any family, `struct sockaddr_storage`.
+/// Maximum size of an address of any family, `struct sockaddr_storage`.
 const MAX_ADDRESS: usize = 128;
 
-/// A socket address as the kernel gives it: two bytes of family, then the family's form.
+/// A socket address in the kernel's form: two bytes of family, then the data of the family.
 #[derive(Clone, Copy, Debug)]
 pub struct RawAddress {
     bytes: [u8; MAX_ADDRESS],
@@ -16,13 +16,13 @@ pub struct RawAddress {
 }
 
 impl RawAddress {
-    /// The bytes, empty for an unnamed socket of some families.
+    /// The bytes; empty for an unnamed socket of some families.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// `AF_*`, `None` when there are no bytes.
+    /// `AF_*`; `None` if there are no bytes.
     #[must_use]
     pub fn family(&self) -> Option<u16> {
         let family = self.as_bytes().first_chunk::<2>()?;
@@ -30,7 +30,7 @@ impl RawAddress {
     }
 }
 
-/// The socket's own address.
+/// Local address of a socket.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.
@@ -54,7 +54,7 @@ pub fn local_address(fd: BorrowedFd<'_>) -> Result<RawAddress> {
     Ok(address)
 }
 
-/// The other side's address.
+/// Address of the peer.
 ///
 /// # Errors
 /// ENOTCONN, ENOTSOCK, EBADF.
@@ -78,7 +78,7 @@ pub fn peer_address(fd: BorrowedFd<'_>) -> Result<RawAddress> {
     Ok(address)
 }
 
-/// `AF_*` of the socket.
+/// Address family (`AF_*`) of a socket.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.
@@ -86,7 +86,7 @@ pub fn domain(fd: BorrowedFd<'_>) -> Result<i32> {
     integer(fd, libc::SO_DOMAIN)
 }
 
-/// `SOCK_*` of the socket, without flags.
+/// Type (`SOCK_*`) of a socket, without flags.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.
@@ -94,7 +94,7 @@ pub fn kind(fd: BorrowedFd<'_>) -> Result<i32> {
     integer(fd, libc::SO_TYPE)
 }
 
-/// The protocol number.
+/// Protocol number of a socket.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.
@@ -102,7 +102,7 @@ pub fn protocol(fd: BorrowedFd<'_>) -> Result<i32> {
     integer(fd, libc::SO_PROTOCOL)
 }
 
-/// Whether the socket listens.
+/// Returns true if the socket listens.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.
@@ -110,7 +110,7 @@ pub fn is_listening(fd: BorrowedFd<'_>) -> Result<bool> {
     Ok(integer(fd, libc::SO_ACCEPTCONN)? != 0)
 }
 
-/// The socket's number in its network namespace, never reused while the machine runs.
+/// Cookie of a socket: its number in its network namespace, never reused while the host runs.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.
@@ -143,8 +143,8 @@ fn option(fd: BorrowedFd<'_>, name: i32, value: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Two connected close-on-exec unix sockets of this type (`libc::SOCK_SEQPACKET` keeps messages
-/// apart).
+/// Creates two connected close-on-exec Unix sockets of this type (`libc::SOCK_SEQPACKET` keeps message
+/// boundaries).
 ///
 /// # Errors
 /// EMFILE, EPROTONOSUPPORT.
@@ -179,14 +179,13 @@ struct DescriptorMessage {
     padding: i32,
 }
 
-/// Length of the head and one descriptor, without the padding, as CMSG_LEN counts.
+/// Length of the header and one descriptor, without the padding, as CMSG_LEN counts.
 const DESCRIPTOR_LEN: usize = std::mem::offset_of!(DescriptorMessage, padding);
 
-/// Sends bytes and, if given, a copy of a descriptor over a unix socket. Allocates nothing.
+/// Sends bytes and, optionally, a copy of a descriptor over a Unix socket. Allocates nothing.
 ///
 /// # Errors
-/// EINVAL for no bytes (a stream would lose the descriptor), EPIPE without SIGPIPE, EAGAIN,
-/// ETOOMANYREFS.
+/// EINVAL for no bytes (a stream would lose the descriptor), EPIPE without SIGPIPE, EAGAIN, ETOOMANYREFS.
 pub fn send_fd(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<usize> {
     if bytes.is_empty() {
         return Err(SyscallError::new("sendmsg", libc::EINVAL));
@@ -219,10 +218,10 @@ pub fn send_fd(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>)
     }
 }
 
-/// Receives bytes and at most one descriptor, made close-on-exec; 0 bytes mean the end.
+/// Receives bytes and at most one descriptor, made close-on-exec; 0 bytes mean the end of the stream.
 ///
 /// # Errors
-/// EMSGSIZE when more than one descriptor was sent (all are closed), EAGAIN, EINTR.
+/// EMSGSIZE if more than one descriptor was sent (all are closed), EAGAIN, EINTR.
 pub fn receive_fd(socket: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
     let mut control = DescriptorMessage {
         len: 0,
@@ -237,8 +236,8 @@ pub fn receive_fd(socket: BorrowedFd<'_>, buf: &mut [u8]) -> Result<(usize, Opti
     };
     let mut message = empty_message(&mut area);
     message.msg_control = (&raw mut control).cast();
-    // Room for one descriptor: the kernel closes others and says MSG_CTRUNC. The padding would
-    // have room for a second one, so it is not offered.
+    // Room for one descriptor: the kernel closes others and sets MSG_CTRUNC. The padding has room for a
+    // second one, so it is not offered.
     message.msg_controllen = DESCRIPTOR_LEN as _;
     // SAFETY: `message` describes `buf` and `control`, which the kernel fills within their sizes.
     let len = unsafe {
@@ -269,7 +268,7 @@ fn empty_message(area: &mut libc::iovec) -> libc::msghdr {
     message
 }
 
-/// The process that made or connected the other end of a unix socket: pid, uid, gid.
+/// Pid, uid and gid of the process that created or connected the peer of a Unix socket.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.
@@ -284,11 +283,11 @@ pub fn peer_credentials(fd: BorrowedFd<'_>) -> Result<(i32, u32, u32)> {
     Ok((pid.cast_signed(), uid, gid))
 }
 
-/// `SO_PEERPIDFD`, which libc does not name everywhere.
+/// `SO_PEERPIDFD`, which libc does not define for all targets.
 const PEER_PIDFD: i32 = 77;
 
-/// A pidfd of the process that made or connected the other end of a unix socket. Its pid cannot have become
-/// another process's.
+/// Opens a pidfd of the process that created or connected the peer of a Unix socket. Unlike a pid, it cannot
+/// mean another process later.
 ///
 /// # Errors
 /// ENOPROTOOPT before Linux 6.5; ESRCH, EINVAL or ENODATA if the process is gone.
@@ -298,7 +297,7 @@ pub fn peer_pidfd(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     Ok(unsafe { own(raw.cast_unsigned() as usize) })
 }
 
-/// Stops a listening or connected socket: its readers wake with the end.
+/// Shuts down a listening or connected socket: its readers wake up with the end of the stream.
 ///
 /// # Errors
 /// ENOTCONN, ENOTSOCK.

@@ -1,12 +1,12 @@
-//! Calls by number, and the cheap calls that workloads repeat.
+//! System calls by number, and the cheap calls that generated workloads repeat.
 
 use crate::kernel::number;
 
-/// Makes call `nr` and returns the kernel's raw result: an error is its negative number.
+/// Makes call `nr` and returns the kernel's raw result: an error is returned as its negative number.
 ///
 /// # Safety
-/// As for every call: addresses must be valid for what the call does, and it must not pull away
-/// memory, descriptors or threads that this program uses.
+/// Addresses must be valid for what the call does with them, and the call must not remove memory, descriptors
+/// or threads that this program uses.
 #[must_use]
 pub unsafe fn raw(nr: i64, args: [u64; 6]) -> i64 {
     // SAFETY: passed on to the caller.
@@ -17,12 +17,11 @@ pub unsafe fn raw(nr: i64, args: [u64; 6]) -> i64 {
     }
 }
 
-/// Whether a 64-bit program can make calls by the 32-bit convention, with `int 0x80`: a child process
-/// makes one. A kernel that has none, or is told by `ia32_emulation=off` to refuse it, ends the child by
-/// SIGSEGV.
+/// Returns true if a 64-bit program can make calls by the 32-bit convention, with `int 0x80`: a child process
+/// makes one. A kernel without the convention, or with `ia32_emulation=off`, ends the child by SIGSEGV.
 ///
 /// # Errors
-/// EAGAIN, ENOMEM: there can be no child.
+/// EAGAIN, ENOMEM if no child can be created.
 #[cfg(target_arch = "x86_64")]
 pub fn has_int80() -> crate::Result<bool> {
     use crate::clone::{CloneFlags, clone_child_unchecked};
@@ -63,7 +62,7 @@ pub fn has_int80() -> crate::Result<bool> {
     }
 }
 
-/// Whether programs can make calls by the x32 convention.
+/// Returns true if programs can make calls by the x32 convention.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
 pub fn has_x32() -> bool {
@@ -85,7 +84,7 @@ pub enum Harmless {
     Getppid,
     /// `gettid`.
     Gettid,
-    /// `gettimeofday`, by the kernel: the C library's needs no call.
+    /// `gettimeofday` by a system call: the C library's makes none.
     Gettimeofday,
     /// `getuid`.
     Getuid,
@@ -93,7 +92,7 @@ pub enum Harmless {
     SchedYield,
     /// `times`.
     Times,
-    /// `umask` with this mask (the low 9 bits); changes the mode of files that are made later.
+    /// `umask` with this mask (the low 9 bits); changes the mode of files that are created later.
     Umask(u16),
 }
 
@@ -119,25 +118,25 @@ pub fn harmless(call: Harmless) -> i64 {
     unsafe { raw(nr, [arg, 0, 0, 0, 0, 0]) }
 }
 
-/// This process.
+/// Pid of this process.
 #[must_use]
 pub fn getpid() -> i32 {
     number(harmless(Harmless::Getpid) as usize)
 }
 
-/// This thread.
+/// Tid of this thread.
 #[must_use]
 pub fn gettid() -> i32 {
     number(harmless(Harmless::Gettid) as usize)
 }
 
-/// The parent process; 0 when it is outside this pid namespace.
+/// Pid of the parent process; 0 if it is outside of this pid namespace.
 #[must_use]
 pub fn getppid() -> i32 {
     number(getppid_raw() as usize)
 }
 
-/// `getppid` with the kernel's raw result, which a filter may have made an error.
+/// `getppid` with the kernel's raw result, which a filter may have replaced by an error.
 pub fn getppid_raw() -> i64 {
     harmless(Harmless::Getppid)
 }

@@ -1,5 +1,5 @@
-//! Children for tests. Test programs have threads, so what runs in a child must be
-//! async-signal-safe: prepare everything before.
+//! Child processes for tests. Test programs have threads, so code in a child must be async-signal-safe:
+//! prepare everything before.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -7,12 +7,12 @@ use crate::clone::{CloneFlags, clone_child_unchecked};
 use crate::seccomp::{self, SockFilter};
 use crate::wait::{self, Target};
 
-/// Runs `work` in a child; `Err` holds its error or 128 + signal.
+/// Runs `work` in a child; `Err` contains its error or 128 + signal.
 pub(crate) fn in_child(work: impl FnOnce() -> Result<(), i32>) -> Result<(), i32> {
     reap(spawn(work))
 }
 
-/// Starts a child that ends when its parent does.
+/// Starts a child that ends with its parent.
 pub(crate) fn spawn(work: impl FnOnce() -> Result<(), i32>) -> i32 {
     let body = || {
         if crate::prctl::set_parent_death_signal(libc::SIGKILL).is_err() {
@@ -39,20 +39,20 @@ pub(crate) fn reap(pid: i32) -> Result<(), i32> {
     }
 }
 
-/// Ends a child of this test.
+/// Kills and reaps a child of this test.
 pub(crate) fn kill_and_reap(pid: i32) {
     crate::signal::send(pid, libc::SIGKILL).expect("it is our child");
     assert_eq!(reap(pid), Err(128 + libc::SIGKILL));
 }
 
-/// Waits for a signal that ends the process.
+/// Sleeps until a signal ends the process.
 pub(crate) fn sleep_for_ever() {
     loop {
         let _ = crate::poll::poll(&mut [], None);
     }
 }
 
-/// A filter with `action` for one native call and allow for the rest.
+/// A filter that returns `action` for one native call and allows the rest.
 pub(crate) fn filter_for(nr: libc::c_long, action: u32) -> [SockFilter; 4] {
     let load = seccomp::BPF_LD | seccomp::BPF_W | seccomp::BPF_ABS;
     let equal = seccomp::BPF_JMP | seccomp::BPF_JEQ | seccomp::BPF_K;
@@ -65,7 +65,7 @@ pub(crate) fn filter_for(nr: libc::c_long, action: u32) -> [SockFilter; 4] {
     ]
 }
 
-/// Takes over a descriptor that a child with the same table opened.
+/// Takes ownership of a descriptor that a child with a shared table opened.
 pub(crate) fn adopt(number: i32) -> OwnedFd {
     // SAFETY: the child that opened it has ended and told its number to this test only.
     unsafe { OwnedFd::from_raw_fd(number) }

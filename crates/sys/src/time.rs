@@ -5,19 +5,19 @@ use std::time::Duration;
 /// A kernel clock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Clock {
-    /// Since the machine started, counting suspend; `/proc/PID/stat`'s start times.
+    /// Time since boot, including suspend; used by the start times in `/proc/PID/stat`.
     Boot,
-    /// Since some moment, not counting suspend.
+    /// Time since an arbitrary point, excluding suspend.
     Monotonic,
     /// CPU time of this process.
     ProcessCpu,
-    /// Since 1970, may jump.
+    /// Time since 1970, which may jump.
     Real,
     /// CPU time of this thread.
     ThreadCpu,
 }
 
-/// The clock's time in nanoseconds; does not enter the kernel but for the CPU clocks.
+/// The clock's time in nanoseconds; does not enter the kernel except for the CPU clocks.
 ///
 /// # Panics
 /// Never: the call fails only for an unknown clock or a bad address.

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::error::{Result, SyscallError};
 
-/// Do not wait.
+/// Return at once if nothing has changed.
 pub const NO_HANG: i32 = libc::WNOHANG;
 /// Report stops of children that are not traced.
 pub const UNTRACED: i32 = libc::WUNTRACED;
@@ -12,10 +12,10 @@ pub const UNTRACED: i32 = libc::WUNTRACED;
 pub const CONTINUED: i32 = libc::WCONTINUED;
 /// Children of any kind, threads included.
 pub const ALL: i32 = libc::__WALL;
-/// Not the children and tracees of other threads of this process.
+/// Exclude the children and tracees of other threads of this process.
 pub const NO_THREAD: i32 = libc::__WNOTHREAD;
 
-/// Whom to wait for.
+/// The processes to wait for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Target {
     /// Any child or tracee.
@@ -26,35 +26,35 @@ pub enum Target {
     Pid(i32),
 }
 
-/// What became of a child or tracee.
+/// State change of a child or tracee.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Status {
-    /// It goes on after a stop.
+    /// Continued after a stop.
     Continued,
-    /// It ended by itself.
+    /// Exited with this status.
     Exited(i32),
     /// A tracee stopped for a `ptrace::EVENT_*`.
     PtraceEvent {
-        /// The stop's signal: SIGTRAP, or the stopping signal of a group-stop.
+        /// Signal of the stop: SIGTRAP, or the stopping signal of a group-stop.
         signal: i32,
         /// The event.
         event: u32,
     },
-    /// A signal ended it.
+    /// Killed by a signal.
     Signaled {
         /// The signal.
         signal: i32,
-        /// Whether a core was dumped.
+        /// Set if a core was dumped.
         core: bool,
     },
-    /// It stopped by this signal, or is about to receive it when traced.
+    /// Stopped by this signal, or, for a tracee, about to receive it.
     Stopped(i32),
     /// A tracee entered or left a call; only with `ptrace::OPTION_TRACESYSGOOD`.
     SyscallStop,
 }
 
 impl Status {
-    /// Reads a raw wait status.
+    /// Decodes a raw wait status.
     #[must_use]
     pub fn from_raw(raw: i32) -> Self {
         if libc::WIFEXITED(raw) {
@@ -81,13 +81,13 @@ impl Status {
         Self::Stopped(signal)
     }
 
-    /// Whether the child is gone.
+    /// Returns true if the child has ended.
     #[must_use]
     pub fn is_end(self) -> bool {
         matches!(self, Self::Exited(_) | Self::Signaled { .. })
     }
 
-    /// The exit status a shell would give: 128 + n for signal n; `None` if it did not end.
+    /// The exit status as a shell reports it: 128 + n for signal n; `None` if the child has not ended.
     #[must_use]
     pub fn shell_code(self) -> Option<i32> {
         match self {
@@ -98,10 +98,10 @@ impl Status {
     }
 }
 
-/// Waits for a change; `None` with [`NO_HANG`] when there is none.
+/// Waits for a change; `None` with [`NO_HANG`] if there is none.
 ///
 /// # Errors
-/// ECHILD when there is nobody to wait for, EINTR.
+/// ECHILD if there is no process to wait for, EINTR.
 pub fn wait(target: Target, flags: i32) -> Result<Option<(i32, Status)>> {
     let pid = match target {
         Target::Any => -1,
@@ -117,18 +117,18 @@ pub fn wait(target: Target, flags: i32) -> Result<Option<(i32, Status)>> {
     Ok(Some((crate::kernel::number(found), Status::from_raw(raw))))
 }
 
-/// A child that has ended and waits to be reaped, if there is one. It stays to be reaped.
+/// Returns a child that has ended, if any, without reaping it.
 ///
 /// # Errors
-/// ECHILD when there are no children at all.
+/// ECHILD if there are no children at all.
 pub fn peek_end() -> Result<Option<i32>> {
     Ok(wait_id(libc::P_ALL, 0, PEEK)?.map(|(pid, _)| pid))
 }
 
-/// How this child has ended, if it has. It stays to be reaped.
+/// Returns the status of this child, if it has ended, without reaping it.
 ///
 /// # Errors
-/// ECHILD when it is no child.
+/// ECHILD if the process is not a child.
 pub fn peek_end_of(pid: i32) -> Result<Option<Status>> {
     let ended = wait_id(libc::P_PID, pid.cast_unsigned(), PEEK)?;
     Ok(ended.map(|(_, status)| status))
@@ -136,20 +136,20 @@ pub fn peek_end_of(pid: i32) -> Result<Option<Status>> {
 
 const PEEK: i32 = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
 
-/// Waits for the end of a child by its pidfd and reaps it; `None` with [`NO_HANG`] while it runs.
+/// Waits for the end of a child by its pidfd and reaps it; `None` with [`NO_HANG`] while the child runs.
 ///
 /// # Kernel
 /// 5.4.
 ///
 /// # Errors
-/// ECHILD when the process is not our child, EINTR.
+/// ECHILD if the process is not a child of this process, EINTR.
 pub fn wait_pidfd(pidfd: BorrowedFd<'_>, flags: i32) -> Result<Option<Status>> {
     let id = pidfd.as_raw_fd().cast_unsigned();
     let ended = wait_id(libc::P_PIDFD, id, flags | libc::WEXITED)?;
     Ok(ended.map(|(_, status)| status))
 }
 
-/// waitid(2) for an end.
+/// Calls waitid(2) for an end.
 fn wait_id(kind: libc::idtype_t, id: u32, flags: i32) -> Result<Option<(i32, Status)>> {
     // SAFETY: `siginfo_t` is plain data, for which zero bytes are a value.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };

@@ -1,10 +1,10 @@
-//! Reads databases of containerd and podman, which keep names and labels in bbolt files.
+//! Reader of bbolt files, in which containerd and podman keep names and labels.
 //!
-//! Format: pages of one size, the first two of which are meta pages; the valid one of the later
-//! transaction counts. A bucket is a B+ tree of pages; a value that is a bucket has the number of
-//! its root page in it, or, where that is 0, its only page. Writers never change a page that a
-//! committed transaction uses, so what was read is whole if no other was committed meanwhile.
-//! Numbers are in the byte order of the machine that wrote them; only little-endian ones are read.
+//! Format: pages of one size, the first two of which are meta pages; of the valid ones, that of the later
+//! transaction counts. A bucket is a B+ tree of pages; a value that is a bucket contains the number of its
+//! root page, or, if that is 0, its only page. Writers never change a page that a committed transaction uses,
+//! so a read is consistent if no other transaction was committed meanwhile. Numbers are in the byte order of
+//! the machine that wrote them; only little-endian files are read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,19 +16,19 @@ const MAGIC: u32 = 0xed0c_daed;
 const VERSION: u32 = 2;
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
-/// Flag of a leaf's element: the value is a bucket.
+/// Flag of a leaf element: the value is a bucket.
 const IS_BUCKET: u32 = 1;
-/// Bytes before the elements of a page, and of one element of either sort.
+/// Size of a page header, and of an element of either kind.
 const HEADER: usize = 16;
 const ELEMENT: usize = 16;
-/// Trees are a few levels high; a file that says otherwise is damaged.
+/// Maximum depth of a tree. Trees are a few levels high; a deeper one is damaged.
 const DEPTH_LIMIT: usize = 16;
-/// How large one page with what overflows it may be.
+/// Maximum size of a page with its overflow pages.
 const PAGE_LIMIT: usize = 4 * 1024 * 1024;
-/// How many entries of one bucket are listed, and how many pages are looked at for that.
+/// Maximum number of listed entries of a bucket, and of pages that are read for the list.
 const ENTRY_LIMIT: usize = 1024;
 const LISTED_PAGES: usize = 2048;
-/// How often a read is done over because of a commit.
+/// Maximum number of attempts of a read that a commit interferes with.
 const TRIES: usize = 8;
 
 /// An open database.
@@ -58,24 +58,24 @@ enum Root {
     Inline(Vec<u8>),
 }
 
-/// Is shown a key, its value and whether that is a bucket; says whether to go on.
+/// Callback that receives a key, its value and whether the value is a bucket; returns true to continue.
 type Visitor<'s> = dyn FnMut(&[u8], &[u8], bool) -> bool + 's;
 
-/// What a key of a bucket leads to.
+/// Result of the look-up of a key in a bucket.
 enum KeyLookup {
     Value(Vec<u8>),
     Bucket(Vec<u8>),
 }
 
 impl Database {
-    /// `None` if there is no such file or it may not be read.
+    /// Opens a database; `None` if the file is missing or may not be read.
     pub(super) fn open(path: &Path) -> Option<Self> {
         let file = regular::open(path).ok()??;
         Some(Self { file })
     }
 
-    /// Looks something up from the root. `None` if it is not there, the file is no such database,
-    /// or commits keep coming.
+    /// Reads from the root bucket. `None` if `look` finds nothing, the file is no bbolt database, or commits
+    /// keep interfering.
     pub(super) fn read<T>(&self, look: impl Fn(&Bucket<'_>) -> Option<T>) -> Option<T> {
         for _ in 0..TRIES {
             let meta = self.meta()?;
@@ -94,7 +94,7 @@ impl Database {
 
     fn meta(&self) -> Option<Meta> {
         let first = self.meta_at(0);
-        // The first tells where the second is, unless it is the damaged one.
+        // The first page has the position of the second, unless the first is damaged.
         let sizes = first.map_or(4096, |meta| meta.page_size);
         let second = self.meta_at(sizes);
         [first, second]
@@ -137,7 +137,7 @@ impl Database {
 }
 
 impl<'d> Bucket<'d> {
-    /// The bucket that lies in this one under a path of keys.
+    /// The nested bucket under a path of keys.
     pub(super) fn bucket(&self, path: &[&[u8]]) -> Option<Bucket<'d>> {
         let mut bucket = self.clone();
         for key in path {
@@ -162,7 +162,7 @@ impl<'d> Bucket<'d> {
         String::from_utf8(self.value(key)?).ok()
     }
 
-    /// Keys with their values, without the buckets among them.
+    /// Keys and values, without nested buckets.
     pub(super) fn texts(&self) -> Vec<(String, String)> {
         let mut all = Vec::new();
         self.each(
@@ -214,7 +214,7 @@ impl<'d> Bucket<'d> {
                     KeyLookup::Value(value)
                 });
             }
-            // The last child whose first key is not beyond the one that is looked for.
+            // The last child whose first key is not greater than the key.
             let (_, child) = (0..view.count)
                 .map_while(|at| view.branch(at))
                 .take_while(|(first, _)| *first <= key)
@@ -224,7 +224,7 @@ impl<'d> Bucket<'d> {
         None
     }
 
-    /// Shows every element in order until told to stop. False: it was.
+    /// Visits every element in order until `show` returns false; returns false in that case.
     fn each(&self, page: Option<Vec<u8>>, pages_left: &mut usize, show: &mut Visitor<'_>) -> bool {
         let Some(view) = page.as_deref().and_then(PageView::of) else {
             return true;
@@ -238,7 +238,7 @@ impl<'d> Bucket<'d> {
             let Some((_, child)) = view.branch(at) else {
                 return true;
             };
-            // A damaged file may lead in circles.
+            // A damaged file may contain cycles.
             *pages_left = pages_left.saturating_sub(1);
             *pages_left > 0 && {
                 let page = self.database.page(child, self.page_size);
@@ -285,7 +285,7 @@ impl<'p> PageView<'p> {
         Some((key, number64(self.bytes, element + 8)?))
     }
 
-    /// Positions count from the element.
+    /// A part of an element. Positions are relative to the element.
     fn part(&self, element: usize, at: usize, size: usize) -> Option<&'p [u8]> {
         let start = element.checked_add(at)?;
         self.bytes.get(start..start.checked_add(size)?)
@@ -308,7 +308,7 @@ fn number64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// FNV-1a of 64 bits, the checksum of meta pages.
+/// 64-bit FNV-1a, the checksum of meta pages.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -319,7 +319,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A tree to be written: a bucket with what is in it.
+    /// A bucket with its content, to be written.
     pub(crate) enum Item {
         Text(&'static str, String),
         Bucket(&'static str, Vec<Item>),
@@ -335,7 +335,7 @@ pub(crate) mod tests {
             for word in [MAGIC, VERSION, u32::try_from(SIZE).unwrap(), 0] {
                 meta.extend(word.to_le_bytes());
             }
-            // The older of the two leads nowhere.
+            // The older meta page has an invalid root.
             let root = if number == 0 { 999 } else { root };
             for word in [root, 0, 0, 0, transaction] {
                 meta.extend(u64::to_le_bytes(word));
@@ -352,7 +352,7 @@ pub(crate) mod tests {
 
     fn place(items: &[Item], pages: &mut Vec<Vec<u8>>) -> u64 {
         let mut leaves = Vec::new();
-        // Three to a leaf, so that there are branches.
+        // Three elements per leaf, so that branch pages exist.
         for items in items.chunks(3) {
             leaves.push((first_key(items), add(leaf(items, pages), pages)));
         }
@@ -485,7 +485,7 @@ pub(crate) mod tests {
             let mut bytes = whole.clone();
             for _ in 0..4 {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // Behind the meta pages, whose checksum would notice.
+                // Corrupts bytes behind the meta pages, whose checksum would detect it.
                 let at = 2 * SIZE + usize::try_from(seed >> 33).unwrap() % (bytes.len() - 2 * SIZE);
                 bytes[at] = seed.to_le_bytes()[2];
             }

@@ -1,5 +1,5 @@
-//! OCI bundles: `config.json` in the folder that a runtime was started with, as containerd,
-//! podman and CRI-O make them.
+//! Reader of OCI bundles: `config.json` in the folder with which a runtime was started, as created by
+//! containerd, podman and CRI-O.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use serde_json::Value;
 
 use super::{labels, merge, pod, read, text};
 
-/// containerd's namespaces looked through for an id.
+/// Maximum number of containerd namespaces that are searched for an id.
 const NAMESPACE_LIMIT: usize = 64;
 
-/// A bundle that was found.
+/// A bundle.
 #[derive(Debug)]
 pub(super) struct Bundle {
     spec: Value,
-    /// Who made it.
+    /// The creator of the bundle.
     pub(super) maker: BundleOrigin,
 }
 
-/// Who made a bundle.
+/// The creator of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BundleOrigin {
-    /// containerd, in this of its namespaces.
+    /// containerd, in the namespace with this name.
     Containerd(String),
     /// podman or CRI-O, with their storage in this folder.
     ContainersStorage(PathBuf),
-    /// Somebody else.
+    /// Any other program.
     Other,
 }
 
 impl Bundle {
-    /// The bundle of a container.
+    /// Finds the bundle of a container.
     pub(super) fn find(root: &Path, id: &str) -> Option<Self> {
         candidates(root, id).find_map(|(folder, maker)| {
             let spec = read(&folder.join("config.json"))?;
@@ -40,7 +40,7 @@ impl Bundle {
         })
     }
 
-    /// The bundle in a folder; who made it is told by where that is.
+    /// Opens the bundle in a folder; the folder's path determines the creator.
     pub(super) fn open(folder: &Path) -> Option<Self> {
         let spec = read(&folder.join("config.json"))?;
         let parent = folder.parent();
@@ -58,7 +58,7 @@ impl Bundle {
         Some(Self { spec, maker })
     }
 
-    /// Takes over what the bundle says.
+    /// Adds the facts in the bundle.
     pub(super) fn describe(&self, container: &mut Container) {
         let annotations = &self.spec["annotations"];
         let first = |names: &[&str]| names.iter().find_map(|name| text(&annotations[*name]));
@@ -97,7 +97,7 @@ impl Bundle {
         details.ip = first(&["io.kubernetes.cri-o.IP.0"]);
         let own = |kind: &str| {
             let namespaces = self.spec["linux"]["namespaces"].as_array()?;
-            // With a path it is somebody else's, e.g. the pod's.
+            // A namespace with a path belongs to another container, e.g. to the pod.
             Some(namespaces.iter().any(|namespace| namespace["type"] == kind))
         };
         details.host_pid = own("pid").map(|own| !own);
@@ -126,7 +126,7 @@ fn candidates(root: &Path, id: &str) -> impl Iterator<Item = (PathBuf, BundleOri
     in_containerd.chain(in_storage)
 }
 
-/// Mounts of files of the host; the file systems of every container are none that were asked for.
+/// Mounts of host files. File systems that every container has are omitted, because nobody requested them.
 fn mounts(mounts: &Value) -> Vec<Mount> {
     let mounts = mounts.as_array().into_iter().flatten();
     let bound = mounts.filter(|mount| mount["type"] == "bind");
@@ -142,7 +142,7 @@ fn mounts(mounts: &Value) -> Vec<Mount> {
             matches!(kind, "private" | "shared" | "slave" | "unbindable")
         };
         let propagation = options.iter().find(is_propagation);
-        // What the specification leaves open is empty in container.mount.*, as in Falco.
+        // A value that the specification leaves open is empty in container.mount.*, as in Falco.
         Mount {
             source: text(&mount["source"]).unwrap_or_default(),
             destination: text(&mount["destination"]).unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! What containerd keeps in its database: images and labels of containers.
+//! Reader of containerd's database: images and labels of containers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use super::bolt::{Bucket, Database};
 use super::{merge, pod_of};
 
 const FILE: &str = "var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db";
-/// What the CRI plugin's containers are labelled with: container or sandbox.
+/// Label of the CRI plugin's containers with their kind: container or sandbox.
 const KIND: &str = "io.cri-containerd.kind";
 const CRI_NAME: &str = "io.kubernetes.container.name";
 
-/// Adds what the database says about a container in one of its namespaces.
+/// Adds the database's facts on a container in one of its namespaces.
 pub(super) fn describe(container: &mut Container, root: &Path, namespace: &str, id: &str) {
     let Some(database) = Database::open(&root.join(FILE)) else {
         return;
@@ -31,7 +31,7 @@ pub(super) fn describe(container: &mut Container, root: &Path, namespace: &str, 
         let mut labels = record.labels.iter();
         labels.find_map(|(key, value)| (key == wanted).then(|| value.clone()))
     };
-    // `nerdctl` names its containers; for those of others the id is the name.
+    // `nerdctl` names its containers; for other containers the id is the name.
     let name = label(CRI_NAME).or_else(|| label("nerdctl/name"));
     merge(
         &mut container.name,
@@ -66,15 +66,15 @@ impl Record {
             .as_ref()
             .and_then(|image| namespace.bucket(&[b"images", image.as_bytes(), b"target"]));
         let digest = target.and_then(|target| target.text(b"digest"));
-        // An image's id is the digest of its configuration, which its manifest refers to.
+        // An image id is the digest of the configuration that its manifest references.
         let manifest = digest.as_ref().and_then(|digest| {
             namespace.bucket(&[b"content", b"blob", digest.as_bytes(), b"labels"])
         });
         let config =
             manifest.and_then(|labels| labels.text(b"containerd.io/gc.ref.content.config"));
-        // A pod's labels are those of its sandbox.
+        // The labels of a pod are those of its sandbox.
         let pod = sandbox.and_then(|id| namespace.bucket(&[b"containers", id.as_bytes()]));
-        // A container that nobody labelled has no bucket of labels.
+        // A container without labels has no bucket of labels.
         Self {
             image,
             digest,

@@ -1,4 +1,4 @@
-//! Docker's state: one folder for each container.
+//! Reader of docker's state: one folder for each container.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{joined, labels, merge, pod, read, text};
 
-/// Whether it has one of this id.
+/// Adds docker's facts on a container. Returns false if docker has no container with this id.
 pub(super) fn describe(container: &mut Container, root: &Path, id: &str) -> bool {
     let folder = root.join("var/lib/docker/containers").join(id);
     let Some(config) = read(&folder.join("config.v2.json")) else {
@@ -41,7 +41,7 @@ pub(super) fn describe(container: &mut Container, root: &Path, id: &str) -> bool
 
 fn mounts(points: &Value) -> Vec<Mount> {
     let points = points.as_object().into_iter().flatten();
-    // Volumes have no source and most mounts no mode: docker leaves the key out or the text empty.
+    // Volumes have no source and most mounts no mode: docker omits the key or leaves the text empty.
     let mounts = points.map(|(destination, point)| Mount {
         source: text(&point["Source"]).unwrap_or_default(),
         destination: text(&point["Destination"]).unwrap_or_else(|| destination.clone()),
@@ -52,7 +52,7 @@ fn mounts(points: &Value) -> Vec<Mount> {
     mounts.collect()
 }
 
-/// The first word says how the others are run.
+/// The command of a health check. The first word selects how the others are run.
 fn health_check(test: &Value) -> Option<String> {
     match test.as_array()?.split_first()? {
         (kind, _) if kind == "NONE" => None,

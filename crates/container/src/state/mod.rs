@@ -1,7 +1,7 @@
-//! What runtimes have written down about their containers.
+//! Readers of the state that runtimes keep on their containers.
 //!
-//! All of it is read from files, so nothing waits for a runtime's daemon, and it is there before
-//! the container's first program runs: runtimes write it down before they start one.
+//! All state is read from files, so nothing waits for a runtime's daemon. The state exists before the
+//! container's first program runs: runtimes write it before they start a container.
 
 mod bolt;
 mod bundle;
@@ -21,9 +21,9 @@ use serde_json::Value;
 use bundle::{Bundle, BundleOrigin};
 use process_info::regular;
 
-/// Adds name, image, pod, labels and the like where a runtime's files tell. Missing files are
-/// ordinary: most machines have one runtime, and its state may belong to another user. If none
-/// tells, the container says so.
+/// Adds name, image, pod, labels and similar facts from a runtime's files. Missing files are normal: most
+/// hosts have one runtime, and its state may belong to another user. If no file has any facts, the container
+/// is marked as undescribed.
 pub(super) fn describe(container: &mut Container, root: &Path) {
     let Some(id) = container.full_id.clone() else {
         return;
@@ -40,13 +40,13 @@ pub(super) fn describe(container: &mut Container, root: &Path) {
     });
 }
 
-/// As [`describe`], for a container whose bundle is known.
+/// Adds facts as [`describe`] does, for a container with a known bundle.
 pub(super) fn describe_bundle(container: &mut Container, folder: &Path, root: &Path) {
     let Some(id) = container.full_id.clone() else {
         return;
     };
     let bundle = Bundle::open(folder);
-    // What is written of docker's containers says more than the bundle.
+    // Docker's own state has more facts than the bundle.
     let found = docker::describe(container, root, &id) | by_this(container, bundle, root, &id);
     container.undescribed = (!found).then(|| format!("no config.json in {}", folder.display()));
 }
@@ -70,14 +70,14 @@ fn by_this(container: &mut Container, bundle: Option<Bundle>, root: &Path, id: &
     storage::describe(container, root, id) || bundle.is_some()
 }
 
-/// Takes a fact over if there is none yet.
+/// Sets a fact that is not known yet.
 fn merge<T>(known: &mut Option<T>, found: Option<T>) {
     if known.is_none() {
         *known = found;
     }
 }
 
-/// Pod name, namespace and uid by the keys that kubelet and the CRI runtimes use.
+/// Name, namespace and uid of the pod, by the label keys of kubelet and the CRI runtimes.
 fn pod(labels: &Value) -> Option<(String, String, String)> {
     pod_of(|key| text(&labels[key]))
 }
@@ -99,7 +99,7 @@ fn labels(object: &Value) -> BTreeMap<String, String> {
     texts.collect()
 }
 
-/// Words separated by spaces.
+/// Joins words with spaces.
 fn joined(words: &[Value]) -> Option<String> {
     let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
     (!words.is_empty()).then(|| words.join(" "))
@@ -113,7 +113,7 @@ fn text(value: &Value) -> Option<String> {
 }
 
 fn read(file: &Path) -> Option<Value> {
-    // What is not there, not readable or not JSON is no state of this runtime; others are asked.
+    // A file that is missing, unreadable or not JSON is no state of this runtime; other runtimes are tried.
     let bytes = regular::contents(file).ok()??;
     serde_json::from_slice(&bytes).ok()
 }

@@ -1,5 +1,5 @@
-//! What podman and CRI-O keep beside the bundle: the lists of containers/storage and podman's
-//! database.
+//! Reader of the state of podman and CRI-O outside of the bundle: the lists of containers/storage and
+//! podman's database.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use serde_json::Value;
 use super::bolt::Database;
 use super::{joined, labels, merge, pod, read, text};
 
-/// The storages of the system, in the order they are looked through.
+/// The system's storages, in search order.
 fn storages(root: &Path) -> [PathBuf; 2] {
     ["var/lib/containers/storage", "run/containers/storage"].map(|storage| root.join(storage))
 }
 
-/// Adds what the lists and the database say. Whether there was anything.
+/// Adds the facts in the lists and the database. Returns false if there are none.
 pub(super) fn describe(container: &mut Container, root: &Path, id: &str) -> bool {
     let mut found = false;
     for storage in storages(root) {
@@ -48,8 +48,8 @@ fn listed(container: &mut Container, storage: &Path, entry: &Value) {
     merge(&mut details.image_id, image_id);
 }
 
-/// The container as podman was asked for it. Versions before 4.8, and later ones that were
-/// upgraded, keep it in a bbolt file.
+/// Podman's configuration of the container. Versions before 4.8, and later ones after an upgrade, keep it in
+/// a bbolt file.
 fn libpod(storage: &Path, id: &str) -> Option<Value> {
     let database = Database::open(&storage.join("libpod/bolt_state.db"))?;
     let config = database.read(|top| top.bucket(&[b"ctr", id.as_bytes()])?.value(b"config"))?;

@@ -1,5 +1,5 @@
-//! All patterns of a policy as one deterministic automaton: a path is read once, whatever the number of
-//! patterns, and the state that it ends in says which of them it has.
+//! Deterministic automaton of all patterns of a policy: it reads a path once, regardless of the number of
+//! patterns, and its final state selects the patterns that match.
 
 use std::collections::BTreeMap;
 
@@ -9,51 +9,51 @@ use super::Error;
 
 /// `STATES` of bpf/policy.h.
 pub(super) const STATES: usize = 16384;
-/// `EDGES` there: states times classes of bytes.
+/// `EDGES` of bpf/policy.h: states times byte classes.
 pub(super) const EDGES: usize = 524_288;
-/// `SETS` there: different sets of patterns that a path can have.
+/// `SETS` of bpf/policy.h: different sets of matching patterns.
 pub(super) const SETS: usize = 1024;
-/// No pattern can match any more.
+/// State from which no pattern can match.
 pub(super) const DEAD: u16 = 0;
-/// Before the first byte.
+/// State before the first byte.
 pub(super) const START: u16 = 1;
 
-/// A part of a pattern.
+/// One element of a pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// This byte.
+    /// Exactly this byte.
     Byte(u8),
-    /// Any number of bytes but `/`.
+    /// Any number of bytes except `/`.
     Name,
     /// Any number of bytes.
     Any,
-    /// Nothing, or what [`Part::Folders`] is.
+    /// Nothing, or the same as [`Part::Folders`].
     Enter,
-    /// Any bytes up to a `/`, with it.
+    /// Any bytes up to and including a `/`.
     Folders,
 }
 
-/// The automaton. Patterns are known by their place in the list that it was made from.
+/// The automaton. Patterns are identified by their index in the input list.
 #[derive(Debug)]
 pub(super) struct Automaton {
     pub(super) class_of: [u8; 256],
     pub(super) width: usize,
-    /// For each state, where each class of bytes leads.
+    /// The next state for each state and byte class.
     pub(super) edges: Vec<u16>,
-    /// For each state, which set it has.
+    /// The set of matching patterns of each state.
     pub(super) accept: Vec<u16>,
-    /// The patterns of each set; the first is empty.
+    /// The patterns of each set; the first set is empty.
     pub(super) sets: Vec<Vec<usize>>,
 }
 
-/// Where in which pattern one can be.
+/// Positions within patterns: (pattern, element) pairs.
 type Places = Vec<(usize, usize)>;
 
 impl Automaton {
-    /// Of these patterns.
+    /// Builds the automaton of these patterns.
     ///
     /// # Errors
-    /// If there are more, or longer ones, than the tables hold.
+    /// Fails if the patterns exceed the limits of the tables.
     pub(super) fn new(patterns: &[Pattern]) -> Result<Self, Error> {
         let patterns: Vec<Vec<Part>> = patterns.iter().map(parts).collect();
         let (class_of, samples) = classes(&patterns);
@@ -68,7 +68,7 @@ impl Automaton {
         let mut edges = vec![DEAD; width];
         let first = (0..patterns.len()).map(|pattern| (pattern, 0)).collect();
         if building.state(first)? == DEAD {
-            // Without patterns the first state is one that nothing leads out of.
+            // Without patterns, no byte leads out of the first state.
             building.accept.push(0);
         }
         while let Some(places) = building.open.pop() {
@@ -98,7 +98,7 @@ impl Automaton {
         })
     }
 
-    /// The state that a text leads to.
+    /// The state after reading `text` from `state`.
     pub(super) fn advance(&self, state: u16, text: &[u8]) -> u16 {
         text.iter().fold(state, |state, byte| {
             let class = usize::from(self.class_of[usize::from(*byte)]);
@@ -107,7 +107,7 @@ impl Automaton {
     }
 }
 
-/// What is known while states are found.
+/// Intermediate data of the construction.
 struct Building<'a> {
     patterns: &'a [Vec<Part>],
     numbers: BTreeMap<Places, u16>,
@@ -117,7 +117,7 @@ struct Building<'a> {
 }
 
 impl Building<'_> {
-    /// The number of the state for these places.
+    /// The number of the state for these positions.
     fn state(&mut self, places: Places) -> Result<u16, Error> {
         let places = closed(self.patterns, places);
         if places.is_empty() {
@@ -147,7 +147,7 @@ impl Building<'_> {
     }
 }
 
-/// With all places that need no byte to be reached.
+/// Adds all positions that are reachable without a byte.
 fn closed(patterns: &[Vec<Part>], mut places: Places) -> Places {
     let mut next = 0;
     while let Some((pattern, at)) = places.get(next).copied() {
@@ -163,7 +163,7 @@ fn closed(patterns: &[Vec<Part>], mut places: Places) -> Places {
     places
 }
 
-/// Where a byte leads from these places.
+/// The positions after a byte.
 fn after(patterns: &[Vec<Part>], places: &Places, byte: u8) -> Places {
     let mut reached = Places::new();
     for (pattern, at) in places.iter().copied() {
@@ -209,7 +209,7 @@ fn parts(pattern: &Pattern) -> Vec<Part> {
     parts
 }
 
-/// Bytes that no pattern tells apart share a class. With a sample of each class.
+/// Byte classes: bytes that no pattern distinguishes share a class. Also returns a sample byte of each class.
 fn classes(patterns: &[Vec<Part>]) -> ([u8; 256], Vec<u8>) {
     let mut class_of = [0; 256];
     let mut samples = vec![0];

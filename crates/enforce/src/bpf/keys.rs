@@ -1,6 +1,5 @@
-//! Which files no rule can be about, told by names alone: each pattern has a key, a name that every path
-//! that it matches has somewhere. A file none of whose folders, and which itself, is called by a key need
-//! not have its path put together.
+//! Name filter for paths: each pattern has a key, a name that occurs in every path that it matches. The path
+//! of a file need not be built if neither the file nor any of its folders is named by a key.
 
 use policy::pattern::Pattern;
 
@@ -9,16 +8,16 @@ use super::tables::Effect;
 /// `KEYS` of bpf/policy.h.
 pub(super) const KEYS: usize = 4096;
 
-/// Keys by a hash of the name: bits of the kinds that rules with such a key are about.
+/// Set of keys: for each hash of a name, the kinds of rules with such a key, as bits.
 #[derive(Debug)]
 pub(super) struct Keys {
     pub(super) slots: Vec<u8>,
-    /// Bits of the kinds for which there is a rule without a key.
+    /// Bits of the kinds for which a rule without a key exists.
     pub(super) unkeyed: u8,
 }
 
 impl Keys {
-    /// Of what each pattern stands for.
+    /// Builds the set from patterns and their effects.
     pub(super) fn new(patterns: &[(Pattern, Effect)]) -> Self {
         let mut keys = Self {
             slots: vec![0; KEYS],
@@ -33,7 +32,7 @@ impl Keys {
         keys
     }
 
-    /// Kinds of rules that may be about a path with these names.
+    /// Kinds of rules that may match a path with these names.
     pub(super) fn kinds(&self, path: &str) -> u8 {
         let names = path.split('/').filter(|name| !name.is_empty());
         let each = names.map(|name| self.slots[slot(name.as_bytes())]);
@@ -41,14 +40,14 @@ impl Keys {
     }
 }
 
-/// The last name without wildcards, the one that is nearest to the file: places of file systems have it
-/// less often than others. `None` if there is no such name.
+/// The key of a pattern: its last name without wildcards, which is nearest to the file. Places of file
+/// systems contain such a name less often than others. `None` if there is no such name.
 fn key(pattern: &Pattern) -> Option<&str> {
     let mut names = pattern.text().rsplit('/');
     names.find(|name| !name.is_empty() && !name.contains('*'))
 }
 
-/// As in `climb` of bpf/enforce.bpf.c: by the length and the first eight bytes.
+/// Hashes the length and the first eight bytes of a name, as `climb` of bpf/enforce.bpf.c does.
 fn slot(name: &[u8]) -> usize {
     let mut first = [0; 8];
     let len = name.len().min(8);
@@ -73,7 +72,7 @@ mod tests {
         effect
     }
 
-    /// What the automaton finds of a kind in a path that begins at a state.
+    /// The patterns of a kind that the automaton finds in a path from a given state on.
     fn found(
         automaton: &Automaton,
         patterns: &[(Pattern, Effect)],
@@ -114,8 +113,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4000))]
 
-        /// Whatever is mounted where: of a path that the keys of its names and of its place rule out, the
-        /// automaton finds nothing.
+        /// For any mounts: if keys rule out a path by its names and its place, the automaton finds no pattern
+        /// in it.
         #[test]
         fn what_keys_rule_out_no_pattern_matches(
             patterns in prop::collection::vec((pattern(), 0..7_usize), 1..5),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What is done to a path: `enum kind`.
+/// Kind of access to a path: `enum kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read = 0,
@@ -14,22 +14,22 @@ pub(super) enum Kind {
     Above = 6,
 }
 
-/// `enum operation`.
+/// Kind of operation: `enum operation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Anything about the tree of mounts.
+    /// Any change of the mount tree.
     Mount = 0,
     /// Unmounting.
     Umount = 1,
-    /// A new user namespace.
+    /// Creation of a user namespace.
     UserNamespace = 2,
-    /// A module or another kernel.
+    /// Loading of a module or another kernel.
     KernelCode = 3,
-    /// A program for the kernel.
+    /// Loading of a BPF program.
     BpfProgram = 4,
-    /// A filter on a socket.
+    /// Attaching a filter to a socket.
     SocketFilter = 5,
-    /// Page faults in user space.
+    /// Handling of page faults in user space.
     Userfaultfd = 6,
 }
 

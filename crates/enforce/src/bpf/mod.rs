@@ -1,13 +1,13 @@
 //! The enforcer `BPF`: programs at the hooks of the security modules (bpf/enforce.bpf.c).
 //!
-//! | part | what it does |
+//! | part | content |
 //! |---|---|
-//! | `automaton` | all patterns of paths as one automaton |
-//! | `keys` | names that files have which rules are about |
-//! | `places` | where file systems are mounted |
-//! | `tables` | a policy as the programs read it |
-//! | `programs` | loading, and what stays in the kernel |
-//! | `records` | violations that come back |
+//! | `automaton` | all path patterns as one automaton |
+//! | `keys` | name filter that avoids building paths |
+//! | `mount_table` | mounts and the place of each file system |
+//! | `tables` | a policy in the form that the programs read |
+//! | `programs` | loading, and the objects that stay in the kernel |
+//! | `records` | violations that the programs report |
 
 mod automaton;
 mod keys;
@@ -32,78 +32,78 @@ pub(crate) use records::Reports;
 
 use programs::{KernelPrograms, LoadedEntry};
 
-/// Why a policy cannot be carried by BPF.
+/// The reason why BPF cannot enforce a policy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is more of something than the tables hold.
+    /// The policy exceeds a limit of the tables.
     #[error("the policy has too many {what} for BPF, {limit} are possible")]
     TooLarge {
-        /// Of what.
+        /// The limited item.
         what: &'static str,
         /// The limit.
         limit: usize,
     },
-    /// The programs have nothing for it.
+    /// The programs do not know an item of the policy.
     #[error("BPF knows no {what} `{name}`")]
     Unknown {
-        /// What it is.
+        /// Kind of the item.
         what: &'static str,
-        /// Its name.
+        /// Name of the item.
         name: String,
     },
-    /// The kernel lacks something that the policy needs.
+    /// The kernel lacks a feature that the policy needs.
     #[error("{lack}")]
     Lacks {
-        /// What.
+        /// The feature.
         lack: String,
     },
-    /// There is nowhere to keep the programs.
+    /// No BPF file system is available.
     #[error("no BPF file system at /sys/fs/bpf")]
     NoFileSystem,
-    /// A file or folder is out of reach.
+    /// A file or folder is not accessible.
     #[error("cannot use {path}")]
     Path {
-        /// Which.
+        /// The path.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
     /// The kernel refused the programs.
     #[error("cannot load the BPF programs")]
     Load {
-        /// Why.
+        /// The cause.
         #[source]
         cause: libbpf_rs::Error,
     },
-    /// The kernel refused a hook.
+    /// The kernel refused to attach a hook.
     #[error("cannot attach the BPF program of {hook}")]
     Attach {
-        /// Which.
+        /// The hook.
         hook: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: libbpf_rs::Error,
     },
-    /// A table has no room left.
+    /// A table is full.
     #[error("the BPF table {name} is full")]
     Full {
-        /// Which.
+        /// Name of the table.
         name: &'static str,
     },
-    /// A table is out of reach.
+    /// A table is not accessible.
     #[error("cannot use the BPF table {name}")]
     Map {
-        /// Which.
+        /// Name of the table.
         name: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         cause: libbpf_rs::Error,
     },
-    /// Something that was put there is gone.
+    /// A pinned object is missing.
     #[error("the {what} of the policy is gone")]
     Missing {
-        /// What.
+        /// The object.
         what: &'static str,
     },
 }
@@ -121,24 +121,24 @@ impl Error {
     }
 }
 
-/// A policy that is loaded, for a process to be confined by.
+/// A loaded policy, for a process to apply.
 #[derive(Debug)]
 pub(crate) struct BpfPolicyHandle {
     number: u32,
     tenants: MapHandle,
-    /// Keeps the policy until somebody is confined by it, in whatever process it is open.
+    /// Keeps the policy until it confines a process, in whichever process the descriptor is open.
     _waiting: OwnedFd,
-    /// What the kernel cannot do of it.
+    /// Features that the kernel lacks.
     pub(crate) lacks: Vec<String>,
 }
 
 impl BpfPolicyHandle {
-    /// Loads a policy. Whatever confines nobody any more is removed.
+    /// Loads a policy, and removes policies that confine no process.
     pub(crate) fn load(profile: &Profile, name: &str) -> Result<Self, Error> {
         Self::load_for(profile, name, &mounts()?)
     }
 
-    /// As [`BpfPolicyHandle::load`], for a process that has these mounts.
+    /// Loads a policy as [`BpfPolicyHandle::load`] does, for a process with these mounts.
     pub(crate) fn load_for(profile: &Profile, name: &str, mounts: &str) -> Result<Self, Error> {
         let LoadedEntry {
             number,
@@ -154,23 +154,23 @@ impl BpfPolicyHandle {
         })
     }
 
-    /// The policy's number, by which its violations are found.
+    /// Number of the policy, which identifies its violations.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Removes it again: nobody is confined by it.
+    /// Unloads the policy: it confines no process.
     pub(crate) fn discard(&self) {
-        // What cannot be removed now is removed by whoever loads the next.
+        // The next load removes what cannot be removed now.
         let _ = KernelPrograms::open().and_then(|kept| kept.discard(self.number));
     }
 
-    /// Confines the calling process: the policy holds from its next exec on.
+    /// Confines the calling process: the policy applies from its next exec on.
     pub(crate) fn confine(&self) -> sys::Result<()> {
         self.confine_process(getpid().as_raw_nonzero().get())
     }
 
-    /// The same of another process, which is about to make that exec in its first thread.
+    /// Confines another process, whose first thread is about to make that exec.
     pub(crate) fn confine_process(&self, pid: i32) -> sys::Result<()> {
         let failed = |call, errno| sys::SyscallError {
             call,
@@ -190,10 +190,10 @@ impl BpfPolicyHandle {
     }
 }
 
-/// Exchanges the policies of this name that are in force, each at one moment. Answers with how many.
+/// Exchanges the loaded policies of this name, each atomically. Returns their number.
 ///
 /// # Errors
-/// If it cannot be loaded; then those in force stay.
+/// Fails if the policy cannot be loaded; the loaded policies then stay.
 pub(crate) fn exchange(profile: &Profile, name: &str) -> Result<usize, Error> {
     if !is_ever_used() {
         return Ok(0);
@@ -201,10 +201,10 @@ pub(crate) fn exchange(profile: &Profile, name: &str) -> Result<usize, Error> {
     KernelPrograms::open()?.exchange(profile, name, &mounts()?)
 }
 
-/// The policies that are in force.
+/// The loaded policies.
 ///
 /// # Errors
-/// If the tables are out of reach.
+/// Fails if the tables are not accessible.
 pub(crate) fn loaded() -> Result<Vec<Loaded>, Error> {
     match is_ever_used() {
         true => KernelPrograms::open()?.loaded(),
@@ -212,10 +212,10 @@ pub(crate) fn loaded() -> Result<Vec<Loaded>, Error> {
     }
 }
 
-/// Removes what confines nobody any more, and the programs with the last policy.
+/// Removes policies that confine no process, and the programs with the last policy.
 ///
 /// # Errors
-/// If something cannot be removed.
+/// Fails if something cannot be removed.
 pub(crate) fn release() -> Result<(), Error> {
     match is_ever_used() {
         true => KernelPrograms::open()?.release(),
@@ -223,7 +223,7 @@ pub(crate) fn release() -> Result<(), Error> {
     }
 }
 
-/// Whether anything is kept; looking must leave no trace.
+/// Returns true if pinned objects exist. The check leaves no trace.
 fn is_ever_used() -> bool {
     let entries = fs::read_dir(programs::FILE_SYSTEM)
         .into_iter()
@@ -241,7 +241,8 @@ fn mounts() -> Result<String, Error> {
     })
 }
 
-/// Whether the kernel asks programs at its hooks: one is attached, and has to refuse a call of ours.
+/// Probes whether the kernel calls programs at its hooks: attaches one that has to refuse a call of this
+/// process.
 pub(crate) fn probe() -> Support {
     if let Err(error) = programs::check_file_system() {
         let help = match error {
@@ -298,8 +299,8 @@ fn try_hook() -> Result<bool, Error> {
     Ok(rustix::process::getsid(Some(getpid())).is_err())
 }
 
-/// Before 6.2 a look-up of a task's storage fails while another task of the same processor does one;
-/// where the kernel preempts itself that would let a confined task pass.
+/// The reason why the programs are unsafe on a preemptible kernel. Before 6.2, a look-up of a task's storage
+/// fails while another task on the same CPU does one; with kernel preemption, a confined task would pass.
 fn preempts_itself_unguarded() -> Option<String> {
     let name = rustix::system::uname();
     let (release, version) = (
@@ -310,7 +311,7 @@ fn preempts_itself_unguarded() -> Option<String> {
         .split(['.', '-'])
         .map_while(|part| part.parse::<u32>().ok());
     let known = (numbers.next()?, numbers.next()?);
-    // Absent where it cannot be read; then the kernel's own name decides.
+    // If the command line cannot be read, the kernel's own name decides.
     let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     let mode = fs::read_to_string("/sys/kernel/debug/sched/preempt").unwrap_or_default();
     let is_full = match version.contains("PREEMPT_DYNAMIC") {
@@ -324,7 +325,7 @@ fn preempts_itself_unguarded() -> Option<String> {
     })
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {}", chain(cause)),

@@ -1,9 +1,9 @@
-//! Where file systems are mounted: a file is judged by its path within its file system, too, so that a
+//! Mount table for the BPF programs: a file is also matched by its path within its file system, so that a
 //! second mount gives it no second name.
 //!
-//! Each file system belongs to one place. One that is mounted as a whole belongs to the shortest of its
-//! mounts; one of which only parts are mounted to a name that no mount has. Of every other mount the
-//! patterns are told once more, by the path that the same files have below that place.
+//! Each file system has one place. A file system that is mounted as a whole has the shortest of its mount
+//! points; one of which only parts are mounted has a synthetic name that no mount has. For every other mount,
+//! each pattern is added once more, with the path of the same files below that place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use process_info::procfs::unescape;
 
 use super::Error;
 
-/// Types of file systems that belong to a place whatever is mounted where (`view_of` in the programs).
+/// Types of file systems with a fixed place, regardless of their mount points (`view_of` in the programs).
 const VIEWS: [&str; 8] = [
     "bpf",
     "cgroup",
@@ -24,25 +24,25 @@ const VIEWS: [&str; 8] = [
     "tracefs",
 ];
 
-/// The mounts of a process, but those of views.
+/// The mounts of a process, without views.
 #[derive(Debug)]
 pub(super) struct MountTable {
     of_devices: BTreeMap<u32, String>,
-    /// Mounts beside those places.
+    /// Mounts other than the places.
     others: BTreeSet<Mount>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Mount {
     device: u32,
-    /// Within its file system; that of all is empty.
+    /// Path within the file system; empty for its root.
     root: String,
-    /// Where it is; that of all is empty.
+    /// Mount point; empty for `/`.
     place: String,
 }
 
 impl MountTable {
-    /// From the text of /proc/PID/mountinfo.
+    /// Parses the text of /proc/PID/mountinfo.
     pub(super) fn new(mounts: &str) -> Self {
         let mounts: BTreeSet<Mount> = mounts.lines().filter_map(Mount::read).collect();
         let mut of_devices: BTreeMap<u32, String> = BTreeMap::new();
@@ -56,7 +56,7 @@ impl MountTable {
         for mount in &mounts {
             let known = of_devices.entry(mount.device);
             known.or_insert_with(|| {
-                // A file that is really called so is denied what rules deny below the mounts.
+                // For a file that really has this name, the rules on files below the mounts apply.
                 format!("/device-{}:{}", mount.device >> 20, mount.device & 0xf_ffff)
             });
         }
@@ -75,10 +75,10 @@ impl MountTable {
         each.map(|(device, place)| (*device, place.as_str()))
     }
 
-    /// What a pattern means, by the paths below the places of the file systems.
+    /// The meanings of a pattern as paths below the places of the file systems.
     ///
     /// # Errors
-    /// If such a path cannot be told.
+    /// Fails if such a path cannot be expressed.
     pub(super) fn aliases(&self, pattern: &Pattern) -> Result<Vec<Pattern>, Error> {
         let mut aliases = BTreeSet::new();
         for mount in &self.others {
@@ -89,7 +89,7 @@ impl MountTable {
             }
             for rest in pattern.below(&mount.place) {
                 let alias = format!("{folder}/{rest}");
-                // `/**/x` means what lies below the place as well.
+                // `/**/x` matches paths below the place as well.
                 if pattern.text() != format!("/{rest}") || !rest.starts_with("**") {
                     aliases.insert(alias);
                 }
@@ -106,7 +106,7 @@ impl MountTable {
 }
 
 impl Mount {
-    /// A line of proc_pid_mountinfo(5).
+    /// Parses a line of proc_pid_mountinfo(5).
     fn read(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
         let [_, _, device, root, place, ..] = words[..] else {
@@ -114,7 +114,7 @@ impl Mount {
         };
         let end = words.iter().position(|word| *word == "-")?;
         let (major, minor) = device.split_once(':')?;
-        // Of a namespace that is mounted it is no path.
+        // The root of a mounted namespace is not a path.
         if !root.starts_with('/') || VIEWS.contains(words.get(end + 1)?) {
             return None;
         }
@@ -127,7 +127,7 @@ impl Mount {
     }
 }
 
-/// Patterns are text, and so match no name that is none.
+/// Undoes escapes. Patterns are text, and so match no name that is not UTF-8.
 fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&unescape(text.as_bytes())).into_owned()
 }

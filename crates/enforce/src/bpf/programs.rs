@@ -1,8 +1,8 @@
-//! The programs in the kernel, their tables, and where both are kept.
+//! The BPF programs, their tables, and the place where the kernel keeps both.
 //!
-//! They belong to nobody's process: links and maps are files of the BPF file system, so that a policy is
-//! in force for as long as somebody is confined by it, whoever is killed. One set of programs serves all
-//! policies of a build; a hook is attached when the first policy needs it.
+//! Programs and tables belong to no process: links and maps are files of the BPF file system, so that a
+//! policy stays in force as long as it confines a process, whichever process is killed. One set of programs
+//! serves all policies of a build; a hook is attached when the first policy needs it.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,33 +21,34 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::Error;
 use super::tables::{SIZE, Tables};
 
-/// What the build script has compiled.
+/// The object file that the build script compiles.
 pub(super) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/enforce.bpf.o"));
 
-/// Where the kernel keeps what no process holds.
+/// Mount point of the BPF file system, which keeps objects that no process holds.
 pub(super) const FILE_SYSTEM: &str = "/sys/fs/bpf";
 const FILE_SYSTEM_TYPE: i64 = 0xcafe_4a11;
 
-/// Says which namespace of pids this is, and the number of the one that has all processes.
+/// Identifies the pid namespace of this process; below, the number of the initial pid namespace, which has
+/// all processes.
 const PIDS: &str = "/proc/self/ns/pid";
 const ALL_PIDS: u64 = 0xefff_fffc;
 
-/// Bytes of a ring for violations.
+/// Size of the ring buffer for violations, in bytes.
 const RING_BYTES: u32 = 1 << 19;
-/// `struct tenant`.
+/// Size of `struct tenant`.
 const TENANT_SIZE: usize = 256;
-/// `struct label`.
+/// Size of `struct label`.
 const LABEL_SIZE: usize = 128;
-/// `struct ledger`, in words.
+/// Size of `struct ledger`, in words.
 const LEDGER_WORDS: usize = 5;
 
-/// Maps that are kept.
+/// Maps that are pinned.
 const MAPS: [&str; 9] = [
     "ledgers", "labels", "memory", "places", "policies", "programs", "rings", "rules", "tenants",
 ];
 
-/// Hooks whose programs every policy needs: they hand the policy on, count who has it, and keep the programs
-/// from those who are confined.
+/// Hooks whose programs every policy needs: they pass the policy on, count the confined tasks, and protect
+/// the programs from confined processes.
 const ALWAYS: [&str; 8] = [
     "task_alloc",
     "task_free",
@@ -59,20 +60,20 @@ const ALWAYS: [&str; 8] = [
     "sb_umount",
 ];
 
-/// The only one that is no hook of a security module but a tracepoint.
+/// The only tracepoint; all others are hooks of a security module.
 const EXEC: &str = "sched_process_exec";
 
-/// Hooks that not every kernel has, and whether that does no harm where it does none.
+/// Hooks that some kernels lack, each with whether their absence is harmless there.
 const NEWER: [(&str, bool); 2] = [
-    // Access-control lists were extended attributes before.
+    // Without this hook, access-control lists are extended attributes.
     ("inode_set_acl", true),
     ("userns_create", false),
 ];
 
-/// What is in the kernel, while it is changed: nobody else changes it.
+/// The pinned objects, locked exclusively for a change.
 pub(super) struct KernelPrograms {
     folder: PathBuf,
-    /// Its lock is held for as long as it is open.
+    /// Locked as long as it is open.
     _lock: OwnedFd,
 }
 
@@ -81,30 +82,30 @@ pub(super) struct KernelPrograms {
 pub(super) struct LoadedEntry {
     pub(super) number: u32,
     pub(super) tenants: MapHandle,
-    /// Its lock is held for as long as it is open.
+    /// Locked as long as it is open.
     pub(super) waiting: OwnedFd,
     pub(super) lacks: Vec<String>,
 }
 
-/// What is told of a loaded policy.
+/// Information on a loaded policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Loaded {
-    /// Its number.
+    /// Number of the policy.
     pub number: u32,
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Tasks that it confines.
+    /// Number of confined tasks.
     pub users: u64,
-    /// Operations that it denied.
+    /// Number of denied operations.
     pub denied: u64,
-    /// Operations that it let pass and reported.
+    /// Number of operations that were allowed and reported.
     pub audited: u64,
-    /// Reports for which there was no room.
+    /// Number of reports lost for lack of room.
     pub lost: u64,
 }
 
 impl KernelPrograms {
-    /// Waits until nobody else changes it.
+    /// Waits for the exclusive lock.
     pub(super) fn open() -> Result<Self, Error> {
         check_file_system()?;
         let folder = folder();
@@ -127,7 +128,7 @@ impl KernelPrograms {
         MapHandle::from_pinned_path(self.map_path(name)).map_err(Error::map(name))
     }
 
-    /// Has the programs of these hooks attached. Answers with what this kernel lacks.
+    /// Attaches the programs of the `wanted` hooks. Returns the features that this kernel lacks.
     fn ensure(&self, wanted: &BTreeSet<&str>) -> Result<Vec<String>, Error> {
         let mut missing: BTreeSet<&str> = wanted.iter().copied().collect();
         missing.retain(|hook| !self.link(hook).exists());
@@ -151,7 +152,7 @@ impl KernelPrograms {
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if MAPS.contains(&name.as_str()) {
-                // Found there if it is, and kept there if it is not.
+                // Reuses a pinned map if there is one, and pins a new one otherwise.
                 map.set_pin_path(self.map_path(&name))
                     .map_err(Error::load)?;
             }
@@ -181,7 +182,7 @@ impl KernelPrograms {
         link.pin(self.link(hook)).map_err(failed)
     }
 
-    /// Loads a policy. It confines nobody yet.
+    /// Loads a policy. It confines no process yet.
     pub(super) fn enter(
         &self,
         profile: &Profile,
@@ -203,7 +204,7 @@ impl KernelPrograms {
         let waiting = match self.write(number, name, &tables, tells) {
             Ok(waiting) => waiting,
             Err(error) => {
-                // The first error is the one to be told.
+                // Report only the first error.
                 let _ = self.remove(number);
                 return Err(error);
             }
@@ -216,8 +217,8 @@ impl KernelPrograms {
         })
     }
 
-    /// Writes all that a policy consists of. `tells`: whether anybody is to hear of violations. Answers with
-    /// what keeps it until somebody is confined.
+    /// Writes all tables of a policy. `tells` is true if violations are reported. Returns the descriptor that
+    /// keeps the policy until it confines a process.
     fn write(
         &self,
         number: u32,
@@ -239,8 +240,8 @@ impl KernelPrograms {
         Ok(waiting)
     }
 
-    /// A folder that is locked for as long as a process may still confine somebody: whoever inherits the
-    /// lock holds it, too, and the exec by which one is confined gives it up.
+    /// A folder that is locked as long as a process may still apply the policy: a process that inherits the
+    /// lock holds it too, and the exec that confines the process releases it.
     fn waiting(&self, number: u32) -> PathBuf {
         self.folder.join(format!("waiting-{number}"))
     }
@@ -251,8 +252,8 @@ impl KernelPrograms {
         lock(&folder, FlockOperation::NonBlockingLockShared)
     }
 
-    /// Whether a policy without users may get some. Who is about to make the exec that confines it has given
-    /// the lock up perhaps, but is a tenant by then.
+    /// Returns true if a policy without confined tasks may still get some. A process that is about to make
+    /// the confining exec may have released the lock, but is a tenant by then.
     fn is_waited_for(&self, number: u32) -> Result<bool, Error> {
         let folder = self.waiting(number);
         match lock(&folder, FlockOperation::NonBlockingLockExclusive) {
@@ -265,7 +266,7 @@ impl KernelPrograms {
         self.has_tenant(number)
     }
 
-    /// Whether a process is a tenant of a policy. Where not all processes can be seen nobody knows.
+    /// Returns true if a process is a tenant of a policy, or if this process cannot see all processes.
     fn has_tenant(&self, number: u32) -> Result<bool, Error> {
         let own = fs::metadata(PIDS).map_err(cannot(Path::new(PIDS)))?.ino();
         if own != ALL_PIDS {
@@ -276,7 +277,7 @@ impl KernelPrograms {
         for entry in fs::read_dir(proc).map_err(cannot(proc))?.flatten() {
             let name = entry.file_name();
             let pid = name.to_str().and_then(|name| name.parse().ok());
-            // One that has ended meanwhile is nobody's tenant.
+            // An ended process is no tenant.
             let process = pid
                 .and_then(Pid::from_raw)
                 .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -290,7 +291,7 @@ impl KernelPrograms {
         Ok(false)
     }
 
-    /// Exchanges the policies of this name that are in force. Answers with how many they are.
+    /// Exchanges the loaded policies of this name. Returns their number.
     pub(super) fn exchange(
         &self,
         profile: &Profile,
@@ -324,13 +325,13 @@ impl KernelPrograms {
         Ok(numbers.len())
     }
 
-    /// Everything that a version needs is there before it is switched to. Of one that cannot be nothing stays.
+    /// Writes a new version completely before switching to it. Nothing stays of a version that fails.
     fn install(&self, number: u32, tables: &Tables) -> Result<(), Error> {
         let before = self.generation(number)?;
         let generation = self.new_generation()?;
         let installed = self.install_as(generation, number, tables);
         if installed.is_err() {
-            // The first error is the one to be told.
+            // Report only the first error.
             let _ = self.forget(generation);
             let _ = self.forget_rules(number, Some(before));
         }
@@ -405,7 +406,7 @@ impl KernelPrograms {
         Ok(found.and_then(|bytes| word(&bytes, 0)).unwrap_or(0))
     }
 
-    /// Removes what belongs to one version, but the names of its rules, for reports on their way.
+    /// Removes the tables of one version, except the names of its rules, which pending reports need.
     fn forget(&self, generation: u32) -> Result<(), Error> {
         for name in ["programs", "places"] {
             let map = self.map(name)?;
@@ -420,7 +421,7 @@ impl KernelPrograms {
         Ok(())
     }
 
-    /// Removes the names of a policy's rules, but those of a version that may still be reported.
+    /// Removes the names of a policy's rules, except those of the version `but`, which may still be reported.
     fn forget_rules(&self, number: u32, but: Option<u32>) -> Result<(), Error> {
         let rules = self.map("rules")?;
         let is_old = |key: &Vec<u8>| word(key, 0) == Some(number) && word(key, 1) != but;
@@ -431,7 +432,7 @@ impl KernelPrograms {
         Ok(())
     }
 
-    /// Removes policies that confine nobody any more, and those that nobody will be confined by.
+    /// Removes policies that confine no process and that no process will apply.
     fn sweep(&self) -> Result<(), Error> {
         let ledgers = match self.map_path("ledgers").exists() {
             true => self.map("ledgers")?,
@@ -468,12 +469,12 @@ impl KernelPrograms {
         self.forget(generation)
     }
 
-    /// Removes a policy that nobody was confined by.
+    /// Removes a policy that confined no process.
     pub(super) fn discard(&self, number: u32) -> Result<(), Error> {
         self.remove(number)
     }
 
-    /// Removes what nobody needs; the programs too, if no policy is left.
+    /// Removes unused objects, and the programs if no policy is left.
     pub(super) fn release(&self) -> Result<(), Error> {
         if !self.map_path("ledgers").exists() {
             return Ok(());
@@ -486,7 +487,7 @@ impl KernelPrograms {
             path: self.folder.display().to_string(),
             cause,
         };
-        // Programs first: without them nobody asks for the tables.
+        // Remove programs first: without them, nothing reads the tables.
         let mut files: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(&self.folder).map_err(failed)? {
             files.push(entry.map_err(failed)?.path());
@@ -499,7 +500,7 @@ impl KernelPrograms {
         files.iter().try_for_each(remove).map_err(failed)
     }
 
-    /// The policies that are loaded.
+    /// The loaded policies.
     pub(super) fn loaded(&self) -> Result<Vec<Loaded>, Error> {
         if !self.map_path("ledgers").exists() {
             return Ok(Vec::new());
@@ -511,7 +512,7 @@ impl KernelPrograms {
             let Some(number) = word(&key, 0) else {
                 continue;
             };
-            // Removed by the last of them a moment ago, by nobody else: this is locked.
+            // The last confined task has just removed it; no process did, because of the lock.
             let Some(counts) = ledger(&ledgers, number)? else {
                 continue;
             };
@@ -522,7 +523,7 @@ impl KernelPrograms {
             loaded.push(Loaded {
                 number,
                 name: name.map(|bytes| text(&bytes)).unwrap_or_default(),
-                // Counted from both sides without a lock: below zero is none.
+                // Counted up and down without a lock: a value below zero means zero.
                 users: if users > u64::MAX / 2 { 0 } else { users },
                 denied,
                 audited,
@@ -533,7 +534,7 @@ impl KernelPrograms {
         Ok(loaded)
     }
 
-    /// The ring of a policy, the names of rules, and the ledgers.
+    /// The ring buffer of a policy, the names of rules, and the ledgers.
     pub(super) fn reports(&self, number: u32) -> Result<(MapHandle, MapHandle, MapHandle), Error> {
         let ring = inner(&self.map("rings")?, "rings", number)?;
         let ring = ring.ok_or(Error::Missing { what: "ring" })?;
@@ -541,12 +542,12 @@ impl KernelPrograms {
     }
 }
 
-/// Two builds share nothing: their tables may differ.
+/// The folder of this build. Two builds share nothing: their tables may differ.
 fn folder() -> PathBuf {
     Path::new(FILE_SYSTEM).join(concat!("tollgate-", env!("TOLLGATE_BPF_BUILD")))
 }
 
-/// Whether programs are attached already: then they were tried.
+/// Returns true if programs are attached already, which shows that they work.
 pub(super) fn are_attached() -> bool {
     folder().join("link-task_alloc").exists()
 }
@@ -558,7 +559,7 @@ fn make_folder(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// Opens a folder and locks it.
+/// Opens and locks a folder.
 fn lock(folder: &Path, how: FlockOperation) -> Result<OwnedFd, Error> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty());
@@ -573,7 +574,7 @@ fn cannot(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |cause| Error::Path { path, cause }
 }
 
-/// Whether there is a place to keep anything.
+/// Checks that the BPF file system is available.
 pub(super) fn check_file_system() -> Result<(), Error> {
     let found = rustix::fs::statfs(FILE_SYSTEM).map_err(io::Error::from);
     let kind = found.map_err(cannot(Path::new(FILE_SYSTEM)))?.f_type;
@@ -583,7 +584,7 @@ pub(super) fn check_file_system() -> Result<(), Error> {
     }
 }
 
-/// Counters of a policy.
+/// The counters of a policy.
 pub(super) fn ledger(map: &MapHandle, number: u32) -> Result<Option<[u64; LEDGER_WORDS]>, Error> {
     let found = map.lookup(&number.to_ne_bytes(), MapFlags::ANY);
     let Some(bytes) = found.map_err(Error::map("ledgers"))? else {
@@ -609,7 +610,7 @@ pub(super) fn rule_name(
         .map(|bytes| text(&bytes)))
 }
 
-/// Confines a process: from its next exec on the policy holds for it and all that it will ever start.
+/// Confines a process: from its next exec on, the policy applies to it and to all of its descendants.
 ///
 /// Makes one system call.
 pub(super) fn confine(
@@ -622,7 +623,7 @@ pub(super) fn confine(
     tenants.update(&pidfd.as_raw_fd().to_ne_bytes(), &tenant, MapFlags::ANY)
 }
 
-/// The object, with nothing of it to be loaded.
+/// Opens the object with all programs and maps set not to load.
 pub(super) fn open_object() -> Result<OpenObject, Error> {
     ObjectBuilder::default()
         .open_memory(OBJECT)
@@ -634,7 +635,7 @@ fn hooks(profile: &Profile) -> BTreeSet<&str> {
     ALWAYS.into_iter().chain(profile.hooks()).collect()
 }
 
-/// What a program is attached to, by its section: `lsm/HOOK` or `tp_btf/TRACEPOINT`.
+/// The hook or tracepoint of a program, from its section: `lsm/HOOK` or `tp_btf/TRACEPOINT`.
 fn hook_of(section: &OsStr) -> &str {
     let text = section.to_str().unwrap_or("");
     text.split_once('/').map_or(text, |(_, hook)| hook)
@@ -646,7 +647,7 @@ fn has_hook(name: &str) -> bool {
     btf.is_ok_and(|btf| btf.type_by_name::<Func<'_>>(&wanted).is_some())
 }
 
-/// The map that an entry of a map of maps stands for.
+/// The inner map of an entry of a map of maps.
 fn inner(outer: &MapHandle, name: &'static str, number: u32) -> Result<Option<MapHandle>, Error> {
     let found = outer.lookup(&number.to_ne_bytes(), MapFlags::ANY);
     let Some(id) = found
@@ -689,7 +690,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// At most 127 bytes of a name.
+/// The first 127 bytes of a name.
 fn label(name: &str) -> Vec<u8> {
     let mut bytes = name.as_bytes().to_vec();
     bytes.truncate(LABEL_SIZE - 1);
@@ -697,7 +698,7 @@ fn label(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Up to the zero.
+/// The text up to the first zero byte.
 fn text(bytes: &[u8]) -> String {
     let end = bytes
         .iter()
@@ -712,7 +713,7 @@ mod tests {
 
     use super::*;
 
-    /// Of all rules there are, and some of one's own.
+    /// A profile with all built-in rules and some raw ones.
     fn everything() -> Profile {
         let names = |class| {
             let own = builtin::all().iter().filter(|rule| rule.class == class);
@@ -743,7 +744,7 @@ mod tests {
         assert_eq!(programs.len(), sections.len(), "one for each hook");
         let profile = everything();
         let mut wanted = hooks(&profile);
-        // That of the probe.
+        // The hook of the probe.
         wanted.insert("task_getsid");
         assert_eq!(wanted, programs);
     }

@@ -1,4 +1,4 @@
-//! Violations, as the programs send them.
+//! Reader of the violations that the programs send.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const EXE: usize = 88;
 const DENY: u16 = 0x1000;
 const EPERM: Errno = Errno(1);
 
-/// Where violations of a policy come from.
+/// The stream of violations of a policy.
 #[derive(Debug)]
 pub(crate) struct Reports {
     number: u32,
@@ -35,10 +35,10 @@ pub(crate) struct Reports {
 }
 
 impl Reports {
-    /// Of the policy of this number.
+    /// Opens the stream of the policy with this number.
     ///
     /// # Errors
-    /// If the policy is not loaded, or reports nothing.
+    /// Fails if the policy is not loaded, or reports nothing.
     pub(crate) fn open(number: u32) -> Result<Self, Error> {
         let (ring, rules, ledgers) = KernelPrograms::open()?.reports(number)?;
         let taken = Rc::new(RefCell::new(Vec::new()));
@@ -60,10 +60,10 @@ impl Reports {
         })
     }
 
-    /// Waits so long for violations, and answers with those that came.
+    /// Waits up to `limit` for violations, and returns those that arrived.
     ///
     /// # Errors
-    /// If the ring cannot be read.
+    /// Fails if the ring buffer cannot be read.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<Vec<Denial>, Error> {
         self.ring.poll(limit).map_err(Error::map("rings"))?;
         let taken = std::mem::take(&mut *self.taken.borrow_mut());
@@ -71,16 +71,16 @@ impl Reports {
         Ok(denials.collect())
     }
 
-    /// Reports for which there was no room, since the policy was loaded.
+    /// Number of reports lost for lack of room, since the policy was loaded.
     ///
     /// # Errors
-    /// If the counter cannot be read.
+    /// Fails if the counter cannot be read.
     pub(crate) fn lost(&self) -> Result<u64, Error> {
         let counts = programs::ledger(&self.ledgers, self.number)?;
         Ok(counts.map_or(0, |[_, _, _, lost, ..]| lost))
     }
 
-    /// `None` of what is too short to be one.
+    /// Parses a record; `None` if it is too short.
     fn read(&mut self, record: &[u8]) -> Option<Denial> {
         let head = Head::read(record)?;
         let key = (head.generation, head.outcome & RULE);
@@ -90,7 +90,7 @@ impl Reports {
                 let (generation, number) = key;
                 let found =
                     programs::rule_name(&self.rules, self.number, generation, u32::from(number));
-                // Number 0 is what could not be found out; a name that is gone is told as its number.
+                // Number 0 means an undetermined rule; a rule whose name is gone is reported by its number.
                 let name = match found {
                     Ok(Some(name)) => name,
                     _ if number == 0 => "unknown-path".to_owned(),
@@ -165,7 +165,7 @@ const CHANGES: [&str; 8] = [
     "truncate", "remove", "create", "rename", "link", "chmod", "chown", "setxattr",
 ];
 
-/// `enum what`, and its details in words.
+/// Formats `enum what` and its details.
 fn describe(what: u16, detail: &[u64; 4]) -> (&'static str, String) {
     let [first, second, third, _] = *detail;
     let hex = |name: &str| format!("{name}={first:#x}");
@@ -207,7 +207,7 @@ fn describe(what: u16, detail: &[u64; 4]) -> (&'static str, String) {
     }
 }
 
-/// Of two words as the kernel has them in memory; an IPv4 address as such.
+/// Formats an address from two words in kernel memory order; an IPv4 address in IPv4 notation.
 fn address(first: u64, second: u64) -> String {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&first.to_ne_bytes());

@@ -1,4 +1,5 @@
-//! A policy as the programs read it: `struct policy` of bpf/policy.h, and the tables beside it.
+//! Tables of a policy in the form that the programs read: `struct policy` of bpf/policy.h, and the tables
+//! beside it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -36,7 +37,7 @@ const MODE_RULES: usize = 8;
 const PORT_RANGES: usize = 4;
 const PROTOCOL_WORDS: usize = 5;
 
-/// Places in the structure.
+/// Offsets in the structure.
 const OPERATION: usize = 32;
 const PTRACE: usize = 48;
 const DISK: usize = 64;
@@ -58,7 +59,7 @@ const EDGE: usize = ACCEPT + 2 * STATES;
 /// `sizeof(struct policy)`.
 pub(super) const SIZE: usize = EDGE + 2 * EDGES;
 
-/// Where file systems belong that show the same wherever they are mounted, in the order of `enum view`.
+/// Places of file systems that have the same content at every mount point, in the order of `enum view`.
 const VIEWS: [&str; 7] = [
     "/proc",
     "/sys",
@@ -69,7 +70,7 @@ const VIEWS: [&str; 7] = [
     "/sys/fs/bpf",
 ];
 
-/// Programs that are many: by their inode all of them would be meant.
+/// Programs that implement many commands: a match by inode would match all of them.
 const MULTI_CALL: [&str; 3] = ["busybox", "coreutils", "toybox"];
 
 const FROM_FLAGS: u32 = 1 << 12 | 1 << 13 | 1 << 5;
@@ -81,21 +82,21 @@ const BY_TYPE: u8 = 1;
 const BY_SOURCE: u8 = 2;
 const BY_DISK: u8 = 3;
 
-/// What is written to the kernel.
+/// The content that is written to the kernel.
 #[derive(Debug)]
 pub(super) struct Tables {
     /// `struct policy`, without its generation.
     pub(super) policy: Vec<u8>,
     /// Outcomes by device and inode of programs.
     pub(super) programs: BTreeMap<(u32, u64), u16>,
-    /// States by device of mounted file systems, and from `PLACE_KEYS` on the kinds of rules whose key is
-    /// a name of the place.
+    /// Automaton state of the place of each file system, by device. The bits from `PLACE_KEYS` on hold the
+    /// kinds of rules whose key is a name of the place.
     pub(super) places: BTreeMap<u32, u32>,
-    /// Ids of the rules, by their number.
+    /// Ids of the rules, indexed by number.
     pub(super) rules: Vec<String>,
 }
 
-/// What a pattern stands for.
+/// The effect of a pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effect {
     pub(super) of: [u16; KINDS],
@@ -111,7 +112,7 @@ impl Effect {
         effect
     }
 
-    /// The kinds that it is about, as bits.
+    /// The kinds of rules that the effect belongs to, as bits.
     pub(super) fn kinds(&self) -> u8 {
         let set = self.of.iter().enumerate().filter(|(_, of)| **of != 0);
         set.fold(0, |kinds, (kind, _)| kinds | 1 << kind)
@@ -125,7 +126,7 @@ impl Effect {
     }
 }
 
-/// Of two outcomes, as `worse` in the programs.
+/// The stricter of two outcomes, as `worse` in the programs.
 fn worse(one: u16, other: u16) -> u16 {
     if one == 0 {
         return other;
@@ -137,7 +138,7 @@ fn worse(one: u16, other: u16) -> u16 {
     rule | ((one | other) & (DENY | AUDIT))
 }
 
-/// What is collected from the entries.
+/// Values collected from the entries.
 #[derive(Default)]
 struct Collected {
     rules: Vec<String>,
@@ -155,11 +156,11 @@ struct Collected {
 }
 
 impl Tables {
-    /// The tables of a profile. `mounts`: the text of /proc/self/mountinfo; `path`: where programs are
-    /// looked for.
+    /// Builds the tables of a profile. `mounts` is the text of /proc/self/mountinfo; `path` lists the folders
+    /// of programs.
     ///
     /// # Errors
-    /// If there is no room for it, or an entry names what the kernel does not know.
+    /// Fails if the profile exceeds a limit, or if an entry names something unknown to the kernel.
     pub(super) fn new(
         profile: &Profile,
         mounts: &str,
@@ -274,7 +275,7 @@ impl Collected {
         }
     }
 
-    /// What patterns mean below the places of file systems that are mounted elsewhere, too.
+    /// Adds the meanings of patterns below the places of file systems that are mounted elsewhere too.
     fn add_aliases(&mut self, places: &MountTable) -> Result<(), Error> {
         for (pattern, effect) in self.patterns.clone() {
             for alias in places.aliases(&pattern)? {
@@ -284,7 +285,7 @@ impl Collected {
         Ok(())
     }
 
-    /// A file under another name is another file, and so is one in a folder of another name.
+    /// Adds a file. Renaming the file, or a folder above it, would give it a path that no pattern matches.
     fn add_file(&mut self, pattern: &Pattern, access: FileAccess, outcome: u16) {
         self.features |= HAS_PATHS;
         let mut kinds = Vec::new();
@@ -353,7 +354,7 @@ impl Collected {
                     mask |= bits;
                 }
                 let unmount = flags.iter().any(|flag| flag == "umount");
-                // A rule for unmounting alone means no mount: no mount has all bits.
+                // A rule on unmounting alone matches no mount: no mount has all bits.
                 let mask = match unmount && mask == 0 {
                     true => 1 << 31,
                     false => mask,
@@ -464,7 +465,7 @@ impl Collected {
         to
     }
 
-    /// What there is no room for.
+    /// Checks the limits of the tables.
     fn check(&self) -> Result<(), Error> {
         for (what, count, limit) in [
             ("rules on sockets", self.sockets.len(), SOCKET_RULES),
@@ -518,12 +519,12 @@ fn encode_socket(socket: &SocketMatch, outcome: u16) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Folders whose renaming would give what the pattern means another path.
+/// Folders whose renaming would change the paths that the pattern matches.
 fn above(pattern: &Pattern) -> Vec<Pattern> {
     let prefix = pattern.fixed_prefix();
     let ends = prefix.char_indices().filter(|(at, c)| *c == '/' && *at > 0);
     let mut folders: Vec<&str> = ends.map(|(at, _)| &prefix[..at]).collect();
-    // `/**/.ssh` of `/**/.ssh/**`; of `/etc/**` the prefix has been.
+    // `/**/.ssh` of `/**/.ssh/**`; the prefix covers `/etc/**` already.
     folders.extend(pattern.text().strip_suffix("/**"));
     let parsed = folders
         .into_iter()
@@ -531,14 +532,14 @@ fn above(pattern: &Pattern) -> Vec<Pattern> {
     parsed.filter(|folder| folder != pattern).collect()
 }
 
-/// The programs that a pattern means now, by device and inode.
+/// The programs that a pattern matches now, by device and inode.
 fn programs(pattern: &Pattern, path: Option<&OsStr>) -> Vec<(u32, u64)> {
     let found = match pattern.literal() {
         Some(literal) => [literal.to_owned()].into(),
         None => MountedFileSystems::programs(pattern, path).unwrap_or_default(),
     };
     let each = found.into_iter().filter_map(|path| {
-        // Not there: then it is known by its name alone.
+        // A missing program is matched by its name alone.
         let real = fs::canonicalize(path).ok()?;
         let name = real.file_name()?.to_str()?;
         let meta = (!MULTI_CALL.contains(&name)).then(|| fs::metadata(&real).ok())??;
@@ -547,7 +548,7 @@ fn programs(pattern: &Pattern, path: Option<&OsStr>) -> Vec<(u32, u64)> {
     each.collect()
 }
 
-/// A device number as the kernel keeps it.
+/// A device number in the kernel's encoding.
 fn kernel_device(number: u64) -> u32 {
     rustix::fs::major(number) << 20 | rustix::fs::minor(number)
 }
@@ -600,7 +601,7 @@ mod tests {
         let made = tables("attackProtectionRules: [{rules: [disable-access-shadow]}]");
         let root = made.places[&(8 << 20 | 1)];
         assert_eq!(root, u32::from(START));
-        // Nothing that is denied lies there.
+        // Nothing is denied below this place.
         assert!(!made.places.contains_key(&7));
         assert!(!made.places.contains_key(&6));
     }

@@ -1,4 +1,4 @@
-//! The enforcer `AppArmor`: a profile is loaded, and the process takes it at its exec.
+//! The enforcer `AppArmor`: it loads a profile, which the process applies at its exec.
 
 use std::time::Duration;
 
@@ -24,9 +24,9 @@ pub(super) const ABOUT: About = About {
 
 #[derive(Debug)]
 pub(super) enum AppArmor {
-    /// This process loaded the profile, and keeps others from removing it.
+    /// This process loaded the profile, and keeps other processes from removing it.
     Loaded(apparmor::Profile),
-    /// Another one did.
+    /// Another process loaded the profile.
     Named(String),
 }
 
@@ -52,7 +52,7 @@ impl Enforcer for AppArmor {
     fn apply(&self) -> sys::Result<()> {
         match self {
             Self::Loaded(profile) => profile.take(),
-            // Of a container, which the agent is not.
+            // A named profile belongs to a container; the agent itself does not apply it.
             Self::Named(_) => Err(crate::container::missing("write(attr/exec)")),
         }
     }
@@ -72,7 +72,7 @@ impl Enforcer for AppArmor {
         Ok(Self::Named(deferred.to_owned()))
     }
 
-    /// The process asks for the profile, in addition to one that its runtime gives it.
+    /// The process requests the profile, in addition to one that its runtime applies.
     fn apply_to(&self, caller: &Caller, _descriptor: Option<i32>) -> sys::Result<Capabilities> {
         let (file, order) = apparmor::order_for(caller.tid(), self.name());
         let path = [file.as_bytes(), b"\0"].concat();

@@ -1,5 +1,5 @@
-//! The enforcer `BPF`: the policy is loaded into tables of programs at the hooks of the security modules, and
-//! the process becomes subject to it at its exec.
+//! The enforcer `BPF`: it loads the policy into tables of programs at the hooks of the security modules,
+//! which confine the process from its exec on.
 
 use std::time::Duration;
 
@@ -26,14 +26,14 @@ pub(super) const ABOUT: About = About {
     defers_anew: false,
 };
 
-/// What is deferred: the policy has to be loaded, for the container's mounts.
+/// Deferred text: the policy is loaded for the container's mounts.
 const TABLES: &str = "tables";
 
 #[derive(Debug)]
 pub(super) struct Bpf {
     entries: usize,
     tenancy: Option<BpfPolicyHandle>,
-    /// Whether it is loaded when the container's first program begins.
+    /// Set if the policy is loaded when the container's first program starts.
     is_later: bool,
 }
 
@@ -96,8 +96,8 @@ impl Enforcer for Bpf {
         })
     }
 
-    /// The task that makes the exec is the one that is confined; of a process with several threads only the
-    /// first one can be named to every kernel.
+    /// The task that makes the exec is confined; in a process with several threads, only the first thread can
+    /// be named on every kernel.
     fn apply_to(&self, caller: &Caller, _descriptor: Option<i32>) -> sys::Result<Capabilities> {
         match &self.tenancy {
             Some(tenancy) if caller.is_leader() => tenancy.confine_process(caller.tid())?,

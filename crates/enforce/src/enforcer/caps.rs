@@ -24,7 +24,7 @@ pub(super) const ABOUT: About = About {
 pub(super) struct Caps(Profile);
 
 impl Enforcer for Caps {
-    /// A child drops everything and looks whether it has anything left.
+    /// Has a child drop everything and check that it has no capability left.
     fn probe() -> Support {
         in_child(|| {
             let before = credential::capabilities(0).map(|sets| sets.permitted);
@@ -70,7 +70,7 @@ impl Enforcer for Caps {
         }
     }
 
-    /// The set in hexadecimal digits, and whether `no_new_privs` is set.
+    /// The set in hexadecimal digits, and the state of `no_new_privs`.
     fn deferred(&self) -> Option<String> {
         let Profile {
             dropped,
@@ -90,7 +90,7 @@ impl Enforcer for Caps {
         parse().ok_or_else(|| Error::Deferred(EnforcerKind::Caps, deferred.to_owned()))
     }
 
-    /// As `caps::drop` does for the own process.
+    /// Equivalent of `caps::drop` for another process.
     fn apply_to(&self, caller: &Caller, _descriptor: Option<i32>) -> sys::Result<Capabilities> {
         let Profile {
             dropped,
@@ -125,7 +125,7 @@ impl Enforcer for Caps {
 fn drop_bounding(caller: &Caller, dropped: Capabilities) -> sys::Result<()> {
     for number in (0..64).filter(|number| dropped.contains(*number)) {
         match PrctlCall::DropBounding(number).make(caller) {
-            // This kernel has none of this number, nor of a higher one.
+            // This kernel has no capability of this number or of a higher one.
             Err(error) if error.is(Errno::EINVAL) => break,
             outcome => drop(outcome?),
         }
@@ -133,13 +133,13 @@ fn drop_bounding(caller: &Caller, dropped: Capabilities) -> sys::Result<()> {
     Ok(())
 }
 
-/// Those to be dropped that programs of root's would have by an exec.
+/// The dropped capabilities that programs of root would regain by an exec.
 fn gained(caller: &Caller, dropped: Capabilities) -> sys::Result<Capabilities> {
     let own = credential::capabilities(caller.tid())?;
     let mut gained = own.inheritable.0;
     for number in (0..64).filter(|number| dropped.contains(*number)) {
         match PrctlCall::ReadBounding(number).make(caller) {
-            // This kernel has none of this number, nor of a higher one.
+            // This kernel has no capability of this number or of a higher one.
             Err(error) if error.is(Errno::EINVAL) => break,
             outcome => gained |= outcome? << number,
         }

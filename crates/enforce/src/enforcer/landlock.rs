@@ -1,4 +1,4 @@
-//! The enforcer `Landlock`: the process restricts itself by a ruleset.
+//! The enforcer `Landlock`: the process restricts itself with a ruleset.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -20,13 +20,13 @@ pub(super) const ABOUT: About = About {
     defers_anew: false,
 };
 
-/// What is deferred: a ruleset has to be made.
+/// Deferred text: the ruleset is created later.
 const RULESET: &str = "ruleset";
 
 #[derive(Debug)]
 pub(super) struct Landlock {
     ruleset: Option<OwnedFd>,
-    /// Whether the ruleset is made in the container, whose files its rules are about.
+    /// Set if the ruleset is created in the container, whose files its rules are about.
     is_later: bool,
     report: Report,
 }
@@ -82,7 +82,7 @@ impl Enforcer for Landlock {
         })
     }
 
-    /// With CAP_SYS_ADMIN a process may restrict itself and still gain privileges.
+    /// A process with CAP_SYS_ADMIN can restrict itself and still gain privileges.
     fn apply(&self) -> sys::Result<()> {
         let Some(ruleset) = &self.ruleset else {
             return Ok(());
@@ -115,7 +115,7 @@ impl Enforcer for Landlock {
         self.is_later
     }
 
-    /// Without CAP_SYS_ADMIN, which containers do not have as a rule, that takes `no_new_privs`.
+    /// Containers usually lack CAP_SYS_ADMIN; without it, restricting needs `no_new_privs`.
     fn apply_to(&self, caller: &Caller, descriptor: Option<i32>) -> sys::Result<Capabilities> {
         let number = descriptor.ok_or_else(|| missing("landlock_restrict_self"))?;
         let number = u64::try_from(number).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! The trait that each enforcer implements, in a file of its own below, and the table of them all.
+//! The trait [`Enforcer`], which each enforcer implements in a file of its own, and the table of enforcers.
 
 mod apparmor;
 mod bpf;
@@ -18,18 +18,19 @@ use probe::Support;
 
 use crate::{Denial, Error, Target};
 
-/// A part of the kernel that puts policies in force. A value is what it compiled of one policy.
+/// A kernel mechanism that enforces policies. A value is the compiled part of one policy.
 pub trait Enforcer: fmt::Debug + Send + Sync {
-    /// Whether the enforcer works here, found out by using it. The calling process must have one thread,
-    /// because this forks.
+    /// Probes whether the enforcer works on this host, by using it. The calling process must have one thread,
+    /// because the probe forks.
     fn probe() -> Support
     where
         Self: Sized;
 
-    /// Compiles what the enforcer carries of a policy, and makes everything that [`Enforcer::apply`] needs.
+    /// Compiles the part of a policy that the enforcer supports, and creates everything that
+    /// [`Enforcer::apply`] needs.
     ///
     /// # Errors
-    /// If something cannot be made. Then nothing of it is left in the kernel.
+    /// Fails if something cannot be created. Nothing is left in the kernel then.
     fn compile(request: &Request<'_>, shared: &mut Shared) -> Result<Self, Error>
     where
         Self: Sized;
@@ -38,55 +39,57 @@ pub trait Enforcer: fmt::Debug + Send + Sync {
     /// nothing: it runs between fork and exec.
     ///
     /// # Errors
-    /// If it is not restricted; then the command must not run.
+    /// Fails if the process is not restricted; the command must not run then.
     fn apply(&self) -> sys::Result<()>;
 
-    /// What the enforcer was given.
+    /// A report on the compiled part.
     fn report(&self) -> Report;
 
-    /// Takes back what was loaded into the kernel: nobody is to be confined by it.
+    /// Unloads what was loaded into the kernel: the part will not be applied.
     fn discard(&self) {}
 
-    /// What the enforcer does to a container's first program, as [`Enforcer::complete`] reads it, perhaps in
-    /// another process. `None`: nothing.
+    /// Serialises the steps for a container's first program; [`Enforcer::complete`] reads the text, possibly
+    /// in another process. `None` means that there are none.
     fn deferred(&self) -> Option<String> {
         None
     }
 
-    /// Takes up what was deferred, for a container whose first program is about to begin.
+    /// Continues from a deferred text, for a container whose first program is about to start.
     ///
     /// # Errors
-    /// If it cannot be made, or the text is not one of [`Enforcer::deferred`].
+    /// Fails if something cannot be created, or if the text does not come from [`Enforcer::deferred`].
     fn complete(deferred: &str, container: &Container<'_>) -> Result<Self, Error>
     where
         Self: Sized;
 
-    /// Whether [`Enforcer::apply_to`] needs a descriptor that a process makes in the container's mounts.
+    /// Returns true if [`Enforcer::apply_to`] needs a descriptor that a process creates in the container's
+    /// mounts.
     fn needs_descriptor(&self) -> bool {
         false
     }
 
-    /// Restricts another process, which is held in its exec. `descriptor`: its number of the one that was
-    /// made. Answers with the capabilities among those that it loses which it would not have had anyway.
+    /// Restricts another process, which is held in its exec. `descriptor` is the process's number of the
+    /// created descriptor. Returns those of the lost capabilities that the process would not have had anyway.
     ///
     /// # Errors
-    /// If it is not restricted; then it must not go on.
+    /// Fails if the process is not restricted; it must not go on then.
     fn apply_to(&self, caller: &Caller, descriptor: Option<i32>) -> sys::Result<Capabilities>;
 
-    /// The number under which the kernel reports violations of what was taken up for a container.
+    /// The number under which the kernel reports violations of a part that was completed for a container.
     fn number(&self) -> Option<u32> {
         None
     }
 
-    /// Where the kernel reports violations. `None`: it does not, or the filter hands them over.
+    /// The kernel's reporter of violations. `None` if the kernel does not report, or if the filter traps the
+    /// calls.
     fn reporter(&self) -> Option<Reporter> {
         None
     }
 
-    /// Listens to the reporter of this name. `policy` is asked which rule a report is about.
+    /// Listens to the reporter of this name. `policy` returns the policy whose rules reports refer to.
     ///
     /// # Errors
-    /// If this process may not hear it.
+    /// Fails if this process may not listen.
     fn listen(name: &str, policy: &dyn Fn() -> Option<Policy>) -> Result<Listen, Error>
     where
         Self: Sized,
@@ -95,8 +98,8 @@ pub trait Enforcer: fmt::Debug + Send + Sync {
         Err(Error::NoReporter(name.to_owned()))
     }
 
-    /// Exchanges the policies of this name that are in force, and answers with how many. `None`: only a process
-    /// itself can change what confines it.
+    /// Exchanges the loaded policies of this name, and returns their number. `None` if only a process itself
+    /// can change its confinement.
     fn exchange(_policy: &Policy, _machine: &MachineFeatures) -> Option<Result<usize, Error>>
     where
         Self: Sized,
@@ -104,7 +107,7 @@ pub trait Enforcer: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The policies in force. `None`: the kernel has no list of them.
+    /// The loaded policies. `None` if the kernel keeps no list of them.
     fn loaded() -> Option<Result<Vec<Loaded>, Error>>
     where
         Self: Sized,
@@ -112,10 +115,10 @@ pub trait Enforcer: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Removes from the kernel what confines nobody any more.
+    /// Removes policies that confine no process from the kernel.
     ///
     /// # Errors
-    /// If something cannot be removed.
+    /// Fails if something cannot be removed.
     fn sweep() -> Result<(), Error>
     where
         Self: Sized,
@@ -124,105 +127,105 @@ pub trait Enforcer: fmt::Debug + Send + Sync {
     }
 }
 
-/// What an enforcer compiles.
+/// Input of [`Enforcer::compile`].
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The policy.
     pub policy: &'a Policy,
-    /// What is known of the machine.
+    /// Features of the host.
     pub machine: &'a MachineFeatures,
-    /// Where it is to be in force.
+    /// The process that the policy is for.
     pub place: Target,
 }
 
-/// What the enforcers of a policy make together.
+/// Results that the enforcers of a policy build together.
 #[derive(Debug)]
 pub struct Shared {
-    /// What becomes of system calls.
+    /// The actions on system calls.
     pub calls: CallProfile,
-    /// What tells which failures were denials.
+    /// The classifier of failed calls as denials.
     pub witness: DenialClassifier,
 }
 
-/// What an enforcer was given.
+/// Report of an enforcer on its compiled part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How much, or what.
+    /// The compiled content, such as the number of entries.
     pub given: String,
-    /// What the kernel cannot do of it.
+    /// Features that the kernel lacks.
     pub lacks: Vec<String>,
 }
 
-/// A container whose first program is about to begin.
+/// A container whose first program is about to start.
 pub struct Container<'a> {
-    /// The policy, and the table of the container's mounts (`/proc/PID/mountinfo`). Asked only by those that
-    /// need it.
+    /// Reads the policy and the mount table of the container (`/proc/PID/mountinfo`). Called only by
+    /// enforcers that need them.
     pub read: &'a dyn Fn() -> Result<(Policy, String), Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// Where the kernel reports violations.
+/// The kernel's reporter of violations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reporter {
-    /// Under this name.
+    /// A reporter with this name.
     Named(String),
-    /// Under a number that is known when a container's first program begins.
+    /// A reporter whose number is known when a container's first program starts.
     Later,
 }
 
-/// Opens what the kernel reports, in the thread that reads it.
+/// Opens a reporter, in the thread that reads it.
 pub type Listen = Box<dyn FnOnce() -> Result<Box<dyn Reports>, Error> + Send>;
 
-/// What the kernel reports of violations.
+/// A stream of violations from the kernel.
 pub trait Reports {
-    /// Waits so long for violations, and answers with those that came.
+    /// Waits up to `limit` for violations, and returns those that arrived.
     ///
     /// # Errors
-    /// If they cannot be read.
+    /// Fails if the stream cannot be read.
     fn wait(&mut self, limit: Duration) -> Result<Vec<Denial>, Error>;
 
-    /// How often something was lost; `None` if the counter cannot be read.
+    /// Number of losses; `None` if the counter cannot be read.
     fn lost(&self) -> Option<u64>;
 
-    /// What is said of a loss.
+    /// The message on a loss.
     fn describe_loss(&self, lost: u64) -> String;
 }
 
-/// A policy in force.
+/// A loaded policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loaded {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// What the kernel counts of it, if it does.
+    /// The kernel's counters, if it counts.
     pub counts: Option<Counts>,
 }
 
-/// What the kernel counts of a policy in force.
+/// The kernel's counters of a loaded policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// The number of the policy.
+    /// Number of the policy.
     pub number: u32,
-    /// Tasks that it confines.
+    /// Number of confined tasks.
     pub tasks: u64,
-    /// Operations that it denied.
+    /// Number of denied operations.
     pub denied: u64,
-    /// Operations that it let pass and reported.
+    /// Number of operations that were allowed and reported.
     pub audited: u64,
-    /// Reports for which there was no room.
+    /// Number of reports lost for lack of room.
     pub lost: u64,
 }
 
-/// What is said of an enforcer.
+/// Static description of an enforcer.
 #[derive(Debug)]
 pub struct About {
-    /// Which.
+    /// The kind of enforcer.
     pub kind: EnforcerKind,
-    /// The name of its probe.
+    /// Name of its probe.
     pub probe: &'static str,
-    /// What it is good for.
+    /// Its purpose, for reports.
     pub purpose: &'static str,
-    /// What a process that it restricts does: it can or cannot ...
+    /// The verb phrase for the restriction of a process, as in "can ..." and "cannot ...".
     pub step: &'static str,
-    /// Whether [`Enforcer::deferred`] is another text each time, such as a name that is used once.
+    /// Set if each [`Enforcer::deferred`] returns a different text, such as a name that is used once.
     pub defers_anew: bool,
 }
 
@@ -230,10 +233,10 @@ type ListenFn = fn(&str, &dyn Fn() -> Option<Policy>) -> Result<Listen, Error>;
 type CompileFn = fn(&Request<'_>, &mut Shared) -> Result<Box<dyn Enforcer>, Error>;
 type CompleteFn = fn(&str, &Container<'_>) -> Result<Box<dyn Enforcer>, Error>;
 
-/// An enforcer in the table.
+/// A row of the table of enforcers.
 #[derive(Debug)]
 pub struct Registered {
-    /// What is said of it.
+    /// Static description.
     pub about: &'static About,
     /// [`Enforcer::probe`]
     pub probe: fn() -> Support,
@@ -264,8 +267,8 @@ impl Registered {
     }
 }
 
-/// Every enforcer, in the order in which they restrict a process. BPF and AppArmor hold from the next exec on
-/// and hinder none of those after them. Landlock is last of those that a process applies to itself: a ruleset
+/// Every enforcer, in the order in which they restrict a process. BPF and AppArmor take effect at the next
+/// exec and affect no later step. Landlock is the last of those that a process applies to itself: a ruleset
 /// may deny what the others need.
 pub static REGISTRY: [Registered; EnforcerKind::ALL.len()] = TABLE;
 
@@ -277,7 +280,7 @@ const TABLE: [Registered; EnforcerKind::ALL.len()] = [
     Registered::new::<seccomp::Seccomp>(&seccomp::ABOUT),
 ];
 
-/// Each kind is in the table: an enforcer that is left out would confine nobody.
+/// Checks that each kind is in the table: a missing enforcer would confine no process.
 const _: () = {
     let (mut index, mut found) = (0, 0_u32);
     while index < TABLE.len() {
@@ -290,7 +293,7 @@ const _: () = {
 /// The enforcer of a kind.
 ///
 /// # Panics
-/// Never: the compiler has checked that each kind is in the table.
+/// Never: the compiler checks that each kind is in the table.
 #[must_use]
 pub fn registered(kind: EnforcerKind) -> &'static Registered {
     let mut all = REGISTRY.iter();
@@ -298,7 +301,7 @@ pub fn registered(kind: EnforcerKind) -> &'static Registered {
         .expect("each kind is in the table")
 }
 
-/// A number of things, in words.
+/// Formats a number with its noun.
 fn count(number: usize, one: &str, many: &str) -> String {
     match number {
         1 => format!("1 {one}"),

@@ -1,4 +1,4 @@
-//! The enforcer `Seccomp`: a filter on system calls, which whoever starts the command installs.
+//! The enforcer `Seccomp`: a filter on system calls, which the starter of the command installs.
 
 use abi::Capabilities;
 use capture::notify::Caller;
@@ -17,8 +17,8 @@ pub(super) const ABOUT: About = About {
     defers_anew: false,
 };
 
-/// The calls of a policy are part of the filter that is installed last, with the calls that rules watch:
-/// there is nothing to apply here.
+/// The calls of a policy are part of the filter that is installed last, together with the calls that rules
+/// watch: there is nothing to apply here.
 #[derive(Debug)]
 pub(super) struct Seccomp {
     rules: usize,
@@ -47,7 +47,7 @@ impl Enforcer for Seccomp {
     }
 
     fn complete(deferred: &str, _container: &Container<'_>) -> Result<Self, Error> {
-        // It defers nothing.
+        // This enforcer defers nothing.
         Err(Error::Deferred(EnforcerKind::Seccomp, deferred.to_owned()))
     }
 

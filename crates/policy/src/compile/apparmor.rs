@@ -1,4 +1,4 @@
-//! Rules as a profile of AppArmor.
+//! Rule compiler for `AppArmor`: profiles.
 
 use std::fmt::Write as _;
 
@@ -17,8 +17,8 @@ use crate::restriction::{
     FileAccess, MountMatch, Restriction, SocketMatch, socket_domain_name, socket_type_name,
 };
 
-/// Everything is allowed but what rules deny. Signals and traces need the consent of both sides, so
-/// these lines do not reach out of the profile.
+/// The base of a profile: everything is allowed except what rules deny. Signals and traces need the consent
+/// of both sides, so these lines do not reach out of the profile.
 const BASE: [&str; 9] = [
     "capability,",
     "file,",
@@ -31,7 +31,7 @@ const BASE: [&str; 9] = [
     "unix,",
 ];
 
-/// The text of a policy's profile, for apparmor_parser.
+/// The text of a policy's profile, as input for apparmor_parser.
 #[must_use]
 pub fn profile(policy: &Policy, machine: &MachineFeatures) -> String {
     let custom = policy
@@ -50,7 +50,7 @@ pub fn profile(policy: &Policy, machine: &MachineFeatures) -> String {
         profile_name(policy),
         flags.join(",")
     );
-    // What is to be recorded is what the profile does not allow; without a model that is everything.
+    // Behaviour modelling records what the profile does not allow; without a model that is everything.
     let is_empty = matches!(policy.mode, Mode::BehaviorModeling | Mode::DefenseInDepth);
     if !is_empty {
         push_lines(&mut text, "  ", BASE.iter().map(|line| (*line).to_owned()));
@@ -85,7 +85,7 @@ pub fn profile(policy: &Policy, machine: &MachineFeatures) -> String {
     text
 }
 
-/// A profile of the user's with the rules of the policy before its last bracket.
+/// A custom profile, with the rules of the policy inserted before its last bracket.
 fn extend_custom(text: &str, policy: &Policy, machine: &MachineFeatures) -> String {
     let (start, end) = text.rsplit_once('}').unwrap_or((text, ""));
     let mut extended = start.to_owned();
@@ -108,7 +108,7 @@ pub fn profile_name(policy: &Policy) -> String {
     )
 }
 
-/// Programs with rules of their own, in the order of the policy.
+/// Programs that have rules of their own, in the order of the policy.
 fn targets(policy: &Policy) -> Vec<&str> {
     let mut targets: Vec<&str> = Vec::new();
     for target in policy.rules.iter().flat_map(|rule| &rule.targets) {
@@ -137,7 +137,7 @@ fn push_lines(text: &mut String, indent: &str, lines: impl IntoIterator<Item = S
     }
 }
 
-/// Compiles rules for AppArmor.
+/// Rule compiler for `AppArmor`.
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
@@ -180,13 +180,13 @@ impl RuleCompiler for Compiler {
         profile(policy, machine)
     }
 
-    /// The text, which is what AppArmor takes.
+    /// The profile text, which is the native form.
     fn json(&self, policy: &Policy, machine: &MachineFeatures) -> Value {
         Value::String(profile(policy, machine))
     }
 }
 
-/// What a rule compiles to.
+/// Lowers a rule.
 #[must_use]
 pub fn lower(rule: &Rule, machine: &MachineFeatures) -> CompiledPart<String> {
     lower_rule(rule, EnforcerKind::AppArmor, |restriction| {
@@ -194,7 +194,7 @@ pub fn lower(rule: &Rule, machine: &MachineFeatures) -> CompiledPart<String> {
     })
 }
 
-/// What stands before a line. `allow` is not written: [`BASE`] allows.
+/// The qualifier in front of a line. `allow` is omitted: [`BASE`] allows.
 fn qualifier(verdict: RuleAction) -> &'static str {
     match verdict {
         RuleAction::Allow => "",
@@ -213,7 +213,7 @@ fn lower_one(
     match restriction {
         Restriction::File { path, access } => lower_file(rule, path, *access, &line),
         Restriction::Exec { path } => {
-            // Mapping is denied too, since `ld.so PROGRAM` runs what it maps.
+            // Mapping is denied too, because `ld.so PROGRAM` runs a program by mapping it.
             let permissions = if rule.verdict.denies() { "mx" } else { "mix" };
             CompiledPart::one(line(format!("{} {permissions},", quote(path))))
                 .gap("a copy of the program under another name runs")
@@ -258,7 +258,7 @@ fn lower_one(
     }
 }
 
-/// A rule goes by path, so that a directory above must keep its name.
+/// Lowers a file rule. AppArmor matches by path, so the folders above must keep their names.
 fn lower_file(
     rule: &Rule,
     path: &Pattern,
@@ -281,7 +281,7 @@ fn lower_file(
     }
 }
 
-/// Whether a pattern names a directory after a wildcard: `/**/.ssh/**`.
+/// Returns true if a pattern names a folder after a wildcard: `/**/.ssh/**`.
 fn has_folder_behind_wildcard(path: &Pattern) -> bool {
     let parts = path.text().split('/');
     let mut behind = parts.skip_while(|part| !part.contains('*')).skip(1);
@@ -291,7 +291,7 @@ fn has_folder_behind_wildcard(path: &Pattern) -> bool {
         last_is_name = part.chars().any(|c| c != '*');
         names += usize::from(last_is_name);
     }
-    // The last name is that of the file, whose renaming is denied.
+    // The last name is the file itself, whose renaming is denied.
     names > usize::from(last_is_name)
 }
 
@@ -312,7 +312,7 @@ fn lower_operation(operation: &Operation, line: &dyn Fn(String) -> String) -> Co
     }
 }
 
-/// Whether a rule is asked at a hook.
+/// Returns true if AppArmor evaluates a rule at a hook.
 fn decides_at(rule: &str, hook: &str) -> bool {
     let rule = rule.trim_end_matches(',');
     match hook {
@@ -431,7 +431,8 @@ fn lower_mount(
     }
 }
 
-/// The folder itself is a source too, and AppArmor writes folders with a slash at their end.
+/// The source of a mount rule. The folder itself is a source too, and AppArmor writes folders with a trailing
+/// slash.
 fn mount_source(path: &Pattern) -> String {
     match path.subtree() {
         Some("/") => "\"/**\"".to_owned(),
@@ -444,12 +445,12 @@ fn quote_literal(path: &str) -> String {
     format!("\"{}\"", escape(path))
 }
 
-/// A pattern in AppArmor's notation. `/**/` there needs at least one folder.
+/// A pattern in AppArmor's notation, where `/**/` needs at least one folder.
 fn quote(path: &Pattern) -> String {
     format!("\"{}\"", escape(path.text()).replace("/**/", "/{,**/}"))
 }
 
-/// Characters that mean something to AppArmor and nothing in our patterns.
+/// Escapes characters that are special in AppArmor and literal in our patterns.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,7 +1,7 @@
-//! Rules as entries of the tables that programs at the hooks of BPF LSM look up.
+//! Rule compiler for `BPF`: entries of the tables that programs at the hooks of BPF LSM look up.
 //!
-//! The tables belong to a policy id that is kept with the task and inherited at fork. They know no
-//! namespace: leaving one leaves no rule behind.
+//! Each policy has an id that the kernel keeps with the task and passes on at fork. The tables are
+//! independent of namespaces: a process that leaves a namespace keeps its rules.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,83 +21,83 @@ use crate::restriction::{
     SocketMatch,
 };
 
-/// One entry.
+/// One table entry.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// The rule.
+    /// Id of the rule.
     pub rule: String,
-    /// What becomes of a match. Entries are judged one by one: a denial is not undone by another.
+    /// Action on a match. Entries are evaluated independently: no entry reverts the denial of another.
     pub verdict: RuleAction,
-    /// What matches.
+    /// The match condition.
     pub key: Key,
 }
 
-/// What an entry matches.
+/// The match condition of an entry.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Key {
     /// A file, by the path that the kernel resolved.
     File {
-        /// Which.
+        /// The paths.
         path: PathKey,
-        /// How.
+        /// The kinds of access.
         access: FileAccess,
     },
-    /// A program: by its resolved path, by the name that the caller gave joined to its folder, and by
-    /// the inodes that have the path when the table is made. Interpreters are programs too.
+    /// A program: by its resolved path, by the name that the caller gave joined to its folder, and by the
+    /// inodes that have the path when the table is built. Interpreters are programs too.
     Exec {
-        /// Which.
+        /// The paths.
         path: PathKey,
     },
-    /// A socket by the path it was bound to, at connecting and at sending.
+    /// A Unix socket by the path that it was bound to, at connecting and at sending.
     Connect {
-        /// Which.
+        /// The paths.
         path: PathKey,
     },
-    /// Block devices that are disks, by device number.
+    /// Block devices of disks, by device number.
     Disk {
-        /// How.
+        /// The kinds of access.
         access: FileAccess,
     },
-    /// Sockets, by what they are made with.
+    /// Sockets, by the arguments of their creation.
     Socket(SocketMatch),
-    /// Addresses, in the form of IPv6: IPv4 has the prefix `::ffff:0:0/96`.
+    /// Network addresses in IPv6 form: IPv4 has the prefix `::ffff:0:0/96`.
     Egress {
         /// The address.
         address: [u8; 16],
-        /// How many bits of it count.
+        /// Number of significant bits.
         prefix: u8,
-        /// Which ports; none means all.
+        /// Destination ports; empty means all.
         ports: Vec<PortRange>,
     },
     /// Mounts.
     Mount(MountMatch),
-    /// Tracing.
+    /// Tracing and inspection of other processes.
     Ptrace {
-        /// What.
+        /// The kinds of access.
         access: PtraceAccess,
-        /// Of whom; outside means of another policy id.
+        /// The processes concerned; "outside" means a different policy id.
         scope: PtraceScope,
     },
-    /// Capabilities, whatever else the task has.
+    /// Capabilities, regardless of the capability sets of the task.
     Capabilities(Capabilities),
-    /// Permission bits that files cannot be given.
+    /// Permission bits that cannot be set on files.
     Mode(u32),
-    /// A hook that always matches; after `:` the object that is meant.
+    /// A hook that always matches. Text after `:` names the object to which the hook is limited.
     Hook(String),
 }
 
-/// A pattern cut at its wildcards, for tables of prefixes and of reversed suffixes.
+/// A pattern split at its wildcards, for tables of prefixes and of reversed suffixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathKey {
-    /// What was cut, for reports.
+    /// The whole pattern, for reports.
     pub pattern: Pattern,
     /// The text before the first wildcard.
     pub prefix: String,
-    /// The text between two.
+    /// The text between two wildcards.
     pub middle: Option<String>,
-    /// The text after the last; without a wildcard there is none.
+    /// The text after the last wildcard; `None` without a wildcard.
     pub suffix: Option<String>,
-    /// Whether a wildcard is `*`, which stops at `/`.
+    /// Set if the wildcard is `*`, which stops at `/`.
     pub within_folder: bool,
 }
 
@@ -126,15 +126,15 @@ impl PathKey {
     }
 }
 
-/// The tables of a policy.
+/// The table entries of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// In the order of the policy.
+    /// Entries in the order of the policy.
     pub entries: Vec<Entry>,
 }
 
 impl Profile {
-    /// The tables of a policy.
+    /// Compiles a policy.
     #[must_use]
     pub fn compile(policy: &Policy) -> Self {
         let lowered = policy.rules.iter().map(lower);
@@ -158,7 +158,7 @@ impl Profile {
 }
 
 impl Key {
-    /// The hooks of the kernel that programs are attached to for the entry.
+    /// The kernel hooks to which programs are attached for the entry.
     #[must_use]
     pub fn hooks(&self) -> Vec<&str> {
         match self {
@@ -195,7 +195,7 @@ impl Key {
         }
     }
 
-    /// Whether an address and port are meant.
+    /// Returns true if the entry matches an address and port.
     #[must_use]
     pub fn matches_address(&self, address: IpAddr, port: u16) -> bool {
         let Self::Egress {
@@ -217,10 +217,10 @@ impl Key {
     }
 }
 
-/// Hooks that see a file opened, or given another name.
+/// Hooks that observe the opening or renaming of a file.
 const OPENS: [&str; 3] = ["file_open", "path_link", "path_rename"];
 
-/// Hooks that see a file changed other than by opening it.
+/// Hooks that observe a change of a file by means other than opening it.
 const CHANGES: [&str; 11] = [
     "path_truncate",
     "path_unlink",
@@ -235,7 +235,7 @@ const CHANGES: [&str; 11] = [
     "inode_set_acl",
 ];
 
-/// Hooks that are the ways to one operation. Calls for which there is no hook ask for a capability first.
+/// Groups of hooks that together cover one operation. Calls without a hook check a capability first.
 const WAYS: [&[&str]; 2] = [
     &[
         "sb_mount",
@@ -257,7 +257,7 @@ fn hooks_with(name: &str) -> Vec<&str> {
     ways.map_or_else(|| vec![name], |ways| ways.to_vec())
 }
 
-/// An address as the hooks compare it.
+/// An address in the form that the hooks compare.
 fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -265,7 +265,7 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Compiles rules for BPF.
+/// Rule compiler for `BPF`.
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
@@ -279,7 +279,7 @@ impl RuleCompiler for Compiler {
         lower(rule).assess(names, ToString::to_string)
     }
 
-    /// Files are known by their place in their file system, too.
+    /// The tables also identify files by their path within their file system.
     fn covers(&self, kind: NameKind) -> bool {
         matches!(kind, NameKind::Mount | NameKind::Namespace)
     }
@@ -305,7 +305,7 @@ impl RuleCompiler for Compiler {
     }
 }
 
-/// What a rule compiles to.
+/// Lowers a rule.
 #[must_use]
 pub fn lower(rule: &Rule) -> CompiledPart<Entry> {
     lower_rule(rule, EnforcerKind::Bpf, |restriction| {
@@ -363,7 +363,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
     }
 }
 
-/// The hooks of an operation, and the calls that pass none of those that programs are attached to.
+/// Lowers an operation to its hooks, and notes the calls that pass none of the attached hooks.
 fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> CompiledPart<Entry> {
     if let Some(reason) = operation.none.get(&EnforcerKind::Bpf) {
         return CompiledPart::missing(reason.clone());
@@ -389,7 +389,7 @@ fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Compi
     }
 }
 
-/// The flags of mount(2) that mounts are told by, by the names of raw rules.
+/// The flags of mount(2) that distinguish mounts, with their names in raw rules.
 pub const MOUNT_FLAGS: [(&str, u32); 4] = [
     ("bind", 1 << 12),
     ("move", 1 << 13),
@@ -397,7 +397,7 @@ pub const MOUNT_FLAGS: [(&str, u32); 4] = [
     ("remount", 1 << 5),
 ];
 
-/// A flag of a raw rule that is none of those, nor about unmounting.
+/// A flag of a raw rule that is neither in [`MOUNT_FLAGS`] nor about unmounting.
 fn unknown_flag(mount: &MountMatch) -> Option<&str> {
     let MountMatch::Raw { flags, .. } = mount else {
         return None;

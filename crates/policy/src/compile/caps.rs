@@ -1,4 +1,4 @@
-//! Rules as capabilities that are dropped before the command starts.
+//! Rule compiler for `Caps`: capabilities that are dropped before the command starts.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,24 +12,24 @@ use crate::enforcer::EnforcerKind;
 use crate::policy::{Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};
 
-/// Capabilities that a rule drops, from all five sets.
+/// The capabilities that a rule drops, from all five sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drop(pub Capabilities);
 
-/// What the command starts without.
+/// The capabilities that a policy drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// The capabilities.
+    /// The dropped capabilities.
     pub dropped: Capabilities,
-    /// Set if no program may get them back from its file: `no_new_privs`.
+    /// Set if no program may regain the capabilities from its file: `no_new_privs`.
     pub no_new_privs: bool,
 }
 
 impl Profile {
-    /// What a policy drops.
+    /// Compiles a policy.
     #[must_use]
     pub fn compile(policy: &Policy) -> Self {
-        // What is told of it is another thing.
+        // Reports do not affect which capabilities are dropped.
         let machine = MachineFeatures::default();
         let lowered = policy
             .rules
@@ -44,7 +44,7 @@ impl Profile {
     }
 }
 
-/// Compiles rules for Caps.
+/// Rule compiler for `Caps`.
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
@@ -58,7 +58,7 @@ impl RuleCompiler for Compiler {
         lower(policy, rule, machine).assess(names, ToString::to_string)
     }
 
-    /// Capabilities know no files.
+    /// Capabilities do not name files.
     fn covers(&self, _kind: NameKind) -> bool {
         true
     }
@@ -77,7 +77,7 @@ impl RuleCompiler for Compiler {
     }
 }
 
-/// What a rule compiles to.
+/// Lowers a rule.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> CompiledPart<Drop> {
     let lowered = lower_rule(rule, EnforcerKind::Caps, |restriction| {
@@ -102,7 +102,7 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> Compile
     }
 }
 
-/// "of this; of that".
+/// Formats "of this; of that".
 fn of_each(things: &BTreeSet<&str>) -> String {
     let each: Vec<String> = things.iter().map(|thing| format!("of {thing}")).collect();
     each.join("; ")
@@ -118,7 +118,7 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> CompiledPart<Drop> {
             gaps.extend(operation.weak(EnforcerKind::Caps));
             dropped
         }
-        // Without them a process is as any other to processes outside.
+        // Without capabilities, processes outside treat the process like any other.
         Restriction::Ptrace {
             scope: PtraceScope::Outside,
             ..
@@ -143,7 +143,7 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> CompiledPart<Drop> {
     }
 }
 
-/// Whether a hook is the question for one of these capabilities.
+/// Returns true if a hook is the check for one of these capabilities.
 fn asks_for(hook: &str, set: Capabilities) -> bool {
     let name = hook.strip_prefix("capable:");
     let number = name.and_then(capability::from_name);

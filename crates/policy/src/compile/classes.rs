@@ -1,4 +1,5 @@
-//! Every call of the table is classified, and what is compiled denies the calls of its class.
+//! Test that every system call of the table is classified, and that compiled filters deny the calls of their
+//! class.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use super::tests::{of_builtins, policy};
 use super::*;
 use crate::operation::Operation;
 
-/// The calls of each class, and those of no class.
+/// The calls of each class, and the unclassified calls.
 struct Classes {
     of: BTreeMap<String, BTreeSet<Syscall>>,
     none: Vec<Syscall>,
@@ -44,7 +45,7 @@ fn classes() -> Classes {
     found
 }
 
-/// What the filter of a policy refuses natively, whatever the arguments are or for some.
+/// The native calls that the filter of a policy refuses, for all arguments or for some.
 fn refused(profile: &seccomp::Profile) -> BTreeSet<Syscall> {
     let denied = profile.rules.iter().filter(|rule| rule.action.denies());
     let calls = denied.map(|rule| rule.call);
@@ -105,8 +106,8 @@ fn a_rule_on_tracing_refuses_every_call_that_looks_into_processes() {
     assert_eq!(refused(&profile), classes().of["trace"]);
 }
 
-/// Whether an enforcer denies at a hook is what grades an operation: with a call more that passes none of
-/// its hooks, or one hook less, it is partial.
+/// The grade of an operation depends on whether an enforcer denies at its hooks: one more call that passes
+/// none of the hooks, or one hook less, makes the grade partial.
 #[test]
 fn grades_of_operations_follow_from_hooks() {
     let mount = Operation::find("mount").unwrap();

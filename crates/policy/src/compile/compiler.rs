@@ -1,4 +1,4 @@
-//! What an enforcer implements to have rules compiled for it, in a file of its own.
+//! The trait that each rule compiler implements, in a file of its own.
 
 use serde_json::Value;
 
@@ -7,8 +7,7 @@ use crate::policy::{Policy, Rule};
 
 /// Compiles rules for one enforcer.
 pub(super) trait RuleCompiler {
-    /// What a rule compiles to, and how good that is. `names` are other names of its files that get past the
-    /// enforcer.
+    /// Compiles and grades a rule. `names` lists further names of the rule's files that bypass the enforcer.
     fn assess(
         &self,
         policy: &Policy,
@@ -17,10 +16,10 @@ pub(super) trait RuleCompiler {
         names: Vec<String>,
     ) -> Assessment;
 
-    /// Whether the enforcer denies a file by such a name as by the one that a rule has.
+    /// Returns true if the enforcer denies a file under this kind of further name as well.
     fn covers(&self, kind: NameKind) -> bool;
 
-    /// Other names that the files of a rule can have and that nobody looked for.
+    /// A note on further names that the files of a rule may have and that were not searched.
     fn possible_names(
         &self,
         _policy: &Policy,
@@ -30,19 +29,19 @@ pub(super) trait RuleCompiler {
         Vec::new()
     }
 
-    /// What a whole policy compiles to, for people.
+    /// The compiled policy as human-readable text.
     fn text(&self, policy: &Policy, machine: &MachineFeatures) -> String;
 
-    /// The same for programs.
+    /// The compiled policy as JSON.
     fn json(&self, policy: &Policy, machine: &MachineFeatures) -> Value;
 }
 
-/// A line for each item.
+/// Formats each item as one line.
 pub(super) fn lines<T: ToString>(items: &[T]) -> String {
     items.iter().map(|item| item.to_string() + "\n").collect()
 }
 
-/// A string for each item.
+/// Formats each item as a JSON string.
 pub(super) fn strings<T: ToString>(items: &[T]) -> Value {
     items.iter().map(ToString::to_string).collect()
 }

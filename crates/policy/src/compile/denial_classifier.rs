@@ -1,9 +1,10 @@
-//! Denials that the kernel tells nobody of: those of Landlock, and those for lack of a capability.
+//! Classifier for denials that the kernel does not report: those of Landlock, and those for lack of a
+//! capability.
 //!
-//! A denied call is known by three things together: that it is one which such a rule can hit, so that
-//! the filter hands it over ([`DenialClassifier::calls`]); that it failed with an error of such a denial; and
-//! that a rule withholds what it asked for ([`DenialClassifier::classify`]). The call is made, so the kernel decides
-//! and not whoever looks on: what is told can be incomplete, what is denied cannot.
+//! Three conditions together identify a denied call: a rule of this kind can affect it, so that the filter
+//! traps it ([`DenialClassifier::calls`]); it failed with an error of such a denial; and a rule withholds
+//! what it requested ([`DenialClassifier::classify`]). The kernel makes the call and decides, not the
+//! observer: reports can be incomplete, denials cannot.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -23,74 +24,74 @@ use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule, RuleAction};
 use crate::restriction::Restriction;
 
-/// What a call that failed was about.
+/// A failed system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt<'a> {
-    /// Which.
+    /// The system call.
     pub call: Syscall,
-    /// Its registers, as on x86-64.
+    /// Register arguments, in the order of x86-64.
     pub args: [u64; 6],
-    /// What it failed with.
+    /// The error of the call.
     pub errno: Errno,
-    /// The files that it names, as they were resolved; an interpreter that a script names last.
+    /// The files that the call names, resolved; the interpreter of a script comes last.
     pub paths: &'a [NamedFile],
-    /// The TCP port that it would have connected to.
+    /// The TCP port of a connection attempt.
     pub port: Option<u16>,
-    /// Whether the caller is the user who has capabilities.
+    /// Set if the caller is the user whose processes hold capabilities.
     pub is_root: bool,
-    /// Capabilities that the caller would not have without the policy either.
+    /// Capabilities that the caller would lack without the policy too.
     pub lacked: Capabilities,
 }
 
 /// A file that a call names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
-    /// Absolute, links followed as the call follows them.
+    /// Absolute path, with links followed as the call follows them.
     pub path: String,
-    /// What is there.
+    /// The kind of file at the path.
     pub is: PathKind,
 }
 
-/// What is at a path.
+/// The kind of file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathKind {
-    /// Nothing.
+    /// No file exists.
     Missing,
     /// A folder.
     Folder,
-    /// Something else.
+    /// Any other file.
     File,
-    /// Nobody could tell.
+    /// The kind could not be determined.
     Unknown,
 }
 
-/// Who denied a call.
+/// The rule and enforcer that denied a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenialCause<'a> {
     /// The rule.
     pub rule: &'a str,
-    /// What carries it.
+    /// The enforcer.
     pub enforcer: EnforcerKind,
 }
 
-/// What is withheld by those who tell nobody, of rules that want it told.
+/// Classifies failed calls as denials by rules that request reports, for enforcers that do not report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DenialClassifier {
     holes: Vec<(String, Pattern, u64)>,
     only: Vec<(String, Pattern, u64)>,
     ports: Vec<(String, u16, u16)>,
-    /// Mounting and unmounting, and the first rule on files, under which both fail as well.
+    /// Mount and unmount calls by rule. `any_ruleset` is the first rule on files, under which both fail too.
     mounts: Vec<(String, Syscall)>,
     any_ruleset: Option<String>,
     domains: Vec<String>,
     capabilities: Vec<(String, Capabilities)>,
-    /// Whether capabilities are those of any user's processes.
+    /// Set if processes of any user hold the capabilities.
     of_any_user: bool,
     handled: u64,
     ruleset: Option<Ruleset>,
 }
 
-/// What the kernel was really given.
+/// The ruleset that was actually loaded into the kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Ruleset {
     denied: Vec<(String, DeniedPath)>,
@@ -99,15 +100,15 @@ struct Ruleset {
 
 const EPERM: Errno = Errno(1);
 const EACCES: Errno = Errno(13);
-/// What leads to another folder is refused as if that were another file system.
+/// Landlock refuses moves to another folder as if it were another file system.
 const EXDEV: Errno = Errno(18);
 
-/// What a call on files does with those that it names.
+/// What a call on files does with the files that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileAction {
-    /// Opens; the flags are in this argument.
+    /// Opens; the index of the argument with the flags.
     Open(u8),
-    /// Opens as a structure in memory says.
+    /// Opens as a structure in memory specifies.
     OpenSomehow,
     Create,
     Execute,
@@ -145,7 +146,7 @@ const DEEDS: [(Syscall, FileAction); 25] = [
     (Syscall::RENAMEAT2, FileAction::Move),
     (Syscall::READLINK, FileAction::Follow),
     (Syscall::READLINKAT, FileAction::Follow),
-    // Others of the same name (`truncate64`) are found by it.
+    // Variants with the same effect (`truncate64`) are found by this entry.
     (Syscall::USELIB, FileAction::Execute),
 ];
 
@@ -157,7 +158,7 @@ const CREATES: u64 = 0o100;
 const TRUNCATES: u64 = 0o1000;
 const PATH_ONLY: u64 = 0o10_000_000;
 
-/// Calls that look into another process.
+/// Calls that inspect another process.
 const LOOKS: [Syscall; 5] = [
     Syscall::PTRACE,
     Syscall::PROCESS_VM_READV,
@@ -167,7 +168,7 @@ const LOOKS: [Syscall; 5] = [
 ];
 
 impl DenialClassifier {
-    /// What has to be watched for a policy's rules to be told; nothing if whoever prepares it cannot.
+    /// Builds the classifier for a policy; empty if the host cannot observe failed calls.
     #[must_use]
     pub fn compile(policy: &Policy, machine: &MachineFeatures) -> Self {
         let mut found = Self {
@@ -224,8 +225,8 @@ impl DenialClassifier {
         }
     }
 
-    /// Adds what the ruleset was made of: what is withheld, by which rule, and what is granted. Without it
-    /// only what a rule names is told, and not what it takes along.
+    /// Adds the loaded ruleset: withheld rights by rule, and granted rights. Without it, only files that a
+    /// rule names are classified, and not those that lose rights as a side effect.
     #[must_use]
     pub fn with_ruleset(mut self, denied: Vec<(String, DeniedPath)>, granted: &[Grant]) -> Self {
         let mut ruleset = Ruleset {
@@ -239,7 +240,7 @@ impl DenialClassifier {
         self
     }
 
-    /// Whether there is nothing to tell.
+    /// Returns true if no denial can be classified.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rights() == 0
@@ -249,7 +250,7 @@ impl DenialClassifier {
             && self.capabilities.is_empty()
     }
 
-    /// Every right that a rule withholds somewhere.
+    /// The union of the rights that rules withhold.
     fn rights(&self) -> u64 {
         match self.only.is_empty() {
             true => self.holes.iter().fold(0, |sum, (.., rights)| sum | rights),
@@ -257,8 +258,7 @@ impl DenialClassifier {
         }
     }
 
-    /// The calls that have to be handed over and looked at when they have returned. A ring of io_uring would
-    /// make some of them unseen, and is refused.
+    /// The calls to trap and to inspect after they return. io_uring would hide some of them, and is refused.
     #[must_use]
     pub fn calls(&self) -> Vec<CallRule> {
         let mut found: Vec<CallRule> = Vec::new();
@@ -352,13 +352,13 @@ impl DenialClassifier {
         found.extend(without_rings(&rule));
     }
 
-    /// Whether a call that failed so can have been denied.
+    /// Returns true if a call that failed with `errno` may have been denied.
     #[must_use]
     pub fn may_be(&self, errno: Errno) -> bool {
         matches!(errno, EPERM | EACCES | EXDEV)
     }
 
-    /// Which rule denied a call that failed, if one did.
+    /// The rule that denied a failed call, if any.
     #[must_use]
     pub fn classify(&self, attempt: &Attempt<'_>) -> Option<DenialCause<'_>> {
         if !self.may_be(attempt.errno) {
@@ -402,7 +402,7 @@ impl DenialClassifier {
         found.map(|(rule, ..)| rule.as_str())
     }
 
-    /// Looks at processes outside.
+    /// Classifies an attempt to inspect a process outside.
     fn look(&self, attempt: &Attempt<'_>) -> Option<&str> {
         let rule = self.domains.first()?;
         let call = attempt.call.base();
@@ -424,7 +424,7 @@ impl DenialClassifier {
             return None;
         }
         if attempt.errno == EXDEV {
-            // What is denied there must not be had from elsewhere.
+            // A move must not give access that is withheld at one of its paths.
             let mut paths = attempt.paths.iter().filter(|_| deed == FileAction::Move);
             return paths.find_map(|named| self.hole(&named.path, u64::MAX));
         }
@@ -441,7 +441,7 @@ impl DenialClassifier {
         None
     }
 
-    /// A rule that withholds one of these rights there.
+    /// A rule that withholds one of the `wanted` rights at a path.
     fn hole(&self, path: &str, wanted: u64) -> Option<&str> {
         let mut holes = self.holes.iter();
         let found =
@@ -449,7 +449,7 @@ impl DenialClassifier {
         found.map(|(rule, ..)| rule.as_str())
     }
 
-    /// A rule that grants less than this there, if only some files may be used.
+    /// A rule that grants less than `wanted` at a path, if only some files are accessible.
     fn outside(&self, path: &str, wanted: u64) -> Option<&str> {
         let (rule, ..) = self.only.first().filter(|_| wanted != 0)?;
         let mut only = self.only.iter();
@@ -458,8 +458,7 @@ impl DenialClassifier {
         (!is_granted).then_some(rule.as_str())
     }
 
-    /// A rule for whose sake less was granted in this folder, because something is below it that is
-    /// withheld.
+    /// A rule for whose sake the folder has fewer grants, because a withheld path lies below it.
     fn aside(&self, named: &NamedFile, wanted: u64) -> Option<&str> {
         let ruleset = self.ruleset.as_ref()?;
         let parent = parent(&named.path);
@@ -490,7 +489,7 @@ impl DenialClassifier {
 }
 
 impl Ruleset {
-    /// What is granted there, by rules on it and on folders above.
+    /// The rights granted at a path, by rules on the path and on folders above.
     fn granted_at(&self, path: &str) -> u64 {
         let above = std::iter::successors(Some(path), |path| (*path != "/").then(|| parent(path)));
         above.fold(0, |rights, path| {
@@ -499,11 +498,11 @@ impl Ruleset {
     }
 }
 
-/// Rights that are looked for at a file itself; the others at its folder.
+/// Rights that are checked at the file itself; all others are checked at its folder.
 const ON_ITSELF: u64 = EXECUTE | READ | WRITE_FILE | TRUNCATE;
 
 impl FileAction {
-    /// The rights that it asks for where it names such a file.
+    /// The rights that a call requests for a file of this kind.
     fn rights(self, args: [u64; 6], is: PathKind) -> u64 {
         let read = match is {
             PathKind::Folder => LISTING,
@@ -547,12 +546,12 @@ fn deed(call: Syscall) -> Option<FileAction> {
     deeds.find(|(own, _)| *own == call).map(|(_, deed)| *deed)
 }
 
-/// A descriptor that only stands for a path asks for no right.
+/// Excludes `O_PATH`: a descriptor that only stands for a path requests no right.
 fn not_by_path_alone(flags: u8) -> RegisterTest {
     RegisterTest::low(flags, TestOp::NoBit, PATH_ONLY)
 }
 
-/// The same for other calls that do the same (`truncate64`).
+/// The rule for all calls with the same effect (`truncate64`).
 fn variants(rule: &CallRule) -> impl Iterator<Item = CallRule> {
     let own = rule.call;
     let others = Syscall::all().filter(move |call| call.alias_of() == Some(own));
@@ -562,7 +561,7 @@ fn variants(rule: &CallRule) -> impl Iterator<Item = CallRule> {
     })
 }
 
-/// Whether a pattern means a path, or a folder above it.
+/// Returns true if a pattern matches a path or a folder above it.
 fn covers(pattern: &Pattern, path: &str) -> bool {
     let above = std::iter::successors(Some(path), |path| (*path != "/").then(|| parent(path)));
     let whole = pattern.subtree().is_some_and(|folder| folder == path);
@@ -576,7 +575,7 @@ fn parent(path: &str) -> &str {
     }
 }
 
-/// `/proc/NUMBER/...`
+/// Returns true for `/proc/NUMBER/...`.
 fn is_of_a_process(path: &str) -> bool {
     let rest = path
         .strip_prefix("/proc/")
@@ -586,7 +585,7 @@ fn is_of_a_process(path: &str) -> bool {
     })
 }
 
-/// What asks for a capability.
+/// A call that requests a capability.
 #[derive(Debug, Default, PartialEq)]
 struct CapabilityUse {
     set: Capabilities,
@@ -598,7 +597,7 @@ static CAPABLE: LazyLock<Vec<CapabilityUse>> = LazyLock::new(|| {
     read(include_str!("../../data/capable.txt")).expect("a unit test reads the same file")
 });
 
-/// Denials of what are not told, for lack of these.
+/// Descriptions of denials for lack of these capabilities that are not reported.
 pub(super) fn misses(set: Capabilities) -> BTreeSet<&'static str> {
     let entries = CAPABLE.iter();
     let meant = entries.filter(|entry| entry.set.0 & set.0 != 0);

@@ -1,7 +1,7 @@
-//! Rules as a Landlock ruleset.
+//! Rule compiler for `Landlock`: rulesets.
 //!
-//! Landlock allows and never denies: a denial is a hole in what is allowed. [`grants`] finds the
-//! paths that have to be allowed so that all is except the holes.
+//! Landlock only allows and never denies: a denial is a hole in the allowed set. [`grants`] computes the
+//! paths to allow so that everything except the holes is allowed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,10 +17,10 @@ use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
 use crate::restriction::{Destination, FileAccess, PortRange, PtraceScope, Restriction};
 
-/// Every right on files that ABI 7 has.
+/// All file access rights of ABI 7.
 pub const ALL_RIGHTS: u64 = 0xffff;
 
-/// The right to move between folders, which every ruleset takes away that does not give it.
+/// The right to move files between folders. Every ruleset denies it unless a rule grants it.
 const REFER: u64 = 0x2000;
 
 /// The right to execute a file.
@@ -28,9 +28,9 @@ pub const EXECUTE: u64 = 1;
 pub(super) const READ: u64 = 0b1100;
 /// The right to list a folder.
 pub const LISTING: u64 = 0b1000;
-/// Writing, removing, making anything, moving between folders, truncating.
+/// Writing, removing, creating, moving between folders, truncating.
 const WRITE: u64 = WRITE_FILE | REMOVE | MAKE | REFER | TRUNCATE;
-/// Parts of it.
+/// The parts of [`WRITE`].
 pub(super) const WRITE_FILE: u64 = 0x2;
 pub(super) const REMOVE: u64 = 0x30;
 pub(super) const MAKE: u64 = 0x1fc0;
@@ -40,10 +40,10 @@ pub(super) const MAKE_SOCKET: u64 = 0x200;
 pub(super) const MAKE_LINK: u64 = 0x1000;
 pub(super) const TRUNCATE: u64 = 0x4000;
 const IOCTL: u64 = 0x8000;
-/// Rights that a file can have; the others are of folders.
+/// Rights that apply to files; the others apply to folders only.
 const ON_FILES: u64 = 0xc007;
 
-/// Compiles rules for Landlock.
+/// Rule compiler for `Landlock`.
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
@@ -57,7 +57,7 @@ impl RuleCompiler for Compiler {
         lower(policy, rule, machine).assess(names, ToString::to_string)
     }
 
-    /// The ruleset is made with all names that were found.
+    /// The ruleset covers all names that were found.
     fn covers(&self, kind: NameKind) -> bool {
         matches!(kind, NameKind::Mount | NameKind::Layer | NameKind::Link)
     }
@@ -75,38 +75,38 @@ impl RuleCompiler for Compiler {
     }
 }
 
-/// What a rule compiles to.
+/// An entry of a ruleset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Paths that rights are withheld from. A pattern stands for what exists when the ruleset is made.
+    /// Rights withheld from paths. A pattern stands for the files that exist when the ruleset is built.
     Hole {
-        /// The rule.
+        /// Id of the rule.
         rule: String,
-        /// Which paths.
+        /// The paths.
         path: Pattern,
         /// `LANDLOCK_ACCESS_FS_*`.
         rights: u64,
     },
-    /// What may be used where nothing else may be.
+    /// A path that stays accessible where no other path is.
     Only {
-        /// The rule.
+        /// Id of the rule.
         rule: String,
         /// A path, or everything below a folder.
         path: Pattern,
         /// `LANDLOCK_ACCESS_FS_*`.
         rights: u64,
     },
-    /// Nothing but that there is a ruleset on files.
+    /// Requires only that a ruleset on files exists.
     AnyRuleset,
-    /// Nothing but that there is a domain: processes outside of it are out of reach.
+    /// Requires only that a domain exists: processes outside of it are out of reach.
     Domain,
-    /// TCP ports that cannot be connected to.
+    /// TCP ports to which connections are denied.
     ConnectPorts {
-        /// The rule.
+        /// Id of the rule.
         rule: String,
-        /// The first.
+        /// The first port.
         first: u16,
-        /// The last.
+        /// The last port.
         last: u16,
     },
 }
@@ -114,17 +114,16 @@ pub enum Entry {
 /// The ruleset of a policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// Rights on files that are handled: those that are withheld somewhere. The kernel looks for each
-    /// handled right at each open, so a right that nobody is denied is not handled. If mounts are to be
-    /// impossible it is all of them: what is not handled would be allowed in file systems that were made
-    /// but never mounted.
+    /// Handled rights on files: those that are withheld somewhere. The kernel checks each handled right at
+    /// each open, so a right that no rule withholds is not handled. If the policy denies mounts, all rights
+    /// are handled: an unhandled right would be allowed in file systems that were created but never mounted.
     pub handled: u64,
-    /// What is withheld.
+    /// The entries.
     pub entries: Vec<Entry>,
 }
 
 impl Profile {
-    /// The ruleset of a policy.
+    /// Compiles a policy.
     #[must_use]
     pub fn compile(policy: &Policy, machine: &MachineFeatures) -> Self {
         let lowered = policy.rules.iter().map(|rule| lower(policy, rule, machine));
@@ -138,7 +137,7 @@ impl Profile {
     }
 }
 
-/// What a rule compiles to.
+/// Lowers a rule.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> CompiledPart<Entry> {
     let mut lowered = lower_rule(rule, EnforcerKind::Landlock, |restriction| {
@@ -203,7 +202,7 @@ fn lower_one(
         Restriction::OnlyFiles(files) => CompiledPart::many(files.iter().map(|file| Entry::Only {
             rule: rule.id.clone(),
             path: file.path.clone(),
-            // Of a device that may be used all of it may be used.
+            // An accessible device may be used in full, including ioctl.
             rights: IOCTL | rights(file.access) | if file.exec { EXECUTE } else { 0 },
         }))
         .gap("mode, owner, times and extended attributes can still be changed")
@@ -229,8 +228,8 @@ fn lower_ports(rule: &Rule, ports: &[PortRange]) -> CompiledPart<Entry> {
     .breaks("connections to these ports at any address")
 }
 
-/// Hooks at which a process under any ruleset on files is denied whatever it asks for: changes of the tree of
-/// mounts (security/landlock/fs.c).
+/// Hooks at which any ruleset on files denies every request: changes of the mount tree
+/// (security/landlock/fs.c).
 const HOOKS: [&str; 5] = [
     "move_mount",
     "sb_mount",
@@ -239,7 +238,7 @@ const HOOKS: [&str; 5] = [
     "sb_umount",
 ];
 
-/// What of an operation any ruleset denies.
+/// The part of an operation that any ruleset denies.
 pub(super) fn coverage(operation: &Operation) -> Coverage {
     operation.coverage(|hook| HOOKS.contains(&hook))
 }
@@ -255,7 +254,7 @@ fn lower_operation(operation: &Operation) -> CompiledPart<Entry> {
     }
 }
 
-/// Whether CAP_SYS_ADMIN, and with it whatever CAP_PERFMON allows, is taken from the workload.
+/// Returns true if the policy drops CAP_SYS_ADMIN, and with it everything that CAP_PERFMON allows.
 fn drops_sys_admin(policy: &Policy) -> bool {
     let number = capability::from_name("sys_admin");
     let dropped = caps::Profile::compile(policy).dropped;
@@ -272,7 +271,7 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> CompiledPart<Entry> {
     .breaks("mounting anything, and making new files in the folders above what is denied");
     match path.literal().or_else(|| path.subtree()) {
         Some(_) => lowered,
-        // The planner looks for them, and does not go through what the kernel makes up.
+        // The planner searches for these files and skips file systems that the kernel generates.
         None if path.fixed_prefix() == "/" => lowered.gap(
             "files of that name that are created later, or are in /proc, /sys or another view of the \
              kernel but those of control groups",
@@ -295,7 +294,7 @@ fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> CompiledPart<E
     }
 }
 
-/// What an access takes.
+/// The Landlock rights of a kind of access.
 fn rights(access: FileAccess) -> u64 {
     let mut rights = 0;
     if access.read {
@@ -325,31 +324,31 @@ fn lower_disks(rule: &Rule, access: FileAccess, machine: &MachineFeatures) -> Co
     }
 }
 
-/// What a folder holds.
+/// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
-    /// Its name.
+    /// Name of the entry.
     pub name: String,
-    /// Whether it is a folder. Symbolic links are left out: their targets are what counts.
+    /// Set for folders. Symbolic links are omitted: only their targets matter.
     pub is_folder: bool,
 }
 
-/// The file system as the planner sees it.
+/// The file system as the planner reads it.
 pub trait Tree {
-    /// What a folder holds.
+    /// The entries of a folder.
     fn entries(&self, folder: &str) -> Vec<DirectoryEntry>;
 }
 
-/// A path that rights are withheld from, with all that is below it.
+/// A path from which rights are withheld, including everything below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeniedPath {
-    /// Without wildcards.
+    /// The path, without wildcards.
     pub path: String,
     /// `LANDLOCK_ACCESS_FS_*`.
     pub rights: u64,
 }
 
-/// A path that rights are given to, with all that is below it.
+/// A path to which rights are granted, including everything below it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Grant {
     /// The path.
@@ -358,15 +357,15 @@ pub struct Grant {
     pub rights: u64,
 }
 
-/// What to grant so that every path has all rights but the denied ones. Folders above a hole lack
-/// the denied rights too, since a right on them would reach into the hole.
+/// Computes the grants that give every path all rights except the denied ones. Folders above a hole lack the
+/// denied rights too, since a right on such a folder would extend into the hole.
 #[must_use]
 pub fn grants(denied: &[DeniedPath], tree: &dyn Tree) -> Vec<Grant> {
     grants_below(vec![("/".to_owned(), ALL_RIGHTS, true)], denied, tree)
 }
 
-/// As [`grants`], where these paths have these rights and no others have any; the last says whether it is a
-/// folder.
+/// Computes [`grants`] within the given roots: each root has the given rights and no other path has any. The
+/// last element is true for a folder.
 #[must_use]
 pub fn grants_below(
     mut open: Vec<(String, u64, bool)>,
@@ -396,7 +395,7 @@ pub fn grants_below(
     found.into_iter().collect()
 }
 
-/// Whether `path` is `folder` or below it.
+/// Returns true if `path` is `folder` or lies below it.
 pub(super) fn is_below(path: &str, folder: &str) -> bool {
     let rest = path.strip_prefix(folder.trim_end_matches('/'));
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

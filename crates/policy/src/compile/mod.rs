@@ -1,4 +1,4 @@
-//! Rules to what enforcers take, and how good that is.
+//! Compilation of rules for each enforcer, and the grade of the result.
 
 pub mod apparmor;
 pub mod bpf;
@@ -27,49 +27,49 @@ use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::policy::{Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
 use crate::restriction::Restriction;
 
-/// What the caller has found out about the machine.
+/// Features of the host and of the launch context that affect compilation.
 #[derive(Clone, Debug, Default)]
 pub struct MachineFeatures {
-    /// Names of disks and their partitions, as `/proc/partitions` has them.
+    /// Names of disks and their partitions, as in `/proc/partitions`.
     pub disks: Vec<String>,
-    /// Whether calls can be watched for denials that the kernel tells nobody of.
+    /// Set if failed calls can be observed to detect denials that the kernel does not report.
     pub watches: bool,
-    /// The capabilities that the command would have; `None`: nobody knows.
+    /// The capabilities that the command would have; `None` if unknown.
     pub held: Option<Capabilities>,
-    /// Whether it has them because it is root.
+    /// Set if the command has its capabilities because it runs as root.
     pub is_root: bool,
-    /// Enforcers that were asked for and cannot be used there.
+    /// Requested enforcers that do not work on this host.
     pub unavailable: Vec<Unavailable>,
-    /// Other names that the files of a rule have there, by rule.
+    /// Further names of the files of a rule, by rule.
     pub other_names: BTreeMap<String, BTreeSet<OtherName>>,
 }
 
-/// Another name of a file that a rule is about, or a reason why there may be one.
+/// A further name of a file that a rule covers, or a reason why such a name may exist.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OtherName {
-    /// How it comes about.
+    /// The kind of name.
     pub kind: NameKind,
-    /// What is said of it.
+    /// The text for reports.
     pub text: String,
 }
 
-/// How a file has another name.
+/// The kinds of further names of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NameKind {
-    /// Its file system is mounted a second time, as a whole or in part.
+    /// The file system is mounted a second time, as a whole or in part.
     Mount,
-    /// An overlay shows it, or it is shown by one.
+    /// An overlay exposes the file, or the file lies in an overlay whose layers expose it.
     Layer,
     /// A hard link.
     Link,
-    /// It is mounted elsewhere in another mount namespace, which CAP_SYS_ADMIN enters.
+    /// The file is mounted elsewhere in another mount namespace, which CAP_SYS_ADMIN allows to enter.
     Namespace,
-    /// Whether there is one cannot be found out.
+    /// The existence of further names cannot be determined.
     Unknown,
 }
 
 impl NameKind {
-    /// What a file of this path is said to be.
+    /// Describes the file at `path` under this kind of name.
     #[must_use]
     pub fn of(self, path: &str) -> String {
         match self {
@@ -82,7 +82,7 @@ impl NameKind {
     }
 }
 
-/// Whether the workload can enter a mount namespace that it did not make: with CAP_SYS_ADMIN, by setns(2).
+/// Returns true if the workload can enter a foreign mount namespace: with CAP_SYS_ADMIN, by setns(2).
 fn enters_namespaces(policy: &Policy, machine: &MachineFeatures) -> bool {
     let number = abi::capability::from_name("sys_admin");
     let has = |set: Capabilities| number.is_none_or(|number| set.contains(number));
@@ -96,7 +96,7 @@ fn enters_namespaces(policy: &Policy, machine: &MachineFeatures) -> bool {
     machine.held.is_none_or(has) && !dropped && !refused()
 }
 
-/// Whether some enforcer of the policy denies every mount.
+/// Returns true if an enforcer of the policy denies every mount.
 fn denies_mounts(policy: &Policy, machine: &MachineFeatures) -> bool {
     let is_mount = |restriction: &Restriction| matches!(restriction, Restriction::Operation(operation) if operation.name == "mount");
     let mut rules = policy.rules.iter();
@@ -107,12 +107,12 @@ fn denies_mounts(policy: &Policy, machine: &MachineFeatures) -> bool {
     })
 }
 
-/// An enforcer that does not work.
+/// An enforcer that does not work on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
-    /// Which.
+    /// The enforcer.
     pub enforcer: EnforcerKind,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
@@ -130,19 +130,19 @@ impl fmt::Display for Unavailable {
     }
 }
 
-/// How well an enforcer carries a rule; the best is the greatest.
+/// How completely an enforcer enforces a rule. Better grades compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Grade {
-    /// Not at all.
+    /// The enforcer does not enforce the rule.
     None,
-    /// With a way past it that is known.
+    /// The enforcer enforces the rule with known gaps.
     Partial,
-    /// Without one.
+    /// The enforcer enforces the rule without known gaps.
     Full,
 }
 
 impl Grade {
-    /// In a word.
+    /// The grade as one word.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -159,16 +159,16 @@ impl fmt::Display for Grade {
     }
 }
 
-/// A rule or restriction as an enforcer takes it.
+/// The result of compiling a rule or restriction for an enforcer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompiledPart<T> {
-    /// What it compiles to.
+    /// The compiled entries.
     pub entries: Vec<T>,
-    /// Ways past it.
+    /// Known bypasses.
     pub gaps: Vec<String>,
-    /// What the enforcer cannot do at all.
+    /// Parts that the enforcer cannot deny at all.
     pub missing: Vec<String>,
-    /// What it stops besides.
+    /// Legitimate behaviour that the entries break.
     pub breaks: Vec<String>,
 }
 
@@ -237,7 +237,7 @@ impl<T> CompiledPart<T> {
         }
     }
 
-    /// `names`: other names of the files, which lead past whatever there is.
+    /// Grades the result. `names` lists further names of the files, which bypass the entries.
     fn assess(mut self, names: Vec<String>, text: impl Fn(&T) -> String) -> Assessment {
         if !self.entries.is_empty() {
             self.gaps.extend(names);
@@ -251,16 +251,16 @@ impl<T> CompiledPart<T> {
     }
 }
 
-/// What one enforcer makes of one rule.
+/// Assessment of one enforcer for one rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assessment {
-    /// How good it is.
+    /// The grade.
     pub grade: Grade,
-    /// What is not covered, and ways past it.
+    /// Uncovered parts and known bypasses.
     pub notes: Vec<String>,
-    /// What it stops besides.
+    /// Legitimate behaviour that the rule breaks.
     pub breaks: Vec<String>,
-    /// What it compiles to, line by line.
+    /// The compiled entries, one per line.
     pub output: Vec<String>,
 }
 
@@ -275,7 +275,7 @@ fn compiler(enforcer: EnforcerKind) -> &'static dyn RuleCompiler {
     }
 }
 
-/// What an enforcer makes of a rule of a policy.
+/// Assesses an enforcer for one rule of a policy.
 #[must_use]
 pub fn assess(
     policy: &Policy,
@@ -287,19 +287,19 @@ pub fn assess(
     compiler(enforcer).assess(policy, rule, machine, names)
 }
 
-/// What a whole policy compiles to for an enforcer, for people.
+/// The compiled policy for an enforcer as human-readable text.
 #[must_use]
 pub fn text(policy: &Policy, enforcer: EnforcerKind, machine: &MachineFeatures) -> String {
     compiler(enforcer).text(policy, machine)
 }
 
-/// As [`text`], for programs.
+/// The compiled policy for an enforcer as JSON.
 #[must_use]
 pub fn json(policy: &Policy, enforcer: EnforcerKind, machine: &MachineFeatures) -> Value {
     compiler(enforcer).json(policy, machine)
 }
 
-/// Names of a rule's files that lead past an enforcer.
+/// Further names of a rule's files that bypass an enforcer.
 fn other_names(
     policy: &Policy,
     rule: &Rule,
@@ -317,8 +317,8 @@ fn other_names(
     names
 }
 
-/// What is said of a rule with patterns if the enforcer goes by paths: of what a pattern means nobody has
-/// looked for links. What the kernel makes up has none.
+/// The note on a rule with patterns, for enforcers that match by path: links of matching files were not
+/// searched. File systems that the kernel generates have no such links.
 fn possible_links(rule: &Rule) -> Option<String> {
     let may_be_linked = |restriction: &Restriction| match restriction {
         Restriction::File { path, .. } => {
@@ -333,7 +333,8 @@ fn possible_links(rule: &Rule) -> Option<String> {
     is_about_some.then(|| text.to_owned())
 }
 
-/// What an enforcer makes of a built-in rule, if every enforcer is there and violations are denied.
+/// Assesses an enforcer for a built-in rule, assuming that every enforcer works and that violations are
+/// denied.
 #[must_use]
 pub fn assess_builtin(
     builtin: &'static Builtin,
@@ -344,7 +345,7 @@ pub fn assess_builtin(
     assess(&policy, &rule, enforcer, machine)
 }
 
-/// A policy for these enforcers, and the one rule that is in it.
+/// Builds a policy for `enforcers` with one built-in rule, and returns both.
 pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy, Rule) {
     let location = Location {
         file: "built in".into(),
@@ -372,7 +373,7 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
     (policy, rule)
 }
 
-/// Lowers a rule restriction by restriction, and adds what holds for every enforcer.
+/// Lowers a rule restriction by restriction, and adds the notes that hold for every enforcer.
 fn lower_rule<T>(
     rule: &Rule,
     enforcer: EnforcerKind,
@@ -400,8 +401,8 @@ fn lower_rule<T>(
     sum
 }
 
-/// Finds rules that the chosen enforcers do not carry in full. `accepted` names those for which
-/// less will do.
+/// Reports the rules that the chosen enforcers do not enforce in full. `accepted` lists the rules for which
+/// partial enforcement is acceptable.
 #[must_use]
 pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
@@ -411,9 +412,9 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) ->
     let accepted: Vec<String> = accepted.iter().map(|name| canonical(name)).collect();
     diagnostics.extend(policy.profiles.iter().filter_map(check_profile));
     for rule in &policy.rules {
-        // What runtimes deny is another thing for each of them; nobody asked for the rest.
+        // The defaults of runtimes differ by enforcer, and the policy asks for no more than those.
         let is_base = matches!(rule.origin, RuleOrigin::Base(_));
-        // Raw rules of an allowing profile stand and fall with it.
+        // Raw rules of an allow profile belong to that profile.
         if is_base || rule.verdict == RuleAction::Allow || policy.mode == Mode::DefenseInDepth {
             continue;
         }
@@ -438,7 +439,7 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) ->
     diagnostics
 }
 
-/// Profiles that allow are taken as they are written, or come from behaviour modelling.
+/// Checks an allow profile: profiles are taken as written, or come from behaviour modelling.
 fn check_profile(profile: &Profile) -> Option<Diagnostic> {
     let reason = match (&profile.custom, profile.enforcer) {
         (Some(_), EnforcerKind::AppArmor) => return None,
@@ -532,7 +533,7 @@ fn ignored_targets(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> D
     Diagnostic::new(Code::TargetsIgnored, rule.location.clone(), message).with_help(help)
 }
 
-/// Enforcers that would do better, and how to do without.
+/// The help text: enforcers with a better grade, and the way to accept less.
 fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &MachineFeatures) -> String {
     let others = EnforcerKind::ALL
         .into_iter()

@@ -1,7 +1,7 @@
-//! Rules as a filter on system calls.
+//! Rule compiler for `Seccomp`: a filter on system calls.
 //!
-//! The output is a list of calls with tests on their registers; [`Profile::decide`] is its meaning. How
-//! that becomes a program for the kernel is for the crate that installs it.
+//! The output is a list of calls with tests on their registers; [`Profile::decide`] defines its meaning. The
+//! crate that installs the filter turns it into a kernel program.
 
 mod oci;
 
@@ -17,33 +17,33 @@ use crate::operation::Operation;
 use crate::policy::{Mode, Policy, Rule, RuleAction};
 use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch};
 
-/// What becomes of a call; the strictest is the greatest.
+/// Action on a system call. Stricter actions compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It is made, and looked at when it has returned: another enforcer denies it, perhaps.
+    /// The call is made, and inspected after it returns: another enforcer may have denied it.
     Watch,
-    /// It is made, and reported.
+    /// The call is made and reported.
     Report,
-    /// It fails.
+    /// The call fails with this error.
     Refuse(Errno),
-    /// It fails, and is reported.
+    /// The call fails with this error and is reported.
     RefuseAndReport(Errno),
-    /// The process gets SIGSYS.
+    /// The process receives SIGSYS.
     Trap,
-    /// The thread ends.
+    /// The kernel ends the thread.
     KillThread,
-    /// The process ends.
+    /// The kernel ends the process.
     KillProcess,
 }
 
 impl Action {
-    /// Whether it is reported.
+    /// Returns true if the action reports the call.
     #[must_use]
     pub fn reports(self) -> bool {
         matches!(self, Self::Report | Self::RefuseAndReport(_))
     }
 
-    /// The error with which the call fails, if it does.
+    /// The error with which the call fails, if the action refuses it.
     #[must_use]
     pub fn errno(self) -> Option<Errno> {
         match self {
@@ -52,7 +52,7 @@ impl Action {
         }
     }
 
-    /// Whether the call is not made.
+    /// Returns true if the call is not made.
     #[must_use]
     pub fn denies(self) -> bool {
         !matches!(self, Self::Watch | Self::Report)
@@ -70,7 +70,7 @@ impl Action {
         }
     }
 
-    /// How a rule refuses.
+    /// The refusing action for a rule with this action.
     fn refuse(verdict: RuleAction, errno: Errno) -> Option<Self> {
         match verdict {
             RuleAction::Allow => None,
@@ -81,20 +81,21 @@ impl Action {
     }
 }
 
-/// One way in which a rule is violated.
+/// One condition under which a call violates a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallRule {
-    /// The rule; a guard against ways around the filter has the name of a mechanism.
+    /// Id of the rule; a guard against bypasses of the filter has the name of a mechanism.
     pub rule: String,
-    /// The call. Arguments stand as on x86-64.
+    /// The system call. Arguments are in the order of x86-64.
     pub call: Syscall,
-    /// All of these hold.
+    /// Tests on the arguments, all of which must hold.
     pub when: Vec<RegisterTest>,
-    /// Then this happens.
+    /// The action if all tests hold.
     pub action: Action,
 }
 
-/// Refuses io_uring, which a filter does not see into: to make a ring, and to use one that was made elsewhere.
+/// Call rules that refuse io_uring, into which a filter cannot see: creation of a ring, and use of a ring
+/// that was created elsewhere.
 pub(super) fn without_rings(rule: &str) -> [CallRule; 3] {
     abi::RING_CALLS.map(|call| CallRule {
         rule: rule.to_owned(),
@@ -104,19 +105,19 @@ pub(super) fn without_rings(rule: &str) -> [CallRule; 3] {
     })
 }
 
-/// A filter: what no rule names is allowed.
+/// A filter profile: calls that no rule names are allowed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
-    /// In the order of the policy.
+    /// Call rules in the order of the policy.
     pub rules: Vec<CallRule>,
-    /// Set if calls of other architectures (32-bit, x32) fail with EPERM: their arguments mean other
-    /// things, and some have no registers to look at.
+    /// Set if calls of other architectures (32-bit, x32) fail with EPERM: their arguments differ in meaning,
+    /// and some have no registers to test.
     pub refuse_foreign: bool,
 }
 
 impl Profile {
-    /// The filter of a policy's rules. A profile of the mode `DefenseInDepth` is not made of rules:
-    /// [`super::check`] says so.
+    /// Compiles the rules of a policy. A profile of the mode `DefenseInDepth` does not consist of rules:
+    /// [`super::check`] reports it.
     #[must_use]
     pub fn compile(policy: &Policy) -> Self {
         let lowered = policy.rules.iter().map(|rule| lower(policy, rule));
@@ -133,31 +134,31 @@ impl Profile {
         profile
     }
 
-    /// The rules about a call.
+    /// The rules on a call.
     pub fn of(&self, call: Syscall) -> impl Iterator<Item = &CallRule> {
         self.rules.iter().filter(move |rule| rule.call == call)
     }
 
-    /// Whether nothing is denied or reported.
+    /// Returns true if the profile neither denies nor reports anything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && !self.refuse_foreign
     }
 
-    /// Whether something is to be reported, for which somebody has to listen.
+    /// Returns true if a rule reports calls, which needs a listener.
     #[must_use]
     pub fn reports(&self) -> bool {
         let listens = |rule: &CallRule| rule.action.reports() || rule.action == Action::Watch;
         self.rules.iter().any(listens)
     }
 
-    /// What becomes of a native call: the strictest rule that it violates, the first of equals.
+    /// The rule that decides a native call: the strictest violated rule, the first among equals.
     #[must_use]
     pub fn decide(&self, call: Syscall, args: &[u64; 6]) -> Option<&CallRule> {
         self.strictest(call, |rule| rule.when.iter().all(|test| test.holds(args)))
     }
 
-    /// The strictest of the rules about a call that hold, the first of equals.
+    /// The strictest rule on a call for which `holds` returns true, the first among equals.
     pub fn strictest(&self, call: Syscall, holds: impl Fn(&CallRule) -> bool) -> Option<&CallRule> {
         let mut best: Option<&CallRule> = None;
         for rule in self.of(call).filter(|rule| holds(rule)) {
@@ -169,7 +170,7 @@ impl Profile {
     }
 }
 
-/// Compiles rules for Seccomp.
+/// Rule compiler for `Seccomp`.
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
@@ -183,7 +184,7 @@ impl RuleCompiler for Compiler {
         lower(policy, rule).assess(names, ToString::to_string)
     }
 
-    /// A filter knows no files.
+    /// A filter cannot match files.
     fn covers(&self, _kind: NameKind) -> bool {
         true
     }
@@ -214,7 +215,7 @@ impl RuleCompiler for Compiler {
     }
 }
 
-/// What a rule compiles to.
+/// Lowers a rule.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
     lower_rule(rule, EnforcerKind::Seccomp, |restriction| {
@@ -271,7 +272,7 @@ fn refused(rule: &Rule, call: Syscall, when: Vec<RegisterTest>, errno: Errno) ->
     })
 }
 
-/// A filter knows no capabilities, but it keeps processes from getting them back.
+/// Lowers a rule on capabilities: a filter cannot drop them, but it keeps processes from regaining them.
 fn lower_capabilities(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
     let reason = "a filter cannot check capabilities";
     if !policy.enforcers.contains(EnforcerKind::Caps) || !rule.verdict.denies() {
@@ -294,7 +295,7 @@ fn lower_operation(rule: &Rule, operation: &Operation) -> CompiledPart<CallRule>
         .calls
         .iter()
         .filter_map(|entry| match entry.diverted {
-            // A caller that takes another way has violated nothing, and is not told about.
+            // A caller that falls back to another call has violated nothing, and is not reported.
             Some(errno) => rule.verdict.denies().then(|| CallRule {
                 rule: rule.id.clone(),
                 call: entry.call,
@@ -310,7 +311,7 @@ fn lower_operation(rule: &Rule, operation: &Operation) -> CompiledPart<CallRule>
     }
 }
 
-/// Calls that look into or change other processes: the class `trace` of data/classes.txt.
+/// Calls that inspect or change other processes: the class `trace` of data/classes.txt.
 const TRACES: [Syscall; 10] = [
     Syscall::PTRACE,
     Syscall::PROCESS_VM_READV,
@@ -330,7 +331,7 @@ fn trace_calls(rule: &Rule) -> Vec<CallRule> {
         .collect()
 }
 
-/// The type shares its register with flags (`SOCK_TYPE_MASK`, include/linux/net.h).
+/// Mask of the socket type, which shares its register with flags (`SOCK_TYPE_MASK`, include/linux/net.h).
 const TYPE_MASK: u64 = 0xf;
 
 fn sockets(rule: &Rule, socket: &SocketMatch) -> Vec<CallRule> {
@@ -361,12 +362,13 @@ fn sockets(rule: &Rule, socket: &SocketMatch) -> Vec<CallRule> {
     rules
 }
 
-/// `O_CREAT`, and the bit that makes `O_TMPFILE` (include/uapi/asm-generic/fcntl.h).
+/// `O_CREAT`, and the bit that distinguishes `O_TMPFILE` (include/uapi/asm-generic/fcntl.h).
 const CREATES: u64 = 0o100 | 0o20_000_000;
 
-/// Calls that give a file its permissions: where they stand, and which flags make them count. With openat2,
-/// whose flags are in memory, they are the class `mode` of data/classes.txt. mkdir(2) is none: the kernel takes
-/// the set-user-ID and set-group-ID bits away, and a directory is not executed.
+/// Calls that set the permissions of a file: the index of the argument with the mode, and the index of the
+/// flags that make it effective. Together with openat2, whose flags are in memory, they are the class `mode`
+/// of data/classes.txt. mkdir(2) is not among them: the kernel clears the set-user-ID and set-group-ID bits,
+/// and a directory is not executed.
 const MODE_CALLS: [(Syscall, u8, Option<u8>); 10] = [
     (Syscall::CHMOD, 1, None),
     (Syscall::FCHMOD, 1, None),
@@ -391,7 +393,7 @@ fn modes(rule: &Rule, bits: u32) -> Vec<CallRule> {
         })
         .collect();
     if rule.verdict.denies() {
-        // Its flags and mode are in memory; callers fall back to openat.
+        // The flags and mode of openat2 are in memory; callers fall back to openat.
         rules.push(CallRule {
             rule: rule.id.clone(),
             call: Syscall::OPENAT2,
@@ -414,7 +416,7 @@ fn syscalls(rule: &Rule, syscall: &SyscallMatch) -> Vec<CallRule> {
         SyscallAction::KillThread => denied(Action::KillThread),
         SyscallAction::KillProcess => denied(Action::KillProcess),
         SyscallAction::Log => Some(Action::Report),
-        // It widens a profile of its own, which is not made of rules.
+        // Allow rules belong to an allow profile, which does not consist of rules.
         SyscallAction::Allow => None,
     };
     let Some(action) = action else {
@@ -450,7 +452,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// `call(argument test, ...) -> action`
+/// Formats `call(argument test, ...) -> action`.
 impl fmt::Display for CallRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}(", self.call)?;

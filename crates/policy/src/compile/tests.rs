@@ -1,4 +1,4 @@
-//! The defects that `D1` to `D11` stand for were found in another enforcer of the same language.
+//! Tests of compiled policies. The defects `D1` to `D11` were found in another enforcer of the same language.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -289,7 +289,7 @@ fn every_rule_has_an_enforcer_and_those_without_kubernetes_say_so() {
     }
 }
 
-/// What `docs` say can be had without privilege.
+/// The rules that `docs` list as available without privilege.
 #[test]
 fn rules_that_need_no_privilege_are_full_without_it() {
     for name in [
@@ -315,7 +315,7 @@ fn rules_that_need_no_privilege_are_full_without_it() {
     }
 }
 
-/// Seen: with CAP_SYS_ADMIN the environment of a process outside is read past the domain.
+/// Observed: with CAP_SYS_ADMIN, the environment of an outside process can be read across the domain.
 #[test]
 fn processes_outside_are_out_of_reach_only_without_sys_admin() {
     let name = "disallow-access-procfs-root";
@@ -436,14 +436,14 @@ fn names_that_lead_past_an_enforcer_make_a_rule_partial() {
         assert_eq!(grade(EnforcerKind::AppArmor), apparmor, "{kind:?}");
         assert_eq!(grade(EnforcerKind::Bpf), bpf, "{kind:?}");
     }
-    // A filter carries nothing of files, and stays what it is.
+    // A filter does not enforce anything about files, and stays unchanged.
     assert_eq!(
         of(NameKind::Link, EnforcerKind::Seccomp, "disable-network"),
         Full
     );
 }
 
-/// The grade of mitigate-sa-leak beside other rules, by one of these enforcers.
+/// The grade of mitigate-sa-leak together with other rules, for one of these enforcers.
 fn token_beside(
     enforcers: &str,
     others: &[&str],
@@ -463,7 +463,7 @@ fn a_path_holds_where_nothing_can_be_mounted() {
         token_beside(enforcers, others, EnforcerKind::AppArmor, &disks())
     };
     assert_eq!(of("AppArmor", &[]), Grade::Partial);
-    // AppArmor does not see all ways to mount.
+    // AppArmor does not observe all ways to mount.
     assert_eq!(of("AppArmor", &["disallow-mount"]), Grade::Partial);
     assert_eq!(of("AppArmorSeccomp", &["disallow-mount"]), Grade::Full);
     assert_eq!(of("AppArmorSeccomp", &["disallow-umount"]), Grade::Partial);
@@ -481,7 +481,7 @@ fn links_of_what_a_pattern_means_are_a_way_past_rules_by_path() {
         for name in ["disable-access-ssh-dir", "runc-override-mitigation"] {
             assert!(is_said(name, enforcer), "{name}");
         }
-        // One file, for which links are looked for; and what has none.
+        // One file, whose links are searched; and files that have none.
         for name in [
             "disable-access-shadow",
             "mitigate-overlayfs-leak",
@@ -712,7 +712,7 @@ fn the_four_meanings_hold_on_every_enforcer() {
     }
 }
 
-/// The filter of a policy that denies one call, whatever its arguments are.
+/// The filter of a policy that denies one call for all arguments.
 fn without(call: Syscall, switches: &str) -> Profile {
     let rule = format!(
         "{switches}    syscallRawRules:\n    - {{names: [{call}], action: SCMP_ACT_ERRNO}}\n"
@@ -803,7 +803,7 @@ fn patterns_cannot_leave_their_place_in_a_profile() {
     );
 }
 
-/// What a call does, found without the compiler: by hand, from what the calls mean.
+/// Reference implementation of each rule, written by hand from the meaning of the calls.
 fn violates(name: &str, call: Syscall, args: &[u64; 6]) -> bool {
     let low = |index: usize| args[index] & 0xffff_ffff;
     let makes_socket = matches!(call.name(), "socket" | "socketpair");
@@ -877,7 +877,7 @@ const CALLS: [&str; 18] = [
     "setsockopt",
 ];
 
-/// Values next to those that rules ask for, with rubbish in the upper half at times.
+/// Values near those of the rules, sometimes with random bits in the upper half.
 fn register() -> impl Strategy<Value = u64> {
     let low = prop_oneof![
         Just(0_u64),
@@ -913,7 +913,7 @@ fn register() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    /// The filter refuses a call exactly if the call is what some rule is about.
+    /// The filter refuses a call exactly if some rule denies it.
     #[test]
     fn a_filter_means_what_its_rules_mean(
         chosen in prop::sample::subsequence(RULES.to_vec(), 1..4),
@@ -961,12 +961,13 @@ proptest! {
             let profile = Profile::compile(&policies[0]);
             prop_assert_eq!(profile.decide(Syscall::KCMP, &args).is_some(), expected);
         } else {
-            // Only what can never hold is refused.
+            // Only comparisons that can never hold are refused.
             prop_assert!(!expected, "{:?}", problems);
         }
     }
 
-    /// Every path has the rights that no hole takes, and no path in a hole has one that it takes.
+    /// Every path outside of the holes has all rights, and no path in a hole has a right that the hole
+    /// withholds.
     #[test]
     fn grants_leave_out_the_holes_and_nothing_beside_them(
         holes in prop::collection::vec((0_usize..FILES.len(), 1_u64..=0xffff), 0..4),
@@ -986,7 +987,7 @@ proptest! {
                 .filter(|hole| below(path, &hole.path))
                 .fold(0, |sum, hole| sum | hole.rights);
             prop_assert_eq!(rights & taken, 0, "{} reaches into a hole", path);
-            // Execute, write, read, truncate, ioctl: what a file can have.
+            // Execute, write, read, truncate, ioctl: the rights that a file can have.
             prop_assert_eq!(rights & 0xc007, 0xc007 & !taken, "{} lost a right", path);
         }
     }

@@ -1,4 +1,4 @@
-//! The `policy:` part.
+//! Parser of the `policy:` section.
 
 use yaml::{Location, Node};
 
@@ -33,7 +33,7 @@ const ENHANCE_FIELDS: [&str; 11] = [
     "allowViolations",
 ];
 
-/// The switches of a policy.
+/// The boolean switches of a policy.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Switches {
     pub(super) allow: bool,
@@ -80,7 +80,7 @@ pub(super) fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<Polic
     Some(policy)
 }
 
-/// A part that belongs to another mode would be ignored.
+/// Reports sections that belong to another mode: they would be ignored.
 fn check_mode_parts(reader: &mut Reader, fields: &Fields<'_>, mode: Mode) {
     for (key, its_mode) in [
         ("enhanceProtect", Mode::EnhanceProtect),
@@ -104,7 +104,7 @@ fn refuse_proxy(reader: &mut Reader, node: &Node, key: &str) {
     );
 }
 
-/// Names of enforcers one after another, as vArmor has them: `AppArmorBPFSeccomp`.
+/// Parses concatenated names of enforcers, as vArmor writes them: `AppArmorBPFSeccomp`.
 fn read_enforcers(reader: &mut Reader, fields: &Fields<'_>) -> Option<Enforcers> {
     let node = reader.required(fields, "policy", "enforcer")?;
     let text = reader.text(node, "enforcer")?;
@@ -134,7 +134,7 @@ fn read_mode(reader: &mut Reader, fields: &Fields<'_>) -> Option<Mode> {
     mode
 }
 
-/// What a runtime denies by default. It stays denied whatever `allowViolations` says of the rules.
+/// The rules that a runtime applies by default. They deny even if `allowViolations` is set.
 fn base_rules(location: &Location, switches: Switches) -> Vec<Rule> {
     let verdict = RuleAction::from_switches(false, switches.audit);
     let rule = |builtin: &'static Builtin| Rule {
@@ -186,7 +186,7 @@ fn read_enhance(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     refuse_twice(reader, rules);
 }
 
-/// The same rule twice is a slip, and violations of it could not be told apart.
+/// Reports duplicate rules: a duplicate is a mistake, and its violations could not be told apart.
 fn refuse_twice(reader: &mut Reader, rules: &mut Vec<Rule>) {
     let mut kept: Vec<Rule> = Vec::with_capacity(rules.len());
     for rule in rules.drain(..) {
@@ -239,7 +239,7 @@ fn read_builtin(
     })
 }
 
-/// Rules with the programs that they are for.
+/// Parses rules together with the programs to which they apply.
 fn read_attack(reader: &mut Reader, node: &Node, switches: Switches) -> Vec<Rule> {
     let fields = reader.fields(node, Class::Attack.key(), &["rules", "targets"]);
     let targets = read_targets(reader, &fields);
@@ -285,7 +285,7 @@ fn read_apparmor(
         .iter()
         .enumerate()
     {
-        // Early releases of the same version had a list of texts here.
+        // Early releases of the same version had a list of strings here.
         let (text, targets) = match item.scalar() {
             Some(text) => (Some((item, text.text())), Vec::new()),
             None => {
@@ -311,7 +311,7 @@ fn read_apparmor(
     }
 }
 
-/// Whether a text can stand inside a profile without ending it.
+/// Checks that a text can stand inside an AppArmor profile without ending it.
 fn check_apparmor(text: &str) -> Result<(), &'static str> {
     let mut depth = 0_usize;
     let mut last = None;
@@ -349,7 +349,7 @@ fn read_modeling(reader: &mut Reader, fields: &Fields<'_>) -> Option<u64> {
     let node = reader.required(fields, "policy", "modelingOptions")?;
     let options = reader.fields(node, "modelingOptions", &["duration"]);
     let node = reader.required(&options, "modelingOptions", "duration")?;
-    // A year.
+    // The maximum is one year.
     let minutes = reader.number(node, "duration", 525_600)?;
     if minutes == 0 {
         let message = "`duration` has to be at least one minute";
@@ -401,7 +401,7 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     }
 }
 
-/// Whether raw rules can be put before the last bracket.
+/// Returns true if raw rules can be inserted before the last bracket.
 fn is_profile(text: &str) -> bool {
     text.trim_end().ends_with('}') && text.contains('{')
 }

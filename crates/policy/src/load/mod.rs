@@ -1,7 +1,7 @@
-//! Policy files to policies.
+//! Loader of policy files.
 //!
-//! A file has the resources of vArmor (`VarmorPolicy`, `VarmorClusterPolicy`), or nothing but their
-//! `policy:` part for use without Kubernetes. Every key is known or an error.
+//! A file contains vArmor resources (`VarmorPolicy`, `VarmorClusterPolicy`), or only their `policy:` section
+//! for use without Kubernetes. An unknown key is an error.
 
 mod body;
 mod network;
@@ -23,7 +23,7 @@ const API_VERSION: &str = "crd.varmor.org/v1beta1";
 const KINDS: [&str; 2] = ["VarmorPolicy", "VarmorClusterPolicy"];
 const WORKLOADS: [&str; 4] = ["Deployment", "StatefulSet", "DaemonSet", "Pod"];
 
-/// Reads a file, of which `text` is the content: its policies, and whatever is wrong with it.
+/// Loads the policies of a file with the content `text`, and reports all problems.
 ///
 /// ```
 /// let text = "policy:\n  enforcer: Seccomp\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
@@ -60,7 +60,7 @@ pub fn load(file: &str, text: &str) -> (Vec<Policy>, Vec<Diagnostic>) {
     (policies, diagnostics)
 }
 
-/// A file that the caller could not read.
+/// The diagnostic for a file that the caller could not read.
 #[must_use]
 pub fn unreadable(file: &str, cause: &str) -> Diagnostic {
     let location = Location {
@@ -75,7 +75,7 @@ pub fn unreadable(file: &str, cause: &str) -> Diagnostic {
     )
 }
 
-/// The name of a policy that has none.
+/// The default name of a policy: the stem of its file name.
 fn stem(file: &str) -> &str {
     let name = file.rsplit('/').next().unwrap_or(file);
     name.strip_suffix(".yaml")
@@ -117,8 +117,7 @@ fn read_document(reader: &mut Reader, node: &Node, file_name: &str) -> Option<Po
     read_spec(reader, &spec, name)
 }
 
-/// Whether a document is a resource of Kubernetes that has nothing to do with policies, such as the
-/// workload that comes in the same file.
+/// Returns true for a Kubernetes resource that is no policy, such as the workload in the same file.
 fn is_of_others(node: &Node) -> bool {
     let Kind::Mapping(pairs) = &node.kind else {
         return false;
@@ -136,7 +135,7 @@ fn is_of_others(node: &Node) -> bool {
 
 const SPEC_FIELDS: [&str; 3] = ["target", "policy", "updateExistingWorkloads"];
 
-/// `metadata.name`; the rest belongs to Kubernetes.
+/// Reads `metadata.name`; the other keys belong to Kubernetes.
 fn metadata_name(metadata: Option<&Node>) -> Option<&str> {
     let Kind::Mapping(pairs) = &metadata?.kind else {
         return None;
@@ -155,7 +154,7 @@ fn read_spec(reader: &mut Reader, spec: &Fields<'_>, name: &str) -> Option<Polic
     body::read(reader, policy, name)
 }
 
-/// What Kubernetes selects workloads by. Here the command line does.
+/// Checks the selector by which Kubernetes chooses workloads. Here the command line chooses the workload.
 fn check_target(reader: &mut Reader, node: &Node) {
     let target = reader.fields(node, "target", &["kind", "name", "selector", "containers"]);
     if let Some(found) = reader.required(&target, "target", "kind") {

@@ -1,4 +1,4 @@
-//! `bpfRawRules.network`.
+//! Parser of `bpfRawRules.network`.
 
 use yaml::{Kind, Node};
 
@@ -70,7 +70,8 @@ fn read_socket(reader: &mut Reader, node: &Node, id: String, switches: Switches)
     Some(raw_rule(id, &fields.location, verdict?, restrictions))
 }
 
-/// The names of a list as numbers. Inner `None`: any; outer `None`: a name is unknown.
+/// Parses a list of names to numbers. The inner `None` means any; the outer `None` means that a name is
+/// unknown.
 fn read_numbers(
     reader: &mut Reader,
     fields: &Fields<'_>,
@@ -94,7 +95,8 @@ fn read_numbers(
     Some((!numbers.is_empty()).then_some(numbers))
 }
 
-/// The sockets of a protocol as callers can ask for them; the built-in rules have the same.
+/// Matches for every way in which a caller can request a socket of a protocol; the built-in rules have the
+/// same.
 fn protocol_sockets(word: &str, domains: Option<&[u16]>) -> Option<Vec<SocketMatch>> {
     let builtin = match word {
         "all" | "*" => {
@@ -195,7 +197,7 @@ fn read_destinations(
     networks
 }
 
-/// Ports alone are meant at every address.
+/// Ports without an address apply to every address.
 fn anywhere() -> Vec<Destination> {
     let networks = ["0.0.0.0/0", "::/0"].into_iter().filter_map(read_network);
     networks.map(Destination::Network).collect()
@@ -228,7 +230,7 @@ fn read_pods(reader: &mut Reader, fields: &Fields<'_>, id: &str) -> Option<Vec<D
     }])
 }
 
-/// A selector of Kubernetes, in the notation of kubectl.
+/// Parses a Kubernetes selector into kubectl notation.
 pub(super) fn read_labels(reader: &mut Reader, node: &Node, what: &str) -> Option<String> {
     let fields = reader.fields(node, what, &["matchLabels", "matchExpressions"]);
     let mut terms = Vec::new();

@@ -1,4 +1,4 @@
-//! `bpfRawRules`.
+//! Parser of `bpfRawRules`.
 
 use yaml::{Location, Node};
 
@@ -49,14 +49,14 @@ pub(super) fn raw_rule(
     }
 }
 
-/// `qualifiers: [deny, audit]`. The switches of the policy can take away the denial and add a report.
+/// Parses `qualifiers: [deny, audit]`. The switches of the policy can remove the denial and add a report.
 pub(super) fn read_verdict(
     reader: &mut Reader,
     fields: &Fields<'_>,
     what: &str,
     switches: Switches,
 ) -> Option<RuleAction> {
-    // Releases before there were qualifiers denied.
+    // Before qualifiers existed, every rule denied.
     let mut deny = fields.find("qualifiers").is_none();
     let mut audit = false;
     for (node, word) in reader.words_of(fields, "qualifiers") {
@@ -91,7 +91,7 @@ pub(super) fn read_pattern(reader: &mut Reader, node: &Node, what: &str) -> Opti
     }
 }
 
-/// `landlockRawRules`, which vArmor has not: the only files that may be used.
+/// Parses `landlockRawRules`, an extension to vArmor: the only files that stay accessible.
 pub(super) fn read_only_files(
     reader: &mut Reader,
     node: &Node,
@@ -157,7 +157,7 @@ fn read_file(reader: &mut Reader, node: &Node, id: String, switches: Switches) -
     Some(raw_rule(id, &fields.location, verdict?, restrictions))
 }
 
-/// `permissions: [read, exec]`
+/// Parses `permissions: [read, exec]`.
 fn read_permissions(reader: &mut Reader, fields: &Fields<'_>) -> Option<(FileAccess, bool)> {
     let mut access = FileAccess::default();
     let mut exec = false;
@@ -215,7 +215,7 @@ fn read_ptrace(reader: &mut Reader, node: &Node, switches: Switches) -> Option<R
     ))
 }
 
-/// The kernel's limit on the name of a file system, with the final zero.
+/// The kernel's limit on the name of a file system, including the final zero.
 const MAX_FSTYPE: usize = 16;
 
 fn read_mount(reader: &mut Reader, node: &Node, id: String, switches: Switches) -> Option<Rule> {
@@ -257,7 +257,7 @@ fn read_mount(reader: &mut Reader, node: &Node, id: String, switches: Switches) 
     ))
 }
 
-/// Names of flags as mount(8) and AppArmor have them, and `umount`.
+/// Mount flags as mount(8) and AppArmor name them, and `umount`.
 const MOUNT_FLAGS: [&str; 43] = [
     "ro",
     "rw",

@@ -1,23 +1,23 @@
-//! Reads nodes strictly: what is not known is a problem, and every problem is collected.
+//! Strict reader of YAML nodes: unknown content is a problem, and all problems are collected.
 
 use yaml::{Kind, Location, Node, closest};
 
 use crate::diagnostic::{Code, Diagnostic};
 
-/// Collects problems while it reads.
+/// Collects problems while reading.
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) diagnostics: Vec<Diagnostic>,
 }
 
-/// The keys of a mapping that are known, each once.
+/// The known keys of a mapping, each at most once.
 pub(super) struct Fields<'n> {
     pub(super) location: Location,
     entries: Vec<(&'n str, &'n Node)>,
 }
 
 impl<'n> Fields<'n> {
-    /// The value of a key, if there is one.
+    /// The value of a key, if present.
     pub(super) fn find(&self, key: &str) -> Option<&'n Node> {
         let entry = self.entries.iter().find(|(known, _)| *known == key);
         entry.map(|(_, node)| *node).filter(|node| !node.is_null())
@@ -33,7 +33,7 @@ impl Reader {
         self.report(Diagnostic::new(code, at.clone(), message));
     }
 
-    /// The keys of a mapping. `what` is how messages call it; `known` are the keys it can have.
+    /// Reads the keys of a mapping. `what` names the mapping in messages; `known` lists the valid keys.
     pub(super) fn fields<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Fields<'n> {
         let mut fields = Fields {
             location: node.location.clone(),
@@ -80,7 +80,7 @@ impl Reader {
         self.report(Diagnostic::new(Code::UnknownValue, at.clone(), message).with_help(help));
     }
 
-    /// A scalar.
+    /// Reads a scalar.
     pub(super) fn text<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n str> {
         let text = node.scalar().map(yaml::SourceText::text);
         if text.is_none() {
@@ -90,13 +90,13 @@ impl Reader {
         text
     }
 
-    /// The scalar of a key.
+    /// Reads the scalar of a key.
     pub(super) fn text_of<'n>(&mut self, fields: &Fields<'n>, key: &str) -> Option<&'n str> {
         let node = fields.find(key)?;
         self.text(node, key)
     }
 
-    /// The scalar of a key that has to be there.
+    /// Reads the scalar of a mandatory key.
     pub(super) fn required<'n>(
         &mut self,
         fields: &Fields<'n>,
@@ -111,7 +111,7 @@ impl Reader {
         node
     }
 
-    /// A switch; absent is off.
+    /// Reads a boolean; absent means false.
     pub(super) fn switch(&mut self, fields: &Fields<'_>, key: &str) -> bool {
         let Some(node) = fields.find(key) else {
             return false;
@@ -126,7 +126,7 @@ impl Reader {
         }
     }
 
-    /// A number in decimal, hexadecimal (`0x`) or octal (`0o`).
+    /// Reads a number in decimal, hexadecimal (`0x`) or octal (`0o`).
     pub(super) fn number(&mut self, node: &Node, what: &str, largest: u64) -> Option<u64> {
         let text = self.text(node, what)?;
         let parsed = if let Some(digits) = text.strip_prefix("0x") {
@@ -147,7 +147,7 @@ impl Reader {
         }
     }
 
-    /// The items of a list.
+    /// Reads the items of a list.
     pub(super) fn items<'n>(&mut self, node: &'n Node, what: &str) -> &'n [Node] {
         match &node.kind {
             Kind::Sequence(items) => items,
@@ -159,12 +159,12 @@ impl Reader {
         }
     }
 
-    /// The items of the list of a key; absent is empty.
+    /// Reads the items of the list of a key; absent means empty.
     pub(super) fn items_of<'n>(&mut self, fields: &Fields<'n>, key: &str) -> &'n [Node] {
         fields.find(key).map_or(&[], |node| self.items(node, key))
     }
 
-    /// The texts of the list of a key, with their nodes.
+    /// Reads the strings of the list of a key, with their nodes.
     pub(super) fn words_of<'n>(
         &mut self,
         fields: &Fields<'n>,

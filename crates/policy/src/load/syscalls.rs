@@ -1,4 +1,4 @@
-//! `syscallRawRules`: rules on system calls in the notation of the OCI runtime specification.
+//! Parser of `syscallRawRules`: rules on system calls in the notation of the OCI runtime specification.
 
 use abi::{Errno, RegisterTest, Syscall, TestOp};
 use yaml::Node;
@@ -29,7 +29,7 @@ const OPERATORS: [&str; 7] = [
     "SCMP_CMP_MASKED_EQ",
 ];
 
-/// What a system call is that no rule names.
+/// The default action, for system calls that no rule names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Default {
     Allowed,
@@ -165,7 +165,7 @@ fn read_action(
     Some(action)
 }
 
-/// One comparison; `None` in the place of the test if it never holds.
+/// Parses the argument comparisons. The test is `None` if the comparison never holds.
 fn read_args(reader: &mut Reader, fields: &Fields<'_>) -> Option<Vec<(u8, Option<RegisterTest>)>> {
     let mut tests = Vec::new();
     for item in reader.items_of(fields, "args") {
@@ -189,7 +189,7 @@ fn read_args(reader: &mut Reader, fields: &Fields<'_>) -> Option<Vec<(u8, Option
     Some(tests)
 }
 
-/// The test for an operator and its operands. Inner `None`: it never holds.
+/// The test for an operator and its operands. The inner `None` means that the test never holds.
 fn operator(name: &str, value: u64, second: u64) -> Option<(Option<TestOp>, u64)> {
     Some(match name {
         "SCMP_CMP_NE" => (Some(TestOp::Ne), value),
@@ -209,8 +209,8 @@ fn operator(name: &str, value: u64, second: u64) -> Option<(Option<TestOp>, u64)
     })
 }
 
-/// All comparisons have to hold, unless two are of the same argument: then each is a rule of its own.
-/// That is what runc makes of them, because libseccomp cannot compare an argument twice.
+/// Groups comparisons that all have to hold, except that a second comparison of the same argument starts a
+/// rule of its own. runc does the same, because libseccomp cannot compare an argument twice.
 fn groups(tests: Vec<(u8, Option<RegisterTest>)>) -> Vec<Vec<RegisterTest>> {
     let repeated = tests
         .iter()
@@ -225,8 +225,8 @@ fn groups(tests: Vec<(u8, Option<RegisterTest>)>) -> Vec<Vec<RegisterTest>> {
     together(tests)
 }
 
-/// All comparisons have to hold. `argsMatch: all` says so of several of one argument, for which the
-/// notation of the runtime specification has no word.
+/// Puts all comparisons into one group. `argsMatch: all` requests this for several comparisons of one
+/// argument, which the runtime specification cannot express.
 fn together(tests: Vec<(u8, Option<RegisterTest>)>) -> Vec<Vec<RegisterTest>> {
     let all: Option<Vec<_>> = tests.into_iter().map(|(_, test)| test).collect();
     all.into_iter().collect()

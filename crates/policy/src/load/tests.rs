@@ -6,7 +6,7 @@ use crate::enforcer::EnforcerKind;
 use crate::policy::{Mode, RuleAction, RuleOrigin};
 use crate::restriction::{Restriction, SyscallAction};
 
-/// A policy with a bit of everything, as Kubernetes would be given it.
+/// A Kubernetes policy that uses most features.
 const FULL: &str = r#"
 apiVersion: crd.varmor.org/v1beta1
 kind: VarmorPolicy
@@ -214,7 +214,7 @@ fn the_two_switches_have_four_meanings() {
     }
 }
 
-/// Part of a policy; what is wrong with it, in which line and column.
+/// Policy fragments, each with its problem, line and column.
 const MISTAKES: &[(&str, &str, u32, u32)] = &[
     (
         "    hardeningRules: [disable-cap-privilege]\n",
@@ -372,7 +372,7 @@ fn raw_rules_say_themselves_whether_they_deny() {
 }
 
 proptest! {
-    /// Whatever is done to a policy, the answer is a policy or a problem, and no panic.
+    /// Any corruption of a policy yields a policy or a problem, and no panic.
     #[test]
     fn corrupted_policies_never_panic(
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0_usize..40), 1..12),
@@ -399,7 +399,7 @@ proptest! {
         }
     }
 
-    /// The same with words of the language in odd places.
+    /// Words of the language in odd places cause no panic either.
     #[test]
     fn shuffled_lines_never_panic(order in Just(FULL.lines().collect::<Vec<_>>()).prop_shuffle()) {
         let (policies, problems) = load("p.yaml", &order.join("\n"));

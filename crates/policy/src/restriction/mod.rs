@@ -1,4 +1,4 @@
-//! What a rule denies, in terms that no enforcer owns.
+//! Restrictions: what a rule denies, independent of enforcers.
 
 mod read;
 
@@ -12,74 +12,74 @@ use crate::pattern::Pattern;
 
 pub(crate) use read::{read_network, read_restriction, socket_domain, socket_type};
 
-/// One thing that is denied.
+/// One denied operation or access.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Restriction {
-    /// Access to files. Writing is whatever changes a file, its name or what is said of it.
+    /// Access to files. Writing includes every change of a file, of its name and of its metadata.
     File {
-        /// Which.
+        /// The files.
         path: Pattern,
-        /// How.
+        /// The kinds of access.
         access: FileAccess,
     },
-    /// Executing a file.
+    /// Execution of a file.
     Exec {
-        /// Which.
+        /// The files.
         path: Pattern,
     },
-    /// Connecting or sending to a socket that has a path.
+    /// Connecting or sending to a Unix socket that has a path.
     Connect {
-        /// Which.
+        /// The path of the socket.
         path: Pattern,
     },
-    /// Access to the files of disks and partitions, by whatever name.
+    /// Access to the device files of disks and partitions, under any name.
     Disk {
-        /// How.
+        /// The kinds of access.
         access: FileAccess,
     },
-    /// Creating sockets.
+    /// Creation of sockets.
     Socket(SocketMatch),
-    /// Connecting or sending to an address.
+    /// Connecting or sending to a network address.
     Egress {
-        /// Whose.
+        /// The destination.
         to: Destination,
-        /// Which ports; none means all.
+        /// The destination ports; empty means all.
         ports: Vec<PortRange>,
     },
-    /// Some mounts; all of them are the operation `mount`.
+    /// Some mounts. The operation `mount` denies all mounts.
     Mount(MountMatch),
-    /// Tracing and looking into processes.
+    /// Tracing and inspection of other processes.
     Ptrace {
-        /// What.
+        /// The kinds of access.
         access: PtraceAccess,
-        /// Of whom.
+        /// The processes concerned.
         scope: PtraceScope,
     },
-    /// Having capabilities.
+    /// Possession of capabilities.
     Capabilities(Capabilities),
-    /// Giving a file permissions with one of these bits.
+    /// Setting file permissions that include one of these bits.
     Mode {
-        /// The bits.
+        /// The permission bits.
         bits: u32,
     },
     /// An operation of `data/operations.txt`.
     Operation(&'static Operation),
-    /// A system call, by number and register arguments.
+    /// A system call, selected by number and register arguments.
     Syscall(SyscallMatch),
-    /// Access to any other files than these.
+    /// Access to any files other than these.
     OnlyFiles(Vec<AllowedFile>),
-    /// Rules in the language of AppArmor.
+    /// Rules in AppArmor's language.
     AppArmorText(String),
 }
 
-/// A file that may be used where no others may be.
+/// A file that stays accessible where [`Restriction::OnlyFiles`] denies all others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AllowedFile {
     /// A path, or everything below a folder.
     pub path: Pattern,
-    /// How.
+    /// The kinds of access that are allowed.
     pub access: FileAccess,
-    /// Whether it may be executed.
+    /// Set if the file may be executed.
     pub exec: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct FileAccess {
 }
 
 impl FileAccess {
-    /// Of letters `r`, `w` and `a`.
+    /// Parses the letters `r`, `w` and `a`.
     #[must_use]
     pub fn from_letters(letters: &str) -> Option<Self> {
         let known = letters.chars().all(|c| "rwa".contains(c));
@@ -107,7 +107,7 @@ impl FileAccess {
         })
     }
 
-    /// As letters.
+    /// The kinds of access as letters.
     #[must_use]
     pub fn letters(self) -> String {
         [(self.read, 'r'), (self.write, 'w'), (self.append, 'a')]
@@ -116,26 +116,26 @@ impl FileAccess {
             .collect()
     }
 
-    /// Whether nothing is meant.
+    /// Returns true if no kind of access is selected.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 }
 
-/// Sockets by what `socket(2)` is given. An absent list means any.
+/// Matches sockets by the arguments of `socket(2)`. An absent list matches any value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketMatch {
     /// Address families.
     pub domains: Option<Vec<u16>>,
-    /// Types, without the flags that come with them.
+    /// Socket types, without the flags that share the argument.
     pub types: Option<Vec<u16>>,
-    /// Protocol numbers, as the caller gives them: TCP is 6 and also 0, with type stream.
+    /// Protocol numbers as the caller passes them: TCP is 6, and also 0 with type stream.
     pub protocols: Option<Vec<u16>>,
 }
 
 impl SocketMatch {
-    /// Whether this call makes such a socket.
+    /// Returns true if a call with these arguments creates a matching socket.
     #[must_use]
     pub fn matches(&self, domain: u32, kind: u32, protocol: u32) -> bool {
         let has = |list: &Option<Vec<u16>>, value: u32| {
@@ -146,73 +146,73 @@ impl SocketMatch {
     }
 }
 
-/// Who is contacted.
+/// Destination of network traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Addresses.
+    /// A network of addresses.
     Network(IpNet),
-    /// The workload's own address.
+    /// The workload's own addresses.
     OwnPod,
     /// A Kubernetes service, by its name or labels.
     Service {
-        /// Where it is.
+        /// Kubernetes namespace of the service.
         namespace: String,
-        /// Its name, or labels as `key=value,...`.
+        /// Name of the service, or labels as `key=value,...`.
         name: String,
     },
-    /// Kubernetes pods by labels.
+    /// Kubernetes pods, selected by labels.
     Pods {
-        /// Where they are.
+        /// Kubernetes namespace of the pods.
         namespace: String,
         /// Labels as `key=value,...`.
         selector: String,
     },
 }
 
-/// Ports from one to another, both included.
+/// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
-    /// The first.
+    /// The first port.
     pub first: u16,
-    /// The last.
+    /// The last port.
     pub last: u16,
 }
 
-/// Mounts by what is mounted.
+/// Matches mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountMatch {
-    /// A new instance of a file system of this type, however it is made.
+    /// A new instance of a file system of this type, by any call.
     FileSystem(String),
-    /// A bind, move, remount or unmount of something below a path, after it was resolved.
+    /// A bind, move, remount or unmount of something below a path, after resolution of the path.
     From(Pattern),
     /// A file system on a disk.
     Disk,
-    /// What a raw rule says.
+    /// A mount as a raw rule describes it.
     Raw {
-        /// The source.
+        /// The source path.
         from: Pattern,
-        /// The type; absent means any.
+        /// The file system type; `None` matches any.
         fstype: Option<String>,
         /// Names of flags, such as `bind`, without the `MS_`; empty means any.
         flags: Vec<String>,
     },
 }
 
-/// Ways to look at other processes.
+/// Kinds of access to other processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PtraceAccess {
-    /// Tracing another.
+    /// Tracing another process.
     pub trace: bool,
-    /// Being traced.
+    /// Being traced by another process.
     pub traceby: bool,
-    /// Reading of another.
+    /// Reading another process.
     pub read: bool,
-    /// Being read.
+    /// Being read by another process.
     pub readby: bool,
 }
 
 impl PtraceAccess {
-    /// The names of its parts.
+    /// The names of the selected kinds of access.
     #[must_use]
     pub fn names(self) -> Vec<&'static str> {
         [
@@ -226,7 +226,7 @@ impl PtraceAccess {
         .collect()
     }
 
-    /// Adds a part by name.
+    /// Adds a kind of access by name. Returns `None` for an unknown name.
     #[must_use]
     pub fn with(mut self, name: &str) -> Option<Self> {
         match name {
@@ -240,44 +240,44 @@ impl PtraceAccess {
     }
 }
 
-/// Which other processes.
+/// The other processes that a [`Restriction::Ptrace`] covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PtraceScope {
-    /// Those that are not confined by the same policy instance.
+    /// Processes that are not confined by the same policy instance.
     Outside,
-    /// All.
+    /// All processes.
     Any,
 }
 
-/// A raw rule on a system call.
+/// A raw rule on one system call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyscallMatch {
-    /// Which.
+    /// The system call.
     pub call: Syscall,
-    /// It is meant if all tests of one of these groups hold.
+    /// Groups of tests. The call matches if all tests of at least one group hold.
     pub any_of: Vec<Vec<RegisterTest>>,
-    /// What becomes of it.
+    /// The action on a match.
     pub action: SyscallAction,
 }
 
-/// What a raw rule wants of a system call.
+/// Action of a raw rule on a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyscallAction {
-    /// It fails.
+    /// The call fails with this error.
     Errno(Errno),
-    /// The thread ends.
+    /// The kernel ends the thread.
     KillThread,
-    /// The process ends.
+    /// The kernel ends the process.
     KillProcess,
-    /// The process gets SIGSYS.
+    /// The process receives SIGSYS.
     Trap,
-    /// It is reported.
+    /// The call is made and reported.
     Log,
-    /// It is made; for profiles that deny all else.
+    /// The call is made; for profiles that deny all other calls.
     Allow,
 }
 
-/// One line, for `policy list` and `policy explain`.
+/// Formats the restriction as one line, for `policy list` and `policy explain`.
 impl fmt::Display for Restriction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -313,7 +313,7 @@ impl fmt::Display for Restriction {
     }
 }
 
-/// Short names, or what is missing from all.
+/// Short names of the capabilities; `all-except` and the missing ones if at most 15 are missing.
 fn capability_words(set: Capabilities) -> String {
     let names = |bits: u64| {
         Capabilities(bits)

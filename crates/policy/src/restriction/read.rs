@@ -1,4 +1,4 @@
-//! Restrictions as the data files write them.
+//! Parser of restrictions in the notation of the data files.
 
 use abi::{Arch, Errno, Syscall, flags};
 use ipnet::IpNet;
@@ -10,7 +10,7 @@ use super::{
 use crate::operation::{Operation, read_capabilities};
 use crate::pattern::Pattern;
 
-/// Reads one line of a data file.
+/// Parses one line of a data file.
 pub(crate) fn read_restriction(line: &str) -> Result<Vec<Restriction>, String> {
     let (kind, rest) = line.split_once(' ').ok_or("nothing follows the kind")?;
     let words: Vec<&str> = rest.split_whitespace().collect();
@@ -120,7 +120,7 @@ fn read_egress(word: &str) -> Result<Restriction, String> {
     })
 }
 
-/// An address or a network.
+/// Parses an address or a network.
 pub(crate) fn read_network(word: &str) -> Option<IpNet> {
     word.parse()
         .or_else(|_: ipnet::AddrParseError| {

@@ -1,4 +1,4 @@
-//! `/proc/PID/cgroup`.
+//! Parser of `/proc/PID/cgroup`.
 
 /// One line: a hierarchy and the process's place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,8 @@ pub struct CgroupLine<'a> {
     pub path: &'a [u8],
 }
 
-/// Well-formed lines of the file, others left out. The kernel forbids newlines in cgroup names.
+/// Iterates over the well-formed lines of the file, and omits others. The kernel forbids newlines in cgroup
+/// names.
 pub fn cgroup_lines(text: &[u8]) -> impl Iterator<Item = CgroupLine<'_>> {
     text.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut parts = line.splitn(3, |byte| *byte == b':');

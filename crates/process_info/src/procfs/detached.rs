@@ -1,10 +1,9 @@
-//! A `/proc` that is mounted nowhere.
+//! A detached mount of `/proc`.
 //!
-//! A workload that is root in this program's mount namespace can mount over `/proc` or over parts of
-//! it, and what is read by path would be what it put there. Who may do that is who has
-//! `CAP_SYS_ADMIN`, and then this program has it, too, as a rule: it takes a copy of the mount that is
-//! in no namespace (open_tree(2), Linux 5.2), over which nobody can mount. Where something else lies
-//! over `/proc` already, it makes a mount of its own.
+//! A workload that is root in the mount namespace of this program can mount over `/proc` or parts of it, and
+//! reads by path would return the workload's files. Such a workload has `CAP_SYS_ADMIN`, and then this
+//! program usually has it too: it clones the mount into a detached one (open_tree(2), Linux 5.2), over which
+//! nobody can mount. If something is already mounted over `/proc`, it creates a mount of its own.
 
 use std::os::fd::OwnedFd;
 
@@ -14,10 +13,10 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags};
 
 /// `PROC_SUPER_MAGIC`.
 const PROC_MAGIC: u64 = 0x9fa0;
-/// `PROC_ROOT_INO`: of no other folder of it.
+/// `PROC_ROOT_INO`: only the root of procfs has this inode number.
 const ROOT_INODE: u64 = 1;
 
-/// Opens it; the one that is mounted where that is not permitted or not known to the kernel.
+/// Opens a detached `/proc`, or the mounted one if the kernel does not permit or support that.
 pub(super) fn open() -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mounted = || rustix::fs::open("/proc", flags, Mode::empty());
@@ -28,7 +27,7 @@ pub(super) fn open() -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Without what is mounted below it.
+/// Clones the mount without the mounts below it.
 fn copy() -> Result<OwnedFd, Errno> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     rustix::mount::open_tree(CWD, "/proc", flags)

@@ -1,14 +1,14 @@
 //! Readers of `/proc/PID`.
 //!
-//! Everything here is content that another process shapes: names hold brackets and newlines, files
-//! vanish half-way, a pid means another process a moment later. No reader panics, trusts a length
-//! or grows beyond its limit. What must not block and what may is told by two groups:
+//! Another process controls all content here: names contain brackets and newlines, files vanish during a
+//! read, a pid means another process a moment later. No reader panics, trusts a length or grows beyond its
+//! limit. Two groups of files differ in whether a read can block:
 //!
-//! - `stat`, `status`, `comm`, `cgroup`, `mountinfo`, `loginuid` and all links are made from kernel
-//!   memory and never wait for the process or for its file systems: they are read in place.
-//! - `cmdline` and `environ` copy the process's own pages, which may lie behind userfaultfd: except
-//!   right after exec, when the new image has had no chance to arrange that, they belong in
-//!   [`crate::deadline::Deadline::run`].
+//! - `stat`, `status`, `comm`, `cgroup`, `mountinfo`, `loginuid` and all links come from kernel memory and
+//!   never wait for the process or for its file systems: they are read in place.
+//! - `cmdline` and `environ` copy the process's own pages, which may lie behind userfaultfd. They belong in
+//!   [`crate::deadline::Deadline::run`], except right after exec, when the new image has had no chance to
+//!   arrange that.
 
 mod cgroup;
 mod detached;
@@ -33,33 +33,33 @@ pub use stat::{ProcessStat, parse_stat};
 pub use status::{ThreadStatus, parse_status};
 pub use strings::split_command_line;
 
-/// How much of `cmdline` is kept. Falco keeps 4 KiB of arguments; longer ones are what attackers
-/// hide behind.
+/// Maximum number of bytes of `cmdline`. Falco keeps 4 KiB of arguments, and attackers hide behind longer
+/// ones.
 pub const COMMAND_LINE_LIMIT: usize = 64 * 1024;
-/// How much of `environ` is kept.
+/// Maximum number of bytes of `environ`.
 pub const ENVIRONMENT_LIMIT: usize = 64 * 1024;
-/// How much of `cgroup` and `mountinfo` is read.
+/// Maximum number of bytes of `cgroup` and `mountinfo`.
 const TABLE_LIMIT: usize = 1024 * 1024;
-/// 100,000 mounts (`fs.mount-max`) with lines of 600 bytes.
+/// Size of 100,000 mounts (`fs.mount-max`) with lines of 600 bytes.
 const MOUNTS_LIMIT: usize = 60_000_000;
-/// The kernel prepares links in one page.
+/// Maximum length of a link: the kernel formats links in one page.
 pub const LINK_LIMIT: usize = 4096;
 
-/// Why `/proc` did not tell.
+/// The reason why a read of `/proc` failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProcError {
     /// The process, thread or descriptor does not exist (any more).
     #[error("cannot read {file} of process {pid}: it is gone")]
     Gone {
-        /// Whose.
+        /// Process id.
         pid: i32,
         /// File below `/proc/PID`.
         file: &'static str,
     },
-    /// The agent may not look: other user, not dumpable, Yama.
+    /// The agent lacks permission: other user, not dumpable, Yama.
     #[error("cannot read {file} of process {pid}: access refused")]
     Denied {
-        /// Whose.
+        /// Process id.
         pid: i32,
         /// File below `/proc/PID`.
         file: &'static str,
@@ -67,27 +67,27 @@ pub enum ProcError {
     /// The pid now means another process.
     #[error("cannot read {file} of process {pid}: the pid was reused")]
     Reused {
-        /// Whose.
+        /// Process id.
         pid: i32,
         /// File below `/proc/PID`.
         file: &'static str,
     },
-    /// Not in the format that proc(5) describes.
+    /// The content violates the format in proc(5).
     #[error("cannot parse {file} of process {pid}")]
     Malformed {
-        /// Whose.
+        /// Process id.
         pid: i32,
         /// File below `/proc/PID`.
         file: &'static str,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot read {file} of process {pid}")]
     System {
-        /// Whose.
+        /// Process id.
         pid: i32,
         /// File below `/proc/PID`.
         file: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: Errno,
     },
 }
@@ -101,7 +101,7 @@ impl ProcError {
         }
     }
 
-    /// The nearest error number.
+    /// The closest error number.
     pub fn errno(self) -> Errno {
         match self {
             Self::Gone { .. } | Self::Reused { .. } => Errno::SRCH,
@@ -111,13 +111,14 @@ impl ProcError {
         }
     }
 
-    /// No failure proves that a fact does not exist: a process that is gone had a name, too.
+    /// Converts the error to a look-up result. No failure proves that a fact does not exist: a process that
+    /// is gone had a name, too.
     pub fn into_lookup<T>(self) -> Lookup<T> {
         Lookup::Unknown
     }
 }
 
-/// When a process started, in nanoseconds since the epoch.
+/// Start time of a process in nanoseconds since the epoch.
 pub fn start_ns(start: StartTime) -> u64 {
     static BOOT_NS: OnceLock<u64> = OnceLock::new();
     let boot = *BOOT_NS.get_or_init(|| {
@@ -130,19 +131,19 @@ pub fn start_ns(start: StartTime) -> u64 {
         .saturating_mul(1_000_000_000 / ticks_per_second.max(1))
 }
 
-/// An open `/proc`, over parts of which nobody can mount anything where this program has the right to
-/// have it so: see `detached`.
+/// An open `/proc`. If this program has the privileges, nobody can mount over parts of it: see `detached`.
 #[derive(Debug)]
 pub struct Proc {
     directory: OwnedFd,
 }
 
-/// What [`Proc::open`] hands out in this process. One that was forked may be in another pid namespace.
+/// The instance that [`Proc::open`] returns in the process with this id. A forked process may be in another
+/// pid namespace.
 static OPENED: Mutex<Option<(u32, Proc)>> = Mutex::new(None);
 
 impl Proc {
-    /// The `/proc` of this process: opened when it is first asked for, and the same from then on,
-    /// whatever is mounted there later.
+    /// The `/proc` of this process. The first call opens it; later calls return the same instance, regardless
+    /// of later mounts.
     pub fn open() -> Result<Self, ProcError> {
         let own = std::process::id();
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -161,13 +162,13 @@ impl Proc {
         Ok(Self { directory })
     }
 
-    /// A file by its path below `/proc`.
+    /// Opens a file by its path below `/proc`.
     pub fn file(&self, path: &str) -> std::io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.directory, path, flags, Mode::empty())?.into())
     }
 
-    /// The contents of such a file.
+    /// Reads a file by its path below `/proc`.
     pub fn contents(&self, path: &str) -> std::io::Result<String> {
         let mut bytes = Vec::new();
         self.file(path)?
@@ -176,7 +177,7 @@ impl Proc {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// The names in a folder below `/proc` that are numbers: processes, threads, descriptors.
+    /// The numeric names in a folder below `/proc`: processes, threads, descriptors.
     pub fn numbers(&self, folder: &str) -> std::io::Result<impl Iterator<Item = i32> + use<>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&self.directory, folder, flags, Mode::empty())?;
@@ -184,26 +185,26 @@ impl Proc {
         Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()))
     }
 
-    /// Whether there is such a path below `/proc`.
+    /// Returns true if a path exists below `/proc`.
     pub fn exists(&self, path: &str) -> bool {
         rustix::fs::accessat(&self.directory, path, Access::EXISTS, AtFlags::empty()).is_ok()
     }
 
-    /// What a link below `/proc` says.
+    /// Reads a link below `/proc`.
     pub fn target(&self, path: &str) -> std::io::Result<Vec<u8>> {
         let target = rustix::fs::readlinkat(&self.directory, path, Vec::new())?;
         Ok(target.into_bytes())
     }
 
-    /// `/proc/PID/stat`.
+    /// Reads `/proc/PID/stat`.
     pub fn stat(&self, pid: i32) -> Result<ProcessStat, ProcError> {
-        // Two 20-digit numbers a field at most: one read takes it all.
+        // A field has at most a 20-digit number and a sign, so one read returns all.
         let mut buffer = [0; 2048];
         let text = self.read_once(pid, "stat", &mut buffer)?;
         parse_stat(text).ok_or(ProcError::Malformed { pid, file: "stat" })
     }
 
-    /// `/proc/PID/stat`, provided that the pid still means the process that started then.
+    /// Reads `/proc/PID/stat`, and checks that the pid still means the process with this start time.
     pub fn stat_of(&self, pid: i32, start: StartTime) -> Result<ProcessStat, ProcError> {
         let stat = self.stat(pid)?;
         if stat.start == start {
@@ -213,7 +214,7 @@ impl Proc {
         }
     }
 
-    /// `/proc/TID/status`.
+    /// Reads `/proc/TID/status`.
     pub fn status(&self, tid: i32) -> Result<ThreadStatus, ProcError> {
         let file = self.open_file(tid, "status")?;
         parse_status(|buffer| {
@@ -225,41 +226,41 @@ impl Proc {
         })
     }
 
-    /// `/proc/PID/comm`, without the newline that the kernel adds.
+    /// Reads `/proc/PID/comm`, without the newline that the kernel adds.
     pub fn comm(&self, pid: i32) -> Result<Comm, ProcError> {
         let mut buffer = [0; 64];
         let text = self.read_once(pid, "comm", &mut buffer)?;
         Ok(Comm::new(text.strip_suffix(b"\n").unwrap_or(text)))
     }
 
-    /// `/proc/PID/cmdline`. May block: see the module.
+    /// Reads `/proc/PID/cmdline`. May block: see the module.
     pub fn command_line(&self, pid: i32) -> Result<CommandLine, ProcError> {
         let (bytes, truncated) = self.read_all(pid, "cmdline", COMMAND_LINE_LIMIT)?;
         Ok(split_command_line(&bytes, truncated))
     }
 
-    /// `/proc/PID/environ`. May block: see the module.
+    /// Reads `/proc/PID/environ`. May block: see the module.
     pub fn environment(&self, pid: i32) -> Result<Vec<u8>, ProcError> {
         Ok(self.read_all(pid, "environ", ENVIRONMENT_LIMIT)?.0)
     }
 
-    /// `/proc/PID/cgroup`; lines by [`cgroup_lines`].
+    /// Reads `/proc/PID/cgroup`; parse with [`cgroup_lines`].
     pub fn cgroup(&self, pid: i32) -> Result<Vec<u8>, ProcError> {
         Ok(self.read_all(pid, "cgroup", TABLE_LIMIT)?.0)
     }
 
-    /// `/proc/PID/mountinfo`; lines by [`mount_lines`].
+    /// Reads `/proc/PID/mountinfo`; parse with [`mount_lines`].
     pub fn mountinfo(&self, pid: i32) -> Result<Vec<u8>, ProcError> {
         Ok(self.read_all(pid, "mountinfo", TABLE_LIMIT)?.0)
     }
 
-    /// The same, or nothing if it is longer than a namespace's mounts can make it by default.
+    /// Reads `/proc/PID/mountinfo`; `None` if it exceeds the default maximum of a namespace's mounts.
     pub fn whole_mountinfo(&self, pid: i32) -> Result<Option<Vec<u8>>, ProcError> {
         let (table, is_cut) = self.read_all(pid, "mountinfo", MOUNTS_LIMIT)?;
         Ok((!is_cut).then_some(table))
     }
 
-    /// `/proc/PID/loginuid`; `None` if never set.
+    /// Reads `/proc/PID/loginuid`; `None` if never set.
     pub fn login_uid(&self, pid: i32) -> Result<Option<u32>, ProcError> {
         let mut buffer = [0; 32];
         let text = self.read_once(pid, "loginuid", &mut buffer)?;
@@ -273,7 +274,7 @@ impl Proc {
         Ok((uid != u32::MAX).then_some(uid))
     }
 
-    /// The limit on file locks, from `/proc/PID/limits`, which everybody may read.
+    /// Reads the limit on file locks from `/proc/PID/limits`, which is readable for everybody.
     pub fn lock_limit(&self, pid: i32) -> Option<Limit> {
         let (text, _) = self.read_all(pid, "limits", 8192).ok()?;
         let text = String::from_utf8(text).ok()?;
@@ -311,25 +312,25 @@ impl Proc {
         self.read_link(tid, "fd", &path, buffer)
     }
 
-    /// Inode of a namespace, e.g. of `ns/pid`.
+    /// Inode number of a namespace, e.g. of `ns/pid`.
     pub fn namespace(&self, pid: i32, file: &'static str) -> Result<u64, ProcError> {
         let mut buffer = [0; LINK_LIMIT];
         let link = self.link(pid, file, &mut buffer)?;
         bracketed_number(link).ok_or(ProcError::Malformed { pid, file })
     }
 
-    /// `statx` through a link below `/proc/PID`. Asks for cached attributes only: a FUSE or NFS
-    /// server behind the link is not consulted, so this does not block.
+    /// Calls `statx` through a link below `/proc/PID`. Requests cached attributes only: a FUSE or NFS server
+    /// behind the link is not contacted, so this does not block.
     pub fn stat_link(&self, pid: i32, file: &'static str) -> Result<Statx, ProcError> {
         self.statx(pid, file, &ShortPath::new(pid, file, None))
     }
 
-    /// As [`Proc::stat_link`] for `/proc/TID/fd/N`.
+    /// Calls `statx` for `/proc/TID/fd/N` as [`Proc::stat_link`] does.
     pub fn stat_descriptor(&self, tid: i32, number: i32) -> Result<Statx, ProcError> {
         self.statx(tid, "fd", &ShortPath::new(tid, "fd", Some(number)))
     }
 
-    /// Reads any small file below `/proc/PID`, e.g. `net/tcp`, up to a limit. Says whether it was
+    /// Reads any small file below `/proc/PID`, e.g. `net/tcp`, up to a limit. Returns true if the content was
     /// cut off.
     pub fn read_all(
         &self,
@@ -355,8 +356,8 @@ impl Proc {
         }
     }
 
-    /// The file behind a link below `/proc/PID`, opened as a place only (`O_PATH`): its file system
-    /// takes no notice.
+    /// Opens the file behind a link below `/proc/PID` as a path only (`O_PATH`), which does not involve its
+    /// file system.
     pub fn open_path(&self, pid: i32, file: &'static str) -> Result<OwnedFd, ProcError> {
         let path = ShortPath::new(pid, file, None);
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -364,7 +365,7 @@ impl Proc {
             .map_err(|errno| ProcError::new(pid, file, errno))
     }
 
-    /// The file behind an open descriptor of a thread, as [`Proc::open_path`] opens it.
+    /// Opens the file behind a thread's descriptor as [`Proc::open_path`] does.
     pub fn open_descriptor(&self, tid: i32, number: i32) -> Result<OwnedFd, ProcError> {
         let path = ShortPath::new(tid, "fd", Some(number));
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -380,7 +381,7 @@ impl Proc {
             .map_err(|errno| ProcError::new(pid, file, errno))
     }
 
-    /// Single-record files arrive whole in one read.
+    /// Reads a single-record file, which the kernel returns in one read.
     fn read_once<'b>(
         &self,
         pid: i32,
@@ -419,14 +420,14 @@ impl AsFd for Proc {
     }
 }
 
-/// The number in `pid:[4026531836]` or `socket:[123]`.
+/// Parses the number in `pid:[4026531836]` or `socket:[123]`.
 pub fn bracketed_number(link: &[u8]) -> Option<u64> {
     let open = link.iter().position(|byte| *byte == b'[')?;
     let digits = link[open + 1..].strip_suffix(b"]")?;
     parse_number(digits)
 }
 
-/// A decimal number without sign and without anything around it.
+/// Parses a decimal number without a sign or surrounding characters.
 pub fn parse_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -434,7 +435,7 @@ pub fn parse_number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// `PID/FILE` or `PID/FILE/N` without an allocation.
+/// The path `PID/FILE` or `PID/FILE/N`, built without allocation.
 struct ShortPath {
     bytes: [u8; 64],
     len: usize,
@@ -445,8 +446,8 @@ impl ShortPath {
         let mut bytes = [0; 64];
         let size = bytes.len();
         let mut rest = &mut bytes[..];
-        // Names below /proc/PID are compiled in and short; should one not fit, the cut-off path
-        // names nothing and the read reports that.
+        // Names below /proc/PID are compiled in and short; if one did not fit, the truncated path would not
+        // exist and the read would report that.
         let _ = match number {
             Some(number) => write!(rest, "{pid}/{file}/{number}"),
             None => write!(rest, "{pid}/{file}"),

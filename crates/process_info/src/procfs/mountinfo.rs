@@ -1,32 +1,32 @@
-//! `/proc/PID/mountinfo`.
+//! Parser of `/proc/PID/mountinfo`.
 
 use std::borrow::Cow;
 
-/// One mount, as written: paths carry octal escapes, see [`unescape`].
+/// One mount in its raw form: paths contain octal escapes, see [`unescape`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountLine<'a> {
     /// Mount id; reused after unmounting.
     pub id: u64,
-    /// Id of the mount it is mounted on.
+    /// Id of the parent mount.
     pub parent: u64,
-    /// Number of the device, as `8:1`.
+    /// Device number, such as `8:1`.
     pub device: &'a [u8],
-    /// Directory of the file system that is mounted, escaped.
+    /// The mounted directory of the file system, escaped.
     pub root: &'a [u8],
-    /// Where it is mounted relative to the process's root, escaped.
+    /// Mount point relative to the process's root, escaped.
     pub mount_point: &'a [u8],
-    /// Options of this mount.
+    /// Per-mount options.
     pub options: &'a [u8],
     /// Type of the file system.
     pub fs_type: &'a [u8],
-    /// Device or whatever the file system calls its source, escaped.
+    /// Device or other source of the file system, escaped.
     pub source: &'a [u8],
     /// Options of the file system, escaped.
     pub super_options: &'a [u8],
 }
 
 impl<'a> MountLine<'a> {
-    /// Value of `name=` in the file system's options, e.g. `upperdir`.
+    /// Value of `name=` in the options of the file system, e.g. `upperdir`.
     pub fn super_option(&self, name: &str) -> Option<Cow<'a, [u8]>> {
         self.super_options
             .split(|byte| *byte == b',')
@@ -36,14 +36,14 @@ impl<'a> MountLine<'a> {
             })
     }
 
-    /// Whether neither the mount nor the file system can be written.
+    /// Returns true if the mount or the file system is read-only.
     pub fn is_read_only(&self) -> bool {
         let read_only = |options: &[u8]| options.split(|byte| *byte == b',').any(|o| o == b"ro");
         read_only(self.options) || read_only(self.super_options)
     }
 }
 
-/// Well-formed lines of the file, others left out.
+/// Iterates over the well-formed lines of the file, and omits others.
 pub fn mount_lines(text: &[u8]) -> impl Iterator<Item = MountLine<'_>> {
     text.split(|byte| *byte == b'\n').filter_map(parse_line)
 }

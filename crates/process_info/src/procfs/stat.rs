@@ -1,22 +1,22 @@
-//! `/proc/PID/stat`.
+//! Parser of `/proc/PID/stat`.
 
 use event::{Comm, Pid, StartTime, Stat};
 
-/// What one line of `/proc/PID/stat` tells.
+/// The content of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessStat {
     /// Command name.
     pub comm: Comm,
     /// State letter: `R`, `S`, `D`, `T`, `t`, `Z`, `X`...
     pub state: u8,
-    /// What rules ask for.
+    /// The fields that rules use.
     pub stat: Stat,
-    /// When it started.
+    /// Start time of the process.
     pub start: StartTime,
 }
 
-/// Parses the line. The name is whatever stands between the first `(` and the last `)`: it may
-/// itself hold brackets, blanks and newlines.
+/// Parses the line. The name is everything between the first `(` and the last `)`: it may itself contain
+/// brackets, blanks and newlines.
 pub fn parse_stat(text: &[u8]) -> Option<ProcessStat> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let close = text.iter().rposition(|byte| *byte == b')')?;
@@ -28,7 +28,7 @@ pub fn parse_stat(text: &[u8]) -> Option<ProcessStat> {
     let ppid = Pid(number(fields.next()?)?);
     let pgid = number(fields.next()?)?;
     let sid = number(fields.next()?)?;
-    // Printed as a signed number although it is a device number.
+    // The kernel prints this device number as a signed number.
     let tty: i32 = number(fields.next()?)?;
     let tpgid = number(fields.next()?)?;
     // Fields 9 to 19: flags, faults, times, priorities.

@@ -1,37 +1,37 @@
-//! `/proc/TID/status`.
+//! Parser of `/proc/TID/status`.
 
 use event::{Credentials, Status};
 
 use super::ProcError;
 
-/// What `/proc/TID/status` tells.
+/// The content of `/proc/TID/status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThreadStatus {
-    /// What rules ask for.
+    /// The fields that rules use.
     pub status: Status,
-    /// Process that the thread belongs to.
+    /// Process id of the thread.
     pub tgid: i32,
     /// Parent of the process.
     pub ppid: i32,
-    /// Who traces the thread, 0 for nobody.
+    /// Tracer of the thread, 0 for none.
     pub tracer: i32,
-    /// User id that file accesses are checked with.
+    /// User id for file access checks.
     pub fs_uid: u32,
-    /// Group id that file accesses are checked with.
+    /// Group id for file access checks.
     pub fs_gid: u32,
-    /// Umask; kernels before 4.7 do not tell.
+    /// Umask; `None` before Linux 4.7.
     pub umask: Option<u32>,
     /// Number of threads of the process.
     pub threads: u32,
-    /// Whether no_new_privs is set.
+    /// Set if `no_new_privs` is set.
     pub no_new_privs: bool,
     /// Seccomp mode: 0 off, 1 strict, 2 filter.
     pub seccomp: u32,
-    /// Number of seccomp filters; kernels before 5.9 do not tell.
+    /// Number of seccomp filters; `None` before Linux 5.9.
     pub seccomp_filters: Option<u32>,
 }
 
-/// What is still missing while lines come in.
+/// Fields that were parsed so far.
 #[derive(Default)]
 struct Partial {
     tgid: Option<i32>,
@@ -48,11 +48,11 @@ struct Partial {
     seccomp_filters: Option<u32>,
 }
 
-/// Longest line that is looked at; the only longer one, `Groups`, is not needed.
+/// Maximum length of a parsed line; the only longer line, `Groups`, is not needed.
 const LINE_LIMIT: usize = 256;
 
-/// Parses the file as `read` delivers it. Works in pieces because the list of supplementary groups
-/// may have 65,536 entries.
+/// Parses the file as `read` delivers it, in pieces, because the list of supplementary groups may have 65,536
+/// entries.
 pub fn parse_status(
     mut read: impl FnMut(&mut [u8]) -> Result<usize, ProcError>,
 ) -> Result<Option<ThreadStatus>, ProcError> {
@@ -81,7 +81,7 @@ pub fn parse_status(
     Ok(partial.finish())
 }
 
-/// Adds the next piece of a line as far as it fits; answers with the new length.
+/// Appends the next piece of a line as far as it fits; returns the new length.
 fn append(line: &mut [u8; LINE_LIMIT], len: usize, piece: &[u8]) -> usize {
     let fits = piece.len().min(LINE_LIMIT - len);
     line[len..len + fits].copy_from_slice(&piece[..fits]);
@@ -94,7 +94,7 @@ impl Partial {
             return;
         };
         let (key, value) = (&line[..colon], &line[colon + 1..]);
-        // Most lines count memory or signals.
+        // Most lines are memory sizes or signal sets.
         if key.starts_with(b"Vm") || key.starts_with(b"Sig") {
             return;
         }
@@ -135,7 +135,7 @@ impl Partial {
             cap_permitted: self.capabilities[1]?,
             cap_effective: self.capabilities[2]?,
             cap_bounding: self.capabilities[3]?,
-            // Kernels built without pid namespaces leave these lines out.
+            // A kernel without pid namespaces omits these lines.
             vpid: self.namespaced[0].unwrap_or(tgid),
             vtid: self.namespaced[1].unwrap_or(tgid),
             vpgid: self.namespaced[2].unwrap_or(0),
@@ -163,7 +163,7 @@ fn four(value: &str) -> Option<[u32; 4]> {
     Some([next()?, next()?, next()?, next()?])
 }
 
-/// The `NS*` lines list the id in each pid namespace from the reader's inwards.
+/// The innermost id of a `NS*` line, which lists the id in each pid namespace from the reader's inwards.
 fn innermost(value: &str) -> Option<i32> {
     value.split_whitespace().next_back()?.parse().ok()
 }

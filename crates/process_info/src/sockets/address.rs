@@ -1,4 +1,4 @@
-//! Socket addresses as calls pass them.
+//! Parser of socket addresses in system call arguments.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,12 +8,12 @@ use rustix::net::AddressFamily;
 /// A socket address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketAddress<'a> {
-    /// `AF_UNSPEC`: dissolves a connection, if it is connected to. A socket of IPv4 that is bound to it or sends a
-    /// datagram to it takes it for this end, if it is long enough.
+    /// `AF_UNSPEC`: dissolves a connection in connect(2). In bind(2) and sendto(2) on an IPv4 socket, an
+    /// address of sufficient length is taken as this IPv4 endpoint.
     Unspecified(Option<Endpoint>),
-    /// `AF_INET`, and `AF_INET6`; IPv4 addresses in IPv6 form are IPv4 addresses, as in Falco.
+    /// `AF_INET` and `AF_INET6`; IPv4-mapped IPv6 addresses are IPv4 addresses, as in Falco.
     Inet(Endpoint),
-    /// `AF_UNIX` with a path; an abstract name has its leading NUL, nothing is an unnamed socket.
+    /// `AF_UNIX`: a path, an abstract name with its leading NUL, or nothing for an unnamed socket.
     Unix(&'a [u8]),
     /// `AF_NETLINK`.
     Netlink {
@@ -37,7 +37,7 @@ pub enum SocketAddress<'a> {
 }
 
 impl SocketAddress<'_> {
-    /// The end of a connection, for internet addresses.
+    /// The endpoint of an internet address.
     pub fn endpoint(&self) -> Option<Endpoint> {
         match self {
             SocketAddress::Inet(endpoint) => Some(*endpoint),
@@ -45,7 +45,7 @@ impl SocketAddress<'_> {
         }
     }
 
-    /// Path of a unix socket as Falco prints it: an abstract name begins with `@`.
+    /// Path of a Unix socket as Falco prints it: an abstract name begins with `@`.
     pub fn unix_path(&self) -> Option<Vec<u8>> {
         match self {
             SocketAddress::Unix([0, name @ ..]) => Some([&b"@"[..], name].concat()),
@@ -56,7 +56,7 @@ impl SocketAddress<'_> {
     }
 }
 
-/// `sun_path` has this many bytes.
+/// Size of `sun_path` in bytes.
 const UNIX_PATH_LIMIT: usize = 108;
 
 /// Parses the bytes of a `struct sockaddr`; `None` if they are too few for their family.
@@ -90,7 +90,7 @@ fn ipv4_end(bytes: &[u8]) -> Option<Endpoint> {
     })
 }
 
-/// A path ends at the first NUL, an abstract name at the end of the address.
+/// The name in a Unix address: a path ends at the first NUL, an abstract name at the end of the address.
 fn unix_name(path: &[u8]) -> &[u8] {
     let path = &path[..path.len().min(UNIX_PATH_LIMIT)];
     match path {

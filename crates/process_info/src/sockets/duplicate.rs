@@ -1,4 +1,4 @@
-//! Sockets of another process, asked through a duplicate.
+//! Information on sockets of another process, read through a duplicate descriptor.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -12,10 +12,10 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use super::ResolvedSocket;
 
-/// Opens a pidfd of one thread (`PIDFD_THREAD`, Linux 6.9).
+/// Flag to open a pidfd of one thread (`PIDFD_THREAD`, Linux 6.9).
 const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
 
-/// A duplicate of the socket, if the agent may have one and it is the one with this inode.
+/// Duplicates a socket of another process; `None` if that is refused or the socket has another inode.
 pub(super) fn duplicate(pid: i32, tid: i32, number: i32, inode: u64) -> Option<OwnedFd> {
     let is_meant =
         |socket: &OwnedFd| rustix::fs::fstat(socket).is_ok_and(|metadata| metadata.st_ino == inode);
@@ -24,11 +24,12 @@ pub(super) fn duplicate(pid: i32, tid: i32, number: i32, inode: u64) -> Option<O
         let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()?;
         Some(socket).filter(is_meant)
     };
-    // Threads nearly always share one table with their process; one that does not is asked itself.
+    // Threads nearly always share the descriptor table of their process; a thread with its own table needs a
+    // pidfd of its own.
     from(pid, PidfdFlags::empty()).or_else(|| (pid != tid).then(|| from(tid, PIDFD_THREAD))?)
 }
 
-/// Everything a socket tells of itself. None of these calls waits.
+/// Reads all information on a socket. None of the calls blocks.
 pub(super) fn ask(socket: &OwnedFd) -> ResolvedSocket {
     let domain = sockopt::socket_domain(socket).ok();
     let local = rustix::net::getsockname(socket);
@@ -46,7 +47,7 @@ pub(super) fn ask(socket: &OwnedFd) -> ResolvedSocket {
         connected: Some(connected),
         remote: match peer {
             Ok(peer) => peer.map_or(Known::Never, end),
-            // Not connected, or of a kind that never is.
+            // The socket is not connected, or of a kind that never connects.
             Err(Errno::NOTCONN | Errno::OPNOTSUPP) => Known::Never,
             Err(_) => Known::NotYet,
         },
@@ -66,7 +67,7 @@ fn transport(socket: &OwnedFd, domain: AddressFamily) -> Option<Transport> {
     Some(Transport::of(kind.as_raw().into(), protocol.into()))
 }
 
-/// An address as an end of a connection, which addresses of other families are not.
+/// Converts an address to an endpoint; addresses of other families have none.
 fn end(address: SocketAddrAny) -> Known<Endpoint> {
     endpoint(address).map_or(Known::Never, Known::Yes)
 }

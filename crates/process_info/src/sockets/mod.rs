@@ -1,9 +1,9 @@
-//! What an open descriptor of a watched process is.
+//! Resolution of open descriptors of a watched process.
 //!
-//! Nothing follows descriptors from call to call: when an event needs one it is looked at. The link
-//! in `/proc/TID/fd` gives the kind and, for files, the path; a socket is duplicated into the agent
-//! for a moment and asked for its addresses. Where that is refused, the socket tables below
-//! `/proc/PID/net` know most of it by the inode number.
+//! Descriptors are not tracked from call to call: a descriptor is resolved when an event needs it. The link
+//! in `/proc/TID/fd` has the kind and, for files, the path; a socket is duplicated into the agent for a
+//! moment to read its addresses. Where that is refused, the socket tables below `/proc/PID/net` have most of
+//! the information, by inode number.
 
 mod address;
 mod duplicate;
@@ -19,46 +19,46 @@ use crate::procfs::{LINK_LIMIT, Proc, ProcError, bracketed_number};
 
 pub use address::{SocketAddress, parse_address};
 
-/// An open descriptor, resolved; owns its texts.
+/// A resolved descriptor, which owns its texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedDescriptor {
-    /// What it is.
+    /// Kind of the descriptor.
     pub kind: DescriptorKind,
-    /// Absolute path of a file; what `/proc` shows for anything else (`pipe:[12]`).
+    /// Absolute path of a file; the link's text for anything else (`pipe:[12]`).
     pub name: Vec<u8>,
     /// Device number in the kernel's 32-bit form, if known.
     pub device: Option<u64>,
     /// Inode number, if known.
     pub inode: Option<u64>,
-    /// Socket facts; `None` if it is no socket.
+    /// Information on a socket; `None` for other kinds.
     pub socket: Option<ResolvedSocket>,
 }
 
-/// A socket, resolved.
+/// A resolved socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResolvedSocket {
     /// Address family (`AF_*`), if known.
     pub domain: Option<u16>,
     /// Transport protocol, if known.
     pub transport: Option<Transport>,
-    /// Own end.
+    /// Local endpoint.
     pub local: Known<Endpoint>,
-    /// Other end.
+    /// Remote endpoint.
     pub remote: Known<Endpoint>,
-    /// Path of a unix socket: its own, or that of the socket it is connected to.
+    /// Path of a Unix socket: its own, or that of the socket it is connected to.
     pub unix_path: Option<Vec<u8>>,
-    /// Path of the unix socket that it is connected to, where that is known by itself.
+    /// Path of the Unix socket that it is connected to, if it is known separately.
     pub peer_path: Option<Vec<u8>>,
-    /// Whether it listens.
+    /// Set if the socket listens.
     pub listening: bool,
-    /// Whether another end is set; `None` if that is not known.
+    /// Whether the socket is connected; `None` if unknown.
     pub connected: Option<bool>,
 }
 
 /// Resolves an open descriptor of thread `tid` of process `pid`.
 ///
-/// Does not wait for the process: the only step that could, closing the last reference of a socket
-/// that lingers, is left to `deadline`.
+/// Does not wait for the process: the only step that could block, closing the last reference of a socket that
+/// lingers, runs in `deadline`.
 pub fn resolve(
     proc: &Proc,
     pid: i32,
@@ -81,7 +81,7 @@ pub fn resolve(
     })
 }
 
-/// The same for anything but a socket, for which it answers `None`: needs no process.
+/// Resolves a descriptor that is not a socket; `None` for a socket. Needs no access to a process.
 pub fn resolve_file(
     proc: &Proc,
     tid: i32,
@@ -104,7 +104,7 @@ fn file(proc: &Proc, tid: i32, number: i32, link: &[u8]) -> ResolvedDescriptor {
     }
 }
 
-/// What kind of descriptor of a thread it is, without addresses.
+/// The kind of a thread's descriptor, without addresses.
 pub fn kind(
     proc: &Proc,
     tid: i32,
@@ -130,7 +130,7 @@ pub fn kind(
 }
 
 impl ResolvedDescriptor {
-    /// The same as events carry it.
+    /// The descriptor in the form of events.
     pub fn as_descriptor(&self, number: i64) -> Descriptor<'_> {
         let name = match self.kind {
             DescriptorKind::File | DescriptorKind::Directory | DescriptorKind::Memfd => {
@@ -155,7 +155,7 @@ impl ResolvedDescriptor {
         }
     }
 
-    /// The name as in `fd.name`: a path, or the ends of a connection.
+    /// The name in the form of `fd.name`: a path, or the endpoints of a connection.
     pub fn name_in<'a>(&self, arena: &'a Bump) -> Lookup<&'a [u8]> {
         let descriptor = self.as_descriptor(0);
         let name = match (descriptor.kind, descriptor.socket, descriptor.name) {
@@ -163,7 +163,7 @@ impl ResolvedDescriptor {
                 return connection_name(&socket, arena).map_or(Lookup::Unknown, Lookup::Found);
             }
             (Known::Yes(DescriptorKind::Unix), Some(socket), _) => {
-                // A socket that was not bound has the empty name.
+                // An unbound socket has the empty name.
                 &*arena.alloc_slice_copy(socket.unix_path.unwrap_or_default())
             }
             (Known::NotYet | Known::Unread, ..) => return Lookup::Unknown,
@@ -175,9 +175,9 @@ impl ResolvedDescriptor {
 }
 
 impl ResolvedSocket {
-    /// Which end of its connection the socket is. The kernel does not keep that; the end with a
-    /// port from the range that it gives to clients is the client, and where both have one the
-    /// process itself: a server rarely listens there, a back-connecting shell's master often does.
+    /// The role of the socket in its connection. The kernel does not keep the role; the side with a port from
+    /// the ephemeral range is the client, and if both have one, the process itself is the client: a server
+    /// rarely listens there, while the peer of a reverse shell often does.
     fn role(&self) -> Role {
         match (self.local, self.remote) {
             _ if self.listening => Role::Server,
@@ -193,7 +193,7 @@ impl ResolvedSocket {
         }
     }
 
-    /// The same as events carry it.
+    /// The socket in the form of events.
     pub fn as_socket(&self) -> Socket<'_> {
         Socket {
             transport: known(self.transport),
@@ -208,10 +208,10 @@ impl ResolvedSocket {
     }
 }
 
-/// Start of `net.ipv4.ip_local_port_range` as the kernel sets it.
+/// Start of the kernel's default `net.ipv4.ip_local_port_range`.
 const FIRST_CLIENT_PORT: u16 = 32768;
 
-/// What could not be asked stays unknown.
+/// Maps `None` to unknown.
 fn known<T>(value: Option<T>) -> Known<T> {
     value.map_or(Known::NotYet, Known::Yes)
 }
@@ -225,15 +225,15 @@ fn resolve_socket(
 ) -> ResolvedSocket {
     let look_up = || table::look_up(proc, pid, inode).unwrap_or_default();
     if deadline.is_exhausted() {
-        // There would be nobody to leave the duplicate to.
+        // Without the pool, nothing could close the duplicate later.
         return look_up();
     }
     match duplicate::duplicate(pid, tid, number, inode) {
         Some(socket) => {
             let facts = duplicate::ask(&socket);
-            // Closing the last reference waits for up to the linger time that the owner chose.
+            // Closing the last reference blocks for up to the linger time that the owner chose.
             if rustix::net::sockopt::socket_linger(&socket).is_ok_and(|time| time.is_some()) {
-                // Should that be refused after all, the socket is closed here.
+                // If the pool refuses, the socket is closed here.
                 let _ = deadline.leave(move || drop(socket));
             }
             facts
@@ -247,7 +247,7 @@ fn socket_inode(link: &[u8]) -> Option<u64> {
         .then(|| bracketed_number(link))?
 }
 
-/// The kind of descriptor that a socket with these ends is.
+/// The descriptor kind of a socket with these endpoints.
 pub fn socket_kind(socket: &ResolvedSocket) -> DescriptorKind {
     use rustix::net::AddressFamily;
     let endpoints = || {
@@ -270,7 +270,7 @@ pub fn socket_kind(socket: &ResolvedSocket) -> DescriptorKind {
     }
 }
 
-/// What the kernel calls things without a path, by how the link begins.
+/// Prefixes of the kernel's link texts for descriptors without a path.
 const UNNAMED: [(&[u8], DescriptorKind); 19] = [
     (b"anon_inode:[eventfd", DescriptorKind::Event),
     (b"anon_inode:[eventpoll", DescriptorKind::EventPoll),
@@ -300,7 +300,7 @@ fn file_kind(link: &[u8], metadata: Option<&Statx>) -> DescriptorKind {
     )
 }
 
-/// What kind of descriptor has this link in `/proc` and this mode, 0 if it is not known.
+/// The descriptor kind of a link in `/proc` and a mode, which is 0 if unknown.
 pub fn kind_of_link(link: &[u8], mode: u32) -> DescriptorKind {
     if let Some((_, kind)) = UNNAMED.iter().find(|(prefix, _)| link.starts_with(prefix)) {
         return *kind;

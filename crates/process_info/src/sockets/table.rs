@@ -1,4 +1,4 @@
-//! Sockets by inode in the tables below `/proc/PID/net`.
+//! Look-up of sockets by inode in the tables below `/proc/PID/net`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use rustix::net::AddressFamily;
 use super::ResolvedSocket;
 use crate::procfs::{Proc, parse_number};
 
-/// How much of one table is searched: some 25,000 sockets.
+/// Maximum number of bytes of one table that are searched: some 25,000 sockets.
 const TABLE_LIMIT: usize = 4 * 1024 * 1024;
 
 const INET: [(&str, AddressFamily, Transport); 6] = [
@@ -53,7 +53,7 @@ pub(super) fn look_up(proc: &Proc, pid: i32, inode: u64) -> Option<ResolvedSocke
         .find_map(|line| unix_line(line, inode))
 }
 
-/// Local end, remote end and state of a line, if it is the inode's.
+/// Local endpoint, remote endpoint and state of a line, if the line belongs to the inode.
 fn inet_line(line: &[u8], inode: u64) -> Option<(Endpoint, Endpoint, &[u8])> {
     let mut fields = words(line);
     fields.next()?;
@@ -73,7 +73,7 @@ fn unix_line(line: &[u8], inode: u64) -> Option<ResolvedSocket> {
     if parse_number(fields.next()?)? != inode {
         return None;
     }
-    // The path is the rest of the line: it may hold blanks.
+    // The path is the rest of the line: it may contain blanks.
     let digits = inode.to_string();
     let marker = [b" ", digits.as_bytes(), b" "].concat();
     let path = line
@@ -99,7 +99,8 @@ fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|word| !word.is_empty())
 }
 
-/// `0100007F:0050`: address as 32-bit words in the machine's byte order, port in plain hexadecimal.
+/// Parses `0100007F:0050`: the address as 32-bit words in the host's byte order, the port in plain
+/// hexadecimal.
 fn hex_endpoint(text: &[u8]) -> Option<Endpoint> {
     let text = std::str::from_utf8(text).ok()?;
     let (address, port) = text.split_once(':')?;

@@ -156,9 +156,9 @@ fn what_a_rule_takes_along_is_told_by_what_was_granted() {
             13,
         )
     };
-    // It was made later.
+    // The file was created later.
     assert!(open("/etc/new").is_some());
-    // Its own permissions deny it.
+    // The file's own permissions deny the access.
     assert_eq!(open("/etc/sudoers"), None);
     assert_eq!(open("/usr/secret"), None);
 }

@@ -1,11 +1,11 @@
-//! The calls of a filter, in JSON as the OCI runtime specification has it.
+//! Seccomp call rules as JSON, in the form of the OCI runtime specification.
 
 use abi::{RegisterTest, TestOp, TestWidth};
 use serde_json::{Value, json};
 
 use super::{Action, CallRule};
 
-/// More than the specification has are `rule`, tests of bits, actions that report.
+/// Formats one call rule. Extensions to the specification: `rule`, bit tests, and actions that report.
 pub(super) fn call(rule: &CallRule) -> Value {
     let (action, errno) = match rule.action {
         Action::Report | Action::Watch => ("SCMP_ACT_LOG", None),
