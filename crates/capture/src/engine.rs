@@ -1,4 +1,4 @@
-//! What a running engine can be asked and told, whichever it is.
+//! The [`Engine`] trait: the interface of a running engine of any kind.
 
 use std::sync::Arc;
 
@@ -7,30 +7,30 @@ use event::{Evaluator, Pid};
 use crate::notify::NotifyEngine;
 use crate::{ebpf, gvisor};
 
-/// Tells whether a process is watched.
+/// Predicate that returns true for watched processes.
 pub type Scope = Arc<dyn Fn(Pid) -> bool + Send + Sync>;
 
 /// A running engine.
 pub trait Engine {
-    /// Whether the last watched process has ended.
+    /// Returns whether the last watched process has ended.
     fn has_ended(&self) -> bool;
-    /// Whether it ended because too much was lost.
+    /// Returns whether the engine stopped because it lost too many events.
     fn has_given_up(&self) -> bool {
         false
     }
-    /// Receives no more calls; [`Engine::join`] waits for those at hand.
+    /// Stops receiving calls; [`Engine::join`] waits for the calls in progress.
     fn let_go(&self);
-    /// What tells whether the kernel knows a process as a watched one, where it knows each of them.
+    /// Returns a predicate for the processes that the kernel watches, if the engine's kernel side knows each of them.
     fn scope(&self) -> Option<Scope> {
         None
     }
-    /// Keeps the workload's hands off another process of ours.
+    /// Protects another process of this program from the workload.
     fn protect(&self, pid: Pid);
-    /// Waits for the end.
+    /// Waits until the engine ends.
     fn join(self: Box<Self>);
 }
 
-/// `notify` and `ptrace`, which hold callers at their calls.
+/// The engines `notify` and `ptrace`, which hold callers at their calls.
 impl<J: Evaluator + 'static> Engine for NotifyEngine<J> {
     fn has_ended(&self) -> bool {
         NotifyEngine::has_ended(self)
@@ -66,7 +66,7 @@ impl<J: Evaluator + 'static> Engine for ebpf::Engine<J> {
         self.stop();
     }
 
-    // The engine's own process is never looked at, and holds no call that could be refused.
+    // No call of the engine's own process is trapped or held, so none could be refused.
     fn protect(&self, _pid: Pid) {}
 
     fn join(self: Box<Self>) {
@@ -75,7 +75,7 @@ impl<J: Evaluator + 'static> Engine for ebpf::Engine<J> {
 }
 
 impl<J: Evaluator + 'static> Engine for gvisor::Engine<J> {
-    /// Another sandbox may always come.
+    /// Another sandbox may connect at any time.
     fn has_ended(&self) -> bool {
         gvisor::Engine::has_ended(self)
     }
@@ -84,7 +84,7 @@ impl<J: Evaluator + 'static> Engine for gvisor::Engine<J> {
         self.stop();
     }
 
-    // A sandbox cannot reach any process of ours.
+    // A sandbox cannot reach any process of this program.
     fn protect(&self, _pid: Pid) {}
 
     fn join(self: Box<Self>) {
@@ -92,7 +92,7 @@ impl<J: Evaluator + 'static> Engine for gvisor::Engine<J> {
     }
 }
 
-/// No engine: no event comes, and it does not end.
+/// Engine without events, which never ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle;
 

@@ -1,4 +1,4 @@
-//! Where events come from: capture engines and their drop counters.
+//! Capture engines: the sources of events, with their drop counters.
 
 pub mod ebpf;
 mod engine;

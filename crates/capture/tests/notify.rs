@@ -1,6 +1,6 @@
-//! The engine around real programs, with judges that ask for everything or nothing.
+//! Runs the engine on real programs, with evaluators that ask for everything or nothing.
 //!
-//! No test harness: a child that installs a filter is made by a process with one thread.
+//! No test harness: a child that installs a filter must be made by a process with one thread.
 
 use std::ffi::CString;
 use std::os::fd::IntoRawFd;
@@ -22,7 +22,7 @@ use sys::clone::CloneFlags;
 use sys::seccomp::FilterFlags;
 use sys::shared::SharedPage;
 
-/// What a judge saw of one call.
+/// One call as the evaluator saw it.
 #[derive(Clone, Debug)]
 struct Seen {
     kind: &'static str,
@@ -33,7 +33,7 @@ struct Seen {
     parent: Option<i32>,
 }
 
-/// Wants the result of every call it is asked about.
+/// Asks for the result of every call.
 #[derive(Default)]
 struct Everything(Mutex<Vec<Seen>>);
 
@@ -73,7 +73,7 @@ impl EngineObserver for Silent {
     fn read_timed_out(&self, _: Pid) {}
 }
 
-/// A plan that a rule asks for.
+/// Returns a plan of calls that a rule asks for.
 fn plan(calls: &[(Syscall, Vec<Vec<RegisterTest>>)], stdio: StdioWatch) -> Plan {
     let calls = calls.iter().map(|(syscall, any_of)| {
         let call = CallPlan {
@@ -127,7 +127,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
     }
     let listener = sys::fd::duplicate_number(page.int(0).load(Ordering::Acquire) - 1);
     let judge = Arc::new(Everything::default());
-    // A thread like any program may have: it does not block SIGCHLD.
+    // A thread that any program may have: it does not block SIGCHLD.
     std::thread::spawn(|| std::thread::sleep(Duration::from_secs(60)));
     let supervisor = NotifyEngine::start(Parts {
         listener: sys::notify::Listener::new(listener.expect("the child's table is ours")),
@@ -153,7 +153,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
     (seen, counters)
 }
 
-/// Each case in a process of its own: a supervisor makes threads.
+/// Runs each case in its own process: a supervisor starts threads.
 fn isolated(name: &str, case: fn()) {
     let child = sys::clone::clone_child(CloneFlags::default(), || {
         case();
@@ -233,7 +233,7 @@ fn a_sleeping_call_is_followed_to_its_result() {
     assert!(counters.followed >= 1, "{counters:?}");
 }
 
-/// What a plan asks for to follow descriptors 0..2.
+/// Returns a plan that follows descriptors 0..2.
 fn stdio_plan() -> Plan {
     let low = vec![vec![RegisterTest::low(0, TestOp::Le, 2)]];
     let second = vec![vec![RegisterTest::low(1, TestOp::Le, 2)]];
@@ -252,7 +252,7 @@ fn stdio_plan() -> Plan {
     plan(&calls, StdioWatch::Sockets)
 }
 
-/// Results of the plain dups that a program makes after it has closed descriptor 0.
+/// Returns the results of the plain dups that a program makes after it has closed descriptor 0.
 fn dups(order: &str) -> Vec<Outcome> {
     // Python's own os.dup calls fcntl.
     let script = format!(
@@ -272,7 +272,7 @@ libc.dup(fd)
     );
     let (seen, counters) = watch(&stdio_plan(), &script);
     assert!(counters.stdio_watches >= 1, "{counters:?}");
-    // The call that starts the watch is judged like any other.
+    // The call that starts the watch is evaluated like any other.
     assert_eq!(
         seen.iter().filter(|seen| seen.kind == "socketpair").count(),
         1,
@@ -437,7 +437,7 @@ fn parallel_callers_are_all_seen() {
     assert_eq!(opens, 72, "{counters:?}");
 }
 
-/// Names and functions from one list.
+/// Lists each case's name and function once.
 macro_rules! cases {
     ($($case:ident,)+) => { [$((stringify!($case), $case as fn())),+] };
 }

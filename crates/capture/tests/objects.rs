@@ -1,5 +1,6 @@
-//! Which field of a rule tells which object of a call, under which engine: `docs/reference/objects.md`, and nothing that
-//! no field tells of without a reason. `BLESS=1` writes the document anew.
+//! Checks which field of a rule reports which object of a call, under which engine:
+//! `docs/reference/objects.md`, and that every object without a field has a reason. `BLESS=1` rewrites the
+//! document.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,11 +8,12 @@ use std::path::Path;
 use abi::{Arch, ArgKind, ArgSpec, Syscall};
 use event::{DescriptorSource, EventKind, ParamSource};
 
-/// What the kernel finds by an argument, as the document names it; `None`: the argument is no object.
+/// Returns the object that the kernel finds by an argument, as the document names it; `None` if the argument
+/// is no object.
 ///
 /// # Errors
 ///
-/// The name of a structure that nobody has looked at.
+/// The name of an unclassified structure.
 fn object(arg: &ArgSpec) -> Result<Option<&'static str>, &'static str> {
     Ok(Some(match arg.kind {
         ArgKind::Path => "path",
@@ -28,7 +30,7 @@ fn object(arg: &ArgSpec) -> Result<Option<&'static str>, &'static str> {
     }))
 }
 
-/// Structures that name an object, or say what becomes of it.
+/// Structures that name an object, or decide on it.
 const OBJECTS: &[&str] = &[
     "bpf_attr",
     "file_handle",
@@ -45,7 +47,7 @@ const OBJECTS: &[&str] = &[
     "landlock_net_port_attr",
 ];
 
-/// Structures with values: times, limits, lists of numbers, data that is moved, and what the kernel writes.
+/// Structures with values: times, limits, lists of numbers, data that is moved, and output of the kernel.
 const VALUES: &[&str] = &[
     "file_attr",
     "xattr_args",
@@ -103,7 +105,7 @@ const VALUES: &[&str] = &[
 /// Calls that ask for an end of a socket.
 const NAMES_OF_SOCKETS: [Syscall; 2] = [Syscall::GETPEERNAME, Syscall::GETSOCKNAME];
 
-/// Objects that no field tells of, and why.
+/// Objects that no field reports, with the reason.
 const UNTOLD: &[(&str, &str, &str)] = &[
     (
         "bpf",
@@ -124,7 +126,7 @@ const UNTOLD: &[(&str, &str, &str)] = &[
     ("recvmsg", "msg", "as of `recvfrom`"),
 ];
 
-/// The fields that tell of an argument.
+/// Returns the fields that report an argument.
 fn fields(call: Syscall, position: u8, arg: &ArgSpec) -> Vec<String> {
     let kind = EventKind::of_syscall(call);
     let mut fields = Vec::new();
@@ -143,7 +145,7 @@ fn fields(call: Syscall, position: u8, arg: &ArgSpec) -> Vec<String> {
         }
     }
     let is_descriptor = match kind.spec().descriptor {
-        // What the kernel writes of an end of the socket, the socket's fields say.
+        // The socket's fields report the address that the kernel writes.
         DescriptorSource::Accepted(_) if matches!(arg.kind, ArgKind::Sockaddr) => true,
         DescriptorSource::Argument(_) if NAMES_OF_SOCKETS.contains(&call) => true,
         DescriptorSource::Argument(fd)
@@ -166,7 +168,7 @@ fn fields(call: Syscall, position: u8, arg: &ArgSpec) -> Vec<String> {
     fields
 }
 
-/// The lines of the table, and the objects of which no field tells and nobody says why.
+/// Returns the lines of the table, and the objects without a field and a reason.
 fn table() -> (String, Vec<String>) {
     let mut lines = String::new();
     let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! A trapped call: which one it is and what its registers hold.
+//! Trapped calls: number, architecture and registers.
 
 use abi::{Arch, Syscall};
 use event::{EventKind, Tid};
@@ -8,26 +8,26 @@ use process_info::memory::{Memory, Unreadable};
 /// One trapped call in the terms of the native call table.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// The listener's id for it.
+    /// The listener's notification id.
     pub id: u64,
     /// The calling thread, in the agent's pid namespace.
     pub tid: Tid,
-    /// Which table the number is from.
+    /// The architecture whose table the number belongs to.
     pub arch: Arch,
-    /// The call.
+    /// The system call.
     pub syscall: Syscall,
-    /// What kind of event it makes.
+    /// The kind of event that the call produces.
     pub kind: EventKind,
-    /// Where it was made.
+    /// Instruction pointer at the call.
     pub ip: u64,
-    /// Its arguments; those of a `socketcall` are unpacked.
+    /// The arguments; those of a `socketcall` are unpacked.
     pub args: [u64; 6],
-    /// Whether the arguments are unknown, because those of a `socketcall` could not be read.
+    /// True if the arguments are unknown because those of a `socketcall` could not be read.
     pub is_unread: bool,
 }
 
 impl Call {
-    /// Names the call; `None` for a number that its architecture does not have.
+    /// Decodes a notification. Returns `None` for a number that its architecture does not have.
     pub fn decode(notification: &sys::notify::Notification, memory: &Memory) -> Option<Self> {
         let (arch, syscall) = abi::arch::decode(notification.arch, notification.nr)?;
         let syscall = syscall?;
@@ -35,7 +35,7 @@ impl Call {
         let passed = notification.args;
         let operation = abi::argument::low_signed(passed[0]).cast_unsigned();
         let is_several = syscall == Syscall::SOCKETCALL;
-        // A number that no socketcall has is refused by the kernel.
+        // The kernel refuses a number that no socketcall has.
         let real = is_several.then(|| Syscall::from_socketcall(operation));
         let (syscall, args) = match real.flatten() {
             Some(real) => (real, unpack_socketcall(operation, passed[1], tid, memory)),
@@ -54,23 +54,23 @@ impl Call {
         })
     }
 
-    /// Whether pointers and longs of the caller are 32 bits wide.
+    /// Returns whether pointers and longs of the caller are 32 bits wide.
     pub fn is_32_bit(&self) -> bool {
         matches!(self.arch, Arch::I386 | Arch::X32)
     }
 
-    /// Whether the call replaces the caller's program if it succeeds.
+    /// Returns whether the call replaces the caller's program if it succeeds.
     pub fn replaces_program(&self) -> bool {
         replaces_program(self.syscall, &self.args)
     }
 
-    /// A register argument as the kernel will see it: sign-extended from 32 bits where the kernel
-    /// takes an `int`.
+    /// Returns a register argument as the kernel reads it: sign-extended from 32 bits where the kernel takes
+    /// an `int`.
     pub fn int(&self, position: u8) -> i32 {
         abi::argument::low_signed(self.args[usize::from(position)])
     }
 
-    /// A register argument as the kernel will see it, unsigned.
+    /// Returns a register argument as the kernel reads it, unsigned.
     pub fn raw(&self, position: u8) -> u64 {
         let value = self.args[usize::from(position)];
         if self.arch == Arch::I386 {
@@ -81,11 +81,11 @@ impl Call {
     }
 }
 
-/// `AT_EXECVE_CHECK` (Linux 6.14): asks whether a file may be executed, and executes nothing. Before, the kernel
-/// refuses the flag.
+/// `AT_EXECVE_CHECK` (Linux 6.14): checks whether a file may be executed, and executes nothing. Older kernels
+/// refuse the flag.
 const CHECK_ONLY: u64 = 0x10000;
 
-/// Whether a call with these arguments replaces the caller's program if it succeeds.
+/// Returns whether a call with these arguments replaces the caller's program if it succeeds.
 pub fn replaces_program(syscall: Syscall, args: &[u64; 6]) -> bool {
     match syscall.base() {
         Syscall::EXECVE => true,
@@ -94,7 +94,7 @@ pub fn replaces_program(syscall: Syscall, args: &[u64; 6]) -> bool {
     }
 }
 
-/// The arguments of a `socketcall` of i386 are an array in memory.
+/// Reads the arguments of an i386 `socketcall`, which are an array in memory.
 fn unpack_socketcall(
     operation: u32,
     array: u64,
@@ -126,7 +126,7 @@ mod tests {
         for flags in [CHECK_ONLY, CHECK_ONLY | 0x1000] {
             assert!(!replaces_program(Syscall::EXECVEAT, &with(flags)));
         }
-        // It takes no flags.
+        // `execve` takes no flags.
         assert!(replaces_program(Syscall::EXECVE, &with(CHECK_ONLY)));
         assert!(!replaces_program(Syscall::OPENAT, &with(0)));
     }

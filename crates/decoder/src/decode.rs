@@ -1,4 +1,4 @@
-//! From registers and memory to an event's parameters and descriptor, by the event table alone.
+//! Decodes registers and memory into an event's parameters and descriptor, by the event table alone.
 
 use std::collections::BTreeSet;
 
@@ -22,31 +22,31 @@ const ADDRESS_LIMIT: u64 = 128;
 const BUFFER_LIMIT: u64 = 80;
 /// `AT_FDCWD`.
 const AT_FDCWD: i32 = -100;
-/// Messages of one call that the kernel takes (`UIO_MAXIOV`, linux/uio.h).
+/// Maximum number of messages in one call (`UIO_MAXIOV`, linux/uio.h).
 const MESSAGE_LIMIT: u64 = 1024;
 
-/// A call's parameters and descriptor as far as they are known before it returns.
+/// A call's parameters and descriptor as far as they are known before the call returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoded<'a> {
     /// The parameters that were read, in the order of the call table.
     pub params: &'a [Param<'a>],
-    /// The descriptor or the file that the call is about.
+    /// The descriptor or file that the call is about.
     pub descriptor: Option<Descriptor<'a>>,
-    /// Of a call that sends messages to several addresses: one for each address. Then `descriptor` has none.
+    /// One descriptor for each address of a call that sends messages to several. `descriptor` is `None` then.
     pub messages: &'a [Descriptor<'a>],
-    /// Something that should have been there could not be read.
+    /// True if something that should have been there could not be read.
     pub unreadable: bool,
-    /// The caller ended while its memory was read.
+    /// True if the caller ended while its memory was read.
     pub gone: bool,
-    /// The agent may not read the caller's memory.
+    /// True if the agent may not read the caller's memory.
     pub refused: bool,
-    /// Something was read that the caller may not read.
+    /// True if something was read that the caller itself may not read.
     pub forced: bool,
-    /// What was read may be in pages that others can write. Found out only where all such calls are verified.
+    /// True if data may be in pages that other processes can write. Only set where all such calls are verified.
     pub is_shared: bool,
 }
 
-/// Reads everything that a call's arguments say.
+/// Reads everything that the call's arguments refer to.
 pub fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decoded<'a> {
     memory.take_forced();
     let mut reader = Reader {
@@ -76,7 +76,7 @@ pub fn decode<'a>(call: &Call, memory: &Memory, arena: &'a Bump) -> Decoded<'a> 
     }
 }
 
-/// An open of this path that nobody makes, as it would be decoded.
+/// Builds a synthetic open of `path`, as it would be decoded.
 pub fn imagined_open<'a>(path: &'a [u8], writes: bool, arena: &'a Bump) -> (Call, Decoded<'a>) {
     const CREATES_AND_WRITES: u64 = 0o101;
     let flags = if writes { CREATES_AND_WRITES } else { 0 };
@@ -120,7 +120,7 @@ pub fn imagined_open<'a>(path: &'a [u8], writes: bool, arena: &'a Bump) -> (Call
 }
 
 impl<'a> Decoded<'a> {
-    /// The same with another name for what the call is about.
+    /// Returns a copy with another name for the file or descriptor.
     pub fn named(&self, name: Name<'a>) -> Self {
         let descriptor = self.descriptor.map(|known| Descriptor { name, ..known });
         Self {
@@ -129,12 +129,12 @@ impl<'a> Decoded<'a> {
         }
     }
 
-    /// The same with the result filled in.
+    /// Returns a copy with the result filled in.
     pub fn returned(&self, call: &Call, outcome: Outcome, arena: &'a Bump) -> Self {
         let Outcome::Returned(result) = outcome else {
             return *self;
         };
-        // The kernel may have failed at what was read here: then there is no such argument.
+        // The kernel may have failed to read what was read here: then there is no such argument.
         let is_doubtful = self.forced && result == Errno::EFAULT.result();
         let moved_none = Absence::of_result(result);
         let fill = |(param, spec): (&Param<'a>, &ParamSpec)| match (*param, spec.source, moved_none)
@@ -142,7 +142,7 @@ impl<'a> Decoded<'a> {
             (_, ParamSource::Result, _) => Param::Int(result),
             (Param::Unreadable, _, Some(proof)) if spec.is_moved_bytes() => Param::Absent(proof),
             (_, source, _) if is_doubtful && source.is_in_memory() => Param::Unreadable,
-            // Also where the kernel could not read an argument (EFAULT): that may have been another.
+            // The same if the kernel could not read an argument (EFAULT), which may have been another one.
             (param, ..) => param,
         };
         let specs = call.kind.spec().params.iter();
@@ -173,7 +173,7 @@ impl<'a> Decoded<'a> {
     }
 }
 
-/// What the result says of the descriptor.
+/// Fills in what the result proves about the descriptor.
 fn known_at_exit<'a>(mut descriptor: Descriptor<'a>, call: &Call, result: i64) -> Descriptor<'a> {
     if descriptor.number == Known::NotYet {
         descriptor.number = Known::Yes(result.max(-1));
@@ -200,10 +200,10 @@ fn known_at_exit<'a>(mut descriptor: Descriptor<'a>, call: &Call, result: i64) -
     descriptor
 }
 
-/// Whether it is proven that there is no descriptor: it was to be made and was not, or its number is none.
+/// Returns whether there is provably no descriptor: the call failed to make one, or its number is not one.
 fn is_no_descriptor(call: &Call, number: Known<i64>, result: i64) -> bool {
     let arguments = call.syscall.args().iter();
-    // One that takes several may have missed another.
+    // A call that takes several descriptors may have failed at another one.
     let takes_one = || {
         let is_one = |kind| matches!(kind, abi::ArgKind::Fd | abi::ArgKind::DirFd);
         arguments.filter(|argument| is_one(argument.kind)).count() == 1
@@ -232,7 +232,7 @@ impl<'a> Reader<'_, 'a> {
             ParamSource::Path { path, base } => {
                 let text = self.text(call.raw(path));
                 match (text, base.map(|base| call.int(base))) {
-                    // Without a name such a call is about what is open there, as futimens(3) is.
+                    // Without a name such a call is about the open descriptor, as futimens(3) is.
                     (Param::Absent(_), Some(descriptor)) if descriptor != AT_FDCWD => {
                         Param::Text(b"")
                     }
@@ -301,7 +301,8 @@ impl<'a> Reader<'_, 'a> {
         })
     }
 
-    /// What a pointer leads to. Only a null pointer of a process that has nothing there leads to nothing.
+    /// Reads the data that a pointer refers to. Only a null pointer of a process that has nothing mapped
+    /// there is an absent argument.
     fn pointed_to(
         &mut self,
         address: u64,
@@ -336,7 +337,7 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    /// The descriptor that the call is about, and one for each address if it has several.
+    /// Returns the descriptor that the call is about, and one for each address if it has several.
     fn descriptors(
         &mut self,
         params: &[Param<'a>],
@@ -394,7 +395,7 @@ impl<'a> Reader<'_, 'a> {
                 base: base_of(self.call, name),
             },
             Some(Param::Unreadable) => Name::Unreadable,
-            // By a handle: only what was opened has a name.
+            // Opened by a handle: only the opened file has a name.
             _ if is_named_by_result(self.call) => Name::Unreadable,
             _ => Name::None,
         };
@@ -444,7 +445,7 @@ impl<'a> Reader<'_, 'a> {
             .or_else(|| self.null(address))
             .is_some()
         {
-            // No address given: the socket's own facts, learnt at the entry stage.
+            // No address given: the socket's own addresses are read at the entry stage.
             return unresolved(number);
         }
         let len = usize::try_from(len.min(ADDRESS_LIMIT)).expect("bounded");
@@ -452,11 +453,12 @@ impl<'a> Reader<'_, 'a> {
         let Some(bytes) = self.readable(bytes) else {
             return unread_address(number, remote);
         };
-        // Too short for its family: the kernel refuses it.
+        // An address too short for its family is refused by the kernel.
         let Some(address) = sockets::parse_address(bytes) else {
             return unresolved(number);
         };
-        // A connect with it dissolves the connection. Elsewhere the kernel takes it for the socket's own family.
+        // connect with such an address dissolves the connection. In other calls the kernel takes it for the
+        // socket's own family.
         if let SocketAddress::Unspecified(Some(as_ipv4)) = address
             && self.call.syscall.base() != abi::Syscall::CONNECT
         {
@@ -488,7 +490,7 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    /// One for each address that a message of the array has.
+    /// Returns one descriptor for each address in the array of messages.
     fn messages(
         &mut self,
         number: Known<i64>,
@@ -523,7 +525,7 @@ impl<'a> Reader<'_, 'a> {
         self.arena.alloc_slice_copy(&messages)
     }
 
-    /// The bytes of a message's address; `None` if they cannot be read, which equals nothing that can.
+    /// Reads a message's address. Returns `None` if it cannot be read, which equals no address that can.
     fn name_bytes(&self, address: u64, len: u64) -> Option<&'a [u8]> {
         if address == 0 || len == 0 {
             return Some(&[]);
@@ -535,7 +537,7 @@ impl<'a> Reader<'_, 'a> {
     }
 }
 
-/// `struct msghdr` starts with the pointer to the address and its length.
+/// Returns the pointer to the address and its length, the first fields of `struct msghdr`.
 fn name_of(header: &[u8], width: usize) -> (u64, u64) {
     let mut address = [0_u8; 8];
     address[..width].copy_from_slice(&header[..width]);
@@ -547,7 +549,7 @@ fn name_of(header: &[u8], width: usize) -> (u64, u64) {
     )
 }
 
-/// Whether a call opens files and takes no name for them.
+/// Returns whether the call opens files without taking their names.
 fn is_named_by_result(call: &Call) -> bool {
     let spec = call.kind.spec();
     let DescriptorSource::Opened { name, .. } = spec.descriptor else {
@@ -557,7 +559,7 @@ fn is_named_by_result(call: &Call) -> bool {
     param.is_some_and(|param| param.source == ParamSource::Nowhere)
 }
 
-/// The directory descriptor that the name of an open starts at; `None`: the working directory.
+/// Returns the directory descriptor that an open's path is relative to; `None` for the working directory.
 pub fn base(call: &Call) -> Option<i32> {
     match call.kind.spec().descriptor {
         DescriptorSource::Opened { name, .. } => base_of(call, name),
@@ -565,7 +567,7 @@ pub fn base(call: &Call) -> Option<i32> {
     }
 }
 
-/// The same of the path parameter at this index.
+/// As [`base`], for the path parameter with this index.
 fn base_of(call: &Call, param: u8) -> Option<i32> {
     let source = call.kind.spec().params.get(usize::from(param))?.source;
     let ParamSource::Path {
@@ -579,7 +581,7 @@ fn base_of(call: &Call, param: u8) -> Option<i32> {
     (descriptor != AT_FDCWD).then_some(descriptor)
 }
 
-/// A descriptor of which only the number may be known.
+/// Returns a descriptor of which at most the number is known.
 fn unresolved<'a>(number: Known<i64>) -> Descriptor<'a> {
     Descriptor {
         number,
@@ -591,7 +593,7 @@ fn unresolved<'a>(number: Known<i64>) -> Descriptor<'a> {
     }
 }
 
-/// A socket with an address that was passed and could not be read.
+/// Returns a socket whose address was passed and could not be read.
 fn unread_address<'a>(number: Known<i64>, remote: bool) -> Descriptor<'a> {
     let [local, remote_end] = match remote {
         true => [Known::NotYet, Known::Unread],
@@ -613,7 +615,7 @@ fn unread_address<'a>(number: Known<i64>, remote: bool) -> Descriptor<'a> {
     }
 }
 
-/// A socket with an address that was passed without a family: what it is depends on the socket.
+/// Returns a socket whose address was passed without a family: its meaning depends on the socket.
 fn without_family<'a>(number: Known<i64>, remote: bool, as_ipv4: Endpoint) -> Descriptor<'a> {
     let unread = unread_address(number, remote);
     Descriptor {
@@ -625,8 +627,8 @@ fn without_family<'a>(number: Known<i64>, remote: bool, as_ipv4: Endpoint) -> De
     }
 }
 
-/// Completes a descriptor that is an open file before the caller is known. `None`: there is nothing
-/// to look at before the call returns, it is a socket, or it cannot be seen.
+/// Completes a descriptor that is an open file before the caller is known. Returns `None` if there is nothing
+/// to look up before the call returns, if it is a socket, or if it cannot be read.
 pub fn resolve_file<'a>(
     census: &ProcessInspector,
     call: &Call,
@@ -638,7 +640,7 @@ pub fn resolve_file<'a>(
     Some(merge(descriptor, &found, SocketView::default(), arena))
 }
 
-/// The descriptor among the arguments of a call.
+/// Returns the descriptor among the arguments of a call.
 fn existing_descriptor(call: &Call) -> Option<i32> {
     match call.kind.spec().descriptor {
         _ if call.is_unread => None,
@@ -650,7 +652,7 @@ fn existing_descriptor(call: &Call) -> Option<i32> {
     }
 }
 
-/// Completes a descriptor by looking at the caller's open files.
+/// Completes a descriptor from the caller's open files.
 pub fn resolve<'a>(
     census: &ProcessInspector,
     call: &Call,
@@ -674,23 +676,23 @@ pub fn resolve<'a>(
     merge(descriptor, &found, SocketView::of(call, result), arena)
 }
 
-/// When the kernel was asked about the socket of a call.
+/// Time, relative to the call, at which the kernel's information about a socket was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SocketView {
-    /// Before a connect gives it an address of its own.
+    /// True before a connect gives the socket a local address.
     is_connecting: bool,
-    /// After the call gave it the address that was passed.
+    /// True after the call gave the socket the address that was passed.
     has_passed_address: bool,
-    /// Who sent what a call received on a socket that is not connected.
+    /// Sender of the data that a call received on an unconnected socket.
     sender: Option<Known<Endpoint>>,
-    /// The call makes it a listening one.
+    /// True if the call makes the socket a listening one.
     listens: bool,
-    /// The same, and the call has not returned: one that is not bound gets its own address by that.
+    /// True if such a call has not returned: an unbound socket gets its local address from it.
     is_to_listen: bool,
 }
 
 impl SocketView {
-    /// `result`: `None` before the call has returned.
+    /// Builds the view for a call. `result` is `None` before the call has returned.
     pub fn of(call: &Call, result: Option<i64>) -> Self {
         use abi::Syscall as S;
         const EINPROGRESS: i64 = Errno::EINPROGRESS.result();
@@ -716,7 +718,8 @@ impl SocketView {
     }
 }
 
-/// What the call says comes first (a connect's target); the kernel's view fills the rest.
+/// Merges the call's data with the kernel's. The call's data comes first (a connect's target); the kernel's
+/// fills the rest.
 pub fn merge<'a>(
     mut descriptor: Descriptor<'a>,
     found: &ResolvedDescriptor,
@@ -776,11 +779,11 @@ pub fn merge<'a>(
             .and_then(|own| own.peer_path.as_deref());
         merge_unread(&mut socket, &kernel, path(peer_path), view);
         if socket.has_unread_address() && descriptor.kind == Known::Yes(DescriptorKind::Ipv6) {
-            // With an address of IPv4 in the form of IPv6 it counts as a socket of IPv4.
+            // A socket with an IPv4 address in IPv6 form counts as an IPv4 socket.
             descriptor.kind = Known::Unread;
         }
     }
-    // A socket that is about to be connected gets its own address by that.
+    // connect is about to give the socket its local address.
     let is_bound = matches!(kernel.local, Known::Yes(local) if local.port != 0);
     if is_open(socket.local) && (is_bound || !view.is_connecting) {
         socket.local = kernel.local;
@@ -795,8 +798,9 @@ pub fn merge<'a>(
     descriptor
 }
 
-/// An address without a family: to sockets of IPv4 it is one of IPv4. To datagrams of IPv6 it is none, and they go
-/// to the other end of the socket; raw sockets of IPv6 take it for one of IPv6, which stays unknown.
+/// Applies an address without a family. IPv4 sockets take it as an IPv4 address. Datagram sockets of IPv6
+/// ignore it and send to the connected peer; raw sockets of IPv6 take it as an IPv6 address, which stays
+/// unknown.
 fn merge_unspecified(socket: &mut Socket<'_>, kernel: &Socket<'_>, found: &ResolvedDescriptor) {
     let domain = found.socket.as_ref().and_then(|own| own.domain);
     let Some((domain, passed)) = domain.zip(socket.unspecified.take()) else {
@@ -817,13 +821,13 @@ fn merge_unspecified(socket: &mut Socket<'_>, kernel: &Socket<'_>, found: &Resol
     replace(&mut socket.remote, kernel.remote);
 }
 
-/// Whether the kernel's view may say what an end is.
+/// Returns whether the kernel's data may fill this end.
 fn is_open(end: Known<Endpoint>) -> bool {
     matches!(end, Known::NotYet | Known::Never)
 }
 
-/// An address that could not be read is the socket's own once the call has succeeded; until then, and for a
-/// message that is sent to an address, nothing proves what was passed.
+/// Applies an address that could not be read. Once the call has succeeded it is the socket's own; until then,
+/// and for a message that is sent to an address, nothing proves what was passed.
 fn merge_unread<'a>(
     socket: &mut Socket<'a>,
     kernel: &Socket<'_>,
@@ -840,7 +844,7 @@ fn merge_unread<'a>(
         socket.remote = Known::Never;
         socket.unix_path = Some(path);
     }
-    // What is bound has a path of its own or an end of its own.
+    // A bound socket has a local path or a local address.
     let is_bound = matches!(kernel.local, Known::Yes(_)) || kernel.unix_path.is_some();
     if socket.local == Known::Unread && is_bound {
         socket.local = kernel.local;
@@ -871,7 +875,7 @@ fn is_directory(flags: u64) -> bool {
     flags & u64::from(rustix::fs::OFlags::DIRECTORY.bits()) != 0
 }
 
-/// A decoded call that outlives the receiver's arena: kept while the call blocks.
+/// Decoded call that outlives the receiver's arena: kept while the call blocks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnedDecoded {
     params: Vec<OwnedParam>,
@@ -908,7 +912,7 @@ enum OwnedName {
 }
 
 impl Decoded<'_> {
-    /// Copies everything out of the arena.
+    /// Copies the decoded call out of the arena.
     pub fn detach(&self) -> OwnedDecoded {
         let params = self.params.iter().map(owned_param).collect();
         OwnedDecoded {
@@ -929,7 +933,7 @@ impl Decoded<'_> {
 }
 
 impl OwnedDecoded {
-    /// Copies it into an arena.
+    /// Copies the call into an arena.
     pub fn borrow<'a>(&self, arena: &'a Bump) -> Decoded<'a> {
         let copy = |text: &Vec<u8>| -> &'a [u8] { arena.alloc_slice_copy(text) };
         let params = arena.alloc_slice_fill_iter(self.params.iter().map(|param| match param {

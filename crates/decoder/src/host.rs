@@ -1,7 +1,7 @@
-//! The machine's name.
+//! The host name.
 
-/// What alerts call this machine: `FALCO_HOSTNAME`, where it is set, as Kubernetes charts do because
-/// the name of a pod says little; else what the kernel says.
+/// Returns the host name for alerts: `FALCO_HOSTNAME` if it is set, as Kubernetes charts do because a pod's
+/// name says little; else the kernel's.
 #[must_use]
 pub fn host_name() -> String {
     choose(std::env::var("FALCO_HOSTNAME").ok(), || {

@@ -1,38 +1,37 @@
-//! What the kernel puts on the stack of a new program: its arguments and the name it was started
-//! by.
+//! Reads the initial stack of a new program: its arguments and the name it was started by.
 //!
-//! Layout (fs/binfmt_elf.c, `create_elf_tables`), upwards from the stack pointer: `argc`; pointers
-//! to the arguments, a null; pointers to the environment, a null; pairs of the auxiliary vector,
-//! the last of type 0; a random gap; the arguments, the environment and the name. Two reads take
-//! what is wanted, where `/proc` has a file opened for each.
+//! Layout (fs/binfmt_elf.c, `create_elf_tables`), upwards from the stack pointer: `argc`; pointers to the
+//! arguments, a null; pointers to the environment, a null; pairs of the auxiliary vector, the last of type 0;
+//! a random gap; the arguments, the environment and the name. Two reads of memory suffice, where `/proc`
+//! needs to open a file for each of the two.
 
 use event::{Comm, CommandLine, Pid};
 use sys::process_memory;
 
 use process_info::procfs::split_command_line;
 
-/// Room for the pointers of all but programs with hundreds of arguments or variables.
+/// Size of the first read, in bytes. Holds the pointers of all but programs with hundreds of arguments or variables.
 const POINTERS_SIZE: usize = 4 * 1024;
-/// Room for arguments and name, with the environment between them.
+/// Size of the second read, in bytes: arguments, environment and name.
 const TEXTS_SIZE: usize = 8 * 1024;
-/// The name given to execve(2), as noted by the kernel (getauxval(3)).
+/// Key of the name given to execve(2) in the auxiliary vector (getauxval(3)).
 const AT_EXECFN: u64 = 31;
 
-/// What is wanted of the stack of a program that has not run yet.
+/// Arguments and name of a program that has not run yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InitialStack {
     /// The arguments.
     pub command_line: CommandLine,
-    /// The name it was started by; `None` if the environment is so large that it was not read.
+    /// The name the program was started by; `None` if the environment is so large that it was not read.
     pub name: Option<Vec<u8>>,
 }
 
 impl InitialStack {
-    /// Reads that of a process that this thread holds at the exec. Waits for nobody: these pages
-    /// are fresh. `None` if it cannot be read or has more than is read here.
+    /// Reads the stack of a process that this thread holds at the exec. Never blocks, because these pages are
+    /// fresh. Returns `None` if the stack cannot be read or exceeds the sizes read here.
     pub fn read(pid: Pid) -> Option<Self> {
         let stop = sys::ptrace::syscall_info(pid.0).ok()?;
-        // An x32 program looks like a 64-bit one and is refused as nonsense.
+        // An x32 program looks like a 64-bit one; its stack fails to parse.
         let width = abi::Arch::from_audit(stop.arch, 0)?.pointer_bytes();
         let mut bytes = [0; POINTERS_SIZE];
         let count = process_memory::read(pid.0, stop.sp, &mut bytes).ok()?;
@@ -42,9 +41,9 @@ impl InitialStack {
         pointers.follow(&texts[..count])
     }
 
-    /// The command name that follows from the name and the path of the executable. `None` if they
-    /// differ (links, scripts, descriptors): then only the kernel knows. Memory can be changed by
-    /// others, but not to a name that the executable does not have.
+    /// Derives the command name from the name and the path of the executable. Returns `None` if they differ
+    /// (links, scripts, descriptors): then only the kernel knows. Another process can change the memory, but
+    /// not to a name that the executable does not have.
     pub fn comm(&self, executable: &[u8]) -> Option<Comm> {
         let name = last_component(self.name.as_deref()?);
         (!name.is_empty() && name == last_component(executable)).then(|| Comm::new(name))
@@ -56,14 +55,14 @@ fn last_component(path: &[u8]) -> &[u8] {
     start.map_or(path, |start| &path[start + 1..])
 }
 
-/// Where the texts are.
+/// Addresses of the texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pointers {
-    /// Number of arguments, never 0 (Linux 5.18 gives an empty one to those without).
+    /// Number of arguments, never 0: Linux 5.18 gives a program without any an empty one.
     count: usize,
-    /// The first argument; the others follow it.
+    /// Address of the first argument; the others follow it.
     arguments: u64,
-    /// The name.
+    /// Address of the name.
     name: u64,
 }
 
@@ -79,7 +78,7 @@ impl Pointers {
         if count == 0 || words.nth(count - 1)? != 0 {
             return None;
         }
-        // The environment ends with a null, too.
+        // A null ends the environment, too.
         words.by_ref().find(|word| *word == 0)?;
         loop {
             match (words.next()?, words.next()?) {
@@ -96,7 +95,7 @@ impl Pointers {
         }
     }
 
-    /// `texts` starts at the first argument.
+    /// Reads arguments and name from `texts`, which starts at the first argument.
     fn follow(&self, texts: &[u8]) -> Option<InitialStack> {
         let ends = texts.iter().enumerate().filter(|(_, byte)| **byte == 0);
         let (last, _) = ends.clone().nth(self.count - 1)?;
@@ -119,7 +118,7 @@ mod tests {
 
     const TEXTS: u64 = 0x7fff_0000;
 
-    /// Pointers and texts as the kernel lays them out.
+    /// Builds pointers and texts as the kernel lays them out.
     fn stack(width: usize, args: &[&str], env: &[&str], name: &str) -> (Vec<u8>, Vec<u8>) {
         let mut texts = Vec::new();
         let mut place = |text: &str| {

@@ -1,7 +1,7 @@
-//! From the calls of live processes to events.
+//! Decodes the system calls of live processes into events.
 //!
-//! What every engine has in common: the call in the terms of the call table, what its arguments say, who
-//! makes it, what the files are called that it is about, and what rules ask beyond.
+//! All engines share this crate. It decodes a call by the call table, reads its arguments, identifies the
+//! calling process, resolves the names of files, and answers what rules ask about the system.
 
 pub mod call;
 pub mod counters;

@@ -1,14 +1,14 @@
-//! Marks that tell whose descendant a process is.
+//! Marks that children inherit, from which the parent of an orphan is found.
 //!
-//! A process is seen at its first trapped call. If its parent has ended by then, `/proc` names
-//! whoever adopted it; and forks cannot be trapped, because a signal would make them fail
-//! (`abi::FLOOR` says how). So each process that has been seen is given a mark that its children
-//! inherit, and theirs, until they are seen themselves: the mark of a new process is that of its
-//! nearest ancestor that made a trapped call, whatever became of the ones between.
+//! The engine first sees a process at its first trapped call. If its parent has ended by then, `/proc` names
+//! the process that adopted it; and forks cannot be trapped, because a signal would make them fail
+//! (`abi::FLOOR` says how). So each process that has been seen is given a mark, which its children and their
+//! children inherit until they are seen themselves: the mark of a new process is that of its nearest ancestor
+//! that made a trapped call, even if the processes between have ended.
 //!
-//! The mark is the soft limit on file locks. No kernel since Linux 2.4.25 enforces it (setrlimit(2)),
-//! hardly a program looks at it, and it can be set from outside for processes of the same user. Who
-//! could set it could claim another parent, so to the workload setting it succeeds without effect.
+//! The mark is the soft limit on file locks. No kernel since Linux 2.4.25 enforces it (setrlimit(2)), hardly
+//! any program reads it, and another process of the same user can set it. A process that could set it could
+//! claim another parent, so for the workload setting it succeeds without effect.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -23,30 +23,30 @@ use process_info::procfs::Proc;
 
 /// `RLIMIT_LOCKS`, the same on every architecture.
 const LIMIT_ON_LOCKS: u32 = 10;
-/// What marks begin with; the rest cannot be guessed. It is far above what anybody would set, and
-/// below what means no limit.
+/// Prefix of marks; the rest cannot be guessed. A mark is far above any limit a program sets, and below
+/// `RLIM_INFINITY`.
 const SHAPE: u64 = 0x746f_0000_0000_0000;
 const SHAPE_MASK: u64 = 0xffff_0000_0000_0000;
-/// How many marks are known. Processes that are forgotten have had no unseen children for as long
-/// as it took so many others to be seen.
+/// Number of marks remembered. A process whose mark is forgotten has had no unseen children for as long as it
+/// took so many other processes to be seen.
 const KNOWN: usize = 8192;
 
-/// The marks that have been given.
+/// The marks that have been given, with their processes.
 #[derive(Debug, Default)]
 pub struct Lineage {
     owners: HashMap<u64, Arc<Process>>,
-    /// The oldest first.
+    /// Marks, oldest first.
     order: VecDeque<u64>,
     secret: RandomState,
     given: u64,
 }
 
-/// What a process had when it was seen.
+/// Limit on file locks that a process had when it was first seen.
 #[derive(Clone, Copy, Debug)]
 pub struct InheritedState(Limit);
 
 impl InheritedState {
-    /// Of a process that waits. `None`: it may not be asked.
+    /// Reads the limit of a process that is held. Returns `None` without the right to read it.
     pub fn of(pid: Pid, proc: &Proc) -> Option<Self> {
         let limit = resource::limit(pid.0, LIMIT_ON_LOCKS).ok();
         limit.or_else(|| proc.lock_limit(pid.0)).map(Self)
@@ -58,14 +58,15 @@ impl InheritedState {
 }
 
 impl Lineage {
-    /// The nearest ancestor that has been seen.
+    /// Returns the nearest ancestor that has been seen.
     pub fn nearest(&self, inherited: InheritedState) -> Option<&Arc<Process>> {
         self.owners.get(&inherited.0.soft)
     }
 
-    /// Marks a process, for its children. Without the right to, they keep its ancestor's mark: false.
+    /// Marks a process for its children. Returns false without the right to: its children then keep its
+    /// ancestor's mark.
     pub fn mark(&mut self, process: &Arc<Process>, inherited: InheritedState) -> bool {
-        // An agent before this one has marked it.
+        // An earlier agent has marked it.
         if inherited.is_mark() && !self.owners.contains_key(&inherited.0.soft) {
             self.remember(inherited.0.soft, process);
             return true;
@@ -95,8 +96,9 @@ impl Lineage {
     }
 }
 
-/// What to answer to a process that would change its mark: success, as always with this limit; or,
-/// if it wants to be told the old one in the same call, which only the kernel can do, EPERM.
+/// Returns the answer to a process that would change its mark: success, as the kernel always answers for this
+/// limit; or EPERM if the process also asks for the old value in the same call, which only the kernel can
+/// give.
 pub fn answer_to(call: &Call) -> Option<Result<i64, i32>> {
     let resource = match call.syscall {
         Syscall::SETRLIMIT => call.raw(0),
@@ -138,7 +140,7 @@ mod tests {
     fn grandchildren_of_the_dead_have_the_mark_of_who_was_seen() {
         let proc = Proc::open().unwrap();
         let mut lineage = Lineage::default();
-        // Its child ends at once, so that the grandchild, which tells its pid, is an orphan.
+        // The shell ends at once, so the grandchild, whose pid it prints, is an orphan.
         let script = "read go; (sleep 5 & echo $!); read end";
         let spawned = Command::new("sh")
             .args(["-c", script])
@@ -163,7 +165,7 @@ mod tests {
         let inherited = InheritedState::of(orphan.pid, &proc).unwrap();
         let nearest = lineage.nearest(inherited).map(|found| found.pid);
         assert_eq!(nearest, Some(seen.pid));
-        // What /proc says is the same, for those who may not ask the kernel.
+        // /proc shows the same value, for callers without the right to ask the kernel.
         assert_eq!(proc.lock_limit(orphan.pid.0), Some(inherited.0));
 
         lineage.mark(&orphan, inherited);

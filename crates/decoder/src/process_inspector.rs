@@ -1,4 +1,4 @@
-//! What `/proc` says of a process that the tree is about to enter.
+//! Reads a process's `/proc` entries for the process tree.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -12,36 +12,36 @@ use process_info::deadline::Deadline;
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 use process_info::sockets::{self, ResolvedDescriptor};
 
-/// Who a process is.
+/// Identity of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
-    /// The process.
+    /// Pid of the process.
     pub pid: Pid,
-    /// Its parent.
+    /// Pid of its parent.
     pub ppid: Pid,
-    /// The session's leader, dead or alive.
+    /// Pid of the session's leader, alive or not.
     pub session: Pid,
-    /// When it began.
+    /// Start time.
     pub start: StartTime,
-    /// The name that the kernel shows.
+    /// Command name as the kernel shows it.
     pub comm: Comm,
 }
 
-/// Two words for each of about twenty entries.
+/// Maximum size of an auxiliary vector: two words for each of about twenty entries.
 const VECTOR_LIMIT: usize = 8192;
 /// `O_CLOEXEC` in the octal `flags` line of `/proc/PID/fdinfo/N`.
 const CLOSE_ON_EXEC: u64 = 0o2_000_000;
 
-/// Reads about processes by pid.
+/// Reader of information about processes, by pid.
 #[derive(Debug)]
 pub struct ProcessInspector {
     proc: Proc,
     deadline: Deadline,
 }
 
-/// How long a look at a file system may take.
+/// Maximum time of one access to a file system.
 const WORK_LIMIT: Duration = Duration::from_millis(50);
-/// Sockets that may linger while they are closed, at once.
+/// Maximum number of sockets that may linger on close at the same time.
 const LINGERING_LIMIT: usize = 8;
 
 impl ProcessInspector {
@@ -53,7 +53,7 @@ impl ProcessInspector {
         })
     }
 
-    /// Who a process is; nothing if it is gone.
+    /// Returns the identity of a process; `None` if it is gone.
     pub fn identity(&self, pid: Pid) -> Option<Identity> {
         let stat = self.proc.stat(pid.0).ok()?;
         Some(Identity {
@@ -65,32 +65,32 @@ impl ProcessInspector {
         })
     }
 
-    /// The mount namespace that a process is in.
+    /// Returns the mount namespace of a process.
     pub fn mount_namespace(&self, pid: Pid) -> Option<u64> {
         self.proc.namespace(pid.0, "ns/mnt").ok()
     }
 
-    /// What a process has inherited of the marks.
+    /// Returns the mark that a process has inherited.
     pub fn inherited(&self, pid: Pid) -> Option<InheritedState> {
         InheritedState::of(pid, &self.proc)
     }
 
-    /// The process of a thread; nothing if it is gone.
+    /// Returns the process of a thread; `None` if it is gone.
     pub fn thread_group(&self, tid: Tid) -> Option<Pid> {
         self.proc.status(tid.0).ok().map(|status| Pid(status.tgid))
     }
 
-    /// What an open descriptor of the thread is.
+    /// Resolves an open descriptor of the thread.
     pub fn descriptor(&self, pid: Pid, tid: Tid, number: i32) -> Option<ResolvedDescriptor> {
         sockets::resolve(&self.proc, pid.0, tid.0, number, &self.deadline).ok()
     }
 
-    /// The same unless it is a socket, without a look at the process.
+    /// Resolves an open descriptor other than a socket, without reading the process's sockets.
     pub fn file(&self, tid: Tid, number: i32) -> Option<ResolvedDescriptor> {
         sockets::resolve_file(&self.proc, tid.0, number).ok()?
     }
 
-    /// The link of an open descriptor of the thread.
+    /// Reads the link of an open descriptor of the thread.
     pub fn descriptor_link<'b>(
         &self,
         tid: Tid,
@@ -100,7 +100,7 @@ impl ProcessInspector {
         self.proc.descriptor_link(tid.0, number, buffer)
     }
 
-    /// What a descriptor of this program is open on.
+    /// Reads the link of one of this program's descriptors.
     pub fn own_descriptor(&self, descriptor: &OwnedFd) -> Result<Vec<u8>, Errno> {
         let mut buffer = [0; LINK_LIMIT];
         let own = std::process::id().cast_signed();
@@ -110,12 +110,12 @@ impl ProcessInspector {
         link.map(<[u8]>::to_vec).map_err(ProcError::errno)
     }
 
-    /// What the kernel has told the program of a process (getauxval(3)), and whether that was cut.
+    /// Reads the auxiliary vector of a process (getauxval(3)), and whether it was truncated.
     pub fn auxiliary_vector(&self, pid: Pid) -> Option<(Vec<u8>, bool)> {
         self.proc.read_all(pid.0, "auxv", VECTOR_LIMIT).ok()
     }
 
-    /// Another link of the thread: `cwd`, `root`.
+    /// Reads another link of the thread: `cwd` or `root`.
     pub fn link<'b>(
         &self,
         tid: Tid,
@@ -125,23 +125,23 @@ impl ProcessInspector {
         self.proc.link(tid.0, file, buffer)
     }
 
-    /// What such a link leads to, as a place.
+    /// Opens the target of such a link with `O_PATH`.
     pub fn open_link(&self, tid: Tid, file: &'static str) -> Result<OwnedFd, Errno> {
         self.proc.open_path(tid.0, file).map_err(ProcError::errno)
     }
 
-    /// What `/proc` has of a process or thread.
+    /// Opens the `/proc` folder of a process or thread.
     pub fn open_folder(&self, tid: Tid) -> Result<OwnedFd, Errno> {
         self.open_link(tid, "")
     }
 
-    /// What an open descriptor of the thread is open on, as a place.
+    /// Opens the object of a thread's descriptor with `O_PATH`.
     pub fn open_descriptor(&self, tid: Tid, number: i32) -> Result<OwnedFd, Errno> {
         let opened = self.proc.open_descriptor(tid.0, number);
         opened.map_err(ProcError::errno)
     }
 
-    /// Does what may wait for something that the workload controls.
+    /// Runs work that may wait for something that the workload controls.
     pub fn within_deadline<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -149,7 +149,7 @@ impl ProcessInspector {
         self.within(WORK_LIMIT, work)
     }
 
-    /// The same, in less time.
+    /// As [`ProcessInspector::within_deadline`], with a shorter limit.
     pub fn within<T: Send + 'static>(
         &self,
         time: Duration,
@@ -158,7 +158,7 @@ impl ProcessInspector {
         self.deadline.run(time.min(WORK_LIMIT), work).ok()
     }
 
-    /// The stack pointer of a thread that waits in a call.
+    /// Returns the stack pointer of a thread that waits in a call.
     pub fn stack_pointer(&self, tid: Tid) -> Option<u64> {
         let text = self.proc.contents(&format!("{}/syscall", tid.0)).ok()?;
         // The number, six arguments, the stack pointer and the instruction pointer (proc(5)).
@@ -166,13 +166,13 @@ impl ProcessInspector {
         u64::from_str_radix(stack.strip_prefix("0x")?, 16).ok()
     }
 
-    /// What tells the root of a thread from others: its mount and inode.
+    /// Returns the identity of the thread's root: its mount and inode.
     pub fn root(&self, tid: Tid) -> Option<(u64, u64)> {
         let root = self.proc.stat_link(tid.0, "root").ok()?;
         Some((root.stx_mnt_id, root.stx_ino))
     }
 
-    /// Whether a thread runs, or waits for a processor or the disk; true if that cannot be seen.
+    /// Returns whether a thread runs, or waits for a processor or the disk; true if that cannot be read.
     pub fn runs(&self, tid: Tid) -> bool {
         let text = match self.proc.contents(&format!("{}/stat", tid.0)) {
             Ok(text) => text,
@@ -184,7 +184,7 @@ impl ProcessInspector {
         !matches!(state, Some('S' | 'T' | 't' | 'Z' | 'X' | 'I'))
     }
 
-    /// Whether what a descriptor is open on holds the memory of a process, or of the machine: decided by the
+    /// Returns whether a descriptor's object holds the memory of a process or of the host. Decided by the
     /// object, because it has as many names as there are links, mounts and descriptors.
     pub fn is_memory_file(&self, tid: Tid, number: i32) -> Result<bool, Errno> {
         // Kernel and user memory as devices: Documentation/admin-guide/devices.txt.
@@ -196,12 +196,12 @@ impl ProcessInspector {
         if kind == FileType::CharacterDevice {
             return Ok(MEMORY_DEVICES.contains(&(file.stx_rdev_major, file.stx_rdev_minor)));
         }
-        // Of file systems without a device, as that of processes.
+        // Process memory is on a file system without a device.
         if kind != FileType::RegularFile || file.stx_dev_major != 0 || !self.is_like_memory(&file) {
             return Ok(false);
         }
         let opened = self.open_descriptor(tid, number)?;
-        // A server may stand behind the file system: what it does not say in time may be anything.
+        // A server may stand behind the file system; if it does not answer in time the file may be anything.
         let system = self.within_deadline(move || rustix::fs::fstatfs(&opened));
         let system = system.unwrap_or(Err(Errno::TIMEDOUT))?;
         Ok(u64::try_from(system.f_type) == Ok(PROC_SUPER_MAGIC))
@@ -214,33 +214,33 @@ impl ProcessInspector {
         memory.map_or(true, |memory| memory.stx_mode == file.stx_mode)
     }
 
-    /// `/proc/TID/mountinfo`, whole. `FBIG`: it is too long.
+    /// Reads all of `/proc/TID/mountinfo`. Fails with `FBIG` if it is too long.
     pub fn mounts(&self, tid: Tid) -> Result<Vec<u8>, Errno> {
         let table = self.proc.whole_mountinfo(tid.0);
         table.map_err(ProcError::errno)?.ok_or(Errno::FBIG)
     }
 
-    /// How many threads the process has, the leader counted even when it has ended.
+    /// Returns the number of threads of the process, including a leader that has ended.
     pub fn thread_count(&self, pid: Pid) -> Option<u64> {
         // The folder has a link for itself, one for its parent and one for each thread.
         let links = self.proc.stat_link(pid.0, "task").ok()?.stx_nlink;
         u64::from(links).checked_sub(2)
     }
 
-    /// Whether the thread acts as root; one that is gone does not.
+    /// Returns whether the thread acts as root; false if it is gone.
     pub fn is_root(&self, tid: Tid) -> bool {
         let status = self.proc.status(tid.0);
         status.is_ok_and(|found| found.status.credentials.uid == 0)
     }
 
-    /// Whether pids mean the same to the process as to the agent.
+    /// Returns whether the process shares the agent's pid namespace.
     pub fn shares_pid_namespace(&self, pid: Pid) -> bool {
         let own = std::process::id().cast_signed();
         let of = |pid| self.proc.namespace(pid, "ns/pid").ok();
         of(pid.0).is_some_and(|namespace| of(own) == Some(namespace))
     }
 
-    /// Who traces the thread, if anybody does.
+    /// Returns the tracer of the thread, if it has one.
     pub fn tracer(&self, tid: Tid) -> Option<Pid> {
         let text = self.proc.contents(&format!("{}/status", tid.0)).ok()?;
         let line = text
@@ -250,19 +250,19 @@ impl ProcessInspector {
         (pid != 0).then_some(Pid(pid))
     }
 
-    /// Whether the thread belongs to the process.
+    /// Returns whether the thread belongs to the process.
     pub fn has_thread(&self, pid: Pid, tid: Tid) -> bool {
         self.proc.exists(&format!("{}/task/{}", pid.0, tid.0))
     }
 
-    /// The threads of a process; none if it is gone.
+    /// Returns the threads of a process; none if it is gone.
     pub fn threads(&self, pid: Pid) -> Vec<Tid> {
         let threads = self.proc.numbers(&format!("{}/task", pid.0));
         threads.into_iter().flatten().map(Tid).collect()
     }
 
-    /// Children of all threads of a process. Needs `CONFIG_PROC_CHILDREN`, which every
-    /// distribution sets; without it parentage falls back to what children inherit.
+    /// Returns the children of all threads of a process. Needs `CONFIG_PROC_CHILDREN`, which every
+    /// distribution sets; without it the tree relies on what children inherit.
     pub fn children(&self, pid: Pid) -> Vec<Pid> {
         let mut children = Vec::new();
         for tid in self.threads(pid) {
@@ -279,7 +279,7 @@ impl ProcessInspector {
         children
     }
 
-    /// Whether descriptors 0, 1 and 2 of the process are open.
+    /// Returns whether descriptors 0, 1 and 2 of the process are open.
     pub fn has_stdio(&self, pid: Pid) -> bool {
         let mut buffer = [0; LINK_LIMIT];
         (0..=2).all(|number| {
@@ -289,9 +289,9 @@ impl ProcessInspector {
         })
     }
 
-    /// Whether the process has a socket open; true if that cannot be seen, also because it has too many
-    /// descriptors to look at. Of a child of ours that
-    /// is about to become the command only what it keeps: the rest are our own.
+    /// Returns whether the process has a socket open; true if that cannot be read, or if it has too many
+    /// descriptors to check. For a child of this program that is about to become the command, only the
+    /// descriptors that survive exec count: the rest are this program's own.
     pub fn has_socket(&self, pid: Pid) -> bool {
         let Ok(mut numbers) = self.proc.numbers(&format!("{}/fd", pid.0)) else {
             return true;
@@ -316,12 +316,12 @@ impl ProcessInspector {
         file(pid.0).is_some_and(|of_process| Some(of_process) == file(own))
     }
 
-    /// Whether one of them closes at the next exec.
+    /// Returns whether one of descriptors 0, 1 and 2 closes at the next exec.
     pub fn closes_stdio_on_exec(&self, pid: Pid) -> bool {
         (0..=2).any(|number| self.closes_on_exec(pid, number))
     }
 
-    /// Whether an open descriptor closes at the next exec; true if that cannot be seen.
+    /// Returns whether an open descriptor closes at the next exec; true if that cannot be read.
     fn closes_on_exec(&self, pid: Pid, number: i32) -> bool {
         let Ok(text) = self.proc.contents(&format!("{}/fdinfo/{number}", pid.0)) else {
             return true;
@@ -332,7 +332,7 @@ impl ProcessInspector {
     }
 }
 
-/// Of a process's descriptors, to find a socket among them. A look at one takes a microsecond.
+/// Maximum number of descriptors checked to find a socket. Each check takes a microsecond.
 const DESCRIPTORS_LOOKED_AT: usize = 4096;
 
 #[cfg(test)]
@@ -341,7 +341,7 @@ mod tests {
 
     use super::*;
 
-    /// Walks all files that this process has below `/proc/self` and may write.
+    /// Checks all files below `/proc/self` that this process may write.
     #[test]
     fn memory_files_are_told_from_all_others_by_the_object() {
         let census = ProcessInspector::new().expect("procfs");
@@ -350,7 +350,7 @@ mod tests {
         let (mut found, mut others) = (0, 0);
         for folder in ["/proc/self", "/proc/thread-self", &task] {
             for entry in std::fs::read_dir(folder).expect("readable").flatten() {
-                // Opening it for writing does nothing by itself.
+                // Opening the file for writing has no effect by itself.
                 let Ok(file) = OpenOptions::new().write(true).open(entry.path()) else {
                     continue;
                 };
@@ -362,7 +362,7 @@ mod tests {
             }
         }
         assert!(found == 3 && others > 3, "{found} and {others}");
-        // Opened again by another name.
+        // Reopened by another name.
         let memory = OpenOptions::new()
             .read(true)
             .write(true)

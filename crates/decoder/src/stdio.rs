@@ -1,24 +1,24 @@
-//! Descriptors 0..2, so that plain `dup` need not be trapped.
+//! State of descriptors 0..2, so that plain `dup` need not be trapped.
 //!
-//! The stock rule on redirected standard streams asks for a `dup` of a socket whose result is 0, 1
-//! or 2. A plain `dup` returns one of these only if it is closed, so instead of every `dup` the few
-//! calls that can close them are trapped, and a process that has one closed is followed call by
-//! call until all three are open again (`notify::tracer`, `ptrace::stdio`).
+//! The stock rule on redirected standard streams asks for a `dup` of a socket whose result is 0, 1 or 2. A
+//! plain `dup` returns one of these only if it is closed, so instead of every `dup` the few calls that can
+//! close them are trapped, and a process that has one closed is followed call by call until all three are
+//! open again (`notify::tracer`, `ptrace::stdio`).
 //!
-//! Most programs close their standard output as the last thing they do, without ever having had a
-//! socket. They are left alone: making a socket is trapped too, and every other way to get one
-//! (accept, SCM_RIGHTS) needs one first or is on the floor (pidfd_getfd). Nor is one followed that has
-//! closed its last socket.
+//! Most programs close their standard output as the last thing they do, without ever having had a socket.
+//! They are not followed: making a socket is trapped too, and every other way to get one (accept, SCM_RIGHTS)
+//! needs one first or is always trapped (pidfd_getfd). A process that has closed its last socket is not
+//! followed either.
 
 use abi::Syscall;
 use abi::constant::{F_SETFD, O_CLOEXEC};
 
 use super::call::Call;
 
-/// What a call is about to do to descriptors 0..2.
+/// Effect of a call on descriptors 0..2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing that frees one.
+    /// Frees none of them.
     None,
     /// Frees one now.
     Closes,
@@ -28,13 +28,13 @@ pub enum Effect {
     MakesSocket,
 }
 
-/// Highest standard descriptor.
+/// The highest standard descriptor.
 const LAST: u64 = 2;
 const FD_CLOEXEC: u64 = 1;
 const FIOCLEX: u64 = 0x5451;
 const CLOSE_RANGE_CLOEXEC: u64 = 4;
 
-/// Calls that can have an effect; the plan traps them with the tests of [`effect`].
+/// Returns whether a call can have an effect; the plan traps such calls with the tests of [`effect`].
 pub fn concerns(syscall: Syscall) -> bool {
     use Syscall as S;
     matches!(
@@ -50,7 +50,7 @@ pub fn concerns(syscall: Syscall) -> bool {
     )
 }
 
-/// The effect of this call.
+/// Returns the effect of this call.
 pub fn effect(call: &Call) -> Effect {
     use Syscall as S;
     let low = |position: u8| call.raw(position) & 0xffff_ffff;

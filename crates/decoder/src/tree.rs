@@ -1,11 +1,11 @@
-//! The watched processes: who they are, whose children they are, what they run.
+//! The watched processes: identity, parentage and executed programs.
 //!
-//! A process is keyed by pid while its pidfd says that it lives, and by pid and start time for
-//! ever. It is entered when its first call is trapped. Forks and ends of processes are not trapped
-//! (`abi::FLOOR` says why), so the parent of a process that was orphaned before its first call is
-//! found by the mark that it inherited ([`super::lineage`]). Where marks cannot be given it is inferred
-//! from what else a child inherits, and counted as a guess. It is always a process of the workload,
-//! never whoever reaps the orphan.
+//! A process is keyed by pid while its pidfd shows that it lives, and by pid and start time afterwards. The
+//! tree enters it when its first call is trapped. Forks and ends of processes are not trapped (`abi::FLOOR`
+//! says why), so the parent of a process that was orphaned before its first call is found by the mark that it
+//! inherited ([`super::lineage`]). Where marks cannot be given the parent is inferred from what else a child
+//! inherits, and counted as a guess. The parent is always a process of the workload, never the process that
+//! reaps the orphan.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,59 +21,58 @@ use super::process_inspector::{Identity, ProcessInspector};
 use super::stdio::Effect;
 use process_info::procfs::{LINK_LIMIT, start_ns};
 
-/// How many dead processes are remembered, to recognise children that had not made a call yet when
-/// their parent ended.
+/// Number of dead processes remembered, to recognise children that had not made a call yet when their parent ended.
 const RECENT_DEATHS: usize = 256;
-/// Ancestors above the workload that are looked up; more than any real chain.
+/// Maximum number of ancestors looked up above the workload; more than any real chain.
 const ANCESTOR_LIMIT: usize = 64;
-/// Processes that are told by pidfd; any more are told by pid and start time, which costs a read of
-/// `/proc` for each call. Below the usual soft limit of 1024 descriptors.
+/// Maximum number of processes identified by pidfd. The others are identified by pid and start time, which
+/// costs a read of `/proc` for each call. Below the usual soft limit of 1024 descriptors.
 const PIDFD_LIMIT: usize = 512;
-/// Start times are told in clock ticks.
+/// Resolution of start times, in nanoseconds: one clock tick.
 const START_RESOLUTION_NS: u64 = 10_000_000;
-/// Threads whose process is remembered; past it the cache starts anew.
+/// Number of threads whose process is cached; the cache is cleared beyond it.
 const THREAD_CACHE: usize = 8192;
-/// Ancestors of a process that are kept; of a longer line those in the middle are left out.
+/// Maximum number of ancestors kept for a process; a longer line loses those in the middle.
 const LINE_LIMIT: usize = 1024;
-/// Entries added between two sweeps for ended processes, at least.
+/// Minimum number of entries added between two sweeps for ended processes.
 const SWEEP_AFTER: usize = 64;
 
-/// Whether a container's first program has begun.
+/// State of a container's first program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitProgramState {
-    /// It may have.
+    /// The program may have begun.
     Perhaps,
-    /// It has not.
+    /// The program has not begun.
     No,
 }
 
-/// The tree. All methods may be called from any receiver.
+/// The process tree. Any receiver may call any method.
 pub struct Tree {
     inner: Mutex<Inner>,
-    /// Reads about processes.
+    /// Reader of information about processes.
     pub census: ProcessInspector,
-    /// How many pidfds are open, so that descriptors are left for everything else.
+    /// Number of open pidfds, limited so that descriptors are left for everything else.
     pidfds: AtomicUsize,
-    /// `None`: this engine sees every birth.
+    /// The marks; `None` for an engine that sees every birth.
     lineage: Option<Mutex<Lineage>>,
-    /// The agent and its front process: the workload's parent is whoever started *them*.
+    /// The agent and its front process. The workload's parent is the process that started *them*.
     transparent: Vec<Pid>,
     setup: Option<Setup>,
-    /// Whether a program of the container's may run. Until then all processes are the runtime's.
+    /// True once a program of the container may run. Until then all processes belong to the runtime.
     has_begun: AtomicBool,
-    /// Processes were entered that ran already.
+    /// True if processes were entered that ran already.
     has_adopted: AtomicBool,
-    /// A process had memory that its children share.
+    /// True if a process had memory that its children share.
     has_shared_memory: AtomicBool,
-    /// A process could not be marked: whose child one is that comes later is not certain.
+    /// True if a process could not be marked: the parents of later processes are uncertain then.
     has_unmarked: AtomicBool,
 }
 
-/// The workload's first process is a container runtime; the container begins with the first program
-/// that runs in other mounts than the runtime does.
+/// Configuration for a workload whose first process is a container runtime. The container begins with the
+/// first program that runs in other mounts than the runtime does.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// The runtime's own mount namespace.
+    /// The runtime's mount namespace.
     pub mount_namespace: u64,
 }
 
@@ -81,9 +80,9 @@ pub struct Setup {
 struct Inner {
     nodes: HashMap<Pid, Node>,
     threads: HashMap<Tid, Pid>,
-    /// Processes that ended, the last one last.
+    /// Processes that ended, oldest first.
     recent_deaths: VecDeque<Arc<Process>>,
-    /// The workload's first process: an ancestor of all others.
+    /// The workload's first process, an ancestor of all others.
     root: Option<Arc<Process>>,
     added_since_sweep: usize,
 }
@@ -92,18 +91,18 @@ struct Node {
     process: Arc<Process>,
     /// Readable when the process has ended; `None` if it could not be opened.
     pidfd: Option<OwnedFd>,
-    /// Whether it is a process of the workload, not an ancestor of it.
+    /// Origin of the process: the workload, or an ancestor of it.
     origin: Origin,
-    /// One of descriptors 0..2 may be closed, or may close at the next exec. Inherited by fork.
+    /// True if one of descriptors 0..2 may be closed, or may close at the next exec. Inherited by fork.
     stdio_suspect: bool,
-    /// It may hold a socket: it or an ancestor made one, or the workload was started with one.
-    /// Accepting and receiving sockets takes a socket, too. Inherited by fork.
+    /// True if the process may hold a socket: it or an ancestor made one, or the workload was started with
+    /// one. Accepting and receiving sockets takes a socket, too. Inherited by fork.
     has_sockets: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// Under the filter.
+    /// A process under the filter.
     Watched,
     /// An ancestor of the workload.
     Outside,
@@ -113,7 +112,7 @@ impl Node {
     fn is_alive(&self, census: &ProcessInspector) -> bool {
         match &self.pidfd {
             Some(pidfd) => !has_ended(pidfd),
-            // No descriptor to spare: the pid may have been reused, so the start time decides.
+            // Without a pidfd the pid may have been reused, so the start time decides.
             None => {
                 census.identity(self.process.pid).map(|who| who.start) == Some(self.process.start)
             }
@@ -122,7 +121,7 @@ impl Node {
 }
 
 impl Tree {
-    /// An empty tree. `transparent`: processes that are passed over as parents.
+    /// Creates an empty tree. `transparent`: processes that are skipped as parents.
     pub fn new(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self {
             inner: Mutex::new(Inner::default()),
@@ -138,13 +137,13 @@ impl Tree {
         })
     }
 
-    /// Has it mark processes.
+    /// Makes the tree mark processes.
     pub fn with_marks(self) -> Self {
         let lineage = Some(Mutex::default());
         Self { lineage, ..self }
     }
 
-    /// Has it tell a container runtime from the container.
+    /// Makes the tree distinguish a container runtime from the container.
     pub fn with_setup(self, setup: Setup) -> Self {
         Self {
             setup: Some(setup),
@@ -153,7 +152,7 @@ impl Tree {
         }
     }
 
-    /// A program of the workload has been executed: it may be the container's first.
+    /// Notes that a program of the workload has been executed: it may be the container's first.
     pub fn executed(&self, process: &Process) {
         if process.sets_up() && !self.is_in_setup_mounts(process.pid) {
             self.has_begun.store(true, Ordering::Release);
@@ -161,40 +160,40 @@ impl Tree {
         }
     }
 
-    /// Whether processes may have come with a root that is not this program's.
+    /// Returns whether processes may have come with a root that is not this program's.
     pub fn may_have_roots(&self) -> bool {
         self.has_setup() || self.has_adopted.load(Ordering::Acquire)
     }
 
-    /// A process has memory that its children share.
+    /// Notes that a process has memory that its children share.
     pub fn note_shared_memory(&self) {
         self.has_shared_memory.store(true, Ordering::Release);
     }
 
-    /// Whether there is a runtime to be told from its container.
+    /// Returns whether the tree distinguishes a runtime from its container.
     pub fn has_setup(&self) -> bool {
         self.setup.is_some()
     }
 
-    /// Whether a process sees the runtime's mounts. One that cannot be looked at counts as the
-    /// container's: rather is too much judged than too little.
+    /// Returns whether a process sees the runtime's mounts. A process that cannot be inspected counts as the
+    /// container's, so that its calls are evaluated.
     pub fn is_in_setup_mounts(&self, pid: Pid) -> bool {
         let namespace = self.census.mount_namespace(pid);
         let setup = self.setup.map(|setup| setup.mount_namespace);
         setup.is_some() && setup == namespace
     }
 
-    /// Processes of ours between the workload and whoever started it.
+    /// Returns this program's processes between the workload and the process that started it.
     pub fn transparent(&self) -> &[Pid] {
         &self.transparent
     }
 
-    /// The process that thread `tid` belongs to; `None` if it is gone.
+    /// Returns the process that thread `tid` belongs to; `None` if it is gone.
     pub fn of_thread(&self, tid: Tid, counters: &Counters) -> Option<Arc<Process>> {
         if let Some(process) = self.known(tid) {
             return Some(process);
         }
-        // A descriptor can be had of thread groups only, so having one tells a group's leader.
+        // A pidfd opens for thread-group leaders only, so success proves that `tid` is one.
         if let Ok(pidfd) = sys::pidfd::open(tid.0) {
             return self.enter(Pid(tid.0), Some(pidfd), counters);
         }
@@ -210,12 +209,12 @@ impl Tree {
         self.enter(pid, pidfd, counters)
     }
 
-    /// Whether a process runs, if its descriptor can tell.
+    /// Returns whether a process runs, if its pidfd can tell.
     pub fn is_alive(&self, process: &Process) -> Option<bool> {
         self.with_pidfd(process, |pidfd| !has_ended(pidfd))
     }
 
-    /// Who a process acts as, if its descriptor can tell (Linux 6.13).
+    /// Returns the credentials of a process, if its pidfd can tell (Linux 6.13).
     pub fn credentials(&self, process: &Process) -> Option<Credentials> {
         let info = self.with_pidfd(process, |pidfd| sys::pidfd::info(pidfd.as_fd()).ok())??;
         let (uid, gid) = (info.uid, info.gid);
@@ -229,7 +228,7 @@ impl Tree {
         node.pidfd.as_ref().filter(|_| same).map(ask)
     }
 
-    /// A process that is already in the tree.
+    /// Returns a process that is already in the tree.
     pub fn find(&self, pid: Pid) -> Option<Arc<Process>> {
         self.inner()
             .nodes
@@ -237,8 +236,8 @@ impl Tree {
             .map(|node| Arc::clone(&node.process))
     }
 
-    /// Enters a workload that runs already, as far as it descends from transparent processes. What
-    /// a process had been seen to do is not known, so it may hold a socket.
+    /// Enters a running workload: the processes that descend from transparent processes. Their earlier calls
+    /// are unknown, so each may hold a socket.
     pub fn adopt(&self, begun: InitProgramState) {
         self.has_adopted.store(true, Ordering::Release);
         if begun == InitProgramState::Perhaps {
@@ -258,7 +257,7 @@ impl Tree {
                 };
                 let pidfd = sys::pidfd::open(pid.0).ok();
                 let process = self.insert(&identity, pidfd, parent, Origin::Watched);
-                // Not its parent's: it may have called exec.
+                // Not the parent's image: the process may have called exec.
                 process.exec(Arc::new(Image::default()), identity.comm);
                 match begun {
                     InitProgramState::Perhaps => self.executed(&process),
@@ -275,12 +274,12 @@ impl Tree {
         }
     }
 
-    /// Whether every process that can be seen is one of the workload, or of the agent.
+    /// Returns whether every visible process belongs to the workload or the agent.
     pub fn is_whole_namespace(&self) -> bool {
         self.transparent.contains(&Pid(1))
     }
 
-    /// The processes of the workload that have been seen, those included that have just ended.
+    /// Returns the processes of the workload that have been seen, including those that have just ended.
     pub fn watched(&self) -> Vec<Arc<Process>> {
         let inner = self.inner();
         let nodes = inner.nodes.values();
@@ -301,12 +300,12 @@ impl Tree {
         if let Some(node) = self.inner().nodes.get_mut(&pid) {
             node.origin = Origin::Watched;
         }
-        // Not its parent's: it may have called exec.
+        // Not the parent's image: the process may have called exec.
         process.exec(Arc::new(Image::default()), identity.comm);
         Some(process)
     }
 
-    /// Enters a child whose parent is known for certain.
+    /// Enters a child whose parent is certain.
     pub fn born(&self, child: Pid, parent: &Arc<Process>) {
         if let Some(identity) = self.census.identity(child) {
             let pidfd = sys::pidfd::open(child.0).ok();
@@ -326,23 +325,23 @@ impl Tree {
         }
     }
 
-    /// Whether a plain `dup` in the process may give one of descriptors 0..2 to a socket.
+    /// Returns whether a plain `dup` in the process may give one of descriptors 0..2 to a socket.
     pub fn may_redirect(&self, process: &Process, any: bool) -> bool {
         let inner = self.inner();
         let may = |node: &Node| node.stdio_suspect && (any || node.has_sockets);
         inner.nodes.get(&process.pid).is_some_and(may)
     }
 
-    /// One of descriptors 0..2 of the process is about to be closed, now or at its next exec.
+    /// Notes that one of descriptors 0..2 of the process is about to be closed, now or at its next exec.
     fn suspect_stdio(&self, process: &Process) {
         if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
             node.stdio_suspect = true;
         }
     }
 
-    /// Notes what a call is about to do to descriptors 0..2. True: from this call on the process is to be
-    /// followed call by call, because a plain `dup` may give one of them to a socket. `any`: to whatever.
-    /// `is_followed`: it is already, or need not be.
+    /// Notes the effect of a call on descriptors 0..2. Returns true if from this call on the process is to be
+    /// followed call by call, because a plain `dup` may give one of them to a socket. `any`: to any file.
+    /// `is_followed`: the process is followed already, or need not be.
     pub fn keep_stdio(
         &self,
         process: &Process,
@@ -371,13 +370,13 @@ impl Tree {
             self.clear_stdio(pid);
             return false;
         }
-        // Those that it had may be closed. Without one it cannot get one but by a call that is trapped.
+        // The sockets that it had may be closed, and only a trapped call can give it another.
         any || effect == Effect::MakesSocket || !self.has_lost_sockets(process.pid)
     }
 
-    /// Whether a process that had sockets has none any more. One that it makes meanwhile counts.
+    /// Returns whether a process that had sockets has none any more. A socket made meanwhile counts.
     pub fn has_lost_sockets(&self, pid: Pid) -> bool {
-        // Children that have not been seen yet may have them.
+        // Children that have not been seen yet may have inherited the sockets.
         if let Some(process) = self.find(pid) {
             self.claim_children(&process);
         }
@@ -386,7 +385,7 @@ impl Tree {
                 node.has_sockets = has_sockets;
             }
         };
-        // Before it is looked for one: who makes one next sets this again.
+        // Clear the flag before the check: a thread that makes a socket meanwhile sets it again.
         set(false);
         if self.census.has_socket(pid) {
             set(true);
@@ -394,21 +393,21 @@ impl Tree {
         !self.has_sockets(pid)
     }
 
-    /// Whether a process has sockets, as far as was seen.
+    /// Returns whether a process has sockets, as far as the engine has seen.
     pub fn has_sockets(&self, pid: Pid) -> bool {
         let inner = self.inner();
         inner.nodes.get(&pid).is_none_or(|node| node.has_sockets)
     }
 
-    /// The process is about to make a socket.
+    /// Notes that the process is about to make a socket.
     fn makes_socket(&self, process: &Process) {
         if let Some(node) = self.inner().nodes.get_mut(&process.pid) {
             node.has_sockets = true;
         }
     }
 
-    /// Its descriptors 0..2 were seen open, with none of them close-on-exec. Children that have
-    /// not been seen yet keep what they were forked with.
+    /// Notes that descriptors 0..2 are open, none of them close-on-exec. Children that have not been seen yet
+    /// keep the state of their fork.
     pub fn clear_stdio(&self, pid: Pid) {
         if let Some(process) = self.find(pid) {
             self.claim_children(&process);
@@ -432,7 +431,7 @@ impl Tree {
 
     fn enter(&self, pid: Pid, pidfd: Option<OwnedFd>, counters: &Counters) -> Option<Arc<Process>> {
         let identity = self.census.identity(pid)?;
-        // Start times are told in ticks of 10 ms: within one a pid may be used again.
+        // Start times have a resolution of 10 ms: within one tick a pid may be reused.
         if let Some(process) = self.find(pid)
             && process.start == identity.start
             && self.is_alive(&process) != Some(false)
@@ -444,20 +443,20 @@ impl Tree {
         if self.has_shared_memory.load(Ordering::Acquire)
             && (is_guess || self.has_unmarked.load(Ordering::Acquire))
         {
-            // Whose child it is is not certain.
+            // Its parent is not certain.
             process.set_may_share_memory(true);
             process.set_children_may_share_memory();
         }
         if !self.has_begun.load(Ordering::Acquire) {
             process.set_sets_up(true);
         } else if is_guess {
-            // Of a process that may be the container's own nothing is left out.
+            // A process that may be the container's own is evaluated fully.
             process.set_sets_up(false);
         }
         Some(process)
     }
 
-    /// The true parent of a process that is seen for the first time, and whether that is a guess.
+    /// Returns the true parent of a newly seen process, and whether that is a guess.
     fn parent_of(&self, identity: &Identity, counters: &Counters) -> (Option<Arc<Process>>, bool) {
         let living = self.find(identity.ppid);
         let living = living.filter(|parent| self.is_watched(parent));
@@ -494,8 +493,8 @@ impl Tree {
         }
     }
 
-    /// The parent of an orphan, by what a child inherits: the name first, then the session. `None`
-    /// for the workload's first process, which is nobody's orphan.
+    /// Guesses the parent of an orphan by what a child inherits: the name first, then the session. Returns
+    /// `None` for the workload's first process, which is not an orphan.
     fn likely_parent(&self, child: &Identity) -> Option<Arc<Process>> {
         let mut inner = self.inner();
         let root = inner.root.clone()?;
@@ -525,7 +524,7 @@ impl Tree {
         )
     }
 
-    /// A process that is not watched: an ancestor of the workload.
+    /// Enters a process that is not watched: an ancestor of the workload.
     fn outside(&self, pid: Pid, depth: usize) -> Option<Arc<Process>> {
         if pid.0 <= 0 || depth > ANCESTOR_LIMIT {
             return None;
@@ -573,7 +572,7 @@ impl Tree {
         let mut has_sockets = first_of_the_workload && self.census.has_socket(pid);
         let inherited = parent.as_ref().is_some_and(|parent| parent.sets_up());
         let mut inner = self.inner();
-        // Only the very first: one whose parent cannot be told may be the container's.
+        // Only the very first: a process whose parent is uncertain may be the container's.
         let is_runtime = first_of_the_workload && inner.root.is_none() && self.setup.is_some();
         process.set_sets_up(inherited || is_runtime);
         if parent
@@ -623,10 +622,11 @@ impl Tree {
         process
     }
 
-    /// What a forked child runs: the image that its parent had at the fork, if that is watched; the
-    /// workload's first process runs the agent's own code until its first exec, and nobody asks about that.
-    /// Where the parent has exec'd so often since that the image is forgotten, the child's own is read when
-    /// somebody asks; its name is that of the oldest image that is known, never one that it gave itself.
+    /// Returns the image of a forked child: the image that its parent had at the fork, if the parent is
+    /// watched. The workload's first process runs the agent's own code until its first exec, and no rule asks
+    /// about that. Where the parent has called exec so often since that the image is forgotten, the child's
+    /// own is read on demand; its name is that of the oldest known image, never one that the child gave
+    /// itself.
     fn inherited_image(&self, parent: Option<&Arc<Process>>, child: &Identity) -> Arc<Image> {
         let Some(parent) = parent.filter(|parent| self.is_watched(parent)) else {
             return Arc::default();
@@ -636,7 +636,7 @@ impl Tree {
         let oldest = images.last().and_then(|image| image.name.get().copied());
         let mut possible = images;
         possible.retain(|image| image.exec_time_ns <= born_ns + START_RESOLUTION_NS);
-        // Older ones than the first that began before for certain are none of them.
+        // Images older than the first that certainly began before the fork are excluded.
         let certain = possible
             .iter()
             .position(|image| image.exec_time_ns <= born_ns);
@@ -653,8 +653,8 @@ impl Tree {
         })
     }
 
-    /// Of the images that a child may have been forked from, that of its program, the likeliest first. The
-    /// name alone does not decide: a process can take any before it forks.
+    /// Returns those of `images` that match the child's program, likeliest first. The name alone does not
+    /// decide: a process can take any name before it forks.
     fn images_of(&self, child: &Identity, images: Vec<Arc<Image>>) -> Vec<Arc<Image>> {
         let mut buffer = [0; LINK_LIMIT];
         let program = self.census.link(Tid(child.pid.0), "exe", &mut buffer).ok();
@@ -666,7 +666,7 @@ impl Tree {
         if fitting.is_empty() {
             fitting = images;
         }
-        // Without a name that tells, the one before the exec.
+        // Without a distinctive name, prefer the image before the exec.
         fitting.reverse();
         let named = |image: &Arc<Image>| image.name.get() == Some(&child.comm);
         fitting.sort_by_key(|image| !named(image));
@@ -681,7 +681,7 @@ impl Tree {
     fn is_watched(&self, process: &Process) -> bool {
         let inner = self.inner();
         let node = inner.nodes.get(&process.pid);
-        // Ancestors of the workload are never swept away.
+        // Ancestors of the workload are never swept.
         process.has_exited() || node.is_some_and(|node| node.origin == Origin::Watched)
     }
 
@@ -691,9 +691,9 @@ impl Tree {
 }
 
 impl Inner {
-    /// Drops ended processes. Amortised: a sweep looks at no more entries than were added since
-    /// the one before, times a small constant. Children keep their ancestors alive by reference.
-    /// Answers with the number of pidfds closed.
+    /// Drops ended processes and returns the number of pidfds closed. Amortised: a sweep checks no more
+    /// entries than were added since the previous sweep, times a small constant. Children keep their
+    /// ancestors alive by reference.
     fn sweep(&mut self, census: &ProcessInspector) -> usize {
         let mut closed = 0;
         self.added_since_sweep = 0;
@@ -720,8 +720,8 @@ impl Inner {
     }
 }
 
-/// A line in which each process makes the next and ends would grow for ever. What the workload began with stays
-/// in it, and so do the nearest.
+/// Drops ancestors from the middle of a long line: one in which each process makes the next and ends would
+/// grow for ever. The workload's first processes and the nearest ancestors stay.
 fn shorten_line(process: &Arc<Process>) {
     let ancestors = std::iter::successors(process.parent(), |process| process.parent());
     let line: Vec<Arc<Process>> = ancestors.take(LINE_LIMIT + 1).collect();
@@ -737,7 +737,7 @@ fn shorten_line(process: &Arc<Process>) {
     }
 }
 
-/// Whether `process` is `ancestor` or descends from it.
+/// Returns whether `process` is `ancestor` or descends from it.
 fn descends(process: &Arc<Process>, ancestor: &Arc<Process>) -> bool {
     let mut next = Some(Arc::clone(process));
     while let Some(process) = next {
@@ -749,14 +749,13 @@ fn descends(process: &Arc<Process>, ancestor: &Arc<Process>) -> bool {
     false
 }
 
-/// A caller of which nothing can be learnt.
+/// Returns a stand-in for a caller about which nothing can be read.
 pub fn stranger(tid: Tid) -> Process {
     let image = Arc::new(Image::default());
     Process::new(Pid(tid.0), StartTime(0), 0, None, image, Comm::new(b""))
 }
 
-/// Whether the process of a pidfd has ended: its descriptor is readable then, not before the last
-/// thread is gone.
+/// Returns whether the process of a pidfd has ended: the descriptor becomes readable when the last thread is gone.
 fn has_ended(pidfd: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(pidfd, PollFlags::IN)];
     let now = Timespec {

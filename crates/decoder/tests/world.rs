@@ -1,4 +1,4 @@
-//! A live world beside programs that do not want to be looked at.
+//! Tests [`LiveSystemInfo`] with programs that try to hide from it.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -65,7 +65,7 @@ fn arguments_behind_userfaultfd_do_not_hold_the_agent() {
     let begun = Instant::now();
     let answer = world.command_line(&process, &image);
     let spent = begun.elapsed();
-    // Everything else about it is still told.
+    // Everything else about it is still reported.
     let comm = world.comm(&process);
     let executable = world.executable(&process, &image);
 

@@ -1,4 +1,4 @@
-//! What hooks a kernel allows and what they miss, found out by trying.
+//! Probes which hooks a kernel allows, and which calls they miss.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,11 +8,12 @@ use std::path::Path;
 use super::functions::{Functions, entry_names};
 use super::hooks::{examples, native_prefix};
 
-/// Of calls that have no tracepoint: all of them, if the kernel lacks each. Then they can only fail.
+/// Filters `calls`, which have no tracepoint, for calls that the kernel lacks: these can only fail. Fails if
+/// the kernel has one of them.
 pub(super) fn lacking(calls: Vec<&'static str>) -> Result<Vec<&'static str>, String> {
     let symbols = fs::read_to_string("/proc/kallsyms")
         .map_err(|error| format!("cannot read /proc/kallsyms: {error}"))?;
-    // In the place of a call that was left out stands a weak function.
+    // A weak function stands in for a call that was left out.
     let strong = symbols.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
         let kind = words.next()?;
@@ -32,7 +33,7 @@ pub(super) fn lacking(calls: Vec<&'static str>) -> Result<Vec<&'static str>, Str
     Ok(calls)
 }
 
-/// The tracepoint of a call's return.
+/// Returns the tracepoint of a call's return.
 pub(super) fn tracepoint(call: &str) -> Option<String> {
     let folders = [
         "/sys/kernel/tracing/events/syscalls",
@@ -43,7 +44,7 @@ pub(super) fn tracepoint(call: &str) -> Option<String> {
             .iter()
             .any(|folder| Path::new(folder).join(event).exists())
     };
-    // Its own name, and else the one name of another that there is.
+    // The call's own name, or else the only other name that there is.
     let own = format!("sys_exit_{call}");
     let others = entry_names(call).into_iter();
     let others = others.map(|name| format!("sys_exit_{name}"));
@@ -52,7 +53,7 @@ pub(super) fn tracepoint(call: &str) -> Option<String> {
     [newer, own].into_iter().chain(others).find(exists)
 }
 
-/// Whether functions can be hooked: a program is really put on one.
+/// Returns the functions if they can be hooked: attaches a program to one to find out.
 pub(super) fn try_functions() -> Result<Functions, String> {
     let functions = Functions::read()?;
     let [example, _] = examples();
@@ -67,10 +68,10 @@ pub(super) fn try_functions() -> Result<Functions, String> {
     }
 }
 
-/// Why the kernel may take the processor away from a program on a function. Another one that runs then
-/// would find the working memory in use, and the same one would not run at all. Around programs on
-/// tracepoints of calls, all of them (`raw`) and single ones (`per-call`), the kernel disables preemption
-/// itself, whatever it does elsewhere (include/trace/bpf_probe.h, kernel/trace/trace_syscalls.c).
+/// Returns why the kernel may preempt a program on a function. Another program that runs then would find the
+/// working memory in use, and the same one would not run at all. Around programs on tracepoints of calls, all
+/// of them (`raw`) and single ones (`per-call`), the kernel disables preemption itself, whatever it does
+/// elsewhere (include/trace/bpf_probe.h, kernel/trace/trace_syscalls.c).
 fn preempts() -> Option<String> {
     let version = rustix::system::uname();
     let version = version.version().to_string_lossy().into_owned();
@@ -89,8 +90,7 @@ fn preempts() -> Option<String> {
     }
 }
 
-/// Which calls a program can make that the tracepoints of calls do not tell of, found out by making
-/// them.
+/// Returns which calls a program can make that the tracepoints of calls do not report: makes such calls to find out.
 pub(super) fn other_conventions() -> Option<String> {
     #[cfg(target_arch = "x86_64")]
     {

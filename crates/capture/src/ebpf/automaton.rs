@@ -1,7 +1,7 @@
-//! All patterns on paths as one automaton (Aho-Corasick), in the form of `struct automaton`.
+//! Compiles all patterns on paths to one automaton (Aho-Corasick), in the layout of `struct automaton`.
 //!
-//! A path is read between two NULs, which no path has in it: so a pattern that holds on to an end of
-//! the path is a plain text with a NUL at that end, and all that is left is to find texts.
+//! A path is read between two NULs, which no path contains: so a pattern that is anchored at an end of the
+//! path is a plain text with a NUL at that end, and the automaton only has to find texts.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,19 +9,19 @@ use event::PathPattern;
 
 const STATES: usize = 4096;
 const CLASSES: usize = 64;
-/// What is said of any path, whatever the patterns (bpf/record.h).
+/// Bit that is set for a property of the path, whatever the patterns (bpf/record.h).
 const ODD: u64 = 1 << 63;
 const DOTTED: u64 = 1 << 62;
 const TRAILING: u64 = 1 << 61;
 const EDGE_SIZE: usize = 4;
-/// In an edge, beside the state that it leads to: that one completes a pattern.
+/// Flag of an edge, beside its target state: the target completes a pattern.
 const COMPLETES: u32 = 0x8000_0000;
-/// Bits that are left for patterns.
+/// Number of bits left for patterns.
 pub(super) const PATTERN_BITS: usize = 61;
 /// `struct automaton`.
 pub(super) const SIZE: usize = 256 + EDGE_SIZE * STATES * CLASSES + 8 * STATES;
 
-/// The automaton, while it is built.
+/// Automaton under construction.
 #[derive(Debug)]
 pub(super) struct Automaton {
     classes: [u8; 256],
@@ -45,7 +45,8 @@ impl Node {
 }
 
 impl Automaton {
-    /// Of patterns and the slots they speak for. `None` if they are too many, or too long.
+    /// Builds the automaton from patterns and the slots that they stand for. Returns `None` if they are too
+    /// many, or too long.
     pub(super) fn new(patterns: &BTreeMap<PathPattern, u64>) -> Option<Self> {
         let patterns = patterns.iter().map(|(pattern, slots)| (pattern, *slots));
         let texts = patterns.map(|(pattern, slots)| (text(pattern), slots));
@@ -93,8 +94,7 @@ impl Automaton {
         Some(())
     }
 
-    /// Fills in where a text that goes on otherwise leads: to the longest end of it that a pattern
-    /// begins with.
+    /// Fills in the failure edges: to the longest suffix of the text that a pattern begins with.
     fn connect(&mut self) {
         let mut fail = vec![0_usize; self.nodes.len()];
         let mut queue: VecDeque<usize> = VecDeque::from([0]);
@@ -118,7 +118,7 @@ impl Automaton {
         }
     }
 
-    /// As the programs read it.
+    /// Encodes the automaton for the programs.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut to = Vec::with_capacity(SIZE);
         // Fewer than 64 classes.
@@ -140,7 +140,7 @@ impl Automaton {
     }
 }
 
-/// Parts of a path that make another one of it, or that rules ask for by themselves.
+/// Parts of a path that make it denote another one, or that rules ask for by themselves.
 fn marks() -> impl Iterator<Item = (Vec<u8>, u64)> {
     let marks: [(&[u8], u64); 7] = [
         (b"//", ODD),
@@ -167,7 +167,7 @@ fn text(pattern: &PathPattern) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// What the programs find in a path.
+    /// Returns what the programs find in a path.
     fn found(automaton: &Automaton, path: &[u8]) -> u64 {
         let (mut at, mut slots) = (0, 0);
         for byte in [b"\0", path, b"\0"].concat() {
@@ -255,7 +255,7 @@ mod tests {
         let has_pattern = |path: &[u8]| {
             let (mut edge, mut all) = (0, 0);
             for byte in [b"\0", path, b"\0"].concat() {
-                // Of what overflows nothing is looked at.
+                // After an overflow the result is unused.
                 edge = next(edge & !COMPLETES, byte);
                 all |= edge;
             }

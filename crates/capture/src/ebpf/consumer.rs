@@ -1,4 +1,4 @@
-//! From the rings to the judge.
+//! Reads records from the rings and evaluates them.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -19,23 +19,22 @@ use super::error::Error;
 use super::worker::{self, RecordEvaluator};
 use crate::notify::Losses;
 
-/// Longest sleep. A record ends it, but for one that is being written while the agent falls asleep.
+/// Maximum sleep. A record ends it, except one that is being written while the agent falls asleep.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How long records are gathered where one has just come: waking up for each would cost more than a
-/// crowd of them.
+/// Time for which records are gathered after one has come: waking up for each would cost more than a batch of them.
 const LINGER: Duration = Duration::from_millis(1);
-/// Time between two looks at the counters of losses.
+/// Time between two reads of the loss counters.
 const LOSS_INTERVAL: Duration = Duration::from_secs(1);
-/// Records taken from the bulk ring before the critical one is looked at again.
+/// Number of records taken from the bulk ring before the critical one is checked again.
 const BATCH: usize = 1024;
-/// How long turns on a processor are of who empties the rings: short ones come sooner, also where many want
-/// one, and what records do not tell is read before the processes have ended that they are about. Not a
-/// higher priority: the threads that write alerts would get no turns then where there are many alerts.
+/// Time slice of the consumer's thread: short slices come sooner, also where many threads want a processor,
+/// and data that records lack is read before the processes have ended. Not a higher priority: the threads
+/// that write alerts would then starve while there are many alerts.
 const TURN: Duration = Duration::from_micros(100);
-/// Records that are worth other threads' time: making one takes as long as judging a few.
+/// Number of records for which other threads help: starting one takes as long as evaluating a few records.
 const CROWD: usize = 256;
 
-/// Records that were copied out of a ring.
+/// Records copied out of a ring.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -65,7 +64,7 @@ impl Batch {
     }
 }
 
-/// One ring and what was taken from it.
+/// One ring with the records taken from it.
 struct RingReader {
     ring: RingBuffer<'static>,
     batch: Rc<RefCell<Batch>>,
@@ -86,22 +85,22 @@ impl RingReader {
         Ok(Self { ring, batch })
     }
 
-    /// Takes up to so many records; answers with their number.
+    /// Takes up to `limit` records; returns their number.
     fn take(&self, limit: usize) -> usize {
         self.batch.borrow_mut().clear();
-        // An error would be one of the callback, which has none.
+        // Only the callback could return an error, and it never does.
         usize::try_from(self.ring.consume_raw_n(limit)).unwrap_or(0)
     }
 }
 
-/// The thread that empties the rings and judges, with others where a crowd has come.
+/// The thread that empties the rings and evaluates records, with other threads when many records wait.
 pub(super) struct Consumer<J: Evaluator> {
     shared: Arc<Shared<J>>,
-    /// Of this thread first; of others from the first crowd on.
+    /// Evaluator of this thread first; those of other threads from the first crowd on.
     workers: Vec<RecordEvaluator<J>>,
-    /// How many threads judge a crowd.
+    /// Maximum number of threads that evaluate a crowd.
     limit: usize,
-    /// What the kernel had counted when it was last looked: sent and lost.
+    /// The kernel's counts at the last check: sent and lost.
     counted: (u64, u64),
     looked: Instant,
 }
@@ -111,7 +110,7 @@ impl<J: Evaluator + 'static> Consumer<J> {
         let thread = std::thread::Builder::new().name("ebpf".to_owned());
         thread
             .spawn(move || {
-                // A kernel that refuses gives turns of its own length.
+                // A kernel that refuses uses slices of its own length.
                 let _ = schedule::shorten_turns(TURN);
                 let notices = Arc::clone(&shared.notices);
                 let ended = Arc::clone(&shared);
@@ -142,8 +141,8 @@ impl<J: Evaluator + 'static> Consumer<J> {
             self.workers
                 .iter_mut()
                 .for_each(RecordEvaluator::follow_rules);
-            // What is in this batch was sent before what the other ring holds afterwards, so that
-            // every exec is known before the events of the new program.
+            // This batch was sent before whatever the other ring holds afterwards, so that every exec is
+            // known before the events of the new program.
             let mut taken = bulk.take(BATCH);
             loop {
                 let urgent = critical.take(BATCH);
@@ -171,41 +170,42 @@ impl<J: Evaluator + 'static> Consumer<J> {
         }
     }
 
-    /// Until many records have come, or one that is to be looked at at once, or a moment has passed.
+    /// Waits until many records have come, or an urgent one, or a moment has passed.
     fn gather(&self) {
         self.wait(LINGER);
     }
 
-    /// Until the next record comes.
+    /// Waits until the next record comes.
     fn sleep(&self) -> Result<(), Error> {
         self.shared.maps.await_record()?;
         self.wait(PATIENCE);
         Ok(())
     }
 
-    /// Until the programs wake the agent, or the time has passed.
+    /// Waits until the programs wake the agent, or the time has passed.
     fn wait(&self, time: Duration) {
         let maps = &self.shared.maps;
         let rings = [&maps.critical, &maps.bulk];
         let mut polled = rings.map(|ring| PollFd::new(AsFd::as_fd(ring), poll::IN));
-        // An interruption is a reason to look again, too.
+        // An interruption is a reason to check again, too.
         let _ = poll::poll(&mut polled, Some(time));
     }
 
-    /// Whether nothing can come any more but what waits in the rings.
+    /// Returns whether no further record can come except those in the rings.
     fn is_to_end(&self) -> Result<bool, Error> {
         Ok(self.shared.stopping.load(Ordering::Acquire)
             || (self.shared.ends_with_processes && !self.shared.maps.watches_any()?))
     }
 
-    /// One after the other: what becomes of a process decides on what its children are.
+    /// Evaluates records one after the other: a process's state determines that of its children.
     fn judge(&mut self, batch: &Batch) {
         let own = &mut self.workers[0];
         batch.records().for_each(|record| own.judge(record));
     }
 
-    /// Calls: those of one process in their order and by one thread, those of several at once. None of
-    /// them makes another process of a process, so what they are judged by stays as it is meanwhile.
+    /// Evaluates calls: those of one process in their order and by one thread, those of several in parallel.
+    /// None of these calls creates, replaces or ends a process, so the data they are evaluated by stays the
+    /// same meanwhile.
     fn judge_crowd(&mut self, batch: &Batch) {
         let count = self.limit;
         if batch.len() < CROWD || count == 1 {
@@ -237,7 +237,7 @@ impl<J: Evaluator + 'static> Consumer<J> {
                 worker.judge_share(batch.records(), share, count);
             }
         });
-        // Where there was no thread to be had.
+        // Shares for which no thread was available.
         for share in left {
             self.workers[0].judge_share(batch.records(), share, count);
         }

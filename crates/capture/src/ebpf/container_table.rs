@@ -1,6 +1,6 @@
-//! Containers and users of processes that may have ended when they are asked for.
+//! Containers and users of processes that may have ended when a rule asks.
 //!
-//! What a process was seen in holds for every other one of the same cgroups and namespaces.
+//! A container found for one process applies to every other one with the same cgroups and namespaces.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,17 +15,17 @@ use super::scope::WatchScope;
 use decoder::system_info::LiveSystemInfo;
 use process_info::users::{RootId, UserDatabase};
 
-/// How long a container is watched that may be one of those named: its runtime writes down its name when
-/// it has been made.
+/// Time for which a container is watched that may be one of those named: its runtime writes down its name
+/// when it has been made.
 const UNDECIDED: Duration = Duration::from_secs(10);
-/// How many places are remembered.
+/// Maximum number of places remembered.
 const LIMIT: usize = 8192;
-/// Of how many roots the users are.
+/// Maximum number of roots whose users are remembered.
 const ROOT_LIMIT: usize = 256;
-/// How many ancestors are asked for the users that they see.
+/// Maximum number of ancestors searched for the users that they see.
 const ANCESTORS: usize = 8;
 
-/// All that decides on a process's container, as numbers.
+/// Numbers that determine a process's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct ContainerKey {
     cgroup: u64,
@@ -35,7 +35,7 @@ struct ContainerKey {
 }
 
 impl ContainerKey {
-    /// `struct place_key`.
+    /// Encodes `struct place_key`.
     fn encode(self) -> Vec<u8> {
         let words = [
             self.cgroup_namespace,
@@ -58,10 +58,10 @@ impl ContainerKey {
     }
 }
 
-/// Inode of the cgroup namespace that the machine starts with (include/linux/proc_ns.h).
+/// Inode of the initial cgroup namespace (include/linux/proc_ns.h).
 const INITIAL_CGROUP_NAMESPACE: u32 = 0xefff_fffb;
 
-/// What the programs are told of a place (bpf/record.h).
+/// Properties of a place that the programs receive (bpf/record.h).
 const PLACE_HOST: u32 = 1;
 const PLACE_CONTAINER: u32 = 2;
 const PLACE_OUT: u32 = 4;
@@ -72,33 +72,33 @@ const PLACE_IN: u32 = 8;
 pub(super) struct ContainerTable {
     containers: Mutex<Containers>,
     databases: Mutex<Databases>,
-    /// Of which it cannot be told whether they are watched, and since when.
+    /// Places for which it is undecided whether they are watched, and since when.
     undecided: Mutex<HashMap<ContainerKey, Instant>>,
-    /// `None`: all are watched.
+    /// The watched scope; `None` if all are watched.
     watched: Option<WatchScope>,
-    /// Places that were forgotten for want of room.
+    /// Number of places dropped because the table was full.
     evicted: AtomicU64,
-    /// Roots likewise, with their users.
+    /// Number of roots dropped with their users because the table was full.
     evicted_roots: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Containers {
     by_place: HashMap<ContainerKey, Arc<Container>>,
-    /// The oldest first.
+    /// Oldest first.
     order: VecDeque<ContainerKey>,
 }
 
-/// The users and groups that processes with some root were last seen to see.
+/// Users and groups that processes with a root last saw.
 #[derive(Debug, Default)]
 struct Databases {
     by_root: HashMap<Root, Arc<UserDatabase>>,
-    /// The oldest first.
+    /// Oldest first.
     order: VecDeque<Root>,
 }
 
 impl Databases {
-    /// Answers with a root that was forgotten for want of room.
+    /// Adds a root; returns one that was dropped because the table was full.
     fn remember(&mut self, root: Root, database: Arc<UserDatabase>) -> Option<Root> {
         if self.by_root.insert(root, database).is_some() {
             return None;
@@ -121,7 +121,7 @@ impl ContainerTable {
         }
     }
 
-    /// The container of the process that a record is about.
+    /// Returns the container of the process that a record is about.
     pub(super) fn container(
         &self,
         live: &LiveSystemInfo,
@@ -135,7 +135,7 @@ impl ContainerTable {
         {
             return Arc::clone(known);
         }
-        // Its runtime may have written something down since.
+        // Its runtime may have written its name since.
         let now = live.container(process);
         match known {
             Some(known) if known.id != now.id => known,
@@ -146,8 +146,8 @@ impl ContainerTable {
         }
     }
 
-    /// Finds out what a place is that a record is the first from, and tells the programs. Answers whether it
-    /// is watched.
+    /// Identifies a place from its first record, and writes the result to the programs. Returns whether the
+    /// place is watched.
     pub(super) fn learn(
         &self,
         (live, maps): (&LiveSystemInfo, &Maps),
@@ -182,20 +182,20 @@ impl ContainerTable {
                     Containment::Known => PLACE_CONTAINER,
                     Containment::Unknown => 0,
                 };
-            // If they cannot be told, they ask again.
+            // Without the entry the programs ask again.
             let _ = maps.tell_place(&place.encode(), verdict);
         }
         is_watched != Some(false)
     }
 
-    /// What is decided of a place that cannot be told: it is watched for a while, and then no more.
+    /// Returns whether to watch a place that is undecided: yes for a while, and then no more.
     fn waited(&self, place: ContainerKey) -> Option<bool> {
         let mut undecided = self
             .undecided
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if undecided.len() >= LIMIT {
-            // Whose time begins anew.
+            // Their time begins anew.
             let forgotten = undecided.drain().count() as u64;
             self.evicted.fetch_add(forgotten, Ordering::Relaxed);
         }
@@ -207,7 +207,7 @@ impl ContainerTable {
         Some(false)
     }
 
-    /// Answers with a place that was forgotten for want of room.
+    /// Adds a place; returns one that was dropped because the table was full.
     fn remember(&self, place: ContainerKey, container: &Arc<Container>) -> Option<ContainerKey> {
         if container.containment == Containment::Unknown {
             return None;
@@ -227,17 +227,17 @@ impl ContainerTable {
         Some(oldest)
     }
 
-    /// How many places are known.
+    /// Returns the number of known places.
     pub(super) fn len(&self) -> usize {
         self.lock().by_place.len()
     }
 
-    /// How many were forgotten for want of room.
+    /// Returns the number of places dropped because the table was full.
     pub(super) fn evicted(&self) -> u64 {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Of how many roots the users were.
+    /// Returns the number of roots dropped because the table was full.
     pub(super) fn evicted_roots(&self) -> u64 {
         self.evicted_roots.load(Ordering::Relaxed)
     }
@@ -249,12 +249,12 @@ impl ContainerTable {
         }
     }
 
-    /// Learns which users a process sees that has just started a program.
+    /// Learns the users of a process that has just started a program.
     pub(super) fn learn_users(&self, live: &LiveSystemInfo, process: &Process, header: &Header) {
         self.database(live, process, header);
     }
 
-    /// A user by id.
+    /// Returns a user by id.
     pub(super) fn user(
         &self,
         live: &LiveSystemInfo,
@@ -266,7 +266,7 @@ impl ContainerTable {
         named(database, |users| users.user(uid))
     }
 
-    /// A group by id.
+    /// Returns a group by id.
     pub(super) fn group(
         &self,
         live: &LiveSystemInfo,
@@ -278,8 +278,8 @@ impl ContainerTable {
         named(database, |groups| groups.group(gid))
     }
 
-    /// The users that a process sees. Of one that has ended, or has another root by now, those that were
-    /// last seen where its root was; or those that an ancestor sees whose root is the same folder, perhaps
+    /// Returns the users that a process sees. For a process that has ended, or has another root by now, those
+    /// that were last seen at its root; or those that an ancestor sees whose root is the same folder, perhaps
     /// by another mount: a new mount namespace has copies of all mounts.
     fn database(
         &self,
@@ -324,12 +324,12 @@ impl ContainerTable {
     }
 }
 
-/// The nearest ancestors of a process.
+/// Returns the nearest ancestors of a process.
 fn ancestors(process: &Process) -> impl Iterator<Item = Arc<Process>> {
     std::iter::successors(process.parent(), |process| process.parent()).take(ANCESTORS)
 }
 
-/// What a database says, if there is one; that uid and gid 0 are root's needs none.
+/// Looks an id up in a database, if there is one; that uid and gid 0 are root's needs none.
 fn named<T>(
     database: Option<Arc<UserDatabase>>,
     by_id: impl Fn(&UserDatabase) -> Option<Arc<T>>,
@@ -340,8 +340,8 @@ fn named<T>(
     }
 }
 
-/// The container of a process by what its record says, because it may have ended or moved since. From
-/// `/proc` comes what the record does not tell.
+/// Finds the container of a process from its record, because it may have ended or moved since. Data that the
+/// record lacks comes from `/proc`.
 fn find(
     live: &LiveSystemInfo,
     process: &Process,
@@ -356,7 +356,7 @@ fn find(
     let initial = header.pid_level == 0 && header.cgroup_namespace == INITIAL_CGROUP_NAMESPACE;
     let mut recorded = Arc::new(live.container_of_ended(&lines, initial));
     if recorded == *live.own_container() {
-        // One for all places of the host, of which there may be thousands.
+        // One entry for all places of the host, of which there may be thousands.
         recorded = Arc::clone(live.own_container());
     }
     let is_ours = || live.own_mount_namespace() == Some(header.mount_namespace.into());
@@ -396,7 +396,7 @@ mod tests {
         let oldest: Vec<_> = (0..MANY - limit).map(place).collect();
         assert_eq!(forgotten, oldest, "the programs are told of each");
         assert_eq!(places.evicted(), u64::from(MANY - limit));
-        // What is known is not entered again.
+        // A known place is not added again.
         assert_eq!(places.remember(place(MANY - 1), &container), None);
         let kept = places.lock();
         assert_eq!((kept.by_place.len(), kept.order.len()), (LIMIT, LIMIT));

@@ -1,63 +1,63 @@
-//! What happened to calls, as it is told.
+//! Public counters of calls and records.
 
-/// What happened to calls so far.
+/// Totals since the start of the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EbpfCounters {
-    /// Calls of planned numbers that the kernel's filter looked at.
+    /// Calls of planned numbers that the kernel's filter inspected.
     pub seen: u64,
-    /// Rejected by their arguments or result, in the kernel.
+    /// Calls rejected in the kernel by their arguments or result.
     pub rejected_registers: u64,
-    /// Rejected because their process is not watched, in the kernel.
+    /// Calls rejected in the kernel because their process is not watched.
     pub rejected_scope: u64,
-    /// Rejected by their path, in the kernel.
+    /// Calls rejected in the kernel by their path.
     pub rejected_path: u64,
-    /// Rejected by the name of the process, in the kernel.
+    /// Calls rejected in the kernel by the name of the process.
     pub rejected_name: u64,
-    /// Rejected by the ends of the connection, in the kernel.
+    /// Calls rejected in the kernel by the ends of the connection.
     pub rejected_socket: u64,
-    /// Rejected by being in a container, or in none, in the kernel.
+    /// Calls rejected in the kernel by being in a container, or in none.
     pub rejected_place: u64,
-    /// Calls by an io_uring that rules ask for and that are no events.
+    /// Calls through an io_uring that rules ask for and that are no events.
     pub ring_calls: u64,
-    /// Records that were sent.
+    /// Records sent.
     pub sent: u64,
-    /// Records that were judged.
+    /// Records evaluated.
     pub judged: u64,
-    /// How often several threads judged what had piled up.
+    /// Number of times that several threads evaluated waiting records.
     pub crowds: u64,
-    /// Records that found no room: of calls that crowds cannot displace.
+    /// Records lost from the critical ring, which crowds of other calls cannot fill.
     pub lost_critical: u64,
-    /// Of other calls.
+    /// Records lost from the bulk ring.
     pub lost_bulk: u64,
-    /// Of forks, execs and ends.
+    /// Records of forks, execs and ends lost.
     pub lost_state: u64,
-    /// Among the lost ones: of processes, or of users in their control groups, that had more of a ring than
-    /// was free, so that what others did found room.
+    /// Lost records of processes, or of users in their control groups, that had more of a ring than was free,
+    /// so that other processes' records found room.
     pub lost_share: u64,
-    /// Memory of callers that was not there.
+    /// Reads of callers' memory that was not resident.
     pub unreadable: u64,
-    /// Records of which something was cut off.
+    /// Records with truncated data.
     pub truncated: u64,
-    /// Records that make no sense.
+    /// Malformed records.
     pub malformed: u64,
-    /// Calls that this program has no name for.
+    /// Calls that this program does not know by name.
     pub unknown_calls: u64,
-    /// Rules that stayed undecided.
+    /// Rules left undecided because data was unavailable.
     pub undecided: u64,
-    /// Processes that are known.
+    /// Processes in the table.
     pub processes: u64,
-    /// Processes that were forgotten for want of room.
+    /// Processes dropped because the table was full.
     pub evicted: u64,
-    /// Places that are known: cgroups and namespaces of processes, with their container.
+    /// Places in the table: cgroups and namespaces of processes, with their container.
     pub places: u64,
-    /// Places that were forgotten for want of room.
+    /// Places dropped because the table was full.
     pub evicted_places: u64,
-    /// Roots of processes whose users were forgotten for want of room.
+    /// Roots of processes whose users were dropped because the table was full.
     pub evicted_roots: u64,
 }
 
 impl EbpfCounters {
-    /// Calls that were rejected in the kernel.
+    /// Returns the number of calls rejected in the kernel.
     pub fn rejected_in_kernel(&self) -> u64 {
         self.rejected_registers
             + self.rejected_scope
@@ -67,7 +67,7 @@ impl EbpfCounters {
             + self.rejected_place
     }
 
-    /// Records that were lost.
+    /// Returns the number of lost records.
     pub fn lost(&self) -> u64 {
         self.lost_critical + self.lost_bulk + self.lost_state
     }

@@ -1,80 +1,80 @@
-//! Why the engine does not start, or does not go on.
+//! Errors that keep the engine from starting, or end it.
 
 use super::programs;
 use process_info::procfs::ProcError;
 
-/// Why the engine does not start.
+/// Error of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel refused a program or a map.
     #[error("cannot load the programs of the engine ebpf{}", reason(.said))]
     Load {
-        /// What libbpf said.
+        /// Message of libbpf.
         said: String,
-        /// Its error.
+        /// Error of libbpf.
         #[source]
         cause: libbpf_rs::Error,
     },
     /// A program cannot be attached.
     #[error("cannot attach the program {name}")]
     Attach {
-        /// The program.
+        /// Name of the program.
         name: &'static str,
-        /// Why.
+        /// Cause.
         #[source]
         cause: libbpf_rs::Error,
     },
     /// A map cannot be used.
     #[error("cannot write a table of the engine ebpf")]
     Map {
-        /// Why.
+        /// Cause.
         #[source]
         cause: libbpf_rs::Error,
     },
-    /// What was asked for by name does not work here.
+    /// The hooks that were requested by name do not work on this host.
     #[error("cannot see calls by {hooks}: {why}")]
     Hooks {
-        /// What.
+        /// The hooks.
         hooks: &'static str,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// The compiled programs lack something.
+    /// The compiled object lacks a program or map.
     #[error("cannot find {name} in the programs of the engine ebpf")]
     Missing {
-        /// What.
+        /// Name of the program or map.
         name: &'static str,
     },
     /// The rules ask for more calls than the tables hold.
     #[error("cannot put {rows} calls into a table of {limit}")]
     TooManyCalls {
-        /// How many there are.
+        /// Number of rows that the rules need.
         rows: usize,
-        /// How many fit.
+        /// Number of rows that fit.
         limit: usize,
     },
-    /// More was lost than is allowed.
+    /// More records were lost than is allowed.
     #[error("cannot go on: more events were lost than is allowed")]
     TooManyLost,
-    /// A process that is to be watched has ended, or never was.
+    /// A process that is to be watched has ended, or never existed.
     #[error("cannot watch process {pid}: no such process")]
     Gone {
-        /// Its number.
+        /// Pid of the process.
         pid: i32,
     },
     /// `/proc` cannot be read.
     #[error("cannot read the running processes")]
     Proc(#[from] ProcError),
-    /// A file system did not say in time what is at the paths that rules name.
+    /// A file system did not return in time the files that rules name.
     #[error(
         "cannot resolve the files that rules name below the root of process {pid}: a file system does not \
         respond; until it does, they are matched by path only"
     )]
     UnknownFiles {
-        /// Whose root it is.
+        /// Pid of the process whose root it is.
         pid: i32,
     },
-    /// A thread could not be made.
+    /// A thread could not be started.
     #[error("cannot start the engine's threads")]
     Thread(#[source] std::io::Error),
 }
@@ -93,7 +93,7 @@ impl Error {
 }
 
 fn reason(said: &str) -> String {
-    // The kernel's own words are in the first lines, the rest repeats them.
+    // The kernel's own message is in the first lines, the rest repeats it.
     let first: String = said.chars().take(400).collect();
     if first.is_empty() {
         String::new()

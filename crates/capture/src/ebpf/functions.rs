@@ -1,31 +1,31 @@
-//! The kernel's functions that carry out calls.
+//! Kernel functions that carry out calls.
 //!
-//! Which one belongs to a number is in no table that can be read, so every function is hooked that may
-//! do: a name of the call as the kernel writes it, with all that its architectures put before or
-//! behind it. One hook too many costs nothing, because the program looks at the number that was called.
-//! A call for which none is found is a reason to hook all calls instead.
+//! No readable table maps call numbers to functions, so every candidate function is hooked: the call's name
+//! as the kernel writes it, with every prefix and suffix that its architectures use. An extra hook costs
+//! nothing, because the program checks the number that was called. If no function is found for a call, all
+//! calls are hooked instead.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use abi::Arch;
 use libbpf_rs::btf::{Btf, BtfKind, BtfType, ReferencesType, TypeId};
 
-/// A function that can be hooked.
+/// Function that can be hooked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Function {
-    /// Its number in the kernel's BTF.
+    /// BTF id in the running kernel.
     pub(super) id: u32,
-    /// That of its type.
+    /// BTF id of its type.
     pub(super) prototype: u32,
 }
 
-/// All functions of the running kernel whose names begin like those of calls.
+/// All functions of the running kernel whose names start like those of calls.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
     by_name: HashMap<String, Function>,
 }
 
-/// What names of such functions begin with.
+/// Prefixes of the names of such functions.
 const PREFIXES: [&str; 7] = [
     "__x64_sys_",
     "__x64_compat_sys_",
@@ -35,10 +35,10 @@ const PREFIXES: [&str; 7] = [
     "__arm64_compat_sys_",
     PLAIN_PREFIX,
 ];
-/// Calls without arguments have one function for all conventions, of which BTF knows this name. Calls with
-/// some may have a function of such a name, too, of another type: that one is none to hook.
+/// Prefix of the functions of calls without arguments, which have one function for all conventions. Calls
+/// with arguments may have a function of such a name, too, of another type: that one is not hooked.
 pub(super) const PLAIN_PREFIX: &str = "__do_sys_";
-/// A function of that kind.
+/// Example of such a function.
 pub(super) const PLAIN_EXAMPLE: &str = "__do_sys_getpid";
 /// The first function that a new task runs.
 pub(super) const FIRST_RUN: &str = "schedule_tail";
@@ -75,12 +75,12 @@ impl Functions {
         Ok(Self { by_name })
     }
 
-    /// The function of this name.
+    /// Returns the function with this name.
     pub(super) fn named(&self, name: &str) -> Option<Function> {
         self.by_name.get(name).copied()
     }
 
-    /// The functions of some calls, by name. The error names calls that have none.
+    /// Returns the functions of some calls, by name. The error names calls that have none.
     pub(super) fn of(
         &self,
         calls: &[(Arch, &'static str)],
@@ -114,8 +114,9 @@ impl Functions {
     }
 }
 
-/// One name of each function. The compiler makes one of functions that do the same, and a second hook at
-/// its address is refused (EBUSY). `symbols` is `/proc/kallsyms`; who may not see addresses keeps all.
+/// Returns one name of each function. The compiler merges functions that do the same, and the kernel refuses
+/// a second hook at an address (EBUSY). `symbols` is `/proc/kallsyms`; without the right to see addresses all
+/// names are kept.
 pub(super) fn distinct(
     functions: BTreeMap<String, Function>,
     symbols: &[u8],
@@ -144,7 +145,7 @@ pub(super) fn distinct(
     kept.collect()
 }
 
-/// Names under which the kernel may have a call.
+/// Returns the names under which the kernel may have a call.
 pub(super) fn entry_names(call: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let bare = call.trim_start_matches('_');
@@ -152,7 +153,7 @@ pub(super) fn entry_names(call: &str) -> BTreeSet<String> {
     for end in ["32", "64", "_time64"] {
         stems.extend(bare.strip_suffix(end));
     }
-    // Those whose names have nothing in common with the call's.
+    // Functions whose names have nothing in common with the call's.
     stems.extend(match call {
         "mmap2" => Some("mmap_pgoff"),
         "_newselect" => Some("select"),

@@ -1,13 +1,13 @@
-//! How calls are seen to return, chosen by trying.
+//! Hooks on the return of calls, chosen by trying.
 //!
-//! | hooks | who pays | what it takes |
+//! | hooks | cost | requirements |
 //! |---|---|---|
-//! | functions | the planned calls alone | BPF programs on functions, a kernel that does not preempt itself, rules that name few calls |
-//! | per-call | every call a little | no way to call by another convention than the native one: such calls pass these tracepoints unseen |
-//! | raw | every call | nothing |
+//! | functions | planned calls only | BPF programs on functions, a non-preemptible kernel, rules on few calls |
+//! | per-call | every call a little | no calls by a foreign convention: they pass these tracepoints unseen |
+//! | raw | every call | none |
 //!
-//! Tracepoints of calls are not attached where functions are: one is enough to send every call of the
-//! machine the slow way in and out of the kernel.
+//! Tracepoints of calls are not attached together with functions: one is enough to send every call of the
+//! host through the slow entry and exit paths of the kernel.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,10 +23,10 @@ use super::error::Error;
 use super::functions::{self, FIRST_RUN, Function, Functions, PLAIN_EXAMPLE};
 use super::tables::Tables;
 
-/// Which of them.
+/// Kind of hooks.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Hooks {
-    /// The cheapest that works and sees every call.
+    /// The cheapest hooks that work and see every call.
     #[default]
     Auto,
     /// The functions that carry out planned calls (`fexit`).
@@ -35,7 +35,7 @@ pub enum Hooks {
     PerCall,
     /// The one tracepoint of all calls.
     Raw,
-    /// An empty program there, which sees nothing: for measurements.
+    /// An empty program on that tracepoint, which sees nothing: for measurements.
     Nothing,
 }
 
@@ -51,21 +51,21 @@ impl Hooks {
     }
 }
 
-/// What came of the choice.
+/// Result of the choice of hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// What is attached.
+    /// Hooks that are attached.
     pub hooks: Hooks,
-    /// To how many places.
+    /// Number of places they are attached to.
     pub places: usize,
-    /// Why nothing cheaper is.
+    /// Reasons why cheaper hooks are not used.
     pub reasons: Vec<String>,
-    /// What passes unseen. Where it can do harm these hooks are taken only if they were asked for.
+    /// Calls that pass unseen. Hooks that miss harmful calls are used only on request.
     pub unseen: Vec<String>,
 }
 
 impl Attachment {
-    /// The hooks in a few words, and the calls that they miss.
+    /// Returns a short description of the hooks, and of the calls that they miss.
     pub fn in_short(&self) -> String {
         let hooks = match self.hooks {
             Hooks::Functions => format!("{} kernel functions", self.places),
@@ -98,26 +98,26 @@ impl fmt::Display for Attachment {
     }
 }
 
-/// More functions or tracepoints than this are slower to attach than they save.
+/// Maximum number of functions or tracepoints; attaching more costs more than it saves.
 const PLACES_LIMIT: usize = 160;
 const CALL_PROGRAM: &str = "sys_exit";
 const EMPTY_PROGRAM: &str = "nothing";
 const PER_CALL_PROGRAM: &str = "call_exit";
-/// By type of function.
+/// Programs by type of function.
 const BODIES: [(&str, &str); 2] = [
     ("function_exit", "bodies"),
     ("function_exit_plain", "bodies_plain"),
 ];
 const FIRST_RUN_PROGRAM: &str = "first_run";
-/// A call with arguments; which one does not matter.
+/// Example of a call with arguments; any will do.
 const EXAMPLE: &str = "close";
 
-/// What could be attached, found out before the programs are loaded.
+/// Hooks that can be attached, found before the programs are loaded.
 #[derive(Debug)]
 pub(super) struct Options {
     wanted: Hooks,
     functions: Result<Functions, String>,
-    /// What calls would pass the tracepoints of calls unseen.
+    /// Calls that would pass the tracepoints of calls unseen.
     other_conventions: Option<String>,
 }
 
@@ -134,7 +134,7 @@ impl Options {
         }
     }
 
-    /// Gives up functions, because the kernel refused the programs for them.
+    /// Drops the functions, because the kernel refused the programs for them.
     pub(super) fn without_functions(self, why: String) -> Self {
         Self {
             functions: Err(why),
@@ -146,7 +146,7 @@ impl Options {
         self.functions.is_ok()
     }
 
-    /// Has those programs loaded that may be attached.
+    /// Selects the programs to load: those that may be attached.
     pub(super) fn prepare(&self, open: &mut OpenObject) -> Result<(), Error> {
         let per_call = self.wanted == Hooks::PerCall
             || (self.wanted == Hooks::Auto && self.other_conventions.is_none());
@@ -176,7 +176,7 @@ impl Options {
 }
 
 impl Functions {
-    /// The function that a program of ours is loaded for.
+    /// Returns the function that one of our programs is loaded for.
     fn example(&self, program: &str) -> Option<String> {
         if program == FIRST_RUN_PROGRAM {
             return Some(FIRST_RUN.to_owned());
@@ -188,7 +188,7 @@ impl Functions {
         Some(examples()[index].clone())
     }
 
-    /// Which of our programs goes with a function.
+    /// Returns the index of our program for a function.
     fn body(&self, function: Function) -> Option<usize> {
         examples().iter().position(|name| {
             let example = self.named(name);
@@ -197,7 +197,7 @@ impl Functions {
     }
 }
 
-/// A function of each type.
+/// Returns one function of each type.
 pub(super) fn examples() -> [String; 2] {
     [
         format!("{}{EXAMPLE}", native_prefix()),
@@ -213,17 +213,17 @@ pub(super) fn native_prefix() -> &'static str {
     }
 }
 
-/// Looks at a descriptor of this program.
+/// Name of the program that inspects a descriptor of this program.
 const SHOW_PROGRAM: &str = "show_file";
 
-/// What is attached; it is as long as this lives.
+/// Attached programs; dropping this detaches them.
 pub(super) struct Attached {
     object: Object,
     loaded: BTreeSet<String>,
     options: Options,
     links: Vec<Link>,
     functions: Vec<OwnedFd>,
-    /// By name: tracepoints or functions.
+    /// Names of the tracepoints or functions in use.
     places: BTreeSet<String>,
     /// Calls that the kernel lacks.
     lacking: Vec<&'static str>,
@@ -244,12 +244,12 @@ impl Attached {
         }
     }
 
-    /// Whether the kernel has taken a program.
+    /// Returns whether the kernel has loaded a program.
     pub(super) fn is_loaded(&self, name: &str) -> bool {
         self.loaded.contains(name)
     }
 
-    /// Attaches one program to what it was written for.
+    /// Attaches one program to its hook.
     pub(super) fn attach(&mut self, name: &'static str) -> Result<(), Error> {
         let program = self
             .object
@@ -262,8 +262,9 @@ impl Attached {
         Ok(())
     }
 
-    /// Has the kernel say what tells the file of an own descriptor from all others: of how many files (of an
-    /// overlay's the layers'), which [`super::maps::Maps::shown`] has then.
+    /// Makes the kernel compute the identity of the file behind one of this program's descriptors. Returns
+    /// the number of identities (for an overlay one for each layer), which [`super::maps::Maps::shown`] holds
+    /// then.
     pub(super) fn show(&mut self, descriptor: RawFd) -> Result<usize, Error> {
         let program = self
             .object
@@ -279,7 +280,7 @@ impl Attached {
         Ok(usize::try_from(output.return_value).unwrap_or(0))
     }
 
-    /// From now on the calls of these tables are seen, in the cheapest way that sees them all.
+    /// Attaches hooks for the calls of these tables, in the cheapest way that sees them all.
     pub(super) fn attach_calls(&mut self, tables: &Tables) -> Result<Attachment, Error> {
         let calls = returning(tables);
         let mut reasons = Vec::new();
@@ -317,8 +318,7 @@ impl Attached {
         Ok(self.chosen(Hooks::Raw, reasons))
     }
 
-    /// The same when other rules ask for more. What is attached for calls that nobody asks for any
-    /// more stays: the program leaves at once.
+    /// Attaches hooks for new rules. Hooks on calls that rules no longer ask for stay: the program returns at once.
     pub(super) fn attach_more(&mut self, tables: &Tables) -> Result<(), Error> {
         let hooks = self.attachment.as_ref().map(|attachment| attachment.hooks);
         let calls = returning(tables);
@@ -328,7 +328,7 @@ impl Attached {
             _ => return Ok(()),
         };
         let Err(why) = more else { return Ok(()) };
-        // Two of them at once would tell of calls twice.
+        // Both kinds together would report calls twice.
         self.functions.clear();
         let kept = self.links.len().min(self.kept_links());
         self.links.truncate(kept);
@@ -339,7 +339,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Links that are not for calls: they are made first.
+    /// Returns the number of links that are not for calls: they are created first.
     fn kept_links(&self) -> usize {
         self.links.len().saturating_sub(match self.attachment {
             Some(Attachment {
@@ -356,7 +356,7 @@ impl Attached {
             unseen.push("any call".to_owned());
         }
         if hooks == Hooks::Functions {
-            // There is no function that carries them out.
+            // No function carries them out.
             unseen.push(
                 "calls that this kernel does not have, such as those of x32 programs".to_owned(),
             );
@@ -473,7 +473,7 @@ impl Attached {
     }
 }
 
-/// The calls of the tables but those that never return, of which no hook here tells.
+/// Returns the calls of the tables except those that never return, which no hook here sees.
 fn returning(tables: &Tables) -> Vec<(Arch, &'static str)> {
     let mut calls = tables.calls();
     calls.retain(|(_, call)| !["exit", "exit_group", "rt_sigreturn", "sigreturn"].contains(call));

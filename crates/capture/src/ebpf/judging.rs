@@ -1,4 +1,4 @@
-//! From records to events, and to the judge.
+//! Turns records into events and evaluates them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ use decoder::counters::Counters;
 use decoder::decode::{self, SocketView};
 use process_info::procfs::split_command_line;
 
-/// Memory of one event that is kept for the next.
+/// Number of bytes of one event's memory kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;
 
 impl<J: Evaluator + 'static> RecordEvaluator<J> {
@@ -65,7 +65,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
                 let operation = rings::name(header.number);
                 shared.notices.ring_call(&process, operation);
             }
-            // That there is one is known by now.
+            // The process is in the table by now.
             RecordKind::Fork | RecordKind::Call | RecordKind::Ring => {}
         }
         Counters::add(&shared.judged);
@@ -76,7 +76,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         }
     }
 
-    /// Learns the files that the process sees by the names that rules have, if it has another root.
+    /// Learns which of the files that rules name the process sees, if it has another root.
     fn learn_root(&self, header: &Header) {
         let (shared, root) = (&self.shared, header.root);
         let is_own =
@@ -88,7 +88,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         }
     }
 
-    /// Keeps the present name of a process, and reports one that it gave itself to pass for another program.
+    /// Notes the present name of a process, and reports one that it gave itself to pass for another program.
     fn note_name(&self, header: &Header, process: &Process) {
         let shared = &self.shared;
         let at_exec = shared.table.image(process, header).name.get().copied();
@@ -100,7 +100,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         }
     }
 
-    /// The new program as the record has it.
+    /// Returns the new program from the record.
     fn program(&self, header: &Header, pieces: RecordParts<'_>) -> Image {
         let image = Image {
             exec_time_ns: header.boot_time.wrapping_add(self.epoch),
@@ -139,7 +139,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         image
     }
 
-    /// An exec that succeeded.
+    /// Handles a successful exec.
     fn executed(
         &mut self,
         header: &Header,
@@ -164,13 +164,13 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
             |source| match source {
                 event::ParamSource::Result => Param::Int(0),
                 event::ParamSource::Path { .. } => name,
-                // What an exec was passed is gone with the memory of the program before.
+                // The arguments of an exec are gone with the memory of the earlier program.
                 source => Absence::of_source(source).map_or(Param::Unreadable, Param::Absent),
             },
         );
     }
 
-    /// A process has ended.
+    /// Handles the end of a process.
     fn exited(&mut self, header: &Header, process: &Arc<Process>) {
         let Some(kind) = end().filter(|end| self.judge.concerns(*end)) else {
             return;
@@ -183,7 +183,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         });
     }
 
-    /// An event about a process as such, without arguments in registers.
+    /// Evaluates an event about a process as such, without arguments in registers.
     fn tell<'r>(
         &mut self,
         header: &Header,
@@ -209,7 +209,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         self.arena = arena;
     }
 
-    /// A call has returned.
+    /// Handles a call that has returned.
     fn called(&mut self, header: &Header, pieces: RecordParts<'_>, process: &Arc<Process>) {
         let Some(call) = call(header) else {
             Counters::add(&self.shared.counters.unknown_calls);
@@ -256,7 +256,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
                 let path = facts.path().map(|path| &*arena.alloc_slice_copy(path));
                 names = named(descriptor, known, path);
                 match path {
-                    // What was opened, whatever the caller's memory says by now.
+                    // The file that was opened, whatever the caller's memory holds by now.
                     Some(path) => {
                         descriptor = opened(descriptor, path);
                         self.path_gap = None;
@@ -310,15 +310,15 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         self.arena = arena;
     }
 
-    /// Names of an opened file beside its path: those that rules have for it, and the path that it has where the
-    /// mount namespace begins.
+    /// Returns names of an opened file beside its path: those that rules have for it, and the path from the
+    /// root of the mount namespace.
     fn other_names<'a>(&self, pieces: RecordParts<'_>, arena: &'a Bump) -> OtherNames<'a> {
         let mut names = OtherNames::default();
         for piece in pieces {
             match piece.kind {
                 RecordPartKind::Named => {
                     let way = piece.bytes.get(KEY_SIZE..).unwrap_or(&[]);
-                    // The programs write a whole key or no piece.
+                    // The programs write a whole key or no part.
                     let Some(identity) = named::identity(piece.bytes) else {
                         continue;
                     };
@@ -335,7 +335,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         names
     }
 
-    /// Those of which the whole path is told.
+    /// Notes the directories whose whole path is in the record.
     fn set_directories(&mut self, pieces: RecordParts<'_>) {
         self.directories.clear();
         self.path_gap = None;
@@ -407,7 +407,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
             live: &live,
             arena,
         };
-        // The first name that a rule may be about.
+        // The first name that a rule may match.
         for name in names {
             event.descriptor = Some(*name);
             if self.judge.prefilter(&mut self.scratch, &event) != Relevance::Reject {
@@ -427,13 +427,13 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
 /// Names of an opened file beside its path.
 #[derive(Default)]
 struct OtherNames<'a> {
-    /// Rules have them.
+    /// Names that rules have.
     known: Vec<&'a [u8]>,
-    /// From the root of the mount namespace, if paths of the process begin elsewhere.
+    /// Path from the root of the mount namespace, if paths of the process begin elsewhere.
     whole: Option<&'a [u8]>,
 }
 
-/// The file that was opened, by another name.
+/// Returns the descriptor of an opened file under another name.
 fn opened<'a>(descriptor: Descriptor<'a>, path: &'a [u8]) -> Descriptor<'a> {
     let name = match descriptor.name {
         Name::Passed { raw, .. } => Name::Opened { raw, path },
@@ -442,8 +442,9 @@ fn opened<'a>(descriptor: Descriptor<'a>, path: &'a [u8]) -> Descriptor<'a> {
     Descriptor { name, ..descriptor }
 }
 
-/// The names to judge an opened file by, in this order: what rules call it; its path; and what was asked for, which
-/// may be a link that rules name. Its path is first if rules have it, and alone there is nothing to choose.
+/// Returns the names by which to evaluate an opened file, in this order: the names in rules; its path; and
+/// the name passed, which may be a link that rules name. Its path comes first if rules have it, and alone if
+/// there is no choice.
 fn named<'a>(
     passed: Descriptor<'a>,
     names: OtherNames<'a>,
@@ -455,7 +456,7 @@ fn named<'a>(
         path => paths.extend(path),
     }
     paths.extend(names.whole);
-    // By text alone nobody knows where `..` leads to behind a link.
+    // Text alone does not say where `..` leads behind a link.
     let is_text = path.is_none() || !has_dots(passed.name);
     let passed_too = (is_absolute(passed.name) && is_text).then_some(passed);
     if passed_too.is_none() && paths.len() == usize::from(path.is_some()) {
@@ -484,7 +485,7 @@ fn is_absolute(name: Name<'_>) -> bool {
     )
 }
 
-/// The call of a record.
+/// Returns the call of a record.
 fn call(header: &Header) -> Option<Call> {
     let native = Arch::native()?;
     let arch = match header.abi {
@@ -494,7 +495,7 @@ fn call(header: &Header) -> Option<Call> {
     let (arch, syscall) = abi::arch::decode(arch.audit(), header.number)?;
     let mut syscall = syscall?;
     if syscall == abi::Syscall::SOCKETCALL {
-        // Its arguments have been unpacked in the kernel.
+        // The kernel's program has unpacked its arguments.
         syscall = abi::Syscall::from_socketcall(header.socketcall)?;
     }
     Some(Call {
@@ -509,7 +510,7 @@ fn call(header: &Header) -> Option<Call> {
     })
 }
 
-/// Which of the two calls it was.
+/// Returns which of the two exec calls it was.
 fn exec_call(number: u32) -> abi::Syscall {
     const EXEC_AT: u32 = 1;
     if number == EXEC_AT {
@@ -519,8 +520,8 @@ fn exec_call(number: u32) -> abi::Syscall {
     }
 }
 
-/// A call that a signal interrupts returns a number between these inside the kernel; what becomes
-/// of it is decided later. To the caller it is this, or the call is made again.
+/// Converts the kernel-internal result of a call that a signal interrupts; the kernel decides later what
+/// happens to the call. The caller sees this result, or the call is made again.
 fn signal_seen(result: i64) -> i64 {
     match result {
         -516..=-512 => -i64::from(Errno::EINTR.0),
@@ -546,8 +547,8 @@ fn executable_file(facts: &FileFacts) -> ExecutableFile {
     }
 }
 
-/// As `world::writable` does it, by what the record says. Supplementary groups are not in it, so
-/// whoever could be a member counts as one.
+/// As `system_info::writable` does it, from the record. The record lacks supplementary groups, so every
+/// possible member counts as one.
 fn is_writable(facts: &FileFacts, header: &Header) -> bool {
     const READ_ONLY: u32 = 1;
     const MOUNT_READ_ONLY: u32 = 0x40;

@@ -1,4 +1,4 @@
-//! The maps of the programs, by which they are told what to do and tell what they did.
+//! The maps of the programs, which carry their configuration and their counters.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,36 +17,36 @@ use crate::notify::ProcessLoss;
 /// `INODE_WORDS`.
 const INODE_BITS: usize = 64 * 1024;
 
-/// `struct control` without what the slots ask for.
+/// `struct control` without the demands of the slots.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Control {
-    /// Of the tables, counted up when others are put into force; its last bit is the bank they are in.
+    /// Version of the tables, incremented when others come into force; its last bit is their bank.
     pub(super) version: u32,
     pub(super) agent: i32,
-    /// Whose calls are looked at.
+    /// Processes whose calls are inspected.
     pub(super) scope: Scope,
     pub(super) environment: bool,
     pub(super) streams: bool,
     pub(super) wake_bytes: u32,
-    /// Whether paths and names are looked at in the kernel.
+    /// True if paths and names are checked in the kernel.
     pub(super) filters: bool,
-    /// Nobody is watched any more.
+    /// True if no process is watched any more.
     pub(super) off: bool,
-    /// Whether rules ask for the ends of processes.
+    /// True if rules ask for the ends of processes.
     pub(super) ends: bool,
-    /// Forks and ends find no room where so much waits.
+    /// Number of waiting bytes at which records of forks and ends are dropped.
     pub(super) state_limit: u32,
 }
 
-/// Which processes are watched, as the programs know it.
+/// Watched processes, as the programs know them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// All.
+    /// All processes.
     #[default]
     All,
-    /// Those that were entered, and their descendants.
+    /// Processes entered in a map, and their descendants.
     Pids,
-    /// Those of places that are not known to be others'.
+    /// Processes of places not known to be outside the scope.
     Places,
 }
 
@@ -77,7 +77,7 @@ impl Control {
     }
 }
 
-/// The counters of the programs (bpf/record.h), summed over processors.
+/// Counters of the programs (bpf/record.h), summed over processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KernelCounts {
     pub(super) by_registers: u64,
@@ -94,7 +94,7 @@ pub(super) struct KernelCounts {
     pub(super) by_socket: u64,
     pub(super) by_place: u64,
     pub(super) by_ring: u64,
-    /// Among the lost ones: of processes that had more of a ring than was free.
+    /// Lost records of processes that had more of a ring than was free.
     pub(super) lost_share: u64,
 }
 
@@ -120,7 +120,7 @@ impl KernelCounts {
         }
     }
 
-    /// Records that found no room.
+    /// Returns the number of records dropped because a ring was full.
     pub(super) fn lost(&self) -> u64 {
         self.lost_critical + self.lost_bulk + self.lost_state + self.no_memory
     }
@@ -152,14 +152,14 @@ pub(super) struct Maps {
     state: Mutex<State>,
 }
 
-/// What was written last.
+/// State as last written.
 struct State {
     control: Control,
     asked: [Vec<u8>; BANKS],
     interest: [NumberInterest; CALLS],
     /// By bank: files that rules name.
     inodes: [Entries; BANKS],
-    /// Tables that there was no room for.
+    /// Tables that did not fit.
     without: MissingTables,
 }
 
@@ -167,7 +167,7 @@ struct State {
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 impl Maps {
-    /// Of the loaded programs, which go by `control` from now on.
+    /// Takes the maps of loaded programs and writes `control`.
     pub(super) fn of(object: &Object, control: Control) -> Result<Self, Error> {
         let handle = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == name);
@@ -210,7 +210,7 @@ impl Maps {
         Ok(maps)
     }
 
-    /// Makes the programs go by a state.
+    /// Writes a state for the programs.
     fn write_control(&self, state: &State) -> Result<(), Error> {
         let value = state.control.encode(&state.asked);
         self.write(&self.control, &value)
@@ -222,7 +222,7 @@ impl Maps {
         written.map_err(Error::map)
     }
 
-    /// Puts tables into force: written beside those in use, then switched to.
+    /// Puts tables into force: writes them beside those in use, then switches over.
     pub(super) fn install(&self, tables: &Tables, named: &NamedFiles) -> Result<(), Error> {
         let mut state = self.state();
         let version = state.control.version.wrapping_add(1);
@@ -243,7 +243,8 @@ impl Maps {
         tables.write_numbers(index, &mut calls);
         let written = self.calls.update(&key, &calls, MapFlags::ANY);
         written.map_err(Error::map)?;
-        // Before the switch calls of either are let through, and afterwards those of the new one.
+        // Before the switch, calls of both the old and the new tables are let through; afterwards only those
+        // of the new ones.
         let interest = tables.interest();
         self.write_interest(&std::array::from_fn(|number| {
             interest[number].or(state.interest[number])
@@ -254,7 +255,7 @@ impl Maps {
                 .update(&bank.to_ne_bytes(), &automaton, MapFlags::ANY);
             written.map_err(Error::map)?;
         }
-        // Where there is more than room for, nothing is looked at.
+        // A table that does not fit is not used.
         let without = MissingTables {
             names: self.write_names(bank, tables).is_err(),
             ports: self.write_ports(bank, tables).is_err(),
@@ -274,14 +275,14 @@ impl Maps {
         self.write_interest(&interest)
     }
 
-    /// Other files have the names that rules have. Those that are no more are left out.
+    /// Replaces the files that rules name. Stale entries are removed.
     pub(super) fn rename(&self, tables: &Tables, named: &NamedFiles) -> Result<(), Error> {
         let mut state = self.state();
         let bank = state.control.version % u32::try_from(BANKS).expect("two");
         let entries = named.entries(tables, bank);
         let written = self.write_inodes(&mut state.inodes, bank, entries);
         if written.is_ok() == state.without.paths {
-            // Where there is more than room for, paths are not looked at.
+            // If they do not fit, paths are not checked.
             state.without.paths = written.is_err();
             let index = usize::try_from(bank).expect("two");
             state.asked[index] = tables.asked(state.without);
@@ -290,7 +291,7 @@ impl Maps {
         written.map_err(Error::map)
     }
 
-    /// What the agent was shown last ([`super::hooks::Attached::show`]).
+    /// Returns the identities that the kernel computed last ([`super::hooks::Attached::show`]).
     pub(super) fn shown(&self) -> Result<Vec<u8>, Error> {
         let shown = self.shown.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
         shown.map_err(Error::map)?.ok_or(Error::Missing {
@@ -381,7 +382,7 @@ impl Maps {
         replace(&self.networks, of_bank, networks)
     }
 
-    /// Tells the programs what the place with this key is.
+    /// Writes the properties of the place with this key.
     pub(super) fn tell_place(&self, key: &[u8], verdict: u32) -> Result<(), Error> {
         let told = self
             .places
@@ -389,23 +390,23 @@ impl Maps {
         told.map_err(Error::map)
     }
 
-    /// Has the programs forget it.
+    /// Removes a place.
     pub(super) fn forget_place(&self, key: &[u8]) {
-        // It may have been forgotten already: there are only so many.
+        // It may have been dropped already: the map is limited.
         let _ = self.places.delete(key);
     }
 
-    /// Tells the programs that the next record is to wake the agent.
+    /// Requests that the next record wakes the agent.
     pub(super) fn await_record(&self) -> Result<(), Error> {
         self.write(&self.waiting, &1_u32.to_ne_bytes())
     }
 
-    /// The row of the plan that a record's number means, whatever the bank.
+    /// Returns the row of the plan for a record's row number, whatever the bank.
     pub(super) fn row_index(row: u32) -> usize {
         usize::try_from(row).unwrap_or(0) % ROWS
     }
 
-    /// Nothing is sent any more.
+    /// Stops the programs from sending records.
     pub(super) fn switch_off(&self) -> Result<(), Error> {
         let mut state = self.state();
         state.control.off = true;
@@ -419,16 +420,16 @@ impl Maps {
             .map_err(Error::map)
     }
 
-    /// Whether a process is one of the watched ones.
+    /// Returns whether a process is watched.
     pub(super) fn watches(&self, pid: Pid) -> Result<bool, Error> {
         let found = self.scope.lookup(&pid.0.to_ne_bytes(), MapFlags::ANY);
         Ok(found.map_err(Error::map)?.is_some())
     }
 
-    /// Whether any watched process is left.
+    /// Returns whether any watched process is left.
     ///
-    /// Looking for one takes the kernel long enough for a process to be born where it has looked already, and
-    /// for its parent to end where it has not: nobody is left only if nobody was born meanwhile.
+    /// The kernel takes long enough to search for one that a process may be born behind the search position
+    /// while its parent ends ahead of it: none is left only if none was born meanwhile.
     pub(super) fn watches_any(&self) -> Result<bool, Error> {
         let is_any = || self.scope.keys().next().is_some();
         if is_any() {
@@ -438,7 +439,7 @@ impl Maps {
         Ok(is_any() || self.births()? != before)
     }
 
-    /// How many processes were added to the watched ones by being born.
+    /// Returns the number of processes added to the watched ones by birth.
     fn births(&self) -> Result<u64, Error> {
         let births = self.births.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let births = births.map_err(Error::map)?;
@@ -449,13 +450,13 @@ impl Maps {
         Ok(u64::from_ne_bytes(*first))
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub(super) fn counts(&self) -> Result<KernelCounts, Error> {
         let sums = sums(&self.counters, 0, 16)?;
         Ok(KernelCounts::from_sums(&sums))
     }
 
-    /// Lost records by row, rows without any left out.
+    /// Returns lost records by row, without rows that lost none.
     pub(super) fn losses(&self) -> Result<BTreeMap<usize, u64>, Error> {
         let mut losses = BTreeMap::new();
         for key in 0..ROWS * BANKS {
@@ -468,10 +469,10 @@ impl Maps {
         Ok(losses)
     }
 
-    /// Lost records by process, those with the most first.
+    /// Returns lost records by process, those with the most first.
     pub(super) fn losers(&self) -> Vec<ProcessLoss> {
         let found = |key: Vec<u8>| {
-            // One that another has displaced meanwhile is told no more.
+            // An entry that another has displaced meanwhile is not reported any more.
             let value = self.losers.lookup(&key, MapFlags::ANY).ok().flatten()?;
             loser(&key, &value)
         };
@@ -481,7 +482,7 @@ impl Maps {
     }
 }
 
-/// `struct loser_key` and `struct loser`.
+/// Decodes `struct loser_key` and `struct loser`.
 fn loser(key: &[u8], value: &[u8]) -> Option<ProcessLoss> {
     let word = |at: usize| {
         let bytes = key.get(at..at + 4)?.try_into().ok()?;
@@ -500,7 +501,7 @@ fn loser(key: &[u8], value: &[u8]) -> Option<ProcessLoss> {
     })
 }
 
-/// Puts entries in the place of those of a bank.
+/// Replaces the entries of a bank.
 fn replace(
     map: &MapHandle,
     is_former: impl Fn(&[u8]) -> bool,
@@ -512,7 +513,7 @@ fn replace(
     entries.try_for_each(|(key, slots)| map.update(&key, &slots.to_ne_bytes(), MapFlags::ANY))
 }
 
-/// Counters of one entry, summed over processors.
+/// Returns the counters of one entry, summed over processors.
 fn sums(map: &MapHandle, key: u32, count: usize) -> Result<Vec<u64>, Error> {
     let mut sums = vec![0; count];
     let found = map.lookup_percpu(&key.to_ne_bytes(), MapFlags::ANY);

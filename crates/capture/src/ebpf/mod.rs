@@ -1,13 +1,13 @@
 //! Capture engine `ebpf`: the whole host, filtered in the kernel.
 //!
-//! Programs (`bpf/capture.bpf.c`) see every call as it returns. The interest plan, compiled to
-//! tables (`tables.rs`), decides in the kernel which of them become records. A record carries what
-//! rules may ask about the call and its caller, because both may be gone when it is read: so one
-//! stage is all there is, [`event::Stage::Exit`].
+//! Programs (`bpf/capture.bpf.c`) see every call as it returns. The interest plan, compiled to tables
+//! (`tables.rs`), decides in the kernel which of them become records. A record carries the data that rules
+//! may ask for about the call and its caller, because both may be gone when it is read: so there is only one
+//! stage, [`event::Stage::Exit`].
 //!
-//! Two rings lead to the agent. Execs, forks, ends, and calls about privileges go by one, all else
-//! by the other, so that no crowd of the latter displaces the former. A record that finds no room
-//! is lost and counted: this is the one engine that can lose events.
+//! Two rings lead to the agent. Execs, forks, ends, and calls about privileges use one, all other calls the
+//! other, so that no crowd of the latter displaces the former. A record that finds no room is lost and
+//! counted: this is the one engine that can lose events.
 
 mod attempts;
 mod automaton;
@@ -61,61 +61,60 @@ pub use scope::{Cgroup, CgroupError, WatchScope};
 use table::Table;
 use tables::Tables;
 
-/// What is to be watched.
+/// Processes to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Every process of the machine.
+    /// Every process of the host.
     Host,
-    /// Processes that run, with their descendants.
+    /// Running processes, with their descendants.
     Processes(Vec<Pid>),
-    /// Every process in these containers and control groups, whenever they come to be.
+    /// Every process in these containers and control groups, also in those created later.
     Places(WatchScope),
 }
 
-/// What an engine is made of.
+/// Components of an engine.
 pub struct Parts<J: Evaluator> {
-    /// What the rules ask for; see [`plan`].
+    /// Calls that the rules ask for; see [`plan`].
     pub plan: Plan,
     /// Evaluates events.
     pub judge: Arc<J>,
     /// Paths that the rules name.
     pub paths: Vec<Vec<u8>>,
-    /// What the world may be told.
+    /// Options of the system information.
     pub world: SystemInfoOptions,
-    /// Is told about the engine's own troubles.
+    /// Receives reports about the engine itself.
     pub notices: Arc<dyn EngineObserver>,
     /// Sizes of the rings.
     pub rings: RingSizes,
-    /// Whether paths and names of processes are looked at in the kernel already.
+    /// True if paths and names of processes are already checked in the kernel.
     pub filters: bool,
-    /// How calls are seen.
+    /// Hooks on calls.
     pub hooks: Hooks,
-    /// How many threads judge a crowd of events at most.
+    /// Maximum number of threads that evaluate a crowd of events.
     pub judges: usize,
-    /// What is watched.
+    /// Processes to watch.
     pub target: Target,
-    /// Processes of the agent between a command and whoever started it: rules do not see them as
-    /// ancestors.
+    /// Processes of the agent between a command and the process that started it: rules do not see them as ancestors.
     pub transparent: Vec<Pid>,
 }
 
-/// The plan as this engine carries it out: results are at hand, so descriptors 0..2 are not kept
-/// track of and `dup` is planned like any other call.
+/// Adapts a plan to this engine: results are available, so the state of descriptors 0..2 is not tracked and
+/// `dup` is planned like any other call.
 #[must_use]
 pub fn plan(mut plan: Plan) -> Plan {
     if plan.stdio != StdioWatch::Off {
         plans_dup(&mut plan);
     }
     watches_rings(&mut plan);
-    // A process that takes a name which rules compare with is reported; one that writes its name to a file
+    // A process that takes a name which rules compare with is reported; one that writes its name to a file,
     // at its next record.
     if !plan.names.is_empty() {
         let renames = abi::RegisterTest::low(0, abi::TestOp::Eq, PR_SET_NAME.u64());
         let why = "changes the name of the thread";
         watches_state(&mut plan, abi::Syscall::PRCTL, vec![renames], why);
     }
-    // Whoever ends soon may be looked at by nobody: the users that are seen from a root are learnt when
-    // it comes to be, which is before its first program, and at once (`ROW_AT_ONCE`).
+    // A short-lived process may be gone before it is inspected: the users seen from a root are learned when
+    // the root is set, which is before its first program, and at once (`ROW_AT_ONCE`).
     let mounts = abi::RegisterTest::low(0, abi::TestOp::AnyBit, CLONE_NEWNS.u64());
     for call in ROOT_CALLS {
         let tests = match call {
@@ -134,7 +133,7 @@ const ROOT_CALLS: [abi::Syscall; 3] = [
     abi::Syscall::UNSHARE,
 ];
 
-/// A call of which each one that succeeds is told, whatever rules ask of it besides.
+/// Plans a call such that every successful one is reported, whatever else rules ask of it.
 fn watches_state(
     plan: &mut Plan,
     call: abi::Syscall,
@@ -148,7 +147,7 @@ fn watches_state(
     watches(plan, call, tests, interest, why);
 }
 
-/// The same for those of a certain interest.
+/// As above, for calls that match an interest.
 fn watches(
     plan: &mut Plan,
     call: abi::Syscall,
@@ -168,7 +167,7 @@ fn watches(
             plan.interests.insert(call, vec![interest]);
         }
         Some(planned) => {
-            // Without interests nothing but registers is asked.
+            // Without interests only registers are tested.
             if let Some(interests) = plan.interests.get_mut(&call) {
                 interests.push(interest);
             }
@@ -180,7 +179,7 @@ fn watches(
     }
 }
 
-/// The plan with calls that give a file a name which rules have.
+/// Adds to the plan the calls that give a file a name which rules have.
 fn with_renames(plan: Plan, paths: &[Vec<u8>]) -> Plan {
     let mut plan = self::plan(plan);
     for call in named::RENAMES {
@@ -191,7 +190,7 @@ fn with_renames(plan: Plan, paths: &[Vec<u8>]) -> Plan {
     plan
 }
 
-/// Every plain `dup` in place of the calls that only tell when one of descriptors 0..2 is closed.
+/// Plans every plain `dup`, in place of the calls that only show when one of descriptors 0..2 is closed.
 fn plans_dup(plan: &mut Plan) {
     plan.stdio = StdioWatch::Off;
     plan.calls.retain(|call, planned| {
@@ -212,7 +211,7 @@ fn plans_dup(plan: &mut Plan) {
     );
 }
 
-/// A ring carries out calls that no program here sees, so each is told of.
+/// Plans the calls for rings: a ring carries out calls that no program here sees, so each is reported.
 fn watches_rings(plan: &mut Plan) {
     let call = abi::Syscall::IO_URING_SETUP;
     plan.interests.remove(&call);
@@ -227,7 +226,7 @@ fn watches_rings(plan: &mut Plan) {
     );
 }
 
-/// What all threads of the engine share.
+/// State that all threads of the engine share.
 struct Shared<J: Evaluator> {
     judge: ArcSwap<J>,
     tables: ArcSwap<Tables>,
@@ -239,25 +238,25 @@ struct Shared<J: Evaluator> {
     notices: Arc<dyn EngineObserver>,
     counters: Counters,
     judged: std::sync::atomic::AtomicU64,
-    /// How many events there were.
+    /// Number of events.
     numbers: std::sync::atomic::AtomicU64,
-    /// How often several threads judged.
+    /// Number of times that several threads evaluated records.
     crowds: std::sync::atomic::AtomicU64,
     malformed: std::sync::atomic::AtomicU64,
-    /// Whether nothing can come any more when the watched processes have ended.
+    /// True if no record can come when the watched processes have ended.
     ends_with_processes: bool,
     stopping: AtomicBool,
     ended: AtomicBool,
     gave_up: AtomicBool,
-    /// What the kernel counted when it was last asked.
+    /// The kernel's counts at the last read.
     kernel: Mutex<KernelCounts>,
-    /// Programs are attached for as long as this is there.
+    /// The attached programs; `None` detaches them.
     attached: Mutex<Option<Attached>>,
 }
 
 impl<J: Evaluator> Shared<J> {
-    /// What the kernel has counted. If it does not say, that is told, and the answer is the last one:
-    /// none would look like no losses.
+    /// Returns the kernel's counts. If reading them fails, reports that and returns the last ones: zeros
+    /// would look like no losses.
     fn kernel_counts(&self) -> KernelCounts {
         let mut last = self.kernel.lock().unwrap_or_else(PoisonError::into_inner);
         match self.maps.counts() {
@@ -324,7 +323,7 @@ impl<J: Evaluator> Shared<J> {
         }
     }
 
-    /// Lost records by call, with those of births, programs and ends.
+    /// Returns lost records by call, including those of births, programs and ends.
     fn losses(&self) -> BTreeMap<String, u64> {
         let tables = self.tables.load();
         let losses = match self.maps.losses() {
@@ -344,8 +343,7 @@ impl<J: Evaluator> Shared<J> {
         calls.chain(others).collect()
     }
 
-    /// Puts other tables into force. Calls are hooked first, so that none that the tables ask for is
-    /// missed.
+    /// Puts other tables into force. Hooks calls first, so that no call is missed that the tables ask for.
     fn install(&self, plan: &Plan, paths: &[Vec<u8>], ends: bool) -> Result<Tables, Error> {
         let tables = Tables::new(plan, ends)?;
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
@@ -357,7 +355,7 @@ impl<J: Evaluator> Shared<J> {
         Ok(tables)
     }
 
-    /// Tells the programs of the files that rules name, if those are others than before.
+    /// Updates the programs' list of files that rules name, if it has changed.
     fn name_files(&self, learn: impl FnOnce(&NamedFiles, &mut Attached) -> Result<bool, Error>) {
         let mut attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         let learnt = attached
@@ -384,7 +382,7 @@ impl<J: Evaluator> RulesTarget<J> for Shared<J> {
         match self.install(&plan, paths, asks_for_ends(&*judge)) {
             Ok(tables) => {
                 self.tables.store(Arc::new(tables));
-                // Those of before may have been told meanwhile.
+                // The files of the earlier rules may have been written meanwhile.
                 self.name_files(|_, _| Ok(true));
             }
             Err(error) => self.notices.engine_trouble(&error),
@@ -405,7 +403,7 @@ pub struct Engine<J: Evaluator> {
 }
 
 impl<J: Evaluator + 'static> Engine<J> {
-    /// Loads and attaches the programs, learns which processes run, and starts to judge.
+    /// Loads and attaches the programs, enters the running processes, and starts to evaluate.
     ///
     /// # Kernel
     ///
@@ -413,7 +411,7 @@ impl<J: Evaluator + 'static> Engine<J> {
     ///
     /// # Errors
     ///
-    /// If the kernel refuses a program, or a thread cannot be made.
+    /// If the kernel refuses a program, or a thread cannot be started.
     pub fn start(parts: Parts<J>) -> Result<Self, Error> {
         let plan = with_renames(parts.plan, &parts.paths);
         let tables = Tables::new(&plan, asks_for_ends(&*parts.judge))?;
@@ -441,11 +439,10 @@ impl<J: Evaluator + 'static> Engine<J> {
             pids.iter()
                 .try_for_each(|pid| programs.maps().watch(*pid))?;
         }
-        // From here on every birth is told of, so that nobody is missed between this and the look
-        // at `/proc`.
+        // From here on every birth is reported, so that none is missed between this and the walk through `/proc`.
         programs.attach_processes()?;
         if let Target::Processes(pids) = &parts.target {
-            // Nobody will tell of the end of one that has ended already.
+            // The end of a process that has ended already is never reported.
             let is_gone = |pid: &&Pid| has_ended(world.proc(), **pid);
             if let Some(gone) = pids.iter().find(is_gone) {
                 return Err(Error::Gone { pid: gone.0 });
@@ -490,29 +487,29 @@ impl<J: Evaluator + 'static> Engine<J> {
         })
     }
 
-    /// How calls are seen, as it was chosen at the start.
+    /// Returns the hooks that were chosen at the start.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
     }
 
-    /// A handle that replaces the rules.
+    /// Returns a handle that replaces the rules.
     pub fn rulings(&self) -> RulesHandle<J> {
         RulesHandle::new(Arc::clone(&self.shared) as _)
     }
 
-    /// The totals so far.
+    /// Returns the current totals.
     pub fn counters(&self) -> EbpfCounters {
         self.shared.snapshot()
     }
 
-    /// A handle on the totals that outlives the engine.
+    /// Returns a source of the totals that outlives the engine.
     pub fn counter_source(&self) -> Arc<dyn Fn() -> EbpfCounters + Send + Sync> {
         let shared = Arc::clone(&self.shared);
         Arc::new(move || shared.snapshot())
     }
 
-    /// What tells whether a process is watched, if processes and their descendants are. Yes where the kernel
-    /// does not say.
+    /// Returns a predicate for watched processes, if processes and their descendants are watched. It returns
+    /// true if the kernel does not answer.
     pub fn scope(&self) -> Option<Arc<dyn Fn(Pid) -> bool + Send + Sync>> {
         let shared = Arc::clone(&self.shared);
         self.shared
@@ -520,30 +517,30 @@ impl<J: Evaluator + 'static> Engine<J> {
             .then(|| Arc::new(move |pid| shared.maps.watches(pid).unwrap_or(true)) as _)
     }
 
-    /// Whether the last watched process has ended and all its events were judged.
+    /// Returns whether the last watched process has ended and all its events were evaluated.
     pub fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire)
     }
 
-    /// Whether it has ended because more was lost than [`EngineObserver::events_dropped`] allows.
+    /// Returns whether the engine has ended because more was lost than [`EngineObserver::events_dropped`] allows.
     pub fn has_given_up(&self) -> bool {
         self.shared.gave_up.load(Ordering::Acquire)
     }
 
-    /// Judges what has been sent so far, and ends. [`Engine::join`] waits for that.
+    /// Evaluates the records sent so far, and ends. [`Engine::join`] waits for that.
     pub fn stop(&self) {
-        // A machine that is busy enough would fill the rings as fast as they are read.
+        // A busy host could fill the rings as fast as they are read.
         if let Err(error) = self.shared.maps.switch_off() {
             self.shared.notices.engine_trouble(&error);
         }
         self.shared.stopping.store(true, Ordering::Release);
     }
 
-    /// Waits until everything that was sent has been judged.
+    /// Waits until every sent record has been evaluated.
     pub fn join(self) -> EbpfCounters {
-        // A panic of the consumer has been reported by the panic hook.
+        // The panic hook has reported a panic of the consumer.
         let _ = self.consumer.join();
-        // The programs are detached.
+        // Detaches the programs.
         self.shared
             .attached
             .lock()
@@ -553,18 +550,18 @@ impl<J: Evaluator + 'static> Engine<J> {
     }
 }
 
-/// Whether rules ask for the ends of processes.
+/// Returns whether rules ask for the ends of processes.
 fn asks_for_ends(judge: &impl Evaluator) -> bool {
     tables::end().is_some_and(|end| judge.concerns(end))
 }
 
-/// Whether there is no such process, or only what is left of it for its parent.
+/// Returns whether the process does not exist, or is a zombie.
 fn has_ended(proc: &process_info::procfs::Proc, pid: Pid) -> bool {
     proc.stat(pid.0)
         .map_or(true, |stat| matches!(stat.state, b'Z' | b'X'))
 }
 
-/// All descendants of some processes, as `/proc` shows them now.
+/// Returns all descendants of some processes, as `/proc` shows them now.
 fn descendants(pids: &[Pid]) -> Vec<Pid> {
     let Ok(census) = decoder::process_inspector::ProcessInspector::new() else {
         return Vec::new();

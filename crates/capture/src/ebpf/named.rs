@@ -1,8 +1,8 @@
-//! The files and directories that rules name, by inode: what the programs go by (`struct inode_key`,
-//! `struct inode_name` of bpf/record.h), and what the agent calls a file that they found.
+//! Files and directories that rules name, by inode: the table that the programs use (`struct inode_key`,
+//! `struct inode_name` of bpf/record.h), and the agent's names for the files that they found.
 //!
-//! The kernel itself says what tells a file from all others: the agent opens the file and has a program look at
-//! the descriptor. What stat(2) says differs on overlays and btrfs.
+//! The kernel itself provides the identity of a file: the agent opens the file and a program reads its
+//! identity through the descriptor. The numbers of stat(2) differ on overlays and btrfs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::AsRawFd;
@@ -28,13 +28,13 @@ use process_info::procfs::ProcError;
 pub(super) const KEY_SIZE: usize = 24;
 /// `INODE_TEXT`.
 const TEXT: usize = 64;
-/// Roots whose files are known at once, beside this program's own.
+/// Maximum number of roots whose files are known at once, beside this program's own.
 const ROOT_LIMIT: usize = 64;
-/// How often the files are looked for anew.
+/// Interval at which the files are looked up again.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Looks that a workload can cause in that time.
+/// Maximum number of lookups that a workload can cause in that interval.
 const LOOK_LIMIT: usize = 20;
-/// A look at another root that found no end is followed by none before this many times as much has passed.
+/// After an incomplete lookup in another root, the next one waits this many times its duration.
 const LOOK_SHARE: u32 = 20;
 
 /// Calls that give a file another name.
@@ -46,7 +46,7 @@ pub(super) const RENAMES: [Syscall; 5] = [
     Syscall::LINKAT,
 ];
 
-/// What is told of such a call: that one of the paths takes part.
+/// Returns the interest in such a call: one of the paths takes part.
 pub(super) fn interest(paths: &[Vec<u8>]) -> Interest {
     let exact = plain(paths).into_iter().map(PathPattern::Exact);
     Interest {
@@ -56,11 +56,11 @@ pub(super) fn interest(paths: &[Vec<u8>]) -> Interest {
     }
 }
 
-/// Asks the kernel.
+/// Identifies files through the kernel.
 struct Shown<'a> {
     attached: &'a mut Attached,
     maps: &'a Maps,
-    /// Why it did not say what tells some file from others.
+    /// Error for a file that the kernel could not identify.
     trouble: Option<Error>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Shown<'a> {
 impl FileIdentifier for Shown<'_> {
     fn identities(&mut self, place: &ResolvedFile) -> Result<Vec<Identity>, Errno> {
         if place.is_own_proc {
-            // That of this program, and of no other.
+            // The file belongs to this program only.
             return Ok(Vec::new());
         }
         self.ask(place).map_err(|error| {
@@ -98,7 +98,7 @@ impl FileIdentifier for Shown<'_> {
     }
 }
 
-/// The identity that a key stands for.
+/// Returns the identity that a key stands for.
 pub(super) fn identity(key: &[u8]) -> Option<Identity> {
     let (inode, rest) = key.split_first_chunk()?;
     let (device, rest) = rest.split_first_chunk()?;
@@ -112,7 +112,7 @@ pub(super) fn identity(key: &[u8]) -> Option<Identity> {
 
 fn key(identity: Identity, bank: u32) -> Vec<u8> {
     let mut key = identity.inode.to_ne_bytes().to_vec();
-    // They were 32 bits wide.
+    // Both come from 32-bit fields of a key.
     for word in [identity.device, identity.generation] {
         key.extend(u32::try_from(word).unwrap_or(u32::MAX).to_ne_bytes());
     }
@@ -121,7 +121,7 @@ fn key(identity: Identity, bank: u32) -> Vec<u8> {
     key
 }
 
-/// The bit of an inode in `inode_bits`.
+/// Returns the bit of an inode in `inode_bits`.
 pub(super) fn bit(key: &[u8]) -> usize {
     let Some(identity) = identity(key) else {
         return 0;
@@ -130,7 +130,7 @@ pub(super) fn bit(key: &[u8]) -> usize {
     usize::try_from(hash >> 48).unwrap_or(0)
 }
 
-/// What is known of the files that rules name.
+/// Known files that rules name.
 pub(super) struct NamedFiles {
     census: ProcessInspector,
     mounts: Mounts,
@@ -139,24 +139,24 @@ pub(super) struct NamedFiles {
 
 #[derive(Default)]
 struct Known {
-    /// Those that rules name, and the directories that they lie in.
+    /// Paths that rules name, and the directories that contain them.
     paths: Vec<Vec<u8>>,
-    /// By number of a path: rules name it.
+    /// By index of a path: true if rules name it.
     is_named: Vec<bool>,
     own: Vec<NamedFile>,
     roots: HashMap<Root, (Instant, Vec<NamedFile>)>,
-    /// The oldest first.
+    /// Oldest first.
     order: VecDeque<Root>,
-    /// What the kernel's identities are called.
+    /// Indices of paths by the kernel's identity of the file.
     names: HashMap<Identity, BTreeSet<usize>>,
     looked: Option<Instant>,
-    /// Looks since.
+    /// Number of lookups since.
     looks: usize,
-    /// Until then no root is looked at that is not this program's own.
+    /// Time until which only this program's own root is looked at.
     pause_until: Option<Instant>,
-    /// It was reported that not all files in this program's own root could be looked at.
+    /// True after the report that files in this program's own root could not be looked up.
     is_told: bool,
-    /// What is to be reported.
+    /// Error to report.
     trouble: Option<Error>,
 }
 
@@ -169,7 +169,7 @@ impl NamedFiles {
         })
     }
 
-    /// Other paths are named from now on.
+    /// Replaces the named paths.
     pub(super) fn follow(
         &self,
         paths: &[Vec<u8>],
@@ -211,14 +211,14 @@ impl NamedFiles {
         known.own = own;
         known.roots = roots;
         known.paths = all;
-        // Paths have other numbers than before.
+        // Indices of paths have changed.
         let looked = known.look_own(&self.census, &self.mounts, attached, maps);
         known.index();
         looked.map(|_| ())
     }
 
-    /// Looks for the files anew if it is time, or if one of them has another name. Answers whether something is
-    /// other than before.
+    /// Looks the files up again if it is time, or if one of them has another name. Returns whether the result
+    /// differs.
     pub(super) fn refresh(
         &self,
         is_at_once: bool,
@@ -240,8 +240,8 @@ impl NamedFiles {
         known.look_own(&self.census, &self.mounts, attached, maps)
     }
 
-    /// Learns the files that a thread sees by the names that rules have, if paths begin at another root for it
-    /// and that has not been looked at. Answers whether something is other than before.
+    /// Looks up the named files as a thread sees them, if it has another root that has not been looked at.
+    /// Returns whether the result differs.
     pub(super) fn learn_root(
         &self,
         tid: Tid,
@@ -287,12 +287,12 @@ impl NamedFiles {
         shown.done().map(|()| true)
     }
 
-    /// What is to be reported of the looks since it was last asked for.
+    /// Takes the error of the lookups since the last call.
     pub(super) fn take_trouble(&self) -> Option<Error> {
         self.known().trouble.take()
     }
 
-    /// The names that rules have for a file that lies at `way` below one that they name.
+    /// Returns the names that rules have for a file at the relative path `way` below a file that they name.
     pub(super) fn names(&self, identity: Identity, way: &[u8]) -> Vec<Vec<u8>> {
         let known = self.known();
         let numbers = known.names.get(&identity).into_iter().flatten();
@@ -302,7 +302,7 @@ impl NamedFiles {
             .collect()
     }
 
-    /// Keys and values of the table, for the slots of a plan.
+    /// Returns keys and values of the table, for the slots of a plan.
     pub(super) fn entries(&self, tables: &Tables, bank: u32) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let known = self.known();
         let entries = known.names.iter().map(|(identity, numbers)| {
@@ -317,7 +317,7 @@ impl NamedFiles {
                     texts.push(path);
                 }
             }
-            // Of one with several names no text says that it was judged by all of them.
+            // For a file with several names, no text says that all of them were evaluated.
             let text = match &texts[..] {
                 [text] if text.len() <= TEXT => text.as_slice(),
                 _ => &[],
@@ -370,8 +370,8 @@ impl Known {
             .any(|files| files.get(number).is_some_and(|file| file.is_folder))
     }
 
-    /// A directory that rules do not name is known where something is not there that they name in it: it may be
-    /// made by another name.
+    /// Adds the directory of a missing file that rules name, even if rules do not name the directory: the
+    /// file may be created by another name.
     fn index(&mut self) {
         let mut names: HashMap<Identity, BTreeSet<usize>> = HashMap::new();
         for files in self.all() {

@@ -1,4 +1,4 @@
-//! Whether the engine works on this machine, found out by trying.
+//! Probes whether the engine works on this host.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::maps::{Control, Scope};
 use super::programs::{Programs, RingSizes};
 use super::tables::Tables;
 
-/// Whether the engine works here, and how calls would be seen.
+/// Returns whether the engine works on this host, and which hooks it would use.
 pub fn probe() -> Support {
     match attach() {
         Ok(attachment) => Support::yes(format!("works ({attachment})")),
@@ -29,14 +29,14 @@ pub fn probe() -> Support {
     }
 }
 
-/// Loads and attaches the programs as for a few calls that rules usually ask for, and lets them go.
+/// Loads and attaches the programs as for a few typical calls, and detaches them.
 fn attach() -> Result<Attachment, Error> {
     let sizes = RingSizes {
         critical: 64 << 10,
         bulk: 64 << 10,
     };
     let control = Control {
-        // Nothing is to be told.
+        // Nothing is to be reported.
         scope: Scope::Pids,
         ..Control::default()
     };
@@ -46,7 +46,7 @@ fn attach() -> Result<Attachment, Error> {
     programs.attach_calls(&tables)
 }
 
-/// A plan of calls that rules usually ask for.
+/// Returns a plan of calls that rules typically ask for.
 fn sample() -> Plan {
     let call = |call| {
         let planned = CallPlan {

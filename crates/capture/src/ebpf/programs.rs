@@ -1,4 +1,4 @@
-//! Loading the programs and attaching them.
+//! Loads and attaches the programs.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, Once, PoisonError};
@@ -12,11 +12,10 @@ use super::hooks::{Attached, Attachment, Hooks, Options};
 use super::maps::{Control, Maps};
 use super::tables::Tables;
 
-/// What the build script has compiled.
+/// Object file that the build script has compiled.
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o"));
 
-/// Programs that keep track of processes. `thread_exit` tells a last call, for which its process has to be
-/// among the watched ones still.
+/// Programs that track processes. `thread_exit` reports a last call, for which its process must still be watched.
 const PROCESS_PROGRAMS: [&str; 5] = [
     "thread_exit",
     "task_rename",
@@ -24,17 +23,17 @@ const PROCESS_PROGRAMS: [&str; 5] = [
     "sched_process_exec",
     "sched_process_exit",
 ];
-/// Tells an execveat from an execve.
+/// Program that distinguishes an execveat from an execve.
 const EXECVEAT_PROGRAM: &str = "prepare_exec";
-/// The same for kernels that lack its tracepoint (before 6.10), where functions can be hooked, and
-/// elsewhere. Where there is no tracefs, or no such call, each exec that succeeds is told as an execve.
+/// The same for kernels that lack its tracepoint (before 6.10), where functions can be hooked. Without
+/// tracefs, or without the call, each successful exec is reported as an execve.
 const EXECVEAT_FUNCTION_PROGRAM: &str = "function_execveat";
 const EXECVEAT_TRACEPOINT_PROGRAMS: [&str; 2] = ["enter_execveat", "exit_execveat"];
 
-/// Tells what becomes of a call that a signal interrupts.
+/// Program that reports the outcome of a call that a signal interrupts.
 const SIGNAL_PROGRAM: &str = "signal_deliver";
 
-/// Programs that see calls by an io_uring, with the type of their tracepoint.
+/// Programs that see calls through an io_uring, with the type of their tracepoint.
 const RING_PROGRAMS: [(&str, &str); 3] = [
     ("ring_submit", "btf_trace_io_uring_submit_req"),
     // The same until 6.3.
@@ -45,9 +44,9 @@ const RING_PROGRAMS: [(&str, &str); 3] = [
 /// Sizes of the rings, in bytes: powers of two, as the kernel demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingSizes {
-    /// For execs, forks, ends and privileges.
+    /// Ring for execs, forks, ends and privileges.
     pub critical: u32,
-    /// For everything else.
+    /// Ring for all other records.
     pub bulk: u32,
 }
 
@@ -67,14 +66,14 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Loads them; nothing is attached yet.
+    /// Loads the programs; attaches none.
     pub(super) fn load(sizes: RingSizes, control: Control, hooks: Hooks) -> Result<Self, Error> {
         hear_libbpf();
         let options = Options::find(hooks);
         let ((object, loaded), options) = match open(sizes, &options) {
             Ok(opened) => (opened, options),
             Err(refused) if options.has_functions() => {
-                // Functions are what a kernel may have and yet refuse.
+                // A kernel may have function hooks and yet refuse them.
                 let options = options.without_functions(chain(&refused));
                 (open(sizes, &options)?, options)
             }
@@ -87,7 +86,7 @@ impl Programs {
         })
     }
 
-    /// From now on forks, execs and ends are told of.
+    /// Attaches the programs that report forks, execs and ends.
     pub(super) fn attach_processes(&mut self) -> Result<(), Error> {
         PROCESS_PROGRAMS
             .iter()
@@ -100,13 +99,13 @@ impl Programs {
             return self.attached.attach(EXECVEAT_FUNCTION_PROGRAM);
         }
         for name in EXECVEAT_TRACEPOINT_PROGRAMS {
-            // See there: what is lost is the name of a rare call.
+            // See the constant: only the name of a rare call is lost.
             let _ = self.attached.attach(name);
         }
         Ok(())
     }
 
-    /// From now on planned calls are, and those by an io_uring.
+    /// Attaches the programs that report planned calls, and those through an io_uring.
     pub(super) fn attach_calls(&mut self, tables: &Tables) -> Result<Attachment, Error> {
         for (name, _) in RING_PROGRAMS {
             if self.attached.is_loaded(name) {
@@ -117,7 +116,7 @@ impl Programs {
         self.attached.attach_calls(tables)
     }
 
-    /// The maps; the programs stay attached for as long as the other part is held.
+    /// Splits into the maps and the attached programs, which stay attached until dropped.
     pub(super) fn into_parts(self) -> (Maps, Attached) {
         (self.maps, self.attached)
     }
@@ -131,7 +130,7 @@ impl Programs {
     }
 }
 
-/// The object, and the names of its programs.
+/// Opens the object; returns it with the names of its programs.
 fn open(sizes: RingSizes, options: &Options) -> Result<(Object, BTreeSet<String>), Error> {
     let mut open = ObjectBuilder::default()
         .open_memory(OBJECT)
@@ -168,10 +167,10 @@ fn open(sizes: RingSizes, options: &Options) -> Result<(Object, BTreeSet<String>
     Ok((open.load().map_err(Error::load)?, loaded))
 }
 
-/// Its type, as BTF has it, and the event in tracefs is not asked because it may not be mounted.
+/// BTF type of the tracepoint; the event in tracefs is not checked because it may not be mounted.
 const EXECVEAT_TRACEPOINT: &str = "btf_trace_sched_prepare_exec";
 
-/// An error with its causes.
+/// Formats an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {}", chain(cause)),
@@ -179,7 +178,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// What libbpf said last: its errors are numbers alone.
+/// Last messages of libbpf, whose errors are only numbers.
 static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn hear_libbpf() {
@@ -195,7 +194,7 @@ fn hear_libbpf() {
     });
 }
 
-/// The last lines that libbpf said, and forgets them.
+/// Takes the last messages of libbpf.
 pub(super) fn said() -> String {
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     let lines = std::mem::take(&mut *said);

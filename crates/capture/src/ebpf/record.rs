@@ -1,4 +1,4 @@
-//! Records as the programs in `bpf/` write them (bpf/record.h).
+//! Decodes the records that the programs in `bpf/` write (bpf/record.h).
 
 use event::{
     Comm, Credentials, Endpoint, Known, PathGap, Pid, StartTime, Stat, Status, Tid, Transport,
@@ -7,14 +7,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use process_info::sockets::{ResolvedDescriptor, ResolvedSocket};
 
-/// Kinds of records.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordKind {
     /// A call has returned.
     Call,
-    /// A program was replaced.
+    /// A program was executed.
     Exec,
-    /// A process was made.
+    /// A process was created.
     Fork,
     /// A process has ended.
     Exit,
@@ -26,9 +26,9 @@ pub(super) enum RecordKind {
 pub(super) const HEADER_SIZE: usize = 296;
 const PIECE_SIZE: usize = 16;
 const FACTS_SIZE: usize = 120;
-/// The agent has not yet said what this place is.
+/// The agent has not yet identified this place.
 const FLAG_NEW_PLACE: u8 = 2;
-/// `nsec_to_clock_t`: `/proc` counts start times in these.
+/// Unit of start times in `/proc`, in nanoseconds (`nsec_to_clock_t`).
 const TICK_NS: u64 = 10_000_000;
 
 /// `struct header`.
@@ -36,7 +36,7 @@ const TICK_NS: u64 = 10_000_000;
 pub(super) struct Header {
     pub(super) kind: RecordKind,
     pub(super) abi: u8,
-    /// Nothing is known of its place; its cgroups go along.
+    /// True if the place is unknown; the record then contains its cgroups.
     pub(super) is_new_place: bool,
     pub(super) boot_time: u64,
     pub(super) start_boot: u64,
@@ -52,7 +52,7 @@ pub(super) struct Header {
     pub(super) pid: Pid,
     pub(super) ppid: Pid,
     pub(super) socketcall: u32,
-    /// How many of its arguments could be read.
+    /// Number of its arguments that could be read.
     pub(super) socketcall_args: usize,
     pub(super) login_uid: u32,
     pub(super) fs_uid: u32,
@@ -66,25 +66,25 @@ pub(super) struct Header {
     pub(super) root: Root,
 }
 
-/// The directory at which paths of a process begin.
+/// Root directory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Root {
     pub(super) inode: u64,
-    /// Since Linux 6.8 no other mount ever has the same number.
+    /// Mount id; unique for ever since Linux 6.8.
     pub(super) mount: u64,
-    /// As statx(2) tells it.
+    /// Mount id as in statx(2).
     pub(super) mount_id: u32,
-    /// As stat(2) tells it.
+    /// Device number as in stat(2).
     pub(super) device: u64,
 }
 
-/// The number of a device as the kernel tells it, by the one that it has inside.
+/// Converts a kernel-internal device number to that of stat(2).
 fn told_device(inside: u32) -> u64 {
     let (major, minor) = (inside >> 20, inside & 0xf_ffff);
     u64::from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
 }
 
-/// Reads integers one after the other; the programs write them in the machine's own order.
+/// Reads consecutive integers in native byte order.
 struct Reader<'r> {
     bytes: &'r [u8],
 }
@@ -117,17 +117,17 @@ impl<'r> Reader<'r> {
     }
 }
 
-/// Where the pid stands in it.
+/// Offset of the pid.
 const PID_AT: usize = 172;
 
 impl Header {
-    /// The pid alone.
+    /// Reads only the pid.
     pub(super) fn pid(record: &[u8]) -> Option<i32> {
         let bytes = record.get(PID_AT..)?.first_chunk()?;
         Some(i32::from_ne_bytes(*bytes))
     }
 
-    /// The header and what follows it.
+    /// Parses the header; returns it with the remaining parts.
     pub(super) fn parse(record: &[u8]) -> Option<(Self, RecordParts<'_>)> {
         let pieces = RecordParts {
             rest: record.get(HEADER_SIZE..)?,
@@ -229,23 +229,23 @@ impl Header {
         Some((header, pieces))
     }
 
-    /// Whether the call's arguments are an array that could not be read.
+    /// Returns whether the call's arguments are an array that could not be read.
     pub(super) fn lacks_arguments(&self) -> bool {
         self.socketcall_args < abi::Syscall::socketcall_words(self.socketcall)
     }
 
-    /// When the process started, as `/proc` tells it.
+    /// Returns the start time of the process, as in `/proc`.
     pub(super) fn start(&self) -> StartTime {
         StartTime(self.start_boot / TICK_NS)
     }
 
-    /// When its parent did.
+    /// Returns the start time of its parent.
     pub(super) fn parent_start(&self) -> StartTime {
         StartTime(self.parent_start / TICK_NS)
     }
 }
 
-/// What a piece holds.
+/// Content of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordPartKind {
     Memory,
@@ -262,7 +262,7 @@ pub(super) enum RecordPartKind {
     WholePath,
 }
 
-/// One thing that goes along with a record.
+/// Part of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordPart<'r> {
     pub(super) kind: RecordPartKind,
@@ -271,12 +271,12 @@ pub(super) struct RecordPart<'r> {
     pub(super) bytes: &'r [u8],
 }
 
-/// Not all of it.
+/// Flag: truncated.
 pub(super) const PIECE_CUT: u32 = 1;
-/// A string that ends in its NUL.
+/// Flag: a string that ends in its NUL.
 pub(super) const PIECE_STRING: u32 = 2;
 
-/// The pieces of a record.
+/// Parts of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordParts<'r> {
     rest: &'r [u8],
@@ -322,8 +322,8 @@ const FILE_SOCKET: u32 = 4;
 const FILE_UNREACHABLE: u32 = 8;
 const FILE_PATH_CUT: u32 = 16;
 
-/// What a path with these flags, of a file or a directory, lacks. Below a mount that is attached nowhere
-/// it begins there, as `/proc/PID/fd` shows it: it lacks nothing.
+/// Returns why a path with these flags is incomplete. Below a detached mount a path begins at the mount, as
+/// `/proc/PID/fd` shows it, and is complete.
 pub(super) fn path_gap(flags: u32) -> Option<PathGap> {
     match flags {
         _ if flags & FILE_PATH_CUT != 0 => Some(PathGap::Cut),
@@ -332,13 +332,13 @@ pub(super) fn path_gap(flags: u32) -> Option<PathGap> {
     }
 }
 
-/// `struct file_facts` and the path behind it.
+/// `struct file_facts` and the path after it.
 #[derive(Clone, Debug)]
 pub(super) struct FileFacts {
     pub(super) inode: u64,
     pub(super) ctime_ns: u64,
     pub(super) mtime_ns: u64,
-    /// As the kernel keeps it: 12 bits major, 20 bits minor.
+    /// Device in the kernel's format: 12 bits major, 20 bits minor.
     device: u32,
     pub(super) mode: u32,
     pub(super) uid: u32,
@@ -349,7 +349,7 @@ pub(super) struct FileFacts {
     pub(super) super_flags: u32,
     pub(super) mount_flags: u32,
     socket: Option<SocketFacts>,
-    /// From the root of the process, without what the kernel adds to deleted files.
+    /// Path from the root of the process, without the kernel's suffix for deleted files.
     path: Vec<u8>,
 }
 
@@ -425,7 +425,7 @@ impl FileFacts {
         })
     }
 
-    /// Absolute path; of what has none, what `/proc` shows.
+    /// Returns the absolute path, or for an object without one the text that `/proc` shows.
     pub(super) fn link(&self) -> Vec<u8> {
         let name = || self.path.strip_prefix(b"/").unwrap_or(&self.path);
         let bracketed = |kind: &[u8]| {
@@ -443,12 +443,12 @@ impl FileFacts {
         }
     }
 
-    /// The path alone; `None` if it lacks something.
+    /// Returns the path; `None` if it is incomplete.
     pub(super) fn path(&self) -> Option<&[u8]> {
         (self.gap().is_none() && self.socket.is_none()).then_some(&self.path)
     }
 
-    /// What its path lacks.
+    /// Returns why the path is incomplete.
     pub(super) fn gap(&self) -> Option<PathGap> {
         path_gap(self.flags).filter(|gap| *gap == PathGap::Cut || !self.is_memfd())
     }
@@ -459,12 +459,12 @@ impl FileFacts {
             && self.path.starts_with(b"/memfd:")
     }
 
-    /// Whether it lies in an upper layer; `None` if it is on no overlay.
+    /// Returns whether the file is in an upper layer; `None` if it is on no overlay.
     pub(super) fn upper_layer(&self) -> Option<bool> {
         (self.magic == OVERLAYFS).then_some(self.flags & FILE_OVERLAY_UPPER != 0)
     }
 
-    /// As engines that look into `/proc` describe a descriptor.
+    /// Returns the descriptor in the form of engines that read `/proc`.
     pub(super) fn resolved(&self) -> ResolvedDescriptor {
         let link = self.link();
         let device = told_device(self.device);
@@ -482,12 +482,12 @@ impl FileFacts {
     }
 }
 
-/// Up to the first NUL.
+/// Returns the bytes up to the first NUL.
 pub(super) fn text(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or(&[])
 }
 
-/// Of components from the last to the first, each ended by NUL.
+/// Joins components in reverse order, each ended by NUL, to a path.
 pub(super) fn reversed_path(components: &[u8]) -> Vec<u8> {
     let mut path = Vec::with_capacity(components.len() + 1);
     let named = components.strip_suffix(b"\0").unwrap_or(components);
@@ -533,7 +533,7 @@ impl SocketFacts {
             local,
             remote,
             unix_path,
-            // The kernel is asked for one path alone.
+            // The kernel provides one path only.
             peer_path: None,
             listening: self.state == TCP_LISTEN,
             connected: Some(match self.family {
@@ -568,8 +568,7 @@ impl SocketFacts {
 pub(super) mod tests {
     use super::*;
 
-    /// A record of this kind about process `pid`, which started at this tick and runs its `exec_id`th
-    /// program.
+    /// Builds a record of this kind about process `pid`, which started at this tick and runs its `exec_id`th program.
     pub(in crate::ebpf) fn record(kind: u8, pid: i32, start: u64, exec_id: u64) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_SIZE];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);

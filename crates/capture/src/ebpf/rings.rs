@@ -1,18 +1,18 @@
-//! Operations of io_uring as the programs read them: the number of the call that stands for each.
+//! Table of io_uring operations for the programs, with the number of the corresponding call.
 
 use abi::{Arch, RING_OPERATIONS};
 
 /// `RING_OPERATIONS` of bpf/record.h.
 const OPERATIONS: usize = 256;
 
-/// The name of an operation.
+/// Returns the name of an operation.
 pub(super) fn name(operation: u32) -> &'static str {
     let mut all = RING_OPERATIONS.iter();
     let named = all.find(|known| u32::from(known.number) == operation);
     named.map_or("another", |known| known.name)
 }
 
-/// The calls by operation, as the programs read them: one more than the number, 0 where there is none.
+/// Encodes the calls by operation for the programs: one more than the number, 0 if there is none.
 pub(super) fn calls() -> Vec<u8> {
     let arch = Arch::native().unwrap_or(Arch::X86_64);
     let mut numbers = [0_u16; OPERATIONS];

@@ -1,4 +1,4 @@
-//! Rows of the plan: what the kernel does about a call (`struct row` of bpf/record.h).
+//! Rows of the plan: the kernel's actions on a call (`struct row` of bpf/record.h).
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ pub(super) const ROW_PATHS: u32 = 16;
 pub(super) const ROW_SOCKET: u32 = 32;
 pub(super) const ROW_STREAMS: u32 = 64;
 pub(super) const ROW_AT_ONCE: u32 = 128;
-/// Where the number of words stands that a `socketcall` takes from memory.
+/// Position of the number of words that a `socketcall` takes from memory.
 pub(super) const ROW_WORDS_SHIFT: u32 = 24;
 
-/// What of the caller's memory goes along.
+/// Data to copy from the caller's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MemoryRead {
     Text(u8),
@@ -36,7 +36,7 @@ pub(super) enum MemoryRead {
 }
 
 const NO_ARGUMENT: u8 = 255;
-/// Bytes of a data buffer that rules can see; as under the other engines.
+/// Maximum number of bytes of a data buffer that rules can see; as in the other engines.
 const BUFFER_LIMIT: u8 = 80;
 /// Longest socket address: `struct sockaddr_storage`.
 const ADDRESS_LIMIT: u8 = 128;
@@ -58,29 +58,29 @@ impl MemoryRead {
     }
 }
 
-/// Where a connection is found that a call is about.
+/// Location of the connection that a call is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Connection {
-    /// The argument with the descriptor; `None`: it is the result.
+    /// Argument with the descriptor; `None` if it is the result.
     descriptor: Option<u8>,
     address: Address,
 }
 
-/// What address is passed.
+/// Address that is passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Address {
     None,
-    /// Arguments with its place and its length.
+    /// Positions of the arguments with its pointer and its length.
     Given(u8, u8),
-    /// In a `struct msghdr`, or in several, whose number is another argument.
+    /// Inside a `struct msghdr`, or several, whose number is another argument.
     Message(u8, Option<u8>),
 }
 
-/// In the place of an argument: the result.
+/// Stands for the result in place of an argument's position.
 const RESULT: u8 = 254;
 
 impl Connection {
-    /// Of a kind of calls; `None` if they are about no descriptor that may be a socket.
+    /// Returns the location for a kind of calls; `None` if they are about no descriptor that may be a socket.
     pub(super) fn of(kind: EventKind) -> Option<Self> {
         let (descriptor, address) = match kind.spec().descriptor {
             DescriptorSource::Argument(fd) | DescriptorSource::Duplicated(fd) => {
@@ -104,7 +104,7 @@ impl Connection {
         })
     }
 
-    /// Descriptor, address, length, message.
+    /// Encodes descriptor, address, length and message.
     fn encode(self) -> [u8; 4] {
         let (address, len, message) = match self.address {
             Address::None => (NO_ARGUMENT, NO_ARGUMENT, NO_ARGUMENT),
@@ -117,29 +117,29 @@ impl Connection {
     }
 }
 
-/// One row: what the kernel does about a call.
+/// One row: the kernel's actions on a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Row {
     pub(super) flags: u32,
-    /// Alternatives of tests, with the slots that each speaks for.
+    /// Alternatives of tests, with the slots that each stands for.
     pub(super) any_of: Vec<(Vec<RegisterTest>, u64)>,
     pub(super) failed: u64,
     pub(super) succeeded: u64,
-    /// Slots that take a call that succeeded with one of these results, as bits.
+    /// Slots that accept a successful call only with one of `results`, a set of bits.
     pub(super) limited: u64,
     pub(super) results: u64,
-    /// Slots that take a call that failed with one of these errors, as bits.
+    /// Slots that accept a failed call only with one of `errors`, a set of bits.
     pub(super) refused: u64,
     pub(super) errors: u128,
     pub(super) path_arg: u8,
-    /// Of a call about a connection: where it is found.
+    /// Location of the connection, for a call about one.
     pub(super) socket: Option<Connection>,
     pub(super) fetches: Vec<MemoryRead>,
     pub(super) socketcalls: BTreeMap<u32, u16>,
 }
 
 impl Row {
-    /// Results that some slot takes, of calls that succeed, as bits; all of them: any result.
+    /// Returns the results of successful calls that some slot accepts, as bits; all bits mean any result.
     pub(super) fn wanted_results(&self) -> u64 {
         let is_several = self.flags & ROW_SOCKETCALL != 0;
         match self.limited {
@@ -180,7 +180,7 @@ impl Row {
         to.resize(fetched + 8 * FETCHES, 0);
         if tests > 0 {
             for (group, slots) in &self.any_of {
-                // Always: no bit of nothing is set.
+                // Always true: an empty mask has no bit set.
                 let always = [RegisterTest::full(0, TestOp::NoBit, 0)];
                 let group = if group.is_empty() { &always[..] } else { group };
                 for (index, test) in group.iter().enumerate() {
@@ -194,7 +194,7 @@ impl Row {
     }
 }
 
-/// `slots`: of the group that the test ends.
+/// Encodes a test. `slots`: those of the group that the test ends.
 fn encode_test(test: RegisterTest, slots: Option<u64>, to: &mut Vec<u8>) {
     let (op, mask): (u8, u64) = match test.op {
         TestOp::AllBits => (0, 0),
@@ -217,14 +217,14 @@ pub(super) fn short(number: usize) -> u16 {
     u16::try_from(number).expect("bounded by the table")
 }
 
-/// Whether strings are among what is fetched.
+/// Returns whether strings are among the fetched data.
 pub(super) fn has_strings(fetches: &[MemoryRead]) -> bool {
     let is_string =
         |fetch: &MemoryRead| matches!(fetch, MemoryRead::Text(_) | MemoryRead::Path { .. });
     fetches.iter().any(is_string)
 }
 
-/// What the event table asks for beyond registers.
+/// Returns the data that the event table needs beyond registers.
 pub(super) fn fetches(kind: EventKind) -> Vec<MemoryRead> {
     let spec = kind.spec();
     let mut fetches: Vec<MemoryRead> = Vec::new();

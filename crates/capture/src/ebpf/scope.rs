@@ -1,7 +1,7 @@
-//! What is watched of the machine: containers and control groups.
+//! Scope of the watch: containers and control groups of the host.
 //!
-//! The kernel knows places: processes of the same cgroups and namespaces. Whether one belongs to what is
-//! watched is found out here by the first record from there, and the kernel is told.
+//! The kernel knows places: processes of the same cgroups and namespaces. On the first record from a place,
+//! the agent decides whether it belongs to the scope, and writes the decision to the kernel.
 
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -11,30 +11,30 @@ use event::{Container, Containment};
 use container::{ContainerOptions, Containers};
 use process_info::procfs::{Proc, ProcError, cgroup_lines, mount_lines, unescape};
 
-/// Why a control group cannot be watched.
+/// Reason why a control group cannot be watched.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// There is none.
+    /// The group does not exist.
     #[error("cannot find the control group {}", path.display())]
     Missing {
-        /// As it was named.
+        /// Path as given.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: std::io::Error,
     },
-    /// The path leads elsewhere.
+    /// The path is not in a cgroup file system.
     #[error("cannot watch {} as a control group: it is in no file system of cgroups", path.display())]
     NoCgroup {
-        /// As it was named.
+        /// Path as given.
         path: PathBuf,
     },
-    /// The programs cannot see it.
+    /// The programs cannot see the group.
     #[error("cannot watch {} as a control group: its hierarchy has no controllers", path.display())]
     NoControllers {
-        /// As it was named.
+        /// Path as given.
         path: PathBuf,
     },
-    /// What the path means to the machine is not known.
+    /// The host's path of the group is unknown.
     #[error("cannot identify control groups from inside a cgroup namespace")]
     Namespace,
     /// `/proc` cannot be read.
@@ -42,24 +42,24 @@ pub enum CgroupError {
     Proc(#[from] ProcError),
 }
 
-/// A control group with those below it.
+/// A control group with its descendants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
     /// Number of the hierarchy, 0 for version 2.
     hierarchy: u32,
-    /// From the root of the hierarchy.
+    /// Path from the root of the hierarchy.
     path: Vec<u8>,
 }
 
-/// Inode of the cgroup namespace that the machine starts with (include/linux/proc_ns.h).
+/// Inode of the initial cgroup namespace (include/linux/proc_ns.h).
 const INITIAL_NAMESPACE: u64 = 0xefff_fffb;
 
 impl Cgroup {
-    /// By a folder, as in `/sys/fs/cgroup/system.slice`.
+    /// Finds the group by its folder, such as `/sys/fs/cgroup/system.slice`.
     ///
     /// # Errors
     ///
-    /// If it is none, or one that the kernel's programs cannot see.
+    /// If the folder is not a control group, or one that the kernel's programs cannot see.
     pub fn find(path: &Path) -> Result<Self, CgroupError> {
         let named = || path.to_owned();
         let folder = path.canonicalize().map_err(|source| CgroupError::Missing {
@@ -103,31 +103,31 @@ impl Cgroup {
         })
     }
 
-    /// Whether a cgroup of a hierarchy is this one or below it.
+    /// Returns whether a cgroup of a hierarchy is this one or below it.
     fn contains(&self, hierarchy: u32, path: &[u8]) -> bool {
         self.hierarchy == hierarchy && is_below(path, &self.path)
     }
 }
 
-/// Whether a path is another one, or leads to something below it.
+/// Returns whether a path equals another one, or lies below it.
 fn is_below(path: &[u8], folder: &[u8]) -> bool {
     let folder = folder.strip_suffix(b"/").unwrap_or(folder);
     let rest = path.strip_prefix(folder);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// What is watched.
+/// Containers and control groups to watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchScope {
-    /// Containers: names, or ids as far as they were written.
+    /// Containers: names, or prefixes of ids.
     pub containers: Vec<String>,
     /// Control groups.
     pub cgroups: Vec<Cgroup>,
 }
 
 impl WatchScope {
-    /// Those of the containers that no process of this machine is in. A container whose name its runtime has
-    /// not written down yet is not known by it.
+    /// Returns the containers of the scope that have no process on this host. A container whose name its
+    /// runtime has not written down yet is not found by it.
     ///
     /// # Errors
     ///
@@ -141,7 +141,7 @@ impl WatchScope {
             if absent.is_empty() {
                 break;
             }
-            // One that has ended is nowhere.
+            // A process that has ended has no container.
             if let Ok(container) = containers.of(&proc, pid) {
                 absent.retain(|wanted| !names(&container, wanted));
             }
@@ -149,8 +149,8 @@ impl WatchScope {
         Ok(absent)
     }
 
-    /// Whether a container is watched, or a place with these cgroups (hierarchy, path). `None`: cannot be
-    /// told yet.
+    /// Returns whether a container is watched, or a place with these cgroups (hierarchy, path). `None` if
+    /// undecided so far.
     pub(super) fn takes(&self, container: &Container, cgroups: &[(u32, Vec<u8>)]) -> Option<bool> {
         let is_group = |group: &Cgroup| {
             let mut all = cgroups.iter();
@@ -170,7 +170,7 @@ impl WatchScope {
                 if self.containers.iter().any(is_named) {
                     Some(true)
                 } else {
-                    // Its runtime may write down its name a moment later.
+                    // Its runtime may write its name a moment later.
                     let is_described = container.name.is_some() || container.undescribed.is_none();
                     is_described.then_some(false)
                 }
@@ -179,7 +179,7 @@ impl WatchScope {
     }
 }
 
-/// Whether a text names a container, by its name or by the beginning of its id.
+/// Returns whether a text names a container, by its name or by a prefix of its id.
 fn names(container: &Container, wanted: &str) -> bool {
     let ids = [Some(&container.id), container.full_id.as_ref()];
     let is_id = ids.into_iter().flatten().any(|id| id.starts_with(wanted));

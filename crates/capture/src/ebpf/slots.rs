@@ -1,6 +1,7 @@
-//! Slots: what rules ask of a call beyond its registers, as bits (`struct asked` of bpf/record.h).
+//! Slots: demands of rules on a call beyond its registers, as bits (`struct asked` of bpf/record.h).
 //!
-//! A slot stands for all rules that ask the same. Whatever a slot does not ask for, it takes.
+//! A slot stands for all rules with the same demands. A slot accepts any value of a property that it does not
+//! ask for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,11 +10,11 @@ use event::{Interest, PathPattern, SocketFamily};
 
 use super::automaton::{self, Automaton};
 
-/// The first asks for nothing.
+/// Number of slots. The first asks for nothing.
 const SLOTS: usize = automaton::PATTERN_BITS;
-/// In the order of FAMILY_IPV4 and so on; what is none of these comes last.
+/// In the order of FAMILY_IPV4 and so on; any other family comes last.
 const FAMILIES: [SocketFamily; 3] = [SocketFamily::Ipv4, SocketFamily::Ipv6, SocketFamily::Unix];
-/// What some rules ask.
+/// Demands of some rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Asked {
     paths: Option<BTreeSet<PathPattern>>,
@@ -25,7 +26,7 @@ struct Asked {
     contained: Option<bool>,
 }
 
-/// What can be looked at of a kind of calls.
+/// Properties that can be checked for a kind of calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct VisibleFields {
     pub(super) opens: bool,
@@ -61,7 +62,7 @@ impl Asked {
     }
 }
 
-/// What rules ask, by slot.
+/// Demands of rules, by slot.
 #[derive(Debug)]
 pub(super) struct Slots {
     asked: Vec<Asked>,
@@ -74,7 +75,7 @@ impl Slots {
         }
     }
 
-    /// The slot of an interest, as a bit.
+    /// Returns the slot of an interest, as a bit.
     pub(super) fn of(&mut self, interest: &Interest, visible: VisibleFields) -> u64 {
         let asked = Asked::new(interest, visible);
         let known = self.asked.iter().position(|other| *other == asked);
@@ -95,7 +96,7 @@ impl Slots {
         slots.fold(0, |bits, (slot, _)| bits | 1 << slot)
     }
 
-    /// By what some slots ask for, those slots.
+    /// Groups slots by the values that they ask for.
     fn by<'s, T: Ord + 's, I: IntoIterator<Item = T>>(
         &'s self,
         of: impl Fn(&'s Asked) -> I,
@@ -109,18 +110,18 @@ impl Slots {
         slots
     }
 
-    /// The automaton for paths; `None` if the patterns are too many for it.
+    /// Returns the automaton for paths; `None` if the patterns are too many for it.
     pub(super) fn automaton(&self) -> Option<Automaton> {
         let every = || Some(PathPattern::Prefix(Vec::new()));
         let patterns = self.by(|asked| {
             let patterns = asked.paths.iter().flatten().cloned();
-            // Every path, so that what was passed decides.
+            // Every path, so that the name passed decides.
             patterns.chain(every().filter(|_| asked.paths.is_none() && asked.dotted))
         });
         Automaton::new(&patterns)
     }
 
-    /// Slots with a pattern that a path has.
+    /// Returns the slots with a pattern that a path matches.
     pub(super) fn of_path(&self, path: &[u8]) -> u64 {
         self.with_pattern(|pattern| match pattern {
             PathPattern::Exact(text) => path == text,
@@ -130,13 +131,14 @@ impl Slots {
         })
     }
 
-    /// Slots with a pattern that a path below a directory may have, unless its last part has it under any name.
+    /// Returns the slots with a pattern that a path below a directory may match, unless its last component
+    /// matches it under any name.
     pub(super) fn below(&self, directory: &[u8]) -> u64 {
         let start = [directory, b"/"].concat();
         self.with_pattern(|pattern| match pattern {
             PathPattern::Exact(text) => text.starts_with(&start),
             PathPattern::Prefix(text) => text.starts_with(&start) || start.starts_with(text),
-            // What begins in the directory's name and ends behind it.
+            // A match that begins in the directory's name and ends after it.
             PathPattern::Suffix(text) | PathPattern::Contains(text) => {
                 let is_begun = |cut: usize| start.ends_with(&text[..cut]);
                 contains(&start, text) || (1..text.len()).any(is_begun)
@@ -148,18 +150,18 @@ impl Slots {
         self.bits(|asked| asked.paths.iter().flatten().any(&has))
     }
 
-    /// Names of processes, with the slots that ask for each.
+    /// Returns the names of processes, with the slots that ask for each.
     pub(super) fn names(&self) -> BTreeMap<&[u8], u64> {
         self.by(|asked| asked.names.iter().flatten().map(Vec::as_slice))
     }
 
-    /// Ports, likewise.
+    /// Returns the ports, with the slots that ask for each.
     pub(super) fn ports(&self) -> BTreeMap<u16, u64> {
         self.by(|asked| asked.ports.iter().flatten().copied())
     }
 
-    /// Networks, with the slots that ask for each or for a wider one around it: a look-up finds the
-    /// narrowest.
+    /// Returns the networks, with the slots that ask for each or for a wider one around it: a lookup finds
+    /// the narrowest.
     pub(super) fn networks(&self) -> BTreeMap<(IpAddr, u8), u64> {
         let own = self.by(|asked| asked.networks.iter().flatten().map(|one| masked(*one)));
         let around = |network: &(IpAddr, u8)| {
@@ -171,7 +173,7 @@ impl Slots {
             .collect()
     }
 
-    /// What is asked for, as the programs read it. What could not be written as a table is not asked.
+    /// Encodes the demands for the programs. Demands whose table is missing are left out.
     pub(super) fn encode(&self, without: MissingTables) -> Vec<u8> {
         let all_if = |is_missing: bool, bits: u64| if is_missing { u64::MAX } else { bits };
         let any_path = self.bits(|asked| asked.paths.is_none() && !asked.dotted);
@@ -207,7 +209,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     part.is_empty() || text.windows(part.len()).any(|window| window == part)
 }
 
-/// Tables that are not there.
+/// Tables that could not be written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MissingTables {
     pub(super) paths: bool,
@@ -216,7 +218,7 @@ pub(super) struct MissingTables {
     pub(super) networks: bool,
 }
 
-/// The first bits of an address, as a number of 128 bits and all others 0.
+/// Returns the first `count` bits of an address, as a number of 128 bits with all others 0.
 fn first_bits(address: IpAddr, count: u8) -> u128 {
     let bits = match address {
         IpAddr::V4(address) => u128::from(u32::from(address)) << 96,
@@ -225,7 +227,7 @@ fn first_bits(address: IpAddr, count: u8) -> u128 {
     bits & u128::MAX.checked_shl(128 - u32::from(count)).unwrap_or(0)
 }
 
-/// The same network without what does not count of its address.
+/// Returns the network with the host bits of its address cleared.
 fn masked((address, count): (IpAddr, u8)) -> (IpAddr, u8) {
     let bits = first_bits(address, count);
     let address = match address {

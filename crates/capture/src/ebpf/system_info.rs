@@ -1,4 +1,4 @@
-//! Answers from the record of an event, and only where it has none from the running system.
+//! System information from the record of an event, and only where that lacks it from the running system.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use container::privileged_by;
 use decoder::system_info::LiveSystemInfo;
 use process_info::sockets::ResolvedDescriptor;
 
-/// The world as one event saw it.
+/// System information as of one event.
 pub(super) struct RecordedSystemInfo<'r> {
     pub(super) live: &'r LiveSystemInfo,
     pub(super) places: &'r ContainerTable,
     pub(super) header: &'r Header,
     /// Directories that relative paths start at, by descriptor.
     pub(super) directories: &'r [(i32, Vec<u8>)],
-    /// Standard streams, where rules ask for them; `None` of one that is closed.
+    /// Standard streams, if rules ask for them; `None` for one that is closed.
     pub(super) streams: &'r [(i32, Option<ResolvedDescriptor>)],
-    /// Why a path of the record's is not known.
+    /// Reason why a path of the record is unknown.
     pub(super) path_gap: Option<PathGap>,
 }
 
@@ -35,12 +35,12 @@ const WORKING_DIRECTORY: i32 = -100;
 const NO_LOGIN: u32 = u32::MAX;
 
 impl RecordedSystemInfo<'_> {
-    /// Whether the record is about this process.
+    /// Returns whether the record is about this process.
     fn is_about(&self, process: &Process) -> bool {
         process.pid == self.header.pid && process.start == self.header.start()
     }
 
-    /// What the record says of a descriptor of a thread.
+    /// Returns the record's data on a descriptor of a thread.
     fn stream(&self, tid: Tid, number: i32) -> Option<Option<&ResolvedDescriptor>> {
         let mut streams = self.streams.iter().filter(|_| tid == self.header.tid);
         let (_, stream) = streams.find(|(other, _)| *other == number)?;
@@ -145,8 +145,8 @@ impl SystemInfo for RecordedSystemInfo<'_> {
         if is_told || container.privileged == privileged {
             return container;
         }
-        // Guessed from whom the record is about: the first process of a place may be its runtime, which
-        // has more rights than whom it starts.
+        // Guessed from the process of the record: the first process of a place may be its runtime, which has
+        // more rights than the programs it starts.
         Arc::new(Container {
             privileged,
             ..(*container).clone()

@@ -1,8 +1,8 @@
-//! The processes of the host: who they are, whose children they are, what they run.
+//! The processes of the host: identity, parentage and executed programs.
 //!
-//! Filled from `/proc` when the programs are attached already, so that nobody is born in between,
-//! and kept by the records of forks, execs and exits. A process is entered with whatever record
-//! names it first.
+//! Filled from `/proc` when the programs are attached already, so that no birth is missed in between, and
+//! updated by the records of forks, execs and exits. A process is entered with the record that names it
+//! first.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,19 @@ use super::record::{Header, RecordKind};
 use decoder::system_info::ProcessIndex;
 use process_info::procfs::{Proc, start_ns};
 
-/// Ended processes that are remembered: their events may be read after their end, and their
-/// children ask for them.
+/// Maximum number of ended processes remembered: their events may be read after their end, and their children
+/// ask for them.
 const ENDED_LIMIT: usize = 8192;
-/// Processes altogether; more than the kernel's default for all pids (`kernel.pid_max`).
+/// Maximum number of processes; more than the kernel's default for all pids (`kernel.pid_max`).
 const PROCESS_LIMIT: usize = 131_072;
-/// Programs of one process that events under way may still be about.
+/// Maximum number of earlier programs of a process that pending events may be about.
 const FORMER_LIMIT: usize = 4;
 
 struct Node {
     process: Arc<Process>,
-    /// Counts the programs of the process, in the kernel; `None` until a record has told it.
+    /// Number of the process's present program, counted in the kernel; `None` until a record contains it.
     exec_id: Option<u64>,
-    /// Programs it ran before, the last one last.
+    /// Programs it ran before, oldest first.
     former: Vec<(u64, Arc<Image>)>,
 }
 
@@ -38,7 +38,7 @@ impl Node {
         self.former.push((exec_id, self.process.image()));
     }
 
-    /// The record of an exec was lost, or is read later than this one of the program that it started.
+    /// Notes a program whose exec record was lost, or is read later than this record.
     fn takes_unknown_program(&mut self, header: &Header) {
         if let Some(former) = self.exec_id.replace(header.exec_id) {
             self.keep_former(former);
@@ -50,17 +50,17 @@ impl Node {
 #[derive(Default)]
 struct Inner {
     nodes: HashMap<Pid, Node>,
-    /// Processes that ended, the last one last.
+    /// Processes that ended, oldest first.
     ended: VecDeque<(Pid, StartTime)>,
-    /// By pid and start: those whose pid has another owner now.
+    /// Processes whose pid has been reused, by pid and start.
     reused: HashMap<(Pid, StartTime), Arc<Process>>,
     evicted: u64,
 }
 
-/// The table. What becomes of processes is written by one thread; whom a call shows first, by any.
+/// The table. One thread writes the states of processes; any may enter a process that a call shows first.
 pub(super) struct Table {
     inner: Mutex<Inner>,
-    /// Processes of the agent that are nobody's ancestors.
+    /// Processes of the agent that do not count as ancestors.
     transparent: Vec<Pid>,
 }
 
@@ -72,7 +72,7 @@ impl Table {
         }
     }
 
-    /// Enters every process that runs, with its environment if rules ask for that: it may have ended
+    /// Enters every running process, with its environment if rules ask for that: the process may have ended
     /// when they do.
     pub(super) fn seed(&self, proc: &Proc, with_environment: bool) {
         let Ok(entries) = std::fs::read_dir("/proc") else {
@@ -85,13 +85,13 @@ impl Table {
                 && let Some(process) = entered
                 && let Ok(environment) = proc.environment(pid)
             {
-                // Whoever was faster has read the same.
+                // Another thread that was faster has read the same.
                 let _ = process.image().environment.set(Some(environment));
             }
         }
     }
 
-    /// Enters a process that runs, and its ancestors.
+    /// Enters a running process, and its ancestors.
     fn enter_running(&self, proc: &Proc, pid: Pid, depth: usize) -> Option<Arc<Process>> {
         const DEEPEST: usize = 256;
         if pid.0 <= 0 || depth > DEEPEST {
@@ -123,7 +123,7 @@ impl Table {
         Some(self.inner().insert(process, None))
     }
 
-    /// The process of a record, which is entered if it is not known.
+    /// Returns the process of a record, entering it if it is unknown.
     pub(super) fn of(&self, header: &Header, proc: &Proc) -> Arc<Process> {
         let start = header.start();
         {
@@ -131,7 +131,7 @@ impl Table {
             if let Some(node) = inner.nodes.get_mut(&header.pid)
                 && node.process.start == start
             {
-                // Of the program before, if this tells of a new one.
+                // The exec id of the earlier program, if this reports a new one.
                 let before = u64::from(header.kind == RecordKind::Exec);
                 let known = node
                     .exec_id
@@ -148,9 +148,8 @@ impl Table {
         self.born(header, proc)
     }
 
-    /// Enters a process that runs what its parent runs. One without a known parent has an image in which
-    /// nothing is known yet: what a rule asks for is then looked up in `/proc`, and is unknown if it has
-    /// ended.
+    /// Enters a process that runs its parent's program. A process without a known parent has an empty image:
+    /// data that a rule asks for is then looked up in `/proc`, and is unknown if the process has ended.
     fn born(&self, header: &Header, proc: &Proc) -> Arc<Process> {
         let parent = self.parent(header, proc);
         let image = parent.as_ref().map(|parent| parent.image());
@@ -172,7 +171,7 @@ impl Table {
             image,
             header.comm,
         );
-        // Fails if it is the parent's, which has one.
+        // Fails if the image is the parent's, which has a name.
         process.set_name(header.comm);
         self.inner().insert(process, Some(header.exec_id))
     }
@@ -200,7 +199,7 @@ impl Table {
         running.filter(|process| process.start == key.1)
     }
 
-    /// A process runs another program from now on.
+    /// Notes that a process runs another program from now on.
     pub(super) fn executed(&self, process: &Arc<Process>, header: &Header, image: Arc<Image>) {
         let mut inner = self.inner();
         if let Some(node) = inner.nodes.get_mut(&process.pid)
@@ -214,7 +213,7 @@ impl Table {
         process.exec(image, header.comm);
     }
 
-    /// The program that a process ran at the time of a record.
+    /// Returns the program that a process ran at the time of a record.
     pub(super) fn image(&self, process: &Process, header: &Header) -> Arc<Image> {
         let inner = self.inner();
         let former = inner.nodes.get(&process.pid).and_then(|node| {
@@ -226,18 +225,18 @@ impl Table {
         former.unwrap_or_else(|| process.image())
     }
 
-    /// A process has ended.
+    /// Notes that a process has ended.
     pub(super) fn ended(&self, process: &Process) {
         process.set_exited();
         self.inner().remember_for_a_while(process);
     }
 
-    /// How many processes are remembered.
+    /// Returns the number of processes remembered.
     pub(super) fn len(&self) -> usize {
         self.inner().nodes.len()
     }
 
-    /// How many were forgotten before their end.
+    /// Returns the number of processes dropped before their end.
     pub(super) fn evicted(&self) -> u64 {
         self.inner().evicted
     }
@@ -269,8 +268,8 @@ impl Inner {
             former: Vec::new(),
         };
         if let Some(earlier) = self.nodes.insert(process.pid, node) {
-            // Its end may not have been read yet, and events of it neither; or its end was lost, and nobody
-            // will tell of it.
+            // Its end and events of it may be unread still; or the record of its end was lost, and no other
+            // will come.
             let earlier = earlier.process;
             self.remember_for_a_while(&earlier);
             self.reused.insert((earlier.pid, earlier.start), earlier);
@@ -278,7 +277,7 @@ impl Inner {
         process
     }
 
-    /// A process that has ended is forgotten when enough others have, too.
+    /// Keeps a process that has ended until enough others have ended, too.
     fn remember_for_a_while(&mut self, process: &Process) {
         self.ended.push_back((process.pid, process.start));
         while self.ended.len() > ENDED_LIMIT {
@@ -288,8 +287,8 @@ impl Inner {
         }
     }
 
-    /// Its children still know it, and it no longer knows its parent: else a chain of processes that
-    /// each make the next one and end would be remembered as a whole.
+    /// Drops a process. Its children still refer to it, and it no longer refers to its parent: else a chain
+    /// of processes that each make the next one and end would be remembered as a whole.
     fn forget(&mut self, pid: Pid, start: StartTime) {
         if let Some(process) = self.reused.remove(&(pid, start)) {
             process.set_parent(None);
@@ -306,7 +305,7 @@ impl Inner {
 }
 
 impl Drop for Inner {
-    /// One after the other: a long chain of parents would be dropped within itself.
+    /// Drops parents in a loop: dropping a long chain would recurse.
     fn drop(&mut self) {
         let nodes = self.nodes.values().map(|node| &node.process);
         nodes
@@ -335,7 +334,7 @@ mod tests {
         Header::parse(&bytes).expect("a record").0
     }
 
-    /// A pid that no process of the machine has.
+    /// A pid that no process of the host has.
     const PID: i32 = 4_194_400;
 
     #[test]

@@ -1,4 +1,4 @@
-//! From the interest plan to the tables that the programs in `bpf/` go by (bpf/record.h).
+//! Compiles the interest plan to the tables of the programs in `bpf/` (bpf/record.h).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -16,24 +16,24 @@ use super::rows::{
 use super::slots::{MissingTables, Slots, VisibleFields};
 use seccomp::adapt;
 
-/// Rows of one bank; row 0 is no row.
+/// Number of rows of one bank; row 0 means no row.
 pub(super) const ROWS: usize = 1024;
 pub(super) const BANKS: usize = 2;
 pub(super) const CALLS: usize = 1024;
 /// Conventions in the order of the tables.
 const ABIS: [Arch; 3] = [Arch::X86_64, Arch::I386, Arch::X32];
 
-/// What rules ask of the calls of one number, by whatever convention these are made: `struct interest`.
+/// Demands of rules on the calls of one number, in any convention: `struct interest`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NumberInterest {
     /// A bit for each convention that has a row for it.
     conventions: u8,
-    /// Results of calls that succeed, as bits; all of them: any result.
+    /// Results of successful calls, as bits; all bits mean any result.
     results: u64,
 }
 
 impl NumberInterest {
-    /// What either asks for.
+    /// Returns the union of both.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             conventions: self.conventions | other.conventions,
@@ -49,21 +49,21 @@ impl NumberInterest {
     }
 }
 
-/// Everything the programs are told by.
+/// All tables for the programs.
 #[derive(Debug)]
 pub(super) struct Tables {
-    /// By convention and number: the row.
+    /// Rows by convention and number.
     numbers: Vec<u16>,
     rows: Vec<Row>,
-    /// By row: the names of its calls.
+    /// Names of the calls, by row.
     names: Vec<Vec<&'static str>>,
     slots: Slots,
     automaton: Option<Automaton>,
-    /// Whether the environment goes along with an exec.
+    /// True if records of execs contain the environment.
     pub(super) environment: bool,
-    /// Whether standard streams go along with execs and ends.
+    /// True if records of execs and ends contain the standard streams.
     pub(super) streams: bool,
-    /// Whether rules ask for the ends of processes.
+    /// True if rules ask for the ends of processes.
     pub(super) ends: bool,
     /// Command names that rules compare with.
     pub(super) compared_names: BTreeSet<Vec<u8>>,
@@ -108,7 +108,7 @@ impl Tables {
         })
     }
 
-    /// The rows, encoded, with their numbers.
+    /// Returns the encoded rows, with their numbers.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, Vec<u8>)> + '_ {
         self.rows
             .iter()
@@ -126,7 +126,7 @@ impl Tables {
         }
     }
 
-    /// The calls that have a row.
+    /// Returns the calls that have a row.
     pub(super) fn calls(&self) -> Vec<(Arch, &'static str)> {
         let mut calls = Vec::new();
         for (index, arch) in architectures() {
@@ -144,7 +144,7 @@ impl Tables {
         calls
     }
 
-    /// By number: who asks for it, and with which results.
+    /// Returns the demands by number of the call.
     pub(super) fn interest(&self) -> [NumberInterest; CALLS] {
         std::array::from_fn(|number| {
             let rows = (0..ABIS.len()).map(|abi| (abi, self.numbers[abi * CALLS + number]));
@@ -158,12 +158,12 @@ impl Tables {
         })
     }
 
-    /// The automaton for paths, encoded; `None` if the patterns are too many for it.
+    /// Returns the encoded automaton for paths; `None` if the patterns are too many for it.
     pub(super) fn automaton(&self) -> Option<Vec<u8>> {
         self.automaton.as_ref().map(Automaton::encode)
     }
 
-    /// What the slots ask for, encoded; without what there is no table of.
+    /// Encodes the demands of the slots, except those whose table is missing.
     pub(super) fn asked(&self, without: MissingTables) -> Vec<u8> {
         self.slots.encode(MissingTables {
             paths: self.automaton.is_none(),
@@ -171,43 +171,43 @@ impl Tables {
         })
     }
 
-    /// The same where there are no rules yet.
+    /// Encodes the demands before rules are loaded.
     pub(super) fn nothing_asked() -> Vec<u8> {
         Slots::new().encode(MissingTables::default())
     }
 
-    /// Names of processes, with the slots that ask for each.
+    /// Returns the names of processes, with the slots that ask for each.
     pub(super) fn process_names(&self) -> BTreeMap<&[u8], u64> {
         self.slots.names()
     }
 
-    /// Ports, likewise.
+    /// Returns the ports, with the slots that ask for each.
     pub(super) fn ports(&self) -> BTreeMap<u16, u64> {
         self.slots.ports()
     }
 
-    /// Networks, likewise.
+    /// Returns the networks, with the slots that ask for each.
     pub(super) fn networks(&self) -> BTreeMap<(IpAddr, u8), u64> {
         self.slots.networks()
     }
 
-    /// Slots that take a path.
+    /// Returns the slots that accept a path.
     pub(super) fn slots_of_path(&self, path: &[u8]) -> u64 {
         self.slots.of_path(path)
     }
 
-    /// Slots that may take a path below a directory, by what it has of the directory's.
+    /// Returns the slots that may accept a path below a directory, judging by the directory's path.
     pub(super) fn slots_below(&self, directory: &[u8]) -> u64 {
         self.slots.below(directory)
     }
 
-    /// The calls of a row.
+    /// Returns the names of the calls of a row.
     pub(super) fn names(&self, row: usize) -> &[&'static str] {
         self.names.get(row).map_or(&[], Vec::as_slice)
     }
 }
 
-/// The conventions of this machine, with their places in the table.
+/// Returns the conventions of this host, with their positions in the table.
 fn architectures() -> impl Iterator<Item = (usize, Arch)> {
     let native = Arch::native().unwrap_or(ABIS[0]);
     let others = ABIS
@@ -227,7 +227,7 @@ struct Builder<'p> {
 }
 
 impl Builder<'_> {
-    /// The row of a call; 0 if it is of no interest.
+    /// Returns the row of a call; 0 if it is of no interest.
     fn row_of(&mut self, arch: Arch, call: Syscall) -> u16 {
         let Some(row) = self.row(arch, call) else {
             return 0;
@@ -259,7 +259,7 @@ impl Builder<'_> {
             paths: opened.is_none() && has_strings(&fetches),
             connection: socket.is_some(),
         };
-        // A plan that says nothing of a call but its registers.
+        // A plan that restricts only the call's registers.
         let unsaid = [Interest::in_any(planned.any_of.clone())];
         let interests = self.plan.interests.get(&call);
         let interests = interests.map_or(&unsaid[..], Vec::as_slice);
@@ -293,7 +293,7 @@ impl Builder<'_> {
             return None;
         }
         let is_state = |reason: &Reason| !matches!(reason, Reason::Rule(_));
-        // Whoever looks for open ports connects as often as others open files.
+        // Port scanners connect as often as other programs open files.
         let is_rare = abi::FLOOR.iter().any(|trap| trap.call == call) && socket.is_none();
         let is_critical = planned.reasons.iter().any(is_state) || is_rare;
         let flags = [
@@ -323,7 +323,7 @@ impl Builder<'_> {
         })
     }
 
-    /// The 32-bit call that stands for others: it is told by the rows of those.
+    /// Returns the row of the 32-bit call that stands for others: the rows of those apply.
     fn socketcall(&mut self, arch: Arch) -> Option<Row> {
         let mut socketcalls = BTreeMap::new();
         for operation in 1..SOCKETCALLS {
@@ -342,7 +342,7 @@ impl Builder<'_> {
     }
 }
 
-/// Adds an alternative; the same tests for another slot are no other alternative.
+/// Adds an alternative; the same tests for another slot share one.
 fn add_group(any_of: &mut Vec<(Vec<RegisterTest>, u64)>, group: Vec<RegisterTest>, slot: u64) {
     match any_of.iter_mut().find(|(other, _)| *other == group) {
         Some((_, slots)) => *slots |= slot,
@@ -350,7 +350,7 @@ fn add_group(any_of: &mut Vec<(Vec<RegisterTest>, u64)>, group: Vec<RegisterTest
     }
 }
 
-/// The argument with the path, of a call that opens a file.
+/// Returns the argument with the path, for a call that opens a file.
 fn opened_path(kind: EventKind) -> Option<u8> {
     let DescriptorSource::Opened { name, .. } = kind.spec().descriptor else {
         return None;
@@ -361,13 +361,13 @@ fn opened_path(kind: EventKind) -> Option<u8> {
     }
 }
 
-/// The end of a process.
+/// Returns the event kind of the end of a process.
 pub(super) fn end() -> Option<EventKind> {
     // The table of events has it.
     EventKind::from_name("procexit").ok()
 }
 
-/// Kinds of events that records of processes become.
+/// Returns the event kinds of records about processes.
 fn state_kinds() -> impl Iterator<Item = EventKind> {
     let calls = [Syscall::EXECVE, Syscall::EXECVEAT];
     calls.into_iter().map(EventKind::of_syscall).chain(end())

@@ -1,4 +1,4 @@
-//! What one thread needs to judge records.
+//! Evaluator of records for one thread.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::record::Header;
 use process_info::memory::Memory;
 use process_info::sockets::ResolvedDescriptor;
 
-/// What one thread needs to judge records.
+/// State of one thread that evaluates records.
 pub(super) struct RecordEvaluator<J: Evaluator> {
     pub(super) shared: Arc<Shared<J>>,
     pub(super) judge: Arc<J>,
@@ -19,11 +19,11 @@ pub(super) struct RecordEvaluator<J: Evaluator> {
     pub(super) memory: Memory,
     pub(super) arena: Bump,
     pub(super) directories: Vec<(i32, Vec<u8>)>,
-    /// Why a path of the record's is not known.
+    /// Reason why a path of the record is unknown.
     pub(super) path_gap: Option<PathGap>,
-    /// Standard streams of the process that a record is about; `None` of one that is closed.
+    /// Standard streams of the process that a record is about; `None` for one that is closed.
     pub(super) streams: Vec<(i32, Option<ResolvedDescriptor>)>,
-    /// Added to a time since boot to get one since the epoch.
+    /// Offset from time since boot to time since the epoch, in nanoseconds.
     pub(super) epoch: u64,
 }
 
@@ -43,7 +43,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         }
     }
 
-    /// Goes by the rules, and by the clock, as they are now.
+    /// Updates rules and clock offset.
     pub(super) fn follow_rules(&mut self) {
         let judge = self.shared.judge.load();
         if !Arc::ptr_eq(&judge, &self.judge) {
@@ -53,7 +53,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         self.epoch = epoch();
     }
 
-    /// Judges those records that fall to one of so many threads.
+    /// Evaluates the records that belong to one of several threads.
     pub(super) fn judge_share<'r>(
         &mut self,
         records: impl Iterator<Item = &'r [u8]>,
@@ -65,14 +65,14 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
     }
 }
 
-/// Which of so many threads judges a record: all those of one process fall to the same.
+/// Returns which of several threads evaluates a record: all records of one process belong to the same thread.
 pub(super) fn owner(record: &[u8], count: usize) -> usize {
-    // One that makes no sense is nobody's, and counted by the first.
+    // A malformed record belongs to no process; the first thread counts it.
     let pid = Header::pid(record).unwrap_or(0);
     usize::try_from(pid).unwrap_or(0) % count
 }
 
-/// The clock may have been set since.
+/// Computes the offset anew, as the clock may have been set.
 fn epoch() -> u64 {
     now_ns(Clock::Real).wrapping_sub(now_ns(Clock::Boot))
 }

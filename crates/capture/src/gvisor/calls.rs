@@ -1,4 +1,4 @@
-//! Which field of a message is which argument of the call, as data.
+//! Table that maps the fields of messages to the arguments of calls.
 
 use abi::Errno;
 use abi::Syscall as S;
@@ -6,26 +6,26 @@ use abi::Syscall as S;
 use super::message::{Kind, Message};
 use process_info::memory::CapturedMemory;
 
-/// Where a field's value belongs.
+/// Target of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldTarget {
-    /// It is this argument.
+    /// The value of this argument.
     Argument(usize),
     /// A string that this argument points to.
     Text(usize),
     /// Strings that this argument points to.
     Texts(usize),
-    /// A socket address that this argument points to; the next one is its length.
+    /// A socket address that this argument points to; the next argument is its length.
     Address(usize),
 }
 
 use FieldTarget::{Address, Argument, Text, Texts};
 
-/// A call: its fields, and the field with the path of its descriptor and the argument that is it.
+/// Layout of a call: its fields, and the field with the path of its descriptor.
 struct Layout {
     call: S,
     fields: &'static [(u32, FieldTarget)],
-    /// The argument that is a descriptor, and the field with what that is called.
+    /// The argument that is a descriptor, and the field with its path.
     path: Option<(usize, u32)>,
 }
 
@@ -37,10 +37,10 @@ const fn layout(
     Layout { call, fields, path }
 }
 
-/// Of calls on a descriptor: it is the first argument, and field 5 has its path.
+/// Layout of calls on a descriptor: it is the first argument, and field 5 has its path.
 const FIRST: Option<(usize, u32)> = Some((0, 5));
 
-/// Calls that gVisor tells with their arguments.
+/// Calls that gVisor reports with their arguments.
 const LAYOUTS: &[Layout] = &[
     layout(S::ACCEPT, &[(4, Argument(0))], FIRST),
     layout(S::ACCEPT4, &[(4, Argument(0)), (7, Argument(3))], FIRST),
@@ -184,7 +184,7 @@ const LAYOUTS: &[Layout] = &[
     layout(S::WRITEV, &[(4, Argument(0))], FIRST),
 ];
 
-/// Of a call that is told by its registers alone.
+/// Fields of a call that is reported by its registers alone.
 const RAW: [(u32, FieldTarget); 6] = [
     (5, Argument(0)),
     (6, Argument(1)),
@@ -193,7 +193,7 @@ const RAW: [(u32, FieldTarget); 6] = [
     (9, Argument(4)),
     (10, Argument(5)),
 ];
-/// Fields with the call's number.
+/// Field with the call's number.
 const NUMBER: u32 = 3;
 const RAW_NUMBER: u32 = 4;
 
@@ -201,10 +201,10 @@ fn layout_of(call: S) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| layout.call == call)
 }
 
-/// Whether gVisor tells what an argument of a call is, or leads to.
+/// Returns whether gVisor reports an argument of a call, or the data it points to.
 pub fn tells_argument(call: S, argument: usize) -> bool {
     let Some(layout) = layout_of(call) else {
-        // By its registers alone.
+        // Reported by its registers alone.
         return call
             .args()
             .get(argument)
@@ -216,12 +216,12 @@ pub fn tells_argument(call: S, argument: usize) -> bool {
     })
 }
 
-/// Whether gVisor tells the call with its arguments, and whether it can tell what its descriptor is.
+/// Returns whether gVisor reports the call with its arguments, and whether it can report the path of its descriptor.
 pub(super) fn is_described(call: S) -> Option<bool> {
     layout_of(call).map(|layout| layout.path.is_some())
 }
 
-/// The number of the call that a message is about.
+/// Returns the number of the call that a message is about.
 pub(super) fn number(kind: Kind, message: &Message<'_>) -> u64 {
     message.number(if kind == Kind::RawSyscall {
         RAW_NUMBER
@@ -230,21 +230,21 @@ pub(super) fn number(kind: Kind, message: &Message<'_>) -> u64 {
     })
 }
 
-/// What a message says of a call.
+/// Arguments of a call from a message.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments<'m> {
     pub(super) registers: [u64; 6],
-    /// The descriptor that the call is about, or that its path starts at, and what that is called.
+    /// The descriptor that the call is about, or that its path starts at, with its path.
     pub(super) descriptor: Option<(i32, &'m [u8])>,
 }
 
-/// Memory of the caller that there is not: pointers lead here.
+/// Start of a synthetic address range of the caller: pointers to captured data lead here.
 const MEMORY: u64 = 0x1_0000_0000;
 const STEP: u64 = 0x100_0000;
-/// Where nothing is ever put.
+/// Synthetic address with no data.
 const NOWHERE: u64 = 8;
 
-/// The arguments, with the strings that they point to in `captured`.
+/// Returns the arguments, with the strings that they point to in `captured`.
 pub(super) fn arguments<'m>(
     kind: Kind,
     call: S,
@@ -265,7 +265,7 @@ pub(super) fn arguments<'m>(
     for (field, place) in fields {
         match *place {
             Argument(position) => registers[position] = message.number(*field),
-            // What could not be read is told as an empty string.
+            // gVisor reports an unreadable string as an empty one.
             Text(position)
                 if message.result == Some(Errno::EFAULT.result())
                     && message.text(*field).is_empty() =>

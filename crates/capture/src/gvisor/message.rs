@@ -1,28 +1,28 @@
-//! One datagram of the sink: a header, and a message about a task.
+//! Datagrams of the sink: a header, and a message about a task.
 
 use event::Comm;
 
 use super::wire::{Fields, Malformed, Value};
 
-/// Size of the header in this version; a later one may be longer.
+/// Size of the header in this version, in bytes; a later one may be longer.
 const HEADER: usize = 8;
 
-/// What a message is about, by its number in gVisor's `MessageType`.
+/// Type of a message, by its number in gVisor's `MessageType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The first program of a container.
+    /// The first program of a container was started.
     ContainerStart,
-    /// A task was made.
+    /// A task was created.
     Clone,
     /// A program was executed.
     Execve,
-    /// A process has ended and its parent is told.
+    /// A process has ended and its parent is notified.
     ExitNotifyParent,
     /// A task has ended.
     TaskExit,
-    /// Memory was mapped from a file.
+    /// A file was mapped into memory.
     MmapInfo,
-    /// A call of which only registers are told.
+    /// A call, with its registers only.
     RawSyscall,
     /// A call with its arguments.
     Syscall,
@@ -43,22 +43,22 @@ impl Kind {
         })
     }
 
-    /// Whether field 2 is the call's end, and not a value of the message's own.
+    /// Returns whether field 2 is the call's exit, and not a value of the message's own.
     fn has_exit(self) -> bool {
         matches!(self, Self::RawSyscall | Self::Syscall)
     }
 }
 
-/// The header of a datagram.
+/// Header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    /// What the message is about; nothing for one that is not known here.
+    /// Type of the message; `None` if it is unknown.
     pub(super) kind: Option<Kind>,
-    /// Messages that this sandbox has lost so far; it wraps.
+    /// Number of messages that this sandbox has lost so far; it wraps.
     pub(super) dropped: u32,
 }
 
-/// Splits a datagram.
+/// Splits a datagram into header and message.
 pub(super) fn split(datagram: &[u8]) -> Result<(Header, &[u8]), Malformed> {
     let (header, _) = datagram.split_first_chunk::<HEADER>().ok_or(Malformed)?;
     let [size_low, size_high, kind_low, kind_high, dropped @ ..] = *header;
@@ -72,7 +72,7 @@ pub(super) fn split(datagram: &[u8]) -> Result<(Header, &[u8]), Malformed> {
     Ok((Header { kind, dropped }, payload))
 }
 
-/// Who did it.
+/// The task that caused the event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Context<'m> {
     pub(super) time_ns: u64,
@@ -80,7 +80,7 @@ pub(super) struct Context<'m> {
     pub(super) pid: i32,
     pub(super) start_ns: u64,
     pub(super) container: &'m [u8],
-    /// Effective user and group.
+    /// Effective user and group ids.
     pub(super) credentials: Option<(u32, u32)>,
     pub(super) cwd: &'m [u8],
     pub(super) name: &'m [u8],
@@ -93,17 +93,17 @@ impl Context<'_> {
     }
 }
 
-/// A message.
+/// Parsed message.
 #[derive(Clone, Debug)]
 pub(super) struct Message<'m> {
     pub(super) context: Context<'m>,
-    /// What the call returned: a value, or an error number below zero. Nothing at its entry.
+    /// Result of the call: a value, or a negative error number. `None` at its entry.
     pub(super) result: Option<i64>,
     fields: Fields<'m>,
 }
 
 impl<'m> Message<'m> {
-    /// Reads a message whole, so that what is read of it later is there.
+    /// Parses a whole message, so that later reads of its fields succeed.
     pub(super) fn parse(kind: Kind, payload: &'m [u8]) -> Result<Self, Malformed> {
         let fields = Fields::of(payload);
         let (mut context, mut result) = (Context::default(), None);
@@ -126,23 +126,23 @@ impl<'m> Message<'m> {
         found.filter_map(move |(field, value)| (field == number).then_some(value))
     }
 
-    /// A number; what is zero is not sent.
+    /// Returns a number; zero is not sent.
     pub(super) fn number(&self, number: u32) -> u64 {
         let values = self.values(number);
         let numbers = values.filter_map(|value| match value {
             Value::Number(number) => Some(number),
             Value::Bytes(_) => None,
         });
-        // The last one counts, as the format has it.
+        // The last occurrence counts, as the format demands.
         numbers.last().unwrap_or(0)
     }
 
-    /// A text; what is empty is not sent.
+    /// Returns a text; an empty text is not sent.
     pub(super) fn text(&self, number: u32) -> &'m [u8] {
         self.texts(number).last().unwrap_or_default()
     }
 
-    /// A list of texts.
+    /// Returns a list of texts.
     pub(super) fn texts(&self, number: u32) -> impl Iterator<Item = &'m [u8]> + use<'m> {
         self.values(number).filter_map(|value| match value {
             Value::Bytes(bytes) => Some(bytes),
@@ -151,7 +151,7 @@ impl<'m> Message<'m> {
     }
 }
 
-/// A number of 32 bits, which is sent sign-extended.
+/// Returns a number of 32 bits, which is sent sign-extended.
 pub(super) fn small(number: u64) -> i32 {
     abi::argument::low_signed(number)
 }
@@ -204,12 +204,12 @@ fn read_exit(bytes: &[u8]) -> Result<i64, Malformed> {
     })
 }
 
-/// Messages for tests.
+/// Builders of messages for tests.
 #[cfg(test)]
 pub(super) mod testing {
     use super::super::wire::testing::{bytes, number};
 
-    /// A datagram of this type, about process 7 of container `box`, whose other fields `fill` writes.
+    /// Builds a datagram of this type, about process 7 of container `box`, whose other fields `fill` writes.
     pub(in crate::gvisor) fn datagram(kind: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut context = Vec::new();
         for (field, value) in [(1, 1_000), (2, 8), (4, 7), (5, 500), (10, 1)] {

@@ -1,11 +1,11 @@
-//! Capture engine `gvisor`: programs under runsc, by what gVisor's kernel tells of them.
+//! Capture engine `gvisor`: programs under runsc, from the events of gVisor's kernel.
 //!
-//! runsc sends a message for each point that a trace session names to a socket that this engine listens
-//! at, one connection for each sandbox ([`configuration`] makes the session from the plan). Nobody
-//! waits for the engine: a sandbox that cannot send in time counts what it loses and says so in its next
-//! message. The sender may be a sandbox that its workload has taken over, so nothing it says is
-//! trusted further than to be judged: lengths are checked, tables have limits, and each sandbox has a
-//! thread, a process table and a socket of its own.
+//! For each point that a trace session names, runsc sends a message to a socket that this engine listens at,
+//! on one connection for each sandbox ([`configuration`] makes the session from the plan). The sandbox does
+//! not wait for the engine: if it cannot send in time it counts the loss and reports it in its next message.
+//! The workload may have taken over the sandbox that sends, so messages are untrusted input to the
+//! evaluation: lengths are checked, tables have limits, and each sandbox has a thread, a process table and a
+//! socket of its own.
 
 mod calls;
 mod message;
@@ -38,37 +38,37 @@ pub use calls::tells_argument;
 use sandbox::Sandbox;
 pub use session::{configuration, untold};
 
-/// Longest message that is taken; gVisor's own server takes as much.
+/// Maximum length of a message; gVisor's own server accepts as much.
 const MESSAGE_LIMIT: usize = 1 << 20;
-/// Longest greeting, as gVisor has it.
+/// Maximum length of a handshake message, as in gVisor.
 const HANDSHAKE_LIMIT: usize = 10_240;
-/// The only version of the protocol that there is: field 1 is 1.
+/// Handshake for the only version of the protocol: field 1 is 1.
 const HANDSHAKE: [u8; 2] = [0x08, 0x01];
-/// How long a sandbox may take to say hello.
+/// Maximum time for a sandbox's handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// Sandboxes at once; each has a thread.
+/// Maximum number of sandboxes at once; each has a thread.
 const SANDBOXES: u64 = 512;
-/// How often the threads look whether they are to end.
+/// Interval at which threads check whether they are to end.
 const TICK: Duration = Duration::from_millis(100);
-/// Time between two looks at losses.
+/// Time between two reports of losses.
 const LOSS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why the engine does not start.
+/// Reason why the engine does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("cannot listen on {}", .path.display())]
     Listen {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         cause: io::Error,
     },
-    /// Something else listens there.
+    /// Another process listens there.
     #[error("cannot listen on {}: another process already does", .path.display())]
     Taken {
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
     },
     /// A thread cannot be started.
@@ -76,21 +76,21 @@ pub enum Error {
     Thread(#[source] io::Error),
 }
 
-/// What an engine is made of.
+/// Components of an engine.
 pub struct Parts<J: Evaluator> {
     /// Evaluates events.
     pub judge: Arc<J>,
-    /// Is told about the engine's own troubles.
+    /// Receives reports about the engine itself.
     pub notices: Arc<dyn EngineObserver>,
     /// Command names that the rules compare with ([`Plan::names`]).
     pub names: BTreeSet<Vec<u8>>,
-    /// Where sandboxes connect to.
+    /// Socket that sandboxes connect to.
     pub endpoint: Endpoint,
-    /// Where the state of container runtimes is looked for.
+    /// Folder of the state of container runtimes.
     pub state_root: PathBuf,
 }
 
-/// The socket that sandboxes connect to; its name goes with it.
+/// Socket that sandboxes connect to; dropping it removes its path.
 #[derive(Debug)]
 pub struct Endpoint {
     socket: OwnedFd,
@@ -98,11 +98,11 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens at a path, where nothing is or what somebody left who does not listen any more.
+    /// Listens at a path that is free, or that holds a stale socket.
     ///
     /// # Errors
     ///
-    /// If somebody listens there, or the path cannot be used.
+    /// If another process listens there, or the path cannot be used.
     pub fn listen(path: &Path) -> Result<Self, Error> {
         let failed = |cause: rustix::io::Errno| Error::Listen {
             path: path.to_owned(),
@@ -126,7 +126,7 @@ impl Endpoint {
             let is_socket = |data: std::fs::Metadata| {
                 std::os::unix::fs::FileTypeExt::is_socket(&data.file_type())
             };
-            // Whatever else is there is somebody's.
+            // Any other file belongs to another program.
             if !std::fs::symlink_metadata(path).is_ok_and(is_socket) {
                 return Err(failed(error));
             }
@@ -146,7 +146,7 @@ impl Endpoint {
 
 impl Drop for Endpoint {
     fn drop(&mut self) {
-        // It may have been removed by somebody who cleaned up.
+        // Another process may have removed it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -174,36 +174,36 @@ impl Counters {
     }
 }
 
-/// The totals at one moment.
+/// Copy of the totals at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GvisorCounters {
     /// Sandboxes that have connected so far.
     pub sandboxes: u64,
-    /// Those that are connected.
+    /// Sandboxes that are connected now.
     pub connected: u64,
-    /// Those that did not speak the protocol, or were too many.
+    /// Sandboxes that did not speak the protocol, or exceeded the limit.
     pub refused: u64,
     /// Messages received.
     pub messages: u64,
-    /// Events shown to the rules.
+    /// Events evaluated.
     pub judged: u64,
-    /// Messages that sandboxes say they lost.
+    /// Messages that sandboxes report as lost.
     pub dropped: u64,
-    /// Messages that could not be read.
+    /// Messages that could not be parsed.
     pub malformed: u64,
     /// Messages that were too long.
     pub truncated: u64,
-    /// Messages of a type that is not known here.
+    /// Messages of an unknown type.
     pub unknown_messages: u64,
-    /// Calls whose number is not known here.
+    /// Calls with an unknown number.
     pub unknown_calls: u64,
-    /// Calls with arguments that gVisor does not tell.
+    /// Calls with arguments that gVisor does not report.
     pub unreadable: u64,
-    /// Rules that stayed undecided because something is not told.
+    /// Rules left undecided because data was unavailable.
     pub undecided: u64,
 }
 
-/// What all threads share.
+/// State that all threads share.
 pub(crate) struct Shared<J: Evaluator> {
     judge: ArcSwap<J>,
     notices: Arc<dyn EngineObserver>,
@@ -213,7 +213,7 @@ pub(crate) struct Shared<J: Evaluator> {
     host_name: String,
     state_root: PathBuf,
     stopping: AtomicBool,
-    /// Losses were such that it is not to go on.
+    /// True once losses were so high that the engine must end.
     ended: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -244,7 +244,7 @@ impl<J: Evaluator> Shared<J> {
 }
 
 impl<J: Evaluator> RulesTarget<J> for Shared<J> {
-    /// The sessions stay as they are: rules that ask for more do not get it.
+    /// The sessions stay as they are: new rules do not get points that the sessions lack.
     fn replace(&self, judge: Arc<J>, plan: &Plan, _paths: &[Vec<u8>]) {
         self.names.store(Arc::new(plan.names.clone()));
         self.judge.store(judge);
@@ -262,7 +262,7 @@ pub struct Engine<J: Evaluator> {
 }
 
 impl<J: Evaluator + 'static> Engine<J> {
-    /// Starts taking sandboxes.
+    /// Starts accepting sandboxes.
     ///
     /// # Errors
     ///
@@ -288,28 +288,28 @@ impl<J: Evaluator + 'static> Engine<J> {
         Ok(Self { shared, acceptor })
     }
 
-    /// A handle that replaces the rules.
+    /// Returns a handle that replaces the rules.
     pub fn rulings(&self) -> RulesHandle<J> {
         RulesHandle::new(Arc::clone(&self.shared) as _)
     }
 
-    /// A handle on the totals that outlives the engine.
+    /// Returns a source of the totals that outlives the engine.
     pub fn counter_source(&self) -> Arc<dyn Fn() -> GvisorCounters + Send + Sync> {
         let shared = Arc::clone(&self.shared);
         Arc::new(move || shared.snapshot())
     }
 
-    /// Whether it has ended by itself: because of losses that are not to be borne.
+    /// Returns whether the engine has ended by itself because of losses.
     pub fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::Acquire)
     }
 
-    /// Takes no more sandboxes, and no more messages than there are. [`Engine::join`] waits for that.
+    /// Stops accepting sandboxes, and reads only messages that have arrived. [`Engine::join`] waits for that.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
     }
 
-    /// Waits for the end.
+    /// Waits until the engine ends.
     pub fn join(self) -> GvisorCounters {
         // A thread that panicked has ended, too.
         let looked = self.acceptor.join();
@@ -324,14 +324,14 @@ impl<J: Evaluator + 'static> Engine<J> {
             let _ = thread.join();
         }
         if let Ok(mut looked) = looked {
-            // The last second's; it ends anyway.
+            // Losses of the last second; the engine ends anyway.
             let _ = looked.report(&self.shared);
         }
         self.shared.snapshot()
     }
 }
 
-/// What was known at the last look at losses.
+/// Totals at the last report of losses.
 struct LossSnapshot {
     when: Instant,
     dropped: u64,
@@ -348,7 +348,7 @@ impl LossSnapshot {
         }
     }
 
-    /// Tells of losses since the last look. Answers whether the engine may go on.
+    /// Reports losses since the last report. Returns whether the engine may go on.
     fn report<J: Evaluator>(&mut self, shared: &Shared<J>) -> ControlFlow<()> {
         let before = std::mem::replace(self, Self::now(shared));
         let dropped = self.dropped - before.dropped;
@@ -358,7 +358,7 @@ impl LossSnapshot {
         shared.notices.events_dropped(&Losses {
             dropped,
             sent: self.messages - before.messages,
-            // A sandbox does not say of which calls.
+            // A sandbox does not say which calls it lost.
             ..Losses::default()
         })
     }
@@ -378,7 +378,7 @@ fn accept_all<J: Evaluator + 'static>(
         if !is_readable(&endpoint.socket, TICK) {
             continue;
         }
-        // One that has gone again, or a shortage of descriptors: the next may do better.
+        // The peer is gone again, or descriptors are short: the next accept may succeed.
         let Ok(connection) = accept_with(&endpoint.socket, SocketFlags::CLOEXEC) else {
             std::thread::sleep(TICK);
             continue;
@@ -413,7 +413,7 @@ fn accept_all<J: Evaluator + 'static>(
     looked
 }
 
-/// Serves one sandbox to its end.
+/// Serves one sandbox until it disconnects.
 fn serve<J: Evaluator + 'static>(shared: &Arc<Shared<J>>, connection: &OwnedFd) {
     if !greet(connection) {
         return Counters::add(&shared.counters.refused, 1);
@@ -428,7 +428,7 @@ fn serve<J: Evaluator + 'static>(shared: &Arc<Shared<J>>, connection: &OwnedFd) 
             continue;
         }
         match recv(connection, &mut buffer[..], RecvFlags::TRUNC) {
-            // Nothing is the end: no message is empty.
+            // An empty read is the end: no message is empty.
             Ok((_, 0)) => return,
             Ok((_, len)) if len > MESSAGE_LIMIT => Counters::add(&shared.counters.truncated, 1),
             Ok((_, len)) => sandbox.receive(&buffer[..len]),
@@ -438,7 +438,7 @@ fn serve<J: Evaluator + 'static>(shared: &Arc<Shared<J>>, connection: &OwnedFd) 
     }
 }
 
-/// Answers a sandbox that says hello.
+/// Answers a sandbox's handshake.
 fn greet(connection: &OwnedFd) -> bool {
     if !is_readable(connection, HANDSHAKE_TIME) {
         return false;
@@ -459,7 +459,7 @@ fn greet(connection: &OwnedFd) -> bool {
         && send(connection, &HANDSHAKE, SendFlags::NOSIGNAL).is_ok()
 }
 
-/// Whether there is something to read, or the end.
+/// Returns whether there is data to read, or the end of the connection.
 fn is_readable(fd: &impl AsFd, patience: Duration) -> bool {
     let mut polled = [PollFd::new(fd, PollFlags::IN)];
     let patience = Timespec::try_from(patience).expect("it is short");

@@ -1,4 +1,4 @@
-//! The processes of one sandbox, by what its messages say. Their pids are those of the sandbox.
+//! Processes of one sandbox, from its messages. Pids are those of the sandbox.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use event::{Comm, CommandLine, ExecutableFile, ExecutableFlags, Image, Pid, Proc
 
 use super::message::{Context, Message, small};
 
-/// Processes that are kept; past it all begins anew, because a sandbox may invent them.
+/// Maximum number of processes; beyond it the table is cleared, because a sandbox may invent them.
 const LIMIT: usize = 16_384;
-/// Parts of `ExecveInfo`.
+/// Fields of `ExecveInfo`.
 mod exec {
     pub(super) const PATH: u32 = 2;
     pub(super) const ARGUMENTS: u32 = 3;
@@ -21,26 +21,26 @@ mod exec {
     pub(super) const FILE: u32 = 17;
     pub(super) const MEMFD: u32 = 20;
 }
-/// Parts of `Start`.
+/// Fields of `Start`.
 mod start {
     pub(super) const ARGUMENTS: u32 = 4;
     pub(super) const ENVIRONMENT: u32 = 5;
 }
-/// Parts of `CloneInfo`.
+/// Fields of `CloneInfo`.
 mod clone {
     pub(super) const TASK: u32 = 3;
     pub(super) const PROCESS: u32 = 4;
     pub(super) const START: u32 = 5;
 }
 
-/// The table.
+/// Table of processes.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
     there: HashMap<Pid, Arc<Process>>,
     names: HashMap<Pid, Names>,
 }
 
-/// What a process is called after an exec: gVisor takes the first argument, Linux the file that was asked for.
+/// Names of a process after an exec: gVisor takes the first argument, Linux the file that was asked for.
 /// Rules mean Linux's.
 #[derive(Clone, Copy, Debug)]
 struct Names {
@@ -49,11 +49,11 @@ struct Names {
 }
 
 impl Processes {
-    /// The process that a message is about.
+    /// Returns the process that a message is about.
     pub(super) fn of(&mut self, context: &Context<'_>) -> Arc<Process> {
         let pid = Pid(context.pid);
         let is_same = |process: &&Arc<Process>| {
-            // Not every message says when it was started.
+            // Not every message contains the start time.
             context.start_ns == 0 || process.start_ns == 0 || process.start_ns == context.start_ns
         };
         let process = match self.there.get(&pid).filter(is_same) {
@@ -72,7 +72,7 @@ impl Processes {
         process
     }
 
-    /// The name that the thread has now. What it was given at exec counts as what Linux would have given.
+    /// Returns the present name of the thread. The name given at exec counts as the one that Linux would have given.
     pub(super) fn present_name(&self, context: &Context<'_>) -> Comm {
         let given = context.comm();
         let names = self.names.get(&Pid(context.pid));
@@ -80,13 +80,13 @@ impl Processes {
         of_linux.map_or(given, |names| names.of_linux)
     }
 
-    /// A program was executed that was asked for by this path.
+    /// Notes that a program was executed, under this requested path.
     pub(super) fn executed(&mut self, process: &Process, image: Image, path: &[u8]) {
         let last = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().map(Comm::new);
         let line = image.command_line.get().and_then(Option::as_ref);
         let of_gvisor = line.and_then(|line| last(&line.exe));
         let of_gvisor = of_gvisor.unwrap_or_else(|| process.exec_name());
-        // What was asked for by another name of itself is called as it likes: shells of busybox do that.
+        // A program that executes itself by another name chooses its own name: shells of busybox do that.
         let is_named = !path.is_empty() && !path.starts_with(b"/proc/");
         let of_linux = last(path).filter(|_| is_named).unwrap_or(of_gvisor);
         let names = Names {
@@ -101,7 +101,7 @@ impl Processes {
         self.there.get(&pid).cloned()
     }
 
-    /// A task was made; one that is no thread is a process.
+    /// Notes that a task was created; one that is not a thread is a process.
     pub(super) fn cloned(&mut self, parent: &Arc<Process>, message: &Message<'_>) {
         let pid = small(message.number(clone::PROCESS));
         if pid != small(message.number(clone::TASK)) || pid <= 0 {
@@ -129,18 +129,18 @@ impl Processes {
             None => self.names.remove(&pid),
         };
         let parent = self.find(parent).filter(|parent| parent.pid != pid);
-        // Only told apart by it, so its unit does not matter.
+        // Only used to distinguish processes, so its unit does not matter.
         let start = StartTime(start_ns);
-        // A process that was only named runs a program that nobody has told of.
+        // A process that was only named runs a program that no message has reported.
         let image = image.unwrap_or_default();
         let process = Arc::new(Process::new(pid, start, start_ns, parent, image, comm));
-        // Fails if it is the parent's, which has one.
+        // Fails if the image is the parent's, which has a name.
         process.set_name(comm);
         self.there.insert(pid, Arc::clone(&process));
         process
     }
 
-    /// A process has ended.
+    /// Notes that a process has ended.
     pub(super) fn ended(&mut self, process: &Process) {
         process.set_exited();
         self.there.remove(&process.pid);
@@ -148,7 +148,7 @@ impl Processes {
     }
 }
 
-/// The program that a message says was executed, and the path that was asked for.
+/// Returns the program that a message reports as executed, and the path that was asked for.
 pub(super) fn executed<'m>(message: &Message<'m>) -> (Image, &'m [u8]) {
     let image = image(message, exec::ARGUMENTS, exec::ENVIRONMENT);
     let path = message.text(exec::PATH);
@@ -168,13 +168,13 @@ pub(super) fn executed<'m>(message: &Message<'m>) -> (Image, &'m [u8]) {
         },
         inode: message.number(exec::INODE),
         ctime_ns: changed,
-        // It is not told. A file that was changed was written or had its mode set.
+        // gVisor does not report it. A file that was changed was written or had its mode set.
         mtime_ns: changed,
     }));
     (image, message.text(exec::FILE))
 }
 
-/// The first program of a container. Where it lies is told only if it was asked for by its whole path.
+/// Returns the first program of a container. Its file is known only if it was asked for by an absolute path.
 pub(super) fn started<'m>(message: &Message<'m>) -> (Image, &'m [u8]) {
     let image = image(message, start::ARGUMENTS, start::ENVIRONMENT);
     let path = message.texts(start::ARGUMENTS).next().unwrap_or_default();
@@ -205,7 +205,7 @@ fn image(message: &Message<'_>, arguments: u32, environment: u32) -> Image {
     image
 }
 
-/// Nanoseconds of a `Timespec`.
+/// Converts a `Timespec` to nanoseconds.
 fn timespec(bytes: &[u8]) -> u64 {
     let mut total = 0_u64;
     for field in super::wire::Fields::of(bytes).flatten() {

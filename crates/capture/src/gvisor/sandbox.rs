@@ -1,4 +1,4 @@
-//! From one sandbox's messages to the judge.
+//! Turns one sandbox's messages into events and evaluates them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,14 +24,14 @@ use decoder::decode::{self, SocketView};
 use process_info::memory::Memory;
 use process_info::sockets::ResolvedDescriptor;
 
-/// Memory of one event that is kept for the next.
+/// Number of bytes of one event's memory kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;
-/// Calls of `execve` that wait for what became of them; each is settled by its task's next message.
+/// Maximum number of `execve` calls whose outcome is unknown; each is settled by its task's next message.
 const EXECS: usize = 32;
-/// Containers of a sandbox that are remembered; a pod has some.
+/// Maximum number of containers remembered for a sandbox; a pod has a few.
 const CONTAINERS: usize = 64;
 
-/// What is kept of one sandbox.
+/// State of one sandbox.
 pub(super) struct Sandbox<J: Evaluator> {
     shared: Arc<Shared<J>>,
     judge: Arc<J>,
@@ -40,10 +40,10 @@ pub(super) struct Sandbox<J: Evaluator> {
     containers: Vec<(Vec<u8>, Arc<Container>)>,
     memory: Memory,
     arena: Bump,
-    /// What the sandbox had lost when it last said so.
+    /// Number of messages lost, as the sandbox last reported it.
     dropped: Option<u32>,
-    /// Messages of `execve` of which it is not known yet whether it failed, by process and task: gVisor tells
-    /// no error there, and a program that was executed by a further message.
+    /// Messages of `execve` whose outcome is unknown, by process and task: gVisor reports no error there, and
+    /// an executed program by a further message.
     execs: Vec<(i32, i32, Vec<u8>)>,
 }
 
@@ -63,7 +63,7 @@ impl<J: Evaluator> Sandbox<J> {
         }
     }
 
-    /// Looks at one datagram.
+    /// Handles one datagram.
     pub(super) fn receive(&mut self, datagram: &[u8]) {
         let counters = &Arc::clone(&self.shared).counters;
         Counters::add(&counters.messages, 1);
@@ -93,13 +93,13 @@ impl<J: Evaluator> Sandbox<J> {
         let by = self.settle(kind, message.context.pid, message.context.tid)?;
         let process = self.processes.of(&message.context);
         match kind {
-            // That it begins tells less than how it ends.
+            // The entry says less than the exit.
             Kind::RawSyscall | Kind::Syscall
                 if is_exec(kind, &message) && message.result.is_none() => {}
             Kind::RawSyscall | Kind::Syscall
                 if is_exec(kind, &message) && message.result == Some(0) =>
             {
-                // The program itself says more, and is told by a message of its own.
+                // The program itself says more, and has a message of its own.
                 if self.execs.len() == EXECS {
                     let (.., earliest) = self.execs.remove(0);
                     self.fails(&earliest)?;
@@ -119,20 +119,20 @@ impl<J: Evaluator> Sandbox<J> {
             }
             Kind::TaskExit => self.ends(&message, &process),
             Kind::RawSyscall | Kind::Syscall => self.calls(kind, &message, &process, true),
-            // The end of the last task says the same; mappings are told as calls.
+            // The end of the last task says the same; mappings are reported as calls.
             Kind::ExitNotifyParent | Kind::MmapInfo => {}
         }
         Ok(())
     }
 
-    /// The number counts up from the sandbox's start and wraps.
+    /// Notes losses. The number counts up from the sandbox's start and wraps.
     fn note_losses(&mut self, dropped: u32) {
         let before = self.dropped.replace(dropped);
         let lost = dropped.wrapping_sub(before.unwrap_or(0));
         Counters::add(&self.shared.counters.dropped, u64::from(lost));
     }
 
-    /// A program was executed, by a call or as the container's first.
+    /// Handles a program that was executed, by a call or as the container's first.
     fn executes(
         &mut self,
         message: &Message<'_>,
@@ -157,7 +157,7 @@ impl<J: Evaluator> Sandbox<J> {
         self.arena = arena;
     }
 
-    /// A task has ended; the last one of a process, or its first, ends the process.
+    /// Handles the end of a task; the last one of a process, or its first, ends the process.
     fn ends(&mut self, message: &Message<'_>, process: &Arc<Process>) {
         if message.context.tid != message.context.pid {
             return;
@@ -178,8 +178,8 @@ impl<J: Evaluator> Sandbox<J> {
         self.processes.ended(process);
     }
 
-    /// Once a task goes on after `execve` that call has failed; nobody says why. Otherwise: by which call a
-    /// program was executed.
+    /// Settles a pending `execve`. If the task goes on, the call has failed, with an unknown error. Otherwise
+    /// returns the call by which a program was executed.
     fn settle(&mut self, kind: Kind, pid: i32, tid: i32) -> Result<abi::Syscall, Malformed> {
         let is_by_task = kind != Kind::Execve;
         let ends = |(of, task, _): &(i32, i32, _)| *of == pid && (!is_by_task || *task == tid);
@@ -329,7 +329,7 @@ impl<J: Evaluator> Sandbox<J> {
     }
 }
 
-/// Which call a message is about.
+/// Returns the call that a message is about.
 fn named(kind: Kind, message: &Message<'_>) -> Option<(Arch, abi::Syscall)> {
     let number = u32::try_from(calls::number(kind, message)).ok()?;
     let (arch, syscall) = abi::arch::decode(Arch::native()?.audit(), number)?;
@@ -341,7 +341,7 @@ fn is_exec(kind: Kind, message: &Message<'_>) -> bool {
     matches!(call, Some(abi::Syscall::EXECVE | abi::Syscall::EXECVEAT))
 }
 
-/// What a message says of an event.
+/// Parts of an event from a message.
 struct Account<'a> {
     kind: EventKind,
     params: &'a [Param<'a>],
@@ -362,7 +362,7 @@ impl Account<'_> {
     }
 }
 
-/// An open descriptor by what gVisor calls it: files by their path, others as in `/proc/PID/fd`.
+/// Resolves an open descriptor by gVisor's name for it: files by their path, others as in `/proc/PID/fd`.
 fn resolved(path: &[u8]) -> ResolvedDescriptor {
     use event::DescriptorKind as Is;
     let begins = |prefix: &str| path.starts_with(prefix.as_bytes());

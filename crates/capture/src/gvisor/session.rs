@@ -1,4 +1,4 @@
-//! What gVisor is asked to tell: the configuration of a trace session, from the plan.
+//! Configuration of a trace session, which tells gVisor what to report, from the plan.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::calls;
 
-/// What is told of whoever did it, at every point.
+/// Context fields about the task, requested at every point.
 const CONTEXT: [&str; 9] = [
     "time",
     "thread_id",
@@ -21,18 +21,18 @@ const CONTEXT: [&str; 9] = [
     "process_name",
     "parent_thread_group_id",
 ];
-/// Points that processes are known by, with what else they can tell.
+/// Points from which processes are known, with their optional fields.
 const STATE: [(&str, &[&str]); 4] = [
     ("container/start", &["env"]),
     ("sentry/clone", &[]),
     ("sentry/execve", &["binary_info"]),
     ("sentry/task_exit", &[]),
 ];
-/// How long the sandbox tries to send a message before it counts it as lost: some 3 ms in all.
+/// Number of retries before the sandbox counts a message as lost: some 3 ms in all.
 const RETRIES: u32 = 8;
 
-/// The session's configuration, as `runsc --pod-init-config` and `runsc trace create --config` take it:
-/// every call that some rule can match is sent to the sink at `endpoint`.
+/// Returns the session's configuration, as `runsc --pod-init-config` and `runsc trace create --config` take
+/// it: every call that some rule can match is sent to the sink at `endpoint`.
 #[must_use]
 pub fn configuration(plan: &Plan, endpoint: &Path) -> Value {
     let point = |name: String, optional: &[&str]| json!({"name": name, "optional_fields": optional, "context_fields": CONTEXT});
@@ -64,8 +64,7 @@ pub fn configuration(plan: &Plan, endpoint: &Path) -> Value {
     })
 }
 
-/// Points that one session lists and another does not: what happens there, a sandbox with the other does not
-/// tell.
+/// Returns the points of `asked` that `given` lacks: a sandbox with the session `given` does not report them.
 #[must_use]
 pub fn untold(asked: &Value, given: &Value) -> Vec<String> {
     let told: BTreeSet<&str> = points(given).collect();
@@ -79,8 +78,8 @@ fn points(session: &Value) -> impl Iterator<Item = &str> {
     points.filter_map(|point| point["name"].as_str())
 }
 
-/// The point of a call, and whether it can tell what its descriptor is called. Calls are told when they
-/// have returned, or where they do not, when they are made.
+/// Returns the point of a call, and whether it can report the path of its descriptor. A call is reported when
+/// it has returned, or if it never returns, when it is made.
 fn name(call: Syscall) -> Option<(String, bool)> {
     let native = Arch::native()?;
     // Other ways to make a call do not exist in a sandbox.

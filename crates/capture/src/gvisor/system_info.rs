@@ -1,5 +1,5 @@
-//! Answers from a message, and of the sandbox from those before it. The machine that runs this is not
-//! the one that the sandbox shows, so it is never asked.
+//! System information from a message, and about the sandbox from earlier ones. The host differs from the
+//! system that the sandbox shows, so it is never asked.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use event::{
 use super::message::Context;
 use super::processes::Processes;
 
-/// The world as one message saw it.
+/// System information as of one message.
 pub(super) struct SandboxWorld<'m> {
     pub(super) context: &'m Context<'m>,
     pub(super) processes: &'m Processes,
     pub(super) container: &'m Arc<Container>,
-    /// A descriptor of the call and what it is called.
+    /// A descriptor of the call and its path.
     pub(super) descriptor: Option<(i32, &'m [u8])>,
     pub(super) host_name: &'m str,
 }
@@ -117,7 +117,7 @@ impl SystemInfo for SandboxWorld<'_> {
         if uid != 0 {
             return Lookup::Unknown;
         }
-        // By the same name in every image.
+        // The same name in every image.
         Lookup::Found(Arc::new(User {
             name: "root".to_owned(),
             home: "/root".to_owned(),

@@ -1,9 +1,8 @@
-//! Protocol buffers as far as gVisor's messages use them: numbers and length-delimited bytes.
+//! Reader of protocol buffers as far as gVisor's messages use them: numbers and length-delimited bytes.
 //!
-//! The sender may be a sandbox that a workload has taken over, so every length is checked against what
-//! there is.
+//! The workload may have taken over the sandbox that sends, so every length is checked against the available bytes.
 
-/// One field.
+/// Value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value<'m> {
     /// A number of any width.
@@ -12,7 +11,7 @@ pub(super) enum Value<'m> {
     Bytes(&'m [u8]),
 }
 
-/// Bytes that are no message.
+/// Error: the bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed;
 
@@ -25,7 +24,7 @@ impl<'m> Fields<'m> {
         Self(message)
     }
 
-    /// The next field: its number and value.
+    /// Reads the next field: its number and value.
     fn read(&mut self) -> Result<(u32, Value<'m>), Malformed> {
         let key = self.varint()?;
         let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0);
@@ -40,7 +39,7 @@ impl<'m> Fields<'m> {
                 Value::Bytes(bytes)
             }
             5 => Value::Number(u64::from(self.fixed::<4>().map(u32::from_le_bytes)?)),
-            // Groups, which are no longer made.
+            // Groups, which are obsolete.
             _ => return Err(Malformed),
         };
         Ok((number, value))
@@ -51,7 +50,7 @@ impl<'m> Fields<'m> {
         for shift in (0..70).step_by(7) {
             let (byte, rest) = self.0.split_first().ok_or(Malformed)?;
             self.0 = rest;
-            // Bits beyond the 64th are of no number.
+            // Bits beyond the 64th are dropped.
             value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
             if byte & 0x80 == 0 {
                 return Ok(value);
@@ -82,7 +81,7 @@ impl<'m> Iterator for Fields<'m> {
     }
 }
 
-/// Writes messages, for tests.
+/// Writers of messages, for tests.
 #[cfg(test)]
 pub(super) mod testing {
     pub(in crate::gvisor) fn number(out: &mut Vec<u8>, field: u32, value: u64) {

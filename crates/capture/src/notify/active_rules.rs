@@ -1,4 +1,4 @@
-//! What the loaded rules ask of the engine. Replaced as a whole when rules are loaded anew.
+//! The loaded rules and what they ask of the engine. Replaced as a whole when rules are reloaded.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,15 +9,15 @@ use event::{Comm, Evaluator, Plan, Process, Reason};
 
 use super::Shared;
 
-/// A judge and what follows from its plan for calls that are trapped already. What the filter
-/// traps, and the state that is kept to judge later calls by, stay those of the first plan.
+/// An evaluator and what follows from its plan for calls that are trapped already. The calls that the filter
+/// traps, and the state that is kept to evaluate later calls, stay those of the first plan.
 pub(crate) struct ActiveRules<J> {
     pub(crate) judge: Arc<J>,
-    /// By call: whether a rule asks for it.
+    /// By call: true if a rule asks for it.
     pub(crate) judged: Vec<bool>,
-    /// By call: whether a rule asks for a text among its arguments.
+    /// By call: true if a rule asks for a text among its arguments.
     pub(crate) strings: Vec<bool>,
-    /// Whether the file of a program has to be looked at when it starts.
+    /// True if a program's file must be inspected when it starts.
     pub(crate) executable_file: bool,
     /// Command names that rules compare with.
     pub(crate) names: Arc<BTreeSet<Vec<u8>>>,
@@ -35,20 +35,20 @@ impl<J> ActiveRules<J> {
         }
     }
 
-    /// Whether a process that has `name` now may pass for another program by it: a rule compares with that
+    /// Returns whether a process named `name` now may pass for another program: a rule compares with that
     /// name, and it is not the one at exec.
     pub(crate) fn is_disguise(&self, process: &Process, name: Comm) -> bool {
         is_disguise(&self.names, process.name(), name)
     }
 }
 
-/// Whether the present name may make a process pass for another program. `at_exec`: the name at its last
-/// exec, if that is known.
+/// Returns whether the present name may make a process pass for another program. `at_exec`: the name at its
+/// last exec, if that is known.
 pub(crate) fn is_disguise(names: &BTreeSet<Vec<u8>>, at_exec: Option<Comm>, now: Comm) -> bool {
     at_exec.is_some_and(|at_exec| at_exec != now) && names.contains(now.as_bytes())
 }
 
-/// A table of calls, with all variants of each, filled for the calls of a plan.
+/// Builds a table of calls, including all variants of each, from the calls of a plan for which `tell` is true.
 pub(crate) fn by_call(plan: &Plan, tell: impl Fn(&event::CallPlan) -> bool) -> Vec<bool> {
     let mut asked = vec![false; Syscall::all().len()];
     for (syscall, call) in &plan.calls {
@@ -61,11 +61,11 @@ pub(crate) fn by_call(plan: &Plan, tell: impl Fn(&event::CallPlan) -> bool) -> V
     table
 }
 
-/// Whatever judges by rules that can be replaced.
+/// Target of a replacement of rules.
 pub(crate) trait RulesTarget<J>: Send + Sync {
-    /// Judges by other rules from now on.
+    /// Replaces the rules.
     fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]);
-    /// The rules in force.
+    /// Returns the rules in force.
     fn judge(&self) -> Arc<J>;
 }
 
@@ -89,7 +89,7 @@ impl<J: Evaluator> RulesHandle<J> {
         Self(engine)
     }
 
-    /// Rules where there is no engine, so that nothing is judged by them.
+    /// Creates a handle on rules without an engine: nothing is evaluated.
     pub fn idle(judge: Arc<J>) -> Self
     where
         J: 'static,
@@ -97,14 +97,14 @@ impl<J: Evaluator> RulesHandle<J> {
         Self(Arc::new(Idle(ArcSwap::new(judge))))
     }
 
-    /// Judges every event from now on by other rules: calls that are being looked at this moment,
-    /// too. The rules must need nothing that the installed filter does not trap. `paths`: those that
-    /// they name, for the tripwire.
+    /// Replaces the rules for every event from now on, including calls that are being inspected. The rules
+    /// must need nothing that the installed filter does not trap. `paths`: the paths that they name, for the
+    /// tripwire.
     pub fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
         self.0.replace(judge, plan, paths);
     }
 
-    /// The rules in force.
+    /// Returns the rules in force.
     pub fn judge(&self) -> Arc<J> {
         self.0.judge()
     }
@@ -122,16 +122,16 @@ impl<J: Evaluator> RulesTarget<J> for Idle<J> {
     }
 }
 
-/// Rules by which several engines judge, of which some come and others go.
+/// Rules shared by several engines, which may start and end at any time.
 pub struct CommonRules<J: Evaluator>(Arc<Several<J>>);
 
-/// The rules in force, and what follows from them.
+/// The rules in force, with their plan and paths.
 pub struct RulesInForce<J> {
     /// Evaluates events.
     pub judge: Arc<J>,
-    /// What the rules ask for.
+    /// Calls that the rules ask for.
     pub plan: Plan,
-    /// Paths that they name.
+    /// Paths that the rules name.
     pub paths: Vec<Vec<u8>>,
 }
 
@@ -140,12 +140,12 @@ struct Several<J: Evaluator>(Mutex<Members<J>>);
 struct Members<J: Evaluator> {
     in_force: Arc<RulesInForce<J>>,
     engines: Vec<(u64, RulesHandle<J>)>,
-    /// Number of the next engine.
+    /// Number for the next engine.
     next: u64,
 }
 
 impl<J: Evaluator + 'static> CommonRules<J> {
-    /// Rules by which nobody judges yet.
+    /// Creates common rules that no engine uses yet.
     pub fn new(in_force: RulesInForce<J>) -> Self {
         Self(Arc::new(Several(Mutex::new(Members {
             in_force: Arc::new(in_force),
@@ -154,12 +154,12 @@ impl<J: Evaluator + 'static> CommonRules<J> {
         }))))
     }
 
-    /// The rules that an engine is to start with.
+    /// Returns the rules that an engine is to start with.
     pub fn in_force(&self) -> Arc<RulesInForce<J>> {
         Arc::clone(&self.0.members().in_force)
     }
 
-    /// Another engine judges by them, which was started with `started_with`. Answers with its number.
+    /// Adds an engine, which was started with `started_with`. Returns its number.
     pub fn join(&self, engine: RulesHandle<J>, started_with: &Arc<RulesInForce<J>>) -> u64 {
         let mut members = self.0.members();
         let now = &members.in_force;
@@ -172,7 +172,7 @@ impl<J: Evaluator + 'static> CommonRules<J> {
         number
     }
 
-    /// An engine has ended.
+    /// Removes an engine that has ended.
     pub fn leave(&self, number: u64) {
         self.0
             .members()
@@ -180,7 +180,7 @@ impl<J: Evaluator + 'static> CommonRules<J> {
             .retain(|(other, _)| *other != number);
     }
 
-    /// A handle that replaces the rules of all of them.
+    /// Returns a handle that replaces the rules of all engines.
     pub fn rulings(&self) -> RulesHandle<J> {
         RulesHandle::new(Arc::clone(&self.0) as Arc<dyn RulesTarget<J>>)
     }

@@ -1,9 +1,9 @@
-//! What the kernel really did, beside what the caller's memory had said.
+//! Compares what the kernel really did with what the caller's memory had said.
 //!
-//! Read while the caller is stopped after the call: the open file behind the new descriptor, the
-//! other end of the socket, the name that the kernel noted for the new program. Other threads run
-//! on meanwhile, so a descriptor may be somebody else's by then; it then does not agree with what
-//! was read either, unless they put the same file there.
+//! The facts are read while the caller is stopped after the call: the open file behind the new descriptor,
+//! the other end of the socket, the name that the kernel noted for the new program. Other threads run on
+//! meanwhile and may have replaced the descriptor; it then differs from what was read too, unless they put
+//! the same file there.
 
 use std::os::fd::OwnedFd;
 
@@ -19,31 +19,30 @@ use decoder::process_inspector::ProcessInspector;
 use process_info::memory::Memory;
 use process_info::procfs::{LINK_LIMIT, ProcError};
 
-/// `-EINPROGRESS`: a connect that goes on.
+/// `-EINPROGRESS`: a connect that continues.
 const CONNECTING: i64 = -115;
 
-/// What came of the comparison.
+/// Result of the comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ArgumentComparison {
-    /// It was what had been read, or nothing came of the call.
+    /// The kernel used what had been read, or the call had no effect.
     Same,
-    /// It was something else.
+    /// The kernel used something else.
     Changed(CallObject),
-    /// It cannot be said whether this is what had been read: the name leads through `/proc/self` or
-    /// the like, which means another thing to each process.
+    /// Undecidable: the name leads through `/proc/self` or the like, which differs for each process.
     Unclear(CallObject),
-    /// The kernel could not be asked.
+    /// The kernel's side could not be read.
     Unlearnt,
 }
 
-/// What a call really was about.
+/// Object that a call was really about.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum CallObject {
-    /// This file was opened or executed.
+    /// The file that was opened or executed.
     Path(Vec<u8>),
-    /// It was connected to this end.
+    /// The address that the socket was connected to.
     Remote(Endpoint),
-    /// Its names are these now. They may be those that the kernel read, or those before.
+    /// The present names in memory. They may be those that the kernel read, or the earlier ones.
     Arguments(Box<OwnedDecoded>, String),
 }
 
@@ -83,7 +82,7 @@ pub(crate) fn compare(
     }
 }
 
-/// Compares what was read with what is there after the call.
+/// Compares what was read with the content of the memory after the call.
 pub(crate) fn read_again(
     call: &Call,
     decoded: &Decoded<'_>,
@@ -111,7 +110,7 @@ pub(crate) fn read_again(
     ArgumentComparison::Same
 }
 
-/// The paths that a call passes, or the address, for a message.
+/// Formats the paths that a call passes, or the address, for a message.
 pub(crate) fn names(call: &Call, decoded: &Decoded<'_>) -> String {
     let sources = call.kind.spec().params.iter().map(|spec| spec.source);
     let params = decoded.params.iter().zip(sources);
@@ -126,7 +125,7 @@ pub(crate) fn names(call: &Call, decoded: &Decoded<'_>) -> String {
     }
 }
 
-/// What was read, for a message.
+/// Returns the object that was read, for a message.
 pub(crate) fn given(decoded: &Decoded<'_>) -> Option<CallObject> {
     let path = decoded.params.iter().find_map(|param| match param {
         Param::Text(text) => Some(CallObject::Path(text.to_vec())),
@@ -135,7 +134,7 @@ pub(crate) fn given(decoded: &Decoded<'_>) -> Option<CallObject> {
     path.or_else(|| remote(decoded).map(CallObject::Remote))
 }
 
-/// Puts what really was in the place of what had been read.
+/// Replaces what had been read with the actual object.
 pub(crate) fn correct<'a>(
     mut decoded: Decoded<'a>,
     call: &Call,
@@ -156,11 +155,11 @@ pub(crate) fn correct<'a>(
                 descriptor.name = Name::Resolved(path);
             }
         }
-        // What was read was as likely.
+        // The names read before are as likely.
         CallObject::Arguments(..) => {}
         CallObject::Remote(endpoint) => {
             if let Some(descriptor) = &mut decoded.descriptor {
-                // The kind followed from the address that was read.
+                // The kind was derived from the address that was read.
                 descriptor.kind = Known::NotYet;
                 descriptor.name = Name::None;
                 if let Some(socket) = &mut descriptor.socket {
@@ -208,7 +207,7 @@ fn opened(
             match resolve(call.tid, raw, base, LookupMode::of(call, decoded), census) {
                 Ok(path) if path == file || leads_to_self(&path, file) => ArgumentComparison::Same,
                 Ok(_) => changed(),
-                // A pipe or the like behind a descriptor: no path leads there but such a one.
+                // A pipe or the like behind a descriptor: only paths like this one lead to it.
                 Err(_) if may_mean_self(raw) && !file.starts_with(b"/") => ArgumentComparison::Same,
                 // In another pid namespace the agent has no folder of that name.
                 Err(Errno::NOENT) if may_mean_self(raw) => {
@@ -220,7 +219,7 @@ fn opened(
                 Err(_) => ArgumentComparison::Unclear(CallObject::Path(file.to_vec())),
             }
         }
-        // It could not be read then; now it is known.
+        // It could not be read before the call; now it is known.
         Name::Unreadable => changed(),
         Name::None | Name::Resolved(_) | Name::Opened { .. } | Name::Unresolved { .. } => {
             ArgumentComparison::Same
@@ -239,7 +238,7 @@ fn is_temporary(decoded: &Decoded<'_>) -> bool {
     flags.is_some_and(|flags| flags & TEMPORARY != 0)
 }
 
-/// The kernel names a temporary file `/folder/#123`.
+/// Compares the names of a temporary file, which the kernel calls `/folder/#123`.
 fn temporary(folder: &[u8], file: &[u8]) -> ArgumentComparison {
     let parent = file.iter().rposition(|byte| *byte == b'/');
     match parent.map(|end| &file[..end]) {
@@ -250,7 +249,7 @@ fn temporary(folder: &[u8], file: &[u8]) -> ArgumentComparison {
     }
 }
 
-/// Absolute, and what it says unless there are links on the way.
+/// Returns whether a path is absolute and normal, so that it is exact unless a link is on the way.
 fn is_plain(path: &[u8]) -> bool {
     path.starts_with(b"/")
         && path[1..]
@@ -258,12 +257,12 @@ fn is_plain(path: &[u8]) -> bool {
             .all(|name| !matches!(name, b"" | b"." | b".."))
 }
 
-/// How a call goes along a name.
+/// Rules for the resolution of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LookupMode {
     /// A symbolic link at the end is opened itself.
     stays_at_link: bool,
-    /// The folder that it starts at is its root.
+    /// The folder that the name starts at is its root.
     is_rooted: bool,
 }
 
@@ -285,7 +284,7 @@ impl LookupMode {
     }
 }
 
-/// The path of what a name leads to now.
+/// Returns the path of the file that a name resolves to now.
 fn resolve(
     tid: Tid,
     raw: &[u8],
@@ -297,8 +296,8 @@ fn resolve(
     census.own_descriptor(&found)
 }
 
-/// What a name leads to now, from the caller's root and folder, without waiting for a file system and
-/// without following a link that means another thing to each process.
+/// Resolves a name now, from the caller's root and folder, without waiting for a file system and without
+/// following a link that differs for each process.
 pub(super) fn find(
     tid: Tid,
     raw: &[u8],
@@ -326,13 +325,13 @@ fn find_as(
     // The folder itself: its path may lead elsewhere, or nowhere.
     let folder = open_folder(tid, base, census)?;
     match open_below(folder, raw.to_vec(), ResolveFlags::BENEATH, manner, census) {
-        // By `..` or by a link, and then through the caller's root.
+        // The name leaves the folder by `..` or by a link: continue through the caller's root.
         Err(Errno::XDEV) => find_from_root(tid, raw, base, manner, census),
         found => found,
     }
 }
 
-/// The folder that a relative name starts at.
+/// Opens the folder that a relative name starts at.
 fn open_folder(tid: Tid, base: Option<i32>, census: &ProcessInspector) -> Result<OwnedFd, Errno> {
     match base {
         Some(number) => census.open_descriptor(tid, number),
@@ -340,7 +339,7 @@ fn open_folder(tid: Tid, base: Option<i32>, census: &ProcessInspector) -> Result
     }
 }
 
-/// What a relative name leads to that leaves its folder.
+/// Resolves a relative name that leaves its folder.
 fn find_from_root(
     tid: Tid,
     raw: &[u8],
@@ -367,8 +366,8 @@ fn find_from_root(
     open_below(root, path, ResolveFlags::IN_ROOT, manner, census)
 }
 
-/// The caller has just been there, so what is on the way is in the kernel's cache. Some file systems
-/// do not answer from it (overlayfs, at links), and some may never answer.
+/// Opens a file below a folder. The caller has just used the path, so it is in the kernel's cache. Some file
+/// systems do not answer from the cache (overlayfs, at links), and some may never answer.
 fn open_below(
     folder: OwnedFd,
     path: Vec<u8>,
@@ -394,7 +393,7 @@ fn open_below(
     }
 }
 
-/// `/proc/self` and `/proc/thread-self` are the agent for the agent.
+/// Returns whether a path resolves through `/proc/self` or `/proc/thread-self`, which for the agent mean the agent.
 fn leads_to_self(resolved: &[u8], file: &[u8]) -> bool {
     fn below_process(path: &[u8]) -> Option<(&[u8], &[u8])> {
         let rest = path.strip_prefix(b"/proc/")?;
@@ -440,7 +439,7 @@ fn connected(
         return ArgumentComparison::Unlearnt;
     };
     let Some(Known::Yes(remote)) = found.socket.map(|socket| socket.remote) else {
-        // Of another family, dissolved, or refused already.
+        // An address of another family, a dissolved connection, or a call refused already.
         return ArgumentComparison::Same;
     };
     match self::remote(decoded) {
@@ -456,13 +455,13 @@ fn remote(decoded: &Decoded<'_>) -> Option<Endpoint> {
     }
 }
 
-/// The kernel takes the unspecified address for this machine.
+/// Returns whether two addresses are the same to the kernel, which takes the unspecified address for the host's own.
 fn is_same_end(given: Endpoint, found: Endpoint) -> bool {
     let (ip, other) = (given.ip.to_canonical(), found.ip.to_canonical());
     given.port == found.port && (ip == other || ip.is_unspecified() && other.is_loopback())
 }
 
-/// The kernel keeps the name that it was given on the new stack, of scripts too.
+/// Compares the name of an executed program, also of scripts: the kernel keeps the given name on the new stack.
 fn executed(
     call: &Call,
     decoded: &Decoded<'_>,
@@ -485,8 +484,7 @@ fn executed(
     }
 }
 
-/// `AT_EXECFN` of the auxiliary vector (getauxval(3)). Its page is fresh, so reading it waits for
-/// nobody.
+/// Reads `AT_EXECFN` of the auxiliary vector (getauxval(3)). Its page is fresh, so the read does not block.
 fn noted_name(pid: Pid, census: &ProcessInspector) -> Option<Vec<u8>> {
     const AT_EXECFN: u64 = 31;
     let (bytes, _) = census.auxiliary_vector(pid)?;

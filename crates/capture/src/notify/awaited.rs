@@ -1,24 +1,24 @@
 //! Calls of one traced thread whose results are awaited.
 //!
-//! More than one only while a signal handler makes calls before the call that it interrupted is made
-//! again, or fails with EINTR: the last one is the innermost.
+//! More than one only while a signal handler makes calls before the interrupted call is restarted or fails
+//! with EINTR: the last one is the innermost.
 
 use abi::Syscall;
 
 use super::tracer::FollowedCall;
 use decoder::call::Call;
 
-/// What a thread entered: audit architecture, number and arguments.
+/// Call that a thread entered: audit architecture, number and arguments.
 pub(crate) type SyscallEntry = (u32, u64, [u64; 6]);
 
-/// How far an awaited call is.
+/// Progress of an awaited call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It was taken back before it began, for the stop; the kernel makes it again for certain.
+    /// Taken back before it began, for the stop; the kernel certainly makes it again.
     Held,
-    /// It is under way.
+    /// In progress.
     Made,
-    /// A signal interrupted it. When the handler returns it is made again, or fails with EINTR.
+    /// Interrupted by a signal. When the handler returns the call is restarted, or fails with EINTR.
     Undone,
 }
 
@@ -26,18 +26,18 @@ enum Phase {
 struct AwaitedCall {
     followed: FollowedCall,
     phase: Phase,
-    /// Other calls of the thread since it was taken back or interrupted.
+    /// Number of other calls of the thread since it was taken back or interrupted.
     others: u32,
 }
 
-/// What a trapped call of the thread is.
+/// Relation of a trapped call to the awaited ones.
 #[derive(Debug)]
 pub(crate) enum Trapped {
-    /// A call by itself.
+    /// An independent call.
     Other,
     /// The innermost awaited call.
     Awaited {
-        /// Whether it was not under way before.
+        /// True if it was not in progress before.
         begins: bool,
     },
 }
@@ -47,17 +47,17 @@ pub(crate) enum Trapped {
 pub(crate) struct AwaitedCalls(Vec<AwaitedCall>);
 
 impl AwaitedCalls {
-    /// Whether none is awaited.
+    /// Returns whether no call is awaited.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Awaits a call that was taken back before it began.
+    /// Adds a call that was taken back before it began.
     pub(crate) fn hold(&mut self, followed: FollowedCall) -> bool {
         self.push(followed, Phase::Held)
     }
 
-    /// Awaits a call that is about to be let go.
+    /// Adds a call that is about to be let go.
     pub(crate) fn let_go(&mut self, followed: FollowedCall) -> bool {
         self.push(followed, Phase::Made)
     }
@@ -74,20 +74,20 @@ impl AwaitedCalls {
         true
     }
 
-    /// The innermost one if it is under way.
+    /// Returns the innermost call if it is in progress.
     pub(crate) fn under_way(&mut self) -> Option<&mut FollowedCall> {
         let last = self.0.last_mut()?;
         (last.phase == Phase::Made).then_some(&mut last.followed)
     }
 
-    /// Notes where the stack of the thread is, which has just been stopped for the innermost call.
+    /// Notes the stack pointer of the thread, which has just been stopped for the innermost call.
     pub(crate) fn note_stack(&mut self, stack: Option<u64>) {
         if let Some(last) = self.0.last_mut() {
             last.followed.note_stack(stack);
         }
     }
 
-    /// A trapped call of the thread. `stack`: its stack pointer.
+    /// Matches a trapped call of the thread with the awaited ones. `stack`: its stack pointer.
     pub(crate) fn trapped(&mut self, call: &Call, stack: impl FnOnce() -> Option<u64>) -> Trapped {
         match self.0.last_mut() {
             Some(last) if last.followed.is_again(call, stack) => {
@@ -99,8 +99,8 @@ impl AwaitedCalls {
         }
     }
 
-    /// The thread enters a call. Answers with the innermost awaited one if the program has left that
-    /// behind without returning from its signal handler (longjmp).
+    /// Notes that the thread enters a call. Returns the innermost awaited call if the program has left it
+    /// without returning from its signal handler (longjmp).
     pub(crate) fn entered(&mut self, entered: SyscallEntry) -> Option<FollowedCall> {
         let last = self.0.last_mut()?;
         if last.phase == Phase::Made || last.followed.is_entered(Some(entered)) {
@@ -113,14 +113,14 @@ impl AwaitedCalls {
         self.0.pop().map(|last| last.followed)
     }
 
-    /// What the thread was in has returned: the innermost call if it is that.
+    /// Notes that the thread's call has returned. Returns the innermost awaited call if it is that one.
     pub(crate) fn returned(&mut self, entered: Option<SyscallEntry>) -> Option<FollowedCall> {
         let is_it =
             |last: &mut AwaitedCall| last.phase == Phase::Made && last.followed.is_entered(entered);
         self.0.pop_if(is_it).map(|last| last.followed)
     }
 
-    /// The innermost call was interrupted, and comes again or fails with EINTR.
+    /// Notes that the innermost call was interrupted, and will be restarted or fail with EINTR.
     pub(crate) fn undone(&mut self, entered: Option<SyscallEntry>, stack: Option<u64>) -> bool {
         let Some(last) = self.0.last_mut() else {
             return false;
@@ -134,7 +134,7 @@ impl AwaitedCalls {
         is_it
     }
 
-    /// A signal handler has returned to `ip` with EINTR: the call that it interrupted if that has
+    /// Notes that a signal handler has returned to `ip` with EINTR. Returns the interrupted call if it has
     /// failed for good.
     pub(crate) fn failed(
         &mut self,
@@ -152,7 +152,7 @@ impl AwaitedCalls {
         self.0.pop_if(is_it).map(|last| last.followed)
     }
 
-    /// The program was replaced: the exec, and how many other calls will not return any more.
+    /// Notes an exec. Returns the exec, and the number of other calls that will never return.
     pub(crate) fn executed(
         &mut self,
         is_exec: impl Fn(&FollowedCall) -> bool,
@@ -169,21 +169,22 @@ impl AwaitedCalls {
         (exec, others)
     }
 
-    /// Removes a call of this id: it will not come back.
+    /// Removes the call with this id, which will not come back.
     pub(crate) fn forget(&mut self, id: u64) -> bool {
         let before = self.0.len();
         self.0.retain(|last| last.followed.call.id != id);
         self.0.len() < before
     }
 
-    /// All of them, and whether each has begun: the others are made again, if at all.
+    /// Returns all calls, and whether each has begun: the others are made again, if at all.
     pub(crate) fn into_all(self) -> impl Iterator<Item = (FollowedCall, bool)> {
         let calls = self.0.into_iter();
         calls.map(|last| (last.followed, last.phase != Phase::Held))
     }
 }
 
-/// Signal handlers within signal handlers, each within an awaited call.
+/// Maximum number of nested signal handlers, each within an awaited call.
 const NESTED_LIMIT: usize = 16;
-/// Calls of a signal handler, and of what it leaves it for, before the interrupted call is given up.
+/// Maximum number of calls of a signal handler, and after leaving it by a jump, before the interrupted call
+/// is given up.
 const HANDLER_LIMIT: u32 = 1024;

@@ -1,8 +1,9 @@
-//! Which engine may receive at a listener: one for each [`ReceiverStatus`], as one atomic word says.
+//! The claim to receive at a listener: held by one engine for each [`ReceiverStatus`], in one atomic word.
 //!
 //! A listener can be handed from process to process, and each of them may die, stop or be late. So a claim is
-//! offered under a number, an engine takes it before its first call, and whoever offered it can withdraw it: then
-//! the engine never begins, or stops before its next call and releases the claim when it has concluded what it had.
+//! offered under a number, an engine takes it before its first call, and the process that offered it can
+//! withdraw it. Then the engine never begins, or stops before its next call and releases the claim when it
+//! has finished the calls it had.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -13,21 +14,21 @@ use sys::poll::{self, PollFd};
 
 use super::receiver_status::ReceiverStatus;
 
-/// An offered claim, for whoever is to receive.
+/// Number of an offered claim, for the engine that is to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimOffer(pub u64);
 
-/// What had become of a claim when it was withdrawn.
+/// State of a claim when it was withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithdrawnClaim {
-    /// Nobody has received under it, and nobody will.
+    /// No engine has received under it, and none will.
     Unused,
-    /// An engine of this process has taken it, and has not concluded its calls.
+    /// An engine of this process has taken it, and has not finished its calls.
     InUse {
-        /// The process.
+        /// Pid of the process.
         pid: i32,
     },
-    /// The engine has concluded its calls.
+    /// The engine has finished its calls.
     Released,
 }
 
@@ -39,7 +40,7 @@ enum State {
     Released,
 }
 
-/// The word: a serial number that only grows, a state, and the pid of who has taken it.
+/// The claim word: a serial number that only grows, a state, and the pid of the process that has taken it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Word {
     serial: u64,
@@ -88,7 +89,7 @@ impl ReceiverStatus {
         }
     }
 
-    /// Offers the claim to one engine. Any other offer, and any other engine, is out of force.
+    /// Offers the claim to one engine. Any earlier offer or claim becomes invalid.
     pub fn offer(&self) -> ClaimOffer {
         let (_, offered) = self.change(|before| Word {
             serial: before.serial + 1,
@@ -98,7 +99,7 @@ impl ReceiverStatus {
         ClaimOffer(offered.serial)
     }
 
-    /// Takes what was offered. `None`: it has been withdrawn.
+    /// Takes the offered claim. Returns `None` if it has been withdrawn.
     pub fn take(self: &Arc<Self>, ticket: ClaimOffer) -> Option<ReceiveClaim> {
         let offered = Word {
             serial: ticket.0,
@@ -117,7 +118,7 @@ impl ReceiverStatus {
         })
     }
 
-    /// Withdraws whatever claim there is. An engine that has taken it receives no more from its next call on.
+    /// Withdraws the current claim, if any. An engine that has taken it receives no more from its next call on.
     pub fn withdraw(&self) -> WithdrawnClaim {
         let (before, _) = self.change(|now| {
             let state = match now.state {
@@ -129,20 +130,20 @@ impl ReceiverStatus {
         match before.state {
             State::Offered => WithdrawnClaim::Unused,
             State::Taken | State::Revoked => WithdrawnClaim::InUse { pid: before.pid },
-            // Nobody had it, or whoever had it has done with it.
+            // The claim was never taken, or its engine has finished with it.
             State::Released if before.pid == 0 => WithdrawnClaim::Unused,
             State::Released => WithdrawnClaim::Released,
         }
     }
 
-    /// Whether an engine of a living process still concludes calls under a claim that was withdrawn.
+    /// Returns whether an engine of a living process still works on calls under a claim that was withdrawn.
     pub fn is_in_use(&self) -> bool {
         let word = Word::unpack(self.claim_word().load(Ordering::Acquire));
         [State::Taken, State::Revoked].contains(&word.state) && is_alive(word.pid)
     }
 
-    /// Withdraws the claim and waits until nobody receives under it any more, or this time has passed. Whether
-    /// every call has been concluded that somebody had received.
+    /// Withdraws the claim and waits until no engine receives under it, or the time has passed. Returns
+    /// whether every received call has been finished.
     pub fn withdraw_and_wait(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         loop {
@@ -169,7 +170,7 @@ fn is_alive(pid: i32) -> bool {
     poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready == 0)
 }
 
-/// The right to receive, of one engine.
+/// The right of one engine to receive.
 #[derive(Debug)]
 pub struct ReceiveClaim {
     pulse: Arc<ReceiverStatus>,
@@ -177,12 +178,12 @@ pub struct ReceiveClaim {
 }
 
 impl ReceiveClaim {
-    /// Whether it has not been withdrawn.
+    /// Returns whether the claim has not been withdrawn.
     pub(crate) fn is_in_force(&self) -> bool {
         self.pulse.claim_word().load(Ordering::Acquire) == self.taken.pack()
     }
 
-    /// Every call that was received under it has been concluded.
+    /// Releases the claim: every call that was received under it has been finished.
     pub(crate) fn release(&self) {
         let revoked = Word {
             state: State::Revoked,

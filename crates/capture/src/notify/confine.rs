@@ -1,7 +1,7 @@
-//! What a policy says of the calls that the filter hands over.
+//! Policy decisions about calls that the filter traps.
 //!
-//! Arguments in registers cannot change any more, so the decision that the filter took is taken here
-//! again, to learn which rule it was, and for calls that were handed over because a rule watches them.
+//! Arguments in registers cannot change any more, so the filter's decision is repeated here, to learn which
+//! rule decided, and for calls that were trapped because a rule watches them.
 
 use abi::{Arch, Errno, RegisterTest, Syscall};
 use policy::EnforcerKind;
@@ -11,25 +11,25 @@ use policy::compile::seccomp::{Action, CallRule, Profile};
 use decoder::call::Call;
 use seccomp::adapt;
 
-/// A call that a policy is about.
+/// Call that a policy denies or watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation<'a> {
     /// The policy's rule.
     pub rule: &'a str,
-    /// What denied it.
+    /// The enforcer that denied it.
     pub enforcer: EnforcerKind,
-    /// What the call fails with; `None`: it is only reported.
+    /// Error that the call fails with; `None` if it is only reported.
     pub errno: Option<Errno>,
-    /// The call.
+    /// The system call.
     pub call: Syscall,
-    /// Its registers.
+    /// Arguments in registers.
     pub args: [u64; 6],
 }
 
-/// The rule for calls of architectures that the policy's rules cannot look into.
+/// Name of the rule for calls of architectures that the policy's rules do not cover.
 pub const OTHER_ARCHITECTURE: &str = "other-architecture";
 
-/// What becomes of a call.
+/// The policy's decision on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision<'a> {
     pub(crate) violation: Violation<'a>,
@@ -45,13 +45,13 @@ pub struct ActivePolicy {
 }
 
 impl ActivePolicy {
-    /// What a policy says of calls.
+    /// Creates the policy from what it says about calls.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
         Self::with_witness(profile, DenialClassifier::default())
     }
 
-    /// As [`ActivePolicy::new`], and what others deny.
+    /// As [`ActivePolicy::new`], with a classifier for denials by other enforcers.
     pub(crate) fn with_witness(profile: Profile, witness: DenialClassifier) -> Self {
         Self {
             profile,
@@ -60,12 +60,12 @@ impl ActivePolicy {
         }
     }
 
-    /// What tells which failures were denials.
+    /// Returns the classifier of failures as denials.
     pub(crate) fn witness(&self) -> &DenialClassifier {
         &self.witness
     }
 
-    /// Whether a call has to be looked at when it has returned, because another enforcer may deny it.
+    /// Returns whether a call has to be inspected when it has returned, because another enforcer may deny it.
     pub(crate) fn watches(&self, call: &Call) -> bool {
         !self.witness.is_empty()
             && self.profile.of(call.syscall).any(|rule| {
@@ -76,13 +76,13 @@ impl ActivePolicy {
             })
     }
 
-    /// Whether a call that no table has is refused.
+    /// Returns whether a call number that no table has is refused.
     pub(crate) fn refuses_unknown(&self) -> bool {
         self.profile.refuse_foreign
     }
 
-    /// The error that a call is refused with, for whoever answers it without looking any further. Where
-    /// the registers are not known, whatever some of them would be refused with.
+    /// Returns the error that a call is refused with, for a caller that answers it without further
+    /// inspection. Without known registers, the error that some values of them would give.
     #[must_use]
     pub fn refusal(&self, audit: u32, number: u32, args: Option<&[u64; 6]>) -> Option<Errno> {
         let (arch, call) = match abi::arch::decode(audit, number) {
@@ -98,7 +98,7 @@ impl ActivePolicy {
         self.profile.strictest(call, holds)?.action.errno()
     }
 
-    /// The error for a call of which nothing is known but that the filter handed it over.
+    /// Returns the error for a call of which only is known that the filter trapped it.
     #[must_use]
     pub fn refusal_of_unknown(&self) -> Option<Errno> {
         let mut rules = self.profile.rules.iter();
@@ -107,7 +107,7 @@ impl ActivePolicy {
             .then_some(Errno::EPERM)
     }
 
-    /// What the policy says of a call.
+    /// Returns the policy's decision on a call.
     pub(crate) fn decide(&self, call: &Call) -> Option<Decision<'_>> {
         if self.profile.refuse_foreign && Some(call.arch) != self.native {
             return Some(Decision {

@@ -1,7 +1,7 @@
-//! Calls that failed because of an enforcer that tells nobody.
+//! Finds calls that failed because of an enforcer that does not report denials.
 //!
-//! Looked at while the caller is stopped after the call, or when it has gone on; the names that it gave
-//! are resolved as it would have resolved them.
+//! Inspected while the caller is stopped after the call, or when it has gone on; its names are resolved as it
+//! would have resolved them.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -21,8 +21,8 @@ use process_info::procfs::LINK_LIMIT;
 
 /// `AT_FDCWD`.
 const AT_FDCWD: i32 = -100;
-/// Calls that do not follow a link that the last name is. linkat(2) can be told to, which changes nothing about
-/// who may make a name in that folder.
+/// Calls that do not follow a link in the last component. linkat(2) can be asked to, which does not change
+/// which process may make a name in that folder.
 const NOT_FOLLOWED: [Syscall; 17] = [
     Syscall::BIND,
     Syscall::LINK,
@@ -42,10 +42,10 @@ const NOT_FOLLOWED: [Syscall; 17] = [
     Syscall::READLINK,
     Syscall::READLINKAT,
 ];
-/// The kernel reads as much of a script (`BINPRM_BUF_SIZE`).
+/// Number of bytes that the kernel reads of a script (`BINPRM_BUF_SIZE`).
 const SCRIPT: usize = 256;
 
-/// The rule that a call failed by, and the error.
+/// Returns the rule that a call failed by, and the error.
 pub(super) fn blame<'w>(
     witness: &'w DenialClassifier,
     call: &Call,
@@ -81,7 +81,7 @@ fn port(decoded: &Decoded<'_>) -> Option<u16> {
     }
 }
 
-/// The files that a call names.
+/// Returns the files that a call names.
 fn named(call: &Call, decoded: &Decoded<'_>, census: &ProcessInspector) -> Vec<NamedFile> {
     let tid = call.tid;
     let mut found = Vec::new();
@@ -110,7 +110,7 @@ fn named(call: &Call, decoded: &Decoded<'_>, census: &ProcessInspector) -> Vec<N
     found
 }
 
-/// Where a name leads. What cannot be found out is taken as it is written.
+/// Resolves a name. If that fails, returns the name as written.
 fn place(
     tid: Tid,
     raw: &[u8],
@@ -129,7 +129,7 @@ fn place(
         Err(rustix::io::Errno::NOENT) => PathKind::Missing,
         Err(_) => PathKind::Unknown,
     };
-    // The folder is there, or the call would have failed with another error.
+    // The folder exists, or the call would have failed with another error.
     let trimmed = raw.strip_suffix(b"/").unwrap_or(&raw);
     let cut = trimmed.iter().rposition(|byte| *byte == b'/');
     let (folder, name) = match cut {
@@ -152,7 +152,7 @@ fn place(
     }
 }
 
-/// Names below `/proc/self` mean the caller's part of it, and not that of this process.
+/// Replaces `/proc/self`, which means the caller and not this process.
 fn without_self(
     raw: &[u8],
     base: Option<i32>,
@@ -160,7 +160,7 @@ fn without_self(
     census: &ProcessInspector,
 ) -> (Vec<u8>, Option<i32>) {
     if let (b"", Some(number)) = (raw, base) {
-        // A descriptor is all that it is named by (`AT_EMPTY_PATH`).
+        // The descriptor alone names it (`AT_EMPTY_PATH`).
         let mut buffer = [0; LINK_LIMIT];
         let link = census.descriptor_link(tid, number, &mut buffer);
         return link.map_or((Vec::new(), base), |link| (link.to_vec(), None));
@@ -219,7 +219,7 @@ fn kind(found: &OwnedFd) -> PathKind {
     }
 }
 
-/// The interpreter that a script names, which is executed for it.
+/// Returns the interpreter that a script names, which is executed for it.
 fn interpreter(tid: Tid, path: &str, census: &ProcessInspector) -> Option<Vec<u8>> {
     let found = argument_check::find(tid, path.as_bytes(), None, census).ok()?;
     if decoder::names::file_type(&found) != Ok(FileType::RegularFile) {

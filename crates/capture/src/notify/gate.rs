@@ -1,13 +1,13 @@
-//! What receivers wait for before they receive: the calls that somebody else has received until then.
+//! The gate: receivers wait here for the calls that another process has received until then.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use sys::notify::Notification;
 
-/// Open from the beginning, unless it is closed.
+/// Open at first; [`Gate::close`] closes it.
 #[derive(Debug)]
 pub(super) struct Gate {
-    /// Calls that nobody has taken yet; `None` while it is closed.
+    /// Calls that no receiver has taken yet; `None` while the gate is closed.
     calls: Mutex<Option<Vec<Notification>>>,
     opened: Condvar,
 }
@@ -24,18 +24,18 @@ impl Gate {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody passes until [`Gate::open`].
+    /// Closes the gate until [`Gate::open`].
     pub(super) fn close(&self) {
         *self.calls() = None;
     }
 
-    /// Lets everybody pass; the first one gets the calls.
+    /// Opens the gate; the first thread through gets the calls.
     pub(super) fn open(&self, calls: Vec<Notification>) {
         *self.calls() = Some(calls);
         self.opened.notify_all();
     }
 
-    /// Waits until it is open. Whoever gets calls serves them.
+    /// Waits until the gate is open. The thread that gets calls serves them.
     pub(super) fn pass(&self) -> Vec<Notification> {
         let mut calls = self.calls();
         loop {

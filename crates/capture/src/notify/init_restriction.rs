@@ -1,10 +1,10 @@
-//! Restricting a container's first program before it begins.
+//! Restricts a container's first program before it begins.
 //!
-//! What a process is restricted by for ever (Landlock, capabilities, `no_new_privs`) only its own calls
-//! can do. A runtime does not make them, and must not be restricted itself: it has mounts to make. So
-//! when the runtime's process, in the container already, is about to execute the container's first
-//! program, it is held in that call, made to restrict itself by calls of its own, and then makes its exec
-//! again. Until then nothing of the container has run. Whatever fails on the way refuses the exec.
+//! Permanent restrictions of a process (Landlock, capabilities, `no_new_privs`) can only be set by its own
+//! calls. A runtime does not make them, and must not be restricted itself: it has mounts to make. So when the
+//! runtime's process, in the container already, is about to execute the container's first program, it is held
+//! in that call, made to restrict itself by calls of its own, and then makes its exec again. Until then no
+//! code of the container has run. Any failure on the way refuses the exec.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -21,31 +21,32 @@ use sys::wait::{self, Status};
 use super::Shared;
 use decoder::call::Call;
 
-/// Who knows what the first program is restricted by. Called in a thread of its own, while the process
-/// waits in its exec.
+/// Restrictions of the first program. Called in a separate thread, while the process waits in its exec.
 pub trait FirstProgram: Send + Sync {
-    /// Descriptors that the process is given for it; they are closed by the exec.
+    /// Returns a descriptor to install in the process; the exec closes it.
     ///
     /// # Errors
-    /// Whatever keeps it from being restricted.
+    ///
+    /// If the process cannot be restricted.
     fn prepare(&self, pid: Pid) -> Result<Option<OwnedFd>, RestrictionError>;
-    /// Has the process restrict itself. `given`: its number of the descriptor.
+    /// Makes the process restrict itself. `given`: the number of the installed descriptor.
     ///
     /// # Errors
-    /// As there.
+    ///
+    /// If the process cannot be restricted.
     fn restrict(&self, caller: &Caller, given: Option<i32>) -> Result<(), RestrictionError>;
-    /// It is restricted, and may begin; or its exec is refused.
+    /// Reports the outcome: the process is restricted and may begin, or its exec is refused.
     fn restricted(&self, pid: Pid, outcome: Result<(), &(dyn Error + 'static)>);
 }
 
-/// Why it is not restricted.
+/// Reason why the process is not restricted.
 pub(super) type RestrictionError = Box<dyn Error + Send + Sync>;
 
-/// What has been restricted.
+/// Processes that have been restricted.
 #[derive(Debug, Default)]
 pub(super) struct InitRestrictions(Mutex<HashSet<(Pid, StartTime)>>);
 
-/// Processes that are remembered before those are dropped that have ended.
+/// Number of processes remembered before those that have ended are dropped.
 const RESTRICTED: usize = 256;
 
 impl InitRestrictions {
@@ -63,7 +64,7 @@ impl InitRestrictions {
     }
 }
 
-/// Whether a process is to be restricted before it makes the exec that it is held in.
+/// Returns whether a process must be restricted before the exec that it is held in.
 pub(super) fn is_due<J: Evaluator>(shared: &Shared<J>, process: &Process) -> bool {
     shared.first.is_some()
         && process.sets_up()
@@ -71,8 +72,8 @@ pub(super) fn is_due<J: Evaluator>(shared: &Shared<J>, process: &Process) -> boo
         && !shared.restricted.has(process)
 }
 
-/// Restricts it in a thread of its own, which answers the call: what the receiver may not wait for takes
-/// place there, and calls that the filter holds on the way are the receiver's to answer.
+/// Restricts the process in a separate thread, which answers the call. Operations that the receiver must not
+/// wait for run there, and the receiver answers calls that the filter traps on the way.
 pub(super) fn hold<J: Evaluator + 'static>(
     shared: Arc<Shared<J>>,
     call: Call,
@@ -97,7 +98,7 @@ pub(super) fn hold<J: Evaluator + 'static>(
     }
 }
 
-/// Fails the exec. It is answered already if the process was held meanwhile: then it has its answer.
+/// Fails the exec. If the process was held meanwhile, the exec has its answer already.
 fn refuse(listener: &Listener, call: &Call) {
     // A caller that is gone needs no answer.
     let _ = listener.respond_errno(call.id, Errno::EPERM.0);
@@ -132,7 +133,7 @@ fn restrict<J: Evaluator>(
     Ok(())
 }
 
-/// Gives the process a descriptor; answers with its number there.
+/// Installs a descriptor in the process; returns its number there.
 fn give(listener: &Listener, call: &Call, descriptor: &OwnedFd) -> Result<i32, RestrictionError> {
     let given = listener.add_fd(
         call.id,
@@ -144,25 +145,24 @@ fn give(listener: &Listener, call: &Call, descriptor: &OwnedFd) -> Result<i32, R
     given.ok_or_else(|| GONE.into())
 }
 
-/// A thread that is held on its way out of an exec that was not made, and makes calls for us.
+/// Thread that is held on its way out of an exec that was not made, and that makes calls on request.
 #[derive(Debug)]
 pub struct Caller {
     tid: i32,
     pid: Pid,
-    /// The exec's.
+    /// The held exec.
     call: Call,
-    /// As they are on the way out of the exec.
+    /// Registers on the way out of the exec.
     registers: Registers,
-    /// Signals that came meanwhile.
+    /// Signals that arrived meanwhile.
     signals: Mutex<Vec<i32>>,
 }
 
 impl Caller {
-    /// Takes a thread out of its exec. If that fails the call is still to be answered, or the thread is
-    /// gone.
+    /// Takes a thread out of its exec. If that fails the call is still unanswered, or the thread is gone.
     fn hold(listener: &Listener, call: &Call, pid: Pid) -> Result<Self, RestrictionError> {
         let tid = call.tid.0;
-        // Should this thread die, what is half restricted dies, too.
+        // If this thread dies, the partly restricted process dies, too.
         ptrace::seize(tid, ptrace::OPTION_TRACESYSGOOD | ptrace::OPTION_EXITKILL)?;
         ptrace::interrupt(tid)?;
         // The code by which the kernel itself has calls made again; never seen by the program.
@@ -172,7 +172,7 @@ impl Caller {
             match wait::wait(wait::Target::Pid(tid), wait::ALL | wait::NO_THREAD) {
                 Ok(Some((_, Status::PtraceEvent { .. }))) => break,
                 Ok(Some((_, status))) if status.is_end() => return Err(GONE.into()),
-                // It waits until the program runs.
+                // The signal waits until the program runs.
                 Ok(Some((_, Status::Stopped(signal)))) => {
                     signals.push(signal);
                     ptrace::resume(tid, 0)?;
@@ -195,19 +195,19 @@ impl Caller {
         })
     }
 
-    /// The thread, for what the kernel tells about it.
+    /// Returns the id of the thread, for reading what the kernel says about it.
     #[must_use]
     pub fn tid(&self) -> i32 {
         self.tid
     }
 
-    /// The thread's process.
+    /// Returns the process of the thread.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Whether it is the first thread of its process.
+    /// Returns whether the thread is the first of its process.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.tid == self.pid.0
@@ -216,7 +216,8 @@ impl Caller {
     /// Makes the thread call.
     ///
     /// # Errors
-    /// What the call fails with.
+    ///
+    /// The error of the call.
     pub fn call(&self, syscall: Syscall, args: [u64; 6]) -> sys::Result<u64> {
         let failed = |errno| failure(syscall.name(), errno);
         let native = Arch::native().ok_or_else(|| failed(Errno::ENOSYS.0))?;
@@ -226,7 +227,7 @@ impl Caller {
         let mut result = 0;
         for _ in 0..INTERRUPTIONS {
             result = self.call_once(number, args)?;
-            // Interrupted by a signal before a receiver had it, as those of Go's runtime are.
+            // A signal interrupted the call before a receiver had it, as signals of Go's runtime do.
             if !RESTARTED.contains(&result) {
                 break;
             }
@@ -247,17 +248,18 @@ impl Caller {
         Ok(ptrace::registers(self.tid)?.result())
     }
 
-    /// As [`Caller::call`] with bytes in the thread's memory, whose address `args` is told.
+    /// As [`Caller::call`] with bytes in the thread's memory; `args` receives their address.
     ///
     /// # Errors
-    /// As there, and if the memory cannot be written.
+    ///
+    /// The error of the call, or a failure to write the memory.
     pub fn call_with(
         &self,
         syscall: Syscall,
         bytes: &[u8],
         args: impl FnOnce(u64) -> [u64; 6],
     ) -> sys::Result<u64> {
-        // Below what a function may use below the stack pointer, and put back afterwards.
+        // Below the red zone of the stack pointer, and restored afterwards.
         let len = u64::try_from(bytes.len()).expect("a few bytes");
         let address = (self.registers.stack_pointer() - RED_ZONE - len) & !15;
         let mut before = vec![0; bytes.len()];
@@ -294,7 +296,7 @@ impl Caller {
         }
     }
 
-    /// Has the thread make its exec again, and lets go of it.
+    /// Makes the thread repeat its exec, and releases it.
     fn make_again(self) {
         let mut registers = self.registers;
         registers.prepare_call(self.registers.syscall_number(), self.call.args);
@@ -302,10 +304,10 @@ impl Caller {
         self.release(&registers);
     }
 
-    /// Has the exec fail, and lets go of the thread.
+    /// Makes the exec fail, and releases the thread.
     fn fail(self) {
         let mut registers = self.registers;
-        // Of the number nothing is left that could be restarted.
+        // Clear the call number, so that nothing is restarted.
         registers.prepare_call(0, self.call.args);
         registers.set_instruction_pointer(self.call.ip);
         registers.set_result(-i64::from(Errno::EPERM.0));
@@ -335,9 +337,9 @@ fn failure(call: &'static str, errno: i32) -> sys::SyscallError {
 }
 
 const GONE: &str = "its process is gone";
-/// The results of calls that the kernel has not made, and would have made again.
+/// Results of calls that the kernel has not made, and would have made again.
 const RESTARTED: [i64; 3] = [-512, -513, -514];
-/// How often in a row: nobody can send signals for ever to keep a call from being made.
+/// Maximum number of interruptions in a row, so that signals cannot keep a call from being made for ever.
 const INTERRUPTIONS: u32 = 1000;
-/// The x86-64 psABI's; other machines have none.
+/// Size of the red zone in the x86-64 psABI; other architectures have none.
 const RED_ZONE: u64 = 128;

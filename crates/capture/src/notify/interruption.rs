@@ -1,12 +1,11 @@
-//! Which calls may notice the stop that tells their result.
+//! Calls that may notice the stop that shows their result.
 //!
-//! A thread is asked to stop while it is parked, and so the request is pending while the call is made
-//! if that is simply let go ([`super::escalation`]). To much of the kernel a pending request is a
-//! signal: what waits, copies or allocates for long gives up. That is cheap, and harmless for calls
-//! that have done nothing when they give up, and fail as a whole, because those are made again. Any
-//! other call could return less than it was asked for (a short write), or have begun what cannot begin
-//! twice (a connect). It is taken back before it begins ([`super::tracer`]), which costs three stops
-//! instead of one.
+//! A thread is asked to stop while it is parked, so the request is pending while the call is made if that is
+//! simply let go ([`super::escalation`]). To much of the kernel a pending request is a signal: long waits,
+//! copies and allocations give up. That is cheap, and harmless for calls that have no effect when they give
+//! up, and fail as a whole, because the kernel makes those again. Any other call could return less than it
+//! was asked for (a short write), or have begun what cannot begin twice (a connect). Such a call is taken
+//! back before it begins ([`super::tracer`]), which costs three stops instead of one.
 
 use abi::Syscall;
 use event::{DescriptorSource, OpenFlags, Param};
@@ -15,18 +14,18 @@ use super::worker::Role;
 use decoder::call::Call;
 use decoder::decode::Decoded;
 
-/// The kernel's own code for a call that is made again, whatever signal handlers run before:
-/// `ERESTARTNOINTR` (include/linux/errno.h).
+/// The kernel's code for a call that is made again, whatever signal handlers run before: `ERESTARTNOINTR`
+/// (include/linux/errno.h).
 pub(super) const RESTART: i32 = 513;
 
-/// Whether the call may notice that its thread is asked to stop: it either takes place as a whole or
-/// has no effect. What is not named here is taken back.
+/// Returns whether the call may notice that its thread is asked to stop: it either takes place as a whole or
+/// has no effect. Calls not named here are taken back.
 pub(super) fn may_notice(call: &Call, decoded: &Decoded<'_>) -> bool {
     Role::of(call) == Role::Exec || opens_what_may_exist(call, decoded)
 }
 
-/// An open that was given up may have made its file. Made again it finds that, which counts only for
-/// one that must make it.
+/// Returns whether an open succeeds if its file exists. An open that gave up may have created its file; made
+/// again it finds the file, which only matters to an open that must create it.
 fn opens_what_may_exist(call: &Call, decoded: &Decoded<'_>) -> bool {
     let DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
         return false;

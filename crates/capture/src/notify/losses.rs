@@ -1,36 +1,36 @@
-//! Events that an engine has lost, as it reports them.
+//! Reports of events that an engine has lost.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use event::Pid;
 
-/// Records that found no room since the last look, a second ago.
+/// Records dropped since the last report, a second ago.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
-    /// How many since the last look.
+    /// Number of records dropped since the last report.
     pub dropped: u64,
-    /// How many went through meanwhile.
+    /// Number of records sent meanwhile.
     pub sent: u64,
-    /// All that were ever lost, by call.
+    /// All records ever lost, by call.
     pub by_call: BTreeMap<String, u64>,
-    /// The same by process, lane and cause, the most first.
+    /// All records ever lost, by process, lane and cause, the most first.
     pub by_process: Vec<ProcessLoss>,
 }
 
-/// Records of one process that were lost.
+/// Lost records of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessLoss {
-    /// The process.
+    /// Pid of the process.
     pub pid: Pid,
-    /// Its name when it lost the first record.
+    /// Name of the process when it lost the first record.
     pub name: String,
-    /// The lane by which the records were to go.
+    /// The lane of the records.
     pub lane: &'static str,
     /// `full`: the lane had no room. `share`: the process, or its user in its control group, had more of the
     /// lane than was free.
     pub cause: &'static str,
-    /// How many.
+    /// Number of records.
     pub count: u64,
 }
 

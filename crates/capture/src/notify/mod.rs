@@ -1,13 +1,12 @@
 //! Capture engine `notify`: seccomp user notification.
 //!
-//! The workload runs under one seccomp filter, compiled from the interest plan, that parks a
-//! thread in each planned call and tells the supervisor. A *receiver* looks at the call in stages
-//! ([`event::Stage`]) and lets it go as soon as no rule can match any more. Where the result is
-//! needed it stops the caller once after the call (`escalation`). Calls that sleep, and
-//! processes with a standard descriptor closed, are followed by the *tracer* (`tracer`). The
-//! *watchdog* replaces a receiver that a hostile page holds up.
+//! The workload runs under one seccomp filter, compiled from the interest plan. The filter parks a thread in
+//! each planned call and notifies the supervisor. A *receiver* inspects the call in stages ([`event::Stage`])
+//! and lets it go as soon as no rule can match any more. Where the result is needed it stops the caller once
+//! after the call (`escalation`). Calls that sleep, and processes with a standard descriptor closed, are
+//! followed by the *tracer* (`tracer`). The *watchdog* replaces a receiver that a hostile page holds up.
 //!
-//! Nothing can be dropped: a caller waits until its call was looked at.
+//! No event can be dropped: a caller waits until its call was inspected.
 
 mod active_rules;
 mod argument_check;
@@ -94,122 +93,122 @@ use decoder::stdio;
 use decoder::system_info::ProcessIndex;
 use process_info::memory::BlockingMarker;
 
-/// What a process is answered that asks for an io_uring.
+/// Answer to a process that asks for an io_uring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingAnswer {
-    /// It gets none.
+    /// The request fails.
     Refused,
-    /// It gets one, and what it does by it is not seen.
+    /// The process gets a ring; its calls through the ring are not seen.
     Unseen,
-    /// It gets one. Opens by it are events, and of its other calls that rules ask for is told.
+    /// The process gets a ring. Opens through it are events; its other calls that rules ask for are reported.
     Followed,
 }
 
 impl RingAnswer {
-    /// Of an engine that sees nothing of a ring.
+    /// Returns the answer of an engine that does not see a ring's calls.
     pub(crate) fn unseen(denied: bool) -> Self {
         if denied { Self::Refused } else { Self::Unseen }
     }
 }
 
-/// Is told what the engine has to say about itself.
+/// Observer of an engine: receives its reports about itself.
 pub trait EngineObserver: Send + Sync {
-    /// These rule not evaluated: data unavailable.
+    /// Reports that these rules were not decided for the event, because data was unavailable.
     fn undecided(&self, event: &Event<'_>, rules: &[Arc<str>]);
-    /// A read of the caller's memory missed its deadline; the call was looked at without it.
+    /// Reports that a read of the caller's memory missed its deadline; the call was inspected without it.
     fn read_timed_out(&self, pid: Pid);
-    /// Nobody can attach to a thread of the process while it executes a program whose file does not
-    /// come; the call was looked at without its result.
+    /// Reports that attaching to a thread of the process failed while it executes a program whose file does
+    /// not come; the call was inspected without its result.
     fn attaching_timed_out(&self, pid: Pid) {
         let _ = pid;
     }
-    /// A thread repeats a call that gets no result while that is asked for: its calls are let go, and their
-    /// results are not learnt. Said once for each such row of calls.
+    /// Reports that a thread repeats a call that gets no result while the engine asks for it. The thread's
+    /// calls are let go, and their results are not learned. Reported once for each such row of calls.
     fn no_progress(&self, process: &Process, tid: Tid, call: &'static str) {
         let _ = (process, tid, call);
     }
-    /// A process gave itself a name that a rule compares with, and that it did not have at exec. Once for
-    /// each process and name.
+    /// Reports that a process gave itself a name that a rule compares with, and that it did not have at exec.
+    /// Reported once for each process and name.
     fn renamed(&self, process: &Process, name: Comm) {
         let _ = (process, name);
     }
-    /// A process tried something against those who watch it, or made itself unreadable.
+    /// Reports an attempt against the monitor's processes, or a process that made itself unreadable.
     fn intrusion(&self, process: &Process, intrusion: &Intrusion) {
         let _ = (process, intrusion);
     }
-    /// A call that a policy denies, or wants to be told of.
+    /// Reports a call that a policy denies or watches.
     fn violation(&self, event: &Event<'_>, violation: &Violation<'_>) {
         let _ = (event, violation);
     }
-    /// A process cannot be read, as was found at this call; said once for each.
+    /// Reports at a call that its process cannot be read. Reported once for each process.
     fn unreadable(&self, process: &Process, call: &'static str, obstacle: AccessObstacle) {
         let _ = (process, call, obstacle);
     }
-    /// A program does not get the privileges of its file; said once for each file.
+    /// Reports that a program does not get the privileges of its file. Reported once for each file.
     fn privileges_withheld(&self, pid: Pid, withheld: &WithheldPrivileges) {
         let _ = (pid, withheld);
     }
-    /// The kernel did something else than the caller's memory had said: it was changed meanwhile.
+    /// Reports that the arguments in the caller's memory changed: the kernel did something else than they had said.
     fn arguments_changed(&self, change: &ArgumentChange<'_>) {
         let _ = change;
     }
-    /// Another program traces the process, so that results of its calls are not learnt. Once for
-    /// each process.
+    /// Reports that another program traces the process, so that results of its calls are not learned.
+    /// Reported once for each process.
     fn traced_by_another(&self, process: &Process, tracer: Pid) {
         let _ = (process, tracer);
     }
-    /// A process asked for an io_uring, whose calls pass no hook of calls. Once for each process.
+    /// Reports a request for an io_uring, whose calls pass no hook of calls. Reported once for each process.
     fn ring(&self, process: &Process, answer: RingAnswer) {
         let _ = (process, answer);
     }
-    /// An io_uring of the process has made a call that rules ask for, and that is no event. Once for each
+    /// Reports a call through an io_uring that rules ask for, and that is no event. Reported once for each
     /// process and operation.
     fn ring_call(&self, process: &Process, operation: &str) {
         let _ = (process, operation);
     }
-    /// A file that rules are about was opened, and the engine saw no such call.
+    /// Reports that a file that rules name was opened without a call that the engine saw.
     fn opened_unseen(&self, path: &[u8]) {
         let _ = path;
     }
-    /// The file system could not tell of all opens.
+    /// Reports that the file system could not report all opens.
     fn tripwire_overflowed(&self) {}
-    /// Records found no room since the last look a second ago. Answers whether the engine may go on.
+    /// Reports records dropped since the last report a second ago. Returns whether the engine may go on.
     fn events_dropped(&self, losses: &Losses) -> ControlFlow<()> {
         let _ = losses;
         ControlFlow::Continue(())
     }
-    /// The engine cannot do something that it ought to.
+    /// Reports that the engine cannot do something that it should.
     fn engine_trouble(&self, error: &(dyn std::error::Error + 'static)) {
         let _ = error;
     }
-    /// A process that ought to be watched cannot be. `has_entered`: it comes from outside; else that cannot be
-    /// told.
+    /// Reports that a process that should be watched cannot be. `has_entered`: the process comes from
+    /// outside; else its origin is uncertain.
     fn unwatched(&self, pid: Pid, name: &str, why: &str, has_entered: bool) {
         let _ = (pid, name, why, has_entered);
     }
 }
 
-/// Arguments that changed under a call.
+/// Arguments that changed during a call.
 #[derive(Debug)]
 pub struct ArgumentChange<'a> {
-    /// Who called.
+    /// The calling process.
     pub process: &'a Process,
     /// The calling thread.
     pub tid: Tid,
-    /// What kind of call.
+    /// The kind of the call.
     pub kind: EventKind,
-    /// What had been read, if it could be.
+    /// Arguments as they had been read, if they could be.
     pub given: Option<String>,
-    /// What the kernel did.
+    /// Arguments that the kernel used.
     pub truth: String,
 }
 
-/// The processes that the engine has seen; shared with the world so that it can name them.
+/// The processes that the engine has seen; shared with the system information so that it can name them.
 #[derive(Clone)]
 pub struct Processes(Arc<Tree>);
 
 impl Processes {
-    /// An empty tree. `transparent`: processes of the agent between the workload and whoever
+    /// Creates an empty tree. `transparent`: processes of the agent between the workload and the process that
     /// started it; rules do not see them as ancestors.
     ///
     /// # Errors
@@ -219,8 +218,8 @@ impl Processes {
         Ok(Self(Arc::new(Tree::new(transparent)?)))
     }
 
-    /// The same for an engine that does not see births: processes are marked, for their children
-    /// to be known by, in their limit on file locks.
+    /// Creates an empty tree for an engine that does not see births: it marks processes in their limit on
+    /// file locks, from which their children are recognised.
     ///
     /// # Errors
     ///
@@ -229,13 +228,13 @@ impl Processes {
         Ok(Self(Arc::new(Tree::new(transparent)?.with_marks())))
     }
 
-    /// The workload's first process is a container runtime, which shares this process's mounts: the
-    /// container begins with the first program that runs in others, and what the runtime itself does
-    /// is not judged.
+    /// Declares the workload's first process a container runtime, which shares this process's mounts. The
+    /// container begins with the first program that runs in other mounts, and the runtime's own calls are not
+    /// evaluated.
     ///
     /// # Errors
     ///
-    /// If the own mount namespace cannot be read.
+    /// If this process's mount namespace cannot be read.
     pub fn with_setup(self) -> Result<Self, process_info::procfs::ProcError> {
         let own = std::process::id().cast_signed();
         let mount_namespace = process_info::procfs::Proc::open()?.namespace(own, "ns/mnt")?;
@@ -243,19 +242,19 @@ impl Processes {
         Ok(Self(Arc::new(tree.with_setup(Setup { mount_namespace }))))
     }
 
-    /// Enters a workload that runs already: whatever descends from a transparent process. Where the
-    /// container's first program has not begun yet (`InitProgramState::No`), all of it is the runtime's.
+    /// Enters a running workload: all descendants of a transparent process. If the container's first program
+    /// has not begun yet (`InitProgramState::No`), all of them belong to the runtime.
     pub fn adopt(&self, begun: InitProgramState) {
         self.0.adopt(begun);
     }
 
-    /// A process that has been seen.
+    /// Returns a process that has been seen.
     pub fn find(&self, pid: Pid) -> Option<Arc<Process>> {
         self.0.find(pid)
     }
 }
 
-/// Processes that the engine has seen; of any other it cannot tell.
+/// Knows the processes that the engine has seen; any other process is unknown.
 impl ProcessIndex for Processes {
     fn process(&self, pid: Pid) -> Lookup<Arc<Process>> {
         self.find(pid).map_or(Lookup::Unknown, Lookup::Found)
@@ -270,45 +269,45 @@ impl ProcessIndex for Processes {
     }
 }
 
-/// What asks somebody else to stop receiving, and gives the calls that he holds.
+/// Asks another process to stop receiving, and returns the calls that it holds.
 pub type Pending = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
 
-/// Asked when a call failed, as of [`Parts::lacked`].
+/// Returns missing capabilities when a call failed; see [`Parts::lacked`].
 pub type MissingCaps = Arc<dyn Fn() -> Capabilities + Send + Sync>;
 
-/// What a supervisor is made of.
+/// Components of a supervisor.
 pub struct Parts<J: Evaluator> {
     /// Listener of the filter that was compiled from `installed`.
     pub listener: Listener,
-    /// What the filter traps.
+    /// Calls that the filter traps.
     pub installed: Plan,
-    /// What the rules ask for; no more than the filter traps.
+    /// Calls that the rules ask for; a subset of those that the filter traps.
     pub plan: Plan,
-    /// What the policy says of calls, which the filter was compiled from, too.
+    /// The policy on calls, which the filter was also compiled from.
     pub profile: Profile,
-    /// What tells which failures were denials by others than the filter.
+    /// Classifies failures as denials by other enforcers than the filter.
     pub witness: DenialClassifier,
-    /// Capabilities that the workload would not have without the policy either, as far as they are known only
-    /// when it begins.
+    /// Capabilities that the workload would lack without the policy too, as far as they are known only when
+    /// it begins.
     pub lacked: MissingCaps,
-    /// What a container's first program is restricted by before it begins, if it is.
+    /// Restrictions of a container's first program, applied before it begins.
     pub first: Option<Arc<dyn FirstProgram>>,
-    /// Gives the calls that somebody else has received and holds. Asked when everything else is ready, threads
-    /// too, because from then on nobody answers until the receivers do.
+    /// Returns the calls that another process has received and holds. Called when everything else is ready,
+    /// including threads, because from then on no call is answered until the receivers answer.
     pub pending: Pending,
     /// Evaluates events.
     pub judge: Arc<J>,
-    /// Answers what events do not carry.
+    /// Answers questions about data that events do not carry.
     pub world: Arc<dyn SystemInfo + Send + Sync>,
-    /// The processes; the same that the world knows.
+    /// The processes that the system information knows, too.
     pub processes: Processes,
-    /// Is told about the engine's own troubles.
+    /// Receives reports about the engine itself.
     pub notices: Arc<dyn EngineObserver>,
-    /// How those who watch are kept safe.
+    /// Options for the protection of the monitor's processes.
     pub guard: GuardOptions,
-    /// How callers whose arguments may change are dealt with. What the plan was extended by.
+    /// Options for callers whose arguments may change. The plan was extended by them.
     pub verify: VerifyOptions,
-    /// Paths that rules name: those that matter are watched by the file system, too.
+    /// Paths that rules name; the sensitive ones are also watched through the file system.
     pub paths: Vec<Vec<u8>>,
 }
 
@@ -330,7 +329,8 @@ impl<J: Evaluator + 'static> NotifyEngine<J> {
         Self::start_watched(parts, pulse, ticket)
     }
 
-    /// As [`NotifyEngine::start`], showing its work to another process, which has offered the right to receive.
+    /// As [`NotifyEngine::start`], with its status shared with another process, which has offered the right
+    /// to receive.
     ///
     /// # Errors
     ///
@@ -348,7 +348,7 @@ impl<J: Evaluator + 'static> NotifyEngine<J> {
         shared.names.follow(&paths, &shared.tree.census);
         tripwire::prepare(&mut shared, &paths, verify);
         shared.set_mode_now(Mode::Single);
-        // Whoever has the calls may keep them for a while, and then they wait: all is to be there by then.
+        // The process that holds the calls may take a while, and callers wait: start everything else first.
         shared.gate.close();
         let started = watchdog::start(Arc::clone(&shared));
         let watchdog = started.inspect_err(|_| shared.give_up())?;
@@ -360,63 +360,63 @@ impl<J: Evaluator + 'static> NotifyEngine<J> {
             shared.give_up();
             std::io::Error::other("another engine receives these calls")
         })?;
-        // It is set once.
+        // The cell is set once.
         let _ = shared.claim.set(claim);
         shared.gate.open(calls);
         Ok(Self { shared, watchdog })
     }
 
-    /// Of an engine that has been started already.
+    /// Builds the handle of an engine that has been started already.
     pub(crate) fn assemble(shared: Arc<Shared<J>>, watchdog: JoinHandle<()>) -> Self {
         Self { shared, watchdog }
     }
 
-    /// What all threads share, for those that join them.
+    /// Returns the state that all threads share, for the threads that join them.
     pub(crate) fn shared(&self) -> Arc<Shared<J>> {
         Arc::clone(&self.shared)
     }
 
-    /// The totals so far.
+    /// Returns the current totals.
     pub fn counters(&self) -> CounterSnapshot {
         self.shared.counters.snapshot()
     }
 
-    /// A handle on the totals that outlives the supervisor.
+    /// Returns a source of the totals that outlives the supervisor.
     pub fn counter_source(&self) -> Arc<dyn Fn() -> CounterSnapshot + Send + Sync> {
         let shared = Arc::clone(&self.shared);
         Arc::new(move || shared.counters.snapshot())
     }
 
-    /// A handle that replaces the rules.
+    /// Returns a handle that replaces the rules.
     pub fn rulings(&self) -> RulesHandle<J> {
         RulesHandle::new(Arc::new(Arc::clone(&self.shared)))
     }
 
-    /// Whether the last watched process has ended.
+    /// Returns whether the last watched process has ended.
     pub fn has_ended(&self) -> bool {
         self.shared.has_ended()
     }
 
-    /// Receives no more calls, concludes those it has, and ends; whoever has another copy of the
-    /// listener gets the rest. [`NotifyEngine::join`] waits for that.
+    /// Stops receiving, finishes the calls in progress, and ends; another holder of the listener gets the
+    /// rest. [`NotifyEngine::join`] waits for that.
     pub fn hand_over(&self) {
         self.shared.handing_over.store(true, Ordering::Release);
     }
 
-    /// Keeps the workload's hands off another process of ours.
+    /// Protects another process of this program from the workload.
     pub fn protect(&self, pid: Pid) {
         self.shared.guard.protect(pid);
     }
 
-    /// What does the same, for others than whoever has this.
+    /// Returns a function that protects processes, for other owners than the engine's.
     pub fn protector(&self) -> Box<dyn Fn(Pid) + Send + Sync> {
         let shared = Arc::clone(&self.shared);
         Box::new(move |pid| shared.guard.protect(pid))
     }
 
-    /// Waits until the last watched process has ended and every call has been concluded.
+    /// Waits until the last watched process has ended and every call has been evaluated.
     pub fn join(self) -> CounterSnapshot {
-        // The watchdog outlives the receivers and reports panics of theirs itself.
+        // The watchdog outlives the receivers and reports their panics itself.
         let _ = self.watchdog.join();
         if let Some(claim) = self.shared.claim.get() {
             claim.release();
@@ -425,10 +425,10 @@ impl<J: Evaluator + 'static> NotifyEngine<J> {
     }
 }
 
-/// Calls that come again and are remembered before those of threads are dropped that have ended.
+/// Number of expected repeated calls above which those of ended threads are dropped.
 const REPEATED: usize = 1024;
 
-/// What all threads of a supervisor share.
+/// State that all threads of a supervisor share.
 pub(crate) struct Shared<J: Evaluator> {
     pub(crate) listener: Listener,
     pub(crate) ruling: ArcSwap<ActiveRules<J>>,
@@ -444,30 +444,30 @@ pub(crate) struct Shared<J: Evaluator> {
     restricted: init_restriction::InitRestrictions,
     gate: Gate,
     pub(crate) unreadable: Unreadable,
-    /// A signal cannot take a caller out of a call that was received (Linux 5.19).
+    /// True if a signal cannot take a caller out of a call that was received (Linux 5.19).
     pub(crate) waits_killable: bool,
-    /// Calls that were concluded and come again.
+    /// Calls that were evaluated and will be made again.
     repeated: Mutex<HashMap<Tid, Call>>,
     expects_repeated: AtomicBool,
     pub(crate) verifier: Verifier,
-    /// Callers that repeat a call in vain.
+    /// Tracker of callers that repeat a call without progress.
     pub(crate) progress: Progress,
     pub(crate) tripwire: Option<Tripwire>,
-    /// What rules call files.
+    /// Names that rules have for files.
     pub(crate) names: Names,
     pub(crate) stuck: stuck::StuckReceivers,
     pub(crate) tracer: TracerHandle,
     pub(crate) events: AtomicU64,
-    /// What is shown to whoever watches over this supervisor.
+    /// Status that the process that supervises this one reads.
     pub(crate) pulse: Arc<ReceiverStatus>,
     /// The right to receive, once it has been taken. A tracer needs none.
     claim: OnceLock<ReceiveClaim>,
     handing_over: AtomicBool,
-    /// Whether descriptors 0..2 have to be kept track of.
+    /// True if the state of descriptors 0..2 must be tracked.
     pub(crate) watch_stdio: bool,
-    /// Whether it matters what is not a socket, too.
+    /// True if a `dup` of other files than sockets matters, too.
     pub(crate) watch_stdio_any: bool,
-    /// By call: whether the filter traps it under some arguments.
+    /// By call: true if the filter traps it under some arguments.
     trapped: Vec<bool>,
     mode: Mutex<Mode>,
     mode_changed: Condvar,
@@ -522,22 +522,22 @@ impl<J: Evaluator> Shared<J> {
         })
     }
 
-    /// Lets the threads end that have been started, before one of them received.
+    /// Ends the threads that have been started, before any of them received.
     fn give_up(&self) {
         self.handing_over.store(true, Ordering::Release);
         self.end();
         self.gate.open(Vec::new());
     }
 
-    /// Waits until calls may be received. Answers with calls that somebody else has received; whoever gets
-    /// them serves them.
+    /// Waits until calls may be received. Returns calls that another process has received; the thread that
+    /// gets them serves them.
     pub(crate) fn await_turn(&self) -> Vec<Notification> {
         self.gate.pass()
     }
 
-    /// Lets a parked call go on. False: nobody waits for the answer.
+    /// Lets a parked call go on. Returns false if no caller waits for the answer.
     pub(crate) fn answer(&self, id: u64) -> bool {
-        // A caller that is gone was killed, or the call was withdrawn by a freeze and comes again.
+        // A missing caller was killed, or a freeze withdrew the call, which will be made again.
         match self.listener.respond_continue(id) {
             Ok(delivery) => delivery == Delivery::Delivered,
             Err(_) => {
@@ -547,7 +547,7 @@ impl<J: Evaluator> Shared<J> {
         }
     }
 
-    /// Makes a parked call return this without being made, or fail with an error number.
+    /// Answers a parked call with a result or an error number, without making it.
     pub(crate) fn answer_instead(&self, id: u64, answer: Result<i64, i32>) {
         let answered = match answer {
             Ok(value) => self.listener.respond_value(id, value),
@@ -558,7 +558,7 @@ impl<J: Evaluator> Shared<J> {
         }
     }
 
-    /// The result of a call cannot be learnt: says so if another program traces the caller.
+    /// Notes that the result of a call cannot be learned: reports another program that traces the caller.
     pub(crate) fn note_tracer(&self, call: &Call, process: &Arc<Process>) {
         if let Some(tracer) = self.tree.census.tracer(call.tid)
             && self.verifier.tell(process, verify::ReportedOnce::Traced)
@@ -568,10 +568,10 @@ impl<J: Evaluator> Shared<J> {
         }
     }
 
-    /// A call was concluded, and a signal had taken its caller out of it meanwhile (before 5.19).
+    /// Notes a call that was evaluated, and that a signal had withdrawn meanwhile (before 5.19).
     pub(crate) fn expect_repeated(&self, call: &Call) {
         let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
-        // Threads that were killed never make it.
+        // Threads that were killed never make the call again.
         if repeated.len() >= REPEATED && repeated.len().is_multiple_of(REPEATED) {
             repeated.retain(|tid, _| self.tree.census.thread_group(*tid).is_some());
         }
@@ -579,7 +579,7 @@ impl<J: Evaluator> Shared<J> {
         self.expects_repeated.store(true, Ordering::Release);
     }
 
-    /// Whether a call is such a one, made again. Whatever its thread does first ends the wait.
+    /// Returns whether a call is such a repeated one. The thread's next call, whichever it is, ends the wait.
     pub(crate) fn is_repeated(&self, call: &Call) -> bool {
         if !self.expects_repeated.load(Ordering::Acquire) {
             return false;
@@ -592,12 +592,12 @@ impl<J: Evaluator> Shared<J> {
         first.is_some_and(|first| key(&first) == key(call))
     }
 
-    /// Whether a rule asks for the call; the floor and state keeping do not count.
+    /// Returns whether a rule asks for the call; calls trapped always or for state do not count.
     pub(crate) fn is_judged(&self, call: &Call) -> bool {
         self.ruling.load().judged[call.syscall.index()]
     }
 
-    /// Whether the filter traps the call under some arguments.
+    /// Returns whether the filter traps the call under some arguments.
     pub(crate) fn is_trapped(&self, syscall: Syscall) -> bool {
         self.trapped[syscall.index()]
     }
@@ -606,7 +606,7 @@ impl<J: Evaluator> Shared<J> {
         self.watch_stdio && stdio::concerns(call.syscall)
     }
 
-    /// Whether the call changes what is known of its process.
+    /// Returns whether the call changes the known state of its process.
     pub(crate) fn is_state(&self, call: &Call) -> bool {
         names::sets_name(call) || self.concerns_stdio(call) || self.verifier.concerns(call)
     }
@@ -615,27 +615,27 @@ impl<J: Evaluator> Shared<J> {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Somebody else goes on with the calls to come.
+    /// Returns whether another engine takes over the calls to come.
     pub(crate) fn is_handing_over(&self) -> bool {
         let is_withdrawn = |claim: &ReceiveClaim| !claim.is_in_force();
         self.handing_over.load(Ordering::Acquire) || self.claim.get().is_some_and(is_withdrawn)
     }
 
-    /// No watched process is left.
+    /// Ends the engine: no watched process is left.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         let _mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
         self.mode_changed.notify_all();
     }
 
-    /// Adapts to how calls come in, unless a receiver is held up: then both are needed.
+    /// Adapts to the rate of calls, unless a receiver is held up: then both are needed.
     pub(crate) fn adapt(&self, mode: Mode) {
         if mode == Mode::Parallel || !self.stays_parallel.load(Ordering::Acquire) {
             self.set_mode(mode);
         }
     }
 
-    /// Whether a receiver is held up.
+    /// Notes whether a receiver is held up.
     pub(crate) fn stay_parallel(&self, is_held_up: bool) {
         self.stays_parallel.store(is_held_up, Ordering::Release);
         if is_held_up {
@@ -651,13 +651,13 @@ impl<J: Evaluator> Shared<J> {
     }
 
     fn set_mode_now(&self, mode: Mode) {
-        // Below 6.6 the flag does not exist and wake-ups are always free.
+        // Below Linux 6.6 the flag does not exist and wake-ups are never synchronous.
         let _ = self.listener.set_sync_wake_up(mode == Mode::Single);
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
         self.mode_changed.notify_all();
     }
 
-    /// Waits until the end, but no longer than this.
+    /// Waits until the end, at most for `limit`.
     pub(crate) fn wait_for_end(&self, limit: std::time::Duration) {
         let mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.has_ended() {
@@ -665,7 +665,7 @@ impl<J: Evaluator> Shared<J> {
         }
     }
 
-    /// Holds the second receiver back while callers come one at a time. False: the end.
+    /// Holds the second receiver back while callers come one at a time. Returns false at the end.
     pub(crate) fn wait_until_parallel(&self) -> bool {
         let mut mode = self.mode.lock().unwrap_or_else(PoisonError::into_inner);
         while *mode == Mode::Single && !self.has_ended() {
@@ -678,29 +678,29 @@ impl<J: Evaluator> Shared<J> {
     }
 }
 
-/// A receiver's place: what the watchdog sees of it.
+/// A receiver's slot: the state that the watchdog sees.
 pub(crate) struct ReceiverSlot {
-    /// Inside a read of the caller's memory.
+    /// Set during a read of the caller's memory.
     pub(crate) reading: Arc<BlockingMarker>,
-    /// Inside a call that attaches to the caller.
+    /// Set while attaching to the caller.
     attaching: BlockingMarker,
-    /// Inside a wait for a caller to stop.
+    /// Set while waiting for a caller to stop.
     pub(crate) waiting: BlockingMarker,
     order: ReceiverId,
     state: AtomicU32,
     current: Mutex<Notification>,
-    /// Callers that did not stop in time wait for this receiver.
+    /// True if the receiver has callers that did not stop in time.
     has_abandoned: AtomicBool,
     thread: AtomicI32,
     pulse: SlotStatus,
 }
 
-/// Which receiver it is.
+/// Number of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReceiverId {
-    /// Always receives.
+    /// The receiver that always receives.
     First,
-    /// Receives while callers come in parallel.
+    /// The receiver that receives while callers come in parallel.
     Second,
 }
 
@@ -739,44 +739,44 @@ impl ReceiverSlot {
         self.pulse.receive(listener, notification)
     }
 
-    /// A call was received; until [`ReceiverSlot::proceed`] the watchdog may take it away.
+    /// Begins a call that was received; until [`ReceiverSlot::proceed`] the watchdog may take it away.
     pub(crate) fn begin(&self, notification: &Notification) {
         self.pulse.received(notification);
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = *notification;
         self.state.store(READING, Ordering::Release);
     }
 
-    /// As [`ReceiverSlot::begin`], of a call that another receiver was given.
+    /// As [`ReceiverSlot::begin`], for a call that another receiver had received.
     pub(crate) fn take_over(&self, notification: &Notification) {
         self.begin(notification);
         self.pulse.took_over(notification);
     }
 
-    /// From here to [`ReceiverSlot::attached`] the watchdog may take the call away, too.
+    /// Marks the start of attaching. Until [`ReceiverSlot::attached`] the watchdog may take the call away, too.
     pub(crate) fn begin_attaching(&self) {
         self.state.store(ATTACHING, Ordering::Release);
         self.attaching.enter();
     }
 
-    /// The receiver has attached to the caller, or was refused. False: the call was taken away.
+    /// Marks the end of attaching, successful or not. Returns false if the call was taken away.
     pub(crate) fn attached(&self) -> bool {
         self.attaching.leave();
         self.leaves(ATTACHING)
     }
 
-    /// The call has been dealt with.
+    /// Marks the call as done.
     pub(crate) fn done(&self) {
         self.pulse.done();
     }
 
-    /// The caller's memory has been read. False: the call was taken away.
+    /// Marks the end of reading the caller's memory. Returns false if the call was taken away.
     pub(crate) fn proceed(&self) -> bool {
         self.leaves(READING)
     }
 
-    /// The same call's memory is about to be read once more.
+    /// Marks the start of another read of the same call's memory.
     pub(crate) fn read_again(&self) {
-        // Where the call was inherited nobody takes it away.
+        // A call that was inherited is never taken away.
         let _ = self
             .state
             .compare_exchange(WORKING, READING, Ordering::AcqRel, Ordering::Acquire);
@@ -790,7 +790,7 @@ impl ReceiverSlot {
         exchange != Err(RETIRED)
     }
 
-    /// What the receiver is inside of that may not end, and since which time it came to that.
+    /// Returns since when the receiver has been in an operation that may block, if it is in one.
     pub(crate) fn inside(&self, hazard: BlockingOperation) -> Option<u64> {
         match hazard {
             BlockingOperation::Attaching => self.attaching.inside(),
@@ -814,7 +814,7 @@ impl ReceiverSlot {
         self.state.load(Ordering::Acquire) == RETIRED
     }
 
-    /// The receiver has left.
+    /// Marks the receiver as ended.
     pub(crate) fn end(&self) {
         self.state.store(ENDED, Ordering::Release);
     }
@@ -831,7 +831,7 @@ impl ReceiverSlot {
         self.has_abandoned.load(Ordering::Acquire)
     }
 
-    /// The call being looked at.
+    /// Returns the call in progress.
     pub(crate) fn current(&self) -> Notification {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -845,7 +845,7 @@ impl ReceiverSlot {
     }
 }
 
-/// Starts the tracer in a thread of its own.
+/// Starts the tracer in its own thread.
 pub(crate) fn spawn_tracer<J: Evaluator + 'static>(
     shared: &Arc<Shared<J>>,
 ) -> std::io::Result<JoinHandle<()>> {

@@ -1,9 +1,9 @@
-//! Names that processes give themselves.
+//! Detects names that processes give themselves.
 //!
-//! `proc.name` stays the name at exec, so that a process that calls itself `sshd` is not taken for it. One
-//! that takes a name which a loaded rule compares with may try just that, which is reported once for each
-//! process and name. `prctl(PR_SET_NAME)` is trapped for it; a name that was written to `/proc/PID/comm` is
-//! found at the next event at which a rule asks for the name.
+//! `proc.name` stays the name at exec, so that a process that calls itself `sshd` is not taken for it. A
+//! process that takes a name which a loaded rule compares with may try just that, which is reported once for
+//! each process and name. `prctl(PR_SET_NAME)` is trapped for it; a name that was written to `/proc/PID/comm`
+//! is found at the next event for which a rule asks for the name.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use super::worker::{CallEvaluator, CallView};
 use decoder::call::Call;
 use process_info::memory::Memory;
 
-/// Adds the call by which a thread changes its name, if a rule compares names. To be done before the plan
-/// is compiled to a filter.
+/// Adds the call by which a thread changes its name to a plan, if a rule compares names. Must be called
+/// before the plan is compiled to a filter.
 pub fn plan_renames(plan: &mut Plan) {
     if plan.names.is_empty() {
         return;
@@ -40,18 +40,18 @@ pub fn plan_renames(plan: &mut Plan) {
     planned.reasons.push(Reason::State(why.into()));
 }
 
-/// Whether the call changes the name of the calling thread.
+/// Returns whether the call changes the name of the calling thread.
 pub(crate) fn sets_name(call: &Call) -> bool {
     call.syscall == Syscall::PRCTL && call.raw(0) & 0xffff_ffff == PR_SET_NAME.u64()
 }
 
-/// The name that the call gives the calling thread, if it is such a call and the name can be read.
+/// Returns the name that the call gives the calling thread, if it is such a call and the name can be read.
 pub(crate) fn given(call: &Call, memory: &Memory, arena: &Bump) -> Option<Comm> {
     let name = || memory.text(call.tid, call.raw(1), arena).ok();
     sets_name(call).then(name).flatten().map(Comm::new)
 }
 
-/// Reports a name that is a disguise, once for a process and not for those that were forked from it.
+/// Reports a disguising name once for a process, and not for processes that were forked from it.
 pub(crate) fn report_name(notices: &dyn EngineObserver, process: &Process, name: Comm) {
     let is_inherited = process.parent().is_some_and(|parent| {
         parent.last_comm() == name && Arc::ptr_eq(&parent.image(), &process.image())
@@ -63,8 +63,7 @@ pub(crate) fn report_name(notices: &dyn EngineObserver, process: &Process, name:
 }
 
 impl<J: Evaluator> CallEvaluator<J> {
-    /// Reports a name that the process gives itself, if a rule compares with it and it was not the one at
-    /// exec.
+    /// Reports a name that the process gives itself, if a rule compares with it and it was not the one at exec.
     pub(crate) fn note_name(&self, process: &Process, name: Comm) {
         let ruling = self.shared.ruling.load();
         if ruling.is_disguise(process, name) {
@@ -79,9 +78,9 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// The name that the caller has by now, if it gave itself one that is to be reported, and a rule asked
-    /// for its name. It is the name of another program if the process was replaced meanwhile, which a caller
-    /// that still waits in its call excludes.
+    /// Returns the caller's present name, if it gave itself one that must be reported, and a rule asked for
+    /// its name. If the process was replaced meanwhile, this is the name of another program; a caller that
+    /// still waits in its call excludes that.
     pub(crate) fn new_name(&self, view: &CallView<'_>, process: &Process) -> Option<Comm> {
         view.live.comm.get()?;
         let shared = &*self.shared;

@@ -1,4 +1,4 @@
-//! Why the agent may not look into a process.
+//! Reasons why the agent cannot inspect a process.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,19 +11,19 @@ use sys::credential::{capabilities, users};
 
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 
-/// What keeps the agent from reading a process's memory or from learning its calls' results.
+/// Reason why the agent cannot read a process's memory or learn its calls' results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessObstacle {
-    /// It holds capabilities that the agent lacks.
+    /// The process holds capabilities that the agent lacks.
     Capabilities,
-    /// It made itself unreadable (`PR_SET_DUMPABLE` 0, a change of user), or its program's file may
+    /// The process made itself unreadable (`PR_SET_DUMPABLE` 0, a change of user), or its program's file may
     /// be executed but not read.
     NotDumpable,
-    /// It runs as this user, and the agent lacks `CAP_SYS_PTRACE`.
+    /// The process runs as this user, and the agent lacks `CAP_SYS_PTRACE`.
     OtherUser(u32),
-    /// Another process traces it.
+    /// This other process traces it.
     Traced(Pid),
-    /// It is no descendant of the agent, as Yama's `ptrace_scope` demands.
+    /// The process is not a descendant of the agent, as Yama's `ptrace_scope` demands.
     Yama,
 }
 
@@ -49,14 +49,14 @@ impl fmt::Display for AccessObstacle {
     }
 }
 
-/// What keeps the agent from looking into the process of a thread; `None` if nothing does, or it is
-/// gone.
+/// Returns what keeps the agent from inspecting the process of a thread; `None` if nothing does, or the
+/// thread is gone.
 pub(crate) fn obstacle(tid: Tid) -> Option<AccessObstacle> {
     let proc = Proc::open().ok()?;
     let status = proc.status(tid.0).ok()?;
     let own = capabilities(0).ok()?;
     let mut buffer = [0; LINK_LIMIT];
-    // Takes the same right as reading the memory does, and touches none.
+    // Needs the same permission as reading the memory, and reads nothing.
     if !matches!(
         proc.link(tid.0, "exe", &mut buffer),
         Err(ProcError::Denied { .. })
@@ -74,7 +74,7 @@ pub(crate) fn obstacle(tid: Tid) -> Option<AccessObstacle> {
     if users().is_ok_and(|ids| ids.effective != user || ids.effective != status.status.real_uid) {
         return Some(AccessObstacle::OtherUser(user));
     }
-    // What is not dumpable belongs to root in /proc.
+    // In /proc, the entries of a process that is not dumpable belong to root.
     let flags = AtFlags::empty();
     let owner = rustix::fs::statat(&proc, tid.0.to_string(), flags)
         .ok()?
@@ -85,15 +85,15 @@ pub(crate) fn obstacle(tid: Tid) -> Option<AccessObstacle> {
     Some(AccessObstacle::NotDumpable)
 }
 
-/// Processes that were told to be unreadable.
+/// Processes that were reported to be unreadable.
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable(Mutex<HashSet<(Pid, StartTime)>>);
 
-/// How many are remembered; then all are forgotten, and told again.
+/// Maximum number of processes remembered; beyond it all are forgotten, and reported again.
 const LIMIT: usize = 4096;
 
 impl Unreadable {
-    /// Whether this is the first time that the process could not be read.
+    /// Returns whether this is the first time that the process could not be read.
     pub(crate) fn is_new(&self, process: &Process) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= LIMIT {

@@ -1,9 +1,9 @@
-//! Programs that do not get the privileges of their file.
+//! Detects programs that do not get the privileges of their file.
 //!
-//! Without CAP_SYS_ADMIN a filter needs `no_new_privs`, under which set-user-ID and set-group-ID bits
-//! and file capabilities have no effect (execve(2)). The workload then runs otherwise than it would
-//! unwatched, so that is said: once for each file, and only if its privileges would have made a
-//! difference to the caller.
+//! Without CAP_SYS_ADMIN a filter needs `no_new_privs`, under which set-user-ID and set-group-ID bits and
+//! file capabilities have no effect (execve(2)). The workload then runs otherwise than it would unwatched, so
+//! the engine reports it: once for each file, and only if its privileges would have made a difference to the
+//! caller.
 
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStringExt;
@@ -18,30 +18,30 @@ use decoder::system_info::is_mapped;
 use process_info::deadline::Deadline;
 use process_info::procfs::Proc;
 
-/// What a program did not get.
+/// Privilege that a program did not get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
-    /// The capabilities in the file's attribute.
+    /// Capabilities in the file's attribute.
     Capabilities,
-    /// The file's group.
+    /// Group of the file.
     Group(u32),
-    /// The file's owner.
+    /// Owner of the file.
     User(u32),
 }
 
-/// A program that runs with less than its file would give it.
+/// Program that runs with fewer privileges than its file would give it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithheldPrivileges {
-    /// The file.
+    /// Path of the file.
     pub path: Vec<u8>,
-    /// What it would have given.
+    /// The privilege that it would have given.
     pub privilege: Privilege,
 }
 
-/// Looks at programs that start.
+/// Checks programs that start.
 #[derive(Debug)]
 pub(crate) struct Privileges {
-    /// Nothing is withheld by us unless this is there.
+    /// State of the check; `None` if this program withholds nothing.
     watched: Option<Watched>,
 }
 
@@ -49,28 +49,31 @@ pub(crate) struct Privileges {
 struct Watched {
     proc: Proc,
     deadline: Deadline,
-    /// Files that have been looked at.
+    /// Files that have been checked.
     seen: Mutex<HashSet<FileId>>,
 }
 
 /// Device, inode and time of the last change, of contents or attributes.
 type FileId = ((u32, u32), u64, (i64, u32));
 
-/// How many files are remembered; of more, none is looked at.
+/// Maximum number of files remembered; further files are not checked.
 const SEEN_LIMIT: usize = 16 * 1024;
-/// How long a file system may take to show a file's attributes: long for one that answers at all.
+/// Maximum time for a file system to return a file's attributes: long for one that answers at all.
 const PATIENCE: Duration = Duration::from_millis(50);
 const SET_USER_ID: u16 = 0o4000;
-/// With the group's right to execute; without it the bit means mandatory locking.
+/// Set-group-ID bit with the group's right to execute; without that right the bit means mandatory locking.
 const SET_GROUP_ID: u16 = 0o2010;
 
 impl Privileges {
+    /// Creates the checker.
+    ///
     /// # Errors
+    ///
     /// If `/proc` cannot be opened.
     pub(crate) fn new() -> Result<Self, process_info::procfs::ProcError> {
         let capable = sys::credential::capabilities(0)
             .is_ok_and(|sets| sets.effective.contains(CAP_SYS_ADMIN.u8()));
-        // Whoever set it before us has withheld them already.
+        // A process that set it earlier has withheld the privileges already.
         let was_set = sys::prctl::no_new_privs().unwrap_or(false);
         if capable || was_set {
             return Ok(Self { watched: None });
@@ -85,7 +88,7 @@ impl Privileges {
         })
     }
 
-    /// What the program that has just started in a process did not get, if that is new.
+    /// Returns the privilege that the program that has just started in a process did not get, if that is new.
     pub(crate) fn withheld(&self, pid: Pid) -> Option<WithheldPrivileges> {
         self.watched.as_ref()?.withheld(pid)
     }
@@ -94,7 +97,7 @@ impl Privileges {
 impl Watched {
     fn withheld(&self, pid: Pid) -> Option<WithheldPrivileges> {
         let path = format!("/proc/{}/exe", pid.0);
-        // Without asking the file system, which may be the workload's own.
+        // Without asking the file system, which the workload may serve.
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
         let file = rustix::fs::statx(CWD, &path, flags, StatxFlags::BASIC_STATS).ok()?;
         let privileged = file.stx_mode & (SET_USER_ID | SET_GROUP_ID);
@@ -104,7 +107,7 @@ impl Watched {
         let attribute = path.clone();
         let look = move || (has_capabilities(&attribute), ignores_privileges(&attribute));
         let Ok((has_capabilities, ignored)) = self.deadline.run(PATIENCE, look) else {
-            // Its next start is looked at.
+            // Its next start is checked.
             self.forget(&file);
             return None;
         };
@@ -123,8 +126,9 @@ impl Watched {
             .then_some(WithheldPrivileges { path, privilege })
     }
 
-    /// Whether the kernel would give it, unwatched: in a user namespace of its own a process gets nothing
-    /// of users that have no name there, and no capabilities of files from outside.
+    /// Returns whether the kernel would give the privilege to an unwatched process. In a user namespace of
+    /// its own a process gets nothing from users that are not mapped there, and no capabilities from files
+    /// outside.
     fn would_give(&self, pid: Pid, privilege: Privilege) -> bool {
         let own = std::process::id().cast_signed();
         let of = |pid| self.proc.namespace(pid, "ns/user").ok();
@@ -158,7 +162,7 @@ fn file_id(file: &Statx) -> FileId {
     (device, file.stx_ino, changed)
 }
 
-/// What the file would have changed for the caller. Root needs no capabilities of a file.
+/// Returns the privilege of the file that the caller lacks. Root needs no capabilities of a file.
 fn difference(file: &Statx, has_capabilities: bool, caller: Credentials) -> Option<Privilege> {
     if file.stx_mode & SET_USER_ID != 0 && file.stx_uid != caller.uid {
         return Some(Privilege::User(file.stx_uid));
@@ -174,7 +178,7 @@ fn has_capabilities(path: &str) -> bool {
     rustix::fs::getxattr(path, "security.capability", &mut attribute[..]).is_ok()
 }
 
-/// Whether the mount takes the effect from such files anyway.
+/// Returns whether the mount disables the privileges of files anyway.
 fn ignores_privileges(path: &str) -> bool {
     rustix::fs::statvfs(path).is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::NOSUID))
 }

@@ -1,9 +1,8 @@
-//! Callers that make the same call over and over because its result is asked for.
+//! Detects callers that make the same call over and over because the engine asks for its result.
 //!
-//! Learning a result is not to keep a call from having one. Should it do so all the same, by whatever
-//! a kernel or a file system makes of it, the program that repeats the call would spin for ever. A
-//! thread whose call fails with EINTR, or comes again, without a signal of its own has its calls let
-//! go after a second, and that is told.
+//! Learning a result must not keep a call from having one. If it does all the same, because of some kernel or
+//! file system, the program that repeats the call would spin for ever. If a thread's call fails with EINTR,
+//! or is repeated, without a signal of its own, its calls are let go after a second, and that is reported.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,18 +13,18 @@ use event::Tid;
 
 use decoder::call::Call;
 
-/// What is to become of a call.
+/// Decision on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallDecision {
-    /// Its result may be learnt.
+    /// The result may be learned.
     Fair,
-    /// It is the next of too many, and the first of these.
+    /// One repetition too many, and the first to be let go.
     TooMany,
-    /// As before.
+    /// A further repetition to be let go.
     StillTooMany,
 }
 
-/// The threads whose calls have had no result of their own yet.
+/// Threads whose calls have had no result of their own yet.
 #[derive(Debug, Default)]
 pub(crate) struct Progress(Mutex<HashMap<Tid, Streak>>);
 
@@ -40,7 +39,7 @@ struct Streak {
 }
 
 impl Progress {
-    /// The result of a call is about to be learnt.
+    /// Notes that the result of a call is about to be learned.
     pub(crate) fn begins(&self, call: &Call) -> CallDecision {
         self.begins_at(call, Instant::now())
     }
@@ -71,7 +70,7 @@ impl Progress {
         }
     }
 
-    /// A call of the thread has got its own result, or a signal.
+    /// Notes that a call of the thread has got its own result, or a signal.
     pub(crate) fn made(&self, tid: Tid) {
         self.threads().remove(&tid);
     }
@@ -81,10 +80,10 @@ impl Progress {
     }
 }
 
-/// Turns of the same call that are taken for no progress when they last for as long as [`PATIENCE`].
+/// Number of repetitions of a call that mean no progress if they last for [`PATIENCE`].
 const TURNS: u32 = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Threads that are remembered; those that end within a call stay.
+/// Maximum number of threads remembered; threads that end within a call stay.
 const THREADS_LIMIT: usize = 4096;
 
 #[cfg(test)]

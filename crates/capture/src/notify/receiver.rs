@@ -1,4 +1,4 @@
-//! The hot loop: receive, look, let go.
+//! The hot loop of a receiver: receive, inspect, let go.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -34,18 +34,18 @@ use decoder::lineage;
 use decoder::stdio;
 use process_info::memory::{Access, Memory};
 
-/// Memory kept by the arena between calls; a call that needs more gives it back.
+/// Number of bytes kept by the arena between calls; an arena that has grown beyond it is replaced.
 const ARENA_KEEP: usize = 256 * 1024;
-/// How long a receiver waits for calls while it has callers that did not stop in time.
+/// Maximum wait for calls while the receiver has callers that did not stop in time.
 const ABANDONED_POLL: Duration = Duration::from_millis(10);
-/// How long one that ends waits for such callers.
+/// Time for which an ending receiver waits for such callers.
 const LAST_STOPS: Duration = Duration::from_millis(500);
-/// How often a caller is seized that another of our threads still holds, and the pause between.
+/// Maximum number of tries to seize a caller that another of our threads still holds, and the pause between.
 const SEIZE_TRIES: u32 = 500;
-/// How often in vain while none of our threads holds it.
+/// Maximum number of failed tries while none of our threads holds it.
 const IDLE_TRIES: u32 = 2;
 const SEIZE_PAUSE: Duration = Duration::from_micros(100);
-/// A call that came within this time of the last answer was waiting already.
+/// A call that came within this time of the last answer, in nanoseconds, was waiting already.
 const WAITING_NS: u64 = 900;
 
 /// One receiver thread.
@@ -57,7 +57,7 @@ pub(crate) struct Receiver<J: Evaluator> {
     arrivals: ArrivalWatcher,
     last_answer_ns: u64,
     last_tid: i32,
-    /// Seized callers that did not stop in time; they are looked after between calls.
+    /// Seized callers that did not stop in time; they are checked between calls.
     abandoned: HashMap<i32, FollowedCall>,
 }
 
@@ -76,8 +76,8 @@ impl<J: Evaluator + 'static> Receiver<J> {
         }
     }
 
-    /// Serves calls until the last watched process has ended or this receiver was replaced.
-    /// `unfinished`: the call that the predecessor got stuck with.
+    /// Serves calls until the last watched process has ended or this receiver was replaced. `unfinished`: the
+    /// call that the predecessor got stuck with.
     pub(crate) fn run(mut self, unfinished: Option<UnfinishedCall>) {
         if let Some(unfinished) = unfinished {
             let access = match unfinished.hazard {
@@ -102,7 +102,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
                     self.serve(&notification, access);
                     self.last_answer_ns = now_ns(Clock::Monotonic);
                 }
-                // A signal from the watchdog, or the caller was killed before it was received.
+                // The watchdog sent a signal, or the caller was killed before the call was received.
                 Ok(Received::Interrupted | Received::CallerGone | Received::WouldBlock) => {}
                 Err(_) => break,
             }
@@ -110,7 +110,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         self.leave();
     }
 
-    /// What may be read of the caller's memory.
+    /// Returns which part of the caller's memory may be read.
     fn access(&self, notification: &sys::notify::Notification) -> Access {
         let shared = &self.worker.shared;
         let caller = Tid(notification.tid);
@@ -128,8 +128,8 @@ impl<J: Evaluator + 'static> Receiver<J> {
         self.seat.done();
     }
 
-    /// Waits a while for those that have not stopped yet, as their attachment ends with this thread, and
-    /// concludes what can no longer be waited for. At the end of the workload there is nothing.
+    /// Waits a while for callers that have not stopped yet, as their attachment ends with this thread, and
+    /// finishes the calls that can no longer be waited for. At the end of the workload there are none.
     fn leave(&mut self) {
         let deadline = Instant::now() + LAST_STOPS;
         while !self.abandoned.is_empty() && Instant::now() < deadline {
@@ -142,7 +142,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         }
     }
 
-    /// Waits until there may be something to receive; false when nothing can come any more.
+    /// Waits until there may be a call to receive; returns false when none can come any more.
     fn may_receive(&mut self) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         if shared.has_ended() || (self.seat.is_second() && !shared.wait_until_parallel()) {
@@ -183,11 +183,11 @@ impl<J: Evaluator + 'static> Receiver<J> {
             return;
         };
         shared.names.note(&call);
-        // A call that is made again was looked at before, and what the policy says of it was told.
+        // A repeated call was inspected before, and the policy's decision on it was reported.
         if shared.tracer.is_active() && self.belongs_to_tracer(&call) {
             return;
         }
-        // First: whatever else a call is waited for, it is not to be made.
+        // First: a refused call is not to be made, whatever else waits for it.
         if self.is_refused(&call) {
             return;
         }
@@ -215,7 +215,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         self.arena = recycled(arena);
     }
 
-    /// Reports and refuses what the policy is about; false if the call goes on.
+    /// Reports and refuses the calls that the policy denies; returns false if the call goes on.
     fn is_refused(&mut self, call: &Call) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         let Some(decision) = shared.confiner.decide(call) else {
@@ -242,7 +242,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         refusal.is_some()
     }
 
-    /// Tells of a violation, and shows a call that fails to the rules. False: a successor has the call.
+    /// Reports a violation, and evaluates a call that fails. Returns false if a successor has the call.
     fn violates(&mut self, call: &Call, decision: &Decision<'_>, arena: &Bump) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         let time_ns = now_ns(Clock::Real);
@@ -270,7 +270,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             decoded.descriptor = Some(resolved);
         }
         if !shared.listener.is_valid(call.id).unwrap_or(false) {
-            // What was read may belong to another process by now.
+            // The data that was read may belong to another process by now.
             Counters::add(&shared.counters.gone);
             return true;
         }
@@ -391,7 +391,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         }
     }
 
-    /// Reports a ring; true if it was refused.
+    /// Reports a ring; returns true if it was refused.
     fn ring(&mut self, view: &mut CallView<'_>, process: &Arc<Process>) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         let denied = shared.verifier.deny_rings;
@@ -403,7 +403,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             shared.verifier.gives_ring();
             return false;
         }
-        // Its one argument that counts is that it was asked for: no memory decides.
+        // The only argument that counts is the request itself: no memory decides.
         self.finish(
             view,
             Outcome::Returned(-i64::from(Errno::ENOSYS.0)),
@@ -413,15 +413,15 @@ impl<J: Evaluator + 'static> Receiver<J> {
         true
     }
 
-    /// Whether it has to be found out if the policy denied the call in a way that nobody else tells.
+    /// Returns whether the engine must find out if the policy denied the call, because no other enforcer reports it.
     fn is_watched(&self, call: &Call, process: &Process) -> bool {
         !process.sets_up()
             && !has_no_result_to_wait_for(call)
             && self.worker.shared.confiner.watches(call)
     }
 
-    /// Lets a call go that no rule matches as it was read, unless that has to be verified, or another
-    /// enforcer may deny it.
+    /// Lets a call go that no rule matches as it was read, unless it has to be verified, or another enforcer
+    /// may deny it.
     fn let_go(&mut self, view: &CallView<'_>, process: Option<Arc<Process>>) {
         let shared = Arc::clone(&self.worker.shared);
         let mut process = process;
@@ -451,8 +451,8 @@ impl<J: Evaluator + 'static> Receiver<J> {
         shared.answer(view.call.id);
     }
 
-    /// Whether a match on what was read may be none, or another, in truth; or whether the call may
-    /// come again although it was let go, because a signal was faster (before 5.19).
+    /// Returns whether a match on the data that was read may be wrong, because the data may have changed; or
+    /// whether the call may be made again although it was let go, because a signal was faster (before 5.19).
     fn is_to_be_proven(&self, view: &CallView<'_>, process: &Arc<Process>) -> bool {
         let shared = &self.worker.shared;
         if !shared.waits_killable && !has_no_result_to_wait_for(view.call) {
@@ -467,7 +467,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             && verifier.is_racy(process, &shared.tree)
     }
 
-    /// Whether no rule can match whoever the caller is.
+    /// Returns whether no rule can match, whatever the caller is.
     fn rejects_unnamed(&mut self, view: &mut CallView<'_>) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         if self.worker.weigh_unnamed(view, Stage::Strings) == Relevance::Reject {
@@ -489,8 +489,9 @@ impl<J: Evaluator + 'static> Receiver<J> {
         false
     }
 
-    /// The calling process; one of which nothing can be learnt (`/proc` hidden, no descriptor to
-    /// spare) is an unknown process, never a reason to let a call pass unseen. `None`: it ended.
+    /// Returns the calling process. A process about which nothing can be read (`/proc` hidden, no descriptor
+    /// left) is an unknown process, never a reason to let a call pass unseen. Returns `None` if the process
+    /// ended.
     pub(super) fn caller(&self, call: &Call) -> Option<Arc<Process>> {
         let shared = &self.worker.shared;
         shared
@@ -505,11 +506,11 @@ impl<J: Evaluator + 'static> Receiver<J> {
             })
     }
 
-    /// Concludes while the caller is parked, then lets it go.
+    /// Finishes the evaluation while the caller is parked, then lets the call go.
     fn settle(&mut self, view: &CallView<'_>, process: &Process) {
         let shared = Arc::clone(&self.worker.shared);
         if !shared.listener.is_valid(view.call.id).unwrap_or(false) {
-            // What was read may belong to another process by now.
+            // The data that was read may belong to another process by now.
             Counters::add(&shared.counters.gone);
             return;
         }
@@ -558,12 +559,12 @@ impl<J: Evaluator + 'static> Receiver<J> {
             }
             Stop::Sleeps(held, stack) => {
                 if is_exec {
-                    // Undone: until it is made again its process may be attached to.
+                    // Undone: until the call is made again, its process may be attached to.
                     shared.tracer.exec_returned(process.pid, false);
                 }
                 let mut followed = FollowedCall::new(call, view.time_ns, &view.decoded, process);
                 followed.note_stack(Some(stack));
-                // Before the caller can make the call again.
+                // Done before the caller can make the call again.
                 let lives = |tid| shared.tree.census.thread_group(tid).is_some();
                 shared.tracer.expect_again(followed, lives);
                 escalation::release(held.tid, held.signal);
@@ -605,7 +606,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         }
     }
 
-    /// The caller makes no progress: its call is let go as it is.
+    /// Lets the call go as it is, because the caller makes no progress.
     fn let_go_unlearnt(&mut self, view: &CallView<'_>, process: &Arc<Process>, turn: CallDecision) {
         let shared = Arc::clone(&self.worker.shared);
         let call = view.call;
@@ -618,7 +619,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         shared.answer(call.id);
     }
 
-    /// Leaves a call that must not notice the stop to the tracer.
+    /// Hands a call that must not notice the stop to the tracer.
     fn follow(&mut self, view: &CallView<'_>, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
         let followed = FollowedCall::new(view.call, view.time_ns, &view.decoded, process);
@@ -628,8 +629,8 @@ impl<J: Evaluator + 'static> Receiver<J> {
             .request(TracerRequest::Follow { followed, id });
     }
 
-    /// Stops the caller after its call. On Linux before 5.19 another of our threads may just be
-    /// letting go of it: a signal had taken it out of the call that was looked at there.
+    /// Stops the caller after its call. On Linux before 5.19 another of our threads may still be releasing
+    /// it: a signal had taken it out of the call that was inspected there.
     fn stop_after(&mut self, call: &Call) -> Stop {
         let shared = Arc::clone(&self.worker.shared);
         let mut idle = 0;
@@ -674,12 +675,12 @@ impl<J: Evaluator + 'static> Receiver<J> {
         );
     }
 
-    /// The result of an exec is always learnt. A program that may start with one of descriptors
-    /// 0..2 closed is left to the tracer, which can stay with it.
+    /// Handles an exec, whose result is always learned. A program that may start with one of descriptors 0..2
+    /// closed is left to the tracer, which can stay with it.
     fn exec(&mut self, view: &CallView<'_>, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
         if init_restriction::is_due(&shared, process) {
-            // It comes again.
+            // The exec is made again.
             return init_restriction::hold(shared, *view.call, Arc::clone(process));
         }
         if shared.watch_stdio && shared.tree.may_redirect(process, shared.watch_stdio_any) {
@@ -690,8 +691,8 @@ impl<J: Evaluator + 'static> Receiver<J> {
         self.escalate(view, process);
     }
 
-    /// A process with one of descriptors 0..2 closed and a socket to put there is watched closely
-    /// from the call on that makes it one.
+    /// Tracks descriptors 0..2. A process with one of them closed and a socket to put there is watched
+    /// closely from the call on that makes it one.
     fn keep_stdio(&self, call: &Call, process: &Arc<Process>) {
         let shared = &self.worker.shared;
         if !shared.watch_stdio {
@@ -705,7 +706,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         }
     }
 
-    /// Calls that the tracer waits for are its to answer.
+    /// Returns whether the tracer waits for the call, and answers it then.
     fn belongs_to_tracer(&mut self, call: &Call) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         let stack = || shared.tree.census.stack_pointer(call.tid);
@@ -729,7 +730,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
                 true
             }
             CallOwner::Interrupted(followed) => {
-                // The thread is making another call, so the one before was ended by a signal.
+                // The thread is making another call, so a signal ended the one before.
                 let outcome = Outcome::Returned(-i64::from(Errno::EINTR.0));
                 let arena = std::mem::take(&mut self.arena);
                 followed.finish(&mut self.worker, outcome, &arena);
@@ -739,14 +740,14 @@ impl<J: Evaluator + 'static> Receiver<J> {
         }
     }
 
-    /// Looks after callers that did not stop in time.
+    /// Checks callers that did not stop in time.
     fn serve_abandoned(&mut self) {
         let options = sys::wait::ALL | sys::wait::NO_THREAD | sys::wait::NO_HANG;
         loop {
             match sys::wait::wait(sys::wait::Target::Any, options) {
                 Ok(Some((tid, status))) => self.stopped_late(tid, status),
                 Ok(None) => break,
-                // Nobody is left to wait for.
+                // No such caller is left.
                 Err(_) => {
                     self.abandoned.clear();
                     break;
@@ -756,7 +757,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         self.seat.set_has_abandoned(!self.abandoned.is_empty());
     }
 
-    /// A caller that had been given up for the moment stopped after its call.
+    /// Handles the late stop of a caller after its call.
     fn stopped_late(&mut self, tid: i32, status: sys::wait::Status) {
         let shared = Arc::clone(&self.worker.shared);
         let followed = self.abandoned.remove(&tid);
@@ -791,11 +792,11 @@ impl<J: Evaluator + 'static> Receiver<J> {
     }
 }
 
-/// Calls after which the caller cannot be stopped.
+/// Returns whether the caller cannot be stopped after the call.
 ///
 /// - `exit_group` and `exit` do not return.
 /// - A vfork parent sleeps until its child is done with its memory, and the child's first call
-///   finds the parent alive anyway.
+/// finds the parent alive anyway.
 /// - `PTRACE_TRACEME` fails in a thread that is traced.
 fn has_no_result_to_wait_for(call: &Call) -> bool {
     use abi::Syscall as S;
@@ -807,7 +808,7 @@ fn has_no_result_to_wait_for(call: &Call) -> bool {
     }
 }
 
-/// An arena for the next call.
+/// Resets the arena for the next call.
 fn recycled(mut arena: Bump) -> Bump {
     if arena.allocated_bytes() > ARENA_KEEP {
         return Bump::with_capacity(16 * 1024);
@@ -816,7 +817,7 @@ fn recycled(mut arena: Bump) -> Bump {
     arena
 }
 
-/// Whether a call is waiting, or none can come any more.
+/// Returns whether a call is waiting, or none can come any more.
 fn is_readable_within(listener: &sys::notify::Listener, limit: Duration) -> bool {
     let mut polled = [PollFd::new(listener.as_fd(), poll::IN)];
     poll::poll(&mut polled, Some(limit)).unwrap_or(0) > 0

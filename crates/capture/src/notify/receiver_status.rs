@@ -1,9 +1,9 @@
-//! What a supervisor shows of its work to a process that watches over it.
+//! Status of a supervisor's receivers, shared with the process that supervises it.
 //!
-//! All of it is in memory that both share and that outlives the supervisor: which calls it holds,
-//! whether its receivers make progress, and its totals. Each receiver writes words of its own, so
-//! this costs a call some twenty stores, in two cache lines, and no locked instruction. The kernel itself writes there what a
-//! receiver is given: one that is killed in the same moment leaves no call behind that nobody knows of.
+//! The status is in memory that both processes share and that outlives the supervisor: the calls it holds,
+//! the progress of its receivers, and its totals. Each receiver writes words of its own, so a call costs some
+//! twenty stores, in two cache lines, and no locked instruction. The kernel itself writes there what a
+//! receiver is given: a receiver that is killed in the same moment leaves no unknown call behind.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,38 +15,38 @@ use sys::shared::SharedWords;
 use super::watchdog::STUCK_LIMIT;
 use decoder::counters::CounterSnapshot;
 
-/// Id of the first call that was received; the kernel counts up from a random number.
+/// Index of the id of the first call that was received; the kernel counts up from a random number.
 const FIRST_ID: usize = 0;
-/// Grows while the supervisor's threads are scheduled.
+/// Index of a counter that grows while the supervisor's threads are scheduled.
 const TICKS: usize = 1;
-/// Where the totals begin.
+/// Index of the first total.
 const TOTALS: usize = 2;
-/// Which engine may receive; see `claim.rs`.
+/// Index of the claim to receive; see `claim.rs`.
 const CLAIM: usize = 62;
-/// Seats below this number have been taken: others need not be looked at, nor have memory.
+/// Index of the number of slots in use: slots from this number on need not be read, nor have memory.
 const SEATS_USED: usize = 63;
-/// Where the receivers' words begin.
+/// Index of the first receiver's words.
 const SEATS: usize = 64;
-/// Receivers at once: two, who answers a runtime, and those that hostile pages hold up.
+/// Maximum number of receivers at once: two, the thread that answers a runtime, and those that hostile pages hold up.
 const SEAT_COUNT: usize = 3 + STUCK_LIMIT;
 
-/// Words of one receiver.
+/// Word indices of one receiver.
 mod seat {
     /// Calls received.
     pub(super) const RECEIVED: usize = 0;
-    /// Of these, calls that it has done with.
+    /// Calls that the receiver has finished.
     pub(super) const DONE: usize = 1;
-    /// Id of the last one.
+    /// Id of the last call.
     pub(super) const ID: usize = 2;
-    /// Architecture and number of the last one.
+    /// Architecture and number of the last call.
     pub(super) const CALL: usize = 3;
-    /// Where the kernel writes what is received.
+    /// Buffer where the kernel writes the received notification.
     pub(super) const SLOT: usize = 4;
-    /// How many there are: whole cache lines, two receivers write into none.
+    /// Number of words: whole cache lines, so that no two receivers share one.
     pub(super) const WORDS: usize = 16;
 }
 
-/// The shared memory of one supervisor.
+/// Shared memory of one supervisor's status.
 #[derive(Debug)]
 pub struct ReceiverStatus {
     words: Arc<SharedWords>,
@@ -54,35 +54,35 @@ pub struct ReceiverStatus {
     free: Mutex<Vec<usize>>,
 }
 
-/// What shows whether a supervisor works.
+/// Signs that a supervisor works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Calls received and calls done with.
+    /// Number of calls received plus number of calls finished.
     pub progress: u64,
-    /// Whether it is at work on a call.
+    /// True if it is working on a call.
     pub is_busy: bool,
-    /// Grows while its threads are scheduled.
+    /// Counter that grows while its threads are scheduled.
     pub ticks: u64,
 }
 
-/// A call that a receiver was at work on.
+/// Call that a receiver was working on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldCall {
-    /// The notification.
+    /// Notification id.
     pub id: u64,
     /// Architecture, as the kernel's audit number.
     pub audit: u32,
-    /// Number of the call.
+    /// Number of the call in its architecture.
     pub nr: u32,
-    /// Whether its receiver had begun with it, and may have let it go.
+    /// True if its receiver had begun, and may have let the call go.
     pub is_begun: bool,
 }
 
 impl ReceiverStatus {
-    /// Words that it takes.
+    /// Number of words of a status.
     pub const WORDS: usize = SEATS + SEAT_COUNT * seat::WORDS;
 
-    /// The words from `base` on.
+    /// Creates a status from the words from `base` on.
     ///
     /// # Panics
     ///
@@ -96,11 +96,11 @@ impl ReceiverStatus {
         }
     }
 
-    /// One that nobody watches.
+    /// Creates a status that no other process reads.
     ///
     /// # Errors
     ///
-    /// If there is no memory.
+    /// If no memory is available.
     pub fn private() -> std::io::Result<Self> {
         let (words, _file): (SharedWords, OwnedFd) = SharedWords::create(Self::WORDS)?;
         Ok(Self::new(Arc::new(words), 0))
@@ -110,7 +110,7 @@ impl ReceiverStatus {
         &self.words.words()[self.base + index]
     }
 
-    /// Kept by [`ReceiverStatus::reset`]: what has been withdrawn stays so.
+    /// Returns the claim word. [`ReceiverStatus::reset`] keeps it: a withdrawn claim stays withdrawn.
     pub(super) fn claim_word(&self) -> &AtomicU64 {
         self.word(CLAIM)
     }
@@ -124,8 +124,8 @@ impl ReceiverStatus {
         Slot::new(&self.words.words()[at..])
     }
 
-    /// A call is received that may be the oldest one: receivers may tell of theirs in another order than that in
-    /// which they got them.
+    /// Notes the id of a call that may be the first: receivers may note theirs in another order than they
+    /// received them in.
     fn note_first(&self, id: u64) {
         let first = self.word(FIRST_ID);
         let is_older = |known: u64| known == 0 || id.wrapping_sub(known) > u64::MAX / 2;
@@ -138,8 +138,8 @@ impl ReceiverStatus {
         }
     }
 
-    /// Words for a receiver. There are as many as there can be receivers; should they ever run out
-    /// the last ones are shared, which blurs what is seen.
+    /// Returns words for a receiver. There are as many as there can be receivers; should they ever run out
+    /// the last ones are shared, which blurs the status.
     pub(crate) fn seat(self: &Arc<Self>) -> SlotStatus {
         let free = self
             .free
@@ -157,13 +157,13 @@ impl ReceiverStatus {
         }
     }
 
-    /// Seats that have been taken.
+    /// Returns the range of slots in use.
     fn used(&self) -> std::ops::Range<usize> {
         let used = self.word(SEATS_USED).load(Ordering::Acquire);
         0..usize::try_from(used).map_or(SEAT_COUNT, |used| used.min(SEAT_COUNT))
     }
 
-    /// The threads are scheduled, and these are the totals.
+    /// Publishes the totals and increments the tick counter.
     pub(crate) fn tick(&self, totals: &CounterSnapshot) {
         for (index, total) in totals.values().into_iter().enumerate() {
             self.word(TOTALS + index).store(total, Ordering::Relaxed);
@@ -171,19 +171,19 @@ impl ReceiverStatus {
         self.word(TICKS).fetch_add(1, Ordering::Release);
     }
 
-    /// The totals as they were last shown.
+    /// Returns the totals as last published.
     pub fn totals(&self) -> CounterSnapshot {
         CounterSnapshot::from_values(|index| self.word(TOTALS + index).load(Ordering::Relaxed))
     }
 
-    /// Whether the supervisor works.
+    /// Returns the signs that the supervisor works.
     pub fn vitals(&self) -> Health {
         let mut vitals = Health {
             ticks: self.word(TICKS).load(Ordering::Acquire),
             ..Health::default()
         };
         for number in self.used() {
-            // In this order: one that is done between the two looks busy at most.
+            // Read in this order, a receiver that finishes between the two reads looks busy at most.
             let done = self.seat_word(number, seat::DONE).load(Ordering::Acquire);
             let received = self
                 .seat_word(number, seat::RECEIVED)
@@ -194,9 +194,9 @@ impl ReceiverStatus {
         vitals
     }
 
-    /// The calls that receivers are at work on, and those that they have just been given: of these all is known
-    /// only when the supervisor has ended, for the kernel may be writing. A call that one of them has taken over
-    /// from another counts once.
+    /// Returns the calls that receivers are working on, and those that they have just been given. The list is
+    /// complete only when the supervisor has ended, for the kernel may be writing. A call that one receiver
+    /// has taken over from another counts once.
     pub fn held(&self) -> Vec<HeldCall> {
         let mut all = Vec::<HeldCall>::new();
         for held in self.used().flat_map(|number| self.held_by(number)) {
@@ -230,7 +230,7 @@ impl ReceiverStatus {
         at_work.into_iter().chain(given)
     }
 
-    /// A call of a supervisor that has ended is dealt with: nobody [holds](Self::held) it any more.
+    /// Marks a call of a supervisor that has ended as finished: it is no longer [held](Self::held).
     pub fn settle(&self, id: u64) {
         for number in self.used() {
             let word = |index| self.seat_word(number, index);
@@ -244,7 +244,7 @@ impl ReceiverStatus {
         }
     }
 
-    /// Ids of the first and of the newest call that were received; `None` before the first.
+    /// Returns the ids of the first and the newest call that were received; `None` before the first.
     pub fn ids(&self) -> Option<(u64, u64)> {
         let first = self.word(FIRST_ID).load(Ordering::Acquire);
         if first == 0 {
@@ -252,23 +252,23 @@ impl ReceiverStatus {
         }
         let age = |number| {
             let id = self.seat_word(number, seat::ID).load(Ordering::Acquire);
-            // A seat that was never taken would be as old as the kernel's random start.
+            // A slot that was never used would be as old as the kernel's random start.
             if id == 0 { 0 } else { id.wrapping_sub(first) }
         };
         let newest = self.used().map(age).filter(|age| *age < u64::MAX / 2);
         Some((first, first.wrapping_add(newest.max().unwrap_or(0))))
     }
 
-    /// Takes the totals away, and the ticks.
+    /// Clears the totals and the ticks.
     fn reset_totals(&self) {
         for index in TICKS..CLAIM {
             self.word(index).store(0, Ordering::Release);
         }
     }
 
-    /// Adds the totals of another, which has ended and whose calls have been answered. Nothing that the kernel has
-    /// written is taken away before it is [reset](Self::reset): its receivers may be another process's, which has
-    /// not yet noticed.
+    /// Adds the totals of another supervisor, which has ended and whose calls have been answered. Does not
+    /// clear slots that the kernel wrote: another process's receivers may still use them.
+    /// [`reset`](Self::reset) does.
     pub fn bury(&self, ended: &ReceiverStatus) {
         let sum = self.totals().plus(&ended.totals());
         self.tick(&sum);
@@ -285,26 +285,26 @@ impl ReceiverStatus {
         }
     }
 
-    /// Makes the words a new supervisor's. Only when the former one has ended.
+    /// Resets the words for a new supervisor. Only allowed when the former one has ended.
     pub fn reset(&self) {
         for index in SEATS..SEATS + self.used().end * seat::WORDS {
             self.word(index).store(0, Ordering::Release);
         }
         self.reset_totals();
         self.word(FIRST_ID).store(0, Ordering::Release);
-        // Last: whoever is killed meanwhile leaves it to the next one.
+        // Last: a process that is killed meanwhile leaves it to the next one.
         self.word(SEATS_USED).store(0, Ordering::Release);
     }
 }
 
-/// The words of one receiver.
+/// Words of one receiver.
 #[derive(Debug)]
 pub(crate) struct SlotStatus {
     pulse: Arc<ReceiverStatus>,
     number: usize,
-    /// Nobody else has them.
+    /// True if no other receiver shares the words.
     is_own: bool,
-    /// What it has received is still to be dealt with.
+    /// True if the received call is left for another to finish.
     is_left: bool,
 }
 
@@ -313,7 +313,7 @@ impl SlotStatus {
         self.pulse.seat_word(self.number, index)
     }
 
-    /// Waits for a call. It is [held](Pulse::held) from the moment on in which the kernel gives it.
+    /// Waits for a call. The call is [held](ReceiverStatus::held) from the moment on in which the kernel gives it.
     pub(crate) fn receive(
         &self,
         listener: &Listener,
@@ -325,10 +325,10 @@ impl SlotStatus {
         }
     }
 
-    /// The receiver begins with a call, which it has received or taken over from another.
+    /// Notes that the receiver begins with a call, which it has received or taken over from another.
     pub(crate) fn received(&self, notification: &Notification) {
         let slot = self.pulse.slot(self.number);
-        // What it has been given before, or another one in the same place, it is done with.
+        // The receiver has finished any call that this slot held before.
         if slot.id() != notification.id {
             slot.clear();
         }
@@ -341,8 +341,8 @@ impl SlotStatus {
         self.pulse.note_first(notification.id);
     }
 
-    /// The call that this receiver has begun with had been received by another one, which left or is stuck and does
-    /// not deal with it. That one holds it no more.
+    /// Notes that the receiver has taken over a call from another one, which left or is stuck and does not
+    /// finish it. That one no longer holds it.
     pub(crate) fn took_over(&self, notification: &Notification) {
         for number in self.pulse.used().filter(|number| *number != self.number) {
             let word = |index| self.pulse.seat_word(number, index);
@@ -353,13 +353,13 @@ impl SlotStatus {
         }
     }
 
-    /// It has been dealt with.
+    /// Notes that the call is finished.
     pub(crate) fn done(&self) {
         let received = self.word(seat::RECEIVED).load(Ordering::Relaxed);
         self.word(seat::DONE).store(received, Ordering::Release);
     }
 
-    /// Leaves the words as they are to the next one, who deals with what was received.
+    /// Leaves the words as they are to the next receiver, which finishes the received call.
     pub(crate) fn leave(mut self) {
         self.is_left = true;
     }
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(pulse.used(), 0..0);
         let mut seats: Vec<_> = (0..SEAT_COUNT).map(|_| pulse.seat()).collect();
         assert!(seats.iter().all(|seat| seat.is_own));
-        // More cannot be; one that is there nevertheless leaves the others theirs.
+        // More receivers cannot exist; an extra one leaves the others their words.
         assert!(!pulse.seat().is_own && !pulse.seat().is_own);
         assert_eq!(pulse.used(), 0..SEAT_COUNT);
         let left = seats.pop().expect("there are some").number;
@@ -507,7 +507,7 @@ mod tests {
         assert_eq!(ids(), [8]);
         seat.done();
         assert!(ids().is_empty());
-        // One that is taken over from another receiver comes by another way.
+        // A call that is taken over from another receiver is not in this slot.
         seat.received(&call(5));
         assert_eq!(ids(), [5]);
         seat.done();
@@ -537,7 +537,7 @@ mod tests {
                 CounterSnapshot::from_values(|index| index as u64)
             );
         }
-        // Whoever was given a call meanwhile finds it.
+        // A receiver that was given a call meanwhile finds it.
         assert_eq!(dead.slot(0).id(), 42);
         dead.reset();
         assert_eq!((dead.slot(0).call(), dead.ids()), (None, None));

@@ -1,8 +1,8 @@
-//! Answering a container runtime before there are rules.
+//! Answers a container runtime before rules are loaded.
 //!
-//! Until its container's first program begins, nothing that a runtime does is judged. So its calls need
-//! no rules to be answered, and it works on while they are loaded. What would begin a program in other
-//! mounts than the runtime's is held, for the engine to look at.
+//! Until a container's first program begins, its runtime's calls are not evaluated. So they can be answered
+//! without rules, and the runtime goes on while rules are loaded. A call that would begin a program in other
+//! mounts than the runtime's is held, for the engine to inspect.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,29 +20,30 @@ use super::receiver_status::SlotStatus;
 use decoder::call::replaces_program;
 use process_info::procfs::Proc;
 
-/// A thread that answers. Dropped, it lets it end; what it holds is lost then.
+/// Thread that answers calls. Dropping it lets the thread end; calls that it holds are lost then.
 #[derive(Debug)]
 pub struct AnswerThread {
-    /// Closed to end it.
+    /// Closing this descriptor ends the thread.
     order: OwnedFd,
-    /// Closed by it when it has ended, and readable when it holds a call.
+    /// Readable when the thread holds a call; closed when it has ended.
     held: OwnedFd,
     thread: JoinHandle<std::io::Result<Vec<Notification>>>,
 }
 
 impl AnswerThread {
-    /// Starts it; a call that waits already is answered before. It gets no signals, so that the calling process can
-    /// still choose who does.
+    /// Starts the thread; a call that waits already is answered first. The thread gets no signals, so that
+    /// the calling process can still choose which thread does.
     ///
     /// # Errors
-    /// If there can be no thread, or `/proc` cannot be read.
+    ///
+    /// If the thread cannot be started, or `/proc` cannot be read.
     pub fn start(listener: &Listener, pulse: &Arc<ReceiverStatus>) -> std::io::Result<Self> {
         // A runtime's calls come one by one. Fails before Linux 6.6, where each takes longer.
         let _ = listener.set_sync_wake_up(true);
         let (ordered, order) = sys::fd::pipe(O_CLOEXEC.i32())?;
         let (held, hold) = sys::fd::pipe(O_CLOEXEC.i32())?;
         let mut setup = Setup::new(listener.try_clone()?, pulse, hold)?;
-        // The runtime waits to begin, and a thread takes its time for that, too.
+        // The runtime waits to begin, and starting the thread takes time.
         if setup.is_called()? {
             setup.answer()?;
         }
@@ -58,16 +59,17 @@ impl AnswerThread {
         })
     }
 
-    /// Readable when it holds a call, or has ended.
+    /// Returns a descriptor that is readable when the thread holds a call, or has ended.
     #[must_use]
     pub fn held(&self) -> BorrowedFd<'_> {
         self.held.as_fd()
     }
 
-    /// Ends it, and gives the calls that it holds.
+    /// Ends the thread and returns the calls that it holds.
     ///
     /// # Errors
-    /// If it has failed: then calls may wait that nobody knows of.
+    ///
+    /// If the thread has failed: unknown calls may wait then.
     pub fn end(self) -> std::io::Result<Vec<Notification>> {
         drop(self.order);
         let failed = |_panic| std::io::Error::other("who answers the runtime has failed");
@@ -75,14 +77,14 @@ impl AnswerThread {
     }
 }
 
-/// What a runtime calls while it makes a container, or a session in one.
+/// Answers a runtime's calls while it makes a container, or a session in one.
 struct Setup {
     listener: Listener,
     proc: Proc,
-    /// Those of the runtime.
+    /// The runtime's mount namespace.
     mounts: u64,
     seat: SlotStatus,
-    /// Told of calls that are held.
+    /// Signalled when a call is held.
     hold: OwnedFd,
     held: Vec<Notification>,
 }
@@ -108,14 +110,14 @@ impl Setup {
         })
     }
 
-    /// Whether a call waits.
+    /// Returns whether a call waits.
     fn is_called(&self) -> std::io::Result<bool> {
         let mut polled = [PollFd::new(self.listener.as_fd(), poll::IN)];
         poll::poll(&mut polled, Some(Duration::ZERO))?;
         Ok(polled[0].found() & poll::IN != 0)
     }
 
-    /// Answers until it is told to end. Answers with what it holds then.
+    /// Answers calls until `ordered` is closed. Returns the calls that it holds then.
     fn run(mut self, ordered: &OwnedFd) -> std::io::Result<Vec<Notification>> {
         loop {
             let mut polled = [
@@ -137,7 +139,7 @@ impl Setup {
         }
     }
 
-    /// Lets a call pass, or holds it.
+    /// Lets a call go, or holds it.
     fn answer(&mut self) -> std::io::Result<()> {
         let mut call = Notification::default();
         let received = self.seat.receive(&self.listener, &mut call)?;
@@ -158,10 +160,10 @@ impl Setup {
     }
 }
 
-/// Words of a call on the way to another process.
+/// Number of words of an encoded call.
 const WORDS: usize = 11;
 
-/// A call that was received, on the way to another process that has the listener.
+/// Encodes a received call for another process that has the listener.
 pub fn call_words(call: &Notification) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     words[0] = call.id;
@@ -173,7 +175,7 @@ pub fn call_words(call: &Notification) -> [u64; WORDS] {
     words
 }
 
-/// Calls from their words, one after the other.
+/// Decodes consecutive calls.
 pub fn calls_from_words(words: &[u64]) -> Vec<Notification> {
     words.chunks_exact(WORDS).filter_map(from_words).collect()
 }

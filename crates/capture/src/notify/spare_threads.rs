@@ -1,9 +1,8 @@
-//! Threads that are ready to take the place of a stuck receiver.
+//! Spare threads that replace stuck receivers.
 //!
-//! When one is needed there may be none to be had: a workload can use up what its user or control
-//! group may have (`RLIMIT_NPROC`, `pids.max`). So a few wait, and are replaced when one was needed.
-//! When the last is gone and no other can be started, no receiver is put at risk any more
-//! ([`super::stuck::Stuck::spare`]).
+//! When a replacement is needed, starting a thread may fail: a workload can exhaust `RLIMIT_NPROC` or
+//! `pids.max`. So a few threads wait, and each one used is replaced. When the last is used and no other can
+//! be started, no receiver is put at risk any more ([`super::stuck::StuckReceivers::spare`]).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver as Jobs, Sender, channel};
@@ -15,24 +14,24 @@ use super::receiver::Receiver;
 use super::{ReceiverSlot, Shared};
 use decoder::counters::Counters;
 
-/// Threads that wait. One would do, were it not for two receivers that get stuck at once.
+/// Number of spare threads. One would do, were it not for two receivers that get stuck at once.
 const SIZE: usize = 2;
 
-/// What a stuck receiver could not finish.
+/// Call that a stuck receiver could not finish.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UnfinishedCall {
-    /// The call.
+    /// The call's notification.
     pub(crate) notification: Notification,
-    /// What it was stuck in, and the next one must not try.
+    /// The operation that blocked, which the next receiver must not try.
     pub(crate) hazard: BlockingOperation,
 }
 
-/// What a receiver can get stuck in.
+/// Operation in which a receiver can get stuck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockingOperation {
-    /// Attaching to the caller: it waits for an exec in the caller's process.
+    /// Attaching to the caller, which waits for an exec in the caller's process.
     Attaching,
-    /// Reading the caller's memory: it waits for a page.
+    /// Reading the caller's memory, which waits for a page.
     Reading,
 }
 
@@ -51,7 +50,7 @@ struct Job {
     unfinished: Option<UnfinishedCall>,
 }
 
-/// The threads in waiting. Dropped, it lets them end.
+/// The spare threads. Dropping this lets them end.
 pub(crate) struct SpareThreads<J: Evaluator> {
     shared: Arc<Shared<J>>,
     waiting: Vec<Sender<Job>>,
@@ -70,12 +69,12 @@ impl<J: Evaluator + 'static> SpareThreads<J> {
         Ok(reserve)
     }
 
-    /// Whether there is one to be had.
+    /// Returns whether a spare thread is available.
     pub(crate) fn has_one(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Has one of them receive calls. False if there is none.
+    /// Makes a spare thread receive calls. Returns false if there is none.
     pub(crate) fn take(
         &mut self,
         seat: &Arc<ReceiverSlot>,
@@ -86,13 +85,13 @@ impl<J: Evaluator + 'static> SpareThreads<J> {
             unfinished,
         };
         let one = self.waiting.pop();
-        // Before that one is at work: it may be the last.
+        // Before that thread is at work: it may be the last.
         self.refill();
-        // A thread in waiting does nothing that could fail, so each takes what it is sent.
+        // A spare thread does nothing that could fail, so each takes what it is sent.
         one.is_some_and(|one| one.send(job).is_ok())
     }
 
-    /// Starts what is missing. Where that is refused, nobody is put at risk while nobody is left.
+    /// Starts missing threads. If that fails and none is left, no receiver is put at risk.
     pub(crate) fn refill(&mut self) {
         let outcome = self.try_refill();
         self.shared.stuck.spare(!self.has_one());
@@ -134,7 +133,7 @@ fn wait_and_serve<J: Evaluator + 'static>(shared: &Arc<Shared<J>>, jobs: &Jobs<J
             seat.end();
             return;
         }
-        // The panic hook has said why. Its call must not stay parked.
+        // The panic hook has printed the reason. The call must not stay parked.
         Counters::add(&shared.counters.receiver_panics);
         shared.answer(seat.current().id);
         seat.done();

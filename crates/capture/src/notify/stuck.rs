@@ -1,13 +1,12 @@
 //! Receivers that are stuck with a caller.
 //!
-//! In a read of its memory: the page is the workload's, and so is the time until it comes
-//! (userfaultfd, FUSE). As long as a receiver is stuck with a process, only pages that are there are
-//! read of it. A process that takes them away between the look and the read holds a few receivers at
-//! most; then nothing of it is read.
+//! In a read of its memory: the workload decides when the page comes (userfaultfd, FUSE). As long as a
+//! receiver is stuck with a process, only resident pages of that process are read. A process that takes pages
+//! away between the check and the read holds a few receivers at most; then nothing of it is read.
 //!
-//! Attaching to it: the kernel makes that wait for an exec in the same process (`cred_guard_mutex`),
-//! and the exec for its file, which may be the workload's own as well. As long, nobody attaches to
-//! another thread of the process, and results of its calls are not learnt.
+//! In attaching to it: the kernel makes that wait for an exec in the same process (`cred_guard_mutex`), and
+//! the exec for its file, which the workload may serve as well. Until then no receiver attaches to another
+//! thread of the process, and results of its calls are not learned.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,16 +19,16 @@ use super::watchdog::STUCK_LIMIT;
 use decoder::process_inspector::ProcessInspector;
 use process_info::memory::Access;
 
-/// Receivers that one process may hold.
+/// Maximum number of receivers that one process may hold.
 const PROCESS_LIMIT: usize = 4;
 
-/// All that are stuck now.
+/// All receivers that are stuck now.
 #[derive(Default)]
 pub(crate) struct StuckReceivers {
     seats: Mutex<Vec<Held>>,
-    /// How many, or more where no other may be: the only thing that is looked at for every call.
+    /// Number of stuck receivers, or a higher one while no other may get stuck: the only field that every call reads.
     count: AtomicUsize,
-    /// No thread is left that could take another one's place.
+    /// True if no spare thread is left.
     is_spared: AtomicBool,
 }
 
@@ -40,7 +39,7 @@ struct Held {
 }
 
 impl StuckReceivers {
-    /// A receiver is stuck with a call of this thread.
+    /// Adds a receiver that is stuck with a call of this thread.
     pub(crate) fn add(
         &self,
         caller: Tid,
@@ -55,7 +54,7 @@ impl StuckReceivers {
         self.count(&seats);
     }
 
-    /// Lets go of those that have come back and left.
+    /// Removes receivers that have returned and left.
     pub(crate) fn forget_ended(&self) {
         if self.count.load(Ordering::Acquire) > 0 {
             let mut seats = self.seats();
@@ -64,14 +63,14 @@ impl StuckReceivers {
         }
     }
 
-    /// Whether those that are left are to be put at no risk.
+    /// Sets whether the remaining receivers must not be put at risk.
     pub(crate) fn spare(&self, is_spared: bool) {
         if self.is_spared.swap(is_spared, Ordering::AcqRel) != is_spared {
             self.count(&self.seats());
         }
     }
 
-    /// What may be read of this thread's memory.
+    /// Returns what may be read of this thread's memory.
     pub(crate) fn access(&self, caller: Tid, census: &ProcessInspector) -> Access {
         match self.count.load(Ordering::Acquire) {
             0 => Access::Free,
@@ -84,7 +83,7 @@ impl StuckReceivers {
         }
     }
 
-    /// Whether a thread may be attached to.
+    /// Returns whether a thread may be attached to.
     pub(crate) fn may_attach(&self, caller: Tid, census: &ProcessInspector) -> bool {
         match self.count.load(Ordering::Acquire) {
             0 => true,
@@ -93,7 +92,7 @@ impl StuckReceivers {
         }
     }
 
-    /// How many receivers the caller's process holds.
+    /// Returns the number of receivers that the caller's process holds.
     fn held_by(&self, caller: Tid, hazard: BlockingOperation, census: &ProcessInspector) -> usize {
         let pid = process_of(caller, census);
         let seats = self.seats();

@@ -1,9 +1,9 @@
-//! The thread that follows callers over more than one stop.
+//! The tracer: a thread that follows callers over more than one stop.
 //!
-//! Two things need more than the one stop of [`super::escalation`]: a call that sleeps, whose result
-//! comes when it comes, and a process with one of descriptors 0..2 closed, in which every `dup`
-//! counts ([`decoder::stdio`]). Tracing is bound to a thread, so one thread of its own does all of
-//! it, driven by requests of the receivers and by the stops of its tracees.
+//! Two cases need more than the one stop of [`super::escalation`]: a call that sleeps, whose result comes at
+//! any time, and a process with one of descriptors 0..2 closed, in which every `dup` counts
+//! ([`decoder::stdio`]). Tracing is bound to a thread, so one thread of its own does all of it, driven by
+//! requests of the receivers and by the stops of its tracees.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,15 +31,15 @@ use decoder::counters::Counters;
 use decoder::decode::{self, Decoded, OwnedDecoded};
 use process_info::memory::{BlockingMarker, Memory};
 
-/// A call whose result is awaited.
+/// Call whose result is awaited.
 #[derive(Clone, Debug)]
 pub(crate) struct FollowedCall {
     pub(crate) call: Call,
     time_ns: u64,
     decoded: OwnedDecoded,
     pub(crate) process: Arc<Process>,
-    /// The caller's stack pointer, as soon as it has been seen: a signal handler that makes the same
-    /// call with the same registers has another one.
+    /// The caller's stack pointer, once it has been read: a signal handler that makes the same call with the
+    /// same registers has another one.
     stack: Option<u64>,
 }
 
@@ -60,14 +60,14 @@ impl FollowedCall {
         }
     }
 
-    /// Remembers where the caller's stack is.
+    /// Notes the caller's stack pointer.
     pub(crate) fn note_stack(&mut self, stack: Option<u64>) {
         self.stack = stack.or(self.stack);
     }
 
-    /// Whether a trapped call is this one made again: the kernel puts the registers back as they were.
-    /// What they point to does not count, because others may change it meanwhile. `stack`: the
-    /// caller's stack pointer now, if it can be told.
+    /// Returns whether a trapped call is this one made again: the kernel restores the registers. The memory
+    /// they point to does not count, because other threads may change it meanwhile. `stack`: the caller's
+    /// stack pointer now, if it can be read.
     pub(crate) fn is_again(&self, call: &Call, stack: impl FnOnce() -> Option<u64>) -> bool {
         let key = |call: &Call| (call.syscall, call.arch, call.args, call.ip);
         if key(&self.call) != key(call) {
@@ -77,10 +77,10 @@ impl FollowedCall {
         now.is_none() || now == self.stack
     }
 
-    /// Whether what a thread entered is this call, or what the kernel goes on with it by.
+    /// Returns whether the entered call is this one, or the one by which the kernel continues it.
     pub(crate) fn is_entered(&self, entered: Option<SyscallEntry>) -> bool {
         let Some((audit, number, args)) = entered else {
-            // Seized inside it.
+            // Seized inside the call.
             return true;
         };
         let number = u32::try_from(number).ok();
@@ -94,7 +94,7 @@ impl FollowedCall {
         }
     }
 
-    /// Concludes it.
+    /// Evaluates the call with its result.
     pub(crate) fn finish<J: Evaluator>(
         &self,
         worker: &mut CallEvaluator<J>,
@@ -113,54 +113,54 @@ impl FollowedCall {
     }
 }
 
-/// What a receiver asks for while the caller is parked. Unless said otherwise the tracer answers.
+/// Request of a receiver while the caller is parked. Unless said otherwise the tracer answers the call.
 #[derive(Debug)]
 pub(crate) enum TracerRequest {
-    /// Learn the result of a call that is parked under this id, without the stop being noticed by it.
+    /// Learn the result of a call that is parked under this id, without the call noticing the stop.
     Follow {
-        /// The call as it was first seen.
+        /// The call as first seen.
         followed: FollowedCall,
-        /// The id it is parked under now.
+        /// Id that it is parked under now.
         id: u64,
     },
-    /// Watch the process, which has one of descriptors 0..2 closed and may have a socket, until all
-    /// are open. The receiver goes on with the call when this is told to have begun.
+    /// Watch the process, which has one of descriptors 0..2 closed and may have a socket, until all are open.
+    /// The receiver lets the call go when `begun` is signalled.
     Watch {
-        /// The process.
+        /// Pid of the process.
         pid: Pid,
-        /// Told that its threads are traced.
+        /// Signalled when its threads are traced.
         begun: SyncSender<()>,
     },
-    /// Learn the result of an exec and stay if one of descriptors 0..2 is closed after it.
+    /// Learn the result of an exec and keep tracing if one of descriptors 0..2 is closed after it.
     Exec(FollowedCall),
 }
 
-/// Whose a trapped call is.
+/// Owner of a trapped call.
 #[derive(Debug)]
 pub(crate) enum CallOwner {
-    /// Not the tracer's.
+    /// Not the tracer.
     Nothing,
     /// The call that was undone, made again.
     Again(FollowedCall),
-    /// A followed call, restarted under the tracer's eyes: let it go. `begins`: it was not under way.
+    /// A followed call, restarted under the tracer: let it go. `begins`: it was not in progress.
     Restarted {
-        /// Whether the call begins.
+        /// True if the call begins.
         begins: bool,
     },
     /// Another call of a thread whose sleeping call was expected again: a signal ended that one.
     Interrupted(FollowedCall),
 }
 
-/// The receivers' side.
+/// The receivers' side of the tracer.
 #[derive(Debug)]
 pub(crate) struct TracerHandle {
-    /// Threads that are traced or expected; zero means that no receiver needs to ask.
+    /// Number of threads that are traced or expected; at zero no receiver needs to ask.
     active: AtomicUsize,
     state: Mutex<State>,
-    /// Processes with execs that have been let go and have not returned, and how many each has.
-    /// Attaching to a thread waits for an exec in its process, and the exec waits for its file, which
-    /// may be the workload's own, and for its other threads to be reaped, which are perhaps this
-    /// tracer's: no thread of such a process is attached to.
+    /// Processes with execs that have been let go and have not returned, with their number. Attaching to a
+    /// thread waits for an exec in its process, and the exec waits for its file, which the workload may
+    /// serve, and for its other threads to be reaped, which this tracer may trace: so no thread of such a
+    /// process is attached to.
     execs: Mutex<HashMap<Pid, u32>>,
     bell: Arc<TracerWaker>,
 }
@@ -170,7 +170,7 @@ struct State {
     requests: VecDeque<TracerRequest>,
     /// Sleeping calls that were undone and will be made again.
     expected: HashMap<Tid, FollowedCall>,
-    /// Threads the tracer holds.
+    /// Threads that the tracer holds.
     traced: HashMap<Tid, Tracee>,
     shut_down: bool,
 }
@@ -178,15 +178,15 @@ struct State {
 #[derive(Debug)]
 struct Tracee {
     pid: Pid,
-    /// Followed call by call because one of descriptors 0..2 is closed.
+    /// True if followed call by call because one of descriptors 0..2 is closed.
     watched: bool,
-    /// The calls whose results are awaited.
+    /// Calls whose results are awaited.
     awaited: AwaitedCalls,
-    /// The call it is in, from its entry stop.
+    /// The call in progress, from its entry stop.
     entered: Option<SyscallEntry>,
-    /// It was asked to stop and has not done so: what it sleeps in notices that.
+    /// True if it was asked to stop and has not stopped: a sleeping call notices that.
     interrupted: bool,
-    /// Calls that it has made while it was watched.
+    /// Number of calls made while it was watched.
     calls: u32,
 }
 
@@ -208,7 +208,7 @@ impl Tracee {
 }
 
 impl TracerHandle {
-    /// A handle without tracees.
+    /// Creates a handle without tracees.
     pub(crate) fn new() -> std::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = Arc::new(TracerWaker {
@@ -227,16 +227,16 @@ impl TracerHandle {
         })
     }
 
-    /// Whether [`TracerHandle::claim`] can answer anything but `Nothing`.
+    /// Returns whether [`TracerHandle::claim`] can return anything but `Nothing`.
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire) > 0
     }
 
-    /// Has the process watched from before its parked call goes on.
+    /// Makes the tracer watch the process from before its parked call goes on.
     pub(crate) fn watch(&self, pid: Pid) {
         let (begun, wait) = sync_channel(1);
         self.request(TracerRequest::Watch { pid, begun });
-        // Later than this the call goes on with the watch about to begin.
+        // After the deadline the call goes on although the watch has yet to begin.
         let _ = wait.recv_timeout(WATCH_DEADLINE);
     }
 
@@ -246,8 +246,8 @@ impl TracerHandle {
         self.wake();
     }
 
-    /// A sleeping call was undone; the thread makes it again as soon as it is released. `lives`: whether a
-    /// thread is there; one that was killed meanwhile has not made its call.
+    /// Notes that a sleeping call was undone; the thread makes it again as soon as it is released. `lives`:
+    /// returns whether a thread exists; one that was killed meanwhile does not make its call.
     pub(crate) fn expect_again(&self, followed: FollowedCall, lives: impl Fn(Tid) -> bool) {
         let mut state = self.state();
         let expected = &mut state.expected;
@@ -258,7 +258,7 @@ impl TracerHandle {
         self.count(&state);
     }
 
-    /// Looks a trapped call up. `stack`: the caller's stack pointer.
+    /// Returns the owner of a trapped call. `stack`: the caller's stack pointer.
     pub(crate) fn claim(&self, call: &Call, stack: impl Fn() -> Option<u64>) -> CallOwner {
         let mut state = self.state();
         if let Some(followed) = state.expected.remove(&call.tid) {
@@ -276,8 +276,8 @@ impl TracerHandle {
         }
     }
 
-    /// Leaves a call of a traced thread, which is let go next, to the tracer. False: it is not the
-    /// tracer's thread.
+    /// Leaves a call of a traced thread, which is let go next, to the tracer. Returns false if the tracer
+    /// does not trace the thread.
     pub(crate) fn await_result(&self, followed: FollowedCall) -> bool {
         match self.state().traced.get_mut(&followed.call.tid) {
             Some(tracee) => tracee.awaited.let_go(followed),
@@ -285,12 +285,12 @@ impl TracerHandle {
         }
     }
 
-    /// Whether the thread is the tracer's.
+    /// Returns whether the tracer traces the thread.
     pub(crate) fn holds(&self, tid: Tid) -> bool {
         self.is_active() && self.state().traced.contains_key(&tid)
     }
 
-    /// Whether the process is watched already.
+    /// Returns whether the process is watched already.
     pub(crate) fn watches(&self, pid: Pid) -> bool {
         self.is_active()
             && self
@@ -300,7 +300,7 @@ impl TracerHandle {
                 .any(|tracee| tracee.pid == pid && tracee.watched)
     }
 
-    /// An exec is about to be let go.
+    /// Notes that an exec is about to be let go.
     pub(crate) fn exec_begins(&self, pid: Pid) {
         let mut execs = self.execs();
         if execs.len() >= EXECS_LIMIT {
@@ -309,7 +309,7 @@ impl TracerHandle {
         *execs.entry(pid).or_default() += 1;
     }
 
-    /// It is over, or has been undone.
+    /// Notes that an exec has returned, or has been undone.
     fn exec_ends(&self, pid: Pid, succeeded: bool) {
         let mut execs = self.execs();
         let others = execs
@@ -321,9 +321,8 @@ impl TracerHandle {
         }
     }
 
-    /// It has returned. After a success the other threads of the process are gone, whatever was
-    /// expected of them; the kernel does not report the end of a leader that another thread
-    /// replaced.
+    /// Notes that an exec has returned. After a success the other threads of the process are gone, whatever
+    /// was expected of them; the kernel does not report the end of a leader that another thread replaced.
     pub(crate) fn exec_returned(&self, pid: Pid, succeeded: bool) -> usize {
         self.exec_ends(pid, succeeded);
         if !succeeded || !self.is_active() {
@@ -348,7 +347,7 @@ impl TracerHandle {
         self.wake();
     }
 
-    /// Waits for a request or, if asked to, for a stop.
+    /// Waits for a request or, given `child_signals`, for a stop.
     fn wait(&self, child_signals: Option<&SignalStream>) {
         let wake = PollFd::new(self.bell.wake.as_fd(), poll::IN);
         let awaits_stops = child_signals.is_some();
@@ -362,7 +361,7 @@ impl TracerHandle {
             }
             None => poll::poll(&mut [wake], None),
         };
-        // Whatever woke it, everything is looked at.
+        // Whatever ended the wait, everything is checked.
         let _ = ready;
         let _ = rustix::io::read(&self.bell.wake, &mut [0_u8; 8]);
         let mut is_told = false;
@@ -374,7 +373,7 @@ impl TracerHandle {
         }
     }
 
-    /// A signal was read that may have been about a tracee of another tracer of this process.
+    /// Wakes the other tracers: the signal that was read may have been about one of their tracees.
     fn wake_others(&self) {
         let tracers = TRACERS.lock().unwrap_or_else(PoisonError::into_inner);
         if tracers.len() < 2 {
@@ -405,11 +404,11 @@ impl TracerHandle {
     }
 }
 
-/// What wakes a tracer.
+/// Wakes a tracer.
 #[derive(Debug)]
 struct TracerWaker {
     wake: OwnedFd,
-    /// Whether it has tracees, of whose stops a signal tells.
+    /// True if it has tracees, whose stops a signal announces.
     awaits_stops: AtomicBool,
 }
 
@@ -420,11 +419,10 @@ impl TracerWaker {
     }
 }
 
-/// The tracers of this process: the kernel tells all of them of stops by one signal, which one of them
-/// reads.
+/// The tracers of this process: the kernel announces stops to all of them by one signal, which one of them reads.
 static TRACERS: Mutex<Vec<Weak<TracerWaker>>> = Mutex::new(Vec::new());
 
-/// The tracer's side: runs in a thread of its own.
+/// The tracer's own side: runs in a thread of its own.
 pub(crate) struct Tracer<J: Evaluator> {
     worker: CallEvaluator<J>,
     memory: Memory,
@@ -439,13 +437,13 @@ impl<J: Evaluator> Tracer<J> {
         }
     }
 
-    /// Serves requests and stops until shut down.
+    /// Handles requests and stops until shut down.
     pub(crate) fn run(mut self, child_signals: &SignalStream) {
         let shared = Arc::clone(&self.worker.shared);
         let handle = &shared.tracer;
         loop {
             let has_tracees = !handle.state().traced.is_empty();
-            // Stops are announced by SIGCHLD; without tracees nobody needs to look.
+            // SIGCHLD announces stops; without tracees it need not be read.
             let signals = has_tracees.then_some(child_signals);
             handle.wait(signals);
             loop {
@@ -465,9 +463,8 @@ impl<J: Evaluator> Tracer<J> {
         }
     }
 
-    /// Concludes the calls that still sleep: the end of this thread lets their callers go. At the
-    /// end of the workload there are none. A call that was undone is made again, for whoever
-    /// receives it then.
+    /// Finishes the calls that still sleep: the end of this thread releases their callers. At the end of the
+    /// workload there are none. A call that was undone is made again, for the engine that receives it then.
     fn leave(&mut self) {
         let traced = std::mem::take(&mut self.shared().tracer.state().traced);
         let awaited = traced.into_values().map(|tracee| tracee.awaited);
@@ -483,7 +480,7 @@ impl<J: Evaluator> Tracer<J> {
             TracerRequest::Follow { id, .. }
                 if !self.shared().listener.is_valid(id).unwrap_or(false) =>
             {
-                // A signal has taken the caller out of it; it comes again as a new call.
+                // A signal has taken the caller out of it; it is made again as a new call.
                 Counters::add(&self.shared().counters.withdrawn);
             }
             TracerRequest::Follow { followed, id } => self.follow(followed, id, TraceGoal::Result),
@@ -493,15 +490,15 @@ impl<J: Evaluator> Tracer<J> {
             }
             TracerRequest::Watch { pid, begun } => {
                 self.watch(pid);
-                // A receiver that has given up waiting has let the call go.
+                // A receiver that has stopped waiting has let the call go.
                 let _ = begun.send(());
             }
         }
     }
 
-    /// Has a parked call made with its result awaited. A thread that is traced already stops after it
-    /// by itself. Another one has to be stopped first, and a call must not notice that: it would be
-    /// interrupted. So the call is taken back, which is where the stop comes, and made again.
+    /// Lets a parked call be made with its result awaited. A thread that is traced already stops after it by
+    /// itself. Another one has to be stopped first, and a call must not notice that: it would be interrupted.
+    /// So the call is taken back, where the stop comes, and made again.
     fn follow(&mut self, followed: FollowedCall, id: u64, wish: TraceGoal) {
         let (tid, pid) = (followed.call.tid, followed.process.pid);
         let is_exec = Role::of(&followed.call) == Role::Exec;
@@ -531,19 +528,19 @@ impl<J: Evaluator> Tracer<J> {
         }
     }
 
-    /// Answers a call so that the kernel makes it again, after the stop that has been asked for.
+    /// Answers a call so that the kernel makes it again, after the requested stop.
     fn take_back(&self, followed: &FollowedCall, id: u64) {
         let shared = self.shared();
-        // Nobody there to be answered: on Linux before 5.19 the stop has taken it back already, else
-        // the caller was killed, which the next wait tells.
+        // No caller takes the answer: on Linux before 5.19 the stop has taken the call back already, else the
+        // caller was killed, which the next wait reports.
         if shared.listener.respond_errno(id, RESTART).is_err() {
             Counters::add(&shared.counters.answer_errors);
             self.withdrawn(followed.call.tid, followed);
         }
     }
 
-    /// Watches all threads of a process. Again until there is none that is not traced, because one
-    /// that was not traced yet may have made another meanwhile.
+    /// Watches all threads of a process. Repeats until every thread is traced, because one that was not
+    /// traced yet may have made another meanwhile.
     fn watch(&mut self, pid: Pid) {
         for _ in 0..WATCH_ROUNDS {
             let threads = self.shared().tree.census.threads(pid);
@@ -566,7 +563,7 @@ impl<J: Evaluator> Tracer<J> {
         }
     }
 
-    /// Starts tracing a thread, or adds to what is wanted of one that is traced already.
+    /// Starts tracing a thread, or adds to the goals of one that is traced already.
     fn seize(&mut self, tid: Tid, pid: Pid, wish: TraceGoal) -> SeizeResult {
         let shared = Arc::clone(&self.worker.shared);
         let is_watched = wish == TraceGoal::Watch;
@@ -577,8 +574,8 @@ impl<J: Evaluator> Tracer<J> {
         if !self.attach(tid, pid) {
             return SeizeResult::Refused;
         }
-        // The stop this asks for is where following starts. It fails only if the thread is gone,
-        // which the next wait tells.
+        // Following starts at the stop this asks for. It fails only if the thread is gone, which the next
+        // wait reports.
         let mut tracee = Tracee::new(pid, is_watched);
         tracee.interrupted = ptrace::interrupt(tid.0).is_ok();
         shared.tracer.state().traced.insert(tid, tracee);
@@ -597,11 +594,11 @@ impl<J: Evaluator> Tracer<J> {
                 execs.remove(&pid);
             }
             if !execs.contains_key(&pid) && shared.stuck.may_attach(tid, &shared.tree.census) {
-                // Held meanwhile: no exec is let go before this returns.
+                // Locked meanwhile: no exec is let go before this returns.
                 if ptrace::seize(tid.0, OPTIONS).is_ok() {
                     return true;
                 }
-                // A receiver may just be letting go of it, or have done so since.
+                // A receiver may be releasing it just now, or have done so since.
                 let is_held = is_traced_here(tid, &shared.tree.census);
                 idle = if is_held { 0 } else { idle + 1 };
                 if shared.waits_killable || idle > IDLE_TRIES {
@@ -624,7 +621,7 @@ impl<J: Evaluator> Tracer<J> {
         self.shared().answer(id)
     }
 
-    /// A call could not be answered: it comes again as a new one, if at all.
+    /// Notes a call that could not be answered: it is made again as a new one, if at all.
     fn withdrawn(&self, tid: Tid, followed: &FollowedCall) {
         let mut state = self.shared().tracer.state();
         if let Some(tracee) = state.traced.get_mut(&tid)
@@ -638,8 +635,8 @@ impl<J: Evaluator> Tracer<J> {
         &self.worker.shared
     }
 
-    /// Serves what has stopped by now, and not what stops again meanwhile: requests have their turn,
-    /// whatever the threads do.
+    /// Handles the threads that are stopped now, and not those that stop again meanwhile: requests get their
+    /// turn, whatever the threads do.
     fn serve_stops(&mut self) {
         let options = wait::ALL | wait::NO_THREAD | wait::NO_HANG;
         let mut stops = Vec::new();
@@ -679,12 +676,12 @@ impl<J: Evaluator> Tracer<J> {
         self.run_on(tid);
     }
 
-    /// A stop that was asked for, or a newborn's first.
+    /// Handles a requested stop, or a newborn's first.
     fn at_first_stop(&mut self, tid: Tid) {
         let over = {
             let mut state = self.shared().tracer.state();
             let Some(tracee) = state.traced.get_mut(&tid) else {
-                // Born to a watched thread, and here before its parent's own report.
+                // Born to a watched thread, and stopped before its parent's own report.
                 drop(state);
                 self.adopt(tid, true);
                 return;
@@ -699,8 +696,8 @@ impl<J: Evaluator> Tracer<J> {
                 && registers.syscall_number() != u64::MAX
                 && is_own_interruption(tid.0, &mut registers);
             let result = registers.result();
-            // Let go while it was asked to stop; below Linux 5.19 a signal may have taken it out of the
-            // call before, which it makes again.
+            // Let go while it was asked to stop; below Linux 5.19 a signal may have taken it out of the call
+            // before, which it makes again.
             let call = tracee.awaited.under_way().map(|followed| followed.call);
             if !call.is_some_and(|call| is_at(&call, &registers)) {
                 return;
@@ -734,10 +731,10 @@ impl<J: Evaluator> Tracer<J> {
         self.adopt(Tid(child), watched);
     }
 
-    /// A child of a traced thread is traced from its first instruction and, if it is a copy of a
-    /// watched process, has its parent's descriptors.
+    /// Starts tracing a child of a traced thread, from its first instruction. A copy of a watched process has
+    /// its parent's descriptors.
     fn adopt(&self, child: Tid, watched: bool) {
-        // One that has ended already was reported before its birth was.
+        // A child that has ended already was reported before its birth was.
         let Some(pid) = self.shared().tree.census.thread_group(child) else {
             return;
         };
@@ -750,8 +747,8 @@ impl<J: Evaluator> Tracer<J> {
             .or_insert(newborn);
     }
 
-    /// The exec of a traced thread succeeded. If that was not the leader it now has the leader's
-    /// id; the others are gone.
+    /// Handles the successful exec of a traced thread. If that was not the leader it now has the leader's id;
+    /// the others are gone.
     fn at_exec(&mut self, tid: Tid) {
         let former = ptrace::event_message(tid.0)
             .ok()
@@ -851,22 +848,23 @@ impl<J: Evaluator> Tracer<J> {
         self.run_on(tid);
     }
 
-    /// A program that makes many calls with one of 0..2 closed is closing the rest, as a rule: without a
-    /// socket there is nothing to watch for. How often that is looked for does not grow with the calls.
+    /// Stops watching a process without sockets. A program that makes many calls with one of 0..2 closed is
+    /// normally closing the rest; without a socket nothing can happen. The number of checks does not grow
+    /// with the calls.
     fn unwatch_without_sockets(&self, pid: Pid) {
         let shared = self.shared();
         if shared.watch_stdio_any || !shared.tree.has_lost_sockets(pid) {
             return;
         }
         self.let_go_on(pid);
-        // Made meanwhile, by a thread that was told that it is watched.
+        // Made meanwhile, by a thread that knew that it is watched.
         if shared.tree.has_sockets(pid) {
             let (begun, _) = sync_channel(1);
             shared.tracer.request(TracerRequest::Watch { pid, begun });
         }
     }
 
-    /// An exec that has been undone does not keep others from attaching until it is made again.
+    /// Notes that an exec has been undone: until it is made again, other threads may attach.
     fn exec_undone(&self, pid: Pid, audit: u32, number: u64, args: &[u64; 6]) {
         let number = u32::try_from(number).ok();
         let decoded = number.and_then(|number| abi::arch::decode(audit, number));
@@ -890,8 +888,7 @@ impl<J: Evaluator> Tracer<J> {
         }
     }
 
-    /// A plain `dup` that filled one of descriptors 0..2. Calls that the filter traps are the
-    /// receivers'.
+    /// Handles a plain `dup` that filled one of descriptors 0..2. The receivers handle calls that the filter traps.
     fn watched_call(
         &mut self,
         tid: Tid,
@@ -932,7 +929,7 @@ impl<J: Evaluator> Tracer<J> {
             .finish(&call, time_ns, &decoded, outcome, &process, &arena);
     }
 
-    /// All of 0..2 are open: the threads of the process are let go as they stop.
+    /// Ends the watch because all of 0..2 are open: the threads of the process are released as they stop.
     fn unwatch(&self, pid: Pid) {
         let shared = self.shared();
         if !shared.tree.census.closes_stdio_on_exec(pid) {
@@ -955,7 +952,7 @@ impl<J: Evaluator> Tracer<J> {
         }
     }
 
-    /// Lets a stopped thread go on: to its next stop if it is still wanted, else for good.
+    /// Resumes a stopped thread to its next stop if it is still needed, else detaches from it.
     fn run_on(&self, tid: Tid) {
         let mut state = self.shared().tracer.state();
         if state.traced.get(&tid).is_some_and(Tracee::is_wanted) {
@@ -966,7 +963,7 @@ impl<J: Evaluator> Tracer<J> {
         release(tid.0, 0);
     }
 
-    /// A thread has ended. Nobody knows whether the calls that had begun took effect.
+    /// Removes a thread that has ended. Whether the calls that had begun took effect is unknown.
     fn forget(&mut self, tid: Tid) {
         let tracee = self.shared().tracer.state().traced.remove(&tid);
         let Some(tracee) = tracee else { return };
@@ -980,40 +977,40 @@ impl<J: Evaluator> Tracer<J> {
     }
 }
 
-/// What is wanted of a traced thread.
+/// Reason to trace a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TraceGoal {
-    /// The result of one call.
+    /// Learn the result of one call.
     Result,
-    /// Every call, until descriptors 0..2 are open.
+    /// Watch every call, until descriptors 0..2 are open.
     Watch,
 }
 
-/// What came of asking for a thread.
+/// Result of seizing a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SeizeResult {
-    /// It is traced from now on, and asked to stop.
+    /// Traced from now on, and asked to stop.
     Now,
-    /// It was traced already, and stops at its calls.
+    /// Traced already; it stops at its calls.
     Before,
-    /// It cannot be traced.
+    /// The thread cannot be traced.
     Refused,
 }
 
-/// Where a thread is.
+/// Instruction and stack pointer of a thread.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     ip: u64,
     sp: u64,
 }
 
-/// Makes a call that failed only because its thread was asked to stop restart.
+/// Makes a call restart that failed only because its thread was asked to stop.
 fn undo_interruption(tid: Tid) -> bool {
     let registers = ptrace::registers(tid.0);
     registers.is_ok_and(|mut registers| is_own_interruption(tid.0, &mut registers))
 }
 
-/// Runs to the next entry to or return from a call.
+/// Resumes a thread to its next entry to or return from a call.
 fn resume(tid: Tid, signal: i32) {
     // Fails only if the thread was killed meanwhile; its end is reported by the next wait.
     let _ = ptrace::resume_to_syscall(tid.0, signal);
@@ -1024,29 +1021,29 @@ fn is_stop_signal(signal: i32) -> bool {
     (Signal::SIGSTOP.0..=Signal::SIGTTOU.0).contains(&signal)
 }
 
-/// A stop whose SIGCHLD went to a thread that does not block it is found this much later.
+/// Time after which a stop is found whose SIGCHLD went to a thread that does not block it.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// How long a call waits for its process to be watched.
+/// Maximum time for which a call waits for its process to be watched.
 const WATCH_DEADLINE: Duration = Duration::from_secs(1);
-/// Rounds of looking for threads that are not traced yet; each can only find what the one before
-/// let be made.
+/// Maximum number of rounds of listing threads that are not traced yet; each can find only threads made
+/// before the previous one ended.
 const WATCH_ROUNDS: usize = 16;
-/// How often attaching waits for an exec in flight, and how long each time.
+/// Number of tries to attach while an exec is in flight, and the pause between them.
 const ATTACH_TRIES: usize = 100;
-/// Calls that are expected before those of threads are dropped that have ended.
+/// Number of expected calls before those of ended threads are dropped.
 const EXPECTED: usize = 1024;
-/// Processes with an exec of which the end is not known; of a program's, a handful.
+/// Maximum number of processes with an exec whose end is not known; normally a handful.
 const EXECS_LIMIT: usize = 4096;
-/// How often attaching is tried in vain while none of our threads holds the thread.
+/// Number of failed tries to attach while none of our threads holds the thread.
 const IDLE_TRIES: usize = 2;
 const ATTACH_PAUSE: Duration = Duration::from_millis(1);
-/// Calls of a watched thread before it is looked for sockets.
+/// Number of calls of a watched thread before it is checked for sockets.
 const FIRST_LOOK: u32 = 16;
 /// `-EINTR`.
 const INTERRUPTED: i64 = -4;
 
-/// Children and new threads of a watched process are watched too, and an exec is told even where
-/// another thread than the leader makes it.
+/// Children and new threads of a watched process are watched too, and an exec is reported even where another
+/// thread than the leader makes it.
 const OPTIONS: u32 = ptrace::OPTION_TRACESYSGOOD
     | ptrace::OPTION_TRACEFORK
     | ptrace::OPTION_TRACEVFORK

@@ -1,4 +1,4 @@
-//! The thread that compares what the file system tells with what the engine saw.
+//! The tripwire thread: compares what the file system reports with what the engine saw.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use super::worker::CallEvaluator;
 use crate::tripwire::{OpenedFile, Tripwire, TripwireReport};
 use decoder::counters::Counters;
 
-/// Makes the tripwire, unless nothing is to be verified.
+/// Creates the tripwire, unless nothing is to be verified.
 pub(crate) fn prepare<J: Evaluator>(
     shared: &mut Arc<Shared<J>>,
     paths: &[Vec<u8>],
@@ -22,8 +22,8 @@ pub(crate) fn prepare<J: Evaluator>(
     if verify == Verify::Off {
         return;
     }
-    // A container has a root of its own, and what others do to the machine's files is not about it. To look
-    // for them in folders such as /usr/bin takes longer than all else that is done before an engine works.
+    // A container has a root of its own, and other processes' use of the host's files does not matter to it.
+    // Walking folders such as /usr/bin takes longer than everything else before an engine works.
     let has_own_root = !shared.tree.has_setup();
     let mut rules = CallEvaluator::new(Arc::clone(shared));
     let tripwire = Tripwire::new(paths, has_own_root, sensitive(&mut rules));
@@ -35,7 +35,7 @@ pub(crate) fn prepare<J: Evaluator>(
     }
 }
 
-/// Other rules are in force.
+/// Adapts the tripwire to new rules.
 pub(crate) fn follow_rules<J: Evaluator>(shared: &Arc<Shared<J>>, paths: &[Vec<u8>]) {
     if let Some(tripwire) = &shared.tripwire {
         tripwire.extend(
@@ -45,7 +45,7 @@ pub(crate) fn follow_rules<J: Evaluator>(shared: &Arc<Shared<J>>, paths: &[Vec<u
     }
 }
 
-/// Whether the rules may match an open of a path.
+/// Returns a predicate for paths whose opens the rules may match.
 fn sensitive<J: Evaluator>(rules: &mut CallEvaluator<J>) -> impl FnMut(&[u8], bool) -> bool {
     |path, writes| rules.is_sensitive(path, writes)
 }
@@ -76,7 +76,7 @@ fn follow<J: Evaluator>(shared: &Shared<J>, tripwire: &Tripwire, rules: &mut Cal
         let last = shared.has_ended();
         let now = now_ns(Clock::Monotonic);
         let mut found = tripwire.look(last);
-        // A folder is watched for what rules want to know of any file in it; they leave out some.
+        // A folder is watched for what rules ask of any file in it; they exclude some.
         let mut matters = |opened: &OpenedFile| rules.is_sensitive(&opened.path, opened.writes);
         if shared.verifier.is_active() && found.suspicious.iter().any(&mut matters) {
             shared.verifier.alarm(now);

@@ -1,4 +1,4 @@
-//! Why something about an event could not be learnt.
+//! Reasons why data about an event was unavailable.
 
 use std::fmt;
 
@@ -8,20 +8,20 @@ use event::{Event, Name, Outcome, Param, PathGap, Process, StartTime, Tid};
 use super::obstacle::{AccessObstacle, obstacle};
 use process_info::procfs::{Proc, ProcError};
 
-/// What kept the agent from learning something about an event that rules ask for.
+/// Reason why data that rules ask for was unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Bytes that the call moved are never captured.
     MovedBytes,
-    /// The kernel of a sandbox says what it says.
+    /// The kernel of a sandbox does not report it.
     Sandbox,
-    /// The path of a file was not told.
+    /// The path of a file was not reported.
     Path(PathGap),
-    /// Memory that the call points to was read inside the kernel, which waits for no page.
+    /// Memory that the call points to was not resident: it was read inside the kernel, which waits for no page.
     Absent,
     /// Memory that the call points to was not mapped, or missed the deadline.
     Unreadable,
-    /// The agent may not look into the process.
+    /// The agent may not inspect the process.
     Obstacle(AccessObstacle),
     /// The thread had ended by then.
     Ended,
@@ -34,8 +34,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Of an event with undecided rules. `look` looks at its process ([`Cause::of_process`]), and is
-    /// called only if the event does not say it itself.
+    /// Returns the reason for an event with undecided rules. `look` inspects its process
+    /// ([`Cause::of_process`]), and is called only if the event does not show the reason itself.
     pub fn of(event: &Event<'_>, look: impl FnOnce() -> Option<Self>) -> Self {
         let specs = event.kind.spec().params.iter();
         let lacks_memory = specs
@@ -66,7 +66,7 @@ impl Cause {
         })
     }
 
-    /// What keeps the agent from looking into a thread of a process now.
+    /// Returns what keeps the agent from inspecting a thread of a process now.
     pub fn of_process(process: &Process, tid: Tid) -> Option<Self> {
         if has_ended(process, tid) {
             return Some(Self::Ended);
@@ -75,12 +75,12 @@ impl Cause {
     }
 }
 
-/// Whether the thread is no more, or has nothing left that could be looked at.
+/// Returns whether the thread has ended, or has nothing left to inspect.
 fn has_ended(process: &Process, tid: Tid) -> bool {
     let Ok(proc) = Proc::open() else {
         return false;
     };
-    // Of a caller of which nothing could be learnt.
+    // A caller about which nothing could be read.
     let is_nameless = process.start == StartTime(0);
     if !is_nameless
         && proc

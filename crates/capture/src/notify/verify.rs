@@ -1,20 +1,21 @@
-//! Whose arguments may change while a call is under way, and how many of those calls are checked.
+//! Verification of calls whose arguments may change while they are in progress.
 //!
-//! What a pointer argument names is read before the kernel reads it. The two agree for certain only
-//! if nobody else can write that memory. A caller for which somebody can is *racy*: it has other
-//! threads, it shares its address space with another process, or another process has written its
-//! memory. Opens, connects and execs of racy callers are verified: the caller is stopped after the
-//! call and asked what the kernel really did ([`super::truth`]).
+//! The memory behind a pointer argument is read before the kernel reads it. The two agree for certain only if
+//! no other thread or process can write that memory. A caller for which one can is *racy*: it has other
+//! threads, it shares its address space with another process, or another process has written its memory.
+//! Opens, connects and execs of racy callers are verified: the caller is stopped after the call, and the
+//! kernel's data shows what the call really did ([`super::argument_check`]).
 //!
-//! A process has one thread until a `clone` with CLONE_VM, so those are trapped
-//! ([`VerifyOptions::extend`]) and nobody has to count threads at each call. The child of a vfork
-//! has its parent's memory to itself while the parent sleeps; CLONE_VM with CLONE_VFORK is not
-//! trapped. Both end with an exec, which makes a new address space.
+//! A process has one thread until a `clone` with CLONE_VM, so those are trapped ([`VerifyOptions::extend`])
+//! and threads need not be counted at each call. The child of a vfork has its parent's memory to itself while
+//! the parent sleeps; CLONE_VM with CLONE_VFORK is not trapped. Both end with an exec, which makes a new
+//! address space.
 //!
-//! With [`Verify::Always`] whoever cannot be told from a racy caller counts as one. A string in a page of a file, or
-//! of memory that is shared, makes its call be verified, because writing the file changes it
-//! ([`Decoded::is_shared`](decoder::decode::Decoded)). What an open for writing has returned is looked at, whatever name
-//! it went by, and the first writer of other processes' memory makes every process racy ([`super::writers`]).
+//! With [`Verify::Always`] a caller that cannot be distinguished from a racy one counts as one. A string in a
+//! page of a file, or in shared memory, makes its call be verified, because writing the file changes it
+//! ([`Decoded::is_shared`](decoder::decode::Decoded)). The file that an open for writing has returned is
+//! inspected, whatever its name, and the first writer of other processes' memory makes every process racy
+//! ([`super::writers`]).
 
 use std::collections::hash_map::{Entry, RandomState};
 use std::collections::{HashMap, HashSet};
@@ -30,70 +31,70 @@ use super::writers::{self, Effect};
 use decoder::call::Call;
 use decoder::tree::Tree;
 
-/// Which calls of racy callers are verified.
+/// Selection of racy callers' calls to verify.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verify {
-    /// None: what was read is believed.
+    /// None: the arguments that were read are trusted.
     Off,
-    /// Those that rules are undecided about or match; of the others [`BUDGET`] a second and process,
-    /// then one in [`SAMPLE`]. All of a process that was caught, and for [`ALARM_NS`] after a
-    /// tripwire.
+    /// Calls that rules are undecided about or match; of the others [`BUDGET`] a second and process, then one
+    /// in [`SAMPLE`]. All of a process that was caught, and for [`ALARM_NS`] after a tripwire.
     #[default]
     Sampled,
-    /// All.
+    /// All calls.
     Always,
 }
 
-/// Verified calls a process has in a second before they are sampled.
+/// Number of calls of a process verified in a second before they are sampled.
 pub const BUDGET: u32 = 64;
 /// One in so many calls beyond the budget is verified.
 pub const SAMPLE: u64 = 16;
-/// How long a tripwire makes every call of a racy process be verified.
+/// Time, in nanoseconds, for which a tripwire makes every call of a racy process be verified.
 pub const ALARM_NS: u64 = 2 * SECOND_NS;
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// Processes that are remembered not to be racy; past it they are looked at anew.
+/// Maximum number of processes remembered as not racy; beyond it they are checked anew.
 const PRIVATE_LIMIT: usize = 8192;
-/// Racy processes that a new process is compared with, at a microsecond each. Beyond, it counts as racy.
+/// Maximum number of racy processes that a new process is compared with, at a microsecond each. Beyond it,
+/// the process counts as racy.
 const COMPARED_LIMIT: usize = 1024;
-/// Questions and additions between two sweeps for racy processes that have ended.
+/// Number of queries and additions between two sweeps for racy processes that have ended.
 const SWEEP_AFTER: usize = 1024;
-/// Racy processes that are remembered; past it every process counts as racy.
+/// Maximum number of racy processes remembered; beyond it every process counts as racy.
 const RACY_LIMIT: usize = 65_536;
-/// How long calls that were let go before get to read their arguments, and how often that is looked at.
+/// Time for calls that were let go earlier to read their arguments, and the pause between checks.
 const GRACE: Duration = Duration::from_millis(50);
 const GRACE_STEP: Duration = Duration::from_millis(5);
 
-/// How an engine verifies.
+/// Options of the verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyOptions {
-    /// Which calls.
+    /// The calls to verify.
     pub verify: Verify,
-    /// Whether the calls for an io_uring fail with ENOSYS. The filter sees to that but where a
-    /// process asks for one, or a rule asks for the call.
+    /// True if the calls for an io_uring fail with ENOSYS. The filter does that, except where a process asks
+    /// for a ring, or a rule asks for the call.
     pub deny_rings: bool,
 }
 
 impl VerifyOptions {
-    /// Adds the calls to a plan by which racy callers are known. To be done before the plan is
+    /// Adds to a plan the calls by which racy callers are recognised. Must be called before the plan is
     /// compiled to a filter.
     pub fn extend(self, plan: &mut Plan) {
         writers::extend(self.verify, plan);
     }
 }
 
-/// Why somebody else can write a process's memory.
+/// Reason why another thread or process can write a process's memory.
 ///
 /// The later ones last longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
-    /// It has made threads.
+    /// The process has made threads.
     Threads,
-    /// The kernel writes its memory when it likes: asynchronous I/O.
+    /// The kernel writes its memory at any time: asynchronous I/O.
     Filled,
-    /// It, or who it was forked from, maps memory that others can write.
+    /// The process, or one it was forked from, maps memory that others can write.
     Mapped,
-    /// It shares its address space with another process.
+    /// The process shares its address space with another process.
     Shared,
     /// Another process can write its memory, also after an exec.
     Peer,
@@ -103,24 +104,24 @@ enum Cause {
 struct RacyProcesses {
     process: Arc<Process>,
     cause: Cause,
-    /// A call of its did something else than what was read.
+    /// True if a call of the process did something else than was read.
     caught: bool,
     window_ns: u64,
     spent: u32,
 }
 
-/// What is known about who is racy.
+/// Known facts about racy processes.
 #[derive(Debug)]
 pub(crate) struct Verifier {
     mode: Verify,
     pub(crate) deny_rings: bool,
-    /// Racy processes; while it is zero nobody needs to ask more.
+    /// Number of racy processes; at zero no further check is needed.
     racy: AtomicUsize,
-    /// Processes have come, or may come, with memory that others can write.
+    /// True if processes have, or may have, inherited memory that others can write.
     inherited: AtomicBool,
-    /// A process may write the memory of one that cannot be told.
+    /// True if a process may write the memory of an unknown one.
     everyone: AtomicBool,
-    /// A process has been given a ring.
+    /// True if a process has been given a ring.
     rings: AtomicBool,
     alarm_until_ns: AtomicU64,
     random: RandomState,
@@ -130,20 +131,20 @@ pub(crate) struct Verifier {
 #[derive(Debug, Default)]
 struct Inner {
     racy: HashMap<Pid, RacyProcesses>,
-    /// Looked at while there were racy processes, and not one of them.
+    /// Processes checked while there were racy ones, and found not to be racy.
     private: HashMap<Pid, StartTime>,
-    /// What was said about a process.
+    /// Reports made about processes.
     told: HashSet<(Pid, StartTime, ReportedOnce)>,
     asked: usize,
     draws: u64,
 }
 
-/// What is said about a process once.
+/// Reports made once for each process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ReportedOnce {
-    /// Another program traces it.
+    /// Another program traces the process.
     Traced,
-    /// It has, or was refused, a ring.
+    /// The process has a ring, or was refused one.
     Ring,
 }
 
@@ -162,42 +163,41 @@ impl Verifier {
         }
     }
 
-    /// Whether any caller may be racy.
+    /// Returns whether any caller may be racy.
     pub(crate) fn is_active(&self) -> bool {
         self.racy.load(Ordering::Acquire) > 0
             || self.inherited.load(Ordering::Acquire)
             || self.everyone.load(Ordering::Acquire)
     }
 
-    /// Whether all calls of racy callers are verified, and who cannot be told from one counts as one.
+    /// Returns whether all calls of racy callers are verified, and an uncertain caller counts as racy.
     pub(crate) fn is_strict(&self) -> bool {
         self.mode == Verify::Always
     }
 
-    /// Whether calls of racy callers are verified at all.
+    /// Returns whether calls of racy callers are verified at all.
     pub(crate) fn is_on(&self) -> bool {
         self.mode != Verify::Off
     }
 
-    /// A process is given a ring.
+    /// Notes that a process is given a ring.
     pub(crate) fn gives_ring(&self) {
         self.rings.store(true, Ordering::Release);
     }
 
-    /// Whether a process of the workload was given a ring, through which it opens files past the
-    /// engine.
+    /// Returns whether a process of the workload was given a ring, through which it opens files past the engine.
     pub(crate) fn has_rings(&self) -> bool {
         self.rings.load(Ordering::Acquire)
     }
 
-    /// Whether the call says who is racy.
+    /// Returns whether the call affects which processes are racy.
     pub(crate) fn concerns(&self, call: &Call) -> bool {
         let syscall = call.syscall;
         let concerns = self.mode != Verify::Off && writers::is_concerned(call);
         concerns || syscall == Syscall::IO_URING_SETUP || self.deny_rings && uses_ring(syscall)
     }
 
-    /// Enters a workload that runs already. Who may write whose memory is not known.
+    /// Enters a running workload, in which it is unknown which process may write whose memory.
     pub(crate) fn adopt(&self, tree: &Tree) -> u64 {
         if self.mode == Verify::Off {
             return 0;
@@ -208,7 +208,7 @@ impl Verifier {
             self.everyone.store(true, Ordering::Release);
         }
         for process in watched {
-            // It may have mapped what others can write.
+            // The process may have mapped memory that others can write.
             self.bequeaths(&process, tree);
             let with_parent = process.parent().is_some_and(|parent| {
                 sys::process_memory::is_shared_by(process.pid.0, parent.pid.0).unwrap_or(false)
@@ -222,20 +222,20 @@ impl Verifier {
         added
     }
 
-    /// Whether a call of a racy caller is compared with what is found after it.
+    /// Returns whether a call of a racy caller is compared with the state after it.
     pub(crate) fn compares(&self, call: &Call) -> bool {
         is_verifiable(call) || self.is_strict() && has_names(call)
     }
 
-    /// Takes a call into account that [`Verifier::concerns`] names, before it is let go. Answers
-    /// with the number of processes that are racy by it and were not.
+    /// Notes a call for which [`Verifier::concerns`] is true, before it is let go. Returns the number of
+    /// processes that became racy.
     pub(crate) fn note(&self, call: &Call, process: &Arc<Process>, tree: &Tree) -> u64 {
         match writers::effect(call, self.deny_rings) {
             _ if self.mode == Verify::Off => 0,
             Effect::None => 0,
             Effect::Thread => self.add_with_ancestors(process, Cause::Threads, tree),
             Effect::Process => {
-                // Two such children have the same memory, also when this one is gone.
+                // Two such children share the memory, also when this one is gone.
                 self.bequeaths(process, tree);
                 self.add_with_ancestors(process, Cause::Shared, tree)
             }
@@ -244,7 +244,7 @@ impl Verifier {
                 self.add(process, Cause::Mapped, tree)
             }
             Effect::Fills => self.add(process, Cause::Filled, tree),
-            // Whoever may write one may have, or get, the right to write another.
+            // A process that may write one process's memory may have, or get, the right to write another's.
             Effect::Exposes | Effect::Writes(_) | Effect::WritesAny if self.is_strict() => {
                 let is_own = matches!(writers::effect(call, self.deny_rings),
                     Effect::Writes(target) if self.is_own(process, target, tree));
@@ -258,7 +258,7 @@ impl Verifier {
         }
     }
 
-    /// What a process has, or does, goes on in processes that it makes, or has made.
+    /// Notes that children that the process makes, or has made, may share memory with it.
     fn bequeaths(&self, process: &Process, tree: &Tree) {
         process.set_children_may_share_memory();
         tree.note_shared_memory();
@@ -271,9 +271,9 @@ impl Verifier {
             && census.thread_group(Tid(target)) == Some(process.pid)
     }
 
-    /// Every process counts as racy from now on. A call that was let go before may not have read its
-    /// arguments yet: waits for that, but no longer than [`GRACE`]. `caller`: waits itself.
-    /// Answers with the number of processes that are known to be racy by it.
+    /// Makes every process racy from now on. A call that was let go earlier may not have read its arguments
+    /// yet: waits for that, for at most [`GRACE`]. `caller`: the thread that is parked itself. Returns the
+    /// number of processes that are known to be racy by it.
     fn distrust_everyone(&self, tree: &Tree, caller: Tid) -> u64 {
         if self.everyone.swap(true, Ordering::AcqRel) {
             return 0;
@@ -296,11 +296,11 @@ impl Verifier {
         }
     }
 
-    /// A process writes, or may write, the memory of another.
+    /// Notes that a process writes, or may write, the memory of another.
     pub(crate) fn note_writer(&self, writer: &Arc<Process>, target: i32, tree: &Tree) -> u64 {
         let mut added = 0;
         let census = &tree.census;
-        // The number is one of the writer's pid namespace.
+        // The number belongs to the writer's pid namespace.
         let same = census.shares_pid_namespace(writer.pid);
         let target = same
             .then(|| census.thread_group(event::Tid(target)))
@@ -314,8 +314,8 @@ impl Verifier {
         added + self.add(writer, Cause::Peer, tree)
     }
 
-    /// A process may have opened the memory of a process for writing, and waits. Which process is not
-    /// asked: the descriptor can be handed on. Answers as [`Verifier::note`] does.
+    /// Notes that a process, which waits, may have opened the memory of a process for writing. The target
+    /// does not matter: the descriptor can be passed on. Returns the same as [`Verifier::note`].
     pub(crate) fn note_memory_file(&self, caller: Tid, tree: &Tree) -> u64 {
         match self.mode {
             Verify::Off => 0,
@@ -323,12 +323,13 @@ impl Verifier {
         }
     }
 
-    /// Whether what an open returns is looked at, whatever rules say of it: it may be the memory of a process.
+    /// Returns whether the file that an open returns is inspected, whatever rules match: it may be a
+    /// process's memory.
     pub(crate) fn looks_at(&self, call: &Call) -> bool {
         self.is_strict() && writers::opens_file(call) && writers::may_write(call)
     }
 
-    /// Marks a process and those of its ancestors that have the same memory.
+    /// Marks a process and those of its ancestors that share its memory.
     fn add_with_ancestors(&self, process: &Arc<Process>, cause: Cause, tree: &Tree) -> u64 {
         let mut added = self.add(process, cause, tree);
         let (mut child, mut parent) = (Arc::clone(process), process.parent());
@@ -378,7 +379,7 @@ impl Verifier {
         added
     }
 
-    /// Whether somebody else can write the process's memory. Ask [`Verifier::is_active`] first.
+    /// Returns whether another thread or process can write the process's memory. Check [`Verifier::is_active`] first.
     pub(crate) fn is_racy(&self, process: &Arc<Process>, tree: &Tree) -> bool {
         if self.everyone.load(Ordering::Acquire) {
             return true;
@@ -392,8 +393,8 @@ impl Verifier {
         if inner.private.get(&process.pid) == Some(&process.start) {
             return false;
         }
-        // First seen since there are racy processes: it may be the vfork child of one, or made by
-        // one with its memory.
+        // First seen since there are racy processes: it may be the vfork child of one, or made by one with
+        // its memory.
         if process.may_share_memory() {
             drop(inner);
             self.add(process, Cause::Mapped, tree);
@@ -403,8 +404,8 @@ impl Verifier {
             return true;
         }
         let shares = inner.racy.values().any(|racy| {
-            // Who may not compare does not know, and so takes it for shared. Who is gone has none, and its
-            // children are told by what it did.
+            // Without the right to compare, the memory counts as shared. A process that is gone has none, and
+            // its children are recognised by its calls.
             let shared = sys::process_memory::is_shared_by(process.pid.0, racy.process.pid.0);
             shared.unwrap_or_else(|error| !error.is(Errno::ESRCH))
         });
@@ -420,7 +421,7 @@ impl Verifier {
         false
     }
 
-    /// The same for a parent whose first thread has ended, which has no memory any more; others may run on.
+    /// As above for a parent whose first thread has ended, which has no memory any more; others may run on.
     fn shares_with_parent(&self, inner: &Inner, process: &Process, tree: &Tree) -> bool {
         let parent = process.parent();
         let parent = parent.filter(|parent| inner.racy.contains_key(&parent.pid));
@@ -434,13 +435,13 @@ impl Verifier {
         })
     }
 
-    /// Whether a call of the process that rules do not ask about is to be verified. Ask
+    /// Returns whether a call of the process that rules do not ask about is to be verified. Check
     /// [`Verifier::is_active`] first.
     pub(crate) fn wants(&self, process: &Arc<Process>, tree: &Tree, now_ns: u64) -> bool {
         if !self.is_racy(process, tree) || !self.draw(process, tree, now_ns) {
             return false;
         }
-        // A process whose threads have ended is not racy any more; its one thread is parked here.
+        // A process whose other threads have ended is not racy any more; its one thread is parked here.
         let mut inner = self.inner();
         let racy = inner.racy.get(&process.pid);
         let had_threads = racy.is_some_and(|racy| racy.cause == Cause::Threads && !racy.caught);
@@ -484,24 +485,24 @@ impl Verifier {
             racy.spent += 1;
             return true;
         }
-        // Keyed, so that the workload cannot tell which.
+        // A keyed hash, so that the workload cannot predict which calls.
         self.random.hash_one(draws).is_multiple_of(SAMPLE)
     }
 
-    /// A call of the process did something else than what was read.
+    /// Notes that a call of the process did something else than was read.
     pub(crate) fn caught(&self, process: &Process) {
         if let Some(racy) = self.inner().racy.get_mut(&process.pid) {
             racy.caught = true;
         }
     }
 
-    /// Something sensitive was opened: every racy call is verified for a while.
+    /// Notes that a sensitive file was opened: every racy call is verified for a while.
     pub(crate) fn alarm(&self, now_ns: u64) {
         let until = now_ns + ALARM_NS;
         self.alarm_until_ns.fetch_max(until, Ordering::AcqRel);
     }
 
-    /// An exec succeeded: the process has an address space of its own. Who writes it from outside
+    /// Notes a successful exec: the process has a new address space. A process that writes it from outside
     /// may go on doing so.
     pub(crate) fn exec(&self, process: &Process) {
         if !self.is_active() {
@@ -517,7 +518,7 @@ impl Verifier {
         }
     }
 
-    /// Whether this is the first time.
+    /// Returns whether this report is the first for the process.
     pub(crate) fn tell(&self, process: &Process, what: ReportedOnce) -> bool {
         let mut inner = self.inner();
         if inner.told.len() >= PRIVATE_LIMIT {
@@ -548,7 +549,7 @@ impl Verifier {
     }
 }
 
-/// Whether a call makes or uses an io_uring.
+/// Returns whether a call makes or uses an io_uring.
 pub(crate) fn uses_ring(syscall: Syscall) -> bool {
     use Syscall as S;
     matches!(
@@ -557,15 +558,15 @@ pub(crate) fn uses_ring(syscall: Syscall) -> bool {
     )
 }
 
-/// Whether a call has names in memory that the kernel does not tell of afterwards: paths, and addresses that are
-/// sent to. They are read once more.
+/// Returns whether a call has names in memory that the kernel does not expose afterwards: paths, and
+/// addresses that are sent to. They are read once more.
 fn has_names(call: &Call) -> bool {
     let params = &mut call.kind.spec().params.iter();
     let has_path = params.any(|spec| matches!(spec.source, ParamSource::Path { .. }));
     !is_verifiable(call) && (has_path || call.syscall.base() == Syscall::SENDTO)
 }
 
-/// Whether the kernel can be asked afterwards what the call really did.
+/// Returns whether the kernel's data shows afterwards what the call really did.
 pub(crate) fn is_verifiable(call: &Call) -> bool {
     call.replaces_program()
         || match call.kind.spec().descriptor {
@@ -639,7 +640,7 @@ mod tests {
             assert!(!verifier.is_racy(&process(pid), &tree));
         }
         assert!(verifier.inner().private.len() <= PRIVATE_LIMIT);
-        // Asked for while everybody is racy, as the budget of each.
+        // Queried while every process is racy, as the budget of each.
         verifier.everyone.store(true, Ordering::Release);
         for pid in FIRST..FIRST + PROCESSES {
             let process = process(pid);

@@ -1,12 +1,12 @@
-//! Choosing how the kernel wakes the supervisor.
+//! Chooses how the kernel wakes the supervisor.
 //!
-//! With `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP` (6.6+) the supervisor runs on the caller's processor:
-//! best while one thread makes the calls, because nothing crosses processors. When several threads
-//! make calls at once it pulls them all onto one processor, which is worse than waking two
-//! receivers freely. The flag can be changed at run time, so the receiver follows the load: a call
-//! that was waiting already when the one before it was answered is a sign of parallel callers.
+//! With `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP` (6.6+) the supervisor runs on the caller's processor: best while
+//! one thread makes the calls, because nothing crosses processors. When several threads make calls at once it
+//! pulls them all onto one processor, which is worse than waking two receivers freely. The flag can be
+//! changed at run time, so the receiver follows the load: a call that was waiting already when the previous
+//! one was answered is a sign of parallel callers.
 
-/// How callers come in.
+/// Arrival pattern of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// One at a time: synchronous wake-up, one receiver.
@@ -15,14 +15,14 @@ pub(crate) enum Mode {
     Parallel,
 }
 
-/// Calls looked at before each decision.
+/// Number of calls before each decision.
 const WINDOW: u32 = 64;
-/// Share of the window that must have been waiting to switch to [`Mode::Parallel`].
+/// Number of waiting calls in the window at which to switch to [`Mode::Parallel`].
 const ENTER_PARALLEL: u32 = WINDOW / 4;
-/// Share below which to switch back; far lower, so that a mixed load does not flap.
+/// Number below which to switch back; far lower, so that a mixed load does not flap.
 const LEAVE_PARALLEL: u32 = WINDOW / 16;
 
-/// Watches the arrival of calls. One per receiver.
+/// Observes the arrival of calls. One per receiver.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalWatcher {
     seen: u32,
@@ -30,8 +30,8 @@ pub(crate) struct ArrivalWatcher {
 }
 
 impl ArrivalWatcher {
-    /// Records one call; `was_waiting`: it came from another thread than the one before and was
-    /// there without a wait. Answers with a mode when a window is full.
+    /// Records one call; `was_waiting`: it came from another thread than the previous one and was waiting
+    /// already. Returns a mode when a window is full.
     pub(crate) fn record(&mut self, was_waiting: bool) -> Option<Mode> {
         self.seen += 1;
         self.waiting += u32::from(was_waiting);

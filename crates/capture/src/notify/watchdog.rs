@@ -1,12 +1,12 @@
-//! The thread that keeps the others going.
+//! The watchdog: a thread that keeps the other threads going.
 //!
-//! It sleeps on the listener's hang-up, looks at the receivers once in a while, and acts when one
-//! has been inside the same wait for two looks in a row: a receiver stuck in a read of the
-//! caller's memory, or in attaching to the caller, is replaced (these cannot be interrupted), one
-//! stuck waiting for a caller to stop is interrupted by a signal.
+//! It sleeps on the listener's hang-up, checks the receivers at intervals, and acts when one has been inside
+//! the same wait for two checks in a row: a receiver stuck in a read of the caller's memory, or in attaching
+//! to the caller, is replaced (these cannot be interrupted), one stuck waiting for a caller to stop is
+//! interrupted by a signal.
 //!
-//! Under attack, by many callers whose pages do not come, each replacement comes too late for those
-//! who wait behind it. So it looks much more often from the first stuck one on, and no process
+//! Under attack, by many callers whose pages do not come, each replacement comes too late for the callers
+//! that wait behind it. So the watchdog checks much more often after the first stuck receiver, and no process
 //! holds more than a few receivers (`stuck`).
 
 use std::os::fd::AsFd;
@@ -25,20 +25,20 @@ use super::{ReceiverId, ReceiverSlot, Shared, spawn_tracer};
 use decoder::counters::Counters;
 use process_info::procfs::Proc;
 
-/// Time between two looks: a stuck receiver is noticed after one to two of them.
+/// Time between two checks: a stuck receiver is noticed after one to two of them.
 const TICK: Duration = Duration::from_millis(50);
-/// The same while a receiver reads, or one was found stuck lately: most reads take a microsecond.
+/// Time between two checks while a receiver reads, or one was stuck lately: most reads take a microsecond.
 const SHORT_TICK: Duration = Duration::from_millis(2);
-/// How long a stuck receiver makes for short ticks.
+/// Time for which a stuck receiver causes short ticks.
 const ALARM: Duration = Duration::from_secs(1);
-/// Receivers that may be stuck at once. Each is a thread held by a hostile page; at the limit no
-/// memory is read until one comes free, and no receiver can get stuck.
+/// Maximum number of receivers that may be stuck at once. Each is a thread held by a hostile page; at the
+/// limit no memory is read until one is released, and no receiver can get stuck.
 pub(super) const STUCK_LIMIT: usize = 128;
-/// Interrupts a blocking call of a receiver; has a handler that does nothing.
+/// Signal that interrupts a blocking call of a receiver; its handler does nothing.
 const SIGNAL: i32 = 12;
 /// Pause between signals to a receiver that has to leave: one may arrive just before it blocks.
 const LEAVE_PAUSE: Duration = Duration::from_millis(1);
-/// Such pauses before a receiver that waits for a caller's stop is interrupted, too.
+/// Number of such pauses before a receiver that waits for a caller's stop is interrupted, too.
 const LEAVE_PATIENCE: u32 = 100;
 
 struct Post {
@@ -46,7 +46,7 @@ struct Post {
     attaching_since: Option<u64>,
     reading_since: Option<u64>,
     waiting_since: Option<u64>,
-    /// It is stuck, and nobody can take its place.
+    /// True if it is stuck, and no thread can replace it.
     is_given_up: bool,
 }
 
@@ -61,7 +61,7 @@ impl Post {
         }
     }
 
-    /// Whether the other receiver is needed because of it.
+    /// Returns whether the other receiver is needed because of it.
     fn is_held(&self) -> bool {
         self.waiting_since.is_some() || self.is_given_up || self.seat.has_abandoned()
     }
@@ -71,14 +71,14 @@ impl Post {
     }
 }
 
-/// Makes the interrupting signal harmless and announces children by descriptor.
+/// Installs an empty handler for the interrupting signal and opens the signal descriptor for children.
 pub(crate) fn prepare_signals() -> std::io::Result<()> {
     set_disposition(SIGNAL, Disposition::Interrupt)?;
     change_mask(MaskChange::Block, SignalSet::of(&[SIGCHLD]))?;
     Ok(())
 }
 
-/// Starts the watchdog, which starts the rest.
+/// Starts the watchdog, which starts the other threads.
 pub(crate) fn start<J: Evaluator + 'static>(
     shared: Arc<Shared<J>>,
 ) -> std::io::Result<JoinHandle<()>> {
@@ -136,7 +136,7 @@ fn watch<J: Evaluator + 'static>(
     while posts.iter().any(|post| !post.seat.has_ended()) {
         patience = patience.saturating_sub(1);
         for post in posts.iter().filter(|post| !post.seat.has_ended()) {
-            // One that waits for a caller's stop gets it, as a rule.
+            // A receiver that waits for a caller's stop normally gets it.
             if post.seat.waiting.inside().is_none() || patience == 0 {
                 interrupt(&post.seat);
             }
@@ -144,7 +144,7 @@ fn watch<J: Evaluator + 'static>(
         std::thread::sleep(LEAVE_PAUSE);
     }
     shared.tracer.shut_down();
-    // A panic in the tracer has been printed by the panic hook already.
+    // The panic hook has already printed a panic of the tracer.
     let _ = tracer.join();
     if let (Some(thread), Some(tripwire)) = (tripwire, &shared.tripwire) {
         tripwire.wake();
@@ -154,7 +154,7 @@ fn watch<J: Evaluator + 'static>(
     shared.pulse.tick(&shared.counters.snapshot());
 }
 
-/// When to look.
+/// Schedule of checks.
 struct CheckSchedule {
     last_long: Instant,
     alarmed: Option<Instant>,
@@ -168,12 +168,12 @@ impl CheckSchedule {
         }
     }
 
-    /// A receiver is stuck.
+    /// Notes that a receiver is stuck.
     fn alarm(&mut self) {
         self.alarmed = Some(Instant::now());
     }
 
-    /// Whether one was not long ago.
+    /// Returns whether a receiver was stuck lately.
     fn is_alarmed(&self) -> bool {
         self.alarmed.is_some_and(|last| last.elapsed() < ALARM)
     }
@@ -186,7 +186,7 @@ impl CheckSchedule {
         }
     }
 
-    /// Whether a long tick has passed since this was last so.
+    /// Returns whether a long tick has passed since the last time it returned true.
     fn is_long(&mut self) -> bool {
         let is_long = self.last_long.elapsed() >= TICK - SHORT_TICK;
         if is_long {
@@ -203,7 +203,7 @@ fn look_at_wait<J: Evaluator>(shared: &Shared<J>, post: &mut Post) {
     }
     let waiting = post.seat.waiting.inside();
     if waiting.is_some() {
-        // Others need not wait for the one that this receiver waits for.
+        // Other callers need not wait for the one that this receiver waits for.
         shared.stay_parallel(true);
     }
     if waiting.is_some() && waiting == post.waiting_since {
@@ -212,7 +212,7 @@ fn look_at_wait<J: Evaluator>(shared: &Shared<J>, post: &mut Post) {
     post.waiting_since = waiting;
 }
 
-/// Replaces a receiver that is stuck; answers with its replacement.
+/// Replaces a receiver that is stuck; returns its replacement.
 fn look_at<J: Evaluator + 'static>(
     shared: &Arc<Shared<J>>,
     post: &mut Post,
@@ -224,7 +224,7 @@ fn look_at<J: Evaluator + 'static>(
         BlockingOperation::Attaching => &mut post.attaching_since,
         BlockingOperation::Reading => &mut post.reading_since,
     };
-    // One that only waits for a processor is not stuck.
+    // A receiver that only waits for a processor is not stuck.
     let is_stuck = now.is_some() && now == *since && sleeps(post.seat.thread());
     *since = now;
     if !is_stuck {
@@ -261,13 +261,13 @@ fn look_at<J: Evaluator + 'static>(
         hazard,
     };
     if !reserve.take(&seat, Some(unfinished)) {
-        // Rather unseen than for ever parked.
+        // An unseen call is better than one that is parked for ever.
         shared.answer(notification.id);
     }
     Some(Post::new(seat))
 }
 
-/// Whether a thread of this process waits for something else than a processor.
+/// Returns whether a thread of this process waits for something other than a processor.
 fn sleeps(tid: i32) -> bool {
     let stat = Proc::open().and_then(|proc| proc.stat(tid));
     stat.is_ok_and(|stat| stat.state != b'R')
@@ -283,11 +283,11 @@ fn interrupt(seat: &ReceiverSlot) {
 
 /// Waits a while for the end of the last watched process.
 fn has_hung_up(listener: &sys::notify::Listener, pause: Duration) -> bool {
-    // Nothing but the hang-up is asked for, so that calls do not wake this thread.
+    // Polls for the hang-up only, so that calls do not wake this thread.
     let mut polled = [PollFd::new(listener.as_fd(), 0)];
     let ready = poll::poll(&mut polled, Some(pause)).unwrap_or(0);
     ready > 0 && polled[0].found() & (poll::HUP | poll::ERR) != 0
 }
 
-/// A tracee stopped, or a child ended.
+/// Signal for a stopped tracee, or the end of a child.
 pub(super) const SIGCHLD: i32 = Signal::SIGCHLD.0;

@@ -1,4 +1,4 @@
-//! Looking at one call: what both the receivers and the tracer do.
+//! Inspection of one call, shared by the receivers and the tracer.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,19 +23,19 @@ use decoder::initial_stack::InitialStack;
 use decoder::names::ResolvedName;
 use process_info::memory::{Access, Memory};
 
-/// One thread's way to the judge.
+/// Evaluates calls for one thread.
 pub(crate) struct CallEvaluator<J: Evaluator> {
     pub(crate) shared: Arc<Shared<J>>,
     /// The rules that `scratch` belongs to.
     ruling: Arc<ActiveRules<J>>,
     scratch: J::Scratch,
-    /// Stands in for the caller until it is worth looking up.
+    /// Stand-in for the caller until the evaluation needs to look it up.
     unnamed: Process,
-    /// Reads names once more after a call, in pages that are there: a hostile one holds nobody up.
+    /// Reads names once more after a call, from resident pages only, so that a hostile page does not block.
     again: Memory,
 }
 
-/// What is known of a call at one stage.
+/// Everything known about a call at one stage.
 #[derive(Clone, Copy)]
 pub(crate) struct CallView<'a> {
     pub(crate) call: &'a Call,
@@ -47,7 +47,7 @@ pub(crate) struct CallView<'a> {
 }
 
 impl<'a> CallView<'a> {
-    /// What is known before the call has returned.
+    /// Returns what is known before the call has returned.
     pub(crate) fn at_entry(
         call: &'a Call,
         time_ns: u64,
@@ -89,8 +89,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// Takes over rules that were loaded since. Between two stages of one call, too: each stage
-    /// judges by itself.
+    /// Switches to newly loaded rules, between two stages of one call, too: each stage is evaluated by itself.
     fn follow_rules(&mut self) {
         let ruling = self.shared.ruling.load();
         if !Arc::ptr_eq(&ruling, &self.ruling) {
@@ -99,7 +98,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// Weighs what the call itself says, before anything about the caller is known.
+    /// Prefilters by the call itself, before anything about the caller is known.
     pub(crate) fn weigh_unnamed(&mut self, view: &CallView<'_>, stage: Stage) -> Relevance {
         self.follow_rules();
         let image = self.unnamed.image();
@@ -107,7 +106,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         self.ruling.judge.prefilter(&mut self.scratch, &event)
     }
 
-    /// Weighs with the caller known.
+    /// Prefilters with the caller known.
     pub(crate) fn weigh_entry(&mut self, view: &CallView<'_>, process: &Process) -> Relevance {
         if process.sets_up() {
             return Relevance::Reject;
@@ -128,8 +127,8 @@ impl<J: Evaluator> CallEvaluator<J> {
         self.ruling.judge.prefilter(&mut self.scratch, &event)
     }
 
-    /// Concludes: matches become alerts. `Entry` if the result was not waited for. A call that sends messages to
-    /// several addresses is an event for each.
+    /// Evaluates the event: matches become alerts. `Entry` if the result was not waited for. A call that
+    /// sends messages to several addresses is one event for each.
     pub(crate) fn conclude(&mut self, view: &CallView<'_>, stage: Stage, process: &Process) {
         if view.decoded.messages.is_empty() {
             self.conclude_one(view, stage, process);
@@ -174,7 +173,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// Tells of a call that the policy is about.
+    /// Reports a call that violates the policy.
     pub(crate) fn tell_violation(
         &self,
         view: &CallView<'_>,
@@ -192,7 +191,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         shared.notices.violation(&event, violation);
     }
 
-    /// Tells of a call that another enforcer than the filter denied, and nobody else tells of.
+    /// Reports a call that an enforcer other than the filter denied, and that nothing else reports.
     fn tell_denial(&self, view: &CallView<'_>, process: &Process) {
         let shared = &*self.shared;
         let (call, confiner) = (view.call, &shared.confiner);
@@ -217,8 +216,8 @@ impl<J: Evaluator> CallEvaluator<J> {
         self.tell_violation(view, process, &violation);
     }
 
-    /// Concludes a call whose result is known (or known to be unlearnable), with the caller still
-    /// held where the result was learnt.
+    /// Evaluates a call whose result is known (or known to be unavailable), with the caller still held where
+    /// the result was learned.
     pub(crate) fn finish(
         &mut self,
         call: &Call,
@@ -238,7 +237,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             process_info::memory::note_exec();
             self.exec_returned(decoded, outcome, process, &live);
             let succeeded = outcome == Outcome::Returned(0);
-            // One whose result is not learnt may go on for as long as it likes.
+            // A call whose result is not learned may go on for any time.
             let shared = &self.shared;
             if outcome != Outcome::Unlearnt
                 || shared.tree.census.thread_count(process.pid) == Some(1)
@@ -252,7 +251,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             if succeeded {
                 self.shared.verifier.exec(process);
             }
-            // Unless it failed for certain.
+            // Unless it certainly failed.
             if !matches!(outcome, Outcome::Returned(result) if result < 0) {
                 self.shared.tree.executed(process);
             }
@@ -288,7 +287,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         if let ArgumentComparison::Unclear(what) = &truth
             && self.weigh(&view, Stage::Exit, process) == Relevance::Reject
         {
-            // Nothing is lost by it, and the name that was read may be the wrong one.
+            // Dropping it loses nothing, and the name that was read may be the wrong one.
             view.decoded = match what {
                 CallObject::Arguments(again, _) => {
                     again.borrow(arena).returned(call, outcome, arena)
@@ -300,8 +299,8 @@ impl<J: Evaluator> CallEvaluator<J> {
         self.conclude(&view, Stage::Exit, process);
     }
 
-    /// Finds out under [`super::Verify::Always`] what may be another's to change, or may open the memory of a
-    /// process, while the caller's memory may be read.
+    /// Under [`super::Verify::Always`], finds arguments that another process may change, and calls that may
+    /// open the memory of a process, while the caller's memory may be read.
     pub(crate) fn doubt(&self, call: &Call, decoded: &mut Decoded<'_>, memory: &Memory) {
         let verifier = &self.shared.verifier;
         if verifier.is_strict() && verifier.compares(call) {
@@ -309,17 +308,16 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// Whether what a call does has to be looked at, whatever rules say of what was read and whoever makes
-    /// it.
+    /// Returns whether the effect of a call must be inspected, whatever rules match and whoever the caller is.
     pub(crate) fn is_doubtful(&self, call: &Call, decoded: &Decoded<'_>) -> bool {
         let verifier = &self.shared.verifier;
         decoded.is_shared
             || verifier.looks_at(call) && writers::may_open_memory(call, decoded)
-            // The object decides; that it is looked at, the name that was found.
+            // The name that was found decides that the object is inspected; the object decides the rest.
             || verifier.is_on() && writers::is_named_like_memory(call, decoded)
     }
 
-    /// Looks whether an open has given its caller, who waits, the memory of a process to write.
+    /// Checks whether an open has given its caller, who waits, write access to the memory of a process.
     fn look_at_opened(
         &self,
         call: &Call,
@@ -329,7 +327,7 @@ impl<J: Evaluator> CallEvaluator<J> {
     ) {
         let shared = &*self.shared;
         let is_strict = shared.verifier.is_strict();
-        // The flags of openat2 may be others than were read.
+        // The flags of openat2 may differ from those that were read.
         let is_openat2 = call.syscall == abi::Syscall::OPENAT2;
         if !is_openat2 && !writers::may_open_memory(call, decoded) || !writers::opens_file(call) {
             return;
@@ -337,14 +335,14 @@ impl<J: Evaluator> CallEvaluator<J> {
         let census = &shared.tree.census;
         let may_be_memory = match outcome {
             Outcome::Returned(result) => match i32::try_from(result) {
-                // One that is gone may have been passed on.
+                // A descriptor that is gone may have been passed on.
                 Ok(number) if number >= 0 => {
                     let found = census.is_memory_file(call.tid, number);
                     found.unwrap_or(is_strict)
                 }
                 _ => false,
             },
-            // Nobody knows, unless nobody is left to have it.
+            // Unknown, unless no process is left that has the descriptor.
             _ => is_strict && shared.tree.is_alive(process) != Some(false),
         };
         if may_be_memory && !process.sets_up() {
@@ -352,7 +350,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// A process has, or gets, the memory of a process to write.
+    /// Notes that a process has, or gets, write access to the memory of a process.
     pub(crate) fn note_memory_file(&self, call: &Call) {
         let shared = &*self.shared;
         let added = shared.verifier.note_memory_file(call.tid, &shared.tree);
@@ -365,7 +363,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// Gives a call that opens a file the name of what it leads to, before it is made.
+    /// Sets the name of the file that a call is about to open.
     pub(crate) fn name_file(&mut self, view: &mut CallView<'_>) {
         self.follow_rules();
         let call = view.call;
@@ -395,8 +393,8 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// The first name that a rule may be about, or else the path of the file; and whether there is such a rule.
-    /// The name that was passed goes last: rules may name a link.
+    /// Returns the first name that a rule may match, or else the path of the file; and whether there is such
+    /// a rule. The name that was passed goes last: rules may name a link.
     fn choose<'a>(
         &mut self,
         decoded: &Decoded<'a>,
@@ -409,7 +407,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             None => Name::Resolved(path),
         };
         let given = decoded.descriptor.map_or(Name::None, |known| known.name);
-        // By text alone nobody knows where `..` leads to behind a link.
+        // Text alone does not say where `..` leads behind a link.
         let has_dots = |raw: &[u8]| raw.split(|byte| *byte == b'/').any(|name| name == b"..");
         let is_text = matches!(given, Name::Passed { raw, .. } if !has_dots(raw));
         let found = names.iter().map(|path| opened(path));
@@ -421,7 +419,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         (names.last().map_or(given, |path| opened(path)), false)
     }
 
-    /// Gives an open that has been made, and whose name could not be learnt before, the name of its descriptor.
+    /// Gives an open that has been made, and whose name could not be learned before, the name of its descriptor.
     fn name_opened<'a>(
         &mut self,
         call: &Call,
@@ -438,7 +436,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             return decoded;
         };
         let number = match (descriptor.name, i32::try_from(result)) {
-            // Nothing was opened by it.
+            // The call opened no file.
             (Name::Unresolved { raw }, _) if result < 0 => {
                 let base = decode::base(call);
                 return decoded.named(Name::Passed { raw, base });
@@ -468,7 +466,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             };
             worker.weigh(&view, Stage::Exit, process)
         });
-        // Another thread may have put something else there.
+        // Another thread may have replaced the descriptor.
         let may_be_replaced = || {
             let verifier = &shared.verifier;
             verifier.is_active() && verifier.is_racy(process, &shared.tree)
@@ -479,7 +477,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// Whether a rule may match an open of this path, whoever the caller is.
+    /// Returns whether a rule may match an open of this path, whatever the caller is.
     pub(crate) fn is_sensitive(&mut self, path: &[u8], writes: bool) -> bool {
         let arena = Bump::new();
         let (call, decoded) = decode::imagined_open(path, writes, &arena);
@@ -488,7 +486,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         self.weigh_unnamed(&view, Stage::Strings) != Relevance::Reject
     }
 
-    /// Tells the tripwire of an open that is about to be made.
+    /// Notifies the tripwire of an open that is about to be made.
     pub(crate) fn account(&self, tripwire: &Tripwire, call: &Call, decoded: &Decoded<'_>) {
         if !tripwire.is_idle()
             && let Some((path, writes)) = self.opened(call, decoded)
@@ -497,7 +495,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
     }
 
-    /// Tells it what came of the open, if that is not what was read.
+    /// Notifies the tripwire of an open's outcome, if it differs from what was read.
     fn settle_account(
         &self,
         tripwire: &Tripwire,
@@ -533,7 +531,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         Some((path, !reads || call.syscall == abi::Syscall::CREAT))
     }
 
-    /// What the call of a racy caller really did. What differs from what was read is reported.
+    /// Returns what a call of a racy caller really did. Reports a difference from what was read.
     fn truth(
         &self,
         call: &Call,
@@ -595,7 +593,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         truth
     }
 
-    /// Takes over the new program of a process, while it is held before its first instruction.
+    /// Sets up the new program of a process, while it is held before its first instruction.
     fn exec_returned(
         &self,
         decoded: &Decoded<'_>,
@@ -606,7 +604,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         let world = &*self.shared.world;
         match outcome {
             Outcome::Returned(0) => {
-                // Now, because a child may ask for its parent's program after the parent's end.
+                // Read now, because a child may ask for its parent's program after the parent's end.
                 let with_file = self.shared.ruling.load().executable_file;
                 let image = Image {
                     exec_time_ns: now_ns(Clock::Real),
@@ -634,7 +632,7 @@ impl<J: Evaluator> CallEvaluator<J> {
                     && !process.sets_up()
                     && let Some(obstacle) = obstacle(Tid(process.pid.0))
                 {
-                    // Not to be told again at its first call.
+                    // Not to be reported again at its first call.
                     self.shared.unreadable.is_new(process);
                     let notices = &self.shared.notices;
                     notices.unreadable(process, "execve", obstacle);
@@ -647,7 +645,7 @@ impl<J: Evaluator> CallEvaluator<J> {
                 }
             }
             Outcome::Returned(_) => {}
-            // Whether it succeeded is not known: describe the program that was asked for.
+            // The outcome is unknown: describe the program that was asked for.
             _ => process.exec_after_forks(
                 Arc::new(requested_image(decoded)),
                 requested_comm(decoded, process),
@@ -682,7 +680,7 @@ fn event<'a>(
     }
 }
 
-/// The first path and the first argument vector among the parameters of an exec.
+/// Returns the first path and the first argument vector among the parameters of an exec.
 fn requested<'a>(decoded: &Decoded<'a>) -> (Option<&'a [u8]>, Option<&'a [&'a [u8]]>) {
     let path = decoded.params.iter().find_map(|param| match param {
         event::Param::Text(path) => Some(*path),
@@ -723,10 +721,10 @@ fn requested_comm(decoded: &Decoded<'_>, process: &Process) -> Comm {
         .map_or_else(|| process.exec_name(), base)
 }
 
-/// What a call means for the engine's own state.
+/// Effect of a call on the engine's own state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Nothing.
+    /// No effect.
     Plain,
     /// Replaces the program.
     Exec,
@@ -742,7 +740,7 @@ impl Role {
     }
 }
 
-/// The name that was passed to a call that opens a file.
+/// Returns the name that was passed to a call that opens a file.
 fn passed<'a>(decoded: &Decoded<'a>) -> Option<&'a [u8]> {
     match decoded.descriptor?.name {
         Name::Passed { raw, .. } | Name::Unresolved { raw } | Name::Opened { raw, .. } => Some(raw),

@@ -1,9 +1,9 @@
-//! Calls after which somebody else, or the kernel, may write a process's memory.
+//! Calls after which another process, or the kernel, may write a process's memory.
 //!
 //! Each way to such memory begins with a call: a thread or a process with the same address space, memory that
 //! is mapped to be shared, `process_vm_writev`, `ptrace`, an open of a memory file (`/proc/PID/mem`), and
-//! what makes the kernel write later (asynchronous I/O, userfaultfd). A memory file has as many names as there
-//! are links, mounts and descriptors: what the open has really returned is looked at.
+//! calls that make the kernel write later (asynchronous I/O, userfaultfd). A memory file has as many names as
+//! there are links, mounts and descriptors, so the file that the open has really returned is inspected.
 
 use abi::constant::{MAP_ANONYMOUS, O_CREAT, O_PATH, PROT_WRITE, PTRACE_TRACEME, SOL_XDP};
 use abi::{RegisterTest, Syscall, TestOp};
@@ -14,7 +14,7 @@ use decoder::call::Call;
 use decoder::decode::Decoded;
 use process_info::memory::Memory;
 
-/// Also of MAP_SHARED_VALIDATE.
+/// Set in MAP_SHARED_VALIDATE, too.
 const MAP_SHARED: u64 = abi::constant::MAP_SHARED.u64();
 pub(super) const CLONE_VM: u64 = abi::constant::CLONE_VM.u64();
 pub(super) const CLONE_VFORK: u64 = abi::constant::CLONE_VFORK.u64();
@@ -29,7 +29,7 @@ const TEMPORARY: u64 = 0o20_000_000;
 
 /// `USERFAULTFD_IOC_NEW` of `/dev/userfaultfd`.
 const NEW_USERFAULTFD: u64 = 0xaa00;
-/// `VHOST_SET_OWNER`: a thread of the kernel works in the caller's memory.
+/// `VHOST_SET_OWNER`: a kernel thread works in the caller's memory.
 const VHOST_SET_OWNER: u64 = 0xaf01;
 
 type Row = (Syscall, &'static [&'static [RegisterTest]], &'static str);
@@ -38,11 +38,11 @@ const SHARES: &str = "memory that other processes may write";
 const FILLS: &str = "has the kernel write the caller's memory later";
 const FAULTS: &str = "has another process answer for missing pages";
 
-/// Calls after which somebody else can write a process's memory.
+/// Calls after which another thread or process can write a process's memory.
 const STATE: &[Row] = &[
     (
         Syscall::CLONE,
-        // The parent of a vfork child sleeps, unless the child was made somebody else's.
+        // The parent of a vfork child sleeps, unless the child got another parent.
         &[
             &[
                 RegisterTest::low(0, TestOp::AllBits, CLONE_VM),
@@ -58,8 +58,8 @@ const STATE: &[Row] = &[
     ),
     (
         Syscall::MMAP,
-        // Who may only read it may have it written by others, but they trap here; without a file
-        // they are descendants.
+        // Other processes may write memory that is mapped for reading only, but their calls trap here;
+        // without a file they are descendants.
         &[
             &[
                 RegisterTest::low(3, TestOp::AllBits, MAP_SHARED),
@@ -121,8 +121,8 @@ macro_rules! writes {
     };
 }
 
-/// Calls that may open the memory of a process, or of the machine, for writing. A new file (`O_CREAT` with
-/// `O_EXCL`, `O_TMPFILE`) is none.
+/// Calls that may open the memory of a process, or of the host, for writing. Opens of a new file (`O_CREAT`
+/// with `O_EXCL`, `O_TMPFILE`) do not.
 const OPENS: &[Row] = &[
     (Syscall::OPEN, writes!(1), OPENS_MEMORY),
     (Syscall::OPENAT, writes!(2), OPENS_MEMORY),
@@ -134,7 +134,7 @@ const OPENS: &[Row] = &[
 
 const OPENS_MEMORY: &str = "may open the memory of a process for writing";
 
-/// Adds to a plan the calls by which racy callers are known.
+/// Adds to a plan the calls by which racy callers are recognised.
 pub(super) fn extend(verify: Verify, plan: &mut Plan) {
     let rows: &[&[Row]] = match verify {
         Verify::Off => &[],
@@ -160,14 +160,14 @@ pub(super) fn extend(verify: Verify, plan: &mut Plan) {
     }
 }
 
-/// What a call does to whose memory.
+/// Effect of a call on the memory of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Nothing that counts.
+    /// No effect that counts.
     None,
     /// Makes a thread.
     Thread,
-    /// Makes a process with the caller's memory.
+    /// Makes a process that shares the caller's memory.
     Process,
     /// Maps memory that others may write.
     Maps,
@@ -177,17 +177,17 @@ pub(super) enum Effect {
     Exposes,
     /// The caller may write the memory of this process or thread.
     Writes(i32),
-    /// The caller may write, or change, memory of a process that cannot be told.
+    /// The caller may write, or change, memory of an unknown process.
     WritesAny,
 }
 
-/// What a call that [`extend`] asks for does. `deny_rings`: an io_uring is refused.
+/// Returns the effect of a call that [`extend`] plans. `deny_rings`: an io_uring is refused.
 pub(super) fn effect(call: &Call, deny_rings: bool) -> Effect {
     match call.syscall.base() {
         Syscall::CLONE if call.raw(0) & CLONE_VM == 0 => Effect::None,
         Syscall::CLONE if call.raw(0) & (CLONE_VFORK | CLONE_PARENT) == CLONE_VFORK => Effect::None,
         Syscall::CLONE if call.raw(0) & CLONE_THREAD != 0 => Effect::Thread,
-        // The flags of clone3 are in memory, which is what this is about.
+        // The flags of clone3 are in memory, which may change.
         Syscall::CLONE | Syscall::CLONE3 => Effect::Process,
         Syscall::MMAP if is_private(call) => Effect::None,
         Syscall::MMAP | Syscall::SHMAT => Effect::Maps,
@@ -204,13 +204,13 @@ pub(super) fn effect(call: &Call, deny_rings: bool) -> Effect {
             Effect::Fills
         }
         Syscall::IO_SETUP => Effect::Fills,
-        // Its requests can be made by whoever has the descriptor.
+        // Any holder of the descriptor can make its requests.
         Syscall::IO_URING_SETUP if !deny_rings => Effect::WritesAny,
         _ => Effect::None,
     }
 }
 
-/// Whether [`effect`] has something to say of a call.
+/// Returns whether [`effect`] covers a call.
 pub(super) fn is_concerned(call: &Call) -> bool {
     match call.syscall.base() {
         Syscall::CLONE3 => true,
@@ -220,7 +220,7 @@ pub(super) fn is_concerned(call: &Call) -> bool {
     }
 }
 
-/// Whether a mapping is one that nobody else can write. That of the old i386 call is in memory.
+/// Returns whether no other process can write a mapping. The flags of the old i386 call are in memory.
 fn is_private(call: &Call) -> bool {
     let (prot, flags) = (call.raw(2), call.raw(3));
     call.syscall != Syscall::OLD_MMAP
@@ -228,12 +228,12 @@ fn is_private(call: &Call) -> bool {
             || prot & PROT_WRITE.u64() == 0 && flags & MAP_ANONYMOUS.u64() == 0)
 }
 
-/// Whether a call opens files by their names, or by what stands for a name.
+/// Returns whether a call opens files by their names, or by a stand-in for a name.
 pub(crate) fn opens_file(call: &Call) -> bool {
     matches!(call.kind.spec().descriptor, DescriptorSource::Opened { .. })
 }
 
-/// Whether an open may be one for writing, by what its registers say.
+/// Returns whether the registers allow an open for writing.
 pub(crate) fn may_write(call: &Call) -> bool {
     let flags = match call.syscall {
         Syscall::OPEN => 1,
@@ -243,27 +243,27 @@ pub(crate) fn may_write(call: &Call) -> bool {
     is_for_writing(call.raw(flags))
 }
 
-/// A new file is nobody's memory.
+/// Returns whether the flags open an existing file for writing: a new file is not a process's memory.
 fn is_for_writing(flags: u64) -> bool {
     let is_new =
         flags & (O_CREAT.u64() | O_EXCL) == O_CREAT.u64() | O_EXCL || flags & TEMPORARY != 0;
     flags & WRITES != 0 && flags & O_PATH.u64() == 0 && !is_new
 }
 
-/// Whether a call may open the memory of a process for writing, whatever name it goes by.
+/// Returns whether a call may open the memory of a process for writing, whatever its name.
 pub(crate) fn may_open_memory(call: &Call, decoded: &Decoded<'_>) -> bool {
     let DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
         return false;
     };
     match decoded.params.get(usize::from(flags)) {
-        // Of openat2 they are in memory.
+        // The flags of openat2 are in memory.
         Some(Param::Uint(_)) if call.syscall == Syscall::OPENAT2 && decoded.is_shared => true,
         Some(Param::Uint(flags)) if call.syscall != Syscall::CREAT => is_for_writing(*flags),
         _ => true,
     }
 }
 
-/// Whether a call may open a file for writing that is called as memory files are, or one behind a descriptor.
+/// Returns whether a call may open for writing a file that is named like a memory file, or one behind a descriptor.
 pub(crate) fn is_named_like_memory(call: &Call, decoded: &Decoded<'_>) -> bool {
     let is_memory = |name: &[u8]| {
         let mut parts = name.rsplit(|byte| *byte == b'/');
@@ -280,9 +280,9 @@ pub(crate) fn is_named_like_memory(call: &Call, decoded: &Decoded<'_>) -> bool {
     is_named && may_open_memory(call, decoded)
 }
 
-/// Whether all that a verifiable call says is in pages that nobody else can write.
+/// Returns whether all data of a verifiable call is in pages that no other process can write.
 pub(crate) fn is_in_private_pages(call: &Call, decoded: &Decoded<'_>, memory: &Memory) -> bool {
-    // A socketcall has its arguments in memory, and where is not known any more.
+    // A socketcall has its arguments in memory, at an address that is no longer known.
     let is_unpacked = call.arch == abi::Arch::I386 && call.syscall.base() == Syscall::CONNECT;
     if decoded.unreadable || decoded.forced || call.is_unread || is_unpacked {
         return false;
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Walks all calls: one that opens files by whatever stands for a name is asked for.
+    /// Walks all calls: the plan covers every one that opens files by name or by a stand-in for a name.
     #[test]
     fn each_call_that_opens_a_file_is_looked_at_when_it_writes() {
         let mut opens: Vec<Syscall> = Vec::new();
@@ -350,7 +350,7 @@ mod tests {
             for flags in
                 (0..1 << 12).chain([O_PATH.u64() | 2, TEMPORARY | 2, TEMPORARY, O_PATH.u64()])
             {
-                // The flags are in one of these; the other is no pointer that anybody follows.
+                // The flags are in one of these; the other is no pointer that is followed.
                 let call = call(syscall, [0, flags, flags, 0, 0, 0]);
                 let is_trapped = plan.calls[&syscall]
                     .any_of

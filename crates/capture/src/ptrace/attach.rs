@@ -1,4 +1,4 @@
-//! Attaching to processes that run.
+//! Attaches to running processes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,43 +9,43 @@ use sys::SyscallError;
 
 use super::engine::Engine;
 
-/// Rounds of looking for threads that are not traced yet. What a traced thread makes is traced, so
-/// each round can only find what the one before let be made.
+/// Maximum number of rounds of listing threads that are not traced yet. A traced thread's children are
+/// traced, so each round can find only threads made before the previous one.
 const ROUNDS: usize = 64;
 const EPERM: i32 = Errno::EPERM.0;
 const ESRCH: i32 = Errno::ESRCH.0;
 
-/// A process may not be traced.
+/// Error: a process may not be traced.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot attach to process {pid}: {hindrance}")]
 pub struct AttachError {
-    /// The process.
+    /// Pid of the process.
     pub pid: i32,
-    /// What is in the way.
+    /// Reason.
     pub hindrance: TraceObstacle,
     #[source]
     cause: Option<SyscallError>,
 }
 
-/// What is in the way of tracing.
+/// Reason why a process may not be traced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceObstacle {
-    /// There is no such process, or it has ended.
+    /// The process does not exist, or has ended.
     Gone,
-    /// A thread of it has a tracer.
+    /// A thread of the process has a tracer.
     TracedBy {
-        /// The tracer.
+        /// Pid of the tracer.
         pid: i32,
-        /// Its name.
+        /// Name of the tracer.
         name: String,
     },
-    /// It is of the kernel, or this process itself.
+    /// The process is a kernel thread, or this process itself.
     Untraceable,
     /// The setting `kernel.yama.ptrace_scope` forbids it.
     Yama(i32),
-    /// It has privileges or a user that this process has not.
+    /// The process has privileges or a user that this process lacks.
     Privileges,
-    /// Something else.
+    /// Any other reason.
     Other,
 }
 
@@ -89,10 +89,10 @@ impl AttachError {
     }
 }
 
-/// Parent of all processes of the kernel.
+/// Pid of the parent of all kernel threads.
 const KTHREADD: i32 = 2;
 
-/// Why a thread may not be traced.
+/// Returns the reason why a thread may not be traced.
 fn refusal(tid: Tid) -> TraceObstacle {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", tid.0)) else {
         return TraceObstacle::Gone;
@@ -118,7 +118,7 @@ fn refusal(tid: Tid) -> TraceObstacle {
     }
     let own = std::process::id().cast_signed();
     let has_memory = line("VmSize:").is_some();
-    // Linux before 6.8 does not say so, but they are seen in the first pid namespace only.
+    // Linux before 6.8 does not say so, but kernel threads are visible in the initial pid namespace only.
     let of_kernel = line("Kthread:").map_or_else(
         || !has_memory && [number("Tgid:"), number("PPid:")].contains(&Some(KTHREADD)),
         |kernel| kernel == "1",
@@ -126,7 +126,7 @@ fn refusal(tid: Tid) -> TraceObstacle {
     if number("Tgid:") == Some(own) || of_kernel {
         return TraceObstacle::Untraceable;
     }
-    // It is about to end, or has and waits for its parent.
+    // The process is about to end, or has ended and waits for its parent.
     if !has_memory {
         return TraceObstacle::Gone;
     }
@@ -144,7 +144,7 @@ impl<J: Evaluator> Engine<J> {
         self.attach_process(pid)?;
         let mut parents = vec![pid];
         while let Some(parent) = parents.pop() {
-            // Children that were born since are traced already.
+            // Children born since are traced already.
             self.serve_stops();
             let children = self.worker.shared.tree.census.children(parent);
             for child in children {
@@ -154,7 +154,7 @@ impl<J: Evaluator> Engine<J> {
                 match self.attach_process(child) {
                     Ok(()) => parents.push(child),
                     Err(error) if error.hindrance == TraceObstacle::Gone => {}
-                    // One that may not be traced does not hide the others.
+                    // A child that may not be traced does not keep the others from it.
                     Err(error) => {
                         let name = std::fs::read_to_string(format!("/proc/{}/comm", child.0));
                         let name = name.unwrap_or_default();
@@ -168,11 +168,11 @@ impl<J: Evaluator> Engine<J> {
         Ok(())
     }
 
-    /// Attaches to all threads. One that can be traced decides that the process can.
+    /// Attaches to all threads. The process counts as traceable if one thread is.
     fn attach_process(&mut self, pid: Pid) -> Result<(), AttachError> {
         let shared = Arc::clone(&self.worker.shared);
         if self.tracees.contains_key(&Tid(pid.0)) {
-            // With all its threads: it was attached to, or born to a process that was.
+            // Attached with all its threads, or born to a process that was.
             return Ok(());
         }
         let mut outcome = Err(AttachError::gone(pid));
@@ -188,7 +188,7 @@ impl<J: Evaluator> Engine<J> {
                         is_complete = false;
                         outcome = Ok(());
                     }
-                    // It may have been born to a traced thread.
+                    // The thread may have been born to a traced thread.
                     Err(error) if outcome.is_err() => outcome = Err(error),
                     Err(_) => {}
                 }

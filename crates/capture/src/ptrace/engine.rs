@@ -1,9 +1,9 @@
-//! The tracer: from stop to stop.
+//! The tracer: handles each stop of a traced thread.
 //!
-//! A thread is in one of three stops that say where it is in a call: at our filter, before it, or
-//! after it. All else that stops a thread has to be passed on as if nobody traced: a signal about
-//! to be delivered is delivered, a group-stop lasts until the group is continued
-//! (`PTRACE_LISTEN`), a new thread or process is traced from its first instruction.
+//! A thread is in one of three stops that show its position in a call: at the filter, before the call, or
+//! after it. Every other stop is passed on as if no tracer existed: a signal about to be delivered is
+//! delivered, a group-stop lasts until the group is continued (`PTRACE_LISTEN`), a new thread or process is
+//! traced from its first instruction.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,24 +33,24 @@ use process_info::memory::Memory;
 use seccomp::run::{SeccompData, run as run_filter};
 use seccomp::{Action, FilterProgram};
 
-/// Memory kept by the arena between calls; a call that needs more gives it back.
+/// Number of bytes kept by the arena between calls; an arena that has grown beyond it is replaced.
 const ARENA_KEEP: usize = 256 * 1024;
 
-/// The kernel names the youngest of those that have stopped, so threads that stop all the time would keep
-/// the older ones waiting for ever. Every so many stops all get their turn.
+/// Number of stops after which every thread gets a turn. The kernel reports the youngest stopped thread
+/// first, so threads that stop all the time would keep the older ones waiting for ever.
 const FAIR_EVERY: u32 = 16;
 
-/// What stops every traced thread, beside its calls.
+/// Options for every traced thread, besides its calls.
 const OPTIONS: u32 = ptrace::OPTION_TRACESYSGOOD
     | ptrace::OPTION_TRACEFORK
     | ptrace::OPTION_TRACEVFORK
     | ptrace::OPTION_TRACECLONE
     | ptrace::OPTION_TRACEEXEC;
-/// For a thread under our filter. Without it the filter's answer is ENOSYS, as programs expect that
+/// Option for a thread under the filter. Without it the filter's answer is ENOSYS, as programs expect that
 /// install such a filter themselves and are not traced.
 const FILTERED: u32 = ptrace::OPTION_TRACESECCOMP;
 
-/// The tracer's state. Everything happens on the thread that has attached.
+/// State of the tracer. Everything runs on the thread that has attached.
 pub(super) struct Engine<J: Evaluator> {
     pub(super) worker: CallEvaluator<J>,
     pub(super) memory: Memory,
@@ -68,39 +68,39 @@ pub(super) struct Engine<J: Evaluator> {
 /// A traced thread.
 #[derive(Debug)]
 pub(super) struct Tracee {
-    /// Its process.
+    /// Process of the thread.
     pub(super) pid: Pid,
-    /// How its calls are seen.
+    /// Mode in which its calls are traced.
     pub(super) how: TraceMode,
-    /// The call that it is in, if that is followed.
+    /// The call in progress, if it is followed.
     call: AwaitedStop,
-    /// Of a call that a signal has undone: the stack pointer there, and how many calls have followed.
+    /// For a call that a signal has interrupted: the stack pointer there, and the number of calls since.
     undone: (u64, u32),
-    /// It has been attached to and has not stopped yet.
+    /// True between attaching and the first stop.
     is_fresh: bool,
 }
 
-/// How the calls of a thread are seen.
+/// Mode in which the calls of a thread are traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceMode {
-    /// Our filter stops it at planned calls.
+    /// The filter stops the thread at planned calls.
     Filter,
-    /// It stops at every call, and the filter is run here.
+    /// The thread stops at every call, and the tracer runs the filter.
     Every,
-    /// It is our own code, about to install the filter, or not to.
+    /// The thread runs this program's code, before it installs the filter, or decides not to.
     Starting,
 }
 
-/// What is awaited of the call that a thread is in.
+/// Stop that the tracer awaits in the call of a thread.
 #[derive(Debug)]
 enum AwaitedStop {
-    /// Nothing.
+    /// No stop.
     Nothing,
-    /// Its result.
+    /// The stop after the call, with its result.
     Result(Box<FollowedCall>),
-    /// A signal has undone it, and the kernel makes it again or lets it fail with EINTR.
+    /// A signal has interrupted the call; the kernel restarts it or lets it fail with EINTR.
     Undone(Box<FollowedCall>),
-    /// Whether the filter is in place.
+    /// The stop that shows whether the filter is in place.
     Filter,
 }
 
@@ -122,7 +122,7 @@ impl Tracee {
         }
     }
 
-    /// Whether its next entry to, or return from, a call matters.
+    /// Returns whether the thread must stop at its next entry to, or return from, a call.
     fn stops_at_calls(&self) -> bool {
         self.how != TraceMode::Filter || !matches!(self.call, AwaitedStop::Nothing)
     }
@@ -149,7 +149,7 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Attaches to what is there.
+    /// Attaches to the target.
     pub(super) fn begin(&mut self, target: &Target) -> Result<(), AttachError> {
         match target {
             Target::Command(pid) => {
@@ -160,7 +160,7 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Serves stops and requests until no traced thread is left.
+    /// Handles stops and requests until no traced thread is left.
     pub(super) fn run(&mut self) {
         let mut turns = 0_u32;
         loop {
@@ -173,16 +173,16 @@ impl<J: Evaluator> Engine<J> {
             }
             match wait::wait(wait::Target::Any, wait::ALL | wait::NO_THREAD) {
                 Ok(Some((tid, status))) => self.stopped(Tid(tid), status),
-                // A request.
+                // A request arrived.
                 Ok(None) => {}
                 Err(error) if error.is(EINTR) => {}
-                // Nobody is left to wait for.
+                // No traced thread is left.
                 Err(_) => return,
             }
         }
     }
 
-    /// Serves what has stopped by now, each thread once, without waiting for another.
+    /// Handles each pending stop, once for each thread, without waiting for another.
     pub(super) fn serve_stops(&mut self) {
         let options = wait::ALL | wait::NO_THREAD | wait::NO_HANG;
         let mut stops = Vec::new();
@@ -197,7 +197,7 @@ impl<J: Evaluator> Engine<J> {
     fn serve(&mut self, request: Request) {
         match request {
             Request::Attach { pid, answer } => {
-                // Whoever asked may have given up.
+                // The requester may have given up.
                 let _ = answer.send(self.attach(pid));
             }
             Request::Fetched(fetched) => self.fetched(fetched),
@@ -206,16 +206,16 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Has every thread stop, to be let go there.
+    /// Interrupts every thread, to detach from it at that stop.
     fn leave(&mut self) {
         self.is_leaving = true;
         for tid in self.tracees.keys() {
-            // One that stopped already is let go at that stop.
+            // A thread that is stopped already is detached at that stop.
             let _ = ptrace::interrupt(tid.0);
         }
     }
 
-    /// Seizes a thread, and has it stop.
+    /// Seizes a thread and interrupts it.
     pub(super) fn attach_thread(
         &mut self,
         tid: Tid,
@@ -225,12 +225,12 @@ impl<J: Evaluator> Engine<J> {
     ) -> Result<(), AttachError> {
         ptrace::seize(tid.0, options).map_err(|error| AttachError::of(tid, pid, &error))?;
         self.tracees.insert(tid, Tracee::attached(pid, how));
-        // Fails only if it has ended, which the next wait tells.
+        // Fails only if the thread has ended, which the next wait reports.
         let _ = ptrace::interrupt(tid.0);
         Ok(())
     }
 
-    /// As [`Engine::attach_thread`], for a thread that runs without our filter.
+    /// As [`Engine::attach_thread`], for a thread that runs without the filter.
     pub(super) fn attach_unfiltered(&mut self, tid: Tid, pid: Pid) -> Result<(), AttachError> {
         self.attach_thread(tid, pid, TraceMode::Every, OPTIONS)
     }
@@ -264,7 +264,7 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Lets a thread go on, unless its call waits for a page.
+    /// Resumes a thread, unless its call waits for a page.
     pub(super) fn go_on_unless_held(&mut self, tid: Tid) {
         if !self.pages.is_waiting(tid) {
             self.go_on(tid, 0);
@@ -273,12 +273,12 @@ impl<J: Evaluator> Engine<J> {
 
     fn go_on(&mut self, tid: Tid, signal: i32) {
         let Some(tracee) = self.tracees.get(&tid) else {
-            // Born to a thread that was killed before it could say so.
+            // Born to a thread that was killed before its birth was reported.
             self.adopt(tid);
             return self.go_on_anyway(tid, signal);
         };
         if self.is_let_go(tid) {
-            // Any stop takes back the one that was asked for.
+            // Any stop cancels the requested one.
             let _ = ptrace::interrupt(tid.0);
         }
         // Fails only if the thread was killed; its end is reported by the next wait.
@@ -291,7 +291,7 @@ impl<J: Evaluator> Engine<J> {
 
     fn go_on_anyway(&mut self, tid: Tid, signal: i32) {
         let is_known = self.tracees.contains_key(&tid);
-        // As above.
+        // Fails only if the thread was killed, as above.
         let _ = if is_known {
             ptrace::resume_to_syscall(tid.0, signal)
         } else {
@@ -301,20 +301,20 @@ impl<J: Evaluator> Engine<J> {
 
     fn stay(&mut self, tid: Tid, signal: i32) {
         if self.is_let_go(tid) {
-            // It stays stopped, as the kernel remembers why.
+            // It stays stopped, as the kernel remembers the reason.
             return self.release(tid, signal);
         }
         let _ = ptrace::listen(tid.0);
     }
 
-    /// Whether the thread is to go on without a tracer, from the stop that was asked for: at any
-    /// other one that stop would still be to come. A call with our filter needs a tracer.
+    /// Returns whether the tracer is to detach from the thread at this stop, which must be the requested one:
+    /// at any other one the requested stop would still be pending. A call under the filter needs a tracer.
     fn is_let_go(&self, tid: Tid) -> bool {
         let is_unfiltered = |tracee: &Tracee| tracee.how == TraceMode::Every;
         self.is_leaving && self.tracees.get(&tid).is_some_and(is_unfiltered)
     }
 
-    /// Lets a stopped thread go for good.
+    /// Detaches from a stopped thread.
     fn release(&mut self, tid: Tid, signal: i32) {
         if let Some(tracee) = self.tracees.remove(&tid)
             && let AwaitedStop::Result(followed) | AwaitedStop::Undone(followed) = tracee.call
@@ -324,10 +324,10 @@ impl<J: Evaluator> Engine<J> {
         let _ = ptrace::detach(tid.0, signal);
     }
 
-    /// The stop that attaching asked for, a newborn's first, or the end of a group-stop.
+    /// Handles the stop that attaching requested, a newborn's first, or the end of a group-stop.
     fn at_stop(&mut self, tid: Tid) {
         if !self.tracees.contains_key(&tid) {
-            // Before its parent's own report.
+            // Reported before its parent's own report.
             self.adopt(tid);
         }
         if let Some(tracee) = self.tracees.get_mut(&tid)
@@ -335,7 +335,7 @@ impl<J: Evaluator> Engine<J> {
             && let Ok(mut registers) = ptrace::registers(tid.0)
             && registers.syscall_number() != OUTSIDE_CALL
         {
-            // A call that does not go on by itself when it is interrupted.
+            // The stop ended a call that the kernel does not restart by itself.
             is_own_interruption(tid.0, &mut registers);
         }
         if self.is_let_go(tid) {
@@ -370,7 +370,7 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Takes a thread on whose birth has not been told, or never will be.
+    /// Starts tracing a thread whose birth has not been reported, or never will be.
     fn adopt(&mut self, tid: Tid) {
         let census = &self.worker.shared.tree.census;
         let Some(pid) = census.thread_group(tid) else {
@@ -391,8 +391,8 @@ impl<J: Evaluator> Engine<J> {
         self.tracees.insert(tid, Tracee::born(pid, how));
     }
 
-    /// A program has been executed. If that was not the leader's doing it has the leader's id from
-    /// now on; the other threads are gone, and the kernel does not report the end of all of them.
+    /// Handles an exec. If a thread other than the leader made it, that thread has the leader's id from now
+    /// on; the other threads are gone, and the kernel does not report the end of all of them.
     fn at_exec(&mut self, tid: Tid) {
         let former = event_tid(tid).unwrap_or(tid);
         let Some(mut caller) = self.tracees.remove(&former) else {
@@ -408,7 +408,7 @@ impl<J: Evaluator> Engine<J> {
         self.note_waiting();
         let call = std::mem::replace(&mut caller.call, AwaitedStop::Nothing);
         if caller.how == TraceMode::Starting {
-            // Without a filter.
+            // The program runs without a filter.
             caller.how = TraceMode::Every;
         }
         self.tracees.insert(tid, caller);
@@ -433,14 +433,14 @@ impl<J: Evaluator> Engine<J> {
             return;
         }
         if data != u32::from(MARK) {
-            // A filter of the workload's own asks for a tracer that it does not have.
+            // A filter of the workload's own asks for a tracer, which the workload does not have.
             self.refuse(tid, i64::from(Errno::ENOSYS.0));
         } else if is_new_listener(nr, info.arch, args) {
             self.refuse(tid, i64::from(Errno::EBUSY.0));
         }
     }
 
-    /// Has the call fail that the thread is about to make.
+    /// Makes the call fail that the thread is about to make.
     fn refuse(&mut self, tid: Tid, errno: i64) {
         // Fails only if the thread was killed.
         let _ = ptrace::skip_call(tid.0, -errno);
@@ -491,23 +491,23 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Whether the filter stops the call.
+    /// Returns whether the filter stops the call.
     fn is_planned(&self, nr: u64, audit: u32, args: [u64; 6]) -> bool {
         matches!(self.verdict(nr, audit, args), Action::Trace(_))
     }
 
-    /// What the filter does, or would do, about the call.
+    /// Returns the action of the filter for the call.
     fn verdict(&self, nr: u64, audit: u32, args: [u64; 6]) -> Action {
         let data = SeccompData {
             number: low(nr),
             audit,
             args,
         };
-        // A defect of the filter's is no reason to see less.
+        // If the filter fails to run, the call is trapped rather than missed.
         run_filter(&self.filter, &data).map_or(Action::Trace(MARK), |verdict| verdict.action)
     }
 
-    /// Our own code in the command: all that matters is whether it gets its filter.
+    /// Follows this program's own code in the command until it has installed its filter.
     fn starting(&mut self, tid: Tid, nr: u64, audit: u32, ip: u64, args: [u64; 6]) {
         let call = abi::arch::decode(audit, low(nr)).and_then(|(_, call)| call);
         let Some(tracee) = self.tracees.get_mut(&tid) else {
@@ -523,7 +523,7 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// A planned call is about to be made.
+    /// Handles a planned call before it is made.
     fn enters(&mut self, tid: Tid, nr: u64, audit: u32, ip: u64, args: [u64; 6]) {
         let notification = Notification {
             tid: tid.0,
@@ -546,7 +546,7 @@ impl<J: Evaluator> Engine<J> {
             return;
         }
         if hides_child(&call) {
-            // Nothing but an attempt to escape: the flag has been the kernel's own since 2.6.
+            // Only an attempt to escape: the flag has been reserved for the kernel since 2.6.
             let _ = ptrace::skip_call(tid.0, -i64::from(Errno::EPERM.0));
             return;
         }
@@ -571,8 +571,8 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Whether the call is one that a signal has undone, made again. If it is another one, the
-    /// signal has ended the one before.
+    /// Returns whether the call is the restart of one that a signal has interrupted. If it is another one,
+    /// the interrupted call has ended.
     fn resumes_undone(&mut self, call: &Call) -> bool {
         let Some(tracee) = self.tracees.get_mut(&call.tid) else {
             return false;
@@ -593,8 +593,8 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// A call that is not planned, or not known to be, follows one that a signal has undone: it is the handler's, which
-    /// has its frames below the interrupted one, or the program goes on after EINTR.
+    /// Handles an unplanned or unknown call that follows an interrupted one: either the handler made it,
+    /// whose frames lie below the interrupted call's, or the program goes on after EINTR.
     fn claims_undone(&mut self, tid: Tid, info: &SyscallInfo, nr: u64, args: [u64; 6]) {
         let audit = info.arch;
         let is_undone = |tracee: &Tracee| matches!(tracee.call, AwaitedStop::Undone(_));
@@ -602,7 +602,7 @@ impl<J: Evaluator> Engine<J> {
             return;
         }
         if self.is_planned(nr, audit, args) {
-            // The filter stops it next, where it is looked at.
+            // The filter stops the call next, and it is inspected there.
             return;
         }
         let decoded = abi::arch::decode(audit, low(nr)).and_then(|(_, call)| call);
@@ -611,7 +611,7 @@ impl<J: Evaluator> Engine<J> {
         };
         let (sp, calls) = &mut tracee.undone;
         *calls += 1;
-        // The return from a handler tells what becomes of the call; the handler may have a stack of its own.
+        // The return from a handler decides the interrupted call's fate; the handler may have a stack of its own.
         let is_return = matches!(decoded, Some(Syscall::RT_SIGRETURN | Syscall::SIGRETURN));
         let is_handlers = (is_return || info.sp < *sp) && *calls <= HANDLER_CALLS;
         if let AwaitedStop::Undone(followed) =
@@ -627,7 +627,7 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// The call that the thread is in has returned.
+    /// Handles the return of the thread's call.
     fn leaves(&mut self, tid: Tid, info: &SyscallInfo, result: i64) {
         let Some(tracee) = self.tracees.get_mut(&tid) else {
             return;
@@ -645,7 +645,7 @@ impl<J: Evaluator> Engine<J> {
                 tracee.undone = (info.sp, 0);
             }
             AwaitedStop::Result(followed) => self.returned(*followed, result),
-            // A return from a handler leads to where the call has failed.
+            // A return from a handler leads to the point where the call has failed.
             AwaitedStop::Undone(followed)
                 if result == -i64::from(EINTR) && info.ip == followed.call.ip =>
             {
@@ -655,7 +655,7 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// A result has been learnt.
+    /// Evaluates a followed call with its result.
     fn returned(&mut self, followed: FollowedCall, result: i64) {
         Counters::add(&self.worker.shared.counters.escalated);
         self.conclude(followed, Outcome::Returned(result));
@@ -675,14 +675,14 @@ impl<J: Evaluator> Engine<J> {
         self.note_waiting();
         self.memory.forget(tid);
         let tracee = self.tracees.remove(&tid);
-        // Of a process the leader is the last to be reported.
+        // The leader of a process is the last to be reported.
         self.redirecting.remove(&Pid(tid.0));
         let call = tracee.map_or(AwaitedStop::Nothing, |tracee| tracee.call);
         if let AwaitedStop::Result(_) | AwaitedStop::Undone(_) = call {
             Counters::add(&self.worker.shared.counters.gone);
         }
         match call {
-            // Killed in it: it may have taken effect. One that waits for others has not.
+            // Killed in the call, which may have taken effect. A call that waits for others has not.
             AwaitedStop::Result(followed) if !waits_for_others(followed.call.syscall) => {
                 self.conclude(*followed, Outcome::Unlearnt);
             }
@@ -705,7 +705,7 @@ impl<J: Evaluator> Engine<J> {
     }
 }
 
-/// Calls that return when somebody else has done something, and until then have done nothing.
+/// Returns whether a call waits for another process and has no effect until then.
 fn waits_for_others(syscall: Syscall) -> bool {
     use Syscall as S;
     matches!(
@@ -714,18 +714,18 @@ fn waits_for_others(syscall: Syscall) -> bool {
     )
 }
 
-/// The thread that an event is about.
+/// Returns the thread that an event is about.
 fn event_tid(tid: Tid) -> Option<Tid> {
     let message = ptrace::event_message(tid.0).ok()?;
     i32::try_from(message).ok().map(Tid)
 }
 
-/// Call numbers are 32 bits wide; the kernel ignores the rest of the register.
+/// Returns the low 32 bits of a call number; the kernel ignores the rest of the register.
 pub(super) fn low(nr: u64) -> u32 {
     u32::try_from(nr & 0xffff_ffff).expect("32 bits fit")
 }
 
-/// Whether it asks for a listener, whose answers would go before ours.
+/// Returns whether the call asks for a seccomp listener, whose answers would go before the tracer's.
 fn is_new_listener(nr: u64, audit: u32, args: [u64; 6]) -> bool {
     const SET_MODE_FILTER: u64 = 1;
     const NEW_LISTENER: u64 = 8;
@@ -735,8 +735,8 @@ fn is_new_listener(nr: u64, audit: u32, args: [u64; 6]) -> bool {
         && args[1] & NEW_LISTENER != 0
 }
 
-/// Whether it would make a process that is not traced. Only if all flags are in a register; where
-/// they are in memory the call is refused by the filter, unless a rule asks for it.
+/// Returns whether the call would make a process that is not traced. Decided only if all flags are in a
+/// register; where they are in memory the filter refuses the call, unless a rule asks for it.
 fn hides_child(call: &Call) -> bool {
     call.syscall == Syscall::CLONE && call.raw(0) & CLONE_UNTRACED.u64() != 0
 }
@@ -746,14 +746,14 @@ fn is_stop_signal(signal: i32) -> bool {
     (Signal::SIGSTOP.0..=Signal::SIGTTOU.0).contains(&signal)
 }
 
-/// Calls that a signal's handler may make until the call that it has interrupted counts as failed: a program that leaves
-/// its handler by a jump must not keep that call from being told.
+/// Number of calls that a signal handler may make until the call that it has interrupted counts as failed: a
+/// program that leaves its handler by a jump must not keep that call from being reported.
 const HANDLER_CALLS: u32 = 64;
-/// What the kernel has for a call's number in a thread that is in none.
+/// Call number that the kernel reports for a thread outside any call.
 const OUTSIDE_CALL: u64 = u64::MAX;
 const EINTR: i32 = Errno::EINTR.0;
 
-/// Where the stack of a stopped thread is.
+/// Returns the stack pointer of a stopped thread.
 fn stack_pointer(tid: Tid) -> Option<u64> {
     ptrace::syscall_info(tid.0).map(|info| info.sp).ok()
 }

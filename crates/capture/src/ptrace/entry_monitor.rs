@@ -1,14 +1,14 @@
-//! Notices processes that enter the container from outside (`docker exec`, ECS Exec, `nsenter`).
+//! Detects processes that enter the container from outside (`docker exec`, ECS Exec, `nsenter`).
 //!
-//! They are no descendants of the workload and do not have its filter. Who has a parent outside the pid
-//! namespace has entered, and is traced call by call ([`super::engine`]) or, if that is refused, announced.
-//! Orphans are children of the first process: where this program is that, who has no filter of the
-//! workload's is an orphan of one that entered. Where somebody else is, it may as well have been started by
-//! that one. It is traced, too, but nobody is alarmed if it has ended before.
+//! Such processes do not descend from the workload and do not have its filter. A process whose parent is
+//! outside the pid namespace has entered; it is traced call by call ([`super::engine`]) or, if that is
+//! refused, reported. Orphans are children of the first process. Where that is this program, an orphan
+//! without the workload's filter comes from a process that entered. Where it is another program, that one may
+//! have started the process itself: it is traced, too, but nothing is reported if it has ended before.
 //!
-//! An unprivileged process is told of new processes by nobody, so it has to look: the number of the
-//! last pid (`/proc/loadavg`) every few milliseconds, the list of processes when it has changed. A
-//! process that came and went in between is not seen; one that runs for longer is.
+//! The kernel does not notify an unprivileged process of new processes, so the monitor polls: the number of
+//! the last pid (`/proc/loadavg`) every few milliseconds, the list of processes when it has changed. A
+//! process that begins and ends between two polls is missed; a longer one is found.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -28,23 +28,23 @@ use super::request_queue::{Request, RequestQueue};
 use crate::notify::{NotifyEngine, Shared};
 use seccomp::FilterProgram;
 
-/// Time between two looks at the last pid.
+/// Time between two polls of the last pid.
 const TICK: Duration = Duration::from_millis(5);
-/// Every so many ticks the processes are listed whatever the last pid is: some containers fake it.
+/// Number of ticks after which the processes are listed whatever the last pid is: some containers fake it.
 const LIST_EVERY: u32 = 10;
-/// How long a process that may not be traced yet is tried before that is announced: a runtime's own
-/// process may not, and becomes the program that was asked for within a few milliseconds.
+/// Time for which attaching to a process is retried before the failure is reported. A runtime's own process
+/// may not be traced; it becomes the requested program within a few milliseconds.
 const PATIENCE: Duration = Duration::from_millis(60);
-/// How long a child of the first process that runs this program may take to be known as a process of ours: the next
-/// keeper writes its pid down as the first thing that it does, and the agent is woken.
+/// Time within which a child of the first process that runs this program must be known as this program's. The
+/// next keeper writes its pid down first of all, and wakes the agent.
 const INTRODUCTION: Duration = Duration::from_millis(200);
-/// Parents that are looked up; more than any real chain.
+/// Maximum number of parents looked up; more than any real chain.
 const ANCESTOR_LIMIT: usize = 64;
-/// Inode of the first pid namespace (include/linux/proc_ns.h).
+/// Link to the initial pid namespace, with its inode (include/linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// Starts the sentry, if this program started everything else in its pid namespace. It ends with
-/// the supervisor. `filter` says which calls of entered processes are looked at: compiled with
+/// Starts the entry monitor, if this program started everything else in its pid namespace. It ends with the
+/// supervisor. `filter` selects the calls of entered processes to inspect: compiled with
 /// [`super::filter_options`].
 ///
 /// # Errors
@@ -68,25 +68,25 @@ struct EntryMonitor<J: Evaluator> {
     shared: Arc<Shared<J>>,
     filter: FilterProgram,
     scan: Scan,
-    /// Made when the first process has entered.
+    /// Tracer, started when the first process has entered.
     tracer: Option<Tracer>,
-    /// Entered, and not traced.
+    /// Processes that have entered and are not traced.
     waiting: HashMap<Pid, PendingAttach>,
 }
 
-/// A process that is to be traced.
+/// Process that is to be traced.
 struct PendingAttach {
     name: String,
     since: Instant,
     is_announced: bool,
-    /// Proven; else the first process may have started it.
+    /// True if its entry is proven; else the first process may have started it.
     has_entered: bool,
     refusal: TraceObstacle,
 }
 
 struct Tracer {
     inbox: Arc<RequestQueue>,
-    /// Wakes the thread when it has nothing to trace; dropped, lets it end then.
+    /// Wakes the thread when it has nothing to trace; dropping it lets the thread end then.
     more: Sender<()>,
     _guard: JoinHandle<()>,
 }
@@ -115,7 +115,7 @@ impl<J: Evaluator + 'static> EntryMonitor<J> {
                         PendingAttach {
                             name: newcomer.name,
                             since: Instant::now(),
-                            // Of one that has ended it will never be known.
+                            // Unknown for a process that has ended.
                             is_announced: false,
                             has_entered: newcomer.has_entered,
                             refusal: TraceObstacle::Other,
@@ -149,7 +149,7 @@ impl<J: Evaluator + 'static> EntryMonitor<J> {
             };
             let is_due = match waiting.has_entered {
                 true => is_over || waiting.since.elapsed() >= PATIENCE,
-                // Whoever runs for so short a time may not have been seen at all.
+                // A process that runs for so short a time may be missed altogether.
                 false => !is_over && waiting.since.elapsed() >= PATIENCE,
             };
             if !waiting.is_announced && is_due {
@@ -159,7 +159,7 @@ impl<J: Evaluator + 'static> EntryMonitor<J> {
                 } else {
                     waiting.refusal.to_string()
                 };
-                // It may run another program by now.
+                // The process may run another program by now.
                 if let Some(now) = entry(pid) {
                     waiting.name = now.name;
                 }
@@ -199,7 +199,7 @@ impl Tracer {
     }
 }
 
-/// Starts a tracer without anything to trace.
+/// Starts a tracer without any process to trace.
 fn start<J: Evaluator + 'static>(
     shared: &Arc<Shared<J>>,
     filter: &FilterProgram,
@@ -216,7 +216,7 @@ fn start<J: Evaluator + 'static>(
         move || {
             inbox.enter();
             let mut engine = Engine::new(shared, Arc::clone(&inbox), post, filter);
-            // The other end waits for exactly this.
+            // The other end waits for exactly this message.
             let _ = began.send(());
             while has_more.recv().is_ok() {
                 engine.run();
@@ -236,29 +236,29 @@ fn start<J: Evaluator + 'static>(
     })
 }
 
-/// Looks for processes that have entered.
+/// Scanner for processes that have entered.
 struct Scan {
     last_pid: File,
     last: Vec<u8>,
     known: HashSet<Pid>,
-    /// Who started this program, and who started them, by when they began. What these start is not the
-    /// workload's and has not entered.
+    /// Processes that started this program, and their ancestors, with their start times. Their children
+    /// neither belong to the workload nor have entered.
     bystanders: HashMap<Pid, u64>,
-    /// Processes of ours. They change: keepers are replaced.
+    /// This program's processes. They change: keepers are replaced.
     ours: Vec<Pid>,
-    /// Processes that may turn out to be ours, and since when they are there.
+    /// Processes that may turn out to be this program's, with the time at which they were first seen.
     perhaps_ours: HashMap<Pid, Instant>,
-    /// How many filters this process has, of the container's; `None` before Linux 5.9.
+    /// Number of the container's filters on this process; `None` before Linux 5.9.
     own_filters: Option<u32>,
 }
 
-/// What `/proc/PID/status` says of a process.
+/// Fields of `/proc/PID/status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     name: String,
     parent: Pid,
     filters: Option<u32>,
-    /// The thread that traces it.
+    /// Tid of the tracing thread.
     tracer: Option<i32>,
 }
 
@@ -270,7 +270,7 @@ impl Entry {
 }
 
 impl Scan {
-    /// `None`: this is no pid namespace of which this program started everything.
+    /// Creates the scanner; `None` if this program did not start everything in its pid namespace.
     fn begin(ours: &[Pid]) -> Option<Self> {
         let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
         if namespace.as_os_str() == INITIAL_PID_NAMESPACE || ours.len() < 2 {
@@ -287,10 +287,10 @@ impl Scan {
             own_filters: entry(own)?.filters,
         };
         if ours.contains(&Pid(1)) {
-            // Nothing else can have been there before.
+            // No other process can have existed before.
             return Some(scan);
         }
-        // Whoever started us is there, too.
+        // The process that started this program exists, too.
         let mut above = entry(ours[0])?.parent;
         while above != Pid(0) && scan.known.insert(above) {
             scan.bystanders.insert(above, started(above)?);
@@ -299,7 +299,7 @@ impl Scan {
         scan.entered().is_empty().then_some(scan)
     }
 
-    /// Whether a process or thread may have been made since the last look.
+    /// Returns whether a process or thread may have been made since the last poll.
     fn has_news(&mut self) -> bool {
         let mut buffer = [0; 128];
         let Ok(len) = self.last_pid.read_at(&mut buffer, 0) else {
@@ -314,8 +314,8 @@ impl Scan {
         true
     }
 
-    /// Processes that were not there at the last look and are neither ours nor the workload's, nor of those who
-    /// started us.
+    /// Returns processes that are new since the last poll and belong neither to this program nor to the
+    /// workload, nor to the processes that started this program.
     fn entered(&mut self) -> Vec<NewProcess> {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Vec::new();
@@ -338,7 +338,7 @@ impl Scan {
                 ProcessOrigin::Known => None,
                 ProcessOrigin::Outside => Some(true),
                 ProcessOrigin::Unknown => Some(false),
-                // Its parent has ended meanwhile: it has another one at the next look.
+                // Its parent has ended meanwhile: it has another one at the next poll.
                 ProcessOrigin::Unsettled => continue,
             };
             self.known.insert(pid);
@@ -351,8 +351,8 @@ impl Scan {
         entered
     }
 
-    /// Whether it may be a keeper that the first process has just started. Somebody who enters and starts this
-    /// program is told from it by not becoming known as one of ours.
+    /// Returns whether the process may be a keeper that the first process has just started. A process that
+    /// enters and starts this program differs: it does not become known as this program's.
     fn is_perhaps_ours(&mut self, pid: Pid, process: &Entry) -> bool {
         let is_child_of_front = process.parent == Pid(1) && self.ours.contains(&Pid(1));
         if !is_child_of_front || !runs_this_program(pid) {
@@ -372,7 +372,7 @@ impl Scan {
     }
 
     fn origin(&self, process: &Entry, entry: &dyn Fn(Pid) -> Option<Entry>) -> ProcessOrigin {
-        // Whose filters are more has ours, too.
+        // A process with more filters has this program's, too.
         if let (Some(own), Some(its)) = (self.own_filters, process.filters)
             && its > own
         {
@@ -383,25 +383,25 @@ impl Scan {
         }
         let mut parent = process.parent;
         for _ in 0..ANCESTOR_LIMIT {
-            // Below the command's parent is the workload, below the keeper are agents, below an agent is what it
-            // starts itself. Orphans of anybody are below the first process.
+            // Below the command's parent is the workload, below the keeper are agents, and below an agent is
+            // what it starts itself. Any process's orphans are below the first process.
             if parent != Pid(1) && (self.is_ours(parent) || self.is_bystander(parent)) {
                 return ProcessOrigin::Known;
             }
             if parent == Pid(0) {
                 return ProcessOrigin::Outside;
             }
-            // An orphan's parent is the namespace's first process, whoever it was born to.
+            // An orphan's parent is the namespace's first process, whatever process it was born to.
             if parent == Pid(1) {
                 return match self.own_filters {
-                    // Without a filter to tell the workload's orphans by they are taken for it.
+                    // Without the number of filters to recognise the workload's orphans, every orphan counts as one.
                     None => ProcessOrigin::Known,
                     Some(_) if self.is_ours(parent) => ProcessOrigin::Outside,
                     Some(_) => ProcessOrigin::Unknown,
                 };
             }
             match entry(parent) {
-                // What is born to one that is traced is traced, too, until it has been reaped.
+                // Children of a traced process are traced, too, until it has been reaped.
                 Some(above) if above.is_traced_by_us() => return ProcessOrigin::Known,
                 Some(above) => parent = above.parent,
                 None => return ProcessOrigin::Unsettled,
@@ -411,37 +411,38 @@ impl Scan {
     }
 }
 
-/// Where a process comes from.
+/// Origin of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProcessOrigin {
-    /// It is the workload's, ours, or of those who started us.
+    /// The workload, this program, or the processes that started it.
     Known,
-    /// From outside the pid namespace.
+    /// Outside the pid namespace.
     Outside,
-    /// Of the first process, which is not ours, or an orphan of somebody who has entered and ended.
+    /// The first process, if it is not this program, or a process that has entered and ended.
     Unknown,
-    /// Its parent has just ended.
+    /// Not known yet, because its parent has just ended.
     Unsettled,
 }
 
-/// A process that was not there at the last look.
+/// Process that is new since the last poll.
 struct NewProcess {
     pid: Pid,
     name: String,
-    /// Proven; else the first process may have started it.
+    /// True if its entry is proven; else the first process may have started it.
     has_entered: bool,
 }
 
-/// When a process began, in ticks since boot.
+/// Returns the start time of a process, in ticks since boot.
 fn started(pid: Pid) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.0)).ok()?;
-    // The name may have anything in it.
+    // The name may contain any character.
     let (_, behind) = text.rsplit_once(')')?;
     const STARTTIME: usize = 22 - 3;
     behind.split_ascii_whitespace().nth(STARTTIME)?.parse().ok()
 }
 
-/// Whether the process runs the file that this one runs, or may not be looked at, as processes of ours.
+/// Returns whether the process runs this program's executable; true if that cannot be read, as for this
+/// program's own processes.
 fn runs_this_program(pid: Pid) -> bool {
     let file = |process: &str| {
         let file = std::fs::metadata(format!("/proc/{process}/exe"))?;
@@ -550,7 +551,7 @@ mod tests {
         let origin = |parent| scan.origin(&process(parent, 1), &above);
         assert_eq!(origin(own.0), ProcessOrigin::Known);
         assert_eq!(origin(0), ProcessOrigin::Outside);
-        // Its child, or an orphan.
+        // A child of it, or an orphan.
         assert_eq!(origin(1), ProcessOrigin::Unknown);
         assert_eq!(origin(40), ProcessOrigin::Unknown);
         assert!(scan.is_bystander(own));

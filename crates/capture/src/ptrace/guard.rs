@@ -1,4 +1,4 @@
-//! The thread that sees to it that the tracer goes on.
+//! The guard: a thread that keeps the tracer from being held up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -13,19 +13,19 @@ use crate::notify::{Shared, tripwire};
 use decoder::counters::Counters;
 use process_info::memory::BlockingMarker;
 
-/// Time between two looks.
+/// Time between two checks.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a process may hold up the reading of its memory. The whole workload waits meanwhile.
+/// Time for which a process may hold up the reading of its memory. The whole workload waits meanwhile.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the guard sees of the tracer.
+/// The part of the tracer's state that the guard sees.
 #[derive(Debug, Default)]
 pub(super) struct TracerView {
-    /// Inside a read of a caller's memory.
+    /// Set while the tracer reads a caller's memory.
     pub(super) reading: Arc<BlockingMarker>,
-    /// Whose call is looked at.
+    /// Tid of the caller whose call is inspected.
     pub(super) caller: AtomicI32,
-    /// How many calls wait for their pages.
+    /// Number of calls that wait for their pages.
     pub(super) held: AtomicUsize,
 }
 
@@ -43,14 +43,14 @@ pub(super) fn start<J: Evaluator + 'static>(
             watch(&shared, &inbox, &post, tracer);
             if let (Some(thread), Some(tripwire)) = (tripwire, &shared.tripwire) {
                 tripwire.wake();
-                // A panic of its has been printed by the panic hook already.
+                // The panic hook has already printed a panic of the tracer.
                 let _ = thread.join();
             }
             shared.pulse.tick(&shared.counters.snapshot());
         })
 }
 
-/// As [`start`], for a tracer beside an engine that goes on after it.
+/// As [`start`], for a tracer beside an engine that continues after it.
 pub(super) fn start_beside<J: Evaluator + 'static>(
     shared: Arc<Shared<J>>,
     inbox: Arc<RequestQueue>,
@@ -72,12 +72,12 @@ fn watch<J: Evaluator>(
     shared.end();
 }
 
-/// Who tells the tracer to let go when somebody else takes over.
+/// Thread that makes the tracer detach when another engine takes over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leave {
     /// The guard.
     AtHandOver,
-    /// Somebody else, or the guard has done so.
+    /// Another thread, or the guard has done so.
     ByOthers,
 }
 
@@ -120,6 +120,6 @@ fn keep_going<J: Evaluator>(
             let _ = sys::signal::send(caller, Signal::SIGKILL.0);
         }
     }
-    // A panic of the tracer's has been printed by the panic hook already.
+    // The panic hook has already printed a panic of the tracer.
     let _ = tracer.join();
 }

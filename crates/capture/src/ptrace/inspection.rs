@@ -1,4 +1,4 @@
-//! Looking at a call in the stop before it.
+//! Inspects a call in the stop before it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,21 +20,21 @@ use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::{decode, tree};
 
-/// What is wanted of a call that was looked at.
+/// Result of the inspection of a call.
 #[derive(Debug)]
 pub(super) enum Inspection {
-    /// It must not be made as it is: it returns this instead. Rules have seen it.
+    /// The call must not be made as it is: it returns this value instead. Rules have evaluated it.
     Refused(i64),
-    /// Nothing more.
+    /// The thread may go on; nothing more is needed.
     GoOn,
-    /// Its result.
+    /// The result of the call is needed.
     Result(Box<FollowedCall>),
-    /// A page that is not in memory.
+    /// The page at this address is needed and not in memory.
     Page(u64),
 }
 
 impl<J: Evaluator> Engine<J> {
-    /// `waited`: for which pages it has waited, if it is looked at again.
+    /// Inspects a call. `waited`: the pages that it has waited for, if it is inspected again.
     pub(super) fn look(&mut self, call: &Call, waited: Option<&WaitingCall>) -> Inspection {
         let shared = Arc::clone(&self.worker.shared);
         let counters = &shared.counters;
@@ -139,14 +139,14 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Whether a rule asks for the call. Plain `dup` is not among those of the plan: descriptors 0..2 are
-    /// kept track of instead, and it is looked at where it stops a thread anyway.
+    /// Returns whether a rule asks for the call. The plan does not include plain `dup`: the state of
+    /// descriptors 0..2 is tracked instead, and a `dup` is inspected where it stops a thread anyway.
     fn is_judged(&self, call: &Call) -> bool {
         let shared = &self.worker.shared;
         shared.is_judged(call) || (shared.watch_stdio && call.syscall == abi::Syscall::DUP)
     }
 
-    /// Keeps track of who shares memory, and who asks for a ring, which may be refused.
+    /// Tracks shared memory, and requests for an io_uring, which may be refused.
     fn note_state(&mut self, view: &CallView<'_>, process: &Arc<Process>) -> Option<Inspection> {
         let shared = Arc::clone(&self.worker.shared);
         let (counters, call) = (&shared.counters, view.call);
@@ -182,7 +182,7 @@ impl<J: Evaluator> Engine<J> {
         Some(Inspection::Refused(-i64::from(Errno::ENOSYS.0)))
     }
 
-    /// Lets a call go that no rule matches as it was read, unless that has to be verified.
+    /// Lets a call go that no rule matches as it was read, unless it has to be verified.
     fn let_go(&self, view: &CallView<'_>, process: Option<Arc<Process>>) -> Inspection {
         let shared = &self.worker.shared;
         let verifier = &shared.verifier;
@@ -201,7 +201,7 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Whether a match on what was read may be none, or another, in truth.
+    /// Returns whether a match on the data that was read may be wrong, because the data may have changed.
     fn is_to_be_proven(&self, view: &CallView<'_>, process: &Arc<Process>) -> bool {
         let shared = &self.worker.shared;
         let verifier = &shared.verifier;
@@ -213,7 +213,7 @@ impl<J: Evaluator> Engine<J> {
             && verifier.is_racy(process, &shared.tree)
     }
 
-    /// What a call has to return that is aimed at the processes that watch.
+    /// Returns the result of a call that is aimed at the monitor's processes.
     fn intrusion(&mut self, call: &Call) -> Option<i64> {
         let shared = Arc::clone(&self.worker.shared);
         let intrusion = shared.guard.rule(call)?;
@@ -238,7 +238,7 @@ impl<J: Evaluator> Engine<J> {
         Some(result)
     }
 
-    /// Says once that the memory of a process cannot be read.
+    /// Reports once that the memory of a process cannot be read.
     fn tell_unreadable(&self, call: &Call, process: &Process) {
         let shared = &self.worker.shared;
         if shared.unreadable.is_new(process)
@@ -249,8 +249,8 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// The calling process, which is held and cannot end; one of which nothing can be learnt
-    /// (`/proc` hidden, no descriptor to spare) is an unknown process.
+    /// Returns the calling process, which is held and cannot end. A process about which nothing can be read
+    /// (`/proc` hidden, no descriptor left) is an unknown process.
     pub(super) fn caller(&self, call: &Call) -> Arc<Process> {
         let shared = &self.worker.shared;
         let known = shared.tree.of_thread(call.tid, &shared.counters);
@@ -266,7 +266,7 @@ fn result_of(view: &CallView<'_>, process: &Arc<Process>) -> Inspection {
     Inspection::Result(Box::new(followed))
 }
 
-/// Whether the caller comes back from the call.
+/// Returns whether the caller returns from the call.
 fn returns(call: &Call) -> bool {
     use abi::Syscall as S;
     !matches!(call.syscall, S::EXIT | S::EXIT_GROUP)

@@ -1,27 +1,25 @@
-//! Capture engine `ptrace`: where `notify` is missing, and for processes that run already.
+//! Capture engine `ptrace`: for hosts without `notify`, and for processes that run already.
 //!
-//! Every thread of the workload is traced by one thread of ours. A command gets the filter that
-//! the engine `notify` would give it, except that planned calls stop for the tracer
-//! (`SECCOMP_RET_TRACE`); calls that no rule asks for run at full speed. Where a process has no
-//! such filter, it stops at every call, and the same filter is run here: the same events, at
-//! twenty to fifty times the price of a call.
+//! One thread of this program traces every thread of the workload. A command gets the filter that the engine
+//! `notify` would give it, except that planned calls stop for the tracer (`SECCOMP_RET_TRACE`); calls that no
+//! rule asks for run at full speed. A process without such a filter stops at every call, and the tracer runs
+//! the same filter: the same events, at twenty to fifty times the cost of a call.
 //!
-//! A planned call is looked at in the stop before it ([`event::Stage`]), by the same steps as under
+//! The tracer inspects a planned call in the stop before it ([`event::Stage`]), by the same steps as under
 //! `notify`. Only if a rule is still undecided does the thread stop again after it.
 //!
-//! What is different from `notify`:
+//! Differences from `notify`:
 //!
 //! - A thread has one tracer: debuggers do not work in the workload, and a process that is being
-//!   debugged cannot be watched.
+//! debugged cannot be watched.
 //! - A workload could install a filter of its own whose answer goes before ours (USER_NOTIF before
-//!   TRACE) and answer itself. So while our filter does the work, a listener is refused, with the
-//!   error that the kernel gives where there is one already.
+//! TRACE) and answer itself. So while the filter is in use, a listener is refused, with the error that the
+//! kernel gives where there is one already.
 //! - Nobody can take over from a tracer. If it dies, a command that it started is killed
-//!   (`PTRACE_O_EXITKILL`), because its planned calls would fail with ENOSYS from then on.
+//! (`PTRACE_O_EXITKILL`), because its planned calls would fail with ENOSYS from then on.
 //! - The tracer reads the caller's memory itself and cannot be replaced while a page does not come, so
-//!   it reads only pages that are in memory, and has others fetched. A process that takes a page away
-//!   between the look and the read, and holds the tracer up for a second, is killed, and that is
-//!   announced.
+//! it reads only pages that are in memory, and has others fetched. A process that takes a page away between
+//! the check and the read, and holds the tracer up for a second, is killed, and that is reported.
 
 mod attach;
 mod engine;
@@ -46,41 +44,41 @@ use engine::Engine;
 pub use entry_monitor::watch_entries;
 use request_queue::RequestQueue;
 
-/// Tells stops of our filter from those of another one.
+/// Distinguishes stops of this program's filter from those of another one.
 const MARK: u16 = 0x7467;
 
-/// What is to be traced.
+/// Processes to trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A child that is about to install the filter, if it can, and to execute a program. It must
-    /// not go on before [`start`] has returned.
+    /// A child that is about to install the filter, if it can, and to execute a program. It must not go on
+    /// before [`start`] has returned.
     Command(Pid),
-    /// Processes that run, with their threads and children.
+    /// Running processes, with their threads and children.
     Running(Vec<Pid>),
 }
 
-/// Why the engine did not start.
+/// Reason why the engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A process may not be traced.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// A thread or descriptor could not be made.
+    /// A thread or descriptor could not be created.
     #[error("cannot start the tracer")]
     Resources(#[source] std::io::Error),
 }
 
-/// How the filter of a traced command is compiled.
+/// Returns the options with which the filter of a traced command is compiled.
 #[must_use]
 pub fn filter_options(native: abi::Arch) -> FilterOptions {
     FilterOptions::trace(native, MARK)
 }
 
-/// Stands for the listener in [`Parts`]: this engine has none.
+/// Creates a stand-in for the listener in [`Parts`]: this engine has none.
 ///
 /// # Errors
 ///
-/// If there is no descriptor to be had.
+/// If no descriptor is available.
 pub fn no_listener() -> std::io::Result<Listener> {
     Ok(Listener::new(sys::fd::eventfd(0)?))
 }
@@ -111,7 +109,7 @@ pub fn start<J: Evaluator + 'static>(
             let mut engine = Engine::new(Arc::clone(&shared), Arc::clone(&inbox), post, filter);
             let attached = engine.begin(&target);
             let goes_on = attached.is_ok();
-            // The other end waits for exactly this.
+            // The other end waits for exactly this message.
             let _ = began.send(attached);
             if goes_on {
                 engine.run();
@@ -126,7 +124,7 @@ pub fn start<J: Evaluator + 'static>(
         .map_err(StartError::Resources)?;
     match has_begun.recv() {
         Ok(attached) => attached?,
-        // It panicked, and the panic hook has said why.
+        // The tracer panicked, and the panic hook has printed the reason.
         Err(_) => return Err(StartError::Resources(std::io::Error::other("it panicked"))),
     }
     let guard =

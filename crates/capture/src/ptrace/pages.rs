@@ -1,10 +1,10 @@
-//! Pages of callers that are not in memory.
+//! Fetches pages of callers that are not in memory.
 //!
-//! A caller's page may come when the workload pleases (userfaultfd, FUSE), and the tracer, whom
-//! nobody can replace, must not wait for it: every other traced thread would wait too. So page
-//! tables are asked first. Where a page is missing the caller stays in its stop, another thread
-//! touches the page, and the call is looked at again when that has returned. Should it not return
-//! in time, the call is looked at without the page.
+//! A caller's page may come when the workload chooses (userfaultfd, FUSE). The tracer cannot be replaced, so
+//! it must not wait for a page: every other traced thread would wait too. It checks the page tables first.
+//! Where a page is missing the caller stays in its stop, another thread touches the page, and the call is
+//! inspected again when that has returned. If it does not return in time, the call is inspected without the
+//! page.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,35 +19,35 @@ use super::engine::Engine;
 use super::request_queue::{Request, RequestQueue};
 use decoder::counters::Counters;
 
-/// How long a caller is held for its pages.
+/// Maximum time for which a caller is held for its pages.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Pages that are waited for at once, of all processes and of one.
+/// Maximum number of pages fetched at once, for all processes and for one.
 const LIMIT: usize = 256;
 const PROCESS_LIMIT: usize = 16;
 
-/// Callers that wait for pages, and who fetches these.
+/// Callers that wait for pages, and the threads that fetch these.
 #[derive(Debug)]
 pub(super) struct Pages {
     waiting: HashMap<Tid, WaitingCall>,
     fetching: HashMap<Pid, usize>,
     fetchers: Vec<Sender<PageFetch>>,
-    /// Those of them that have nothing to do.
+    /// Indices of idle threads.
     idle: Vec<usize>,
     inbox: Arc<RequestQueue>,
 }
 
-/// A call that is held for a page.
+/// Call that is held for a page.
 #[derive(Debug)]
 pub(super) struct WaitingCall {
-    /// Pages that came, or that there are none of: to read them is no longer to wait.
+    /// Pages that came, or that do not exist: reading them does not block.
     pub(super) settled: Vec<u64>,
-    /// Whether to go on without those that are missing.
+    /// True if the call is to go on without the missing pages.
     pub(super) is_late: bool,
     page: u64,
     since: Instant,
 }
 
-/// A page to be touched.
+/// Page to be touched.
 #[derive(Clone, Copy, Debug)]
 struct PageFetch {
     tid: Tid,
@@ -55,7 +55,7 @@ struct PageFetch {
     page: u64,
 }
 
-/// Somebody who has touched a page, or failed to.
+/// Result of a thread that has touched a page, or failed to.
 #[derive(Debug)]
 pub(super) struct PageFetchResult {
     fetch: PageFetch,
@@ -77,17 +77,17 @@ impl Pages {
         self.waiting.contains_key(&tid)
     }
 
-    /// What a call has waited for so far, if it is looked at again.
+    /// Returns the pages that a call has waited for, if it is inspected again.
     pub(super) fn resume(&mut self, tid: Tid) -> Option<WaitingCall> {
         self.waiting.remove(&tid)
     }
 
-    /// The thread has ended.
+    /// Drops the state of a thread that has ended.
     pub(super) fn forget(&mut self, tid: Tid) {
         self.waiting.remove(&tid);
     }
 
-    /// Has a page fetched for a call; gives it back if too many are fetched.
+    /// Requests a page for a call; returns the call's state if too many are being fetched.
     fn wait(
         &mut self,
         tid: Tid,
@@ -120,7 +120,7 @@ impl Pages {
             .name("fetcher".to_owned())
             .spawn(move || {
                 while let Ok(fetch) = take.recv() {
-                    // Whatever comes of it, the page need not be waited for after that.
+                    // Whether or not this succeeds, reading the page does not block after it.
                     process_info::memory::touch(fetch.tid, fetch.page);
                     inbox.tell(Request::Fetched(PageFetchResult { fetch, by }));
                 }
@@ -129,7 +129,7 @@ impl Pages {
         Ok(by)
     }
 
-    /// Whether a call waits for this page.
+    /// Notes a fetched page. Returns the thread whose call waits for it.
     fn came(&mut self, PageFetchResult { fetch, by }: PageFetchResult) -> Option<Tid> {
         if let Some(count) = self.fetching.get_mut(&fetch.pid) {
             *count -= 1;
@@ -146,7 +146,7 @@ impl Pages {
         Some(fetch.tid)
     }
 
-    /// Calls that have waited long enough.
+    /// Returns the calls whose time is over.
     fn overdue(&mut self) -> Vec<Tid> {
         let is_over = |waiting: &&mut WaitingCall| waiting.since.elapsed() >= PATIENCE;
         let waiting = self.waiting.iter_mut();
@@ -161,8 +161,8 @@ impl Pages {
 }
 
 impl<J: Evaluator> Engine<J> {
-    /// Holds a call until a page is there; answers with what it has waited for if it is to be looked
-    /// at without that page.
+    /// Holds a call until a page is available; returns the pages it has waited for if it is to be inspected
+    /// without that page.
     pub(super) fn hold(
         &mut self,
         tid: Tid,
@@ -211,19 +211,19 @@ impl<J: Evaluator> Engine<J> {
         shared.notices.read_timed_out(pid);
     }
 
-    /// The thread is still in the stop in which its call was held.
+    /// Inspects a held call again; the thread is still in the same stop.
     fn look_again(&mut self, tid: Tid) {
         match ptrace::syscall_info(tid.0).map(|info| info.op) {
             Ok(SyscallOp::Seccomp { .. }) => self.at_filter(tid),
             Ok(SyscallOp::Entry { .. }) => self.at_syscall(tid),
-            // It was killed, which the next wait tells.
+            // The thread was killed, which the next wait reports.
             _ => self.pages.forget(tid),
         }
         self.note_waiting();
         self.go_on_unless_held(tid);
     }
 
-    /// For the guard, who says when time is over.
+    /// Updates the guard's count of waiting calls; the guard decides when time is over.
     pub(super) fn note_waiting(&self) {
         let count = self.pages.waiting.len();
         self.post.held.store(count, Ordering::Release);

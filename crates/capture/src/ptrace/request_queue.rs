@@ -1,4 +1,4 @@
-//! What others ask of the tracer, which sleeps in a wait for stops.
+//! Requests to the tracer, which sleeps in a wait for stops.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -11,34 +11,34 @@ use event::Pid;
 use super::attach::AttachError;
 use super::pages::PageFetchResult;
 
-/// Interrupts the tracer's wait; has a handler that does nothing.
+/// Signal that interrupts the tracer's wait; its handler does nothing.
 const SIGNAL: i32 = 12;
-/// A signal may arrive just before the tracer begins to wait: it is sent again after this time.
+/// Time after which the signal is sent again, as it may arrive just before the tracer begins to wait.
 const AGAIN: Duration = Duration::from_millis(1);
-/// How often one is sent for a request that need not be taken at once.
+/// Maximum number of signals for a request that need not be taken at once.
 const TRIES: u32 = 20;
 
-/// What is asked for.
+/// Request to the tracer.
 #[derive(Debug)]
 pub(super) enum Request {
     /// Trace this process, too.
     Attach {
-        /// Which.
+        /// Pid of the process.
         pid: Pid,
-        /// Told what came of it.
+        /// Receives the result.
         answer: SyncSender<Result<(), AttachError>>,
     },
-    /// Somebody has touched a page that a call waits for.
+    /// A thread has touched a page that a call waits for.
     Fetched(PageFetchResult),
     /// Calls may have waited long enough for their pages.
     Overdue,
-    /// Let every process go that can live without a tracer, and end.
+    /// Detach from every process that can live without a tracer, and end.
     Leave,
 }
 
 type Requests<'a> = MutexGuard<'a, VecDeque<Request>>;
 
-/// The requests.
+/// Queue of requests.
 #[derive(Debug, Default)]
 pub(super) struct RequestQueue {
     requests: Mutex<VecDeque<Request>>,
@@ -48,27 +48,26 @@ pub(super) struct RequestQueue {
 }
 
 impl RequestQueue {
-    /// This thread is the tracer.
+    /// Registers the calling thread as the tracer.
     pub(super) fn enter(&self) {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         self.thread.store(tid, Ordering::Release);
     }
 
-    /// It takes no more.
+    /// Closes the queue.
     pub(super) fn leave(&self) {
         self.has_left.store(true, Ordering::Release);
         self.requests().clear();
         self.taken.notify_all();
     }
 
-    /// Asks for something and sees to it that the tracer takes notice. A tracer that has ended
-    /// drops the request.
+    /// Sends a request and signals the tracer until it takes it. A tracer that has ended drops the request.
     pub(super) fn ask(&self, request: Request) {
         self.ask_sleeping(request, || ());
     }
 
-    /// As [`RequestQueue::ask`], for a tracer that sleeps while it has nothing to trace: `wake` is called
-    /// when the request is there to be found.
+    /// As [`RequestQueue::ask`], for a tracer that sleeps while it has nothing to trace: calls `wake` when
+    /// the request is in the queue.
     pub(super) fn ask_sleeping(&self, request: Request, wake: impl FnOnce()) {
         self.requests().push_back(request);
         wake();
@@ -81,7 +80,7 @@ impl RequestQueue {
         }
     }
 
-    /// As [`RequestQueue::ask`], for what may wait until the tracer wakes by itself.
+    /// As [`RequestQueue::ask`], for requests that may wait until the tracer wakes by itself.
     pub(super) fn tell(&self, request: Request) {
         self.requests().push_back(request);
         let mut requests = self.requests();
@@ -95,13 +94,13 @@ impl RequestQueue {
 
     fn wake<'a>(&'a self, requests: Requests<'a>) -> Requests<'a> {
         let tracer = self.thread.load(Ordering::Acquire);
-        // Fails only if it has ended meanwhile.
+        // Fails only if the tracer has ended meanwhile.
         let _ = sys::signal::send_to_thread(std::process::id().cast_signed(), tracer, SIGNAL);
         let waited = self.taken.wait_timeout(requests, AGAIN);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// The next request.
+    /// Takes the next request.
     pub(super) fn take(&self) -> Option<Request> {
         let request = self.requests().pop_front();
         if request.is_some() {

@@ -1,8 +1,8 @@
-//! Keeping track of descriptors 0..2, so that a filter need not stop every plain `dup`.
+//! Tracks descriptors 0..2, so that the filter need not stop every plain `dup`.
 //!
-//! As under `notify` ([`decoder::stdio`]): the few calls that can close one of them are planned, and
-//! a process that has one closed, and may have a socket to put there, stops at every call until all
-//! three are open again. Its threads are traced already, so that is a matter of how they go on.
+//! As under `notify` ([`decoder::stdio`]): the few calls that can close one of them are planned, and a
+//! process that has one closed, and may have a socket to put there, stops at every call until all three are
+//! open again. Its threads are traced already, so only the mode of resuming them changes.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use decoder::counters::Counters;
 use decoder::stdio;
 
 impl<J: Evaluator> Engine<J> {
-    /// Notes what a call is about to do to them.
+    /// Notes the effect of a call on descriptors 0..2.
     pub(super) fn keep_stdio(&mut self, call: &Call, process: &Arc<Process>) {
         let shared = Arc::clone(&self.worker.shared);
         if !shared.watch_stdio {
@@ -30,8 +30,8 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Has the threads of a process stop at every call. The caller is held, the others are stopped
-    /// for it: one that runs on enters no call before it has stopped.
+    /// Makes the threads of a process stop at every call. The caller is held, the others are interrupted: a
+    /// thread that runs enters no call before it has stopped.
     fn follow_calls(&mut self, pid: Pid, caller: Tid) {
         Counters::add(&self.worker.shared.counters.stdio_watches);
         self.redirecting.insert(pid);
@@ -41,13 +41,13 @@ impl<J: Evaluator> Engine<J> {
             .filter(|(tid, tracee)| tracee.pid == pid && **tid != caller);
         for (tid, tracee) in others {
             if tracee.how == TraceMode::Filter {
-                // Fails only if it has ended, which the next wait tells.
+                // Fails only if the thread has ended, which the next wait reports.
                 let _ = ptrace::interrupt(tid.0);
             }
         }
     }
 
-    /// A program begins, perhaps with one of them closed.
+    /// Follows a new program that may start with one of descriptors 0..2 closed.
     pub(super) fn follow_stdio_of_program(&mut self, pid: Pid) {
         let shared = Arc::clone(&self.worker.shared);
         if !shared.watch_stdio || !self.is_filtered(Tid(pid.0)) {
@@ -67,19 +67,19 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// Whether a thread stops at planned calls only.
+    /// Returns whether a thread stops at planned calls only.
     fn is_filtered(&self, tid: Tid) -> bool {
         let tracee = self.tracees.get(&tid);
         tracee.is_some_and(|tracee| tracee.how == TraceMode::Filter)
     }
 
-    /// Whether a call at which a thread stops is one that may fill one of them.
+    /// Returns whether a call at which a thread stops may fill one of descriptors 0..2.
     pub(super) fn is_redirection(&self, nr: u64, audit: u32) -> bool {
         self.worker.shared.watch_stdio
             && abi::arch::decode(audit, low(nr)).and_then(|(_, call)| call) == Some(Syscall::DUP)
     }
 
-    /// A call has returned: only such a result can mean that one of them is open again.
+    /// Notes the result of a call: only a result of 0..2 can mean that one of them is open again.
     pub(super) fn note_filled(&mut self, tid: Tid, result: i64) {
         let Some(pid) = self.tracees.get(&tid).map(|tracee| tracee.pid) else {
             return;
@@ -93,7 +93,7 @@ impl<J: Evaluator> Engine<J> {
         }
     }
 
-    /// All of them are open.
+    /// Stops following the process once all of them are open.
     fn settle_stdio(&self, pid: Pid) {
         let tree = &self.worker.shared.tree;
         if !tree.census.closes_stdio_on_exec(pid) {

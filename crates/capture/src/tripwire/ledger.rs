@@ -1,37 +1,37 @@
-//! Opens that the file system told of, beside those that the engine saw.
+//! Matches opens that the file system reports with opens that the engine saw.
 //!
-//! Either may be known first: the engine sees a call before the file is open, and what a racy caller
-//! really opened only afterwards. An open that the engine has not told of within [`PATIENCE_NS`] was
-//! made past it.
+//! Either may come first: the engine sees a call before the file is open, and learns what a racy caller
+//! really opened only afterwards. An open that the engine has not entered within [`PATIENCE_NS`] has bypassed
+//! it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// How long the engine may lag behind the file system.
+/// Maximum delay, in nanoseconds, of the engine behind the file system.
 pub(crate) const PATIENCE_NS: u64 = 50_000_000;
-/// How long the file system may lag behind the engine: its events wait in a queue.
+/// Maximum delay, in nanoseconds, of the file system behind the engine: its events wait in a queue.
 const CREDIT_NS: u64 = 1_000_000_000;
-/// Files of which it is remembered that the engine saw them opened for writing.
+/// Maximum number of files remembered that the engine saw opened for writing.
 const WRITTEN_LIMIT: usize = 4096;
-/// Files that are in the account before those are looked for that have no credit any more, at least.
+/// Minimum number of files in the ledger before those without credit are dropped.
 const SWEEP_AFTER: usize = 1024;
 
-/// A watched file: the watch, and the name below it if that is a folder.
+/// Key of a watched file: the watch, and the name below it if that is a folder.
 pub(crate) type Key = (i32, Vec<u8>);
 
-/// Both sides' accounts.
+/// Opens as each side reported them.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    /// Opens that the engine saw and the file system has not told of, by time.
+    /// Times of opens that the engine saw and the file system has not reported.
     seen: HashMap<Key, VecDeque<u64>>,
     /// Files that the engine saw opened for writing.
     written: HashSet<Key>,
-    /// What the file system told of and the engine has not, the oldest first.
+    /// Events that the file system reported and the engine has not, oldest first.
     pending: VecDeque<(Key, FileEvent, u64)>,
     /// Files added to `seen` since the last sweep.
     added: usize,
 }
 
-/// What the file system told of.
+/// Event that the file system reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileEvent {
     /// An open.
@@ -41,7 +41,7 @@ pub(crate) enum FileEvent {
 }
 
 impl Ledger {
-    /// The engine saw an open.
+    /// Enters an open that the engine saw.
     pub(crate) fn saw(&mut self, key: Key, writes: bool, now_ns: u64) {
         if writes {
             if self.written.len() >= WRITTEN_LIMIT {
@@ -62,8 +62,8 @@ impl Ledger {
         self.seen.entry(key).or_default().push_back(now_ns);
     }
 
-    /// Drops what has no credit any more, once as many opens were added as there are files: names that nobody
-    /// opens twice are forgotten after a second.
+    /// Drops entries without credit, once as many opens were added as there are files: names that are opened
+    /// only once are forgotten after a second.
     fn sweep(&mut self, now_ns: u64) {
         self.added += 1;
         if self.added <= SWEEP_AFTER.max(self.seen.len() / 2) {
@@ -76,8 +76,8 @@ impl Ledger {
         });
     }
 
-    /// What it saw came to nothing, or was something else. If that was taken for another open in the
-    /// meantime, that one was not seen after all.
+    /// Takes back an open that failed, or opened another file. If the entry was matched with another open in
+    /// the meantime, that one bypassed the engine after all.
     pub(crate) fn unsaw(&mut self, key: Key, now_ns: u64) {
         let times = self.seen.get_mut(&key);
         if times.and_then(VecDeque::pop_back).is_none() {
@@ -87,7 +87,7 @@ impl Ledger {
         }
     }
 
-    /// The file system told of an open. True if the engine saw it.
+    /// Enters an open that the file system reported. Returns whether the engine saw it.
     pub(crate) fn opened(&mut self, key: Key, now_ns: u64) -> bool {
         if let Some(times) = self.seen.get_mut(&key) {
             let is_old = |time: &u64| now_ns.saturating_sub(*time) > CREDIT_NS;
@@ -102,8 +102,8 @@ impl Ledger {
         false
     }
 
-    /// The file system told that a file was closed that had been open for writing, or made. True if
-    /// the engine ever saw it opened for that.
+    /// Enters the close of a file that had been open for writing, or created. Returns whether the engine ever
+    /// saw it opened for writing.
     pub(crate) fn wrote(&mut self, key: Key, now_ns: u64) -> bool {
         if self.written.contains(&key) {
             return true;
@@ -112,7 +112,7 @@ impl Ledger {
         false
     }
 
-    /// Opens past the engine.
+    /// Returns opens that bypassed the engine.
     pub(crate) fn overdue(&mut self, now_ns: u64) -> Vec<(Key, FileEvent)> {
         let mut overdue = Vec::new();
         while let Some((_, _, time)) = self.pending.front()
@@ -123,7 +123,7 @@ impl Ledger {
         overdue
     }
 
-    /// Whether anything waits for the engine.
+    /// Returns whether an event waits for the engine.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
     }
@@ -148,13 +148,13 @@ mod tests {
     #[test]
     fn what_is_remembered_of_opens_is_bounded() {
         let mut ledger = Ledger::default();
-        // A second later nothing of it counts any more.
+        // A second later none of the entries counts any more.
         for number in 0..200_000_u64 {
             let name = (1, number.to_string().into_bytes());
             let now_ns = number * CREDIT_NS / 1000;
             ledger.saw(name.clone(), false, now_ns);
             ledger.saw(key(), false, now_ns);
-            // Of half of them came nothing.
+            // Half of the opens failed.
             if number % 2 == 0 {
                 ledger.unsaw(name, now_ns);
             }

@@ -1,12 +1,12 @@
-//! A second pair of eyes on the files that rules call sensitive.
+//! The tripwire: an independent watch on the files that rules call sensitive.
 //!
-//! The file system itself tells when such a file is opened (inotify(7), no privilege needed). An
-//! open that the engine did not see was made past it: by arguments that changed under the call, by
-//! an io_uring, by a way nobody thought of. inotify does not say who it was, so what it tells counts
-//! against the workload only while some process of it could have done it.
+//! The file system itself reports when such a file is opened (inotify(7), no privilege needed). An open that
+//! the engine did not see has bypassed it: by arguments that changed during the call, by an io_uring, or by
+//! an unknown way. inotify does not name the process, so an event counts against the workload only while some
+//! process of it could have caused it.
 //!
-//! Paths come from the rules, and the rules themselves say what about them matters: each is judged
-//! as if it were opened, for reading and for writing.
+//! Paths come from the rules, and the rules decide what about them is sensitive: each path is evaluated as if
+//! it were opened, for reading and for writing.
 
 mod ledger;
 mod watches;
@@ -30,34 +30,34 @@ pub(crate) use self::watches::{Sensitive, Target};
 use decoder::process_inspector::ProcessInspector;
 use process_info::procfs::LINK_LIMIT;
 
-/// Files that the agent reads itself, to name users and groups.
+/// Files that the agent reads itself, to resolve users and groups.
 const OWN: [&[u8]; 2] = [b"/etc/passwd", b"/etc/group"];
-/// A name that no rule has.
+/// Name that no rule contains.
 const ANY_NAME: &[u8] = b"/tollgate.tripwire";
-/// Time between two looks while opens wait for the engine.
+/// Time between two checks while opens wait for the engine.
 const TICK: Duration = Duration::from_millis(10);
-/// How long a call may take from the look at it to the open.
+/// Maximum time, in nanoseconds, from the inspection of a call to its open.
 const NEW_NS: u64 = 1_000_000_000;
 const BUFFER: usize = 64 * 1024;
 
-/// What a look at the events found.
+/// Result of reading the pending events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TripwireReport {
-    /// Opens of watched files.
+    /// Number of opens of watched files.
     pub(crate) opens: u64,
-    /// Files that the engine has not seen opened yet.
+    /// Files whose opens the engine has not seen yet.
     pub(crate) suspicious: Vec<OpenedFile>,
-    /// Files that were opened past the engine.
+    /// Files whose opens bypassed the engine.
     pub(crate) unseen: Vec<OpenedFile>,
-    /// Events were lost because the kernel's queue was full.
+    /// True if events were lost because the kernel's queue was full.
     pub(crate) overflowed: bool,
 }
 
-/// A file that was opened. Not each in a watched folder matters to rules: they have to be asked.
+/// File that was opened. Not every file in a watched folder is sensitive: the rules have to be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OpenedFile {
     pub(crate) path: Vec<u8>,
-    /// It was open for writing.
+    /// True if it was open for writing.
     pub(crate) writes: bool,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct OpenedFile {
 #[derive(Debug)]
 pub(crate) struct Tripwire {
     inner: Mutex<Inner>,
-    /// Nothing is watched.
+    /// True if nothing is watched.
     is_idle: AtomicBool,
     wake: OwnedFd,
 }
@@ -77,11 +77,12 @@ struct Inner {
 }
 
 impl Tripwire {
-    /// Watches what of `paths` matters, in the agent's own root at once if the workload has that. `judge`:
-    /// whether rules may match an open of this path, for writing if so said.
+    /// Watches the sensitive ones of `paths`, in the agent's own root at once if the workload has that.
+    /// `judge`: returns whether rules may match an open of this path, for writing if the flag is set.
     ///
     /// # Errors
-    /// If there may be no more inotify instances.
+    ///
+    /// If the limit of inotify instances is reached.
     pub(crate) fn new(
         paths: &[Vec<u8>],
         has_own_root: bool,
@@ -100,8 +101,8 @@ impl Tripwire {
         })
     }
 
-    /// Watches what matters to other rules, too: those that are loaded now. What mattered to the ones
-    /// before stays watched; whoever takes what is found asks the rules about it.
+    /// Adds watches for new rules, which are loaded now. Paths of earlier rules stay watched; the caller that
+    /// takes the events asks the rules about them.
     pub(crate) fn extend(&self, paths: &[Vec<u8>], judge: impl FnMut(&[u8], bool) -> bool) {
         let targets = targets(paths, judge);
         let mut inner = self.inner();
@@ -111,18 +112,18 @@ impl Tripwire {
             .store(inner.watches.is_idle(), Ordering::Release);
     }
 
-    /// Whether no open matters.
+    /// Returns whether no open is watched for.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_idle.load(Ordering::Acquire)
     }
 
-    /// Watches there are, and such that could not be had.
+    /// Returns the number of watches, and of failed ones.
     pub(crate) fn watches(&self) -> (u64, u64) {
         let inner = self.inner();
         (inner.watches.len() as u64, inner.watches.refused)
     }
 
-    /// The engine sees an open of this name.
+    /// Notes that the engine sees an open of this name.
     pub(crate) fn saw(&self, path: &[u8], writes: bool) {
         let mut inner = self.inner();
         let now = now_ns(Clock::Monotonic);
@@ -131,7 +132,7 @@ impl Tripwire {
         }
     }
 
-    /// It came to nothing, or was another file.
+    /// Notes that such an open failed, or opened another file.
     pub(crate) fn unsaw(&self, path: &[u8]) {
         let mut inner = self.inner();
         let now = now_ns(Clock::Monotonic);
@@ -143,7 +144,7 @@ impl Tripwire {
     /// Watches the same paths in the root of a process, if they are not watched there yet.
     pub(crate) fn arm(&self, tid: Tid, census: &ProcessInspector) {
         let own = Tid(std::process::id().cast_signed());
-        // One that is gone has none.
+        // A process that is gone has no root.
         let Some(root) = census.root(tid) else { return };
         if census.root(own) == Some(root) {
             self.inner().watches.arm();
@@ -157,7 +158,7 @@ impl Tripwire {
         let (inotify, patience) = {
             let inner = self.inner();
             let waits = inner.ledger.is_waiting();
-            // The descriptor stays open as long as this does.
+            // The descriptor stays open as long as `self`.
             (
                 inner.watches.as_fd().try_clone_to_owned(),
                 waits.then_some(TICK),
@@ -171,17 +172,17 @@ impl Tripwire {
             PollFd::new(inotify.as_fd(), poll::IN),
             PollFd::new(self.wake.as_fd(), poll::IN),
         ];
-        // Whatever woke it, everything is looked at.
+        // Whatever ended the wait, everything is checked.
         let _ = poll::poll(&mut polled, patience);
     }
 
     /// Ends the wait.
     pub(crate) fn wake(&self) {
-        // Fails only if it is awake anyway.
+        // Fails only if the counter is full, so the thread wakes anyway.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Takes the events that are there. `last`: nothing more comes from the engine.
+    /// Reads the pending events. `last`: the engine reports no more opens.
     pub(crate) fn look(&self, last: bool) -> TripwireReport {
         let mut inner = self.inner();
         let mut found = TripwireReport::default();
@@ -245,7 +246,7 @@ impl Inner {
         let key = (id, name.to_vec());
         let sensitive = self.watches.sensitive(&key);
         let now = now_ns(Clock::Monotonic);
-        // The engine may have looked at it before it was asked to tell.
+        // The engine may have inspected it before it was asked to report opens.
         let is_new = self.watches.is_new(&key, now);
         if flags.contains(ReadFlags::OPEN) && sensitive.reads {
             found.opens += 1;
@@ -261,18 +262,18 @@ impl Inner {
     }
 }
 
-/// What rules want to know of each path.
+/// Returns what is sensitive about each path.
 fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec<Target> {
     let mut sensitive = |path: &[u8]| Sensitive {
         reads: judge(path, false),
         writes: judge(path, true),
     };
-    // Rules that ask about every file cannot tell which ones matter.
+    // Rules that ask about every file do not single out any.
     let control = sensitive(&[ANY_NAME, ANY_NAME].concat());
     let mut targets: Vec<Target> = Vec::new();
     for path in paths {
         let path = path.strip_suffix(b"/").unwrap_or(path);
-        // A prefix that ends within a name, as `/.` does, names no folder.
+        // A prefix that ends within a name, as `/.` does, is not a folder.
         if normal(path) != path {
             continue;
         }
@@ -297,7 +298,7 @@ fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec
     targets
 }
 
-/// The absolute path of a name that a caller passed, without links resolved.
+/// Returns the absolute path of a name that a caller passed, without resolving links.
 pub(crate) fn absolute(
     descriptor: &Descriptor<'_>,
     tid: Tid,
@@ -310,7 +311,7 @@ pub(crate) fn absolute(
     }
 }
 
-/// The same of a name and the folder that it starts at.
+/// Joins a name with the folder that it starts at, without resolving links.
 pub(crate) fn joined(
     raw: &[u8],
     base: Option<i32>,
@@ -328,7 +329,7 @@ pub(crate) fn joined(
     Some(normal(&[folder.ok()?, b"/", raw].concat()))
 }
 
-/// Without empty names, `.` and `..`.
+/// Removes empty components, `.` and `..`.
 fn normal(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|byte| *byte == b'/') {
@@ -450,7 +451,7 @@ mod tests {
         assert_eq!(wire.look(true), TripwireReport::default());
         wire.extend(std::slice::from_ref(&path), |asked, _| asked == path);
         assert!(!wire.is_idle());
-        // One that the engine may have looked at before.
+        // A file that the engine may have inspected before.
         std::fs::read(&file).expect("readable");
         let found = wire.look(true);
         assert_eq!((found.opens, found.unseen.len()), (1, 0));

@@ -1,4 +1,4 @@
-//! The inotify watches on what rules call sensitive.
+//! The inotify watches on sensitive files.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -13,19 +13,19 @@ use rustix::io::Errno;
 use super::ledger::Key;
 use process_info::procfs::Proc;
 
-/// Watches at most; the kernel's limit may be lower (`fs.inotify.max_user_watches`).
+/// Maximum number of watches; the kernel's limit may be lower (`fs.inotify.max_user_watches`).
 const WATCH_LIMIT: usize = 2048;
-/// Roots beside the agent's own.
+/// Maximum number of roots beside the agent's own.
 const ROOT_LIMIT: usize = 64;
-/// Folders below a folder that are watched too: so many levels.
+/// Depth to which folders below a folder are watched too.
 const DEPTH: usize = 2;
 
-/// What is done to a file that rules may be about.
+/// Operations on a file that rules may match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sensitive {
-    /// Opening it at all.
+    /// Any open.
     pub(crate) reads: bool,
-    /// Opening it for writing.
+    /// An open for writing.
     pub(crate) writes: bool,
 }
 
@@ -34,7 +34,7 @@ impl Sensitive {
         self.reads || self.writes
     }
 
-    /// Closing keeps the kernel from telling of two opens at once.
+    /// Returns the events to watch. Watching closes too keeps the kernel from merging two opens into one event.
     fn flags(self) -> WatchFlags {
         let mut flags = WatchFlags::empty();
         if self.reads {
@@ -50,43 +50,43 @@ impl Sensitive {
 /// A path that rules name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Absolute, as rules have it, without a slash at the end.
+    /// Absolute path, as in the rules, without a slash at the end.
     pub(crate) path: Vec<u8>,
-    /// If it is a file.
+    /// Sensitive operations if the path is a file.
     pub(crate) itself: Sensitive,
-    /// If it is a folder: files in it.
+    /// Sensitive operations on files in it, if the path is a folder.
     pub(crate) below: Sensitive,
 }
 
-/// What an event of a watch is about.
+/// State of one inotify watch.
 #[derive(Debug, Default)]
 struct Watch {
     itself: Sensitive,
     below: Sensitive,
-    /// Where the watched file or folder is, as rules name it.
+    /// Path of the watched file or folder, as in the rules.
     path: Vec<u8>,
-    /// Names in this folder that have to be watched anew when they appear.
+    /// Names in this folder that must be watched anew when they appear.
     awaited: HashMap<Vec<u8>, Vec<Target>>,
-    /// Folders that appear in it are watched to this depth.
+    /// Depth to which folders that appear in it are watched.
     depth: usize,
-    /// Until then the engine may have looked at an open before anybody asked for this.
+    /// Time, in nanoseconds, until which the engine may have inspected an open before the watch was requested.
     new_until_ns: u64,
 }
 
-/// A root that the workload has.
+/// Root directory of processes of the workload.
 #[derive(Debug)]
 enum Root {
-    /// The agent's own.
+    /// The agent's own root.
     Own,
-    /// Another one, which this keeps.
+    /// Another root, held open by `folder`.
     Other { folder: OwnedFd, identity: Identity },
 }
 
-/// Device and inode, and the namespace in which mounts lie over it.
+/// Device and inode of a root, and the mount namespace.
 type Identity = (u64, u64, u64);
 
 impl Root {
-    /// What comes before an absolute path.
+    /// Returns the prefix for absolute paths in this root.
     fn prefix(&self) -> Vec<u8> {
         match self {
             Self::Own => Vec::new(),
@@ -102,14 +102,14 @@ impl Root {
 pub(crate) struct Watches {
     inotify: OwnedFd,
     watches: HashMap<i32, Watch>,
-    /// By the path of a file or folder.
+    /// Watches by the path of a file or folder.
     by_path: HashMap<Vec<u8>, Vec<i32>>,
-    /// The workload's roots.
+    /// Roots of the workload.
     roots: Vec<Root>,
     targets: Vec<Target>,
-    /// For watches that are made now; see [`Watch`].
+    /// Time for new watches; see [`Watch`].
     new_until_ns: u64,
-    /// Watches that could not be had.
+    /// Number of watches that failed.
     pub(crate) refused: u64,
 }
 
@@ -131,7 +131,7 @@ impl Watches {
         self.watches.len()
     }
 
-    /// Whether nothing is watched, because no rule wants to know.
+    /// Returns whether nothing is watched, because no rule asks.
     pub(crate) fn is_idle(&self) -> bool {
         self.targets.is_empty()
     }
@@ -143,7 +143,7 @@ impl Watches {
         }
     }
 
-    /// Watches all targets below the root of a process, too. One that is gone has none.
+    /// Watches all targets below the root of a process, too. A process that is gone has no root.
     pub(crate) fn arm_other(&mut self, tid: Tid) {
         let Some((folder, identity)) = root_of(tid) else {
             return;
@@ -168,8 +168,8 @@ impl Watches {
         }
     }
 
-    /// Watches what other rules want, too. What the engine looked at before this is not held against
-    /// anybody: opens that new watches tell of count from `new_until_ns` on.
+    /// Adds targets of new rules. Calls that the engine inspected earlier must not count as unseen: opens
+    /// that new watches report count from `new_until_ns` on.
     pub(crate) fn extend(&mut self, targets: Vec<Target>, new_until_ns: u64) {
         self.new_until_ns = new_until_ns;
         for target in targets {
@@ -184,7 +184,7 @@ impl Watches {
         self.new_until_ns = 0;
     }
 
-    /// Whether what a watch tells may be older than the watch.
+    /// Returns whether an event of a watch may be about an earlier call than the watch.
     pub(crate) fn is_new(&self, key: &Key, now_ns: u64) -> bool {
         let watch = self.watches.get(&key.0);
         watch.is_some_and(|watch| now_ns < watch.new_until_ns)
@@ -208,7 +208,7 @@ impl Watches {
         self.await_name(root, target);
     }
 
-    /// A file is often replaced by renaming another: its folder tells.
+    /// Watches a file's folder: files are often replaced by renaming another.
     fn await_name(&mut self, root: &[u8], target: &Target) {
         let Some(end) = target.path.iter().rposition(|byte| *byte == b'/') else {
             return;
@@ -238,7 +238,7 @@ impl Watches {
             return;
         };
         for entry in entries.flatten() {
-            // Not through links, which may lead out of it or round in circles.
+            // Does not follow links, which may lead out of the folder or form a cycle.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 let folder = [path, b"/", entry.file_name().as_bytes()].concat();
                 self.add_folder(root, &folder, below, depth - 1);
@@ -261,7 +261,7 @@ impl Watches {
         let flags = flags | WatchFlags::MASK_ADD;
         let id = match inotify::add_watch(&self.inotify, OsStr::from_bytes(&place), flags) {
             Ok(id) => id,
-            // Not there; its folder tells when it is, if that is there.
+            // Missing; its folder reports when it appears, if the folder exists.
             Err(Errno::NOENT | Errno::NOTDIR) => return false,
             Err(_) => {
                 self.refused += 1;
@@ -275,7 +275,7 @@ impl Watches {
         watch.new_until_ns = watch.new_until_ns.max(self.new_until_ns);
         set(watch);
         self.name(path, id);
-        // Callers may come by the place that a link leads to.
+        // Callers may use the path that a link leads to.
         if let Ok(real) = std::fs::canonicalize(OsStr::from_bytes(&place))
             && root.is_empty()
         {
@@ -291,7 +291,7 @@ impl Watches {
         }
     }
 
-    /// What watches tell about this path.
+    /// Returns the keys under which watches report this path.
     pub(crate) fn keys(&self, path: &[u8]) -> Vec<Key> {
         let mut keys = Vec::new();
         for id in self.by_path.get(path).into_iter().flatten() {
@@ -318,7 +318,7 @@ impl Watches {
         keys
     }
 
-    /// The path that a key stands for.
+    /// Returns the path of a key.
     pub(crate) fn path(&self, key: &Key) -> Vec<u8> {
         let folder = self
             .watches
@@ -331,7 +331,7 @@ impl Watches {
         }
     }
 
-    /// What rules may want to know of a file.
+    /// Returns the operations on a file that rules may match.
     pub(crate) fn sensitive(&self, key: &Key) -> Sensitive {
         let Some(watch) = self.watches.get(&key.0) else {
             return Sensitive::default();
@@ -343,7 +343,7 @@ impl Watches {
         }
     }
 
-    /// A name appeared in a watched folder.
+    /// Handles a name that appeared in a watched folder.
     pub(crate) fn appeared(&mut self, id: i32, name: &[u8], is_folder: bool) {
         let Some(watch) = self.watches.get(&id) else {
             return;
@@ -364,7 +364,7 @@ impl Watches {
         }
     }
 
-    /// The kernel has dropped a watch: its file is gone.
+    /// Handles a watch that the kernel has dropped: its file is gone.
     pub(crate) fn ended(&mut self, id: i32) {
         self.watches.remove(&id);
         for ids in self.by_path.values_mut() {
@@ -379,7 +379,7 @@ impl AsFd for Watches {
     }
 }
 
-/// The root of a process, held, and what tells it from others.
+/// Opens the root of a process and returns it with its identity.
 fn root_of(tid: Tid) -> Option<(OwnedFd, Identity)> {
     let proc = Proc::open().ok()?;
     let folder = proc.open_path(tid.0, "root").ok()?;

@@ -1,4 +1,4 @@
-//! The files and folders that rules name, by device and inode.
+//! Device and inode numbers of the files and folders that rules name.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -11,26 +11,26 @@ use sys::time::{Clock, now_ns};
 use super::layers::Layers;
 use super::walk::{self, Caller, LookupFlags, ResolvedFile};
 
-/// A file that rules name and that was made or replaced is known by other names after this time.
+/// Time, in nanoseconds, after which a new or replaced file that rules name is recognised by its other names.
 const FRESH_NS: u64 = 50_000_000;
-/// A look that found no end is not repeated before this many times as much has passed.
+/// An incomplete lookup is repeated after this many times its own duration.
 const LOOK_SHARE: u64 = 20;
-/// Roots whose files are known at once.
+/// Maximum number of roots whose files are known at once.
 const ROOT_LIMIT: usize = 64;
 
-/// What tells a file from all others.
+/// Identity that distinguishes a file from all others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The device number, major in the upper half.
+    /// Device number, major in the upper half.
     pub device: u64,
-    /// The inode number.
+    /// Inode number.
     pub inode: u64,
-    /// Tells the file from those that had its number before; 0: nothing does.
+    /// Distinguishes the file from earlier ones with its inode number; 0 if nothing does.
     pub generation: u64,
 }
 
 impl Identity {
-    /// By statx(2). The generation is the time of birth.
+    /// Reads the identity from statx(2). The generation is the birth time.
     pub fn of(stat: &Statx) -> Self {
         let seconds = stat.stx_btime.tv_sec.cast_unsigned();
         let born = seconds.wrapping_mul(1_000_000_000) + u64::from(stat.stx_btime.tv_nsec);
@@ -43,13 +43,13 @@ impl Identity {
     }
 }
 
-/// How an engine tells files from each other. A file that lies in several layers has several identities.
+/// Identifies files for an engine. A file in several layers has several identities.
 pub trait FileIdentifier {
-    /// The identities of the file at a place.
+    /// Returns the identities of a file.
     fn identities(&mut self, place: &ResolvedFile) -> Result<Vec<Identity>, Errno>;
 }
 
-/// By statx(2).
+/// Identifier by statx(2).
 struct StatIdentifier;
 
 impl FileIdentifier for StatIdentifier {
@@ -58,20 +58,20 @@ impl FileIdentifier for StatIdentifier {
     }
 }
 
-/// What a path that rules name leads to, or did when it was last there.
+/// File that a path in rules resolves to, or last resolved to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedFile {
-    /// What tells the file there from others.
+    /// Identities of the file.
     pub identities: Vec<Identity>,
-    /// It is a folder, and no link leads to it.
+    /// True if the path resolves to a folder without following a link.
     pub is_folder: bool,
-    /// It was there when it was last looked for.
+    /// True if the file existed at the last lookup.
     pub is_there: bool,
-    /// What statx(2) said then.
+    /// Identity from statx(2) at the last lookup.
     stat: Identity,
 }
 
-/// Paths without a slash at the end, each once.
+/// Strips trailing slashes and drops duplicates.
 pub fn plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let plain = |path: &Vec<u8>| path.strip_suffix(b"/").unwrap_or(path).to_vec();
     let mut paths: Vec<_> = paths.iter().map(plain).collect();
@@ -81,17 +81,17 @@ pub fn plain(paths: &[Vec<u8>]) -> Vec<Vec<u8>> {
     paths
 }
 
-/// What `paths` lead to.
+/// Files that `paths` resolve to.
 #[derive(Debug, Default)]
 pub struct LookupResult {
-    /// By number of a path.
+    /// The files, by index of the path.
     pub files: Vec<NamedFile>,
-    /// Of some paths it could not be found out whether they are there, and as what.
+    /// True if for some paths the lookup failed, so their files are unknown.
     pub has_unknown: bool,
 }
 
-/// What `paths` lead to now. A file that was moved away is remembered until another one has its name, or nothing
-/// could tell it from a later file of its number.
+/// Resolves `paths` now. A file that was moved away is remembered until another file has its path, or if
+/// nothing could distinguish it from a later file with its number.
 pub fn look(
     caller: Caller<'_>,
     paths: &[Vec<u8>],
@@ -100,7 +100,7 @@ pub fn look(
 ) -> LookupResult {
     let (mut is_late, mut has_unknown) = (false, false);
     let look_one = |(number, path): (usize, &Vec<u8>)| {
-        // Nothing is known of a path that was not looked for before.
+        // Nothing is known about a path that was not looked up before.
         let known = || before.get(number).cloned().unwrap_or_default();
         if is_late {
             return known();
@@ -117,7 +117,7 @@ pub fn look(
                     ..known
                 }
             }
-            // What cannot be seen is what it was. Whoever does not answer is not asked again.
+            // A failed lookup keeps the earlier result. A file system that does not answer is not asked again.
             Err(errno) => {
                 has_unknown |= !is_absence(errno);
                 is_late |= errno == Errno::TIMEDOUT;
@@ -136,7 +136,7 @@ fn named(place: &ResolvedFile, known: NamedFile, identify: &mut dyn FileIdentifi
     }
     let mode = u32::from(place.stat.stx_mode);
     NamedFile {
-        // What cannot be told apart is not known by other names; `identify` keeps why, which the engine reports.
+        // A file without an identity has no other names; `identify` keeps the reason, which the engine reports.
         identities: identify.identities(place).unwrap_or_default(),
         is_folder: place.is_plain && FileType::from_raw_mode(mode) == FileType::Directory,
         is_there: true,
@@ -144,7 +144,7 @@ fn named(place: &ResolvedFile, known: NamedFile, identify: &mut dyn FileIdentifi
     }
 }
 
-/// The names that rules have for files, in each root.
+/// Names that rules have for files, in each root.
 #[derive(Debug, Default)]
 pub(super) struct Inodes {
     known: Mutex<Known>,
@@ -153,33 +153,33 @@ pub(super) struct Inodes {
 #[derive(Debug, Default)]
 struct Known {
     paths: Arc<Vec<Vec<u8>>>,
-    /// By mount and inode of a root.
+    /// Results by mount and inode of a root.
     roots: HashMap<(u64, u64), Found>,
-    /// How often mounts have changed.
+    /// Number of mount changes.
     changes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Found {
-    /// Until when it holds.
+    /// Time until which the result is valid, in nanoseconds.
     until_ns: u64,
     files: Vec<NamedFile>,
     layers: Layers,
     names: HashMap<Identity, Vec<usize>>,
-    /// Those that overlays show.
+    /// Paths by identity of the file that overlays show.
     shown: HashMap<Identity, Vec<usize>>,
-    /// Of some paths or overlays it could not be found out what is there.
+    /// True if the files of some paths or overlays are unknown.
     has_unknown: bool,
 }
 
-/// This program's own root.
+/// Key of this program's own root.
 const OWN_ROOT: (u64, u64) = (0, 0);
-/// Looks at this program's own root when rules are loaded, until everything was found out: a slow disk is none of
-/// the workload's.
+/// Maximum number of lookups in this program's own root when rules are loaded, until all succeed: the
+/// workload does not control a slow disk.
 const FIRST_LOOKS: u32 = 20;
 
 impl Inodes {
-    /// Other paths are named from now on. What is there in this program's own root is known at once.
+    /// Replaces the named paths and resolves them in this program's own root at once.
     pub(super) fn follow(&self, paths: &[Vec<u8>], own: Caller<'_>) {
         let mut known = self.known();
         let paths = plain(paths);
@@ -206,7 +206,7 @@ impl Inodes {
         }
     }
 
-    /// The names that rules have for a file, as seen from this program's root and from the caller's.
+    /// Returns the names that rules have for a file, seen from this program's root and from the caller's.
     pub(super) fn names_of(
         &self,
         caller: Caller<'_>,
@@ -228,7 +228,7 @@ impl Inodes {
         Ok(names)
     }
 
-    /// Whether rules name a path, or what it begins with.
+    /// Returns whether rules name a path or a prefix of it.
     pub(super) fn is_named(&self, path: &[u8]) -> bool {
         let known = self.known();
         let is_one = |start: &[u8]| {
@@ -257,9 +257,9 @@ impl Inodes {
         for name in names {
             match walk::find(caller, &name, None, LookupFlags::default()) {
                 Ok(place) if Identity::of(&place.stat) == file => still.push(name),
-                // It has another file by now.
+                // The path has another file by now.
                 Ok(_) => {}
-                // One that was moved away keeps the name.
+                // A file that was moved away keeps the name.
                 Err(Errno::NOENT | Errno::NOTDIR) if file.generation != 0 => still.push(name),
                 Err(errno) if is_absence(errno) => {}
                 Err(errno) => return Err(errno),
@@ -272,7 +272,7 @@ impl Inodes {
         }
     }
 
-    /// What is there in a root, looked for unless that was done a moment ago.
+    /// Returns the files in a root, looked up unless a recent result is valid.
     fn looked(&self, caller: Caller<'_>, root: (u64, u64)) -> Result<MutexGuard<'_, Known>, Errno> {
         let mut known = self.known();
         let begun = now_ns(Clock::Monotonic);
@@ -284,32 +284,32 @@ impl Inodes {
             .map(|found| (found.files.clone(), std::mem::take(&mut found.layers)))
             .unwrap_or_default();
         let (paths, changes) = (Arc::clone(&known.paths), known.changes);
-        // Others are not to wait while the caller's file systems are asked.
+        // Release the lock: other threads must not wait while the caller's file systems are asked.
         drop(known);
         let mut found = Found::look(caller.anew(), &paths, &before, layers);
         let now = now_ns(Clock::Monotonic);
-        // What stays unknown is not asked for again and again.
+        // Unknown files are not looked up again and again.
         let pause = match found.has_unknown {
             true => now.saturating_sub(begun) * LOOK_SHARE,
             false => 0,
         };
         let mut known = self.known();
         if !Arc::ptr_eq(&known.paths, &paths) {
-            // Rules name others since.
+            // Rules name other paths since.
             return Err(Errno::AGAIN);
         }
         if known.changes == changes {
             found.until_ns = now + FRESH_NS.max(pause);
         }
         if known.roots.len() >= ROOT_LIMIT && !known.roots.contains_key(&root) {
-            // What was moved away there is known no more. That of this program's own root is.
+            // Files that were moved away are forgotten there, but not those of this program's own root.
             known.roots.retain(|root, _| *root == OWN_ROOT);
         }
         known.roots.insert(root, found);
         Ok(known)
     }
 
-    /// Mounts are others than before: what is there is looked for anew.
+    /// Notes that mounts have changed: files are looked up again.
     pub(super) fn forget_looks(&self) {
         let mut known = self.known();
         known.changes += 1;
@@ -353,8 +353,8 @@ impl Found {
     }
 }
 
-/// Whether the error says that there is no such file, or none for this program and so for nobody whom it
-/// watches without privileges. Others say that it was not found out.
+/// Returns whether the error proves that the file does not exist, or that this program may not reach it, and
+/// so no process that it watches without privileges may. Other errors leave the answer unknown.
 pub(super) fn is_absence(errno: Errno) -> bool {
     matches!(
         errno,
@@ -362,7 +362,7 @@ pub(super) fn is_absence(errno: Errno) -> bool {
     )
 }
 
-/// The path that the kernel has for an open file, and that this program sees.
+/// Returns the path that the kernel has for an open file, as this program sees it.
 pub(super) fn path_of(file: &OwnedFd, caller: Caller<'_>) -> Result<Vec<u8>, Errno> {
     let mut path = caller.census.own_descriptor(file)?;
     if let Some(whole) = path.strip_suffix(b" (deleted)") {

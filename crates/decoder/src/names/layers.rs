@@ -1,4 +1,4 @@
-//! Overlays that show files which rules name: the file of a layer is there under another number.
+//! Overlays that show files which rules name: the layer's file has another inode number there.
 
 use std::collections::HashMap;
 
@@ -8,27 +8,26 @@ use super::inodes::{Identity, is_absence};
 use super::walk::{self, Caller, LookupFlags};
 use process_info::procfs::{mount_lines, unescape};
 
-/// Directories of layers that are known at once, by mount and text.
+/// Maximum number of cached layer directories, by mount and text.
 const LAYER_LIMIT: usize = 4096;
 
-/// What the layers of a root's overlays are. A mount's layers stay what they were when it was made, so each is
-/// looked at once.
+/// Layers of a root's overlays. A mount's layers never change after it is made, so each is looked up once.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     known: HashMap<(u64, Vec<u8>), Option<Identity>>,
 }
 
-/// What overlays show of files that rules name.
+/// Files that overlays show of those that rules name.
 #[derive(Debug, Default)]
 pub(super) struct Overlays {
-    /// Files of overlays, with the number of the path that rules have for them.
+    /// Files of overlays, with the index of the path that rules have for them.
     pub(super) files: Vec<(Identity, usize)>,
-    /// Of some layers or paths it could not be found out what is there.
+    /// True if the lookup of some layers or paths failed.
     pub(super) has_unknown: bool,
 }
 
 impl Overlays {
-    /// What was found; an error that does not say that nothing is there leaves it unknown.
+    /// Returns the value; an error other than a missing file marks the result as incomplete.
     fn sure<T>(&mut self, found: Result<T, Errno>) -> Option<T> {
         if let Err(errno) = &found {
             self.has_unknown |= !is_absence(*errno);
@@ -38,7 +37,7 @@ impl Overlays {
 }
 
 impl Layers {
-    /// Files of overlays by which a caller sees files of `paths`.
+    /// Returns the files of overlays through which a caller sees the files of `paths`.
     pub(super) fn files(&mut self, caller: Caller<'_>, paths: &[Vec<u8>]) -> Overlays {
         let mut all = Overlays::default();
         let Ok(mounts) = caller.census.mounts(caller.reader()) else {
@@ -55,7 +54,7 @@ impl Layers {
                 };
                 let folders = folders.get_or_insert_with(|| folders_of(caller, paths, &mut all));
                 for (number, way) in folders.get(&identity).into_iter().flatten() {
-                    // The part of the overlay that is mounted may be a folder of it.
+                    // The mount may show only a folder of the overlay.
                     let root = unescape(mount.root);
                     let Some(way) = way.strip_prefix(root.strip_suffix(b"/").unwrap_or(&root))
                     else {
@@ -72,7 +71,7 @@ impl Layers {
         all
     }
 
-    /// What a layer's directory is; `None` if there is none.
+    /// Returns the identity of a layer's directory; `None` if it does not exist.
     fn identity(
         &mut self,
         caller: Caller<'_>,
@@ -96,7 +95,7 @@ impl Layers {
     }
 }
 
-/// The folders that `paths` lie in, with the number of each path and its way from there.
+/// Returns the folders that contain `paths`, with the index of each path and its remainder below the folder.
 fn folders_of(
     caller: Caller<'_>,
     paths: &[Vec<u8>],
@@ -123,8 +122,8 @@ fn folders_of(
     folders
 }
 
-/// The directories of an overlay's layers, as its options tell them. Relative ones began at the folder of whoever
-/// mounted it.
+/// Parses the layer directories from an overlay's options. Relative ones are relative to the folder of the
+/// process that mounted it.
 pub(super) fn layers(options: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     options
         .split(|byte| *byte == b',')
@@ -138,7 +137,7 @@ pub(super) fn layers(options: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
         .filter(|layer| layer.starts_with(b"/"))
 }
 
-/// Parts between colons; `\:` is one of a name.
+/// Splits at colons; `\:` is part of a name.
 fn directories(value: &[u8]) -> Vec<Vec<u8>> {
     let mut all = vec![Vec::new()];
     let mut bytes = value.iter();

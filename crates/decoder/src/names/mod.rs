@@ -1,8 +1,8 @@
-//! What a file is called that is about to be opened, whatever name the caller has for it.
+//! Names of a file that is about to be opened, whatever name the caller uses.
 //!
 //! A caller reaches a file by links, by `..`, by descriptors and by a root of its own; rules know it by one
-//! name. So each open that rules are asked about is looked up before it is made: the kernel says where the
-//! name leads, and device and inode say whether that is a file that rules name, by whatever other name.
+//! name. So each open that rules ask about is resolved before it is made: the kernel resolves the path, and
+//! device and inode show whether the file is one that rules name, under any other name.
 
 mod inodes;
 mod layers;
@@ -26,40 +26,40 @@ use crate::call::Call;
 use crate::decode::Decoded;
 use crate::process_inspector::ProcessInspector;
 
-/// What the file is called that an open is about.
+/// Names of the file that an open is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolvedName<'a> {
-    /// There is none, or the call opens none by a name.
+    /// No file, or the call opens none by a name.
     None,
-    /// These names, all absolute. First those by which rules know it; last the path that it is found at.
+    /// Absolute names: first those that rules use, last the path at which the file was found.
     Names(&'a [&'a [u8]]),
-    /// It could not be found out.
+    /// The lookup failed.
     Unknown,
 }
 
-/// What rules call files.
+/// Resolver from files to the names that rules use for them.
 #[derive(Debug, Default)]
 pub struct Names {
     inodes: Inodes,
     mounts: Mounts,
-    /// A watched process may have another root than this program, or other mounts.
+    /// True if a watched process may have another root than this program, or other mounts.
     has_roots: AtomicBool,
 }
 
 impl Names {
-    /// Rules name these paths from now on.
+    /// Replaces the paths that rules name.
     pub fn follow(&self, paths: &[Vec<u8>], census: &ProcessInspector) {
         let own = Tid(std::process::id().cast_signed());
         let own = Caller::new(own, census, &self.mounts, true);
         self.inodes.follow(paths, own);
     }
 
-    /// Callers may have roots of their own.
+    /// Notes that callers may have roots of their own.
     pub fn expect_roots(&self) {
         self.has_roots.store(true, Ordering::Release);
     }
 
-    /// Takes note of a call that gives its caller another root, or other mounts.
+    /// Notes a call that gives its caller another root, or other mounts.
     pub fn note(&self, call: &Call) {
         if changes_root(call.syscall) {
             self.expect_roots();
@@ -73,7 +73,7 @@ impl Names {
         Caller::new(tid, census, &self.mounts, shares_root)
     }
 
-    /// Finds the file that a call is about to open.
+    /// Resolves the file that a call is about to open.
     pub fn find<'a>(
         &self,
         call: &Call,
@@ -96,7 +96,7 @@ impl Names {
         }
     }
 
-    /// Finds what an open descriptor of a thread is open on.
+    /// Resolves the file behind an open descriptor of a thread.
     pub fn find_opened<'a>(
         &self,
         tid: Tid,
@@ -120,7 +120,7 @@ impl Names {
         })
     }
 
-    /// All names of a file that is there.
+    /// Returns all names of an existing file.
     fn names<'a>(
         &self,
         caller: Caller<'_>,
@@ -155,13 +155,13 @@ impl Names {
         names.extend(others.map(|name| &*arena.alloc_slice_copy(name)));
         match known.len() == names.len() {
             true => names.push(path),
-            // Its own name is one that rules have.
+            // The file's own name is one that rules have.
             false => names.insert(0, path),
         }
         ResolvedName::Names(arena.alloc_slice_copy(&names))
     }
 
-    /// Names by other mounts, or by the layers of an overlay, that rules could be about.
+    /// Returns names by other mounts, or by the layers of an overlay, that rules may use.
     fn names_elsewhere(
         &self,
         caller: Caller<'_>,
@@ -173,7 +173,7 @@ impl Names {
         Ok(names)
     }
 
-    /// The name of a file that is about to be made.
+    /// Returns the name of a file that is about to be created.
     fn new_file<'a>(
         &self,
         caller: Caller<'_>,
@@ -195,7 +195,7 @@ impl Names {
             ..manner
         };
         if !matches!(walk::find(caller, raw, base, stays), Err(Errno::NOENT)) {
-            // A link that leads to nothing, of which the kernel makes what it names, or nobody knows.
+            // A dangling link, of which the kernel creates the target, or a lookup that failed.
             return ResolvedName::Unknown;
         }
         let below = LookupFlags {
@@ -231,7 +231,7 @@ fn path(place: &ResolvedFile, caller: Caller<'_>) -> Result<Vec<u8>, Errno> {
     })
 }
 
-/// Calls that give their caller another root, or other mounts. Each is trapped whatever rules say.
+/// Returns whether a call gives its caller another root, or other mounts. Such calls are always trapped.
 pub fn changes_root(syscall: Syscall) -> bool {
     use Syscall as S;
     matches!(
@@ -265,7 +265,7 @@ mod tests {
 
     use super::*;
 
-    /// Those that give nobody another root, and put nothing into a tree that names lead through.
+    /// Calls that give no process another root and mount nothing into a tree that names lead through.
     const HARMLESS: &[Syscall] = &[
         Syscall::OPEN_TREE,
         Syscall::OPEN_TREE_ATTR,

@@ -1,7 +1,7 @@
-//! What is known of mounts: which are of `/proc`, and by which other mounts their files are seen.
+//! Cache of mounts: which belong to `/proc`, and through which other mounts their files are visible.
 //!
-//! statfs(2) asks the server of a file system, which may be the workload and never answer. A mount that the
-//! kernel numbers once and for all (Linux 6.8) is asked about once.
+//! statfs(2) asks the server of a file system, which may be the workload and never answer. A mount with a
+//! unique id (Linux 6.8) is asked about once.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,16 +20,16 @@ use process_info::procfs::{MountLine, mount_lines, unescape};
 const PROC_MAGIC: u64 = 0x9fa0;
 /// `STATX_MNT_ID_UNIQUE`.
 pub(super) const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
-/// Mounts that are known at once.
+/// Maximum number of cached mounts.
 const LIMIT: usize = 1024;
-/// A mount that somebody else has made is known after this time.
+/// Time, in nanoseconds, after which a mount that another process has made is noticed.
 const FRESH_NS: u64 = 1_000_000_000;
 
-/// What is known of mounts, by number.
+/// Cached facts about mounts, by id.
 #[derive(Debug, Default)]
 pub struct Mounts {
     are_proc: Mutex<HashMap<u64, bool>>,
-    /// By number of a mount.
+    /// Views by mount id.
     views: Mutex<HashMap<u64, Known>>,
 }
 
@@ -42,17 +42,17 @@ struct Known {
 /// The part of a file system that a mount shows, and the parts that this program's own mounts show of it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct MountView {
-    /// Where it is mounted, as this program sees it.
+    /// Mount point, as this program sees it.
     place: Vec<u8>,
-    /// Which folder of the file system.
+    /// Folder of the file system that is mounted.
     folder: Vec<u8>,
-    /// Other mounts: which folder of the file system, and where it is mounted. A layer of an overlay is its `/`.
+    /// Other mounts: folder of the file system, and mount point. A layer of an overlay is its `/`.
     others: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl MountView {
     fn names<'v>(&'v self, path: &'v [u8]) -> impl Iterator<Item = Vec<u8>> + 'v {
-        // Most file systems are mounted once, and this is on the way of each open.
+        // Most file systems are mounted once, and every open runs this code.
         let way = match self.others.is_empty() {
             true => None,
             false => below(path, &self.place),
@@ -69,14 +69,14 @@ fn without_slash(path: &[u8]) -> &[u8] {
     path.strip_suffix(b"/").unwrap_or(path)
 }
 
-/// The rest of a path below a folder: nothing, or what begins with a slash.
+/// Returns the rest of a path below a folder: empty, or with a leading slash.
 fn below<'p>(path: &'p [u8], folder: &[u8]) -> Option<&'p [u8]> {
     let rest = path.strip_prefix(without_slash(folder))?;
     (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
 }
 
 impl Mounts {
-    /// Whether a file is one of `/proc`.
+    /// Returns whether a file belongs to `/proc`.
     pub(super) fn is_proc(
         &self,
         file: &OwnedFd,
@@ -84,7 +84,7 @@ impl Mounts {
         caller: Caller<'_>,
     ) -> Result<bool, Errno> {
         if stat.stx_dev_major != 0 {
-            // What the kernel makes up is on no device.
+            // Files that the kernel synthesises are on no device.
             return Ok(false);
         }
         let known = || self.are_proc.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +106,7 @@ impl Mounts {
         Ok(is_proc)
     }
 
-    /// Paths of a file by other mounts of this program's than the one by which it was found at `path`.
+    /// Returns paths of a file through other mounts of this program than the one by which it was found at `path`.
     pub(super) fn other_names(
         &self,
         found: &ResolvedFile,
@@ -117,7 +117,7 @@ impl Mounts {
         Ok(view.map_or_else(Vec::new, |view| view.names(path).collect()))
     }
 
-    /// Mounts are others than before.
+    /// Drops cached views after the mounts have changed.
     pub(super) fn forget_views(&self) {
         self.views().clear();
     }
@@ -136,7 +136,7 @@ impl Mounts {
         {
             return Ok(Some(Arc::clone(&known.view)));
         }
-        // Another caller may have a table that has the mount.
+        // Another caller's table may have the mount.
         let Some(view) = look(found, caller)?.map(Arc::new) else {
             return Ok(None);
         };
@@ -157,8 +157,7 @@ impl Mounts {
     }
 }
 
-/// Finds the mount of a file in this program's own table, or in the caller's. A mount that is attached nowhere is in
-/// neither.
+/// Finds the mount of a file in this program's own table, or in the caller's. A detached mount is in neither.
 fn look(found: &ResolvedFile, caller: Caller<'_>) -> Result<Option<MountView>, Errno> {
     let own_tid = Tid(std::process::id().cast_signed());
     let number = walk::mount_number(&found.file)?;
@@ -179,11 +178,11 @@ fn look(found: &ResolvedFile, caller: Caller<'_>) -> Result<Option<MountView>, E
     Ok(Some(view(&line, &root, &own)))
 }
 
-/// What a mount shows; `root` is where its table begins.
+/// Builds the view of a mount; `root` is the root of its table.
 fn view(line: &MountLine<'_>, root: &[u8], own: &[u8]) -> MountView {
     let is_root = line.mount_point == b"/";
     let mut others = Vec::new();
-    // Of a container's own root nobody wants to know where the host keeps it.
+    // The host's path of a container's own root is of no use to rules.
     if !is_root || root == b"/" && mount_lines(own).any(|own| own.id == line.id) {
         let same = mount_lines(own).filter(|other| other.device == line.device);
         others.extend(same.filter(|other| other.id != line.id).map(|other| {

@@ -1,8 +1,8 @@
-//! Where a name leads, from a caller's root and folder.
+//! Resolves a path from a caller's root and folder.
 //!
-//! The kernel is asked first, and from its cache alone: nothing waits for a file system that the workload
-//! serves. Links below `/proc` mean another thing to each process, so where the kernel meets one the name is
-//! gone along step by step here, and `self` is the caller.
+//! The kernel resolves first, from its cache alone: nothing waits for a file system that the workload serves.
+//! Links below `/proc` differ for each process, so where the kernel meets one this module resolves the path
+//! step by step, with `self` as the caller.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,42 +15,42 @@ use rustix::io::Errno;
 use super::mounts::Mounts;
 use crate::process_inspector::ProcessInspector;
 
-/// `PROC_ROOT_INO`: of no other folder of it.
+/// Inode of the root of `/proc` (`PROC_ROOT_INO`), which no other folder there has.
 const PROC_ROOT: u64 = 1;
-/// Links that the kernel follows for one name (`MAXSYMLINKS`).
+/// Maximum number of links that the kernel follows for one path (`MAXSYMLINKS`).
 const LINK_LIMIT: usize = 40;
-/// Steps of one name: half of its longest, and as many for each link.
+/// Maximum number of steps for one path: half of the maximum length, and as many for each link.
 const STEP_LIMIT: usize = 4096;
-/// How long all file systems on the way may take together.
+/// Maximum time that all file systems on the way may take together.
 const TIME_LIMIT: Duration = Duration::from_millis(200);
 
-/// What a call says of a name beside its text.
+/// Flags of a call that affect the resolution of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LookupFlags {
     /// A symbolic link at the end is opened itself.
     pub stays_at_link: bool,
-    /// The folder that the name starts at is its root.
+    /// The folder that the path starts at is its root.
     pub is_rooted: bool,
-    /// A file is made where there is none.
+    /// The call creates a missing file.
     pub creates: bool,
 }
 
-/// Who asks, and where its names start.
+/// The caller, with its root and folder, for the resolution of paths.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
-    /// The thread.
+    /// The calling thread.
     pub tid: Tid,
-    /// Reads about it.
+    /// Reader of information about processes.
     pub census: &'a ProcessInspector,
     pub(super) mounts: &'a Mounts,
-    /// Its root is that of this program.
+    /// True if the caller's root is this program's.
     pub shares_root: bool,
-    /// When the look is given up.
+    /// Time at which the lookup is abandoned.
     pub(super) end: Instant,
 }
 
 impl<'a> Caller<'a> {
-    /// A caller that looks from now on.
+    /// Creates a caller whose time limit begins now.
     pub fn new(
         tid: Tid,
         census: &'a ProcessInspector,
@@ -66,7 +66,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The same, with as much time as any other.
+    /// Returns a copy with a new time limit.
     pub(super) fn anew(self) -> Self {
         Self {
             end: end_of_look(),
@@ -74,7 +74,7 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Does what a file system may never answer.
+    /// Runs work to which a file system may never answer.
     pub(super) fn ask<T: Send + 'static>(
         self,
         work: impl FnOnce() -> Result<T, Errno> + Send + 'static,
@@ -87,7 +87,8 @@ impl<'a> Caller<'a> {
         answer.unwrap_or(Err(Errno::TIMEDOUT))
     }
 
-    /// The thread whose view of `/proc` is the caller's: a caller that shares this program's root may have ended.
+    /// Returns the thread whose view of `/proc` is the caller's: a caller that shares this program's root may
+    /// have ended.
     pub(super) fn reader(&self) -> Tid {
         match self.shares_root {
             true => Tid(std::process::id().cast_signed()),
@@ -96,26 +97,26 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// When a look that begins now is given up.
+/// Returns the deadline of a lookup that begins now.
 fn end_of_look() -> Instant {
     Instant::now() + TIME_LIMIT
 }
 
-/// What a name leads to.
+/// File that a path resolves to.
 #[derive(Debug)]
 pub struct ResolvedFile {
     /// The file, opened with `O_PATH`.
     pub file: OwnedFd,
     pub(super) stat: Statx,
-    /// No link was followed on the way from this program's own root.
+    /// True if no link was followed from this program's own root.
     pub(super) is_direct: bool,
-    /// No link was followed on the way.
+    /// True if no link was followed.
     pub(super) is_plain: bool,
-    /// Found in this program's own view of `/proc`.
+    /// True if the file was found in this program's own view of `/proc`.
     pub is_own_proc: bool,
 }
 
-/// Finds what a name leads to now. `NOENT`: nothing.
+/// Resolves a path now. Fails with `NOENT` if there is no such file.
 pub(super) fn find(
     caller: Caller<'_>,
     raw: &[u8],
@@ -130,7 +131,7 @@ pub(super) fn find(
     };
     let direct = way.open(raw, scope | ResolveFlags::NO_SYMLINKS);
     match direct {
-        // By `..`, or by a link to an absolute path: the caller's root is that of nobody else.
+        // The path left the folder by `..`, or by a link to an absolute path, and the caller's root is its own.
         Err(Errno::XDEV) => way.step_along(raw),
         Err(Errno::LOOP) => match way.open(raw, scope | ResolveFlags::NO_MAGICLINKS) {
             Ok(file) => match place(file)? {
@@ -161,7 +162,8 @@ fn place(file: OwnedFd) -> Result<ResolvedFile, Errno> {
     })
 }
 
-/// The folder that a name starts at, unless that is this program's own root, and how far it leads.
+/// Opens the folder that a path starts at, unless that is this program's own root, and returns the flags for
+/// resolving below it.
 fn start(
     caller: Caller<'_>,
     raw: &[u8],
@@ -195,7 +197,7 @@ fn own_root() -> Result<OwnedFd, Errno> {
     rustix::fs::open("/", flags, Mode::empty())
 }
 
-/// What is asked of a file: who it is, and how many names it has.
+/// Reads a file's identity and number of links.
 pub(super) fn stat(file: impl AsFd) -> Result<Statx, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let mask = StatxFlags::INO
@@ -207,7 +209,7 @@ pub(super) fn stat(file: impl AsFd) -> Result<Statx, Errno> {
     rustix::fs::statx(file, c"", flags, mask)
 }
 
-/// The number of a file's mount in tables of mounts, which the kernel gives again after an unmount.
+/// Reads the id of a file's mount in mount tables. The kernel reuses it after an unmount.
 pub(super) fn mount_number(file: &OwnedFd) -> Result<u64, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     rustix::fs::statx(file, c"", flags, StatxFlags::MNT_ID).map(|stat| stat.stx_mnt_id)
@@ -221,7 +223,7 @@ fn type_of(stat: &Statx) -> FileType {
     FileType::from_raw_mode(u32::from(stat.stx_mode))
 }
 
-/// What kind of file one is, without asking a file system that may be the workload's own.
+/// Reads the type of a file without asking a file system that the workload may serve.
 pub fn file_type(file: &OwnedFd) -> Result<FileType, Errno> {
     stat(file).map(|stat| type_of(&stat))
 }
@@ -233,7 +235,7 @@ fn is_same(one: &Statx, other: &Statx) -> bool {
 
 struct Way<'a> {
     caller: Caller<'a>,
-    /// Where the name starts; `None`: it is absolute, from this program's own root.
+    /// Folder that the path starts at; `None` for an absolute path from this program's own root.
     folder: Option<&'a OwnedFd>,
     manner: LookupFlags,
 }
@@ -244,12 +246,12 @@ impl Way<'_> {
             true => OFlags::NOFOLLOW,
             false => OFlags::empty(),
         };
-        // Of an absolute path the folder is not looked at.
+        // An absolute path ignores the folder.
         let folder = self.folder.map_or(rustix::fs::CWD, OwnedFd::as_fd);
         open(folder, path, last, resolve, self.caller)
     }
 
-    /// The root that absolute links lead from, and above which `..` does not lead.
+    /// Opens the root that absolute links start from and `..` cannot leave.
     fn root(&self) -> Result<OwnedFd, Errno> {
         match (self.folder, self.caller.shares_root) {
             (Some(folder), _) if self.manner.is_rooted => copy(folder),
@@ -258,7 +260,7 @@ impl Way<'_> {
         }
     }
 
-    /// Goes along a name step by step.
+    /// Resolves a path step by step.
     fn step_along(&self, raw: &[u8]) -> Result<ResolvedFile, Errno> {
         let root = self.root()?;
         let start = self.folder.filter(|_| !raw.starts_with(b"/"));
@@ -341,7 +343,7 @@ impl Steps<'_> {
         open(at, name, OFlags::NOFOLLOW, resolve, self.caller)
     }
 
-    /// Goes on along what the link says.
+    /// Continues with the target of a link.
     fn follow(&mut self, link: OwnedFd) -> Result<(), Errno> {
         let read = move || rustix::fs::readlinkat(link, c"", Vec::new());
         let target = self.caller.ask(read)?.into_bytes();
@@ -355,7 +357,7 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// `self` and `thread-self` are the caller; links of a process lead where no text says.
+    /// Follows a link in `/proc`: `self` and `thread-self` are the caller; links of a process have no usable text.
     fn follow_in_proc(&mut self, name: &[u8], link: OwnedFd, at: &Statx) -> Result<(), Errno> {
         let tid = self.caller.tid;
         let census = self.caller.census;
@@ -383,12 +385,12 @@ fn copy(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(file, 0)
 }
 
-/// Whether a name means what a link at its end leads to, which is a folder, whatever the call says of links.
+/// Returns whether a path ends in a folder, so that a link at its end is followed whatever the call's flags say.
 fn ends_in_folder(raw: &[u8]) -> bool {
     raw.ends_with(b"/") || raw.ends_with(b"/.")
 }
 
-/// The steps of a name.
+/// Splits a path into its components.
 fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
     let names = path.split(|byte| *byte == b'/');
     names
@@ -397,8 +399,8 @@ fn names(path: &[u8]) -> VecDeque<Vec<u8>> {
         .collect()
 }
 
-/// The caller has just been there, or will be, so what is on the way is in the kernel's cache as a rule. Some
-/// file systems do not answer from it (overlayfs, at links), and some may never answer.
+/// Opens a path component. The caller has just used the path, or will, so it is normally in the kernel's
+/// cache. Some file systems do not answer from the cache (overlayfs, at links), and some may never answer.
 fn open(
     folder: BorrowedFd<'_>,
     path: &[u8],

@@ -1,4 +1,4 @@
-//! Addresses of host names that rules mention.
+//! IP addresses of the host names that rules mention.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use event::Lookup;
 
-/// How long an answer counts.
+/// Time for which an answer is valid.
 const FRESH: Duration = Duration::from_secs(60);
-/// How long the first question about a name waits.
+/// Time that the first query for a name waits.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How many names are remembered; rules mention a handful.
+/// Maximum number of cached names; rules mention a handful.
 const NAME_LIMIT: usize = 256;
-/// How many questions may be under way.
+/// Maximum number of concurrent queries.
 const THREAD_LIMIT: usize = 4;
-/// How much of the hosts file is read.
+/// Maximum number of bytes read from the hosts file.
 const HOSTS_LIMIT: usize = 1024 * 1024;
 
 #[derive(Debug, Default)]
@@ -31,14 +31,14 @@ struct Answer {
     pending: bool,
 }
 
-/// Asks the system's resolver on threads of its own: name servers answer when they like.
+/// Resolver with threads of its own, because name servers may answer late.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     shared: Arc<(Mutex<Names>, Condvar)>,
 }
 
 impl Resolver {
-    /// What is known; begins to ask where that is nothing or old.
+    /// Returns the known addresses; starts a query if there are none or they are old.
     pub(super) fn addresses(&self, name: &str) -> Lookup<Arc<[IpAddr]>> {
         if let Ok(literal) = name.parse::<IpAddr>() {
             return Lookup::Found(Arc::from([literal]));
@@ -67,7 +67,7 @@ impl Resolver {
         lookup(guard.answers.get(name))
     }
 
-    /// Everything that was asked for, with what is known of it.
+    /// Returns every name queried so far with its addresses.
     pub(super) fn asked(&self) -> Vec<(String, Lookup<Arc<[IpAddr]>>)> {
         let (names, _) = &*self.shared;
         let names = names.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +77,7 @@ impl Resolver {
             .collect()
     }
 
-    /// Whether a question could be begun.
+    /// Starts a query. Returns whether that was possible.
     fn begin(&self, names: &mut Names, name: &str) -> bool {
         let is_new = !names.answers.contains_key(name);
         if names.under_way >= THREAD_LIMIT || (is_new && names.answers.len() >= NAME_LIMIT) {
@@ -122,7 +122,7 @@ fn lookup(answer: Option<&Answer>) -> Lookup<Arc<[IpAddr]>> {
     }
 }
 
-/// The hosts file first, for static builds whose libc cannot load resolver modules.
+/// Resolves a name. Reads the hosts file first, for static builds whose libc cannot load resolver modules.
 fn resolve(name: &str) -> Arc<[IpAddr]> {
     let hosts = std::fs::read("/etc/hosts").unwrap_or_default();
     let mut addresses = in_hosts(&hosts[..hosts.len().min(HOSTS_LIMIT)], name);

@@ -1,4 +1,4 @@
-//! Open descriptors of a thread, as rules name them.
+//! Open descriptors of a thread.
 
 use bumpalo::Bump;
 use bumpalo::collections::Vec;
@@ -8,10 +8,10 @@ use process_info::deadline::Deadline;
 use process_info::procfs::{Proc, ProcError};
 use process_info::sockets;
 
-/// Most descriptors that are listed; a process with more tells by the first ones what it is.
+/// Maximum number of descriptors listed; for a process with more, rules see the first ones.
 const LIMIT: usize = 4096;
 
-/// Numbers of the open descriptors. The list is made from kernel memory.
+/// Returns the numbers of the open descriptors. The kernel makes the list from its own memory.
 pub(super) fn numbers<'a>(proc: &Proc, tid: Tid, arena: &'a Bump) -> Lookup<&'a [i32]> {
     let Ok(numbers) = proc.numbers(&format!("{}/fd", tid.0)) else {
         return Lookup::Unknown;
@@ -19,7 +19,7 @@ pub(super) fn numbers<'a>(proc: &Proc, tid: Tid, arena: &'a Bump) -> Lookup<&'a 
     Lookup::Found(Vec::from_iter_in(numbers.take(LIMIT), arena).into_bump_slice())
 }
 
-/// Name of an open descriptor: a path, or the ends of a connection as in `fd.name`.
+/// Returns the name of an open descriptor: a path, or the ends of a connection as in `fd.name`.
 pub(super) fn name<'a>(
     proc: &Proc,
     tid: Tid,
@@ -32,7 +32,7 @@ pub(super) fn name<'a>(
         .and_then(|status| sockets::resolve(proc, status.tgid, tid.0, number, deadline));
     let found = match found {
         Ok(found) => found,
-        // The thread, which waits for an answer, is there; so it is the descriptor that is not.
+        // The thread waits for an answer, so it exists and the descriptor does not.
         Err(ProcError::Gone { file: "fd", .. }) => return Lookup::Missing,
         Err(_) => return Lookup::Unknown,
     };

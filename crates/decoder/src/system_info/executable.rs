@@ -12,14 +12,14 @@ use rustix::fs::StatxTimestamp;
 use super::writable;
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError, mount_lines, unescape};
 
-/// How long facts about a mount count: a remount may change them.
+/// Time for which facts about a mount are valid: a remount may change them.
 const FRESH: Duration = Duration::from_secs(2);
-/// What the kernel adds to the path of a deleted file.
+/// Suffix that the kernel adds to the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
-/// How many mounts are remembered.
+/// Maximum number of cached mounts.
 const MOUNT_LIMIT: usize = 256;
 
-/// What matters of the mount a file is on.
+/// Facts about the mount that a file is on.
 #[derive(Debug)]
 pub(super) struct MountFacts {
     pub(super) read_only: bool,
@@ -30,11 +30,11 @@ pub(super) struct MountFacts {
 struct Overlay {
     mount_point: Vec<u8>,
     root: Vec<u8>,
-    /// As the one who mounted it named it; `None` for an overlay without one.
+    /// Upper folder of an overlay as named at mount time; `None` for an overlay without one.
     upper: Option<PathBuf>,
 }
 
-/// Mounts by id. Ids are unique among all mounts that exist at one time.
+/// Cached mounts by id. Ids are unique among all mounts that exist at one time.
 #[derive(Debug, Default)]
 pub(super) struct Mounts {
     known: Mutex<HashMap<u64, CachedExecutable>>,
@@ -47,7 +47,7 @@ struct CachedExecutable {
 }
 
 impl Mounts {
-    /// `None` for what is on no mount of the process's namespace, e.g. a memfd.
+    /// Returns the facts of a mount; `None` for a file on no mount of the process's namespace, e.g. a memfd.
     fn of(&self, proc: &Proc, pid: i32, id: u64) -> Option<Arc<MountFacts>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mount) = known.get(&id)
@@ -87,8 +87,8 @@ impl Mounts {
     }
 }
 
-/// Path of the executable. Of a deleted file it comes without the kernel's suffix, which is part of
-/// the name of a file that exists: so that is looked up where a path ends in it.
+/// Reads the path of the executable. The path of a deleted file comes without the kernel's suffix. A file's
+/// own name may end in that suffix, so such a path is looked up.
 pub fn path(proc: &Proc, pid: i32) -> Result<Vec<u8>, ProcError> {
     let mut buffer = [0; LINK_LIMIT];
     let link = proc.link(pid, "exe", &mut buffer)?;
@@ -98,9 +98,9 @@ pub fn path(proc: &Proc, pid: i32) -> Result<Vec<u8>, ProcError> {
     }
 }
 
-/// Reads everything about the executable's file. Waits for nothing that the process controls: attributes
-/// are the cached ones. `trust_paths` says whether paths that mounts name can be believed, which
-/// they cannot inside a container.
+/// Reads all facts about the executable's file. Never waits for anything that the process controls:
+/// attributes are the cached ones. `trust_paths`: whether the paths that mounts name are valid, which inside
+/// a container they are not.
 pub(super) fn file(
     proc: &Proc,
     mounts: &Mounts,
@@ -121,7 +121,7 @@ pub(super) fn file(
         } else {
             Some(false)
         },
-        // Only a memfd has such a path, no mount in sight and no name.
+        // Only a memfd has such a path without a mount or a name.
         from_memfd: mount.is_none()
             && file.stx_nlink == 0
             && path(proc, pid)?.starts_with(b"/memfd:"),
@@ -134,7 +134,7 @@ pub(super) fn file(
     })
 }
 
-/// Whether the user who runs it may write the executable.
+/// Returns whether the user who runs the executable may write it.
 pub(super) fn is_writable(proc: &Proc, mounts: &Mounts, pid: i32) -> Result<bool, ProcError> {
     let file = proc.stat_link(pid, "exe")?;
     let mount = mounts.of(proc, pid, file.stx_mnt_id);
@@ -155,7 +155,7 @@ fn in_upper_layer(
     if handle_says_upper(proc, pid) {
         return Some(true);
     }
-    // A file that was copied up keeps the handle of its origin, so that alone proves nothing.
+    // A file that was copied up keeps the handle of its origin, so the handle alone proves nothing.
     if !trust_paths {
         return changed_since_start(proc, pid);
     }
@@ -180,15 +180,15 @@ fn in_upper_layer(
     }
 }
 
-/// Whether the file was made or changed after the container was started, seen from inside: images
-/// are older than their containers, copying up sets the change time, and nobody without
-/// CAP_SYS_TIME can set that back.
+/// Returns whether the file was made or changed after the container was started, seen from inside. Images are
+/// older than their containers, copying up sets the change time, and no process without CAP_SYS_TIME can set
+/// that back.
 fn changed_since_start(proc: &Proc, pid: i32) -> Option<bool> {
-    /// Inode of the pid namespace that the machine starts with (PROC_PID_INIT_INO).
+    /// Inode of the initial pid namespace (PROC_PID_INIT_INO).
     const INITIAL: u64 = 0xeffffffc;
     let own_pid = std::process::id().cast_signed();
     if proc.namespace(own_pid, "ns/pid").ok()? == INITIAL {
-        // Process 1 is the machine's, which says nothing about the container.
+        // Process 1 is the host's, which says nothing about the container.
         return None;
     }
     let started_ns = process_info::procfs::start_ns(proc.stat(1).ok()?.start);
@@ -196,7 +196,8 @@ fn changed_since_start(proc: &Proc, pid: i32) -> Option<bool> {
     Some(changed_ns >= started_ns)
 }
 
-/// Overlay's file handles carry where the file lies (struct ovl_fb in fs/overlayfs/overlayfs.h).
+/// Returns whether an overlay file handle says that the file is in the upper layer (struct ovl_fb in
+/// fs/overlayfs/overlayfs.h).
 pub(super) fn handle_says_upper(proc: &Proc, pid: i32) -> bool {
     const FILEID_V1: i32 = 0xf8;
     const MAGIC: u8 = 0xfb;

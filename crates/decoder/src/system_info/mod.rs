@@ -1,13 +1,13 @@
-//! Answers about the running system for live engines.
+//! Information about the running system, for live engines.
 //!
-//! What may change at any moment (name of a thread, credentials, working directory) is read each time it
-//! is asked; what belongs to one program is kept in its [`Image`]. What `/proc` makes from kernel
-//! memory is read in place; the program's own pages and files below its root are read through the
-//! [`Deadline`], except at an exec stop, where the new image is still under the engine's control.
+//! What may change at any moment (name of a thread, credentials, working directory) is read at each query;
+//! what belongs to one program is kept in its [`Image`]. What `/proc` makes from kernel memory is read in
+//! place; the program's own pages and files below its root are read through the [`Deadline`], except at an
+//! exec stop, where the new image is still under the engine's control.
 //!
-//! A pid may be another process by the time it is read, so the start time is compared after each
-//! read. A process that is gone leaves its last command name, its image and its container; all else
-//! is unknown, never missing.
+//! A pid may be another process by the time it is read, so the start time is compared after each read. Of a
+//! process that is gone the last command name, the image and the container are known; everything else is
+//! unknown, never missing.
 
 mod addresses;
 mod descriptors;
@@ -38,35 +38,35 @@ use executable::Mounts;
 pub use executable::path as executable_path;
 pub use writable::is_mapped;
 
-/// How many processes' containers are remembered past their end.
+/// Number of ended processes whose containers are remembered.
 const CONTAINER_LIMIT: usize = 4096;
-/// Threads that may be stuck in reads before further ones are refused.
+/// Number of threads that may be stuck in reads before further reads are refused.
 const GUARD_THREADS: usize = 8;
 
-/// The engine's process tree, as far as rules ask for processes by pid.
+/// Process tree of an engine, for rules that ask for processes by pid.
 pub trait ProcessIndex: Send + Sync {
-    /// The process of this pid: `Missing` if there is none, `Unknown` if that cannot be told.
+    /// Returns the process with this pid: `Missing` if there is none, `Unknown` if the engine cannot tell.
     fn process(&self, pid: Pid) -> Lookup<Arc<Process>>;
 
-    /// Whether the process still runs; `None` if only `/proc` can tell.
+    /// Returns whether the process still runs; `None` if only `/proc` can tell.
     fn is_alive(&self, process: &Process) -> Option<bool> {
         let _ = process;
         None
     }
 
-    /// Who the process's first thread acts as; `None` if only `/proc` can tell.
+    /// Returns the credentials of the process's first thread; `None` if only `/proc` can tell.
     fn credentials(&self, process: &Process) -> Option<Credentials> {
         let _ = process;
         None
     }
 }
 
-/// What a live world may be told.
+/// Options of [`LiveSystemInfo`].
 #[derive(Clone, Debug)]
 pub struct SystemInfoOptions {
-    /// How long one read of what the watched program controls may take.
+    /// Maximum time of one read of data that the watched program controls.
     pub deadline: Duration,
-    /// About containers.
+    /// Options for containers.
     pub container: ContainerOptions,
 }
 
@@ -79,7 +79,7 @@ impl Default for SystemInfoOptions {
     }
 }
 
-/// Answers from `/proc` and the system's files.
+/// System information from `/proc` and the system's files.
 pub struct LiveSystemInfo {
     proc: Arc<Proc>,
     index: Arc<dyn ProcessIndex>,
@@ -95,7 +95,7 @@ pub struct LiveSystemInfo {
 }
 
 impl LiveSystemInfo {
-    /// Opens `/proc` and finds out where the agent runs. Reads nothing else before it is asked.
+    /// Opens `/proc` and finds the agent's own container. Reads nothing else before the first query.
     pub fn new(
         options: SystemInfoOptions,
         index: Arc<dyn ProcessIndex>,
@@ -119,27 +119,27 @@ impl LiveSystemInfo {
         })
     }
 
-    /// The reader of `/proc`.
+    /// Returns the reader of `/proc`.
     pub fn proc(&self) -> &Proc {
         &self.proc
     }
 
-    /// The pool for reads that may block.
+    /// Returns the pool for reads that may block.
     pub fn deadline(&self) -> &Deadline {
         &self.deadline
     }
 
-    /// How reads that may block went.
+    /// Returns the counts of reads that may block.
     pub fn deadline_counts(&self) -> DeadlineCounts {
         self.deadline.counts()
     }
 
-    /// The container that the agent runs in.
+    /// Returns the container that the agent runs in.
     pub fn own_container(&self) -> &Arc<Container> {
         self.containers.own()
     }
 
-    /// An open descriptor of thread `tid` of process `pid`.
+    /// Resolves an open descriptor of thread `tid` of process `pid`.
     pub fn descriptor(
         &self,
         pid: Pid,
@@ -149,14 +149,13 @@ impl LiveSystemInfo {
         sockets::resolve(&self.proc, pid.0, tid.0, number, &self.deadline)
     }
 
-    /// The container of a process that cannot be looked at any more, by its cgroups in the form of
-    /// `/proc/PID/cgroup` and whether it was in the machine's own pid and cgroup namespaces.
+    /// Returns the container of a process that can no longer be inspected, by its cgroups in the format of
+    /// `/proc/PID/cgroup` and whether it was in the host's initial pid and cgroup namespaces.
     pub fn container_of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
         self.containers.of_ended(cgroups, initial)
     }
 
-    /// The root of a process now, and the users and groups that are there; `None` if it cannot be
-    /// looked at.
+    /// Returns the current root of a process, and its users and groups; `None` if it cannot be read.
     pub fn rooted_users(&self, process: &Process) -> Option<(RootId, Arc<UserDatabase>)> {
         let root = root_id(&self.proc, process.pid.0).ok()?;
         if !self.is_alive(process) {
@@ -171,18 +170,18 @@ impl LiveSystemInfo {
         }
     }
 
-    /// The agent's root.
+    /// Returns the agent's root.
     pub fn own_root(&self) -> Option<RootId> {
         self.own_root
     }
 
-    /// The mount namespace that the agent is in.
+    /// Returns the agent's mount namespace.
     pub fn own_mount_namespace(&self) -> Option<u64> {
         let agent = std::process::id().cast_signed();
         self.proc.namespace(agent, "ns/mnt").ok()
     }
 
-    /// The users and groups that the agent sees.
+    /// Returns the users and groups that the agent sees.
     pub fn own_database(&self) -> Option<Arc<UserDatabase>> {
         let root = self.own_root?;
         let found = self.users.of(
@@ -197,7 +196,7 @@ impl LiveSystemInfo {
         }
     }
 
-    /// Whether reads of the pid just now were about this process running this image.
+    /// Returns whether the latest reads of the pid were about this process running this image.
     fn was_about(&self, process: &Process, image: &Image) -> bool {
         std::ptr::eq(Arc::as_ptr(&process.image()), image) && self.is_alive(process)
     }
@@ -207,7 +206,7 @@ impl LiveSystemInfo {
         !process.has_exited() && self.index.is_alive(process).unwrap_or_else(by_start)
     }
 
-    /// A fact that belongs to an image: remembered, or read now if the image is still running.
+    /// Returns a fact that belongs to an image: cached, or read now if the image is still running.
     fn of_image<T: Clone>(
         &self,
         process: &Process,
@@ -231,7 +230,7 @@ impl LiveSystemInfo {
         }
     }
 
-    /// Reads the process's own pages, which may not come.
+    /// Reads the process's own pages, which may never be available.
     fn guarded<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Proc) -> Result<T, ProcError> + Send + 'static,
@@ -280,8 +279,7 @@ fn found<T>(answer: Result<T, ProcError>) -> Lookup<T> {
 }
 
 impl SystemInfo for LiveSystemInfo {
-    // Reads the arguments in place: nothing of the new program has run, so its stack is ordinary
-    // memory.
+    // Reads the arguments in place: nothing of the new program has run, so its stack is ordinary memory.
     fn describe_at_exec(&self, process: &Process, image: &Image, with_file: bool) {
         let pid = process.pid.0;
         if image.command_line.get().is_none()
@@ -477,7 +475,7 @@ impl SystemInfo for LiveSystemInfo {
         descriptors::name(&self.proc, tid, number, &self.deadline, arena)
     }
 
-    /// Of those that this world serves, both fill the same fields.
+    /// Both engines that this type serves fill the same fields.
     fn engine(&self) -> Option<EngineKind> {
         Some(EngineKind::Notify)
     }

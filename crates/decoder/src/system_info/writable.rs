@@ -1,4 +1,4 @@
-//! Whether a process may write its own executable, as Falco's `proc.is_exe_writable` asks.
+//! Write permission of a process on its own executable (Falco's `proc.is_exe_writable`).
 
 use abi::Capabilities;
 use abi::constant::{CAP_DAC_OVERRIDE, CAP_FOWNER};
@@ -6,9 +6,9 @@ use rustix::fs::{Statx, StatxAttributes};
 
 use process_info::procfs::{Proc, ThreadStatus};
 
-/// By the rules of the kernel's permission check without access control lists; the owner counts as
-/// writer because it may change the mode. Unreadable credentials count as those of a writer: a rule
-/// that asks wants to know of the danger.
+/// Applies the kernel's permission check without access control lists; the owner counts as writer because it
+/// may change the mode. Unreadable credentials count as those of a writer, so that a rule that asks does not
+/// miss the danger.
 pub(super) fn is_writable(proc: &Proc, pid: i32, file: &Statx, read_only: bool) -> bool {
     if read_only || file.stx_attributes.contains(StatxAttributes::IMMUTABLE) {
         return false;
@@ -27,7 +27,7 @@ fn permits(file: &Statx, status: &ThreadStatus, has_group: impl Fn(u32) -> bool)
     if status.fs_uid == uid {
         return true;
     }
-    // The group's bits decide for its members even where others may do more.
+    // The group's bits decide for its members even where others have more rights.
     if status.fs_gid == gid || (mode & 0o020 != mode & 0o002 && has_group(gid)) {
         return mode & 0o020 != 0;
     }
@@ -48,8 +48,8 @@ fn has_group(proc: &Proc, pid: i32, gid: u32) -> bool {
         })
 }
 
-/// Whether a user or group, as the agent sees it, has a name in the user namespace of a process, of which
-/// `map` is the `uid_map` or `gid_map`: capabilities there reach only files whose owner has one, and
+/// Returns whether a user or group, as the agent sees it, is mapped in the user namespace of a process, of
+/// which `map` is the `uid_map` or `gid_map`. Capabilities there reach only files whose owner is mapped, and
 /// set-user-ID bits of others have no effect.
 pub fn is_mapped(proc: &Proc, pid: i32, map: &'static str, id: u32) -> bool {
     let Ok((text, _)) = proc.read_all(pid, map, 64 * 1024) else {

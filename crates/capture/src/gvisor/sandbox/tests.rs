@@ -10,7 +10,7 @@ use super::super::{Counters, Shared};
 use super::*;
 use crate::notify::EngineObserver;
 
-/// Writes down what it is shown.
+/// Records the events that it evaluates.
 #[derive(Default)]
 struct Witness(Mutex<Vec<String>>);
 
@@ -87,7 +87,7 @@ fn exit(out: &mut Vec<u8>, result: u64, errno: u64) {
     bytes(out, 2, &exit);
 }
 
-/// gVisor tells no error of `execve`.
+/// gVisor reports no error of `execve`.
 #[test]
 fn a_program_that_was_not_executed_is_told_with_the_next_message_of_its_task() {
     let (mut sandbox, witness) = sandbox();
@@ -109,7 +109,7 @@ fn a_program_that_was_not_executed_is_told_with_the_next_message_of_its_task() {
         seen[0].starts_with("execve ") && seen[0].ends_with("/bin/none"),
         "{seen:?}"
     );
-    // What could not be read is no empty string.
+    // An unreadable string differs from an empty one.
     assert!(
         seen[1].starts_with("openat ") && seen[1].ends_with(" -> -14"),
         "{seen:?}"
@@ -161,7 +161,7 @@ fn a_life_in_a_sandbox_is_told_as_events() {
         [
             "execve sh[7@box] sh -> 0 argv0=sh",
             "execve sh[7@box] /bin/none -> -2 argv0=sh",
-            // Told once, with the program that it became.
+            // Reported once, with the program that it became.
             "execve cat[7@box] /bin/cat -> 0 argv0=cat",
             "openat cat[7@box] /etc/shadow -> 3 argv0=cat",
             "write cat[7@box] =/etc/passwd -> 5 argv0=cat",

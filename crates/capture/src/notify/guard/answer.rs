@@ -1,4 +1,4 @@
-//! What a receiver does about an intrusion.
+//! A receiver's response to an intrusion.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use decoder::counters::Counters;
 use decoder::decode;
 
 impl<J: Evaluator + 'static> Receiver<J> {
-    /// Answers a call that must not be made as it is; false for all others. Rules see it with the
-    /// result that it gets.
+    /// Answers a call that must not be made as it is; returns false for all others. Rules evaluate it with
+    /// the result that it gets.
     pub(in crate::notify) fn is_intrusion(&mut self, call: &Call) -> bool {
         let shared = Arc::clone(&self.worker.shared);
         let Some(intrusion) = shared.guard.rule(call) else {
@@ -65,7 +65,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         }
     }
 
-    /// Says once that the memory of a process cannot be read.
+    /// Reports once that the memory of a process cannot be read.
     pub(in crate::notify) fn tell_unreadable(&self, call: &Call, process: &Process) {
         let shared = &self.worker.shared;
         if shared.unreadable.is_new(process)

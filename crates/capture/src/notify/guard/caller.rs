@@ -1,4 +1,4 @@
-//! Whom a caller may send signals, by the kernel's rule (kill(2)).
+//! Permission of a caller to send signals, by the kernel's rule (kill(2)).
 
 use abi::Capabilities;
 use abi::constant::CAP_KILL;
@@ -8,15 +8,15 @@ use process_info::procfs::Proc;
 
 const STATUS_LIMIT: usize = 64 * 1024;
 
-/// Who makes a call.
+/// The caller of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// The process.
+    /// Id of its process.
     pub(super) tgid: i32,
     real: u32,
     effective: u32,
     may_signal_all: bool,
-    /// `None` if it cannot be seen.
+    /// User namespace; `None` if it cannot be read.
     user_namespace: Option<u64>,
 }
 
@@ -34,7 +34,7 @@ impl Caller {
         })
     }
 
-    /// Whether the kernel would let it signal a process.
+    /// Returns whether the kernel would let the caller signal a process.
     pub(super) fn may_signal(&self, proc: &Proc, pid: i32) -> bool {
         let Ok((text, _)) = proc.read_all(pid, "status", STATUS_LIMIT) else {
             return false;
@@ -48,26 +48,26 @@ impl Caller {
         same || (self.may_signal_all && self.rules_namespace_of(proc, pid))
     }
 
-    /// Whether its capabilities count for the process. What cannot be seen is taken to be so.
+    /// Returns whether the caller's capabilities apply to the process; true if that cannot be read.
     fn rules_namespace_of(&self, proc: &Proc, pid: i32) -> bool {
         let Some(own) = self.user_namespace else {
             return true;
         };
         let agent = std::process::id().cast_signed();
         let of = |pid| proc.namespace(pid, "ns/user").ok();
-        // Ours is the outermost that there is here; one below its own is ruled, too.
+        // The agent's namespace is the outermost here; one below the caller's own is covered, too.
         of(agent) == Some(own) || of(pid).is_none_or(|other| other == own)
     }
 }
 
-/// Real, effective and saved user id.
+/// Reads real, effective and saved user id.
 fn users(status: &[u8]) -> Option<[u32; 3]> {
     let mut numbers = line(status, "Uid")?.split_whitespace();
     let mut next = || numbers.next()?.parse().ok();
     Some([next()?, next()?, next()?])
 }
 
-/// What a line of a status file says.
+/// Returns the value of a line of a status file.
 pub(super) fn line<'a>(status: &'a [u8], key: &str) -> Option<&'a str> {
     let found = status
         .split(|byte| *byte == b'\n')

@@ -1,4 +1,4 @@
-//! Signals to many that leave out the processes that watch.
+//! Sends signals to groups of processes, except the monitor's.
 
 use std::os::fd::AsFd;
 
@@ -8,19 +8,19 @@ use event::Pid;
 use super::caller::Caller;
 use process_info::procfs::Proc;
 
-/// Processes that one signal is for.
+/// Set of processes that one signal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Members {
-    /// All of the pid namespace but its first, and not the sender.
+    /// All processes of the pid namespace but its first and the sender.
     All,
     /// A process group.
     Group(i32),
-    /// Those that a user runs.
+    /// The processes of a user.
     User(u32),
 }
 
-/// Passes over all processes until one finds no new member; more only while they fork faster than
-/// they can be listed.
+/// Maximum number of passes over all processes until one finds no new member; more than one only while they
+/// fork faster than they can be listed.
 const PASSES: usize = 8;
 
 impl Members {
@@ -35,10 +35,10 @@ impl Members {
     }
 }
 
-/// Sends the signal to all members that the caller may signal but to `spared`; answers as kill(2)
-/// does: success if it was sent to one, else ESRCH or EPERM.
+/// Sends the signal to all members that the caller may signal, except `spared`. Returns the same as kill(2):
+/// success if it was sent to one, else ESRCH or EPERM.
 ///
-/// The sender that a handler sees is this process; the signals that come here end or stop.
+/// The sender that a handler sees is this process; only signals that end or stop a process are sent here.
 pub(super) fn signal(
     proc: &Proc,
     caller: &Caller,
@@ -76,7 +76,7 @@ pub(super) fn signal(
     }
 }
 
-/// By descriptor, and only if the pid still means a member.
+/// Sends the signal through a pidfd, and only if the pid still belongs to a member.
 fn send(proc: &Proc, members: Members, pid: i32, signal: i32) -> bool {
     let Ok(process) = sys::pidfd::open(pid) else {
         return false;

@@ -1,13 +1,12 @@
-//! Keeps the workload's hands off the processes that watch it.
+//! Protects the monitor's processes from the workload.
 //!
-//! Signals, limits, priorities and looks into memory that are aimed at the agent, the keeper, the
-//! waiter or the front fail with EPERM and are told. A signal to many (`kill(-1)`, a process group)
-//! that would end, stop or give an order to one of them as well is passed on to the others from here. Everything else
-//! goes on untouched: arguments in registers cannot change any more, so letting such a call go on
-//! after a look is safe.
+//! Signals, limits, priorities and reads of memory that are aimed at the agent, the keeper, the waiter or the
+//! front fail with EPERM and are reported. A signal to many (`kill(-1)`, a process group) that would also
+//! end, stop or command one of them is sent to the others from here. Every other call goes on unchanged:
+//! arguments in registers cannot change any more, so letting such a call go on after an inspection is safe.
 //!
-//! Pids are those of the caller's pid namespace. The agent has none below its own, so a caller in
-//! such a namespace cannot name it; only a process group reaches across.
+//! Pids are those of the caller's pid namespace. The agent has none below its own, so a caller in such a
+//! namespace cannot name it; only a process group reaches across.
 
 mod answer;
 mod caller;
@@ -25,56 +24,56 @@ use decoder::call::Call;
 use group::Members;
 use process_info::procfs::{LINK_LIMIT, Proc, ProcError};
 
-/// How the processes that watch are kept safe.
+/// Options for the protection of the monitor's processes.
 #[derive(Clone, Debug, Default)]
 pub struct GuardOptions {
-    /// Of the transparent processes, those that pass on or ignore every signal that can be caught:
-    /// they may be sent it.
+    /// Transparent processes that pass on or ignore every signal that can be caught: the workload may send
+    /// them signals.
     pub lenient: Vec<Pid>,
-    /// Whether a process may not make itself unreadable (`PR_SET_DUMPABLE` 0).
+    /// True if a process may not make itself unreadable (`PR_SET_DUMPABLE` 0).
     pub refuse_non_dumpable: bool,
 }
 
-/// Something that a process tried against those who watch it.
+/// An attempt of a process against the monitor's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intrusion {
-    /// The call.
+    /// Name of the call.
     pub call: &'static str,
-    /// What it was about.
+    /// Target of the call.
     pub aim: IntrusionTarget,
-    /// What became of it.
+    /// Response to the call.
     pub response: Response,
 }
 
-/// What an intrusion is about.
+/// Target of an intrusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntrusionTarget {
-    /// A process of ours.
+    /// A process of the monitor.
     Process(Pid),
-    /// Many processes, one of ours among them.
+    /// Several processes, among them this one of the monitor.
     Among(Pid),
-    /// Its own process group, to which ours belong too: nothing to blame it for.
+    /// The caller's own process group, to which the monitor's processes belong too: not its fault.
     OwnGroup,
-    /// Whoever owns a file: the kernel would send a deadly signal.
+    /// The owner of a file: the kernel would send it a deadly signal.
     FileOwner,
-    /// A descriptor whose process cannot be told.
+    /// A descriptor whose process is unknown.
     Unknown,
-    /// Itself: it makes itself unreadable.
+    /// The caller itself, which makes itself unreadable.
     Dumpable,
 }
 
-/// What became of a call.
+/// Response to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// It was made.
+    /// The call was made.
     Made,
-    /// It failed with EPERM.
+    /// The call failed with EPERM.
     Refused,
-    /// It was carried out for the other processes, and returned this.
+    /// The call was carried out for the other processes, and returned this.
     Spared(i64),
 }
 
-/// Knows whom to protect.
+/// The processes to protect.
 #[derive(Debug)]
 pub(crate) struct Guard {
     proc: Proc,
@@ -83,16 +82,16 @@ pub(crate) struct Guard {
     options: GuardOptions,
 }
 
-/// What is to be done about a call.
+/// Action on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Make,
     Refuse,
-    /// Send the signal to all of them but us.
+    /// Send the signal to all members but the monitor's.
     Relay(Members, i32),
 }
 
-/// Who is hit.
+/// Processes that a signal reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SignalTargets {
     Nobody,
@@ -101,9 +100,10 @@ enum SignalTargets {
 }
 
 impl Guard {
-    /// Protects this process and `ours`.
+    /// Creates a guard for this process and `ours`.
     ///
     /// # Errors
+    ///
     /// If `/proc` cannot be opened.
     pub(crate) fn new(ours: &[Pid], options: GuardOptions) -> Result<Self, ProcError> {
         let agent = Pid(std::process::id().cast_signed());
@@ -127,7 +127,7 @@ impl Guard {
         }
     }
 
-    /// Whether a call has to be shown to [`Guard::rule`].
+    /// Returns whether a call has to be passed to [`Guard::rule`].
     pub(crate) fn concerns(syscall: Syscall) -> bool {
         use Syscall as S;
         matches!(
@@ -158,8 +158,7 @@ impl Guard {
         )
     }
 
-    /// What to do about a call; `None`: nothing, it goes on. Signals that have to be passed on
-    /// have been when this returns.
+    /// Decides on a call; `None` means that it goes on. Signals that have to be relayed have been when this returns.
     pub(crate) fn rule(&self, call: &Call) -> Option<Intrusion> {
         let (aim, action) = self.judge(call)?;
         let response = match action {
@@ -174,8 +173,8 @@ impl Guard {
         })
     }
 
-    /// The signal for all members but us; `None` for a caller that may not signal us: the kernel
-    /// leaves us out by itself.
+    /// Sends the signal to all members but the monitor's. Returns `None` for a caller that may not signal the
+    /// monitor: the kernel leaves it out by itself.
     fn relay(&self, tid: Tid, members: Members, signal: i32) -> Option<Response> {
         let ours = self.ours();
         let Some(caller) = Caller::read(&self.proc, tid) else {
@@ -188,7 +187,7 @@ impl Guard {
         })
     }
 
-    /// What is to be done, without doing it.
+    /// Returns the action on a call, without performing it.
     fn judge(&self, call: &Call) -> Option<(IntrusionTarget, Action)> {
         use Syscall as S;
         let tid = call.tid;
@@ -260,7 +259,7 @@ impl Guard {
         refused(self.unless_lenient(self.behind(tid, call.int(0)), signal))
     }
 
-    /// A process group as the caller names it; `None`: its own.
+    /// Decides on a signal to a process group as the caller numbers it; `None` is its own.
     fn signal_group(
         &self,
         tid: Tid,
@@ -269,7 +268,7 @@ impl Guard {
     ) -> Option<(IntrusionTarget, Action)> {
         let group = match group {
             None => self.proc.stat(tid.0).ok()?.stat.pgid,
-            // A group that has a number below our namespace has none of us in it.
+            // A group that has a number below our namespace has no process of the monitor in it.
             Some(_) if self.is_below(tid) => return None,
             Some(group) => group,
         };
@@ -295,13 +294,13 @@ impl Guard {
         Some((aim, Action::Relay(members, signal)))
     }
 
-    /// The first of ours among them.
+    /// Returns the first process of the monitor among the members.
     fn among(&self, members: Members) -> Option<Pid> {
         let is_member = |pid: &Pid| members.has(&self.proc, *pid);
         self.ours().into_iter().find(is_member)
     }
 
-    /// `which` as in setpriority(2).
+    /// Decides on a change of priority. `which` as in setpriority(2).
     fn priority(&self, tid: Tid, which: i32, who: i32) -> Option<(IntrusionTarget, Action)> {
         const ONE: i32 = 0;
         const GROUP: i32 = 1;
@@ -331,7 +330,7 @@ impl Guard {
         Some((IntrusionTarget::Dumpable, action))
     }
 
-    /// Whom a pid or thread id means, as the caller says it.
+    /// Returns the processes that a pid or thread id of the caller means.
     fn named(&self, tid: Tid, number: i32) -> SignalTargets {
         if number <= 0 {
             return SignalTargets::Nobody;
@@ -343,7 +342,7 @@ impl Guard {
         }
     }
 
-    /// Whose descriptor it is.
+    /// Returns the processes that a descriptor refers to.
     fn behind(&self, tid: Tid, descriptor: i32) -> SignalTargets {
         match self.process_behind(tid, descriptor) {
             Ok(Some(pid)) if self.ours().contains(&pid) => SignalTargets::Ours(pid),
@@ -353,8 +352,8 @@ impl Guard {
         }
     }
 
-    /// The process of a pidfd or of a folder of `/proc`, as the agent numbers it; `None` for
-    /// descriptors of other kinds. An error if that cannot be seen.
+    /// Returns the process of a pidfd or of a folder of `/proc`, as the agent numbers it; `None` for
+    /// descriptors of other kinds. Fails if that cannot be read.
     fn process_behind(&self, tid: Tid, descriptor: i32) -> Result<Option<Pid>, ()> {
         let mut buffer = [0; LINK_LIMIT];
         let link = match self.proc.descriptor_link(tid.0, descriptor, &mut buffer) {
@@ -380,8 +379,8 @@ impl Guard {
         rustix::fs::accessat(&self.proc, path, Access::EXISTS, AtFlags::empty()).is_ok()
     }
 
-    /// Whether the caller's pid namespace is below ours, where we have no numbers. One that hides
-    /// that is taken to be in ours.
+    /// Returns whether the caller's pid namespace is below the agent's, where the agent has no numbers. A
+    /// caller that hides its namespace counts as being in the agent's.
     fn is_below(&self, tid: Tid) -> bool {
         let text = self.proc.read_all(tid.0, "status", 64 * 1024);
         let text = text.map(|(text, _)| text).unwrap_or_default();
@@ -390,7 +389,7 @@ impl Guard {
         numbers > 1
     }
 
-    /// The processes that are protected.
+    /// Returns the processes that are protected.
     pub(crate) fn ours(&self) -> Vec<Pid> {
         self.ours
             .lock()
@@ -407,12 +406,12 @@ fn refused(hit: SignalTargets) -> Option<(IntrusionTarget, Action)> {
     }
 }
 
-/// Whether the signal does something to a process that watches: it is deadly, or an order (reload, reopen, upgrade).
+/// Returns whether the signal affects a process of the monitor: it is deadly, or a command (reload, reopen, upgrade).
 fn is_harmful(signal: i32) -> bool {
     is_deadly(signal) || matches!(signal, SIGHUP | SIGUSR1 | SIGUSR2)
 }
 
-/// Whether the signal ends or stops a process that ignores or blocks whatever it can: faults and
+/// Returns whether the signal ends or stops a process that ignores or blocks every signal it can: faults and
 /// the C library's own signals keep their effect there.
 fn is_deadly(signal: i32) -> bool {
     matches!(signal, 4 | 5 | 7 | 8 | 9 | 11 | 19 | 31 | 32 | 33)

@@ -32,7 +32,7 @@ fn guard(options: GuardOptions) -> Guard {
     Guard::new(&[Pid(own_pid())], options).unwrap()
 }
 
-/// Nothing is done: a signal that was passed on would really be sent.
+/// Decides without acting: a relayed signal would really be sent.
 fn action(guard: &Guard, syscall: Syscall, args: [i64; 4]) -> Option<Action> {
     guard.judge(&call(syscall, args)).map(|(_, action)| action)
 }
@@ -126,7 +126,7 @@ fn deadly_signals_and_orders_to_many_are_passed_on_and_all_others_go_on() {
             assert_eq!(found, expected, "signal {signal} to {pid}");
         }
     }
-    // Nobody's.
+    // A group that does not exist.
     assert_eq!(action(&guard, Syscall::KILL, [-0x3fff_fff0, 9, 0, 0]), None);
 }
 
