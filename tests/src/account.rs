@@ -1,4 +1,4 @@
-//! What `fixtures/calls.c` says that a watcher must have seen, and whether it was seen.
+//! Accounts of `fixtures/calls.c`: the calls that a monitor must have seen, compared with alerts.
 
 use std::fmt;
 
@@ -16,26 +16,26 @@ pub struct Line {
     pub call: String,
     result: i64,
     number: u64,
-    /// Nothing if the memory could not be read.
+    /// First argument; `None` if the memory could not be read.
     one: Option<String>,
     two: String,
 }
 
-/// A family of calls.
+/// A family of related calls.
 #[derive(Debug)]
 pub struct Family {
-    /// By this name the program knows it.
+    /// Name of the family in the program's arguments.
     pub name: &'static str,
     condition: &'static str,
-    /// Printed beside the type, the pid and the result.
+    /// Fields that the rule prints besides the type, the pid and the result.
     fields: &'static [&'static str],
-    /// What the fields must look like.
+    /// Returns the patterns of the fields for a line.
     patterns: fn(&Line) -> Vec<String>,
-    /// Whether the alert is about something else that the program had to do.
+    /// Returns true if the alert is about set-up work of the program.
     is_setup: fn(&Alert, account: &str) -> bool,
 }
 
-/// Files that are opened, or not.
+/// Opens of files, successful or not.
 pub const OPENS: Family = Family {
     name: "opens",
     condition: "evt.type in (open, openat, openat2, creat)",
@@ -61,13 +61,13 @@ pub const OPENS: Family = Family {
     },
 };
 
-/// Programs that are executed, or not.
+/// Executions of programs, successful or not.
 pub const EXECS: Family = Family {
     name: "execs",
     condition: "evt.type in (execve, execveat)",
     fields: &["proc.cmdline"],
     patterns: |line| {
-        // A failed exec leaves the caller as it was.
+        // A failed exec leaves the caller unchanged.
         let arguments = if line.result == 0 {
             line.two.clone()
         } else {
@@ -136,17 +136,17 @@ pub const VARIOUS: Family = Family {
 const AF_INET: u64 = abi::constant::AF_INET.u64();
 const AF_INET6: u64 = abi::constant::AF_INET6.u64();
 
-/// What an account and alerts have not in common.
+/// Differences between an account and alerts.
 #[derive(Debug)]
 pub struct Compared<'a> {
-    /// Calls that no alert tells, with what it should say.
+    /// Calls without an alert, with the expected patterns.
     pub missed: Vec<(Line, Vec<String>)>,
     /// Alerts without a call.
     pub without_cause: Vec<&'a Alert>,
 }
 
 impl Compared<'_> {
-    /// Whether there is nothing of either.
+    /// Returns true if there are no differences.
     pub fn is_exact(&self) -> bool {
         self.missed.is_empty() && self.without_cause.is_empty()
     }
@@ -166,7 +166,8 @@ impl fmt::Display for Compared<'_> {
 }
 
 impl Family {
-    /// The rule `Seen`, which catches every call of the family. `pid`: the field with the caller's own pid.
+    /// Returns the rule `Seen`, which matches every call of the family. `pid`: the field with the caller's own
+    /// pid.
     pub fn rule(&self, pid: &str) -> String {
         let fields: Vec<_> = self
             .fields
@@ -181,7 +182,8 @@ impl Family {
         )
     }
 
-    /// Takes each alert of the rule away for each line, whatever their order; exact is that nothing is left.
+    /// Matches each line with one alert of the rule, in any order. An exact comparison leaves neither lines nor
+    /// alerts.
     pub fn compare<'a>(
         &self,
         alerts: &'a [Alert],
@@ -214,7 +216,7 @@ impl Family {
             && alert.field(pid) == line.pid.to_string()
             && alert.field("evt.rawres") == line.result.to_string()
             && pairs.all(|(field, pattern)| {
-                // What programs give may have stars, and what is compared whole has none of ours.
+                // Values from programs may contain stars, so a pattern without our stars is compared literally.
                 let text = alert.field(field);
                 text == *pattern || Pattern(pattern).fits(&text)
             })
@@ -222,10 +224,10 @@ impl Family {
 }
 
 impl Line {
-    /// All lines of an account.
+    /// Parses all lines of an account.
     ///
     /// # Panics
-    /// If it is no account.
+    /// If a line does not parse.
     pub fn all(account: &str) -> Vec<Self> {
         account.lines().map(Self::parse).collect()
     }

@@ -11,20 +11,20 @@ pub struct Alert {
     pub rule: String,
     /// Priority, as Falco's JSON spells it.
     pub priority: String,
-    /// Where the event came from.
+    /// Source of the event.
     pub source: String,
     /// Tags of the rule.
     pub tags: Vec<String>,
-    /// The line for people.
+    /// The alert as text.
     pub output: String,
-    /// When, in ISO 8601.
+    /// Time of the event, in ISO 8601.
     pub time: String,
     /// The fields of the output.
     pub fields: Map<String, Value>,
 }
 
 impl Alert {
-    /// Reads one line of JSON; nothing if the line is not an alert.
+    /// Parses one line of JSON. `None` if the line is not an alert.
     pub fn parse(line: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(line.trim()).ok()?;
         let text = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
@@ -42,8 +42,8 @@ impl Alert {
         })
     }
 
-    /// What a line of standard output holds before an alert, and the alert. The workload writes there, too,
-    /// and what it has not ended with a newline, such as a prompt, stands before the alert that comes next.
+    /// Splits a line of standard output into the text before an alert, and the alert. The workload writes
+    /// there, too: text that it does not end with a newline, such as a prompt, stands before the next alert.
     pub fn behind(line: &str) -> (&str, Option<Self>) {
         let starts = line.match_indices('{').map(|(start, _)| start);
         let alert = starts.map(|start| (&line[..start], Self::parse(&line[start..])));
@@ -53,7 +53,7 @@ impl Alert {
             .unwrap_or((line, None))
     }
 
-    /// A field as text; `<NA>` if it has no value.
+    /// Returns a field as text; `<NA>` if it has no value.
     ///
     /// # Panics
     /// If the rule does not print the field.
@@ -66,10 +66,10 @@ impl Alert {
         }
     }
 
-    /// A field as a number.
+    /// Returns a field as a number.
     ///
     /// # Panics
-    /// If it is none.
+    /// If the field is not a number.
     pub fn number(&self, name: &str) -> i64 {
         let text = self.field(name);
         text.parse()
@@ -88,12 +88,12 @@ impl fmt::Display for Alert {
     }
 }
 
-/// What a field must look like: text in which `*` stands for anything.
+/// A pattern for a field: text in which `*` stands for anything.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern<'p>(pub &'p str);
 
 impl Pattern<'_> {
-    /// Whether `text` fits.
+    /// Returns true if `text` matches.
     pub fn fits(self, text: &str) -> bool {
         let Some((start, rest)) = self.0.split_once('*') else {
             return text == self.0;

@@ -1,4 +1,4 @@
-//! What came of attacks under each rule, as a table for people: written where a variable says so.
+//! Results of attacks under each rule, written as a table if a variable requests it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,32 +7,32 @@ use std::sync::{Mutex, PoisonError};
 
 use abi::Errno;
 
-/// Names the folder; without it nothing is written.
+/// Variable that names the folder; without it nothing is written.
 const OUT: &str = "TOLLGATE_ATTACKS_OUT";
 
-/// What one enforcer made of one rule.
+/// Results of one rule under one enforcer.
 #[derive(Clone, Debug, Default)]
 pub struct Tried {
     /// The rule.
     pub rule: String,
-    /// What carried it.
+    /// The enforcer of the rule.
     pub enforcer: String,
-    /// Attacks: what was done, what it gave under the rule, and without.
+    /// Attacks: description, result under the rule, result without.
     pub attacks: Vec<(String, i32, i32)>,
-    /// What is legitimate, in the same form.
+    /// Legitimate operations, in the same form.
     pub twins: Vec<(String, i32, i32)>,
 }
 
 /// Adds rows to the table of this name.
 ///
 /// # Panics
-/// If it cannot be written.
+/// If the table cannot be written.
 pub fn note(name: &str, rows: &[Tried]) {
     static LINES: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
     let Some(folder) = std::env::var_os(OUT).map(PathBuf::from) else {
         return;
     };
-    // A test that failed meanwhile has left whole lines.
+    // A test that panicked meanwhile has left whole lines.
     let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
     lines.extend(rows.iter().map(|row| (name.to_owned(), line(row))));
     let mut own: Vec<&str> = lines
@@ -69,7 +69,7 @@ fn line(row: &Tried) -> String {
     )
 }
 
-/// An error number, or 1000 and a signal's.
+/// Formats an error number, or a signal as 1000 plus its number.
 fn said(number: i32) -> String {
     match number {
         0 => "done".to_owned(),

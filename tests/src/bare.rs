@@ -1,4 +1,4 @@
-//! A root file system with nothing but busybox: what the program finds in a strange image.
+//! A root file system with nothing but busybox: the program's environment in an unknown image.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,23 +10,23 @@ use crate::binary::{program, which};
 use crate::rootfs::libraries_of;
 use crate::{Finished, Limited, Scratch};
 
-/// What is run there.
+/// Applets that tests run there.
 const APPLETS: &[&str] = &["sh", "cat", "id", "ls", "ps", "sleep", "touch", "true"];
 
-/// Readable for everybody, so that a user's attempt succeeds.
+/// Readable by everybody, so that a user's attempt succeeds.
 const SHADOW: &str = "root:*:19000:0:99999:7:::\n";
 
-/// No runtime lets a container's programs wait longer.
+/// Time limit. No runtime lets a container's programs wait longer.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What `/proc` is in the root.
+/// State of `/proc` in the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcView {
     /// An empty folder.
     Missing,
-    /// As container runtimes mount it: some files hidden, some read-only.
+    /// Mounted as container runtimes do: some files hidden, some read-only.
     Masked,
-    /// Processes only, and of those only the user's own: `hidepid=2,subset=pid`.
+    /// Processes only, and only those of the user: `hidepid=2,subset=pid`.
     OwnProcesses,
 }
 
@@ -40,7 +40,7 @@ impl ProcView {
     }
 }
 
-/// The lists of the OCI runtime specification's default configuration.
+/// Masked and read-only paths of the OCI runtime specification's default configuration.
 const MASKED: &str = r#"
 mount -t proc -o nosuid,nodev,noexec proc proc
 for file in kcore keys latency_stats timer_list timer_stats sched_debug; do
@@ -56,7 +56,7 @@ for name in bus fs irq sys sysrq-trigger; do
 done
 "#;
 
-/// Arguments: the root; then the command.
+/// Script that enters the root. Arguments: the root, then the command.
 const ENTER: &str = r#"
 set -e
 root=$1
@@ -69,13 +69,13 @@ mount -o remount,bind,ro "$root"
 exec chroot --userspec=1000:1000 . "$@"
 "#;
 
-/// The root.
+/// A root file system with nothing but busybox.
 #[derive(Debug)]
 pub struct BareRoot(Scratch);
 
 impl BareRoot {
-    /// With the program that `make static` built if `TOLLGATE_STATIC_BIN` names it, else with the
-    /// program under test and the libraries it needs.
+    /// Creates a root with the program that `make static` built if `TOLLGATE_STATIC_BIN` names it, otherwise
+    /// with the program under test and its libraries.
     ///
     /// # Panics
     /// If busybox is not static.
@@ -103,20 +103,20 @@ impl BareRoot {
             let folder = root.0.path().join(inside);
             fs::create_dir_all(folder.parent().expect("it lies in the root"))
                 .expect("the folder is ours");
-            // The loader's name is a link, which would lead nowhere in there.
+            // The loader's name is a link, which would lead nowhere in the root.
             let library = library.canonicalize().expect("ldd has found it");
             root.0.program(&library, inside);
         }
         root
     }
 
-    /// Where it is.
+    /// Returns the path of the root.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Runs a command in it as user 1000, with nothing writable, no `/dev`, no `/sys` and no
-    /// `/tmp`, as the first process of a pid namespace.
+    /// Runs a command in the root as user 1000, as the first process of a pid namespace, with nothing writable,
+    /// no `/dev`, no `/sys` and no `/tmp`.
     pub fn run(&self, proc: ProcView, command: &[&str]) -> Finished {
         let script = ENTER.replace("PROC", proc.mount());
         let mut shell = Command::new("unshare");
@@ -146,7 +146,7 @@ impl Default for BareRoot {
     }
 }
 
-/// What `make static` built, if the tests are told.
+/// Returns the program that `make static` built, if `TOLLGATE_STATIC_BIN` names it.
 ///
 /// # Panics
 /// If the name is wrong.

@@ -4,14 +4,14 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The top of the repository.
+/// Returns the root of the repository.
 pub fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("this package lies in the repository")
 }
 
-/// The program under test: `TOLLGATE_BIN`, else the newest build in the target folder.
+/// Returns the program under test: `TOLLGATE_BIN`, or the newest build in the target folder.
 ///
 /// # Panics
 /// If there is none.
@@ -41,17 +41,17 @@ pub fn program() -> PathBuf {
         })
 }
 
-/// The file that a shell would run for `name`.
+/// Returns the file that a shell would run for `name`.
 ///
 /// # Panics
 /// If it is not installed.
 pub fn which(name: &str) -> PathBuf {
     let path = env::var("PATH").unwrap_or_default();
-    // Debian keeps administrators' programs where ordinary users do not look.
+    // Debian keeps administration programs in folders that are not in the PATH of ordinary users.
     let folders = path
         .split(':')
         .chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"]);
-    // Version managers put wrappers first that work only with the files they wrap.
+    // Version managers put wrappers first that work only in their own folders.
     let system = folders.filter(|folder| folder.ends_with("bin") && !folder.starts_with("/root"));
     let mut files = system.map(|folder| Path::new(folder).join(name));
     files
@@ -63,7 +63,7 @@ pub fn which(name: &str) -> PathBuf {
         })
 }
 
-/// Whether a program is in a folder of `PATH`.
+/// Returns true if a program is in a folder of `PATH`.
 pub fn installed(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|folder| folder.join(name).is_file())

@@ -8,8 +8,8 @@ use crate::{
     stock_rules,
 };
 
-/// A command line that runs a shell command while somebody listens on an address and sends one line
-/// to who connects.
+/// Makes a command line that runs a shell command while a listener sends one line to each connection at an
+/// address.
 #[macro_export]
 macro_rules! with_listener {
     ($address:literal, $line:literal, $then:literal) => {
@@ -29,7 +29,7 @@ macro_rules! with_listener {
     };
 }
 
-/// A program that does, or nearly does, what a rule is about.
+/// A program that does, or nearly does, what a rule detects.
 #[derive(Clone, Copy, Debug)]
 pub struct TestProgram {
     command: &'static [&'static str],
@@ -38,23 +38,24 @@ pub struct TestProgram {
     terminal: bool,
     known: bool,
     inside: bool,
-    /// The process that does it, and for an act that must fire, what its alert holds.
+    /// The process that the alert names. For a program that must fire, `fields` holds what the alert must
+    /// contain.
     process: &'static str,
     fields: &'static [(&'static str, &'static str)],
 }
 
-/// A rule, what fires it, and what must not.
+/// A rule, programs that must fire it, and programs that must not.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// Name of the rule.
     pub rule: &'static str,
-    /// What must fire it.
+    /// Programs that must fire it.
     pub fires: &'static [TestProgram],
-    /// What must not.
+    /// Programs that must not fire it.
     pub near_misses: &'static [TestProgram],
 }
 
-/// An act of `process` inside a container.
+/// Creates a program, run by `process` inside a container.
 pub const fn act(process: &'static str, command: &'static [&'static str]) -> TestProgram {
     TestProgram {
         command,
@@ -69,22 +70,22 @@ pub const fn act(process: &'static str, command: &'static [&'static str]) -> Tes
 }
 
 impl TestProgram {
-    /// In other places.
+    /// Runs it in these environments instead.
     pub const fn at(self, places: &'static [Environment]) -> Self {
         Self { places, ..self }
     }
 
-    /// As these users only.
+    /// Runs it as these users only.
     pub const fn by(self, identities: &'static [Identity]) -> Self {
         Self { identities, ..self }
     }
 
-    /// With these fields in its alert.
+    /// Expects these fields in its alert.
     pub const fn showing(self, fields: &'static [(&'static str, &'static str)]) -> Self {
         Self { fields, ..self }
     }
 
-    /// On a terminal.
+    /// Runs it on a terminal.
     pub const fn on_terminal(self) -> Self {
         Self {
             terminal: true,
@@ -92,7 +93,7 @@ impl TestProgram {
         }
     }
 
-    /// In a container that the program is told the id of.
+    /// Runs it in a container whose id is given to tollgate.
     pub const fn known(self) -> Self {
         Self {
             known: true,
@@ -100,7 +101,7 @@ impl TestProgram {
         }
     }
 
-    /// Only where the program itself is in the container.
+    /// Runs it only in environments where tollgate itself is in the container.
     pub const fn from_inside(self) -> Self {
         Self {
             inside: true,
@@ -108,14 +109,14 @@ impl TestProgram {
         }
     }
 
-    /// Whether it says nothing under an engine that watches from outside: the names that other machines
-    /// have inside the container are not known there.
+    /// Returns true if the case does not apply to an engine that watches from outside: names of other hosts
+    /// inside the container are not known there.
     fn is_out_of_reach(&self) -> bool {
         Engine::under_test() == Engine::Ebpf && self.inside
     }
 
-    /// Who runs it in the place of that number. What must not fire runs in each place as one user
-    /// only, to save time; the place's number says as which.
+    /// Returns the users who run it in the environment with index `turn`. A near miss runs in each environment
+    /// as one user only, to save time; the index selects the user.
     fn identities_in_turn(&self, turn: usize, must_fire: bool) -> &[Identity] {
         if must_fire {
             return self.identities;
@@ -141,11 +142,11 @@ impl TestProgram {
 }
 
 impl Case {
-    /// Runs every act in every place as every user under the rules of a file. Whether the rule was
-    /// the first to match in one of them: the one that is reported when only one is.
+    /// Runs every program in every environment as every user under the rules of a file. Returns true if the
+    /// rule was the first to match in one of them: the one that is reported when only one is.
     ///
     /// # Panics
-    /// If one of them does not do what it must.
+    /// If a program does not behave as it must.
     pub fn check(&self, file: &PathBuf) -> bool {
         let rules = stock_rules(file);
         let stock = rules.iter().find(|rule| rule.name == self.rule);
@@ -196,7 +197,7 @@ impl Case {
     }
 }
 
-/// Whether an alert of the rule is the first one of its event.
+/// Returns true if an alert of the rule is the first one of its event.
 fn is_first(watched: &WatchResult, rule: &str) -> bool {
     let event = |alert: &Alert| (alert.time.clone(), alert.fields.get("proc.name").cloned());
     watched.of(rule).into_iter().any(|alert| {
@@ -217,7 +218,7 @@ fn fired(
     let Some(alert) = alerts.iter().find(by) else {
         return Err(format!("{} did not fire for {}", stock.name, act.process));
     };
-    // The one priority that alerts spell otherwise than rules do.
+    // The one priority that alerts spell differently from rules.
     let priority = alert
         .priority
         .to_uppercase()
@@ -234,7 +235,7 @@ fn fired(
         }
     }
     for (field, pattern) in act.fields {
-        // From outside a container's first process has a parent: its runtime.
+        // Seen from outside, a container's first process has a parent: its runtime.
         let is_orphan = (*field, *pattern) == ("proc.pname", "<NA>");
         let pattern = match is_orphan && is_made_in_sight(place) {
             true => "runc",
@@ -245,7 +246,7 @@ fn fired(
     user_fits(alert, act, place, identity)
 }
 
-/// Unless the act is about another user, the alert names the one it was started as.
+/// Checks that the alert names the user who started the program, unless the program changes its user.
 fn user_fits(
     alert: &Alert,
     act: &TestProgram,
@@ -298,14 +299,14 @@ fn did_not_fire(
     }
 }
 
-/// Whether the program watches from outside, and sees how the workload's container is made.
+/// Returns true if tollgate runs outside and sees how the workload's container is made.
 fn is_made_in_sight(place: Environment) -> bool {
     Engine::under_test() == Engine::Ebpf
         && matches!(place, Environment::Inside | Environment::Below)
 }
 
-/// Alerts about the workload. While its container is made, namespaces are changed and file systems mounted; the
-/// last that is done for it is to start env(1).
+/// Returns the alerts about the workload. While its container is made, namespaces are changed and file systems
+/// mounted; the last step is to start env(1).
 fn workload(watched: &WatchResult, place: Environment) -> &[Alert] {
     let is_last = |alert: &Alert| {
         alert.rule == "Sentinel" && alert.field("proc.cmdline").starts_with("env -i HOME=")

@@ -1,12 +1,12 @@
-//! Certificates for both sides of a connection.
+//! TLS certificates for both sides of a connection.
 
 use std::fs;
 use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-/// Makes an authority, `ca.pem`, and a certificate of each side that it vouches for: `server.pem` and
-/// `client.pem`, with their keys in `server-key.pem` and `client-key.pem`.
+/// Makes an authority, `ca.pem`, and a certificate for each side that it signs: `server.pem` and `client.pem`,
+/// with their keys in `server-key.pem` and `client-key.pem`.
 ///
 /// # Panics
 /// If the folder cannot be written.

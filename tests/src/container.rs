@@ -1,29 +1,29 @@
 //! Containers made of namespaces and an overlay, without any container engine.
 //!
-//! unshare(1) makes the namespaces, a shell script furnishes them, and everything is gone when the
-//! first process ends: mounts and interfaces live in the namespaces alone.
+//! unshare(1) makes the namespaces and a shell script sets them up. Everything vanishes when the first process
+//! ends: mounts and interfaces exist in the namespaces alone.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::rootfs::Rootfs;
 
-/// An address that is not private (it is one for documentation, RFC 5737), inside the container.
+/// A public address (for documentation, RFC 5737), inside the container.
 pub const PUBLIC_ADDRESS: &str = "203.0.113.5";
 
 /// The address of `kubernetes.default.svc.cluster.local` in `/etc/hosts` of containers.
 pub const API_SERVER: &str = "203.0.113.10";
 
-/// An address in the container's network that never answers.
+/// An address in the container's network that never responds.
 pub const BLACKHOLE_ADDRESS: &str = "198.51.100.1";
 
-/// Where clouds hand out credentials; an address of the container, so that nothing leaves it.
+/// Address of the metadata service of clouds, here an address of the container, so that nothing leaves it.
 const METADATA_ADDRESS: &str = "169.254.169.254";
 
-/// The id that is given to the program where a test needs a known one.
+/// The container id that is given to tollgate by tests that need a known one.
 pub const CONTAINER_ID: &str = "3f2a9c81d7e4";
 
-/// Arguments: lower layer, scratch folder, program; then the command.
+/// Set-up script. Arguments: lower layer, scratch folder, program; then the command.
 const FURNISH: &str = r#"
 set -e
 lower=$1 scratch=$2 program=$3
@@ -50,9 +50,8 @@ mount -t tmpfs -o mode=1777 tmpfs dev/shm
 hostname container
 "#;
 
-/// A network with addresses and nothing behind them. They are on the loopback interface, which needs
-/// no driver; what is sent to `BLACKHOLE` comes back there, is nobody's and is dropped without an
-/// answer.
+/// Set-up script for a network with addresses and no hosts. They are on the loopback interface, which needs no
+/// driver. Packets to `BLACKHOLE` come back there, belong to nobody and are dropped without an answer.
 const CONNECT: &str = r#"
 ip link set lo up
 ip address add PUBLIC/32 dev lo
@@ -67,7 +66,7 @@ pivot_root . old
 exec chroot . /bin/sh -c 'busybox umount -l /old && cd / && exec env -i HOME=/root TERM="$TERM" PATH=/usr/local/bin:/usr/bin:/usr/sbin "$@"' sh "$@"
 "#;
 
-/// The furniture of a container.
+/// Files for the set-up of a container.
 #[derive(Debug)]
 pub(crate) struct Container {
     rootfs: Arc<Rootfs>,
@@ -80,7 +79,7 @@ impl Container {
         }
     }
 
-    /// The command line to put before what runs inside. The scratch folder has the same path
+    /// Returns the command line to put before a command that runs inside. The scratch folder has the same path
     /// inside as outside; it is not part of the overlay.
     pub(crate) fn prefix(&self, scratch: &Path, program: &Path) -> Vec<String> {
         let script = format!("{FURNISH}{}{ENTER}", connect());
@@ -105,7 +104,7 @@ impl Container {
     }
 }
 
-/// The command line to put before what runs on the host in a network of its own.
+/// Returns the command line to put before a command that runs on the host in a network of its own.
 pub(crate) fn network_prefix() -> Vec<String> {
     let mut words = strings(&["unshare", "--net", "--", "sh", "-c"]);
     words.push(format!("set -e\n{}exec \"$@\"", connect()));

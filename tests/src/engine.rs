@@ -2,26 +2,25 @@
 
 use std::env;
 
-/// How `tollgate run` sees calls.
+/// The capture engine of `tollgate run`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// seccomp user notification, the default.
     Notify,
     /// ptrace, with a filter.
     Ptrace,
-    /// ptrace, as where no filter can be installed.
+    /// ptrace at every call, as where no filter can be installed.
     EveryCall,
-    /// eBPF. The program is privileged and outside; what a test says about who and where applies to
-    /// the workload alone.
+    /// eBPF. The program is privileged and runs outside; users and environments of a test apply to the workload
+    /// alone.
     Ebpf,
 }
 
 impl Engine {
-    /// The one that `TOLLGATE_TEST_ENGINE` names: `notify`, `ptrace`, `every-call`
-    /// or `ebpf`.
+    /// Returns the engine that `TOLLGATE_TEST_ENGINE` names: `notify`, `ptrace`, `every-call` or `ebpf`.
     ///
     /// # Panics
-    /// If it names another one.
+    /// If the variable names another one.
     pub fn under_test() -> Self {
         match env::var("TOLLGATE_TEST_ENGINE").as_deref() {
             Err(_) | Ok("notify") => Self::Notify,
@@ -32,7 +31,7 @@ impl Engine {
         }
     }
 
-    /// Arguments of `tollgate run`.
+    /// Returns the arguments of `tollgate run`.
     pub fn options(self) -> &'static [&'static str] {
         match self {
             Self::Notify => &[],
@@ -42,13 +41,13 @@ impl Engine {
         }
     }
 
-    /// Whether it traces.
+    /// Returns true if the engine uses ptrace.
     pub fn traces(self) -> bool {
         matches!(self, Self::Ptrace | Self::EveryCall)
     }
 
-    /// How many processes of its own stand between a command and whoever started it: waiter, agent,
-    /// keeper and front. There is no keeper for a tracer.
+    /// Returns the number of tollgate's processes between a command and its caller: waiter, agent, keeper and
+    /// front. A tracer has no keeper.
     pub fn watchers(self) -> usize {
         if self.traces() { 3 } else { 4 }
     }

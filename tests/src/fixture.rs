@@ -1,4 +1,4 @@
-//! Workload programs in C, compiled when a test asks for them.
+//! Workload programs in C, compiled on demand.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,7 @@ impl Fixture {
         Self::try_compile(name, &["-static"]).unwrap_or_else(|text| panic!("{text}"))
     }
 
-    /// The same with other options; what the compiler said if it fails.
+    /// Compiles with other options.
     ///
     /// # Errors
     /// The compiler's messages.
@@ -53,12 +53,12 @@ impl Fixture {
         Ok(Self { folder, program })
     }
 
-    /// The program.
+    /// Returns the path of the program.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The folder it lies in, which every user can reach.
+    /// Returns the program's folder, which every user can reach.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }

@@ -1,14 +1,14 @@
-//! Control groups that look like those of a container's runtime.
+//! Control groups that look like those of a container runtime.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A control group with the name that Docker would give to a container's; removed again.
+/// A control group with the name that Docker would give to a container's. Removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// The first of the folders that were made.
+    /// The topmost of the folders that were made.
     top: PathBuf,
     leaf: PathBuf,
 }
@@ -17,10 +17,10 @@ pub(crate) struct Group {
 const ID_LENGTH: usize = 64;
 
 impl Group {
-    /// Of a container whose id begins like this.
+    /// Makes the group of a container whose id begins with `id`.
     ///
     /// # Panics
-    /// If none can be made: only root makes control groups.
+    /// If it cannot be made: only root makes control groups.
     pub(crate) fn of_container(id: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let hierarchies = [
@@ -39,7 +39,7 @@ impl Group {
         Self { top, leaf }
     }
 
-    /// The command line to put before what is to run in it.
+    /// Returns the command line to put before a command that runs in the group.
     pub(crate) fn prefix(&self) -> Vec<String> {
         let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
         let leaf = self.leaf.display().to_string();
@@ -50,7 +50,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let folders = [&self.leaf, &self.top.join("docker"), &self.top];
-        // Its last process may not be gone yet. A folder that stays does no harm: its name is its own.
+        // Its last process may not have ended yet. A folder that remains does no harm: its name is unique.
         for _ in 0..50 {
             if folders
                 .iter()

@@ -1,8 +1,8 @@
-//! A whole other kernel: Debian's cloud kernel in an emulated machine, with Yama.
+//! Another kernel: Debian's cloud kernel in an emulated machine, with Yama.
 //!
-//! The machine has no disk. Its root file system is that of the containers of these tests, packed
-//! into an initial RAM disk together with a script; the script's output comes back over a serial
-//! port. Nothing of it needs privileges or hardware support on this side.
+//! The machine has no disk. Its root file system is that of the containers of these tests, packed into an
+//! initial RAM disk together with a script. The script's output comes back over a serial port. Nothing needs
+//! privileges or hardware support on the host.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -20,14 +20,14 @@ use crate::{Identity, Limited, Scratch};
 /// The package that depends on the newest of Debian's small kernels.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 
-/// Longest that a machine may run; on an idle host it starts in about four seconds, and the demo takes
-/// a minute and a half in it. A busy host gives it a fraction of a processor.
+/// Time limit of a machine. On an idle host it starts in about four seconds, and the demo takes a minute and a
+/// half in it. A busy host gives it a fraction of a processor.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Memory for the root file system, twice (packed and not), and for what runs.
+/// Memory for the root file system, twice (packed and unpacked), and for the programs.
 const MEMORY: &str = "1024M";
 
-/// `YAMA`, `LIMIT` and `PREFIX` are filled in.
+/// The first program. `YAMA`, `LIMIT` and `PREFIX` are replaced.
 const INIT: &str = r#"#!/usr/bin/sh
 export PATH=/usr/local/bin:/usr/sbin:/usr/bin HOME=/root TERM=dumb
 # pivot_root(2) does not work on the initial root; a mount over it can be exchanged.
@@ -66,21 +66,22 @@ pub struct Guest {
     scratch: Scratch,
 }
 
-/// What came of a script.
+/// Result of a script.
 #[derive(Debug)]
 pub struct GuestRun {
     /// Time from the start of the kernel to the first program, by the guest's clock.
     pub boot: Duration,
     /// The script's exit status.
     pub code: i32,
-    /// Its standard output.
+    /// Standard output of the script.
     pub stdout: String,
-    /// Its standard error.
+    /// Standard error of the script.
     pub stderr: String,
 }
 
 impl Guest {
-    /// Why there can be no machine here; a kernel that cannot be downloaded although apt knows it is an error.
+    /// Returns the reason why there can be no machine here, if any. A kernel that cannot be downloaded although
+    /// apt knows it is an error.
     pub fn missing() -> Option<String> {
         if !crate::installed("qemu-system-x86_64") {
             return Some("there is no qemu-system-x86_64; `./x test-guest` installs it".to_owned());
@@ -97,7 +98,7 @@ impl Guest {
         }
     }
 
-    /// With the program under test at `/usr/local/bin/tollgate`.
+    /// Creates a guest with the program under test at `/usr/local/bin/tollgate`.
     ///
     /// # Panics
     /// If the kernel cannot be downloaded.
@@ -121,33 +122,33 @@ impl Guest {
         }
     }
 
-    /// With a file of this machine, at an absolute path of the guest.
+    /// Adds a file of the host at an absolute path of the guest.
     pub fn file(mut self, from: &Path, to: &str) -> Self {
         self.files.push((from.to_owned(), to.to_owned()));
         self
     }
 
-    /// With these words on the kernel's command line, too.
+    /// Adds words to the kernel's command line.
     pub fn option(mut self, words: &str) -> Self {
         self.options.push(' ');
         self.options.push_str(words);
         self
     }
 
-    /// With so much time on this side, for scripts that take long.
+    /// Sets the time limit on the host, for slow scripts.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// With a clock that moves by a nanosecond for each instruction: what programs measure there is how
-    /// many instructions something takes, whatever this machine does besides.
+    /// Uses a clock that moves by a nanosecond per instruction: programs then measure numbers of instructions,
+    /// whatever else the host does.
     pub fn counting_instructions(mut self) -> Self {
         self.counts = true;
         self
     }
 
-    /// With a program of one of Debian's packages that is not installed here, or may not be.
+    /// Adds a program of a Debian package that may not be installed on the host.
     ///
     /// # Panics
     /// If the package cannot be downloaded.
@@ -156,7 +157,7 @@ impl Guest {
         self.file(&file, path)
     }
 
-    /// With the kernel's module for loop devices as `/loop.ko`; ext4 is part of that kernel.
+    /// Adds the kernel's module for loop devices as `/loop.ko`; ext4 is built into that kernel.
     ///
     /// # Panics
     /// If the package cannot be downloaded.
@@ -168,13 +169,13 @@ impl Guest {
         self.file(&file, "/loop.ko")
     }
 
-    /// Starts the machine, sets Yama's `ptrace_scope` and runs a shell script as somebody.
+    /// Starts the machine, sets Yama's `ptrace_scope` and runs a shell script as `identity`.
     ///
     /// # Panics
-    /// If the machine does not come to the end of the script.
+    /// If the machine does not reach the end of the script.
     pub fn run(&self, yama: u8, identity: Identity, script: &str) -> GuestRun {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        // A test that failed with the machine has left nothing behind.
+        // A test that panicked while it held the lock has left nothing behind.
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let image = self.scratch.path().join("initrd");
         self.pack(&image, &init2(yama, identity, self.limit), script)
@@ -245,7 +246,7 @@ impl Default for Guest {
 }
 
 fn init2(yama: u8, identity: Identity, limit: Duration) -> String {
-    // The script's own end comes first, so that its output is not lost with the machine.
+    // The script's own limit comes first, so that its output is not lost with the machine.
     let limit = (limit - Duration::from_secs(30)).as_secs();
     INIT2
         .replace("YAMA", &yama.to_string())
@@ -253,7 +254,7 @@ fn init2(yama: u8, identity: Identity, limit: Duration) -> String {
         .replace("PREFIX", &identity.prefix().join(" "))
 }
 
-/// `BOOT STATUS SIZE SIZE`, and as many bytes of output and error output.
+/// Parses `BOOT STATUS SIZE SIZE`, followed by as many bytes of output and error output.
 fn parse(answer: &[u8]) -> Option<GuestRun> {
     let end = answer.iter().position(|byte| *byte == b'\n')?;
     let header = std::str::from_utf8(&answer[..end]).ok()?;
@@ -275,14 +276,14 @@ fn parse(answer: &[u8]) -> Option<GuestRun> {
     })
 }
 
-/// The kernel's image.
+/// Returns the kernel's image.
 fn kernel() -> PathBuf {
     let package = newest_package();
     let image = package.replace("linux-image-", "vmlinuz-");
     packaged(&package, &format!("/boot/{image}"))
 }
 
-/// The kernel's image, and the folder with its modules for virtio.
+/// Returns the kernel's image, and the folder with its modules for virtio.
 ///
 /// # Panics
 /// If the kernel's package cannot be downloaded.
@@ -319,11 +320,11 @@ fn folder() -> PathBuf {
 
 fn once() -> MutexGuard<'static, ()> {
     static ONCE: Mutex<()> = Mutex::new(());
-    // A test that failed with it has left nothing half done.
+    // A test that panicked while it held the lock has left nothing incomplete.
     ONCE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The files of a package.
+/// Returns a folder with the files of a package.
 fn unpacked(package: &str) -> Scratch {
     let scratch = Scratch::new();
     let download = ["download", "--quiet", "--quiet", package];
@@ -343,7 +344,7 @@ fn unpacked(package: &str) -> Scratch {
     scratch
 }
 
-/// A file of a package; downloaded once and kept in the target folder.
+/// Returns a file of a package, downloaded once and kept in the target folder.
 fn packaged(package: &str, path: &str) -> PathBuf {
     let folder = folder();
     let inside = Path::new(path.trim_start_matches('/'));
@@ -354,7 +355,7 @@ fn packaged(package: &str, path: &str) -> PathBuf {
     }
     let scratch = unpacked(package);
     fs::create_dir_all(&folder).expect("the target folder is writable");
-    // Renamed, so that a test that is stopped here leaves no half of it.
+    // Renamed when complete, so that a test that is stopped here leaves no partial file.
     let half = kept.with_extension("half");
     fs::copy(scratch.path().join(inside), &half)
         .and_then(|_| fs::rename(&half, &kept))
@@ -385,7 +386,7 @@ fn run(command: &mut Command) {
     assert!(done.status.success(), "{command:?} failed: {text}");
 }
 
-/// A cpio archive in the form that the kernel unpacks ("newc",
+/// Writer of a cpio archive in the format that the kernel unpacks ("newc",
 /// Documentation/driver-api/early-userspace/buffer-format.rst).
 struct Archive<W: Write> {
     out: W,
@@ -402,7 +403,7 @@ impl<W: Write> Archive<W> {
         }
     }
 
-    /// A folder with all that is in it, at `prefix`.
+    /// Adds a folder with all its content at `prefix`.
     fn tree(&mut self, folder: &Path, prefix: &str) -> io::Result<()> {
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
@@ -429,7 +430,7 @@ impl<W: Write> Archive<W> {
         self.add(to, mode, &fs::read(from)?)
     }
 
-    /// Everything belongs to root.
+    /// Adds one entry, owned by root.
     fn add(&mut self, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         self.files += 1;
         let (size, name_size) = (content.len(), name.len() + 1);

@@ -1,4 +1,4 @@
-//! Watching the whole machine, or a part of it, by `tollgate watch`.
+//! Host-wide monitoring by `tollgate watch`.
 
 use std::fs;
 use std::process::Command;
@@ -10,18 +10,18 @@ use crate::{Limited, Scratch, program};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Watches the machine while `act` runs; what was printed, and the last line of statistics.
+/// Watches the host while `act` runs. Returns standard output and the last line of statistics.
 ///
 /// # Panics
-/// If the watch does not begin or end as it should.
+/// If the monitor does not start or end as it should.
 pub fn watch_host(options: &[&str], rules: &str, act: impl FnOnce()) -> (String, Value) {
     watch_host_for(LIMIT, options, rules, |_| act())
 }
 
-/// The same with a limit of its own; `act` gets the watcher's pid.
+/// Like [`watch_host`] with another time limit; `act` gets the monitor's pid.
 ///
 /// # Panics
-/// If the watch does not begin or end as it should.
+/// If the monitor does not start or end as it should.
 pub fn watch_host_for(
     limit: Duration,
     options: &[&str],

@@ -1,6 +1,6 @@
-//! As whom the program and its workload run.
+//! Users and capabilities of the program and its workload.
 
-/// What Docker gives to root in a container, in words of setpriv(1).
+/// Capabilities that Docker gives to root in a container, in the syntax of setpriv(1).
 const DOCKER: &str = "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,\
                       +setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write";
 const DOCKER_TRACING: &str = "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,\
@@ -14,14 +14,14 @@ pub enum Identity {
     Root,
     /// Root with the capabilities that Docker leaves.
     Docker,
-    /// The same with `CAP_SYS_PTRACE`.
+    /// Root with the capabilities that Docker leaves, and `CAP_SYS_PTRACE`.
     DockerTracing,
     /// User 1000 without any capability.
     User,
 }
 
 impl Identity {
-    /// Those among which what an agent may read differs.
+    /// Users who differ in what an agent may read.
     pub const READERS: &'static [Identity] = &[
         Identity::Root,
         Identity::Docker,
@@ -29,10 +29,10 @@ impl Identity {
         Identity::User,
     ];
 
-    /// Those that rules may tell apart.
+    /// Users who differ for rules.
     pub const ALL: &'static [Identity] = &[Identity::Root, Identity::Docker, Identity::User];
 
-    /// The command line to put before a program.
+    /// Returns the command line to put before a program.
     pub(crate) fn prefix(self) -> Vec<String> {
         let words: &[&str] = match self {
             Identity::Root => &[],
@@ -58,7 +58,7 @@ impl Identity {
         words.iter().map(|word| (*word).to_owned()).collect()
     }
 
-    /// The user's number.
+    /// Returns the user's number.
     pub fn uid(self) -> i64 {
         match self {
             Identity::Root | Identity::Docker | Identity::DockerTracing => 0,
@@ -66,7 +66,7 @@ impl Identity {
         }
     }
 
-    /// The user's name inside the containers of these tests.
+    /// Returns the user's name inside the containers of these tests.
     pub fn name_in_container(self) -> &'static str {
         match self {
             Identity::Root | Identity::Docker | Identity::DockerTracing => "root",

@@ -1,7 +1,7 @@
-//! Shared parts of the end-to-end tests: they start the built program on real workloads, as
-//! different users and inside containers made of nothing but namespaces, and read its alerts.
+//! Shared parts of the end-to-end tests. They start the built program on real workloads, as different users and
+//! inside containers made of nothing but namespaces, and read its alerts.
 //!
-//! What fails here fails a test, so the functions panic with a message instead of returning errors.
+//! Functions panic with a message instead of returning errors, because any failure here fails a test.
 
 pub mod account;
 mod alert;

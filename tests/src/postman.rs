@@ -1,4 +1,4 @@
-//! Signals that a watched script wants sent from outside: it may not send them itself.
+//! Sending of signals on behalf of a watched script, which may not send them itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Sends what is put into a folder's `order`, a line `NUMBER PID`, and takes it away then.
+/// Sends the signals that scripts request by a file `order` in a folder, a line `NUMBER PID`. Removes the file
+/// when the signal is sent.
 pub struct SignalSender {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl SignalSender {
-    /// Works until it is dropped.
+    /// Starts a sender, which works until it is dropped.
     pub fn at(folder: &Path) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let (order, end) = (folder.join("order"), Arc::clone(&ends));
@@ -32,7 +33,8 @@ impl SignalSender {
         }
     }
 
-    /// A line of shell that has the signal sent to the process whose pid is in a file, in the folder.
+    /// Returns a line of shell that requests the signal for the process whose pid is in `pid_file`, and waits
+    /// until it is sent.
     pub fn order(signal: Signal, pid_file: &str) -> String {
         let number = signal.as_raw();
         format!(
@@ -59,7 +61,7 @@ impl Drop for SignalSender {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // A panic there left the script waiting, which its own time limit tells.
+            // A panic there left the script waiting; the script's own time limit reports it.
             let _ = thread.join();
         }
     }

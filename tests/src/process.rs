@@ -1,4 +1,4 @@
-//! Running a command to its end, but not for ever.
+//! Running a command to its end, within a time limit.
 
 use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// What a command left behind.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Finished {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
     /// Standard output.
     pub stdout: String,
     /// Standard error.
     pub stderr: String,
-    /// How long it and all that held its output open took.
+    /// Time until the command and all processes that held its output open had ended.
     pub elapsed: Duration,
 }
 
 impl Finished {
-    /// The exit status as a shell says it.
+    /// Returns the exit status as a shell gives it.
     pub fn code(&self) -> i32 {
         let signal = self.status.signal().map(|signal| 128 + signal);
         self.status
@@ -33,7 +33,7 @@ impl Finished {
     }
 }
 
-/// A command in a process group of its own, all of which ends when this is dropped.
+/// A command in a process group of its own, which is killed when this is dropped.
 #[derive(Debug)]
 pub struct Limited {
     child: Child,
@@ -64,20 +64,20 @@ impl Limited {
         }
     }
 
-    /// Its pid.
+    /// Returns the pid.
     pub fn pid(&self) -> Pid {
         self.group
     }
 
-    /// Gives `input` to its standard input, and waits until it has ended and nobody holds its
-    /// output open any more.
+    /// Writes `input` to the command's standard input, and waits until it has ended and no process holds its
+    /// output open.
     ///
     /// # Panics
     /// If that takes longer than the limit.
     pub fn finish(mut self, input: &[u8]) -> Finished {
         let writer = self.child.stdin.take().map(|mut pipe| {
             let input = input.to_owned();
-            // A command that does not read its input ends this with EPIPE, which is no failure.
+            // A command that does not read its input causes EPIPE here, which is no failure.
             thread::spawn(move || drop(pipe.write_all(&input)))
         });
         let stdout = drain(self.child.stdout.take());
@@ -132,7 +132,7 @@ impl Limited {
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        // Fails if all have ended, which is how it should be.
+        // Fails if all have ended, as they should.
         let _ = kill_process_group(self.group, Signal::KILL);
         let _ = self.child.wait();
     }

@@ -1,7 +1,7 @@
 //! Runs that are recorded and replayed: both must raise the same alerts.
 //!
-//! With `TOLLGATE_TEST_RECORD` set every run of a [`crate::Watch`] is, so that each test of events is a
-//! test of recordings as well.
+//! With `TOLLGATE_TEST_RECORD` set, every run of a [`crate::Watch`] is recorded, so that each test of events
+//! also tests recordings.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,17 +10,17 @@ use serde_json::Value;
 
 use crate::Alert;
 
-/// Whether runs are recorded that do not ask for it.
+/// Returns true if runs are recorded that do not request it.
 pub(crate) fn is_wanted() -> bool {
     std::env::var_os("TOLLGATE_TEST_RECORD").is_some()
 }
 
-/// Where a run is recorded.
+/// Returns the path of a run's recording.
 pub(crate) fn file(scratch: &Path) -> PathBuf {
     scratch.join("recording.scap")
 }
 
-/// What `replay` takes of the options of a run.
+/// Returns the options of a run that `replay` takes, too.
 fn shared(options: &[String]) -> Vec<&str> {
     let mut shared = Vec::new();
     let mut words = options.iter();
@@ -33,7 +33,7 @@ fn shared(options: &[String]) -> Vec<&str> {
     shared
 }
 
-/// The alerts that a recording gives.
+/// Replays a recording and returns its alerts.
 ///
 /// # Panics
 /// If it cannot be replayed.
@@ -50,7 +50,7 @@ pub(crate) fn replay(program: &Path, options: &[String], file: &Path) -> Vec<Ale
     alerts.lines().filter_map(Alert::parse).collect()
 }
 
-/// Compares what a run and the replay of its recording raised.
+/// Compares the alerts of a run with those of the replay of its recording.
 ///
 /// # Panics
 /// If they differ.
@@ -68,8 +68,8 @@ pub(crate) fn compare(live: &[Alert], replayed: &[Alert]) {
     );
 }
 
-/// What must be the same: everything but the number of the event, which counts other events in a
-/// file, and what the program says of itself.
+/// Returns what must be equal: everything but the number of the event, which counts other events in a file, and
+/// the program's alerts about itself.
 fn keys(alerts: &[Alert]) -> Vec<String> {
     alerts
         .iter()

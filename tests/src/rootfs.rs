@@ -1,4 +1,4 @@
-//! A small root file system, copied together from the programs of this machine.
+//! A small root file system, copied from the programs of the host.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -11,7 +11,7 @@ use crate::Scratch;
 use crate::binary::{program, which};
 use crate::container::{API_SERVER, PUBLIC_ADDRESS};
 
-/// What tests run inside containers, and what sets containers up.
+/// Programs that tests run inside containers, and programs that set containers up.
 const PROGRAMS: &[&str] = &[
     "base64", "bash", "busybox", "cat", "chmod", "chroot", "cp", "dd", "debugfs", "dirname",
     "echo", "env", "false", "find", "grep", "head", "id", "insmod", "ip", "kill", "ln", "ls",
@@ -20,7 +20,7 @@ const PROGRAMS: &[&str] = &[
     "timeout", "touch", "tr", "true", "truncate", "uname", "unshare", "wc",
 ];
 
-/// Links that modern Debian has at the top.
+/// Links that modern Debian has in its root.
 const MERGED: &[(&str, &str)] = &[
     ("bin", "usr/bin"),
     ("sbin", "usr/sbin"),
@@ -60,15 +60,15 @@ nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 
 const GROUP: &str = "root:x:0:\ndaemon:x:1:\nwww-data:x:33:\napp:x:1000:\nnogroup:x:65534:\n";
 
-/// Readable for everybody, so that the same program does the same as every user.
+/// Readable by everybody, so that the same program behaves alike for every user.
 const SHADOW: &str = "root:*:19000:0:99999:7:::\napp:!:19000:0:99999:7:::\n";
 
-/// The lower layer of containers. It has no `tollgate` but a place for one.
+/// The lower layer of containers. It has no `tollgate` but an empty file in its place.
 #[derive(Debug)]
 pub struct Rootfs(Scratch);
 
 impl Rootfs {
-    /// The one that all tests of this process share while one of them holds it.
+    /// Returns the root that all tests of this process share, as long as one of them holds it.
     ///
     /// # Panics
     /// If it cannot be built.
@@ -86,14 +86,14 @@ impl Rootfs {
         rootfs
     }
 
-    /// Where it is.
+    /// Returns the path of the root.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
     fn build() -> Self {
         let rootfs = Self(Scratch::new());
-        // Root's own mode decides whether ordinary users can walk through it.
+        // The mode of the root decides whether ordinary users can walk through it.
         rootfs.mode("", 0o755);
         for folder in FOLDERS {
             fs::create_dir_all(rootfs.path().join(folder)).expect("the scratch folder is writable");
@@ -131,7 +131,7 @@ impl Rootfs {
         }
     }
 
-    /// The modules of Debian's package perl-base and the libraries they load.
+    /// Copies the modules of Debian's package perl-base and the libraries they load.
     fn copy_perl(&self) {
         let triplet = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
         let found = triplet
@@ -199,9 +199,9 @@ impl Rootfs {
     }
 }
 
-/// The shared libraries that ldd(1) names.
+/// Returns the shared libraries that ldd(1) names.
 pub(crate) fn libraries_of(programs: &[PathBuf]) -> BTreeSet<PathBuf> {
-    // Its exit status is 1 when one of the programs is static.
+    // The exit status is 1 if one of the programs is static.
     let output = Command::new("ldd")
         .args(programs)
         .output()

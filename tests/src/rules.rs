@@ -5,8 +5,7 @@ use std::path::PathBuf;
 
 use crate::binary::repository;
 
-/// A rule that fires on every program start: proof that a run in which nothing else fired was
-/// watched at all.
+/// A rule that fires on every program start: proof that a run without other alerts was watched at all.
 pub const SENTINEL: &str = "\
 - rule: Sentinel
   desc: every program start
@@ -16,20 +15,20 @@ pub const SENTINEL: &str = "\
   tags: [sentinel]
 ";
 
-/// What the published rule file says about one of its rules.
+/// Properties of a rule in the published rule file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StockRule {
-    /// Its name.
+    /// Name of the rule.
     pub name: String,
-    /// Its priority, in capitals.
+    /// Priority of the rule, in capitals.
     pub priority: String,
-    /// Its tags.
+    /// Tags of the rule.
     pub tags: Vec<String>,
     /// Fields of its output.
     pub fields: Vec<String>,
 }
 
-/// Falco's stable rules, which lie beside the repository where its references are shared.
+/// Returns Falco's stable rules, which lie next to the repository where its references are shared.
 pub fn stock_rules_file() -> Option<PathBuf> {
     let path = repository()
         .parent()?
@@ -37,14 +36,14 @@ pub fn stock_rules_file() -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-/// The rules of our own, if they are there.
+/// Returns the path of our own rules, if they exist.
 pub fn default_rules() -> Option<PathBuf> {
     let path = repository().join("rules/default.yaml");
     path.is_file().then_some(path)
 }
 
-/// Reads names, priorities, tags and output fields by plain text search, so that what tests expect
-/// does not come from the loader they test.
+/// Reads names, priorities, tags and output fields by plain text search, so that what tests expect does not
+/// come from the loader they test.
 ///
 /// # Panics
 /// If the file cannot be read or has another form.
@@ -58,7 +57,7 @@ pub fn stock_rules(file: &PathBuf) -> Vec<StockRule> {
 }
 
 fn stock_rule(item: &str) -> StockRule {
-    // Comments between the rules belong to the next one.
+    // Comments between rules belong to the next rule.
     let item = item.split("\n#").next().unwrap_or(item);
     let name = item
         .lines()

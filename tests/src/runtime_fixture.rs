@@ -1,7 +1,7 @@
-//! Where containers of `tollgate runtime` are made.
+//! Environment for containers of `tollgate runtime`.
 //!
-//! Each test is a shell script that runs as the first process of a pid namespace, with mounts of its
-//! own: whatever it leaves behind ends with it, and what is left can be counted.
+//! Each test is a shell script that runs as the first process of a pid namespace, with mounts of its own.
+//! Whatever the script leaves behind ends with the namespace, and can be counted.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::{Alert, Finished, Limited, Scratch, installed, program};
 
-/// How long a script may take.
+/// Time limit of a script.
 pub const LIMIT: Duration = Duration::from_secs(175);
 
 const RULES: &str = r#"
@@ -73,18 +73,18 @@ remains() {
 }
 "#;
 
-/// A folder with the runtime under test, and a private namespace for what is run there.
+/// A folder with the runtime under test, and a private namespace for its scripts.
 #[derive(Debug)]
 pub struct RuntimeFixture {
     /// The folder.
     pub scratch: Scratch,
     settings: String,
-    /// What the ids of this test's containers begin with: groups of the machine are named by them.
+    /// Prefix of the ids of this test's containers. Control groups of the host are named by them.
     pub id: String,
 }
 
 impl RuntimeFixture {
-    /// A folder with the runtime under test, rules, and a root file system.
+    /// Creates a folder with the runtime under test, rules, and a root file system.
     ///
     /// # Panics
     /// If it cannot be made.
@@ -127,19 +127,19 @@ impl RuntimeFixture {
         }
     }
 
-    /// Adds to the configuration.
+    /// Appends to the configuration.
     #[must_use]
     pub fn settings(mut self, more: &str) -> Self {
         self.settings.push_str(more);
         self
     }
 
-    /// A bundle whose first program is a shell script.
+    /// Makes a bundle whose first program is a shell script.
     pub fn bundle(&self, name: &str, script: &str) -> &Self {
         self.changed_bundle(name, script, |_| {})
     }
 
-    /// The same, changed before it is written.
+    /// Makes a bundle whose configuration is changed before it is written.
     pub fn changed_bundle(
         &self,
         name: &str,
@@ -175,12 +175,12 @@ impl RuntimeFixture {
         self
     }
 
-    /// Runs a script, and answers with what it said and the alerts.
+    /// Runs a script. Returns its result and the alerts.
     pub fn run(&self, runtime: &str, script: &str) -> (Finished, Vec<Alert>) {
         self.run_within(runtime, script, LIMIT)
     }
 
-    /// The same within a time.
+    /// Runs a script within a time limit.
     pub fn run_within(
         &self,
         runtime: &str,
@@ -217,11 +217,11 @@ impl RuntimeFixture {
     }
 }
 
-/// What is mounted over, so that it is the test's own.
+/// Folders that are mounted over, so that the test has its own.
 const OWN_FOLDERS: &str = "/var/lib/containerd /run/containerd /var/lib/containers /run/containers \
                            /run/libpod /run/runc /run/netns /etc/cni /var/lib/cni";
 
-/// A script with an image, `localhost/tiny:1.2`, and folders of container engines that are its own.
+/// Returns a script with an image, `localhost/tiny:1.2`, and private folders of container engines.
 pub fn with_own_folders(script: &str) -> String {
     format!(
         "for folder in {OWN_FOLDERS}; do test ! -d $folder || mount -t tmpfs none $folder; done
@@ -233,15 +233,15 @@ tar -C image -c . | podman --runtime runc import --change 'LABEL maker=tests' - 
     )
 }
 
-/// gVisor's runtime, which distributions do not have: `TOLLGATE_TEST_RUNSC` names it.
+/// Returns gVisor's runtime, which distributions do not have: `TOLLGATE_TEST_RUNSC` names it.
 pub fn runsc() -> Option<String> {
     std::env::var("TOLLGATE_TEST_RUNSC")
         .ok()
         .or_else(|| installed("runsc").then(|| "runsc".to_owned()))
 }
 
-/// A script during which sandboxes are watched by the rules of a file. It prints the last line of the
-/// statistics.
+/// Returns a script that runs while a monitor watches sandboxes by the rules of a file. The script prints the
+/// last line of the statistics.
 pub fn watching_sandboxes(rules: &str, script: &str) -> String {
     format!(
         r#"
@@ -261,7 +261,7 @@ tail -n 1 stats.jsonl
     )
 }
 
-/// Why a runtime does not work here, without us. `None`: it does.
+/// Returns the reason why a runtime does not work here by itself. `None` if it works.
 pub fn hindrance(runtime: &str) -> Option<String> {
     if runtime == "embedded" {
         let mut command = Command::new(program());
@@ -279,7 +279,7 @@ pub fn hindrance(runtime: &str) -> Option<String> {
     (finished.code() != 0).then(|| format!("{runtime}: {}", finished.stderr.trim()))
 }
 
-/// Ends a test that needs a runtime which does not work here.
+/// Ends a test that needs a runtime that does not work here.
 #[macro_export]
 macro_rules! need_runtime {
     ($runtime:expr) => {
@@ -290,7 +290,7 @@ macro_rules! need_runtime {
     };
 }
 
-/// What a field of the alerts of a rule says.
+/// Returns the values of a field in the alerts of a rule.
 pub fn fields(alerts: &[Alert], rule: &str, field: &str) -> Vec<String> {
     let alerts = alerts.iter().filter(|alert| alert.rule == rule);
     alerts.map(|alert| alert.field(field)).collect()

@@ -1,4 +1,4 @@
-//! Folders that everybody may use and that vanish.
+//! Temporary folders that every user may use.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 pub struct Scratch(TempDir);
 
 impl Scratch {
-    /// Makes one.
+    /// Creates a folder.
     ///
     /// # Panics
     /// If that fails.
@@ -23,7 +23,7 @@ impl Scratch {
         Self(folder)
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
@@ -42,7 +42,7 @@ impl Scratch {
         path
     }
 
-    /// Puts a program here, for users who cannot reach it where it is.
+    /// Copies or links a program here, for users who cannot reach the original.
     ///
     /// # Panics
     /// If that fails.
@@ -50,15 +50,16 @@ impl Scratch {
         let path = self.path().join(name);
         let mode = fs::metadata(from).map(|data| data.permissions().mode());
         let for_all = mode.as_ref().is_ok_and(|mode| mode & 0o555 == 0o555);
-        // The program itself is large. Of anything else a test may change the mode or the owner, which
-        // belong to the file and not to the name: a link would change the machine's own.
+        // The program under test is large, so it is linked. Other files are copied: a test may change their
+        // mode or owner, which belong to the file and not to the name, so that a link would change the host's
+        // own file.
         let is_large = from == crate::program();
         if is_large && for_all && fs::hard_link(from, &path).is_ok() {
             return path;
         }
-        // A copy onto a link that is there already would empty both.
+        // A copy onto an existing link would empty both.
         let _ = fs::remove_file(&path);
-        // On another file system, or not for everybody.
+        // On another file system, or not readable by everybody.
         fs::copy(from, &path)
             .and_then(|_| fs::set_permissions(&path, Permissions::from_mode(0o755)))
             .unwrap_or_else(|error| panic!("cannot copy {}: {error}", from.display()));

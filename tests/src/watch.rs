@@ -1,4 +1,4 @@
-//! Running a command under `tollgate run`.
+//! Runs of a command under `tollgate run`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,13 +14,13 @@ use crate::group::Group;
 use crate::recording;
 use crate::{Alert, Engine, Finished, Identity, Limited, Scratch};
 
-/// Stands for the work folder in commands.
+/// Placeholder for the work folder in commands.
 const WORK: &str = "%W";
 
 /// The work folder inside containers: part of the overlay.
 const WORK_INSIDE: &str = "/var/tmp/e2e";
 
-/// Where the program and its workload are.
+/// Location of the program and its workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Environment {
     /// Both outside any container.
@@ -29,11 +29,11 @@ pub enum Environment {
     HostNetwork,
     /// Both in a container; the program is its first process.
     Inside,
-    /// The program outside, the workload in a container below it.
+    /// The program outside, the workload in a container that it starts.
     Below,
 }
 
-/// A run to be made.
+/// A run under `tollgate run`, before it starts.
 #[derive(Debug)]
 pub struct Watch {
     place: Environment,
@@ -50,29 +50,29 @@ pub struct Watch {
     is_watched: bool,
     scratch: Scratch,
     program: PathBuf,
-    /// Holds the lower layer while the run lasts.
+    /// Keeps the lower layer while the run lasts.
     container: Option<Container>,
-    /// By which the container is known from outside.
+    /// Control group by which the container is known from outside.
     group: Option<Group>,
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Debug)]
 pub struct WatchResult {
     /// Alerts, in the order printed.
     pub alerts: Vec<Alert>,
-    /// What else was printed: lines of the workload.
+    /// Other output: lines of the workload.
     pub printed: String,
     /// The last line of the stats file.
     pub stats: Option<Value>,
-    /// The rest.
+    /// Exit status and output.
     pub finished: Finished,
     /// The scratch folder, with what the workload left there.
     pub scratch: Scratch,
 }
 
 impl Watch {
-    /// Of `command`, in which `%W` stands for a folder that the workload may write.
+    /// Creates a run of `command`, in which `%W` stands for a folder that the workload may write.
     pub fn new<S: AsRef<str>>(command: impl IntoIterator<Item = S>) -> Self {
         let scratch = Scratch::new();
         // The build folder may be closed to other users.
@@ -100,23 +100,23 @@ impl Watch {
         }
     }
 
-    /// Of a shell script.
+    /// Creates a run of a shell script.
     pub fn script(script: &str) -> Self {
         Self::new(["sh", "-c", script])
     }
 
-    /// Another command, for those that name files of the scratch folder.
+    /// Replaces the command, for commands that name files of the scratch folder.
     pub fn command(mut self, command: impl IntoIterator<Item = String>) -> Self {
         self.command = command.into_iter().collect();
         self
     }
 
-    /// The program, where every user can run it; this path is valid in containers too.
+    /// Returns the program's path, which every user can execute; valid in containers, too.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Where to run.
+    /// Sets the environment.
     pub fn place(mut self, place: Environment) -> Self {
         self.place = place;
         self.container =
@@ -124,13 +124,13 @@ impl Watch {
         self
     }
 
-    /// As whom to run.
+    /// Sets the user.
     pub fn identity(mut self, identity: Identity) -> Self {
         self.identity = identity;
         self
     }
 
-    /// By which engine.
+    /// Sets the capture engine.
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
         self
@@ -143,7 +143,7 @@ impl Watch {
         self.option("-r").option(path.display().to_string())
     }
 
-    /// Loads rules from a file, of which the run gets a copy it can reach.
+    /// Loads rules from a file. The run gets a copy that it can reach.
     ///
     /// # Panics
     /// If the file cannot be read.
@@ -159,26 +159,26 @@ impl Watch {
         self
     }
 
-    /// Sets a variable of the environment; not for containers, which start with an empty one.
+    /// Sets an environment variable. Not for containers, which start with an empty environment.
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// What the command reads from its standard input.
+    /// Sets the command's standard input.
     pub fn input(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.input = input.into();
         self
     }
 
-    /// How long it may take.
+    /// Sets the time limit.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Has the program know the id of the container: it is told, or sees a control group of that name
-    /// where it watches from outside.
+    /// Gives the program the id of the container: by an option, or by a control group of that name where the
+    /// program watches from outside.
     pub fn container_id(self) -> Self {
         if self.engine == Engine::Ebpf {
             return Self {
@@ -195,14 +195,14 @@ impl Watch {
         self
     }
 
-    /// Runs the command in the same place as the same user, without the program under test.
+    /// Runs the command in the same environment as the same user, without the program under test.
     pub fn unwatched(mut self) -> Self {
         self.is_watched = false;
         self.is_recorded = false;
         self
     }
 
-    /// Records it, replays the recording, and compares the alerts.
+    /// Records the run, replays the recording, and compares the alerts.
     pub fn recorded(mut self) -> Self {
         self.is_recorded = true;
         self
@@ -214,16 +214,16 @@ impl Watch {
         self
     }
 
-    /// The folder for the run's files; it has this path in containers too.
+    /// Returns the folder for the run's files; it has the same path in containers.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
-    /// Starts it.
+    /// Starts the run.
     pub fn start(&self) -> Limited {
         let words = self.command_line();
         let mut command = Command::new(&words[0]);
-        // Without HOME, bash and Python ask the name service for it: connects that a test would count.
+        // Without HOME, bash and Python look it up in the name service: connections that a test would count.
         if let Some(home) = std::env::home_dir() {
             command.env("HOME", home);
         }
@@ -234,13 +234,13 @@ impl Watch {
         Limited::start(&mut command, self.limit)
     }
 
-    /// Runs it to the end.
+    /// Runs to the end.
     pub fn run(self) -> WatchResult {
         let finished = self.start().finish(&self.input);
         self.watched(finished)
     }
 
-    /// Reads what a finished run left.
+    /// Reads the results of a finished run.
     pub fn watched(self, finished: Finished) -> WatchResult {
         let mut alerts = Vec::new();
         let mut printed = String::new();
@@ -255,7 +255,7 @@ impl Watch {
         let last = stats.as_deref().and_then(|text| text.lines().last());
         let stats = last.and_then(|line| serde_json::from_str(line).ok());
         let recorded = recording::file(self.scratch.path());
-        // Where the program could not start there is none.
+        // If the program could not start, there is no recording.
         if self.is_recorded && self.json && recorded.exists() {
             let replayed = recording::replay(&self.program, &self.options, &recorded);
             recording::compare(&alerts, &replayed);
@@ -269,7 +269,7 @@ impl Watch {
         }
     }
 
-    /// Everything that is executed, for a person to repeat.
+    /// Returns the whole command line, to repeat a run by hand.
     pub fn command_line(&self) -> Vec<String> {
         let tollgate = match self.place {
             Environment::Inside if self.engine != Engine::Ebpf => {
@@ -316,7 +316,8 @@ impl Watch {
         self.with_terminal(words)
     }
 
-    /// With the program on the host, where the engine ebpf works, and the rest as it was said.
+    /// Returns the command line with the program on the host, where the engine ebpf works, and the workload in
+    /// its environment.
     fn watched_from_outside(
         &self,
         run: Vec<String>,
@@ -332,8 +333,8 @@ impl Watch {
                 let group = self.group.as_ref().map_or_else(Vec::new, Group::prefix);
                 let mut container = container();
                 if self.terminal {
-                    // Seen from outside, a container's first shell has a parent, and rules know it by its
-                    // name from those that a runtime did not start.
+                    // Seen from outside, a container's first shell has a parent. Rules recognise shells that a
+                    // runtime started by the parent's name.
                     let runtime = self.scratch.program(&which("unshare"), "runc");
                     container[0] = runtime.display().to_string();
                 }
@@ -366,7 +367,7 @@ impl Watch {
 }
 
 impl WatchResult {
-    /// The alerts of one rule.
+    /// Returns the alerts of one rule.
     pub fn of(&self, rule: &str) -> Vec<&Alert> {
         self.alerts
             .iter()
@@ -374,12 +375,12 @@ impl WatchResult {
             .collect()
     }
 
-    /// The exit status as a shell says it.
+    /// Returns the exit status as a shell gives it.
     pub fn code(&self) -> i32 {
         self.finished.code()
     }
 
-    /// Everything that helps to understand a failure.
+    /// Formats everything that helps to understand a failure.
     pub fn story(&self) -> String {
         let alerts: String = self
             .alerts
@@ -398,7 +399,7 @@ impl WatchResult {
     }
 }
 
-/// Options that make the program act as on the kernel that `TOLLGATE_TEST_KERNEL` names.
+/// Returns options that make the program behave as on the kernel that `TOLLGATE_TEST_KERNEL` names.
 fn pretended_kernel() -> Vec<String> {
     let version = std::env::var("TOLLGATE_TEST_KERNEL").ok();
     version.map_or_else(Vec::new, |version| {
@@ -410,7 +411,7 @@ fn chain<const N: usize>(parts: [Vec<String>; N]) -> Vec<String> {
     parts.into_iter().flatten().collect()
 }
 
-/// The same on a terminal of its own, made by script(1).
+/// Returns the command line on a terminal of its own, made by script(1).
 fn on_terminal(words: &[String]) -> Vec<String> {
     let quoted: Vec<_> = words
         .iter()

@@ -1,4 +1,4 @@
-//! Which of our crates may depend on which: the table in ARCHITECTURE.md against cargo's view.
+//! Dependencies between our crates: compares the table in ARCHITECTURE.md with cargo's metadata.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -12,10 +12,10 @@ use crate::tree::{Finding, Tree};
 const DOCUMENT: &str = "ARCHITECTURE.md";
 const BEGIN: &str = "<!-- dependencies: begin -->";
 const END: &str = "<!-- dependencies: end -->";
-/// In the table: this crate may depend on every other one.
+/// Entry of the table for a crate that may depend on every other one.
 const ANYTHING: &str = "anything";
 
-/// Crates that reach the kernel; a pure crate that uses one is no longer pure.
+/// Crates that call the kernel; a crate that uses one is not pure.
 const KERNEL_CRATES: [&str; 6] = ["caps", "libc", "linux-raw-sys", "nix", "procfs", "rustix"];
 
 /// The parser of command lines, and the crates that may use it. `bench` and `workload` still have argument structs of
@@ -31,14 +31,14 @@ pub(crate) struct Row {
     pub(crate) pure: bool,
 }
 
-/// A package as cargo sees it.
+/// A package, from cargo's metadata.
 struct Package {
     manifest: String,
-    /// Name, and whether it is one of our crates. Those for tests alone are left out.
+    /// Names, and whether each is one of our crates. Excludes dependencies for tests.
     dependencies: Vec<(String, bool)>,
 }
 
-/// The table of the document: crate name to row.
+/// Parses the table of the document: crate name to row.
 pub(crate) fn table(tree: &Tree) -> Result<BTreeMap<String, Row>> {
     parse_table(&tree.file(DOCUMENT)?.text)
 }
@@ -104,7 +104,7 @@ impl Row {
     }
 }
 
-/// Rows look like ``| `rules` | `abi`, `event` | yes |``.
+/// Parses rows such as ``| `rules` | `abi`, `event` | yes |``.
 fn parse_table(text: &str) -> Result<BTreeMap<String, Row>> {
     let (before, after) = text
         .split_once(BEGIN)
@@ -124,7 +124,7 @@ fn parse_table(text: &str) -> Result<BTreeMap<String, Row>> {
         let [name, allowed, pure] = cells[..] else {
             continue;
         };
-        // The heading and the ruler below it name no crate.
+        // The heading and the ruler below it have no crate name.
         let Some(name) = name
             .strip_prefix('`')
             .and_then(|name| name.strip_suffix('`'))
@@ -157,7 +157,7 @@ fn parse_table(text: &str) -> Result<BTreeMap<String, Row>> {
     Ok(rows)
 }
 
-/// The members of the workspace, by name.
+/// Returns the members of the workspace, by name.
 fn packages(tree: &Tree) -> Result<BTreeMap<String, Package>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

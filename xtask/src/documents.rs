@@ -1,4 +1,4 @@
-//! Documents may not point at what is not there, nor be left with gaps.
+//! Documents: links and paths must lead somewhere, and no gap may be left.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,24 +7,24 @@ use anyhow::Result;
 
 use crate::tree::{File, Finding, Tree};
 
-/// A gap that someone has to fill with real output before a release, in two parts so that this
-/// file may stand in a document's code block.
+/// Mark of a gap that has to be filled with real output before a release. In two parts, so that this file may
+/// stand in a document's code block.
 const GAP: &str = concat!("<!-- ", "fill");
 
-/// Has a row for each end-to-end test.
+/// Document with a row for each end-to-end test.
 const LIST_OF_TESTS: &str = "tests/README.md";
 
-/// Links to each page of the documentation.
+/// Document with a link to each page of the documentation.
 const INDEX: &str = "docs/README.md";
 
-/// Builds the program in an image, and the script that knows which packages a build needs.
+/// The image in which the program is built, and the script that knows the packages that a build needs.
 const IMAGE: &str = "docs/howto/deployment/Dockerfile";
 const INSTALLER: &str = "x";
 
-/// Documents that a reader has to get through in one go, and how many lines they may have.
+/// Documents that a reader reads in one go, and their largest number of lines.
 const LENGTHS: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 200)];
 
-/// Reports links and paths that lead nowhere, gaps, long documents, and pages and end-to-end tests that are not listed.
+/// Reports broken links and paths, gaps, long documents, and pages and end-to-end tests that are not listed.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let documents = tree.files.iter().filter(|file| file.path.ends_with(".md"));
     let mut findings: Vec<_> = documents
@@ -39,7 +39,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Packages that a build needs and the image does not install.
+/// Returns the packages that a build needs and the image does not install.
 fn packages_missing(image: &File, installer: &File) -> Vec<Finding> {
     let finding = |path: &str, message: String| Finding {
         path: path.to_owned(),
@@ -66,7 +66,7 @@ fn packages_missing(image: &File, installer: &File) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether a document has more lines than it may have.
+/// Returns a finding if a document has too many lines.
 fn too_long(document: &File, limit: usize) -> Option<Finding> {
     let lines = document.text.lines().count();
     (lines > limit).then(|| Finding {
@@ -78,8 +78,8 @@ fn too_long(document: &File, limit: usize) -> Option<Finding> {
     })
 }
 
-/// Pages below the index's folder that the index does not link to. A folder with an index of its own, such as
-/// the decisions, is listed by that.
+/// Returns the pages below the index's folder that the index does not link to. A folder with an index of its
+/// own, such as the decisions, is listed by that.
 fn pages_without_a_link(files: &[File], index: &File) -> Vec<Finding> {
     let folder = |path: &str| {
         path.rsplit_once('/')
@@ -113,7 +113,7 @@ fn pages_without_a_link(files: &[File], index: &File) -> Vec<Finding> {
     .collect()
 }
 
-/// End-to-end tests that their list does not have.
+/// Returns the end-to-end tests that the list does not have.
 fn tests_without_a_row<'a>(
     files: &'a [File],
     list: &'a File,
@@ -170,7 +170,7 @@ fn in_document(tree: &Tree, document: &File) -> Vec<Finding> {
     findings
 }
 
-/// The targets of the inline links in a line that lead to files here.
+/// Returns the targets of the inline links in a line that lead to files of the repository.
 fn link_targets(text: &str) -> impl Iterator<Item = &str> {
     text.split("](")
         .skip(1)
@@ -206,7 +206,7 @@ fn follow(tree: &Tree, document: &File, folder: &str, target: &str) -> Result<()
     ))
 }
 
-/// `folder` and a relative `path` as one path from the root.
+/// Joins `folder` and a relative `path` to a path from the root.
 fn join(folder: &str, path: &str) -> String {
     let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
     for part in path.split('/') {
@@ -219,7 +219,7 @@ fn join(folder: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// The anchors that a document's headings make, as the usual renderers spell them.
+/// Returns the anchors of a document's headings, as the usual renderers spell them.
 fn anchors(text: &str) -> BTreeSet<String> {
     text.lines()
         .filter(|line| line.starts_with('#'))
@@ -233,8 +233,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Paths in backquotes that begin with a folder of this repository and are not there. A path
-/// with a placeholder such as `<name>` or `*` names no file.
+/// Returns paths in backquotes that begin with a folder of this repository and do not exist. A path with a
+/// placeholder such as `<name>` or `*` names no file.
 fn quoted_paths<'a>(tree: &'a Tree, text: &'a str) -> impl Iterator<Item = &'a str> {
     text.split('`').skip(1).step_by(2).filter(move |quoted| {
         let Some((first, _)) = quoted.split_once('/') else {
@@ -243,7 +243,7 @@ fn quoted_paths<'a>(tree: &'a Tree, text: &'a str) -> impl Iterator<Item = &'a s
         let is_path = quoted
             .chars()
             .all(|c| c.is_alphanumeric() || "/._-".contains(c));
-        // Build products come and go.
+        // Build products may or may not exist.
         let is_ours = first != "target" && !first.is_empty() && tree.root.join(first).is_dir();
         is_path && is_ours && !Path::new(&tree.root).join(quoted).exists()
     })

@@ -1,7 +1,8 @@
 //! Tables of figures in documents are made from the results that they link to.
 //!
-//! A comment says what a table shows, and the table below it is computed from the samples of the named
-//! folders, as `tollgate bench report` computes them. `cargo run -p xtask -- figures --write` writes it; the check compares.
+//! A comment describes a table, and the table below it is computed from the samples of the named folders, as
+//! `tollgate bench report` computes them. `cargo run -p xtask -- figures --write` writes the table; the check
+//! compares.
 //!
 //! ```text
 //! <!-- figures: begin
@@ -27,15 +28,15 @@ use crate::tree::{File, Finding, Tree};
 
 const BEGIN: &str = "<!-- figures: begin";
 const END: &str = "<!-- figures: end -->";
-/// Before a workload: the time itself, not its ratio to native's.
+/// Prefix of a workload: show the time itself, not its ratio to native's.
 const TIME: &str = "time of ";
 
-/// What a run says of a workload under a subject.
+/// The figures of a run for a workload under a subject.
 #[derive(Clone, Debug)]
 struct Figure {
     workload: String,
     subject: String,
-    /// Time over native's.
+    /// Time divided by native time.
     ratio: Option<f64>,
     median_ns: Option<f64>,
 }
@@ -54,7 +55,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Computes the figures of a folder unless they are known.
+    /// Computes the figures of a folder, once.
     fn load(&mut self, folder: &str) -> Result<()> {
         if !self.known.contains_key(folder) {
             self.known
@@ -64,7 +65,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// The figures of a folder below `root`, from its samples.
+/// Computes the figures of a folder below `root` from its samples.
 fn measured(root: &Path, folder: &str) -> Result<Vec<Figure>> {
     let recording =
         Recording::load(&root.join(folder)).with_context(|| format!("cannot read {folder}"))?;
@@ -78,7 +79,7 @@ fn measured(root: &Path, folder: &str) -> Result<Vec<Figure>> {
     Ok(figures.collect())
 }
 
-/// Reports tables that are not what their results say.
+/// Reports tables that differ from their results.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let measure = |folder: &str| measured(&tree.root, folder);
@@ -107,7 +108,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Writes every table anew.
+/// Rewrites every table.
 pub(crate) fn write(tree: &Tree) -> Result<()> {
     let measure = |folder: &str| measured(&tree.root, folder);
     let mut runs = Runs::new(&measure);
@@ -128,7 +129,7 @@ fn documents(tree: &Tree) -> impl Iterator<Item = &File> {
         .filter(has_table)
 }
 
-/// The document with all its tables as they should be. Links lead from its folder to the results.
+/// Returns the document with all its tables recomputed. Links lead from its folder to the results.
 fn renewed(runs: &mut Runs<'_>, path: &str, text: &str) -> Result<String> {
     let up = "../".repeat(path.matches('/').count());
     let mut out = String::new();
@@ -152,7 +153,7 @@ fn renewed(runs: &mut Runs<'_>, path: &str, text: &str) -> Result<String> {
     Ok(out + rest)
 }
 
-/// Where a column's figures come from: the first source that has the workload counts.
+/// The sources of a column's figures: the first source that has the workload counts.
 struct Column<'a> {
     title: &'a str,
     sources: Vec<(&'a str, &'a str)>,
@@ -217,7 +218,7 @@ fn column<'a>(title: &'a str, sources: &'a str) -> Result<Column<'a>> {
     Ok(Column { title, sources })
 }
 
-/// A column of one run links to it in its title; others link in their cells.
+/// Formats the title of a column. A column of one run links to it in the title; others link in their cells.
 fn heading(column: &Column<'_>) -> String {
     match column.sources[..] {
         [(folder, _)] => format!("[{}]({folder}/README.md)", column.title),
@@ -261,7 +262,7 @@ fn cell(
     Ok(String::new())
 }
 
-/// Three digits are more than most runs can tell; two are kept from 3 on.
+/// Formats a ratio. Most runs do not resolve more than three digits; two digits are kept from 3 on.
 fn ratio(ratio: f64) -> String {
     if ratio < 3.0 {
         format!("{ratio:.2}")

@@ -1,4 +1,4 @@
-//! Limits that documents list name the tests that show them, and the index of limits has each page.
+//! Limits in documents: each names the tests that show it, and the index of limits has each page.
 
 use std::collections::BTreeSet;
 
@@ -6,18 +6,19 @@ use anyhow::Result;
 
 use crate::tree::{File, Finding, Tree};
 
-/// Links to the section of each page.
+/// Document with a link to the limits of each page.
 const INDEX: &str = "docs/reference/limits.md";
 const HEADING: &str = "## Limits";
 
-/// A limit: the line where it starts, and its text in one line.
+/// A limit: the line where it starts, and its text on one line.
 #[derive(Debug, PartialEq, Eq)]
 struct Limit {
     line: usize,
     text: String,
 }
 
-/// Reports limits that name no test and give no reason, tests that do not exist, and sections that the index lacks.
+/// Reports limits that name no test and give no reason, tests that do not exist, and sections that the index
+/// lacks.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     Ok(findings(&tree.files, tree.file(INDEX)?))
 }
@@ -56,7 +57,7 @@ fn findings(files: &[File], index: &File) -> Vec<Finding> {
     findings
 }
 
-/// The list items of the section.
+/// Returns the list items of the section.
 fn limits(text: &str) -> Vec<Limit> {
     let mut limits: Vec<Limit> = Vec::new();
     let mut is_inside = false;
@@ -101,7 +102,8 @@ fn problems(text: &str, names: &BTreeSet<String>) -> Vec<String> {
         .collect()
 }
 
-/// Functions of Rust files, cases of a macro (`name => Case`), and functions of the programs that tests run.
+/// Returns the names of functions of Rust files, cases of a macro (`name => Case`), and functions of the
+/// programs that tests run.
 fn names(files: &[File]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in files {

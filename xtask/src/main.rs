@@ -1,8 +1,8 @@
 //! Checks of the repository that neither the compiler nor clippy makes.
 //!
-//! `cargo run -p xtask -- check` runs all of them; `make check` does. Each prints one line per
-//! finding, `file:line: what is wrong; what to do`, and any finding fails the run.
-//! `cargo run -p xtask -- skips FILE` compares the skips of a test run with those that are allowed.
+//! `cargo run -p xtask -- check` runs all of them; `make check` does, too. Each prints one line per finding,
+//! `file:line: problem; what to do`, and any finding fails the run. `cargo run -p xtask -- skips FILE` compares
+//! the skips of a test run with the allowed ones.
 
 mod dependencies;
 mod documents;
@@ -24,7 +24,7 @@ use anyhow::{Context, Result};
 
 use tree::{Finding, Tree};
 
-/// A check's name on the command line, what it looks for, and the function that looks.
+/// A check: name on the command line, description, and function.
 type Check = (
     &'static str,
     &'static str,
@@ -90,7 +90,7 @@ const CHECKS: [Check; 11] = [
 ];
 
 fn main() -> ExitCode {
-    // Without an argument the usage follows.
+    // Without an argument the usage is printed.
     let wanted = std::env::args().nth(1).unwrap_or_default();
     let writer: Option<fn(&Tree) -> Result<()>> = match wanted.as_str() {
         "figures" => Some(figures::write),

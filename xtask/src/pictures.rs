@@ -1,7 +1,7 @@
-//! Pictures of a terminal are drawn from sessions that documents show and tests run.
+//! Pictures of a terminal, drawn from sessions that documents show and tests run.
 //!
-//! `<!-- picture: PATH -->` stands before a block marked `console`. All blocks with the same PATH make one picture,
-//! in their order. `cargo run -p xtask -- pictures --write` draws it; the check compares.
+//! `<!-- picture: PATH -->` stands before a block marked `console`. All blocks with the same PATH make one
+//! picture, in order. `cargo run -p xtask -- pictures --write` draws it; the check compares.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,12 +12,12 @@ use anyhow::{Context, Result, ensure};
 use crate::tree::{Finding, Tree};
 
 const MARK: &str = "<!-- picture: ";
-/// Columns of the terminal. A longer line goes on in the next one.
+/// Columns of the terminal. A longer line is wrapped.
 const COLUMNS: usize = 110;
-/// Tenths of a pixel that a character is wide, and pixels of a line, for a font of 13 pixels.
+/// Width of a character in tenths of a pixel, and height of a line in pixels, for a font of 13 pixels.
 const CHARACTER: usize = 78;
 const LINE: usize = 19;
-/// Pixels around the text; above it is the bar of the window.
+/// Margin around the text in pixels; above it is the bar of the window.
 const MARGIN: usize = 16;
 const BAR: usize = 30;
 
@@ -33,7 +33,7 @@ const PRIORITIES: [(&str, &str); 8] = [
     ("Debug", "#8b949e"),
 ];
 
-/// Reports pictures that are not what their documents show.
+/// Reports pictures that differ from their documents.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for (path, picture) in all(tree)? {
@@ -49,7 +49,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Draws every picture anew.
+/// Redraws every picture.
 pub(crate) fn write(tree: &Tree) -> Result<()> {
     for (path, picture) in all(tree)? {
         let file = tree.root.join(&path);
@@ -62,7 +62,7 @@ pub(crate) fn write(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Each picture's path and content.
+/// Returns each picture's path and content.
 fn all(tree: &Tree) -> Result<BTreeMap<String, String>> {
     let mut sessions: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for document in tree.files.iter().filter(|file| file.path.ends_with(".md")) {
@@ -76,7 +76,7 @@ fn all(tree: &Tree) -> Result<BTreeMap<String, String>> {
         .collect())
 }
 
-/// The blocks after marks, each with the path of its picture.
+/// Returns the marked blocks, each with the path of its picture.
 fn marked(text: &str) -> Result<Vec<(&str, Vec<&str>)>> {
     let mut found = Vec::new();
     let mut lines = text.lines();
@@ -103,7 +103,7 @@ fn marked(text: &str) -> Result<Vec<(&str, Vec<&str>)>> {
 /// A piece of a line in one colour.
 type Piece = (String, &'static str);
 
-/// A line cut into pieces by what they are.
+/// Splits a line into coloured pieces.
 fn pieces(line: &str) -> Vec<Piece> {
     const PLAIN: &str = "#c9d1d9";
     const DIM: &str = "#8b949e";
@@ -124,7 +124,7 @@ fn pieces(line: &str) -> Vec<Piece> {
     vec![piece(line, PLAIN)]
 }
 
-/// Pieces cut where the terminal ends.
+/// Wraps pieces at the width of the terminal.
 fn rows(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
     let mut rows = vec![Vec::new()];
     let mut column = 0;
@@ -146,7 +146,7 @@ fn rows(pieces: Vec<Piece>) -> Vec<Vec<Piece>> {
     rows
 }
 
-/// Tenths of a pixel, as pixels.
+/// Formats tenths of a pixel as pixels.
 fn tenths(number: usize) -> String {
     format!("{}.{}", number / 10, number % 10)
 }

@@ -1,4 +1,4 @@
-//! Runs in `results/` are complete, and a document cites each of them.
+//! Runs in `results/`: each must be complete and cited by a document.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ const FOLDER: &str = "results/";
 /// Files from which `tollgate bench report` computes all others.
 const RECORDING: [&str; 4] = ["README.md", "plan.json", "host.json", "samples.jsonl"];
 
-/// Runs of end-to-end tests, which `tollgate bench report` does not read, and the files that they have instead.
+/// Runs of end-to-end tests, which `tollgate bench report` does not read, and the files that they must have.
 const OF_TESTS: [(&str, &[&str]); 3] = [
     (
         "2026-11-22-enforce-instructions",
@@ -67,7 +67,7 @@ fn findings(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Whether citations in this file count: those of other runs and of the history do not.
+/// Returns true if citations in this file count. Citations in other runs and in the history do not.
 fn is_document(path: &str) -> bool {
     path.ends_with(".md") && !path.starts_with(FOLDER) && path != "CHANGELOG.md"
 }

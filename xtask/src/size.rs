@@ -1,5 +1,5 @@
-//! Lengths of functions and files, and numbers of parameters. `xtask/size.tsv` holds how many break each limit
-//! today: the numbers may only go down.
+//! Lengths of functions and files, and numbers of parameters. `xtask/size.tsv` holds how many items exceed each
+//! limit today: the numbers may only go down.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::tokens::{Token, tokens};
 use crate::tree::{File, Finding, Tree};
 
-/// How many break each limit: name, a tab, number.
+/// Number of items that exceed each limit: name, a tab, number.
 const COUNTS: &str = "xtask/size.tsv";
 
 const LONG_FUNCTION: usize = 60;
@@ -16,7 +16,7 @@ const TOO_LONG_FUNCTION: usize = 100;
 const LONG_FILE: usize = 500;
 const MANY_PARAMETERS: usize = 6;
 
-/// One thing that is larger than its limit.
+/// One item that exceeds a limit.
 #[derive(Debug, PartialEq, Eq)]
 struct Excess {
     limit: &'static str,
@@ -25,7 +25,7 @@ struct Excess {
     what: String,
 }
 
-/// Reports limits that more places break than the list allows, and limits whose number in the list is too high.
+/// Reports limits that more items exceed than the list allows, and limits whose number in the list is too high.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let allowed = parse(&tree.file(COUNTS)?.text)?;
     let rust = tree.files.iter().filter(|file| file.path.ends_with(".rs"));
@@ -131,21 +131,21 @@ fn in_file(file: &File) -> Vec<Excess> {
     found
 }
 
-/// A function as it stands in the source.
+/// A function in the source.
 #[derive(Debug, PartialEq, Eq)]
 struct Function<'a> {
     name: &'a str,
-    /// Line of `fn`.
+    /// Line number of `fn`.
     line: usize,
-    /// From `fn` to the closing brace; 1 without a body.
+    /// Number of lines from `fn` to the closing brace; 1 without a body.
     lines: usize,
     parameters: usize,
 }
 
-/// All functions, those inside of others too.
+/// Returns all functions, including nested ones.
 fn functions<'a>(tokens: &[Token<'a>]) -> Vec<Function<'a>> {
     let starts = tokens.windows(2).enumerate().filter(|(_, pair)| {
-        // `fn` of a pointer's type is followed by a parenthesis.
+        // `fn` of a function pointer type is followed by a parenthesis.
         pair[0].text == "fn"
             && pair[1]
                 .text
@@ -165,7 +165,7 @@ fn functions<'a>(tokens: &[Token<'a>]) -> Vec<Function<'a>> {
         .collect()
 }
 
-/// The number of parameters after the name at `from - 1`, and the index after their list.
+/// Returns the number of parameters after the name at `from - 1`, and the index after the parameter list.
 fn parameters(tokens: &[Token<'_>], from: usize) -> (usize, usize) {
     let (mut depth, mut count, mut is_begun) = (0_usize, 0, false);
     // Generics may come before the list.
@@ -195,7 +195,7 @@ fn parameters(tokens: &[Token<'_>], from: usize) -> (usize, usize) {
     (count, tokens.len())
 }
 
-/// The index of the brace that ends the body, for which to look from `from` on; `None`: no body.
+/// Returns the index of the brace that ends the body, searching from `from`. `None` without a body.
 fn body_end(tokens: &[Token<'_>], from: usize) -> Option<usize> {
     let mut depth = 0_usize;
     for (index, token) in tokens.iter().enumerate().skip(from) {

@@ -1,4 +1,5 @@
-//! Tests that skip: none may end early without saying so, and each skip of a run is compared with `tests/skips.txt`.
+//! Tests that skip: no test may end early without reporting it, and each skip of a run is compared with
+//! `tests/skips.txt`.
 
 use std::fs;
 use std::path::Path;
@@ -8,10 +9,10 @@ use anyhow::{Context, Result};
 use crate::tokens::{Token, tokens};
 use crate::tree::{File, Finding, Tree};
 
-/// The skips that the machine of `.ci/run` may have: one `TEST: REASON` a line. A test may end in `*`.
+/// The skips that are allowed in `.ci/run`: one `TEST: REASON` per line. A test may end in `*`.
 const ALLOWED: &str = "tests/skips.txt";
 
-/// What the machine of `.ci/run` has: no reason in the list may name one of these.
+/// Features of the host of `.ci/run`: no reason in the list may name one of these.
 const ALWAYS_THERE: [&str; 9] = [
     "Chromium",
     "Landlock",
@@ -98,7 +99,7 @@ fn texts<'a>(tokens: &[Token<'a>]) -> Vec<&'a str> {
     tokens.iter().map(|token| token.text).collect()
 }
 
-/// The tokens from the first `{` to the `}` that closes it.
+/// Returns the tokens from the first `{` to the `}` that closes it.
 fn body<'a, 'b>(tokens: &'b [Token<'a>]) -> &'b [Token<'a>] {
     let start = tokens.iter().position(|token| token.text == "{");
     let tokens = &tokens[start.unwrap_or(tokens.len())..];
@@ -114,7 +115,7 @@ fn body<'a, 'b>(tokens: &'b [Token<'a>]) -> &'b [Token<'a>] {
     &tokens[..end.unwrap_or(tokens.len())]
 }
 
-/// The rows of the list, or the number of the first line that is none.
+/// Parses the list. The error is the number of the first invalid line.
 fn parse_list(text: &str) -> std::result::Result<Vec<Allowed<'_>>, usize> {
     let lines = (1..).zip(text.lines());
     let rows = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
@@ -139,7 +140,7 @@ impl Allowed<'_> {
     }
 }
 
-/// The skips of a run, in order.
+/// Parses the skips of a run, in order.
 fn parse_skips(text: &str) -> Vec<Skip<'_>> {
     let mut skips: Vec<Skip> = text
         .lines()
@@ -158,8 +159,8 @@ fn parse_skips(text: &str) -> Vec<Skip<'_>> {
     skips
 }
 
-/// Prints the skips in the file at `path` and returns how many of them the list does not allow. A run without skips
-/// wrote no file.
+/// Prints the skips in the file at `path` and returns how many of them the list does not allow. A missing file
+/// is a run without skips.
 pub(crate) fn report(tree: &Tree, path: &Path) -> Result<usize> {
     let text = if path.exists() {
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
@@ -173,12 +174,12 @@ pub(crate) fn report(tree: &Tree, path: &Path) -> Result<usize> {
     Ok(unlisted)
 }
 
-/// What `report` prints, and the number of skips that the list does not allow.
+/// Returns the text that `report` prints, and the number of skips that the list does not allow.
 fn summary(skips: &[Skip], list: &[Allowed]) -> (String, usize) {
     let is_allowed = |skip: &&Skip| list.iter().any(|row| row.allows(skip));
     let (allowed, unlisted): (Vec<&Skip>, Vec<&Skip>) = skips.iter().partition(is_allowed);
     let block = |title: &str, mut skips: Vec<&Skip>| {
-        // A function that several tests call skips each of them.
+        // A function that several tests call reports its skip for each of them.
         skips.dedup();
         let line = |skip: &&Skip| format!("    {}: {} ({})\n", skip.test, skip.reason, skip.found);
         format!("{title}:\n") + &skips.iter().map(line).collect::<String>()

@@ -1,4 +1,4 @@
-//! What Rust source may not contain: I/O in pure crates, unsafe code outside `sys`.
+//! Forbidden constructs in Rust source: I/O in pure crates, unsafe code outside `sys`.
 
 use anyhow::Result;
 
@@ -9,10 +9,10 @@ use crate::tree::{File, Finding, Tree};
 /// The one crate that may contain hand-written unsafe code.
 const UNSAFE_FOLDER: &str = "crates/sys/";
 
-/// Modules of `std` that reach outside the process or depend on where it runs.
+/// Modules of `std` that reach outside the process or depend on its environment.
 const IMPURE_MODULES: [&str; 5] = ["env", "fs", "os", "process", "thread"];
 
-/// Names that do I/O although their module also holds harmless types such as `IpAddr`.
+/// Names that do I/O, in modules that also hold harmless types such as `IpAddr`.
 const IMPURE_NAMES: [&str; 5] = [
     "TcpListener",
     "TcpStream",
@@ -50,7 +50,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// A `tests.rs` next to its module is declared there for tests alone.
+/// Returns true for a `tests.rs` that its module declares for tests only.
 fn is_test_file(file: &File) -> bool {
     file.path.ends_with("/tests.rs") || file.path.contains("/tests/")
 }
@@ -63,10 +63,10 @@ fn finding(file: &File, line: usize, message: String) -> Finding {
     }
 }
 
-/// Without `[lints] workspace = true` a crate silently loses the ban on unsafe code.
+/// Reports a crate without `[lints] workspace = true`, which silently loses the ban on unsafe code.
 fn missing_lints(file: &File) -> Option<Finding> {
     let is_package = file.text.contains("[package]");
-    // What is a workspace of its own cannot have the lints of another.
+    // A separate workspace cannot use the lints of this one.
     let is_apart = file.text.contains("\n[workspace]\n");
     if !is_package || is_apart || file.text.contains("[lints]\nworkspace = true") {
         return None;
@@ -106,7 +106,7 @@ fn impure_code(file: &File) -> Vec<Finding> {
         .collect()
 }
 
-/// Every module of `std` that is named, in `std::fs::read` and in `use std::{fs, io}` alike.
+/// Returns every module of `std` that is named, in `std::fs::read` and in `use std::{fs, io}` alike.
 fn std_modules<'a>(all: &[Token<'a>]) -> Vec<Token<'a>> {
     let mut found = Vec::new();
     for (at, token) in all.iter().enumerate() {
@@ -122,7 +122,7 @@ fn std_modules<'a>(all: &[Token<'a>]) -> Vec<Token<'a>> {
     found
 }
 
-/// The word that follows `std::`, or each first word between the braces that follow it.
+/// Collects the word that follows `std::`, or each first word between the braces that follow it.
 fn first_segments<'a>(after: &[Token<'a>], found: &mut Vec<Token<'a>>) {
     if after.first().is_none_or(|token| token.text != "{") {
         found.extend(after.first());

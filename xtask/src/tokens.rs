@@ -1,16 +1,15 @@
-//! Rust source cut into words and signs, without comments, literals and test modules.
+//! Rust source split into words and signs, without comments, literals and test modules.
 //!
-//! This is no parser: it knows just enough that a word in a comment or a string is not taken
-//! for code.
+//! This is not a parser: it knows just enough not to take a word in a comment or a string for code.
 
-/// A word (identifier or number) or a single sign, with the line it stands on.
+/// A word (identifier or number) or a single sign, with its line number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token<'a> {
     pub(crate) text: &'a str,
     pub(crate) line: usize,
 }
 
-/// Cuts `source` into tokens; comments, strings and character literals are left out.
+/// Splits `source` into tokens. Leaves out comments, strings and character literals.
 pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     let mut line = 1;
@@ -27,7 +26,7 @@ pub(crate) fn tokens(source: &str) -> Vec<Token<'_>> {
     found
 }
 
-/// Tokens without the items that are compiled for tests only.
+/// Returns the tokens without items that are compiled for tests only.
 pub(crate) fn product_tokens(source: &str) -> Vec<Token<'_>> {
     const TEST_ONLY: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let all = tokens(source);
@@ -48,7 +47,7 @@ pub(crate) fn product_tokens(source: &str) -> Vec<Token<'_>> {
     kept
 }
 
-/// The index after the item that starts at `at`: after its `;` or its closing brace.
+/// Returns the index after the item that starts at `at`: after its `;` or its closing brace.
 fn item_end(all: &[Token<'_>], at: usize) -> usize {
     let mut depth = 0_usize;
     for (index, token) in all.iter().enumerate().skip(at) {
@@ -63,7 +62,7 @@ fn item_end(all: &[Token<'_>], at: usize) -> usize {
     all.len()
 }
 
-/// The length of the piece that `rest` begins with, and whether it is code.
+/// Returns the length of the piece at the start of `rest`, and whether it is code.
 fn piece(rest: &str, first: char) -> (usize, bool) {
     if rest.starts_with("//") {
         (rest.find('\n').unwrap_or(rest.len()), false)
@@ -103,7 +102,7 @@ fn block_comment(rest: &str) -> usize {
     rest.len()
 }
 
-/// The length of the raw string at the start of `rest`, if there is one.
+/// Returns the length of the raw string at the start of `rest`, if there is one.
 fn raw_string(rest: &str) -> Option<usize> {
     let body = ["r", "br", "cr"].iter().find_map(|prefix| {
         let after = rest.strip_prefix(prefix)?;
@@ -121,7 +120,7 @@ fn raw_string(rest: &str) -> Option<usize> {
     Some(end.unwrap_or(rest.len()))
 }
 
-/// The length of the literal up to its closing `quote`, which a backslash may escape.
+/// Returns the length of the literal up to its closing `quote`, which a backslash may escape.
 fn quoted(rest: &str, quote: char) -> usize {
     let opening = rest.find(quote).map_or(0, |at| at + 1);
     let mut escaped = false;
@@ -136,7 +135,7 @@ fn quoted(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// The length of a character literal, or 1 for the quote of a lifetime.
+/// Returns the length of a character literal, or 1 for the quote of a lifetime.
 fn character(rest: &str) -> usize {
     let mut after = rest.chars().skip(1);
     match (after.next(), after.next()) {

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Folders that hold nothing anyone wrote.
+/// Folders without source files.
 const SKIPPED_FOLDERS: [&str; 2] = [".git", "target"];
 
 /// A text file of the repository.
 pub(crate) struct File {
-    /// Path from the root, with `/` between its parts.
+    /// Path from the root, with `/` as separator.
     pub(crate) path: String,
     pub(crate) text: String,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Tree {
     pub(crate) files: Vec<File>,
 }
 
-/// One place that breaks a rule of the house.
+/// One violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) path: String,
@@ -51,7 +51,7 @@ impl Tree {
         Ok(Tree { root, files })
     }
 
-    /// The file at `path`, or an error that names it.
+    /// Returns the file at `path`, or an error that names it.
     pub(crate) fn file(&self, path: &str) -> Result<&File> {
         self.files
             .iter()
@@ -74,7 +74,7 @@ fn read_folder(folder: &Path, prefix: &str, files: &mut Vec<File>) -> Result<()>
             read_folder(&entry.path(), &format!("{path}/"), files)?;
         } else if kind.is_file() {
             let bytes = fs::read(entry.path()).with_context(|| format!("cannot read {path}"))?;
-            // What is not text, such as a recorded capture, holds no words to check.
+            // Files that are not text, such as recorded captures, have no words to check.
             if let Ok(text) = String::from_utf8(bytes) {
                 files.push(File { path, text });
             }

@@ -1,24 +1,24 @@
-//! Retired words: names and phrases that gave way to standard terms. `xtask/vocabulary.tsv` lists them.
+//! Retired words: names and phrases that were replaced by standard terms. `xtask/vocabulary.tsv` lists them.
 //!
-//! A retired *name* may not be a word of Rust code again. A retired *phrase* may not stand in a document, a comment
-//! or a message. Both say what to write.
+//! A retired *name* may not be a word of Rust code again. A retired *phrase* may not stand in a document, a
+//! comment or a message. Each entry says what to write instead.
 
 use anyhow::{Context, Result, bail};
 
 use crate::tokens::tokens;
 use crate::tree::{File, Finding, Tree};
 
-/// The list. Its own lines are not checked.
+/// The list. The check ignores its own lines.
 const LIST: &str = "xtask/vocabulary.tsv";
 
-/// Folders whose files quote others, or results of earlier versions.
+/// Folders whose files quote other sources, or hold results of earlier versions.
 const QUOTING: [&str; 3] = ["results/", "docs/adr/", "tests/tests/captures/"];
 
-/// A word that is no longer used, and the one that is.
+/// A word that is no longer used, and its replacement.
 #[derive(Debug, PartialEq, Eq)]
 struct Retired {
     kind: Kind,
-    /// Folder or file that the word is retired in; empty: everywhere.
+    /// Folder or file where the word is retired; empty: everywhere.
     scope: String,
     word: String,
     standard: String,
@@ -111,7 +111,7 @@ fn in_file(file: &File, list: &[Retired]) -> Vec<Finding> {
     findings
 }
 
-/// Whether `line` has `phrase` between borders of words, in any case of letters.
+/// Returns true if `line` contains `phrase` at word boundaries, ignoring case.
 fn has_phrase(line: &str, phrase: &str) -> bool {
     let line = line.to_lowercase();
     line.match_indices(&phrase.to_lowercase())

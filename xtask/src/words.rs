@@ -1,14 +1,14 @@
-//! Words that no file may contain: where it was written, where packages come from, what is unfinished.
+//! Forbidden words: where a file was written, where packages come from, and marks of unfinished work.
 
 use anyhow::Result;
 
 use crate::tree::{File, Finding, Tree};
 
-/// Cargo writes the lock file, and names its registry in it.
+/// Cargo writes the lock file, which names the registry.
 const GENERATED: &str = "Cargo.lock";
 
-/// Hosts of package registries, in two parts so that this file passes its own check. Which
-/// mirror a machine uses is its owner's affair.
+/// Hosts of package registries, in two parts so that this file passes its own check. The mirror that a host
+/// uses is its owner's affair.
 const REGISTRY_HOSTS: [(&str, &str); 8] = [
     ("crates", ".io"),
     ("deb.debian", ".org"),
@@ -35,11 +35,11 @@ const UNFINISHED: [(&str, &str, &str); 3] = [
     ("TO", "DO:", "name the issue: `TODO(#number): ...`"),
 ];
 
-/// Programs that find processes by their names, in two parts for the same reason. On a machine with several runs
-/// they find others', too.
+/// Programs that find processes by name, in two parts for the same reason. On a host with several runs they
+/// find the processes of others, too.
 const BY_NAME: [(&str, &str); 4] = [("pk", "ill"), ("kill", "all"), ("pg", "rep"), ("pid", "of")];
 
-/// Module names that say nothing about what is inside.
+/// Module names that do not describe the content.
 const EMPTY_NAMES: [&str; 5] = ["common", "helper", "helpers", "misc", "utils"];
 
 /// Reports every forbidden word.
@@ -66,7 +66,7 @@ fn in_file(file: &File, root: &str) -> Vec<Finding> {
     }
     for (index, text) in file.text.lines().enumerate() {
         let line = index + 1;
-        // A root such as `/src` is too common a word to look for.
+        // A root such as `/src` is too common a word to search for.
         if root.matches('/').count() > 1 && text.contains(root) {
             report(
                 line,
@@ -113,13 +113,13 @@ fn has_empty_name(path: &str) -> bool {
     name.is_some_and(|name| EMPTY_NAMES.contains(&name))
 }
 
-/// Code of tests: what they play for detectors are rules' names, which are in other files.
+/// Returns true for code of tests. The names of rules that tests play for detectors are in other files.
 fn is_test(path: &str) -> bool {
     let is_script = [".rs", ".sh", ".py"].iter().any(|end| path.ends_with(end));
     is_script && (path.starts_with("tests/") || path.contains("/tests/"))
 }
 
-/// Documents may explain the marks; code may not use them.
+/// Returns true for code. Documents may explain the marks; code may not use them.
 fn is_code(path: &str) -> bool {
     !path.ends_with(".md")
 }

@@ -1,5 +1,5 @@
-//! `tollgate bench` and `tollgate workload` without the rest of the program, for trying the lab
-//! alone: `cargo run --release -p bench --example lab -- bench quick --help`.
+//! `tollgate bench` and `tollgate workload` as a small program of their own, for development:
+//! `cargo run --release -p bench --example lab -- bench quick --help`.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,7 @@
-//! Commands with something else beside them.
+//! Commands that run with something in the background.
 //!
-//! Three hidden verbs that plans put around command lines: a watcher of the whole machine that runs
-//! while a command does (`beside`), a load that is measured while a command runs (`neighbour`), and
-//! surroundings that a command is put into (`inside`).
+//! Three hidden verbs that plans put around command lines: `beside` runs a host-wide monitor while a command
+//! runs, `neighbour` measures a load while a command runs, and `inside` runs a command in a given environment.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,23 +17,23 @@ use rustix::process::{PidfdFlags, Signal};
 use crate::execute::{pid_of, poll, signal_group};
 use crate::{Error, Stop};
 
-/// In a watcher's arguments: a file that it writes when it is ready.
+/// Placeholder in a monitor's arguments: a file that the monitor writes when it is ready.
 const READY: &str = "%READY";
 
-/// How long a watcher may take until it is ready; a debug build that loads many rules is slow.
+/// Time limit for a monitor to become ready. A debug build that loads many rules is slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a watcher may take to write its counters and end.
+/// Time limit for a monitor to write its counters and end.
 pub(crate) const FAREWELL: Duration = Duration::from_secs(10);
 
-/// The exit status when the stage could not be set, so that no sample of it counts.
+/// Exit status when the environment could not be set up; the runner then discards the sample.
 const NOT_SET: u8 = 70;
 
-/// Runs the words behind the first `--` while those before it run; gives their exit status.
+/// Runs the words after the first `--` while those before it run. Returns the command's exit status.
 ///
 /// # Errors
 ///
-/// When one of them does not start, or the watcher ends before the command does.
+/// If either does not start, or the monitor ends before the command does.
 pub(crate) fn beside(words: &[String]) -> Result<u8, Error> {
     let (watcher, command) = apart(words, "bench beside")?;
     let stop = signals()?;
@@ -57,7 +56,7 @@ fn watched(
         .collect();
     let output = File::create(&said).map_err(Error::file("create", &said))?;
     let again = output.try_clone().map_err(Error::file("create", &said))?;
-    // setpriv(1) ends the watcher with this process, however that ends.
+    // setpriv(1) ends the monitor with this process, even if this process is killed.
     let mut watcher = start(
         Command::new("setpriv")
             .args(["--pdeathsig", "INT", "--"])
@@ -95,24 +94,24 @@ fn wait_until_ready(watcher: &mut Child, sign: &Path, said: &Path) -> Result<(),
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Programs are attached one after the other; the last may follow the sign.
+    // Programs are attached one after the other; the last may follow the ready file.
     std::thread::sleep(Duration::from_millis(200));
     Ok(())
 }
 
 fn ended_early(said: &Path) -> Error {
-    // Without the file there is just no complaint to pass on.
+    // If the file is missing, there are no warnings to forward.
     let said = fs::read_to_string(said).unwrap_or_default();
     Error::Stage {
         reason: format!("the watcher did not run all the time: {}", said.trim()),
     }
 }
 
-/// Runs `load` for `seconds` while the command runs, which is ended afterwards; prints the load's line.
+/// Runs `load` for `seconds` while the command runs, then ends the command. Prints the load's result line.
 ///
 /// # Errors
 ///
-/// When one of them does not start, or the command ends before the load does.
+/// If either does not start, or the command ends before the load does.
 pub(crate) fn neighbour(
     program: &Path,
     load: &str,
@@ -127,7 +126,7 @@ pub(crate) fn neighbour(
             .process_group(0),
         &command[0],
     )?;
-    // Until it is under way.
+    // Lets the command get under way.
     std::thread::sleep(Duration::from_millis(500));
     let seconds = seconds.to_string();
     let own = program.to_string_lossy();
@@ -139,7 +138,7 @@ pub(crate) fn neighbour(
     let ended = busy
         .try_wait()
         .map_err(Error::supervise("wait for", &command[0]))?;
-    // It ends now if it has not, which is checked above.
+    // The command may have ended already, which the check above reports.
     let _ = signal_group(&busy, Signal::TERM);
     wait(&Stop::new()?, &mut busy, FAREWELL)?;
     match ended {
@@ -150,15 +149,15 @@ pub(crate) fn neighbour(
     }
 }
 
-/// Runs the command in a control group that has a quarter of a processor.
+/// Runs the command in a control group that is limited to a quarter of a processor.
 ///
 /// # Errors
 ///
-/// When the group cannot be made (it needs root and the cpu controller), or the command does not start.
+/// If the group cannot be made (it needs root and the cpu controller), or the command does not start.
 pub(crate) fn quarter_cpu(command: &[String]) -> Result<u8, Error> {
     let stop = signals()?;
     let group = Quarter::make()?;
-    // The shell moves itself before it becomes the command, so that nothing runs outside.
+    // The shell moves itself into the group before it execs the command, so that nothing runs outside.
     let script = "echo $$ > \"$0\"/cgroup.procs && exec \"$@\"";
     let mut child = start(
         Command::new("/bin/sh")
@@ -203,7 +202,7 @@ impl Quarter {
 
 impl Drop for Quarter {
     fn drop(&mut self) {
-        // Processes that are just ending still count as members for a moment.
+        // Processes that are ending still count as members for a moment.
         for _ in 0..50 {
             if fs::remove_dir(&self.folder).is_ok() {
                 return;
@@ -217,7 +216,7 @@ impl Drop for Quarter {
 ///
 /// # Errors
 ///
-/// When the container does not start, which needs root, or the command does not.
+/// If the container does not start (it needs root), or the command does not start.
 pub(crate) fn session(command: &[String]) -> Result<u8, Error> {
     const CONTAINER: [&str; 8] = [
         "--mount",
@@ -240,10 +239,10 @@ pub(crate) fn session(command: &[String]) -> Result<u8, Error> {
     )?;
     let outcome = first_process(&mut container).and_then(|pid| {
         let pid = pid.to_string();
-        // Entering another mount namespace leaves the caller in its root.
+        // Entering another mount namespace leaves the caller at that namespace's root.
         let folder =
             std::env::current_dir().map_err(Error::file("find the folder", Path::new(".")))?;
-        // As one word: its value is optional.
+        // One word, because the option's value is optional.
         let mut wdns = OsString::from("--wdns=");
         wdns.push(folder);
         let mut child = start(
@@ -258,14 +257,14 @@ pub(crate) fn session(command: &[String]) -> Result<u8, Error> {
         )?;
         wait(&stop, &mut child, Duration::MAX)
     });
-    // With --kill-child its first process goes with it.
+    // With --kill-child the container's first process ends, too.
     signal(&container, Signal::KILL);
     let ended = container.wait();
     ended.map_err(Error::supervise("wait for", "unshare"))?;
     outcome.map(code)
 }
 
-/// The pid of the only child of `unshare`, once it has said that it runs.
+/// Returns the pid of the only child of `unshare`, after that child has printed that it runs.
 fn first_process(container: &mut Child) -> Result<u32, Error> {
     let mut said = [0; 6];
     let pipe = container.stdout.as_mut().expect("it is a pipe");
@@ -284,7 +283,7 @@ fn first_process(container: &mut Child) -> Result<u32, Error> {
         .ok_or_else(|| stage("the container has no process"))
 }
 
-/// The words before and behind the first `--`.
+/// Returns the words before and after the first `--`.
 fn apart<'a>(words: &'a [String], verb: &str) -> Result<(&'a [String], &'a [String]), Error> {
     let at = words.iter().position(|word| word == "--");
     match at.map(|at| (&words[..at], &words[at + 1..])) {
@@ -311,10 +310,10 @@ pub(crate) fn start(command: &mut Command, program: &str) -> Result<Child, Error
         })
 }
 
-/// Waits for the end of `child`, and brings it about when a stop is requested or time is up.
+/// Waits for the end of `child`. Ends `child` when a stop is requested or `limit` has passed.
 pub(crate) fn wait(stop: &Stop, child: &mut Child, limit: Duration) -> Result<ExitStatus, Error> {
     let fail = |source| Error::supervise("wait for", "a process")(source);
-    // A process that has been waited for has a status and no number any more.
+    // A process that has been waited for has a status, and its pid may be reused.
     if let Some(status) = child.try_wait().map_err(fail)? {
         return Ok(status);
     }
@@ -344,15 +343,15 @@ pub(crate) fn wait(stop: &Stop, child: &mut Child, limit: Duration) -> Result<Ex
     }
 }
 
-/// To one process that has not been waited for, which makes its number safe to use.
+/// Sends a signal to a process that has not been waited for, so that its pid cannot have been reused.
 fn signal(child: &Child, signal: Signal) {
     if let Ok(pid) = pid_of(child) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = rustix::process::kill_process(pid, signal);
     }
 }
 
-/// As a shell says it.
+/// Returns the exit status as a shell gives it.
 pub(crate) fn code(status: ExitStatus) -> u8 {
     let number = status
         .code()

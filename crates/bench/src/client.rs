@@ -1,5 +1,4 @@
-//! Clients of a server that is measured: started around the server's command line, whatever that is
-//! wrapped in.
+//! Clients of a measured server. The client starts the server's command line, whatever wraps it.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -38,11 +37,11 @@ pub(crate) struct Client {
     pub(crate) requests: u32,
 }
 
-/// How long a server may take until it answers; some subjects are slow to start.
+/// Time limit for the server's first answer; some subjects are slow to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Server {
-    /// Programs that have to be installed.
+    /// Returns the programs that have to be installed.
     pub(crate) fn needs(self) -> &'static [&'static str] {
         match self {
             Self::Redis => &["redis-server", "redis-benchmark"],
@@ -55,7 +54,8 @@ impl Server {
         self.needs().iter().all(|program| is_installed(program))
     }
 
-    /// The server in the foreground; [`run`] sets PORT and FOLDER, and writes the configuration there.
+    /// Returns the command line of the server in the foreground. [`run`] sets PORT and FOLDER, and writes the
+    /// configuration there.
     pub(crate) fn command(self) -> &'static str {
         match self {
             Self::Redis => {
@@ -100,7 +100,7 @@ impl Server {
 }
 
 impl Client {
-    /// As they stand behind `bench client`.
+    /// Returns the arguments of `bench client`.
     pub(crate) fn arguments(&self) -> String {
         format!(
             "{} --ask {} --clients {} --requests {}",
@@ -112,11 +112,12 @@ impl Client {
     }
 }
 
-/// Starts the server's command line, asks it, ends it; gives the line of JSON that the runner reads.
+/// Starts the server's command line, sends requests, and ends the server. Returns the line of JSON that the
+/// runner reads.
 ///
 /// # Errors
 ///
-/// When the server does not answer, a request fails, or the client's output is not understood.
+/// If the server does not answer, a request fails, or the client's output cannot be parsed.
 pub(crate) fn run(client: &Client, server: &[String]) -> Result<String, Error> {
     let stop = Stop::on_signals()?;
     let folder = crate::scratch()?;
@@ -139,7 +140,7 @@ pub(crate) fn run(client: &Client, server: &[String]) -> Result<String, Error> {
     let ended = process
         .try_wait()
         .map_err(Error::supervise("wait for", &server[0]))?;
-    // It may have ended by itself, which is checked above.
+    // The server may have ended already, which the check above reports.
     let _ = signal_group(&process, Signal::TERM);
     wait(&Stop::new()?, &mut process, FAREWELL)?;
     if let Some(status) = ended {
@@ -164,7 +165,7 @@ fn prepare(server: Server, folder: &Path, port: u16) -> Result<(), Error> {
     fs::create_dir(&www).map_err(Error::file("make the folder", &www))?;
     let page = www.join("index.html");
     fs::write(&page, "tollgate\n".repeat(100)).map_err(Error::file("write", &page))?;
-    // A server gives up root and reads the page as another user.
+    // The server drops root and reads the page as another user.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
         .map_err(Error::file("open to others", folder))?;
     if let Some((name, text)) = server.configuration(folder, port) {
@@ -247,7 +248,7 @@ fn ask(client: &Client, port: u16) -> Result<String, Error> {
     ))
 }
 
-/// Requests per second: the second cell of the last line.
+/// Parses requests per second: the second cell of the last line.
 fn redis_rate(csv: &str) -> Option<f64> {
     let line = csv
         .lines()
@@ -255,7 +256,7 @@ fn redis_rate(csv: &str) -> Option<f64> {
     line.split(',').nth(1)?.trim_matches('"').parse().ok()
 }
 
-/// Requests per second, if all were answered.
+/// Parses requests per second. `None` if not all requests were answered.
 fn ab_rate(said: &str, requests: u32) -> Option<f64> {
     let after = |key: &str| -> Option<f64> {
         let line = said.lines().find_map(|line| line.strip_prefix(key))?;

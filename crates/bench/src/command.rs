@@ -1,4 +1,4 @@
-//! `tollgate bench`.
+//! The command line of `tollgate bench`, and its execution.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::{
     Error, Stop, background_command, client, compare, pages, part, quick, run, unixbench_original,
 };
 
-/// Heading of options in help texts.
+/// Heading of these options in help texts.
 const RESULTS: &str = "Result options";
 
 /// Measure how much a subject slows a workload down.
@@ -223,16 +223,16 @@ pub struct Report {
     pub fail_if: Vec<String>,
 }
 
-/// The exit code after Ctrl-C, as a shell would have it: 128 + SIGINT.
+/// Exit code after Ctrl-C, as a shell gives it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// Executes `bench`, prints to `out`, and returns the program's exit code. `program` is the
-/// running program: what `{tollgate}` stands for in plans.
+/// Executes `bench`, prints to `out`, and returns the program's exit code. `program` is the path of the running
+/// program, which replaces `{tollgate}` in plans.
 ///
 /// # Errors
 ///
-/// With bad input, a subject that does not start, or files that cannot be written;
-/// [`Error::exit_code`] tells which.
+/// If the input is invalid, a subject does not start, or a file cannot be written; [`Error::exit_code`]
+/// distinguishes these.
 pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8, Error> {
     match &bench.verb {
         Verb::Quick(quick) => measure(quick_plan(quick)?, program, &quick.out, out),
@@ -300,7 +300,7 @@ fn quick_plan(quick: &Quick) -> Result<Plan, Error> {
     })
 }
 
-/// A note that nobody can read is no reason not to measure.
+/// Prints notes to standard error. Ignores a failed write, which is no reason not to measure.
 fn note(lines: &[String]) {
     let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
     let _ = std::io::stderr().write_all(text.as_bytes());
@@ -333,7 +333,7 @@ fn limits(texts: &[String]) -> Result<Vec<Limit>, Error> {
     texts.iter().map(|text| text.parse()).collect()
 }
 
-/// Every file of a results folder that follows from its samples.
+/// Writes every file of a results folder that is derived from its samples.
 fn write_forms(
     folder: &Path,
     recording: &Recording,
@@ -350,16 +350,16 @@ fn write_forms(
     Ok((summary, broken))
 }
 
-/// Says which limits are broken; 1 if there are any.
+/// Prints the limits that are broken. Returns exit code 1 if there are any.
 fn verdict(broken: &[BrokenLimit]) -> u8 {
     for limit in broken {
-        // Nobody reads it when standard error is closed; the exit status says it, too.
+        // A closed standard error is ignored; the exit status reports the failure, too.
         let _ = writeln!(std::io::stderr(), "tollgate: limit broken: {}", limit.said);
     }
     u8::from(!broken.is_empty())
 }
 
-/// Runs `plan` and reports, also when the run ends early.
+/// Runs `plan` and writes the report, also when the run ends early.
 fn measure(
     plan: Plan,
     program: &Path,
@@ -405,11 +405,11 @@ fn measure(
     })
 }
 
-/// Says which subjects could not be measured at all; 1 if there are any.
+/// Prints the subjects that have no valid sample. Returns exit code 1 if there are any.
 fn measured(summary: &Summary) -> u8 {
     let failed = summary.failed_subjects();
     for (subject, reason) in &failed {
-        // Nobody reads it when standard error is closed; the exit status says it, too.
+        // A closed standard error is ignored; the exit status reports the failure, too.
         let _ = writeln!(
             std::io::stderr(),
             "tollgate: cannot measure {subject}: every sample failed: {reason}\n  \
@@ -429,14 +429,14 @@ fn form(summary: &Summary, json: bool, markdown: bool) -> String {
 
 fn print(out: &mut dyn Write, text: &str) -> Result<u8, Error> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader (`head`, a pager) has seen enough.
+        // The reader (`head`, a pager) closed the pipe.
         Err(source) if source.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
         Err(source) => Err(Error::Print { source }),
         Ok(()) => Ok(0),
     }
 }
 
-/// `results/DATE-NAME`, with a number behind it from the second of a day on.
+/// Returns `results/DATE-NAME`, with a number appended from the second run of a day on.
 fn free_folder(name: &str) -> PathBuf {
     let date = jiff::Zoned::now().date();
     let first = PathBuf::from(format!("results/{date}-{name}"));
@@ -446,8 +446,7 @@ fn free_folder(name: &str) -> PathBuf {
         .unwrap_or(first)
 }
 
-/// Progress on standard error: one line that is rewritten on a terminal, a line for each round
-/// elsewhere.
+/// Progress on standard error: one line that is rewritten on a terminal, one line for each round otherwise.
 struct Meter {
     terminal: bool,
     round: u32,
@@ -491,7 +490,7 @@ impl Meter {
         self.write(&format!("{line}\n"));
     }
 
-    /// Progress that nobody can read is no reason to stop measuring.
+    /// Writes progress. Ignores a failed write, which is no reason to stop measuring.
     fn write(&self, text: &str) {
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
@@ -554,7 +553,7 @@ mod tests {
         let bench = Bench {
             verb: parse(&line).unwrap(),
         };
-        // A program that plays the workloads: one of two prints a figure.
+        // A program that plays the workloads; one of the two prints a figure.
         let program = folder.path().join("program");
         let text = "#!/bin/sh\ncase $2 in umask) exit 3; esac\n\
                     echo '{\"operations\": 10, \"elapsed_ns\": 1000}'\n";
@@ -570,7 +569,7 @@ mod tests {
         assert_eq!(quick("env=env {}", "^(getppid|umask)$"), 0);
     }
 
-    /// Real processes from plan to summary, and the summary again from the folder alone.
+    /// Runs real processes from plan to summary, then makes the summary again from the folder alone.
     #[test]
     fn a_plan_of_true_runs_and_can_be_reported_again() {
         let folder = tempfile::tempdir().unwrap();

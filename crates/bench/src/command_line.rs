@@ -1,11 +1,11 @@
-//! Command lines as text: split into words, wrapped around each other, quoted again.
+//! Command lines as text: splitting into words, wrapping, and quoting.
 
 use crate::Error;
 
-/// Where a wrapper takes the workload's command line.
+/// Placeholder in a wrapper for the workload's command line.
 pub(crate) const HOLE: &str = "{}";
 
-/// Splits `line` at blanks; quotes and backslashes work as in the POSIX shell, nothing else does.
+/// Splits `line` at blanks. Quotes and backslashes work as in the POSIX shell; expansions are not supported.
 pub(crate) fn split(line: &str) -> Result<Vec<String>, Error> {
     let fail = |reason| Error::CommandLine {
         line: line.to_owned(),
@@ -54,8 +54,8 @@ pub(crate) fn split(line: &str) -> Result<Vec<String>, Error> {
     Ok(words)
 }
 
-/// Puts the words of `inner` where `wrapper` has its hole: as words where the hole stands alone,
-/// as one quoted text where it is part of a word (`sh -c '{}; true'`).
+/// Replaces the placeholder in `wrapper` by the words of `inner`: by separate words where it stands alone, by
+/// one quoted text where it is part of a word (`sh -c '{}; true'`).
 pub(crate) fn wrap(wrapper: &[String], inner: &[String]) -> Vec<String> {
     let mut words = Vec::with_capacity(wrapper.len() + inner.len());
     for word in wrapper {
@@ -70,7 +70,7 @@ pub(crate) fn wrap(wrapper: &[String], inner: &[String]) -> Vec<String> {
     words
 }
 
-/// One line that [`split`] and the shell take apart into `words` again.
+/// Joins `words` into one line that [`split`] and the shell split into the same words.
 pub(crate) fn join(words: &[String]) -> String {
     words
         .iter()

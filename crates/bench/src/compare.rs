@@ -1,4 +1,4 @@
-//! Two recordings side by side: did a subject become dearer?
+//! Comparison of two recordings: whether a subject became slower.
 
 use std::path::Path;
 
@@ -29,18 +29,18 @@ pub struct Change {
     pub before: f64,
     /// Ratio to native in the second recording.
     pub after: f64,
-    /// The second ratio over the first.
+    /// The second ratio divided by the first.
     pub change: Ratio,
-    /// What may be said.
+    /// Verdict, in words.
     pub verdict: String,
 }
 
-/// Compares two results folders by their ratios to native, so that the two may come from machines
-/// (or hours) of different speed.
+/// Compares two results folders by their ratios to native, so that the two may come from hosts (or hours) of
+/// different speed.
 ///
 /// # Errors
 ///
-/// When a folder cannot be read, or nothing of the two can be compared.
+/// If a folder cannot be read, or the two have nothing to compare.
 pub fn compare(before: &Path, after: &Path) -> Result<Comparison, Error> {
     let comparison = compare_recordings(&Recording::load(before)?, &Recording::load(after)?);
     comparison.ok_or_else(|| Error::Option {
@@ -49,7 +49,7 @@ pub fn compare(before: &Path, after: &Path) -> Result<Comparison, Error> {
     })
 }
 
-/// `None` when they have nothing in common.
+/// Compares two recordings. `None` if they have no row in common.
 fn compare_recordings(before: &Recording, after: &Recording) -> Option<Comparison> {
     let mut changes = Vec::new();
     for workload in &before.plan.workloads {
@@ -62,7 +62,7 @@ fn compare_recordings(before: &Recording, after: &Recording) -> Option<Compariso
     (!changes.is_empty()).then_some(Comparison { changes })
 }
 
-/// `None` when one of the recordings has no valid pair of samples.
+/// Compares one row. `None` if one of the recordings has no valid pair of samples.
 fn change(before: &Recording, after: &Recording, workload: &str, subject: &str) -> Option<Change> {
     let old = pairs(before, workload, subject)?;
     let new = pairs(after, workload, subject)?;
@@ -84,7 +84,7 @@ fn change(before: &Recording, after: &Recording, workload: &str, subject: &str) 
     })
 }
 
-/// The A/A control that lies further from 1.
+/// Returns the A/A control whose interval lies further from 1.
 fn larger_control(before: &Recording, after: &Recording, workload: &str) -> Option<Interval> {
     [before, after]
         .into_iter()
@@ -92,7 +92,7 @@ fn larger_control(before: &Recording, after: &Recording, workload: &str) -> Opti
         .max_by(|a, b| a.estimate.ln().abs().total_cmp(&b.estimate.ln().abs()))
 }
 
-/// The ratio of medians of as many rounds, drawn with replacement.
+/// Returns the ratio of medians of a bootstrap sample: as many rounds, drawn with replacement.
 fn resampled(pairs: &Pairs, rng: &mut Rng) -> f64 {
     let rounds = pairs.as_slice();
     let drawn: Vec<(f64, f64)> = rounds
@@ -108,7 +108,7 @@ fn resampled(pairs: &Pairs, rng: &mut Rng) -> f64 {
 }
 
 impl Comparison {
-    /// For a terminal.
+    /// Formats the comparison as text.
     pub fn text(&self) -> String {
         let header = [
             "workload",
@@ -142,7 +142,7 @@ impl Comparison {
         table.text()
     }
 
-    /// For a program.
+    /// Formats the comparison as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a comparison has only string keys") + "\n"
     }

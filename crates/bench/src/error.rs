@@ -1,9 +1,9 @@
-//! What can go wrong before, during and after a run.
+//! Errors before, during and after a run.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A failure of the lab itself; a failing subject is not one, it is an invalid sample.
+/// A failure of the benchmark itself. A failing subject is no error but an invalid sample.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -12,21 +12,21 @@ pub enum Error {
     PlanSyntax {
         /// The plan file.
         path: PathBuf,
-        /// Where and why.
+        /// Position and cause.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A plan can be read but cannot be run.
     #[error("cannot use the plan: {reason}")]
     PlanContent {
-        /// What to change.
+        /// Cause, and what to change.
         reason: String,
     },
     /// A command line cannot be split into words.
     #[error("cannot split the command line `{line}`: {reason}")]
     CommandLine {
-        /// The text as given.
+        /// The command line as given.
         line: String,
-        /// What is wrong with it.
+        /// The cause.
         reason: &'static str,
     },
     /// A `--subject` or `--workload` option is malformed.
@@ -34,7 +34,7 @@ pub enum Error {
     Option {
         /// The option as typed.
         option: String,
-        /// What was expected.
+        /// The expected form.
         reason: String,
     },
     /// The program of a subject or workload does not start.
@@ -44,23 +44,23 @@ pub enum Error {
         program: String,
         /// The whole command line.
         line: String,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
     /// Waiting for, or collecting the output of, a started program failed.
     #[error("cannot {action} `{program}`")]
     Supervise {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
         /// The program.
         program: String,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// What a command was to run in or beside could not be set up.
+    /// The environment or background command of a command could not be set up.
     #[error("cannot set the stage: {reason}")]
     Stage {
-        /// What went wrong.
+        /// The cause.
         reason: String,
     },
     /// A results folder already holds samples.
@@ -72,11 +72,11 @@ pub enum Error {
     /// A file of the results cannot be read or written.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
     /// A recorded file does not parse.
@@ -84,27 +84,27 @@ pub enum Error {
     Record {
         /// The file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// Handlers for Ctrl-C cannot be set up.
+    /// Signal handlers cannot be installed.
     #[error("cannot handle signals")]
     Signals {
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The result cannot be printed.
     #[error("cannot print the report")]
     Print {
-        /// The kernel's answer.
+        /// The error of the write.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// For `map_err` on a file.
+    /// Returns a function for `map_err` that makes [`Error::File`].
     pub(crate) fn file(action: &'static str, path: &std::path::Path) -> impl Fn(io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Error::File {
@@ -114,7 +114,7 @@ impl Error {
         }
     }
 
-    /// For `map_err` on a call about a started program.
+    /// Returns a function for `map_err` that makes [`Error::Supervise`].
     pub(crate) fn supervise(action: &'static str, program: &str) -> impl Fn(io::Error) -> Self {
         let program = program.to_owned();
         move |source| Error::Supervise {
@@ -124,7 +124,7 @@ impl Error {
         }
     }
 
-    /// The exit code of the program for this failure: 2 for input that the user can mend, 4 else.
+    /// Returns the program's exit code for this error: 2 for input that the user can correct, otherwise 4.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Stage { .. } => 70,

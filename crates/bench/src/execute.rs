@@ -1,4 +1,4 @@
-//! One command, started, timed and reaped.
+//! Starting, timing and reaping of one command.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -15,59 +15,58 @@ use wait4::Wait4;
 use crate::record::Exit;
 use crate::{Error, Stop, command_line};
 
-/// What is to be run.
+/// A command to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocation {
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// Bytes to add to the environment. Its size moves the stack, which alone can change the time
-    /// of a program by some percent (Mytkowicz and others, "Producing wrong data without doing
-    /// anything obviously wrong", 2009); drawn anew for each sample, that bias becomes noise.
+    /// Bytes to add to the environment. The size of the environment moves the stack, which alone can change the
+    /// time of a program by some percent (Mytkowicz and others, "Producing wrong data without doing anything
+    /// obviously wrong", 2009). A new size for each sample turns that bias into noise.
     pub padding: usize,
-    /// How long it may take.
+    /// Time limit; the command is killed after that.
     pub timeout: Duration,
 }
 
-/// What became of it.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Execution {
-    /// From before the start to after the end.
+    /// Wall time from before the start to after the end.
     pub wall: Duration,
-    /// Time in user mode, with descendants that were waited for.
+    /// CPU time in user mode, including descendants that were waited for.
     pub user: Duration,
-    /// Time in the kernel, likewise.
+    /// CPU time in the kernel, including descendants that were waited for.
     pub sys: Duration,
-    /// The largest resident set of one process.
+    /// Largest resident set of one process, in KiB.
     pub max_rss_kib: u64,
-    /// How it ended.
+    /// Exit of the command.
     pub exit: Exit,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it complained.
+    /// Standard error.
     pub stderr: String,
 }
 
-/// Runs commands. Tests have one that starts no process.
+/// Runs commands. Tests implement this without starting processes.
 pub trait Executor {
     /// Runs one command to its end.
     ///
     /// # Errors
     ///
-    /// When the command could not be started or watched; how it ended is not an error.
+    /// If the command could not be started or supervised. A command that fails is not an error.
     fn execute(&mut self, invocation: &Invocation) -> Result<Execution, Error>;
 }
 
 /// Runs commands as child processes, each in a process group of its own.
 ///
-/// Output goes to memory files, so that no pipe needs a reader that would compete with the
-/// command for the CPU.
+/// Output goes to memory files, so that no reader of a pipe competes with the command for the CPU.
 #[derive(Debug)]
 pub struct Processes<'a> {
     stop: &'a Stop,
 }
 
 impl<'a> Processes<'a> {
-    /// Commands are killed when `stop` is requested.
+    /// Creates an executor that kills its command when `stop` is requested.
     pub fn new(stop: &'a Stop) -> Self {
         Self { stop }
     }
@@ -102,8 +101,8 @@ impl Executor for Processes<'_> {
         })?;
         let ended = self.wait_for_end(&child, start + invocation.timeout);
         let wall = start.elapsed();
-        // The group still exists, because its leader has not been reaped: this ends what the
-        // command left running, which would disturb the next sample.
+        // The group still exists, because its leader has not been reaped. This kills what the command left
+        // running, which would disturb the next sample.
         let _ = signal_group(&child, Signal::KILL);
         let used = child.wait4().map_err(fail("wait for"))?;
         let exit = match ended.map_err(fail("wait for"))? {
@@ -126,7 +125,7 @@ impl Executor for Processes<'_> {
 }
 
 impl Processes<'_> {
-    /// Waits until the child has ended, and says if that had to be forced.
+    /// Waits until the child has ended. Returns the reason if the child was killed.
     fn wait_for_end(&self, child: &Child, deadline: Instant) -> io::Result<Option<Exit>> {
         let pidfd = rustix::process::pidfd_open(pid_of(child)?, PidfdFlags::empty())?;
         let forced = loop {
@@ -145,7 +144,7 @@ impl Processes<'_> {
                 break Exit::Interrupted;
             }
         };
-        // A supervisor may have to release what it traces; it gets a moment before the kill.
+        // A supervisor may have to detach from what it traces; SIGTERM gives it a moment before the kill.
         signal_group(child, Signal::TERM)?;
         let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
         if !poll(&mut watched, Duration::from_secs(2))? {
@@ -155,7 +154,7 @@ impl Processes<'_> {
     }
 }
 
-/// Whether something happened within `limit`.
+/// Waits for an event. Returns whether one occurred within `limit`.
 pub(crate) fn poll(watched: &mut [PollFd<'_>], limit: Duration) -> io::Result<bool> {
     let limit = Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
@@ -163,7 +162,7 @@ pub(crate) fn poll(watched: &mut [PollFd<'_>], limit: Duration) -> io::Result<bo
     };
     match rustix::event::poll(watched, Some(&limit)) {
         Ok(ready) => Ok(ready > 0),
-        // The signal that interrupted has made the stop descriptor readable or was not for us.
+        // The signal made the stop descriptor readable, or was not for this program.
         Err(rustix::io::Errno::INTR) => Ok(true),
         Err(errno) => Err(errno.into()),
     }
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn memory_and_time_are_those_of_this_child_alone() {
-        // `RUSAGE_CHILDREN` would give the second the peak of the first.
+        // `RUSAGE_CHILDREN` would report the first command's peak for the second.
         let large = [
             "sh",
             "-c",

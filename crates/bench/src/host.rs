@@ -1,4 +1,4 @@
-//! The machine and the programs that a run was made with.
+//! The host and the programs of a run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,55 +11,55 @@ use serde::{Deserialize, Serialize};
 use crate::command_line;
 use crate::plan::Plan;
 
-/// What is written to `host.json`. What the machine does not tell is absent.
+/// Content of `host.json`. Values that the host does not provide are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
     /// The command line of this program.
     pub command: String,
-    /// Kernel release.
+    /// Kernel release, as `uname -r` prints it.
     pub kernel: Option<String>,
-    /// Kernel build.
+    /// Kernel version, as `uname -v` prints it.
     pub kernel_version: Option<String>,
-    /// The first CPU's name.
+    /// Model name of the first CPU.
     pub cpu_model: Option<String>,
     /// CPUs that this program may use.
     pub cpus: Option<usize>,
-    /// Which CPUs share a core, as the kernel lists them.
+    /// CPUs that share a core, as the kernel lists them.
     pub thread_siblings: Vec<String>,
     /// Frequency governor of the first CPU.
     pub governor: Option<String>,
-    /// The clock behind every time in the samples.
+    /// The kernel's clock source, which every time in the samples comes from.
     pub clocksource: Option<String>,
-    /// CPU vulnerabilities and what the kernel does about them; this decides what a call costs.
+    /// CPU vulnerabilities and the kernel's mitigations, which decide what a system call costs.
     pub mitigations: BTreeMap<String, String>,
-    /// Memory of the machine.
+    /// Memory of the host, in KiB.
     pub memory_kib: Option<u64>,
-    /// The git commit of the current folder.
+    /// The git commit of the current directory.
     pub commit: Option<String>,
-    /// Whether tracked files differ from that commit.
+    /// True if tracked files differ from that commit.
     pub commit_dirty: Option<bool>,
-    /// What each subject says about its version.
+    /// Version of each subject, as it prints it.
     pub versions: BTreeMap<String, String>,
-    /// The machine's state before the first sample.
+    /// State of the host before the first sample.
     pub before: State,
-    /// The machine's state after the last sample.
+    /// State of the host after the last sample.
     pub after: Option<State>,
 }
 
-/// What changes on a machine while a run lasts.
+/// The part of the host's state that changes during a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// Milliseconds since 1970.
+    /// Time in milliseconds since the Unix epoch.
     pub timestamp_ms: u64,
     /// Load averages of 1, 5 and 15 minutes.
     pub load: Option<[f64; 3]>,
-    /// Time that the hypervisor gave to others, all CPUs, since boot.
+    /// Steal time of all CPUs since boot, in milliseconds: time that the hypervisor gave to other guests.
     pub steal_ms: Option<u64>,
 }
 
 impl Host {
-    /// Asks the kernel, git and the subjects of `plan`.
+    /// Collects the data from the kernel, git and the subjects of `plan`.
     pub fn observe(plan: &Plan) -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let model = cpuinfo
@@ -86,14 +86,14 @@ impl Host {
         }
     }
 
-    /// Notes the state at the end.
+    /// Records the state at the end of the run.
     pub fn finish(&mut self) {
         self.after = Some(State::now());
     }
 }
 
 impl State {
-    /// The state at this moment.
+    /// Reads the current state.
     pub fn now() -> Self {
         Self {
             timestamp_ms: timestamp_ms(),
@@ -103,7 +103,7 @@ impl State {
     }
 }
 
-/// Milliseconds since 1970; 0 with a clock that stands before that.
+/// Returns milliseconds since the Unix epoch; 0 if the clock is before the epoch.
 fn timestamp_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -121,7 +121,7 @@ fn steal_ms() -> Option<u64> {
     steal_in(&read("/proc/stat")?)
 }
 
-/// The eighth number of the first line, in clock ticks of 10 ms (proc(5); `USER_HZ` is 100 on every
+/// Parses the eighth number of the first line, in clock ticks of 10 ms (proc(5); `USER_HZ` is 100 on every
 /// architecture that this program runs on).
 fn steal_in(proc_stat: &str) -> Option<u64> {
     let ticks: u64 = proc_stat
@@ -201,7 +201,7 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
         .map(|text| text.trim().to_owned())
 }
 
-/// The value in a `key : value` line.
+/// Returns the value of a `key : value` line.
 fn value_after(text: &str, key: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;

@@ -6,12 +6,12 @@ use crate::Error;
 use crate::plan::{NATIVE, NATIVE_AGAIN};
 use crate::summary::{Index, Row, Summary};
 
-/// A figure, whose it is, and what it must not be.
+/// A limit: a figure, the rows it applies to, and the values that break it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Limit {
     text: String,
     figure: Figure,
-    /// Any that is not native when absent.
+    /// `None`: every subject other than native.
     subject: Option<String>,
     workload: Option<String>,
     is_upper: bool,
@@ -20,13 +20,13 @@ pub(crate) struct Limit {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Figure {
-    /// Speed over native's, all workloads of a group.
+    /// Speed divided by native speed, over all workloads of a group.
     Index,
-    /// Time over native's, each workload.
+    /// Time divided by native time, for each workload.
     Ratio,
     /// Lost events.
     Drops,
-    /// Samples that failed.
+    /// Invalid samples.
     Invalid,
 }
 
@@ -37,11 +37,11 @@ const FIGURES: [(&str, Figure); 4] = [
     ("invalid", Figure::Invalid),
 ];
 
-/// A limit that is broken, and what was found.
+/// A broken limit, and the figure that breaks it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BrokenLimit {
     pub(crate) subject: String,
-    /// The workload, or none for an index.
+    /// The workload; `None` for an index.
     pub(crate) workload: Option<String>,
     pub(crate) said: String,
 }
@@ -65,7 +65,7 @@ impl FromStr for Limit {
             .filter(|number: &f64| number.is_finite())
             .ok_or_else(|| fail(format!("`{number}` is not a number; {form}")))?;
         let mut words = left.trim().splitn(3, ':').map(str::trim);
-        // Splitting gives one part at least.
+        // Splitting gives at least one part.
         let name = words.next().unwrap_or_default();
         let figure = FIGURES
             .iter()
@@ -97,12 +97,12 @@ impl FromStr for Limit {
 }
 
 impl Limit {
-    /// What breaks the limit: a figure beyond it, or one that cannot be told because samples failed. Nobody
-    /// knows then that the limit holds.
+    /// Returns what breaks the limit: a figure beyond it, or a figure that is unknown because samples failed,
+    /// since the limit is then not known to hold.
     ///
     /// # Errors
     ///
-    /// When the summary has nothing that the limit is about: such a limit would never fail.
+    /// If the summary has no row that the limit applies to: such a limit would never fail.
     pub(crate) fn broken(&self, summary: &Summary) -> Result<Vec<BrokenLimit>, Error> {
         let figures = self.figures(summary);
         if figures.is_empty() {
@@ -123,7 +123,7 @@ impl Limit {
             .collect())
     }
 
-    /// Whether a figure breaks the limit.
+    /// Returns the broken limit if a figure breaks this one.
     fn judge(&self, figure: Found) -> Option<BrokenLimit> {
         let said = match figure.value {
             Ok(value) if self.is_upper && value > self.number => report::number(value),
@@ -174,7 +174,7 @@ impl Limit {
                 let value = match self.figure {
                     Figure::Index => return None,
                     Figure::Ratio => ratio(summary, row),
-                    // Most subjects count no losses.
+                    // Most subjects do not count lost events.
                     Figure::Drops => Ok(row.drops? as f64),
                     Figure::Invalid => Ok(row.invalid as f64),
                 };
@@ -204,7 +204,7 @@ impl Limit {
     }
 }
 
-/// A figure that a limit is about, or why there is none.
+/// The value of a figure, or the reason why there is none.
 struct Found {
     subject: String,
     workload: Option<String>,
@@ -228,7 +228,7 @@ fn ratio(summary: &Summary, row: &Row) -> Result<f64, String> {
     Ok(ratio?.estimate)
 }
 
-/// An index of all workloads of its group: one of fewer would hide those that fail.
+/// Returns an index over all workloads of its group. An index over fewer would hide those that fail.
 fn whole(index: &Index) -> Result<f64, String> {
     match index.ratio {
         Some(ratio) if index.failed == 0 => Ok(ratio.estimate),
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(broken("ratio > 1.5")[0].workload.as_deref(), Some("w"));
         assert!(broken("ratio:slow:w>3").is_empty());
         assert!(broken("invalid>0").is_empty());
-        // Native is meant when it is named, and never else.
+        // A limit applies to native only if it names native.
         assert!(broken("ratio:native-again>1.5").is_empty());
     }
 

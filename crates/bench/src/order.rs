@@ -1,8 +1,8 @@
-//! The order of a round.
+//! The order of samples within a round.
 
 use stats::Rng;
 
-/// One place in a round.
+/// One position in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     /// Index of the workload in the plan.
@@ -11,8 +11,8 @@ pub(crate) struct Slot {
     pub(crate) subject: usize,
 }
 
-/// Draws rounds. Every other round mirrors the one before (ABBA), so that over two rounds each
-/// subject has the same mean position and a steady drift of the machine cancels.
+/// Draws rounds. Every second round mirrors the one before (ABBA), so that over two rounds each subject has the
+/// same mean position and a steady drift of the host cancels out.
 pub(crate) struct Schedule {
     rng: Rng,
     workloads: usize,
@@ -30,7 +30,7 @@ impl Schedule {
         }
     }
 
-    /// The next round: all subjects of one workload stand together, close in time.
+    /// Draws the next round. All subjects of one workload are adjacent, close in time.
     pub(crate) fn next_round(&mut self) -> Vec<Slot> {
         if let Some(mut round) = self.mirror.take() {
             round.reverse();
@@ -52,7 +52,7 @@ impl Schedule {
         round
     }
 
-    /// A number for one sample, for what is random within it.
+    /// Draws the seed of one sample.
     pub(crate) fn sample_seed(&mut self) -> u64 {
         self.rng.next_u64()
     }

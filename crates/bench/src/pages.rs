@@ -1,4 +1,4 @@
-//! A recording in all the forms in which it is passed on.
+//! Output formats of a recording: HTML, JSON, Markdown and others.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) const FORMS: [&str; 5] = [
     "bencher.json",
 ];
 
-/// Writes every form into `folder`. `history` are earlier recordings, oldest first.
+/// Writes every format into `folder`. `history` holds earlier recordings, oldest first.
 pub(crate) fn write(
     folder: &Path,
     recording: &Recording,
@@ -86,7 +86,7 @@ fn page(recording: &Recording, summary: &Summary, history: &[Recording]) -> Page
     }
 }
 
-/// One sentence for each subject.
+/// Returns one sentence for each subject.
 fn lead(summary: &Summary) -> Vec<String> {
     let mut lead: Vec<String> = (summary.indices.iter())
         .filter(|index| ![NATIVE, NATIVE_AGAIN].contains(&index.subject.as_str()))
@@ -120,7 +120,7 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// The colour of each subject: 0 for native and its control.
+/// Returns the colour of each subject: 0 for native and its control.
 fn series(summary: &Summary) -> BTreeMap<&str, usize> {
     let mut next = 0;
     let mut series = BTreeMap::from([(NATIVE, 0), (NATIVE_AGAIN, 0)]);
@@ -143,7 +143,7 @@ fn forest(summary: &Summary) -> Forest {
             estimate: ratio.estimate,
             low: ratio.low,
             high: ratio.high,
-            // Rows of the native run are compared with nothing.
+            // Native rows have no verdict.
             verdict: row.verdict.clone().unwrap_or_default(),
             series: series.get(row.subject.as_str()).copied().unwrap_or(0),
         })
@@ -153,7 +153,7 @@ fn forest(summary: &Summary) -> Forest {
     }
 }
 
-/// Only where there is something to compare: several mechanisms.
+/// Makes the heat map. `None` unless there are several mechanisms to compare.
 fn heat(summary: &Summary) -> Option<Part> {
     let mut columns: Vec<String> = Vec::new();
     let mut rows: Vec<(String, Vec<Option<f64>>)> = Vec::new();
@@ -178,7 +178,7 @@ fn heat(summary: &Summary) -> Option<Part> {
     })
 }
 
-/// Events lost over the rate at which they were made, where workloads have such a rate.
+/// Plots lost events over the rate of events. `None` unless workloads have a rate.
 fn knee(recording: &Recording) -> Option<Part> {
     let mut curves: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
     for sample in recording
@@ -227,7 +227,7 @@ fn knee(recording: &Recording) -> Option<Part> {
     })
 }
 
-/// The speed of each subject over earlier recordings and this one.
+/// Plots the speed of each subject over earlier recordings and this one.
 fn trend(recording: &Recording, history: &[Recording]) -> Option<Part> {
     if history.is_empty() {
         return None;
@@ -302,7 +302,7 @@ fn strip(recording: &Recording, row: &Row, series: &BTreeMap<&str, usize>) -> St
         .filter(is_of_row)
         .filter_map(record::Sample::ns_per_operation)
         .collect();
-    // Nothing to draw a box of is no error here: the row says n = 0.
+    // A row without values gets no box; it shows n = 0.
     let quartiles = Numbers::new(values.clone()).ok();
     Strip {
         label: row.subject.clone(),
@@ -400,7 +400,7 @@ fn csv_rows(summary: &Summary) -> Vec<Vec<String>> {
             number(row.index),
             row.drops
                 .map_or_else(String::new, |drops| drops.to_string()),
-            // Rows of the native run are compared with nothing.
+            // Native rows have no verdict.
             row.verdict.clone().unwrap_or_default(),
         ]
     }));
@@ -443,14 +443,14 @@ fn cases(recording: &Recording, summary: &Summary, broken: &[BrokenLimit]) -> Ve
                 name: row.subject.clone(),
                 seconds: walls.sum::<u64>() as f64 / 1e9,
                 outcome,
-                // Rows of the native run are compared with nothing.
+                // Native rows have no verdict.
                 said: format!("{ratio} {}", row.verdict.clone().unwrap_or_default())
                     .trim()
                     .to_owned(),
             }
         })
         .collect();
-    // Limits on all workloads together are cases of their own.
+    // Limits on all workloads together are test cases of their own.
     cases.extend(
         broken
             .iter()

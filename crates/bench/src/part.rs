@@ -1,4 +1,4 @@
-//! Parts of tollgate that are measured by themselves, as command lines like everything else.
+//! Parts of tollgate, measured separately as command lines.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,11 +29,11 @@ pub(crate) enum Part {
 /// Copies of a recording that are replayed at once, so that the start of the program matters little.
 const COPIES: u32 = 20;
 
-/// Measures `part` for about `seconds`; gives the line of JSON that the runner reads.
+/// Measures `part` for about `seconds`. Returns the line of JSON that the runner reads.
 ///
 /// # Errors
 ///
-/// When a program does not do its part.
+/// If a program fails or its output cannot be parsed.
 pub(crate) fn run(program: &Path, part: Part, seconds: f64) -> Result<String, Error> {
     let folder = crate::scratch()?;
     let mut extra = BTreeMap::new();
@@ -58,7 +58,7 @@ fn line(operations: u64, elapsed: Duration, extra: BTreeMap<&'static str, f64>) 
     serde_json::to_string(&line).expect("numbers and names are JSON") + "\n"
 }
 
-/// What the runner reads of a workload.
+/// The result line of a workload.
 #[derive(Serialize)]
 struct Line {
     operations: u64,
@@ -67,7 +67,7 @@ struct Line {
     extra: BTreeMap<&'static str, f64>,
 }
 
-/// What a program said, if it succeeded.
+/// Runs a program and returns its standard output and standard error.
 fn output(command: &mut Command) -> Result<(String, String), Error> {
     let line = format!("{command:?}");
     let output = command
@@ -88,7 +88,7 @@ fn output(command: &mut Command) -> Result<(String, String), Error> {
     })
 }
 
-/// Events of many copies less those of one, over the time of many less that of one.
+/// Returns the events of many copies minus those of one, and the time of many minus that of one.
 fn replay(program: &Path, folder: &Path, arguments: &[&str]) -> Result<(u64, Duration), Error> {
     let capture = folder.join("events.scap");
     let mut record = Command::new(program);
@@ -124,7 +124,7 @@ fn replay(program: &Path, folder: &Path, arguments: &[&str]) -> Result<(u64, Dur
     Ok((events, elapsed))
 }
 
-/// `4031 events in 0.920 s ...`
+/// Parses `4031 events in 0.920 s ...`.
 fn events_in(said: &str) -> Result<u64, Error> {
     said.lines()
         .find_map(|line| line.split_once(" events in ")?.0.trim().parse().ok())
@@ -133,8 +133,8 @@ fn events_in(said: &str) -> Result<u64, Error> {
         })
 }
 
-/// From the moment at which a shell is told to open a file until its alert has been read. The shell has
-/// the file opened by itself, so that no process is started meanwhile.
+/// Measures the time from asking a shell to open a file until its alert has been read. The shell opens the file
+/// itself, so that no process is started meanwhile.
 fn alerts(
     program: &Path,
     folder: &Path,
@@ -147,7 +147,7 @@ fn alerts(
     let fail = Error::supervise("talk to", "tollgate run");
     let mut line = String::new();
     let (mut count, mut latencies, begin) = (0_u64, Vec::new(), Instant::now());
-    // The first shows that everything has started.
+    // The first alert shows that everything has started.
     while count == 0 || begin.elapsed().as_secs_f64() < seconds {
         let start = Instant::now();
         to.write_all(b"go\n").map_err(&fail)?;
@@ -169,7 +169,7 @@ fn alerts(
         });
     };
     for (name, at) in [("p50_ns", 0.5), ("p95_ns", 0.95), ("p99_ns", 0.99)] {
-        // Far in the tail only where enough alerts lie beyond.
+        // Far percentiles are given only if enough alerts lie beyond them.
         if sample.len() as f64 * (1.0 - at) >= 10.0 || at == 0.5 {
             extra.insert(name, sample.quantile(at));
         }
@@ -177,7 +177,8 @@ fn alerts(
     Ok((count - 1, sum))
 }
 
-/// A shell under `tollgate run` that opens a file for each line that it is told, and a rule about the file.
+/// Starts a shell under `tollgate run` with a rule about a file. The shell opens the file once for each line
+/// that it reads.
 fn watched_shell(program: &Path, folder: &Path) -> Result<Child, Error> {
     let file = folder.join("watched");
     fs::write(&file, "").map_err(Error::file("write", &file))?;
@@ -214,7 +215,7 @@ fn starts(program: &Path, seconds: f64) -> Result<(u64, Duration), Error> {
     Ok((count, begin.elapsed()))
 }
 
-/// Calls that programs hardly make, for filters of a size that is wanted; a rule names each.
+/// Rare system calls, named one by one in rules to make a filter of a wanted size.
 const RARE: [&str; 60] = [
     "acct",
     "chroot",
@@ -278,11 +279,11 @@ const RARE: [&str; 60] = [
     "setresuid",
 ];
 
-/// Runs the command under `tollgate run` with one rule: about so many rare calls, or about every open.
+/// Runs the command under `tollgate run` with one rule: about `size` rare calls, or about every open.
 ///
 /// # Errors
 ///
-/// When the number is none, or the program does not start.
+/// If `size` is not a number, or the program does not start.
 pub(crate) fn filter(program: &Path, size: &str, command: &[String]) -> Result<u8, Error> {
     let stop = crate::Stop::on_signals()?;
     let condition = match size {

@@ -1,4 +1,4 @@
-//! What to measure: workloads, subjects, rounds.
+//! Plans: workloads, subjects and rounds.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,50 +8,50 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::command_line::{self, HOLE};
 
-/// The name of the baseline: the workload's command line as it is.
+/// Name of the baseline: the workload's command line without a wrapper.
 pub const NATIVE: &str = "native";
 
-/// The name of the A/A control: the baseline once more, as a subject of its own.
+/// Name of the A/A control: the baseline once more, as a subject of its own.
 pub const NATIVE_AGAIN: &str = "native-again";
 
-/// In command lines of workloads and subjects: the running program.
+/// Placeholder in command lines of workloads and subjects: the path of the running program.
 const OWN_PROGRAM: &str = "{tollgate}";
 
-/// In a subject's wrapper: a fresh file into which the subject writes its counters.
+/// Placeholder in a subject's wrapper: a new file into which the subject writes its counters.
 pub(crate) const STATS_FILE: &str = "{stats}";
 
-/// A measurement that can be repeated: everything that decides which commands run in which order.
+/// A repeatable measurement: everything that decides which commands run in which order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// A word for the results folder.
+    /// Name of the plan, used in the name of the results folder.
     pub name: String,
-    /// How often every subject runs every workload.
+    /// Number of rounds. Each runs every workload under every subject once.
     #[serde(default = "default_rounds")]
     pub rounds: u32,
-    /// Decides the order, and the size of the environment of each command.
+    /// Seed of the order, and of the size of the environment of each command.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// Once `rounds` are done, go on with the workloads of which a ratio is not known this well: half
-    /// the width of its interval over its estimate. Needs `budget_seconds`.
+    /// Wanted precision: half the width of a ratio's interval divided by its estimate. After `rounds`,
+    /// workloads with a ratio that is less precise are repeated. Needs `budget_seconds`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<f64>,
-    /// The suite that the plan belongs to, which decides what its report shows besides.
+    /// The suite that the plan belongs to, which selects additional parts of its report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suite: Option<Suite>,
-    /// What every command line, native ones included, is put into.
+    /// Wrapper around every command line, native ones included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<Setup>,
-    /// No round is begun that would probably end after this time.
+    /// Time limit: no round is started that would probably end later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget_seconds: Option<u64>,
-    /// A command that takes longer is killed and its sample invalid.
+    /// Time limit of one command. A command that takes longer is killed and its sample is invalid.
     #[serde(default = "default_timeout")]
     pub timeout_seconds: u64,
-    /// What is run.
+    /// Workloads to run.
     #[serde(rename = "workload")]
     pub workloads: Vec<Workload>,
-    /// What it is run under. `native` and `native-again` are always added.
+    /// Subjects to run the workloads under. `native` and `native-again` are always added.
     #[serde(default, rename = "subject")]
     pub subjects: Vec<Subject>,
 }
@@ -60,70 +60,70 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Suite {
-    /// Programs as users run them.
+    /// Real servers and jobs.
     Apps,
-    /// Our own engine by itself.
+    /// Parts of tollgate.
     Engine,
-    /// The life of containers.
+    /// Container life cycle.
     Lifecycle,
     /// The five operations of OSBench.
     Os,
-    /// The study of single calls.
+    /// Single system calls.
     Syscalls,
     /// The twelve tests of UnixBench.
     Unix,
 }
 
-/// The surroundings of all commands of a run.
+/// The environment of all commands of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setup {
-    /// Its name in the report.
+    /// Name in the report.
     pub name: String,
-    /// The command line with `{}` where subject and workload go.
+    /// The command line, with `{}` for the subject and the workload.
     pub wrapper: String,
 }
 
-/// A command that does something countable.
+/// A command that does countable work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// Its name in the results.
+    /// Name in the results.
     pub name: String,
     /// The command line; `{tollgate}` stands for the running program.
     pub command: String,
-    /// Where its time is read.
+    /// Source of the measured time.
     pub figure: TimeSource,
-    /// What one operation is, in one word: the figure is time per this.
+    /// One operation, in one word; times are given per operation.
     #[serde(default = "default_unit")]
     pub unit: String,
-    /// How many operations it must report (or, for the wall time, consists of).
+    /// Number of operations that the command must report (or, for the wall time, consists of).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations: Option<u64>,
-    /// Takes part in so many rounds only.
+    /// Number of rounds in which this workload runs; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rounds: Option<u32>,
-    /// Workloads of one group have an index of their own.
+    /// Group of the workload. Each group has an index of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Runs natively only.
+    /// True if the workload runs natively only.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_bare: bool,
-    /// A command line around the subject, which it does not touch; `{}` stands for both.
+    /// A command line around the subject, which the subject does not wrap; `{}` stands for both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub around: Option<String>,
 }
 
-/// Where a workload's time is read.
+/// Source of a workload's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TimeSource {
-    /// From the same line, the fastest of its `windows`.
+    /// The fastest of the `windows` in the line that [`TimeSource::Json`] reads.
     Fastest,
-    /// From a line `{"operations":N,"elapsed_ns":N}` that the command prints: the start of the
-    /// process, and of the subject around it, is not counted.
+    /// A line `{"operations":N,"elapsed_ns":N}` that the command prints. Excludes the start of the process and
+    /// of the subject around it.
     Json,
-    /// From start to end of the command, the subject's own start included.
+    /// Wall time from start to end of the command, including the start of the subject.
     Wall,
 }
 
@@ -131,17 +131,16 @@ pub enum TimeSource {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subject {
-    /// Its name in the results.
+    /// Name in the results.
     pub name: String,
-    /// The command line; `{}` stands for the workload, `{tollgate}` for the running program,
-    /// `{stats}` for a file to which the subject appends its counters as lines of JSON.
+    /// The command line; `{}` stands for the workload, `{tollgate}` for the running program, `{stats}` for a
+    /// file to which the subject appends its counters as lines of JSON.
     pub wrapper: String,
-    /// What a workload is told with `--operations` is divided by this, for subjects under which as many
-    /// would take hours. Times are per operation, so they stay comparable.
+    /// Divisor of a workload's `--operations`, for subjects under which the full number would take hours. Times
+    /// are per operation, so they stay comparable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub divide_operations: Option<u64>,
-    /// A command that prints the subject's version; the wrapper's first word with `--version`
-    /// when absent.
+    /// A command that prints the subject's version; the wrapper's first word with `--version` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
 }
@@ -167,7 +166,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// When the file cannot be read or understood, or the plan cannot be run.
+    /// If the file cannot be read or parsed, or the plan cannot be run.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let text = std::fs::read_to_string(path).map_err(|source| Error::File {
             action: "read the plan",
@@ -189,12 +188,12 @@ impl Plan {
         plan.checked()
     }
 
-    /// The plan itself if it can be run.
+    /// Checks the plan and returns it.
     ///
     /// # Errors
     ///
-    /// Names the first thing to mend: nothing to run, a name used twice or reserved, a wrapper
-    /// without `{}`, a command line that does not split.
+    /// If the plan cannot be run: nothing to run, a name used twice or reserved, a wrapper without `{}`, or a
+    /// command line that does not split. The error names the first problem.
     pub fn checked(self) -> Result<Self, Error> {
         let refuse = |reason: String| Err(Error::PlanContent { reason });
         if self.workloads.is_empty() {
@@ -267,7 +266,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The subjects in the order of the report: the baseline, its control, the plan's own.
+    /// Returns the subjects in the order of the report: the baseline, its control, the plan's own.
     pub fn all_subjects(&self) -> Vec<Subject> {
         let bare = |name: &str| Subject {
             name: name.into(),
@@ -280,7 +279,7 @@ impl Plan {
         all
     }
 
-    /// Puts the path of the running program into all command lines.
+    /// Replaces `{tollgate}` in all command lines by the path of the running program.
     pub fn with_program(mut self, program: &Path) -> Self {
         let program = command_line::join(&[program.to_string_lossy().into_owned()]);
         let fill = |line: &mut String| *line = line.replace(OWN_PROGRAM, &program);
@@ -299,7 +298,7 @@ impl Plan {
     }
 }
 
-/// Refuses a wrapper that would swallow what it is put around.
+/// Checks that a wrapper contains `{}`; without it the wrapped command would not run.
 fn has_hole(what: &str, name: &str, wrapper: &str) -> Result<(), Error> {
     if command_line::split(wrapper)?
         .iter()

@@ -1,14 +1,14 @@
-//! The plan of `tollgate bench quick`: a useful answer in three minutes.
+//! The plan of `tollgate bench quick`: a first result in three minutes.
 
 use regex::Regex;
 
 use crate::Error;
 use crate::plan::{Plan, Subject, TimeSource, Workload};
 
-/// What quick runs: name of the workload, what one operation is, arguments.
+/// Workloads of `quick`: name, unit of an operation, arguments.
 ///
-/// A fifth of a second is long enough for a batch under a slow tracer, and short enough that all
-/// subjects meet the same weather.
+/// A fifth of a second is long enough for a batch under a slow tracer, and short enough that all subjects run
+/// under the same conditions.
 const WORKLOADS: &[(&str, &str, &str)] = &[
     ("getppid", "call", "--seconds 0.2"),
     ("read", "call", "--seconds 0.2"),
@@ -24,10 +24,10 @@ const WORKLOADS: &[(&str, &str, &str)] = &[
     ("shell_tree", "tree", "--seconds 0.5"),
 ];
 
-/// What is measured when the user names no subject.
+/// The subject if the user names none.
 const SUBJECT: (&str, &str) = ("tollgate", "{tollgate} run -s {stats} -- {}");
 
-/// What the user may change.
+/// Options of the user.
 #[derive(Clone, Debug)]
 pub(crate) struct QuickOptions {
     pub(crate) rounds: u32,
@@ -37,7 +37,7 @@ pub(crate) struct QuickOptions {
     pub(crate) workload: Option<Regex>,
 }
 
-/// The plan for `choice`.
+/// Makes the plan for `choice`.
 pub(crate) fn plan(choice: QuickOptions) -> Result<Plan, Error> {
     let wanted = |name: &str| {
         choice
@@ -92,7 +92,7 @@ pub(crate) fn plan(choice: QuickOptions) -> Result<Plan, Error> {
     .checked()
 }
 
-/// A subject from `NAME=WRAPPER`.
+/// Parses a subject from `NAME=WRAPPER`.
 pub(crate) fn subject(option: &str) -> Result<Subject, Error> {
     let Some((name, wrapper)) = option.split_once('=').filter(|(name, _)| !name.is_empty()) else {
         return Err(Error::Option {

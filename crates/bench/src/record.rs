@@ -1,4 +1,4 @@
-//! Raw samples and the folder that holds them.
+//! Raw samples, and the folder that holds them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,13 +11,13 @@ use crate::Error;
 use crate::host::Host;
 use crate::plan::Plan;
 
-/// The file with one sample a line.
+/// Name of the file with one sample a line.
 pub const SAMPLES: &str = "samples.jsonl";
 
 const PLAN: &str = "plan.json";
 const HOST: &str = "host.json";
 
-/// One command that was run once: a line of `samples.jsonl`.
+/// One run of a command: a line of `samples.jsonl`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// The round, from 0.
@@ -28,49 +28,49 @@ pub struct Sample {
     pub workload: String,
     /// The subject's name.
     pub subject: String,
-    /// What was random in this sample follows from this.
+    /// Seed of everything random in this sample.
     pub seed: u64,
-    /// How many operations `elapsed_ns` covers.
+    /// Number of operations that `elapsed_ns` covers.
     pub operations: Option<u64>,
-    /// The time of the operations.
+    /// Time of the operations.
     pub elapsed_ns: Option<u64>,
-    /// The fastest batch in each slice of the workload's time, if it reports them.
+    /// The fastest batch of each slice of the workload's time, if the workload reports them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub windows_ns_per_op: Vec<f64>,
-    /// Other numbers that the workload reports about itself, by name.
+    /// Other figures that the workload reports, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, f64>,
-    /// From start to end of the whole command.
+    /// Wall time from start to end of the whole command.
     pub wall_ns: u64,
-    /// Time in user mode of the command and all descendants it waited for.
+    /// CPU time in user mode of the command and all descendants it waited for.
     pub user_us: u64,
-    /// Time in the kernel, likewise.
+    /// CPU time in the kernel of the command and all descendants it waited for.
     pub sys_us: u64,
     /// The largest resident set of any one of these processes.
     pub max_rss_kib: u64,
-    /// How the command ended.
+    /// Exit of the command.
     pub exit: Exit,
-    /// Whether the work was done.
+    /// Operations expected and operations done.
     pub witness: WorkCheck,
-    /// Events that the subject says it saw.
+    /// Number of events that the subject reports as seen.
     pub events: Option<u64>,
-    /// Events that the subject says it lost.
+    /// Number of events that the subject reports as lost.
     pub drops: Option<u64>,
-    /// Load average of the last minute, at the start.
+    /// Load average over one minute, at the start.
     pub load_1m: Option<f64>,
-    /// Time that the hypervisor gave to others while the command ran, summed over all CPUs.
+    /// Steal time while the command ran, summed over all CPUs: time that the hypervisor gave to other guests.
     pub steal_ms: Option<u64>,
-    /// Milliseconds since 1970 at the start.
+    /// Time of the start, in milliseconds since the Unix epoch.
     pub timestamp_ms: u64,
-    /// Why this sample counts in no figure.
+    /// Reason why the sample is invalid and used in no figure.
     pub invalid: Option<String>,
-    /// The end of what an invalid sample's command wrote to standard error.
+    /// The end of the standard error of an invalid sample's command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
 }
 
 impl Sample {
-    /// Time per operation, unless the sample is invalid.
+    /// Returns the time per operation. `None` if the sample is invalid.
     pub fn ns_per_operation(&self) -> Option<f64> {
         if self.invalid.is_some() {
             return None;
@@ -79,30 +79,30 @@ impl Sample {
     }
 }
 
-/// How a command ended.
+/// Exit of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
-    /// With this status.
+    /// The command exited with this status.
     Code(i32),
-    /// It was killed because the run was to end.
+    /// The command was killed because the run was interrupted.
     Interrupted,
-    /// By this signal.
+    /// The command was killed by this signal.
     Signal(i32),
-    /// It was killed because it took longer than the plan allows.
+    /// The command was killed because it took longer than the plan allows.
     TimedOut,
 }
 
-/// Operations that had to be done and that were done.
+/// Operations that were expected, and operations that were done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkCheck {
-    /// What the plan demands, if it does.
+    /// Operations that the plan demands, if it demands any.
     pub expected: Option<u64>,
-    /// What the workload reports.
+    /// Operations that the workload reports.
     pub seen: Option<u64>,
 }
 
-/// A results folder that is being filled.
+/// Writer of a results folder.
 #[derive(Debug)]
 pub struct Recorder {
     folder: PathBuf,
@@ -110,11 +110,11 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Makes `folder` and notes the plan and the host in it.
+    /// Creates `folder` and writes the plan and the host to it.
     ///
     /// # Errors
     ///
-    /// When the folder holds samples already or cannot be written.
+    /// If the folder already holds samples or cannot be written.
     pub fn create(folder: &Path, plan: &Plan, host: &Host) -> Result<Self, Error> {
         fs::create_dir_all(folder).map_err(|source| Error::File {
             action: "make the results folder",
@@ -143,11 +143,11 @@ impl Recorder {
         Ok(recorder)
     }
 
-    /// Appends one line. It has left the program when this returns.
+    /// Appends one line. The line has been written to the file when this returns.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn append(&mut self, sample: &Sample) -> Result<(), Error> {
         let mut line = serde_json::to_vec(sample).expect("a sample has only string keys");
         line.push(b'\n');
@@ -158,34 +158,33 @@ impl Recorder {
         })
     }
 
-    /// Notes the host again, as it is at the end.
+    /// Writes the host again, with its state at the end.
     ///
     /// # Errors
     ///
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn write_host(&self, host: &Host) -> Result<(), Error> {
         write_json(&self.folder.join(HOST), host)
     }
 }
 
-/// A results folder as it was recorded.
+/// The content of a results folder.
 #[derive(Debug)]
 pub struct Recording {
-    /// What was to be run.
+    /// The plan.
     pub plan: Plan,
-    /// On which machine.
+    /// The host.
     pub host: Host,
-    /// What was run, in order.
+    /// The samples, in the order in which they were taken.
     pub samples: Vec<Sample>,
 }
 
 impl Recording {
-    /// Reads `folder`.
+    /// Reads `folder`. Ignores a last line that is cut off, because the run that wrote it was killed.
     ///
     /// # Errors
     ///
-    /// When a file is missing or does not parse. A last line that was cut off in the middle of a
-    /// write is left out, because the run that wrote it was killed.
+    /// If a file is missing or does not parse.
     pub fn load(folder: &Path) -> Result<Self, Error> {
         let plan =
             serde_json::from_str(&read(&folder.join(PLAN))?).map_err(|source| Error::Record {

@@ -14,46 +14,46 @@ use crate::plan::{Plan, STATS_FILE, Subject, TimeSource, Workload};
 use crate::record::{Exit, Recorder, Sample, WorkCheck};
 use crate::{Error, Stop, command_line};
 
-/// Why a run ended.
+/// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunEnd {
-    /// One more round would not have fitted into the budget.
+    /// The budget had no time for one more round.
     BudgetUsed,
-    /// All rounds were run, and with a wanted precision it was reached.
+    /// All rounds were run, and the wanted precision, if any, was reached.
     Complete,
     /// A stop was requested.
     Interrupted,
 }
 
-/// How far a run is, after each sample.
+/// Progress of a run, after each sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress<'a> {
     /// The sample that has just been recorded.
     pub sample: &'a Sample,
-    /// The round it belongs to, from 1.
+    /// The round of the sample, from 1.
     pub round: u32,
-    /// Rounds of the plan.
+    /// Number of rounds of the plan.
     pub rounds: u32,
-    /// Time until the end, judged by the time so far.
+    /// Estimated time until the end, from the time per sample so far.
     pub left: Duration,
 }
 
-/// Environment padding is drawn from 0 up to this: one page moves the stack through every
-/// alignment that matters to a cache.
+/// Upper bound of the random environment padding, in bytes: one page moves the stack through every alignment
+/// that matters to a cache.
 const MAX_PADDING: u64 = 4096;
 
-/// The subjects that a bare workload has: native and its control.
+/// Number of subjects of a bare workload: native and its control.
 const BARE: usize = 2;
 
-/// How much of an invalid sample's error output is kept.
+/// Number of bytes of an invalid sample's standard error that are kept.
 const STDERR_KEPT: usize = 500;
 
-/// Runs `plan`, whose command lines hold the path of the running program already, and hands each
-/// sample to `recorder` before the next begins.
+/// Runs `plan` and passes each sample to `recorder` before the next starts. The plan's command lines must
+/// already contain the path of the running program ([`Plan::with_program`]).
 ///
 /// # Errors
 ///
-/// When a command does not start, or a sample cannot be recorded. What was recorded stays.
+/// If a command does not start, or a sample cannot be recorded. Samples recorded before remain.
 pub fn run(
     plan: &Plan,
     executor: &mut dyn Executor,
@@ -80,7 +80,7 @@ pub fn run(
             .filter(|slot| open[slot.workload])
             .filter(|slot| slot.subject < BARE || !plan.workloads[slot.workload].is_bare)
             .collect();
-        // The mean of the samples so far is the guess for the next.
+        // The mean time of the samples so far is the estimate for the next.
         if done > 0 && start.elapsed() / done * (done + count(slots.len())) > budget {
             return Ok(RunEnd::BudgetUsed);
         }
@@ -113,7 +113,7 @@ pub fn run(
     Ok(RunEnd::Complete)
 }
 
-/// How many samples a plan takes at most, if none of its rounds is repeated.
+/// Returns the largest number of samples of a plan, if none of its rounds is repeated.
 fn samples_of(plan: &Plan, subjects: usize) -> u32 {
     let each = plan.workloads.iter().map(|workload| {
         let rounds = workload.rounds.unwrap_or(plan.rounds).min(plan.rounds);
@@ -123,7 +123,7 @@ fn samples_of(plan: &Plan, subjects: usize) -> u32 {
     each.sum()
 }
 
-/// Which workloads need more rounds.
+/// Selects the workloads that need more rounds.
 struct Precision<'a> {
     plan: &'a Plan,
     /// Valid figures by round, for each workload and subject.
@@ -145,7 +145,7 @@ impl<'a> Precision<'a> {
         }
     }
 
-    /// Whether each workload takes part in this round.
+    /// Returns for each workload whether it takes part in this round.
     fn open(&self, round: u32) -> Vec<bool> {
         (self.plan.workloads.iter().zip(&self.figures))
             .map(|(workload, figures)| match workload.rounds {
@@ -160,8 +160,8 @@ impl<'a> Precision<'a> {
     }
 }
 
-/// Whether all ratios to the first subject are known that well. A subject whose samples all failed
-/// will not be known better by more of them.
+/// Returns true if all ratios to the first subject have the wanted precision. Ignores a subject whose samples
+/// all failed: more samples would not help.
 fn known(figures: &[BTreeMap<u32, f64>], wanted: f64, seed: u64) -> bool {
     let (native, others) = figures.split_first().expect("native is always there");
     others
@@ -182,7 +182,7 @@ fn count(length: usize) -> u32 {
     u32::try_from(length).expect("a plan has fewer than 2^32 samples a round")
 }
 
-/// One sample that is about to be taken.
+/// A sample to take.
 struct PlannedSample<'a> {
     plan: &'a Plan,
     workload: &'a Workload,
@@ -193,7 +193,7 @@ struct PlannedSample<'a> {
 impl PlannedSample<'_> {
     fn run(&self, executor: &mut dyn Executor) -> Result<Sample, Error> {
         let asked = self.subject.wrapper.contains(STATS_FILE);
-        // Of its own: what a subject records beside the file goes with it.
+        // A folder of its own, removed together with anything that a subject writes next to the file.
         let folder = asked.then(crate::scratch).transpose()?;
         let stats_file = folder.as_ref().map(|folder| folder.path().join("stats"));
         let invocation = self.invocation(stats_file.as_deref())?;
@@ -206,7 +206,7 @@ impl PlannedSample<'_> {
         });
         let is_silent = asked && counters.is_none();
         let mut sample = self.sample(&execution, counters.unwrap_or_default());
-        // Nobody can tell what such a run has lost, so its time proves nothing.
+        // Without counters it is unknown what the run lost, so its time is not valid.
         if is_silent && sample.invalid.is_none() {
             sample.invalid = Some("the subject wrote no counters".to_owned());
         }
@@ -294,7 +294,7 @@ impl PlannedSample<'_> {
     }
 }
 
-/// Divides the number behind `--operations`.
+/// Divides the number after `--operations`.
 fn divide_operations(words: &mut [String], divisor: u64) {
     let Some(at) = words.iter().position(|word| word == "--operations") else {
         return;
@@ -310,7 +310,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Why a sample must not count.
+/// Returns the reason why a sample is invalid, if it is.
 fn reason_to_reject(exit: Exit, witness: WorkCheck) -> Option<String> {
     match exit {
         Exit::Code(0) => {}
@@ -329,7 +329,7 @@ fn reason_to_reject(exit: Exit, witness: WorkCheck) -> Option<String> {
     }
 }
 
-/// What a workload prints about itself; it may print more than this.
+/// The report that a workload prints about itself; other keys are ignored.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Report {
     operations: u64,
@@ -341,7 +341,7 @@ struct Report {
 }
 
 impl Report {
-    /// As if every operation had been as fast as those of the fastest window.
+    /// Returns the report as if every operation had been as fast as those of the fastest window.
     fn fastest(self) -> Option<Self> {
         let best = self.windows.iter().copied().reduce(f64::min)?;
         let elapsed = Duration::try_from_secs_f64(best * self.operations as f64 / 1e9).ok()?;
@@ -352,7 +352,7 @@ impl Report {
     }
 }
 
-/// The last line that is a report: a subject may print its own lines around the workload's.
+/// Returns the last line that is a report: a subject may print its own lines around the workload's.
 fn report_in(stdout: &str) -> Option<Report> {
     stdout
         .lines()
@@ -360,14 +360,14 @@ fn report_in(stdout: &str) -> Option<Report> {
         .find_map(|line| serde_json::from_str(line).ok())
 }
 
-/// What a subject counted.
+/// Counters of a subject.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 struct Counters {
     events: Option<u64>,
     drops: Option<u64>,
 }
 
-/// The counters in the last line of a statistics file: in `cur`, or at the top.
+/// Returns the counters in the last line of a statistics file: in `cur`, or at the top level.
 fn last_counters(text: &str) -> Option<Counters> {
     #[derive(Deserialize)]
     struct Line {
@@ -399,10 +399,10 @@ mod tests {
     use crate::host::Host;
     use crate::record::{Recording, SAMPLES};
 
-    /// Gives a result for a command line, which is the so-and-so-manyth of the run.
+    /// Returns a result for a command line and its index in the run.
     type Answer<'a> = dyn FnMut(&[String], usize) -> Execution + 'a;
 
-    /// Answers without a process.
+    /// An executor that starts no process.
     struct Mock<'a> {
         ran: Vec<Vec<String>>,
         answer: Box<Answer<'a>>,
@@ -440,7 +440,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Runs `plan` with `answer`; the plan's end, the recording, and the commands in order.
+    /// Runs `plan` with `answer`. Returns the plan's end, the recording, and the commands in order.
     fn run_mock<'a>(
         plan: &Plan,
         stop: &'a Stop,
@@ -663,7 +663,7 @@ mod tests {
         assert_eq!((ended, recording.samples.len()), (RunEnd::BudgetUsed, 6));
     }
 
-    /// Six rounds are not enough while the figures of `slow` differ by half; when they settle, they are.
+    /// Six rounds are too few while the figures of `slow` differ by half; when they settle, six are enough.
     #[test]
     fn a_wanted_precision_takes_more_rounds_until_it_is_reached() {
         let stop = Stop::new().unwrap();

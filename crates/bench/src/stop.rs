@@ -1,4 +1,4 @@
-//! Ending a run early without losing it.
+//! Early end of a run that keeps its samples.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,10 +10,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::Error;
 
-/// The wish to end the run after what is running now.
+/// A request to end the run after the current command.
 ///
-/// The flag is for code between samples; the descriptor becomes readable at the same time and
-/// wakes code that waits for a process.
+/// The flag is for code between samples. The descriptor becomes readable at the same time and wakes code that
+/// waits for a process.
 #[derive(Debug)]
 pub struct Stop {
     flag: Arc<AtomicBool>,
@@ -22,11 +22,11 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// A wish that only [`Stop::request`] expresses.
+    /// Creates a request that only [`Stop::request`] sets.
     ///
     /// # Errors
     ///
-    /// When the kernel gives no socket pair.
+    /// If the kernel cannot create a socket pair.
     pub fn new() -> Result<Self, Error> {
         let (wake, waker) = UnixStream::pair().map_err(|source| Error::Signals { source })?;
         Ok(Self {
@@ -36,12 +36,12 @@ impl Stop {
         })
     }
 
-    /// A wish that Ctrl-C, SIGTERM and SIGHUP express too. The second one ends the program as if
-    /// there were no handler.
+    /// Creates a request that Ctrl-C, SIGTERM and SIGHUP set, too. The second of these signals ends the program
+    /// as if there were no handler.
     ///
     /// # Errors
     ///
-    /// When the kernel gives no socket pair or refuses the handlers.
+    /// If the kernel cannot create a socket pair or refuses the handlers.
     pub fn on_signals() -> Result<Self, Error> {
         let stop = Self::new()?;
         stop.register()
@@ -51,7 +51,7 @@ impl Stop {
 
     fn register(&self) -> io::Result<()> {
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // First, so that it sees the flag as the previous signal left it.
+            // Registered first, so that it sees the flag as the previous signal left it.
             signal_hook::flag::register_conditional_default(signal, Arc::clone(&self.flag))?;
             signal_hook::flag::register(signal, Arc::clone(&self.flag))?;
             signal_hook::low_level::pipe::register(signal, self.waker.try_clone()?)?;
@@ -59,14 +59,14 @@ impl Stop {
         Ok(())
     }
 
-    /// Asks for the end.
+    /// Requests the end of the run.
     pub fn request(&self) {
         self.flag.store(true, Ordering::Relaxed);
-        // A full socket is readable already, which is all that is wanted.
+        // A full socket is already readable, which is enough.
         let _ = (&self.waker).write(&[0]);
     }
 
-    /// Whether the end was asked for.
+    /// Returns true if the end was requested.
     pub fn is_requested(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! What a recording says: medians, ratios to native, verdicts.
+//! Statistics of a recording: medians, ratios to native, verdicts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::suite::unix;
 use crate::table::{self, Table, time};
 use crate::{Error, tables};
 
-/// How sure every interval is.
+/// Confidence level of every interval.
 const CONFIDENCE: f64 = 0.95;
 
 /// All figures of one recording.
@@ -20,35 +20,35 @@ const CONFIDENCE: f64 = 0.95;
 pub struct Summary {
     /// The plan's name.
     pub plan: String,
-    /// Confidence of the intervals.
+    /// Confidence level of the intervals.
     pub confidence: f64,
     /// The suite, if the plan belongs to one.
     pub suite: Option<Suite>,
-    /// Where native and subjects ran, if not as they are.
+    /// Environment of native and subjects, if the plan sets one.
     pub setup: Option<String>,
-    /// One for each group of workloads and subject.
+    /// One index for each group of workloads and subject.
     pub indices: Vec<Index>,
     /// One row for each workload and subject, in the order of the plan.
     pub rows: Vec<Row>,
 }
 
-/// All workloads of a group under one subject in one figure.
+/// All workloads of a group under one subject as one figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Index {
     /// The group's name; empty if the plan has none.
     pub group: String,
     /// The subject's name.
     pub subject: String,
-    /// Workloads in it.
+    /// Number of workloads in the index.
     pub workloads: usize,
-    /// Workloads that are not, because no round has valid samples of native and the subject.
+    /// Number of workloads left out, because no round has valid samples of both native and the subject.
     #[serde(skip_serializing_if = "is_none")]
     pub failed: usize,
-    /// Speed over native's: the geometric mean of all workloads. Below 1 is slower.
+    /// Speed divided by native speed: the geometric mean of all workloads. Below 1 is slower.
     pub ratio: Option<Ratio>,
-    /// UnixBench's system index, when all its twelve tests are there.
+    /// UnixBench's system index, if all twelve tests are present.
     pub system: Option<f64>,
-    /// What may be said.
+    /// Verdict, in words.
     pub verdict: Option<String>,
 }
 
@@ -61,43 +61,43 @@ fn is_none(count: &usize) -> bool {
 pub struct Row {
     /// The workload's name.
     pub workload: String,
-    /// What one operation is.
+    /// Unit of one operation.
     pub unit: String,
     /// The subject's name.
     pub subject: String,
-    /// Valid samples.
+    /// Number of valid samples.
     pub n: usize,
-    /// Samples that failed, with the first reason.
+    /// Number of invalid samples.
     pub invalid: usize,
-    /// Why the first of them failed.
+    /// Reason why the first invalid sample failed.
     pub first_failure: Option<String>,
     /// Median time per operation.
     pub median_ns: Option<f64>,
-    /// Median distance from that median.
+    /// Median absolute deviation from that median.
     pub mad_ns: Option<f64>,
-    /// Fastest sample.
+    /// Time per operation of the fastest sample.
     pub min_ns: Option<f64>,
-    /// Rounds in which this subject and native both have a valid sample.
+    /// Number of rounds in which this subject and native both have a valid sample.
     pub rounds: usize,
-    /// Time over native's time.
+    /// Time divided by native time.
     pub ratio: Option<Ratio>,
     /// Hodges-Lehmann shift against native, per operation.
     pub shift_ns: Option<f64>,
-    /// Two-sided Mann-Whitney probability that chance alone separates the two this far.
+    /// Two-sided p-value of the Mann-Whitney test against native.
     pub p: Option<f64>,
-    /// That probability after Holm's adjustment for all comparisons of this summary.
+    /// The p-value after Holm's adjustment for all comparisons of this summary.
     pub p_adjusted: Option<f64>,
-    /// The score in UnixBench's unit, where the workload is one of its tests.
+    /// The score in UnixBench's unit, if the workload is one of its tests.
     pub score: Option<f64>,
     /// UnixBench's index of that score.
     pub index: Option<f64>,
-    /// Medians of the other numbers that the workload reports.
+    /// Medians of the other figures that the workload reports.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, f64>,
-    /// Their 95th percentiles, from twenty samples on.
+    /// 95th percentiles of the other figures, from twenty samples on.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_p95: BTreeMap<String, f64>,
-    /// What may be said.
+    /// Verdict, in words.
     pub verdict: Option<String>,
     /// Median CPU time in user mode of one sample.
     pub user_us: Option<f64>,
@@ -121,7 +121,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// The interval as it stands in tables.
+    /// Formats the interval for tables.
     pub(crate) fn ends(self) -> String {
         format!("{} - {}", table::ratio(self.low), table::ratio(self.high))
     }
@@ -143,7 +143,7 @@ impl From<Interval> for Ratio {
     }
 }
 
-/// Computes everything anew from raw samples.
+/// Computes all figures from the raw samples.
 pub fn summarise(recording: &Recording) -> Summary {
     let subjects = recording.plan.all_subjects();
     let mut rows = Vec::new();
@@ -174,8 +174,8 @@ pub fn summarise(recording: &Recording) -> Summary {
     }
 }
 
-/// Holm's adjustment over all comparisons with native, the control's aside; a verdict that does not
-/// survive it says so.
+/// Applies Holm's adjustment to all comparisons with native, except the control's. Marks a verdict that is not
+/// significant after the adjustment.
 fn adjust(rows: &mut [Row]) {
     let compared = |row: &&mut Row| row.subject != NATIVE_AGAIN && row.p.is_some();
     let all: Vec<f64> = rows
@@ -197,11 +197,11 @@ fn adjust(rows: &mut [Row]) {
     }
 }
 
-/// The groups of the plan in order; bare workloads belong to none.
+/// Returns the groups of the plan in order. Bare workloads belong to none.
 fn groups(workloads: &[Workload]) -> Vec<(String, Vec<&Workload>)> {
     let mut groups: Vec<(String, Vec<&Workload>)> = Vec::new();
     for workload in workloads.iter().filter(|workload| !workload.is_bare) {
-        // Without a name there is one group of all.
+        // Workloads without a group name form one group.
         let name = workload.group.clone().unwrap_or_default();
         match groups.iter_mut().find(|(group, _)| *group == name) {
             Some((_, members)) => members.push(workload),
@@ -233,7 +233,7 @@ fn indices(recording: &Recording, rows: &[Row]) -> Vec<Index> {
             };
             let asked = members.iter().filter(is_asked).count();
             let verdict = ratio.map(|ratio| {
-                // The verdict's words are about time.
+                // The verdict's words are about time, not speed.
                 let [time, control] = [Some(ratio), control].map(|interval| interval.map(turned));
                 let time = time.expect("it is there");
                 verdict_words(stats::verdict(time, control, rounds, Thresholds::default()))
@@ -272,7 +272,8 @@ fn turned(interval: Interval) -> Interval {
     }
 }
 
-/// Ten times the geometric mean of score over baseline, of a whole set of twelve.
+/// Returns ten times the geometric mean of score divided by baseline. `None` unless all twelve tests are
+/// present.
 fn system_index(rows: &[Row], members: &[&Workload], subject: &str) -> Option<f64> {
     let of = |workload: &&Workload| {
         let wanted = |row: &&Row| row.workload == workload.name && row.subject == subject;
@@ -286,11 +287,11 @@ fn system_index(rows: &[Row], members: &[&Workload], subject: &str) -> Option<f6
     Some((sum / indices.len() as f64).exp())
 }
 
-/// Summarises a results folder and writes `summary.txt`, `summary.md` and `summary.json` there.
+/// Summarises a results folder and writes `summary.txt`, `summary.md` and `summary.json` to it.
 ///
 /// # Errors
 ///
-/// When the folder cannot be written.
+/// If the folder cannot be written.
 pub fn write(folder: &Path, recording: &Recording) -> Result<Summary, Error> {
     let summary = summarise(recording);
     record::write(&folder.join("summary.txt"), &summary.text())?;
@@ -299,7 +300,7 @@ pub fn write(folder: &Path, recording: &Recording) -> Result<Summary, Error> {
     Ok(summary)
 }
 
-/// Valid figures of native and a subject in the same rounds.
+/// Returns the valid figures of native and a subject from the same rounds.
 pub(crate) fn pairs(recording: &Recording, workload: &str, subject: &str) -> Option<Pairs> {
     let figures = |subject: &str| -> BTreeMap<u32, f64> {
         samples(recording, workload, subject)
@@ -313,7 +314,7 @@ pub(crate) fn pairs(recording: &Recording, workload: &str, subject: &str) -> Opt
     Pairs::new(both.collect::<Vec<_>>()).ok()
 }
 
-/// The ratio of a subject's median to native's.
+/// Returns the ratio of a subject's median to native's.
 pub(crate) fn ratio(recording: &Recording, workload: &str, subject: &str) -> Option<Interval> {
     let pairs = pairs(recording, workload, subject)?;
     Some(stats::ratio_of_medians(
@@ -378,13 +379,13 @@ fn row(recording: &Recording, workload: &str, subject: &str, control: Option<Int
     }
 }
 
-/// What samples have of a figure.
+/// Collects one figure of the samples that have it.
 fn numbers(samples: &[&Sample], figure: impl Fn(&Sample) -> Option<f64>) -> Option<Numbers> {
     let values: Vec<f64> = samples.iter().filter_map(|sample| figure(sample)).collect();
     Numbers::new(values).ok()
 }
 
-/// The score that UnixBench would give: of the median, or in a classic run the geometric mean of the
+/// Returns the score as UnixBench computes it: from the median, or in a classic run the geometric mean of the
 /// passes without the worst third.
 fn unixbench_score(recording: &Recording, workload: &str, times: Option<&Numbers>) -> Option<f64> {
     if recording.plan.suite != Some(Suite::Unix) {
@@ -400,13 +401,13 @@ fn unixbench_score(recording: &Recording, workload: &str, times: Option<&Numbers
     if !is_classic {
         return Some(test.score(times.median()));
     }
-    // Ascending times: the worst are at the end.
+    // Times are in ascending order, so the worst are at the end.
     let kept = &times.values()[..times.len() - times.len() / 3];
     let sum: f64 = kept.iter().map(|time| test.score(*time).ln()).sum();
     Some((sum / kept.len() as f64).exp())
 }
 
-/// One sample in twenty lies beyond the 95th percentile.
+/// Number of samples needed for a 95th percentile: one in twenty lies beyond it.
 const ENOUGH_FOR_P95: usize = 20;
 
 fn extras(valid: &[&Sample], at: f64, least: usize) -> BTreeMap<String, f64> {
@@ -420,7 +421,7 @@ fn extras(valid: &[&Sample], at: f64, least: usize) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// A verdict in words. A time that was bought with lost events is never given plainly.
+/// Formats a verdict. A time of a subject that lost events is always marked.
 fn words(verdict: Verdict, subject: &str, drops: Option<u64>) -> String {
     let words = verdict_words(verdict);
     let words = match verdict {
@@ -435,7 +436,7 @@ fn words(verdict: Verdict, subject: &str, drops: Option<u64>) -> String {
     }
 }
 
-/// The words of the report for a verdict.
+/// Formats a verdict as the report does.
 pub(crate) fn verdict_words(verdict: Verdict) -> String {
     let percent = |effect: f64| format!("{:.1} %", effect * 100.0);
     match verdict {
@@ -458,12 +459,12 @@ pub(crate) fn verdict_words(verdict: Verdict) -> String {
 }
 
 impl Summary {
-    /// For a terminal.
+    /// Formats the summary as text.
     pub fn text(&self) -> String {
         self.forms(Table::text, "")
     }
 
-    /// For a document.
+    /// Formats the summary as Markdown.
     pub fn markdown(&self) -> String {
         self.forms(Table::markdown, "\n")
     }
@@ -476,7 +477,7 @@ impl Summary {
         out + &self.failures(before)
     }
 
-    /// For a program.
+    /// Formats the summary as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a summary has only string keys") + "\n"
     }
@@ -513,7 +514,8 @@ impl Summary {
         table
     }
 
-    /// Subjects of which every sample failed, each once, with the first reason. They have no figure at all.
+    /// Returns the subjects of which every sample failed, once each, with the first reason. They have no
+    /// figures.
     pub(crate) fn failed_subjects(&self) -> Vec<(&str, &str)> {
         let mut failed: Vec<(&str, &str)> = Vec::new();
         for row in &self.rows {
@@ -530,7 +532,7 @@ impl Summary {
         failed
     }
 
-    /// One line for each row that has invalid samples.
+    /// Formats one line for each row that has invalid samples.
     fn failures(&self, before: &str) -> String {
         let failed = self.rows.iter().filter(|row| row.invalid > 0);
         failed
@@ -672,7 +674,7 @@ pub(crate) mod tests {
     #[test]
     fn a_difference_that_holds_only_by_itself_says_so() {
         let mut recording = recording(1);
-        // Thirty more subjects that are like native, and one that is a little slower.
+        // Thirty more subjects that are like native, and one that is slightly slower.
         for number in 0..30 {
             let mut subject = recording.plan.subjects[0].clone();
             subject.name = format!("like-{number}");
@@ -706,8 +708,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Twelve tests whose scores equal the baselines have the index 10, and the worst third of the passes
-    /// of a classic run counts nowhere.
+    /// Twelve tests whose scores equal the baselines have the index 10, and the worst third of the passes of a
+    /// classic run is ignored.
     #[test]
     fn unixbenchs_index_is_computed_as_its_script_does() {
         let mut recording = recording(1);
@@ -723,7 +725,7 @@ pub(crate) mod tests {
                 ..pattern.clone()
             });
             for round in 0..3 {
-                // A score of the baseline, and a pass that was disturbed.
+                // A score of the baseline, and a disturbed pass.
                 let worse = if round == 1 { 5.0 } else { 1.0 };
                 let ns = test.weight * 1e9 / test.baseline * worse;
                 let mut one = sample(round, NATIVE, 0);

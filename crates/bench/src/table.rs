@@ -1,6 +1,6 @@
 //! Tables for terminals and for Markdown.
 
-/// Rows of cells under a header; the first `left` columns are text, the rest numbers.
+/// Rows of cells under a header. The first `left` columns are text, the others numbers.
 pub(crate) struct Table {
     left: usize,
     rows: Vec<Vec<String>>,
@@ -18,17 +18,17 @@ impl Table {
         self.rows.push(cells.to_vec());
     }
 
-    /// Whether there is nothing below the header.
+    /// Returns true if there are no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.len() < 2
     }
 
-    /// How many columns are text, and all rows with the header first.
+    /// Returns the number of text columns, and all rows with the header first.
     pub(crate) fn into_cells(self) -> (usize, Vec<Vec<String>>) {
         (self.left, self.rows)
     }
 
-    /// Columns aligned with blanks.
+    /// Formats the table as text, with columns aligned by blanks.
     pub(crate) fn text(&self) -> String {
         self.render(
             |cells| cells.join("  ").trim_end().to_owned() + "\n",
@@ -36,7 +36,7 @@ impl Table {
         )
     }
 
-    /// The same as a Markdown table.
+    /// Formats the table as Markdown.
     pub(crate) fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         self.render(line, |widths| {
@@ -87,7 +87,7 @@ impl Table {
     }
 }
 
-/// A time with three digits and a unit that suits it.
+/// Formats a time with three digits and a suitable unit.
 pub(crate) fn time(ns: f64) -> String {
     let (value, unit) = match ns.abs() {
         size if size < 1e3 => (ns, "ns"),
@@ -103,7 +103,7 @@ pub(crate) fn time(ns: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// A ratio with four digits, but at least one decimal.
+/// Formats a ratio with four digits, but at least one decimal.
 pub(crate) fn ratio(ratio: f64) -> String {
     let decimals = match ratio {
         size if size < 10.0 => 3,

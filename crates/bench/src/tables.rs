@@ -1,4 +1,4 @@
-//! Tables that a report shows besides the one of all rows.
+//! Additional tables of a report.
 
 use crate::plan::{NATIVE, NATIVE_AGAIN, Suite};
 use crate::suite::unix::ORIGINAL;
@@ -6,13 +6,13 @@ use crate::suite::{Published, published};
 use crate::summary::{Ratio, Row, Summary};
 use crate::table::{self, Table, time};
 
-/// A table with what stands above it.
+/// A table with a title.
 pub(crate) struct Titled {
     pub(crate) title: String,
     pub(crate) table: Table,
 }
 
-/// Those for which there are figures.
+/// Returns the additional tables that have figures.
 pub(crate) fn besides(summary: &Summary) -> Vec<Titled> {
     [
         scores(summary),
@@ -35,7 +35,7 @@ fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-/// UnixBench's own way to report: scores in its units, and the index.
+/// Returns UnixBench's own report: scores in its units, and the index.
 fn scores(summary: &Summary) -> Option<Titled> {
     let mut table = Table::new(2, ["test", "subject", "score", "unit", "index"]);
     for row in &summary.rows {
@@ -96,7 +96,7 @@ fn indices(summary: &Summary) -> Option<Titled> {
     })
 }
 
-/// Scores of our tests over those of UnixBench's own programs, which agree when they lie within this.
+/// Largest difference at which scores of our tests and of UnixBench's own programs agree.
 const AGREEMENT: f64 = 0.10;
 
 fn cross_check(summary: &Summary) -> Option<Titled> {
@@ -128,7 +128,7 @@ fn cross_check(summary: &Summary) -> Option<Titled> {
     })
 }
 
-/// Other numbers that workloads report, as medians.
+/// Returns the medians of the other figures that workloads report.
 fn others(summary: &Summary) -> Option<Titled> {
     let mut table = Table::new(
         3,
@@ -141,7 +141,7 @@ fn others(summary: &Summary) -> Option<Titled> {
             "over native's",
         ],
     );
-    // The clock alone, which every loop reports, says nothing that the time does not.
+    // The clock, which every loop reports, adds nothing to the time.
     let says_more = |row: &&Row| row.extra.keys().any(|name| name != "clock_ms");
     for row in summary.rows.iter().filter(says_more) {
         for (name, value) in &row.extra {
@@ -166,7 +166,7 @@ fn others(summary: &Summary) -> Option<Titled> {
     })
 }
 
-/// The unit is the end of the name.
+/// Formats a figure. Its unit is the end of its name.
 fn named(name: &str, value: f64) -> String {
     match name.rsplit_once('_') {
         Some((_, "ns")) => time(value),
@@ -176,7 +176,7 @@ fn named(name: &str, value: f64) -> String {
     }
 }
 
-/// Ours and theirs, as time / native time.
+/// Returns our figures and published ones side by side, as time / native time.
 fn beside_published(summary: &Summary) -> Option<Titled> {
     let figures = published(summary.suite?);
     let mut table = Table::new(
@@ -220,7 +220,7 @@ fn beside_published(summary: &Summary) -> Option<Titled> {
     })
 }
 
-/// The first figure of each workload.
+/// Returns the first figure of each workload.
 fn unique(figures: &[Published]) -> Vec<Published> {
     let mut unique: Vec<Published> = Vec::new();
     for figure in figures {
@@ -253,7 +253,7 @@ fn ours(summary: &Summary, workload: &str) -> Vec<(String, f64)> {
         .filter(matches)
         .filter(|row| is_subject(&row.subject))
         .filter_map(|row| {
-            // The rows are those whose names begin so.
+            // Rows with one of these names as prefix belong to the workload.
             let copies = row.workload.strip_prefix(workload).unwrap_or_default();
             Some((
                 format!("{} {}", row.subject, copies.trim_start_matches('-'))

@@ -1,4 +1,4 @@
-//! UnixBench's own programs, run as its script runs them, with our line as the result.
+//! UnixBench's own programs, run as its script runs them, with a result line in this project's format.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -8,17 +8,17 @@ use workload::unixbench::{LANGUAGE, TESTS, Test};
 
 use crate::Error;
 
-/// What one program has printed, and how long it took.
+/// Output and duration of one program.
 struct OriginalRun {
     count: f64,
     elapsed: Duration,
 }
 
-/// Runs `copies` of a test's program and gives the line of JSON that the runner reads.
+/// Runs `copies` of a test's program. Returns the line of JSON that the runner reads.
 ///
 /// # Errors
 ///
-/// When there is no such test, or a program does not start or prints no result.
+/// If the test does not exist, or a program does not start or prints no result.
 pub(crate) fn run(folder: &Path, name: &str, seconds: f64, copies: u16) -> Result<String, Error> {
     let test = TESTS
         .iter()
@@ -32,7 +32,7 @@ pub(crate) fn run(folder: &Path, name: &str, seconds: f64, copies: u16) -> Resul
     let children: Vec<Result<Child, Error>> = (0..copies)
         .map(|_| spawn(folder, temporary.path(), test, seconds))
         .collect();
-    // All are waited for before the first failure is passed on.
+    // Waits for all before it returns the first failure.
     let passed: Vec<Result<OriginalRun, Error>> = children
         .into_iter()
         .map(|child| finish(child?, test, start))
@@ -98,8 +98,8 @@ fn finish(child: Child, test: &Test, start: Instant) -> Result<OriginalRun, Erro
     })
 }
 
-/// The last of the lines `COUNT|number|timebase|unit`: with a timebase a count of operations within the
-/// time, without one a rate.
+/// Parses the last of the lines `COUNT|number|timebase|unit`. With a timebase the number is a count of
+/// operations within the time, without one a rate.
 fn parse(said: &str, elapsed: Duration) -> Option<OriginalRun> {
     let (count, timebase) = said.lines().rev().find_map(|line| {
         let mut words = line.strip_prefix("COUNT|")?.split('|');
@@ -114,7 +114,8 @@ fn parse(said: &str, elapsed: Duration) -> Option<OriginalRun> {
     (count > 0.0).then_some(OriginalRun { count, elapsed })
 }
 
-/// Rates of copies add up. The time per operation is such that our weight gives the same score.
+/// Formats the result. Rates of copies add up. The time per operation is chosen so that our weight gives the
+/// same score.
 fn line(test: &Test, passed: &[OriginalRun]) -> String {
     let score: f64 = passed
         .iter()

@@ -1,4 +1,4 @@
-//! Ctrl-C in the middle of a run, on the real program.
+//! Ctrl-C in the middle of a run, with the real program.
 #![expect(
     clippy::unwrap_used,
     reason = "a test that cannot go on says so by panicking"
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-/// The example that cargo builds beside this test.
+/// Returns the example that cargo builds for this test.
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let target = test.parent().and_then(|deps| deps.parent()).unwrap();

@@ -44,14 +44,14 @@ pub(crate) struct Cli {
 }
 
 fn kernel_version(text: &str) -> Result<KernelVersion, &'static str> {
-    /// Below it there is no engine to run.
+    /// Oldest kernel version that has an engine.
     const OLDEST: KernelVersion = KernelVersion::new(5, 5);
     KernelVersion::parse(text)
         .filter(|version| *version >= OLDEST)
         .ok_or("expected a version from 5.5 on, as in 5.10")
 }
 
-/// A parser for the words of a setting that is also an option.
+/// Returns a parser for the words of a setting that is also an option.
 fn choice<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let words = T::CHOICES.iter();
     let words = words.map(|(_, word, description)| PossibleValue::new(*word).help(*description));
@@ -120,7 +120,7 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// The engine that is asked for by name.
+    /// Returns the engine that is named; `None` for automatic choice.
     pub(crate) fn kind(self) -> Option<EngineKind> {
         match self {
             Self::Auto => None,

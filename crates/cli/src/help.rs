@@ -1,4 +1,4 @@
-//! The command line as users see it: verbs in groups, examples, and no hidden part.
+//! The command line as users see it: verbs in groups, examples, and no hidden parts.
 //!
 //! Help texts, manual pages and completion scripts are all made from [`command_line`] and [`pages::PAGES`].
 
@@ -13,7 +13,7 @@ use crate::args::{Cli, STYLES};
 
 pub(crate) use pages::{Example, Page};
 
-/// The verbs of the program by what a user wants to do. Every visible verb is in one group.
+/// The verbs of the program, grouped by purpose. Every visible verb is in one group.
 pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ("Watch", &["run", "watch", "replay", "rules", "falco"]),
     ("Confine", &["enforce", "policy", "learn"]),
@@ -25,10 +25,10 @@ pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The widest help text, in columns.
+/// Largest width of help texts, in columns.
 const WIDEST: usize = 100;
 
-/// The command line with groups of verbs and examples.
+/// Returns the command line with groups of verbs and examples.
 pub(crate) fn command_line() -> Command {
     let command = Cli::command();
     let verbs = groups(&command);
@@ -40,12 +40,12 @@ pub(crate) fn command_line() -> Command {
     ))
 }
 
-/// The command line without hidden verbs and options.
+/// Returns the command line without hidden verbs and options.
 pub(crate) fn visible() -> Command {
     without_hidden(&command_line())
 }
 
-/// The verbs in their groups, wrapped to the width of the terminal.
+/// Formats the verbs in their groups, wrapped to the width of the terminal.
 fn groups(command: &Command) -> StyledStr {
     let names = GROUPS.iter().flat_map(|(_, verbs)| verbs.iter());
     let widest = names.map(|name| name.len()).max().unwrap_or(0);
@@ -67,7 +67,7 @@ fn groups(command: &Command) -> StyledStr {
     StyledStr::from(text.ansi().to_string().trim_end().to_owned() + "\n")
 }
 
-/// The width of help texts: the terminal's, else that of `COLUMNS`, and not more than clap uses.
+/// Returns the width of help texts: the terminal's, or that of `COLUMNS`, and at most the width that clap uses.
 fn columns() -> usize {
     let terminal = rustix::termios::tcgetwinsize(rustix::stdio::stdout());
     let terminal = terminal.ok().map(|size| usize::from(size.ws_col));
@@ -92,7 +92,7 @@ fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Adds the examples of [`pages::PAGES`] below the help of a verb and of its own verbs.
+/// Adds the examples of [`pages::PAGES`] to the help of a verb and its subverbs.
 fn with_examples(mut command: Command, path: &str) -> Command {
     if let Some(page) = Page::of(path) {
         let header = STYLES.get_header();

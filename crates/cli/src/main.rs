@@ -19,7 +19,7 @@ use crate::args::{Cli, Verb};
 use crate::command::falco::args::Falco;
 
 fn main() -> ExitCode {
-    // Processes of described tests have command lines of their own.
+    // The processes of described tests have command lines of their own.
     if let Some(code) = generator::scenario::follow_order() {
         return ExitCode::from(code);
     }
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     if let Some(outcome) = started_by_ourselves() {
         return conclude(outcome);
     }
-    // Before the command line of all verbs is made ready: callers of a runtime wait for it.
+    // Checked before the command line of all verbs is built, because the callers of a runtime wait for it.
     if let Some(words) = command::runtime::called_as_runtime() {
         return conclude(command::runtime::execute(&words));
     }
@@ -57,24 +57,25 @@ fn started_by_ourselves() -> Option<Outcome> {
     let mut words = std::env::args_os().skip(1);
     let is_agent = words.next()? == supervisor::AGENT_VERB;
     let source = words.next().filter(|_| is_agent)?;
-    // What follows is shown in lists of processes, and says nothing.
+    // The arguments after this are only shown in lists of processes.
     Some(agent::execute_given(&source))
 }
 
-/// Whether a keeper has started this program that is of a build which gave agents their orders on the command line.
+/// Returns true if a keeper of an older build, which passes an agent's orders on the command line, started this
+/// program.
 fn is_ordered_by_flags() -> bool {
     let mut words = std::env::args_os().skip(1).take_while(|word| word != "--");
     words.any(|word| word.as_encoded_bytes().starts_with(b"--resume="))
 }
 
-/// Whether the verb is `falco`, whose usage errors look as under that name.
+/// Returns true if the verb is `falco`, whose usage errors look like those of the falco binary.
 fn names_falco() -> bool {
     std::env::args_os()
         .nth(1)
         .is_some_and(|verb| verb == "falco")
 }
 
-/// The old agent goes on: the keeper sees that this one ends.
+/// Refuses the orders of an older build. The old agent continues, because the keeper sees that this one ends.
 fn refuse_older_build() -> Failure {
     let message = "cannot take over from an agent of an older build: it gives no specification of the agent, but \
                    options that this build does not know";
@@ -92,13 +93,13 @@ fn conclude(outcome: Outcome) -> ExitCode {
     }
 }
 
-/// Whether this program goes by Falco's name: a hard or symbolic link to it.
+/// Returns true if this program was started as `falco`, through a hard or symbolic link.
 fn is_called_falco() -> bool {
     let name = std::env::args_os().next();
     name.is_some_and(|name| Path::new(&name).file_name() == Some(OsStr::new("falco")))
 }
 
-/// The personality `falco`, whose command line has no verb.
+/// Runs the falco personality, whose command line has no verb.
 fn as_falco() -> ExitCode {
     let command = Falco::augment_args(clap::Command::new("falco"));
     let parsed = command
@@ -144,13 +145,13 @@ fn execute(verb: Verb) -> Outcome {
     }
 }
 
-/// Prints help, the version, or what is wrong with the command line.
+/// Prints help, the version, or the error of the command line.
 fn refuse(error: &clap::Error) -> ExitCode {
     if matches!(
         error.kind(),
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
     ) {
-        // Whoever asked for help has it or does not want it; a closed pipe is no failure.
+        // A closed pipe is no failure.
         let _ = error.print();
         return Exit::Ok.into();
     }
@@ -165,7 +166,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     Exit::BadInput.into()
 }
 
-/// The error for an unknown verb, with the closest one: clap suggests none for transposed letters.
+/// Returns the error for an unknown verb, with the closest one: clap suggests none for transposed letters.
 fn unknown(error: &clap::Error) -> Option<Failure> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

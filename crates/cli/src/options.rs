@@ -1,4 +1,4 @@
-//! From the command line to what an agent is asked to do.
+//! Conversion of the command line to the options of an agent.
 
 use agent::confine;
 use agent::options;

@@ -1,4 +1,4 @@
-//! The program from outside: what it prints, where, and what it exits with.
+//! The program from outside: its output and exit codes.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -33,7 +33,7 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("it prints JSON")
 }
 
-/// Whether the engine works here. If not, that the program says so is what is tested instead.
+/// Returns true if the engine works here. If not, the tests check that the program reports it.
 fn can_watch() -> bool {
     json(&run(&["doctor", "--json"]))["notify"] == true
 }
@@ -219,7 +219,7 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
     }
 }
 
-/// Arguments that are refused, with which exit code, and part of the message.
+/// Arguments that are refused, with their exit code and a part of the message.
 const REFUSED: &[(&[&str], i32, &str)] = &[
     (
         &["run", "no-such-program-at-all"],
@@ -422,7 +422,7 @@ fn doctor_agrees_with_its_exit_code() {
             !probe["detail"].as_str().expect("text").is_empty(),
             "{probe}"
         );
-        // What does not work has a fix.
+        // Every feature that does not work has a fix.
         assert!(support != "no" || probe["fix"].is_string(), "{probe}");
     }
     let expected = if report["notify"] == true { 0 } else { 3 };
@@ -620,7 +620,7 @@ fn a_keeper_of_a_build_that_gave_agents_options_is_refused_by_name() {
         said.contains("help: the agent that began goes on"),
         "{said}"
     );
-    // The command's own option is the command's.
+    // An option after the command belongs to the command.
     let output = run(&["run", "--nonsense", "--", "true", "--resume=1"]);
     assert!(
         !stderr(&output).contains("older build"),
@@ -639,7 +639,7 @@ fn a_stuck_output_loses_by_count_and_the_command_is_not_held_up() {
         .status()
         .expect("mkfifo is everywhere");
     assert!(made.success());
-    // Both ends, so that opening waits for nobody; and nobody reads.
+    // Both ends are open, so that opening does not block; nothing is read.
     let _reader = fs::File::options()
         .read(true)
         .write(true)

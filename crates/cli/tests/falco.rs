@@ -1,4 +1,4 @@
-//! The program called `falco`, from outside.
+//! The falco personality from outside.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -189,7 +189,7 @@ fn a_configuration_is_used_and_what_is_not_done_is_told() {
          base_syscalls: {custom_set: [open]}\nrules: [{disable: {tag: host}}]\nconfig_files: [%D/conf.d]\n",
     );
     fs::create_dir(falco.path("conf.d")).expect("it can be made");
-    // As it is where nobody has added rules.
+    // The folder exists and is empty, as where no rules were added.
     fs::create_dir(falco.path("rules.d")).expect("it can be made");
     fs::write(falco.path("conf.d/1.yaml"), "prioritee: x\n").expect("it can be written");
     let output = falco.run(&["--dry-run"]);
@@ -230,7 +230,7 @@ fn a_configuration_is_used_and_what_is_not_done_is_told() {
     }
 }
 
-/// Options, and part of what they print.
+/// Options, and a part of their output.
 const PRINTED: &[(&[&str], &str)] = &[
     (
         &["--list-plugins"],
@@ -355,12 +355,12 @@ fn a_capture_is_replayed() {
     assert!(!falco.path("pid").exists(), "it is removed at the end");
 }
 
-/// A rule with this condition and these further lines.
+/// Returns a rule with this condition and these further lines.
 fn rule(condition: &str, more: &str) -> String {
     format!("- rule: R\n  desc: d\n  condition: {condition}\n  output: o\n  priority: INFO\n{more}")
 }
 
-/// Codes of errors, and a file of rules that has each.
+/// Returns codes of errors, each with a rules file that has it.
 fn erroneous() -> Vec<(&'static str, String)> {
     let fine = rule("evt.type = open", "");
     vec![
@@ -375,7 +375,7 @@ fn erroneous() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Codes of warnings, and a file of rules that has each.
+/// Returns codes of warnings, each with a rules file that has it.
 fn doubtful() -> Vec<(&'static str, String)> {
     let exceptions =
         "  exceptions:\n  - {name: e, fields: [proc.name], comps: [=], values: [[x]]}\n";
@@ -430,7 +430,7 @@ fn doubtful() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Checks that a file is reported to have the problem.
+/// Checks that the problem is reported for a file.
 fn meet(falco: &Installation, code: &str, text: &str) {
     fs::write(falco.path("one.yaml"), text).expect("it can be written");
     let output = falco.run(&["-V", "one.yaml", "-o", "json_output=true"]);
@@ -460,7 +460,8 @@ fn meet(falco: &Installation, code: &str, text: &str) {
     );
 }
 
-/// Every code of the table in `docs/reference/falco-compat.md` comes of some file, with its place and the line.
+/// For every code in the table of `docs/reference/falco-compat.md`, some file has it, reported with position
+/// and line.
 #[test]
 fn every_code_of_a_problem_can_be_met() {
     let falco = Installation::new();
@@ -478,7 +479,7 @@ fn every_code_of_a_problem_can_be_met() {
         .lines()
         .filter_map(|line| line.strip_prefix("| `LOAD_")?.split_once('`'));
     let mut codes: Vec<_> = codes.map(|(code, _)| format!("LOAD_{code}")).collect();
-    // Those of extensions, of which there are none.
+    // Codes of extensions, of which there are none.
     codes.retain(|code| !code.ends_with("_EXTENSION"));
     codes.sort();
     met.sort_unstable();

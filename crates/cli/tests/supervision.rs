@@ -1,7 +1,7 @@
-//! `run` from outside, where its processes, signals and descriptors show.
+//! `run` from outside: its processes, signals and descriptors.
 //!
-//! Where the engine does not work, `what_cannot_run_is_refused_with_the_next_step` and its
-//! neighbours in `command_line.rs` test what is said instead.
+//! Where the engine does not work, `what_cannot_run_is_refused_with_the_next_step` and its neighbours in
+//! `command_line.rs` test the message.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -10,10 +10,10 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const TOLLGATE: &str = env!("CARGO_BIN_EXE_tollgate");
-/// Long enough for a loaded machine; nothing here waits for it unless something is broken.
+/// Time limit, long enough for a busy host; tests wait that long only if something is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A rule that nothing here matches, and that has `openat` and the floor looked at.
+/// Returns a rule that matches nothing here, but traps `openat` and the always-trapped calls.
 fn rules() -> tempfile::NamedTempFile {
     let rule = "- rule: R\n  desc: d\n  condition: evt.type = openat and fd.name = /no/such/file\n  \
                 output: seen\n  priority: info\n";
@@ -25,7 +25,7 @@ fn rules() -> tempfile::NamedTempFile {
     file
 }
 
-/// Whether the engine works here.
+/// Returns true if the engine works here.
 fn can_watch() -> bool {
     let doctor = Command::new(TOLLGATE).args(["doctor", "--json"]).output();
     let report: serde_json::Value =
@@ -62,8 +62,8 @@ impl Watched {
 
     fn start_with(options: &[&str], shell: &str, script: &str) -> Self {
         let rules = rules();
-        // A shell traps no signal that its caller ignored, as nohup(1) and shells do for what they start in
-        // the background.
+        // A shell cannot trap a signal that its caller ignored, as nohup(1) and shells do for background
+        // commands.
         let mut front = Command::new("env")
             .args(["--default-signal", TOLLGATE, "run"])
             .args(options)
@@ -96,7 +96,7 @@ impl Watched {
         self.front.id().cast_signed()
     }
 
-    /// Agent, waiter, command.
+    /// Returns the pids of agent, waiter and command.
     fn family(&self) -> [i32; 3] {
         let keeper = only_child(self.pid());
         let (waiters, agents): (Vec<i32>, Vec<i32>) = children(keeper)
@@ -134,7 +134,7 @@ impl Watched {
     }
 }
 
-/// State, parent; `None` when there is no such process.
+/// Returns the state and parent of a process; `None` if it does not exist.
 fn stat(pid: i32) -> Option<(char, i32)> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = text.rsplit_once(") ")?.1.split(' ');
@@ -155,7 +155,7 @@ fn only_child(parent: i32) -> i32 {
     children[0]
 }
 
-/// By the shell, because this crate has no unsafe code; negative for a group.
+/// Sends a signal through the shell, because this crate has no unsafe code. A negative pid is a group.
 fn kill(pid: i32, signal: &str) {
     let script = format!("kill -{signal} -- {pid}");
     let status = Command::new("bash")
@@ -165,7 +165,7 @@ fn kill(pid: i32, signal: &str) {
     assert!(status.success(), "{script}");
 }
 
-/// Kills several processes as nearly at once as can be.
+/// Kills several processes as nearly at once as possible.
 fn kill_all(pids: &str) {
     let script = format!("kill -KILL {pids}");
     let status = Command::new("bash").args(["-c", &script]).status();
@@ -193,7 +193,7 @@ fn script(native: bool, script: &str) -> Output {
         .args(["-c", script])
         .env("RUN", run)
         .stdin(Stdio::null());
-    // Descriptors that the test program itself was given would be compared too; they are equal.
+    // Inherited descriptors of the test program are compared, too; they are equal.
     command.output().expect("bash")
 }
 
@@ -273,7 +273,7 @@ fn without_anybody_the_command_is_killed() {
 #[test]
 fn services_that_do_not_start_leave_nothing_behind() {
     need_notify!();
-    // So few descriptors that some step fails: which one differs from limit to limit.
+    // With so few descriptors some step fails; which one depends on the limit.
     let mut failures = 0;
     for limit in 10..20 {
         let output = script(
@@ -325,7 +325,7 @@ fn proc_of_another_pid_namespace_is_refused() {
         "{text}"
     );
     assert!(text.contains("help: mount a new /proc"), "{text}");
-    // As it says; and as the first process, whose session is outside.
+    // With a new /proc, as the help says; and as the first process, whose session is outside.
     let output = script(
         false,
         &format!("exec {namespaces} --mount-proc $RUN sh -c 'exit 6'"),
@@ -340,7 +340,7 @@ fn proc_of_another_pid_namespace_is_refused() {
 fn a_stop_inside_shows_outside_and_so_does_its_end() {
     need_notify!();
     for signal in ["STOP", "TSTP", "TTIN", "TTOU"] {
-        // The subshell continues the command when told to by a signal of its own.
+        // The subshell continues the command when a signal tells it to.
         let inner = format!(
             "echo ready; (trap 'kill -CONT $$; exit' USR1; echo $BASHPID; \
              while :; do sleep .02; done) & kill -{signal} $$; wait; exit 6"
@@ -375,7 +375,7 @@ fn a_quick_continuation_overtakes_no_stop() {
 #[test]
 fn whoever_continues_the_front_continues_everything() {
     need_notify!();
-    // Stops front, agent and waiter too.
+    // Stops front, agent and waiter, too.
     let inner = "echo ready; kill -STOP 0; cat /proc/self/comm; exit 6";
     let mut watched = Watched::start("sh", inner);
     let front = watched.pid();
@@ -397,7 +397,7 @@ fn a_stop_of_the_front_alone_does_not_stop_the_command() {
     until("stop", || {
         stat(front).is_some_and(|(state, _)| state == 'T')
     });
-    // More than the pipe could hold already.
+    // More than the pipe can hold.
     for _ in 0..20 {
         assert_eq!(watched.line(), "on\n");
     }
@@ -474,7 +474,7 @@ os.execvp(words[0], words)\"",
 #[test]
 fn closed_standard_descriptors_become_dev_null() {
     need_notify!();
-    // On descriptor 5, because 0 to 2 are what is asked for; alerts have nowhere to go.
+    // Through descriptor 5, because 0 to 2 are tested; alerts have no output.
     let given = "exec 5>&1; exec $RUN ls -l /proc/self/fd/0 >&5 <&-";
     assert!(!script(true, given).status.success());
     assert!(stdout(&script(false, given)).contains("-> /dev/null"));
@@ -504,7 +504,7 @@ fn stdout_stays_open_for_descendants_alerts() {
     let begin = Instant::now();
     assert_eq!(script(false, &given).status.code(), Some(6));
     assert!(native < Duration::from_secs(2) && begin.elapsed() >= Duration::from_secs(2));
-    // Whoever waits for the process alone does not wait.
+    // A caller that waits for the process alone is not blocked.
     let mut child = Command::new(TOLLGATE)
         .args(["run", "-q", "--", "sh", "-c", "sleep 30 & echo $!; exit 6"])
         .stdout(Stdio::piped())

@@ -25,7 +25,7 @@ impl Detector {
         }
     }
 
-    /// The words to put before a command to have it watched.
+    /// Returns the words to put before a command to start it under the detector.
     pub(crate) fn prefix(&self) -> Vec<String> {
         self.prefix_with(&[])
     }

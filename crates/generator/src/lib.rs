@@ -1,9 +1,8 @@
-//! The event generator: plays what rules are about, and checks that a detector alerts on it.
+//! The event generator: performs the actions that rules detect, and checks that a detector alerts on them.
 //!
-//! Actions and described tests are played by processes of their own, which the generator starts as
-//! `PROGRAM generate perform|work|scene|sweep ...` with [`own_program`]: the command line that uses this crate
-//! must parse those into [`action::PerformOptions`] and the like. It must also call
-//! [`scenario::follow_order`] first in `main`.
+//! Actions and described tests run in processes of their own, which the generator starts as `PROGRAM generate
+//! perform|work|scene|sweep ...` with [`own_program`]: the command line that uses this crate must parse those
+//! into [`action::PerformOptions`] and the like. It must also call [`scenario::follow_order`] first in `main`.
 
 pub mod action;
 mod alerts;
@@ -25,7 +24,7 @@ use diagnostics::failure::Failure;
 use crate::action::{Action, Player, PlayerOptions};
 use crate::options::{PlayOptions, Selection};
 
-/// The file of the running program.
+/// Returns the path of the running program.
 ///
 /// # Errors
 ///
@@ -40,7 +39,7 @@ pub fn own_program() -> Result<PathBuf, Failure> {
     })
 }
 
-/// The actions that are asked for, at least one.
+/// Returns the selected actions. Fails if there are none.
 fn select(selection: &Selection) -> Result<Vec<&'static Action>, Failure> {
     let actions = action::select(selection.pattern.as_ref(), selection.all);
     if !actions.is_empty() {
@@ -61,7 +60,7 @@ fn select(selection: &Selection) -> Result<Vec<&'static Action>, Failure> {
     })
 }
 
-/// Who plays as the options say.
+/// Creates a player from the options.
 fn player(play: &PlayOptions, prefix: Vec<String>) -> Result<Player, Failure> {
     if play.user.is_some() && !rustix::process::geteuid().is_root() {
         return Err(Failure::new(

@@ -1,4 +1,4 @@
-//! `tollgate generate list`.
+//! `tollgate generate list`: prints the actions.
 
 use std::fmt::Write as _;
 

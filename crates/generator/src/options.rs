@@ -8,19 +8,19 @@ use regex::Regex;
 
 use crate::detector::Detector;
 
-/// Which actions to play or list.
+/// Selection of the actions to play or list.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// Only actions whose names match. None: every action.
+    /// Selects only actions whose names match. `None`: every action.
     pub pattern: Option<Regex>,
-    /// Also actions whose rules Falco does not load by default.
+    /// Also selects actions whose rules Falco does not load by default.
     pub all: bool,
 }
 
 /// Options of [`crate::list::execute`].
 #[derive(Debug)]
 pub struct ListOptions {
-    /// Which actions.
+    /// The selected actions.
     pub selection: Selection,
     /// Print description, rule, needs and changes of each action.
     pub long: bool,
@@ -28,29 +28,29 @@ pub struct ListOptions {
     pub json: bool,
 }
 
-/// How actions are played.
+/// Options for playing actions.
 #[derive(Clone, Debug)]
 pub struct PlayOptions {
     /// Time to wait before each action.
     pub sleep: Duration,
-    /// Start again at the end.
+    /// Repeat the actions until the process is stopped.
     pub repeat: bool,
     /// Play as this user. Needs root.
     pub user: Option<String>,
-    /// Change system folders where no overlay can cover them.
+    /// Allow changes to system folders where no overlay can cover them.
     pub touch_system: bool,
     /// Addresses that actions contact in the real network.
     pub allow_network: Vec<IpAddr>,
-    /// Whether this is a container. None: detect it.
+    /// True if this is a container, false if not. `None`: detect it.
     pub container: Option<bool>,
 }
 
 /// Options of [`crate::run::execute`].
 #[derive(Debug)]
 pub struct RunOptions {
-    /// Which actions.
+    /// The selected actions.
     pub selection: Selection,
-    /// How they are played.
+    /// Options for playing.
     pub play: PlayOptions,
     /// Print JSON, one action a line.
     pub json: bool,
@@ -59,13 +59,13 @@ pub struct RunOptions {
 /// Options of [`crate::test::execute`].
 #[derive(Debug)]
 pub struct TestOptions {
-    /// Which actions.
+    /// The selected actions.
     pub selection: Selection,
-    /// How they are played.
+    /// Options for playing.
     pub play: PlayOptions,
-    /// Where alerts come from.
+    /// Source of alerts.
     pub source: AlertSource,
-    /// How long to wait for an alert.
+    /// Time limit for an alert.
     pub test_timeout: Duration,
     /// Print JSON, one action a line.
     pub json: bool,
@@ -74,11 +74,11 @@ pub struct TestOptions {
 /// Options of [`crate::bench::execute`].
 #[derive(Debug)]
 pub struct BenchOptions {
-    /// Which actions.
+    /// The selected actions.
     pub selection: Selection,
-    /// How they are played.
+    /// Options for playing.
     pub play: PlayOptions,
-    /// Where alerts come from.
+    /// Source of alerts.
     pub source: AlertSource,
     /// Length of a round. `play.repeat` halves `play.sleep` after each.
     pub round_duration: Duration,
@@ -94,7 +94,7 @@ pub struct BenchOptions {
     pub humanize: bool,
     /// Play only: expect no alerts.
     pub dry_run: bool,
-    /// Number of threads that play.
+    /// Number of threads that play actions.
     pub threads: u16,
     /// Number of opens of an unrelated file after each action.
     pub calls: u32,
@@ -102,11 +102,11 @@ pub struct BenchOptions {
     pub stats: Option<PathBuf>,
     /// URL of the detector's Prometheus metrics.
     pub metrics: Option<String>,
-    /// Processor limits for the detector, one series of rounds for each.
+    /// Processor limits for the detector. Each limit gets its own series of rounds.
     pub cpus: Vec<f64>,
     /// Memory limit for the detector, in bytes.
     pub memory: Option<u64>,
-    /// Form of the output.
+    /// Format of the output.
     pub logformat: LogFormat,
     /// Append each round to this file, one JSON object a line.
     pub record: Option<PathBuf>,
@@ -114,18 +114,18 @@ pub struct BenchOptions {
     pub plot: Option<PathBuf>,
 }
 
-/// Which described tests are played, and what they may change.
+/// Described tests to play, and the changes that they may make.
 #[derive(Clone, Debug)]
 pub struct Descriptions {
     /// Files with tests.
     pub description_file: Vec<PathBuf>,
-    /// Folders with such files, which end in `.yaml` or `.yml`.
+    /// Folders with test files, which end in `.yaml` or `.yml`.
     pub description_dir: Vec<PathBuf>,
     /// Tests, as YAML.
     pub description: Option<String>,
     /// Time limit for all tests together.
     pub timeout: Duration,
-    /// Change the machine where no overlay can cover it.
+    /// Allow changes to the host where no overlay can cover them.
     pub touch_system: bool,
     /// Addresses that tests contact in the real network.
     pub allow_network: Vec<IpAddr>,
@@ -134,29 +134,29 @@ pub struct Descriptions {
 /// Options of [`crate::suite::run`].
 #[derive(Debug)]
 pub struct SuiteRunOptions {
-    /// Which tests.
+    /// The described tests.
     pub descriptions: Descriptions,
-    /// Form of the report.
+    /// Format of the report.
     pub report_format: ReportFormat,
 }
 
 /// Options of [`crate::suite::test`].
 #[derive(Debug)]
 pub struct SuiteTestOptions {
-    /// Which tests.
+    /// The described tests.
     pub descriptions: Descriptions,
-    /// Where alerts come from.
+    /// Source of alerts.
     pub source: AlertSource,
-    /// Play only.
+    /// Play without checking alerts.
     pub skip_outcome_verification: bool,
-    /// Form of the report.
+    /// Format of the report.
     pub report_format: ReportFormat,
 }
 
-/// The form of a report.
+/// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportFormat {
-    /// Lines for people.
+    /// Text.
     Text,
     /// One JSON object a line for each rule.
     Json,
@@ -164,14 +164,14 @@ pub enum ReportFormat {
     Yaml,
 }
 
-/// The form of what a benchmark prints.
+/// Format of a benchmark's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Words and values.
+    /// Text: words and values.
     Text,
     /// One JSON object a line.
     Json,
-    /// One table row a round.
+    /// A table with one row per round.
     Table,
 }
 
@@ -204,7 +204,7 @@ impl GrpcSource {
     }
 }
 
-/// Where alerts come from.
+/// Source of a detector's alerts.
 #[derive(Debug)]
 pub struct AlertSource {
     /// Address to listen at for the detector's HTTP output.

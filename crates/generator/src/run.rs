@@ -1,4 +1,4 @@
-//! `tollgate generate run`.
+//! `tollgate generate run`: performs actions.
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -40,7 +40,7 @@ fn finish(failed: bool) -> Result<Exit, Failure> {
     Ok(if failed { Exit::Command(1) } else { Exit::Ok })
 }
 
-/// What came of an action, in a line.
+/// Formats the outcome of an action on one line.
 pub(super) fn text(action: &Action, played: &Played) -> String {
     match played {
         Played::Done => format!("done     {}", action.name),
@@ -49,7 +49,7 @@ pub(super) fn text(action: &Action, played: &Played) -> String {
     }
 }
 
-/// The same as JSON.
+/// Formats the outcome of an action as JSON.
 pub(super) fn object(action: &Action, played: &Played) -> Value {
     let mut object = json!({"action": action.name});
     if let (Value::Object(to), Ok(Value::Object(from))) =

@@ -1,4 +1,4 @@
-//! `tollgate generate test`.
+//! `tollgate generate test`: performs actions and checks that a detector alerts on each.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,24 +14,24 @@ use crate::alerts::{Alert, Alerts};
 use crate::detector::Detector;
 use crate::options::TestOptions;
 
-/// What came of playing an action in front of a detector.
+/// Result of playing an action under a detector.
 #[derive(Debug, PartialEq)]
 enum Verdict {
-    /// An alert came, of this rule, so many nanoseconds after the event.
+    /// An alert of this rule arrived, this many nanoseconds after the event.
     Detected { rule: String, delay_ns: Option<u64> },
-    /// No alert came in time; these others did.
+    /// No alert arrived in time. `others` are the rules of other alerts that did.
     Missed { others: BTreeSet<String> },
-    /// No rule is expected to alert.
+    /// The action has no rule, so no alert is expected.
     NoRule,
     /// The action was not played to its end.
     NotPlayed(Played),
 }
 
-/// Where verdicts come from.
+/// Source of verdicts.
 enum VerdictSource<'options> {
-    /// A detector that runs.
+    /// A running detector.
     Running(Alerts, Player, Duration),
-    /// One that is started for each action.
+    /// A detector that is started for each action.
     Started(&'options Detector, Player),
 }
 
@@ -95,7 +95,7 @@ impl VerdictSource<'_> {
                     return Verdict::NoRule;
                 }
                 let alerts = printed.lines().filter_map(Alert::parse);
-                // They were read at the end, whenever they came.
+                // These alerts were read at the end, so their arrival time is unknown.
                 let alerts = alerts.map(|alert| Alert {
                     delay_ns: None,
                     ..alert
@@ -123,7 +123,7 @@ impl VerdictSource<'_> {
     }
 }
 
-/// The alerts up to the one that is expected.
+/// Returns the alerts up to and including the expected one.
 fn wait(action: &Action, alerts: &Alerts, timeout: Duration) -> Vec<Alert> {
     let deadline = Instant::now() + timeout;
     let mut came = Vec::new();

@@ -1,4 +1,5 @@
-//! Standing for a container's process, or a session's, until that ends; and for its terminal, if it has one.
+//! Foreground mode: this process stands for a container's process, or a session's, until that ends, and serves
+//! its terminal, if it has one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,10 +21,10 @@ use tempfile::TempDir;
 
 use super::FAILED;
 
-/// All that the kernel lets programs use.
+/// All signals that programs may use.
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
-/// Those that are not the command's, if it runs in the foreground: what cannot be caught, what is about this process
-/// itself, and the two that the C library has for itself.
+/// Signals that are not forwarded to the command in the foreground: those that cannot be caught, those about
+/// this process itself, and the two that the C library reserves.
 const OWN: [i32; 15] = [
     SIGKILL,
     Signal::SIGSTOP.0,
@@ -41,38 +42,39 @@ const OWN: [i32; 15] = [
     32,
     33,
 ];
-/// What goes over at once: a pipe that has room has it for this much, so that nothing waits.
+/// Number of bytes copied at once. A pipe that has room has room for this many, so that a write does not block.
 const PIECE: usize = 4096;
-/// The most that a terminal holds of a command that has ended; what comes after that is of others.
+/// Largest number of bytes that a terminal holds for a command that has ended; later output is of other
+/// processes.
 const HELD: usize = 256 * 1024;
 
-/// Where a container's side hands the terminal over that it has made.
+/// Socket on which the container's side sends the terminal that it has made.
 pub(super) struct Console {
-    /// Only this user may connect.
+    /// Folder that only this user may enter.
     folder: TempDir,
     listener: UnixListener,
 }
 
-/// The end of a terminal that is not the container's.
+/// The host's side of a container's terminal.
 pub(super) struct Terminal {
     master: OwnedFd,
-    /// The other end: as long as it is open here, the container can close its own and open it again.
+    /// The other side. As long as it is open here, the container can close its own and open it again.
     _kept: OwnedFd,
-    /// What was read from standard input and is not in the terminal yet.
+    /// Bytes from standard input that are not yet written to the terminal.
     input: Vec<u8>,
     input_ended: bool,
-    /// What the terminal has said and nobody has yet.
+    /// Bytes from the terminal that are not yet written to standard output.
     output: Vec<u8>,
-    /// How the caller's terminal was.
+    /// Restores the caller's terminal modes.
     _callers: Option<Raw>,
 }
 
-/// Signals that came while the command was made, which then was nobody to pass them on to.
+/// Signals that arrived before the command existed and could receive them.
 pub(super) struct Foreground {
     came: Vec<(i32, Arc<AtomicBool>)>,
 }
 
-/// Has the caller's terminal pass everything on, and puts it back at the end.
+/// Keeps the caller's terminal in raw mode until dropped.
 struct Raw(Termios);
 
 impl Console {
@@ -85,22 +87,22 @@ impl Console {
         made().map_err(|cause: io::Error| cannot_attach(&cause))
     }
 
-    /// What the runtime is told as `--console-socket`.
+    /// Returns the path for `--console-socket`.
     pub(super) fn path(&self) -> PathBuf {
         self.folder.path().join("console")
     }
 
-    /// The terminal, once the process has been made. It gets the size of the caller's.
+    /// Receives the terminal, once the process has been made. Sets its size to that of the caller's.
     pub(super) fn receive(self) -> Result<Terminal, Failure> {
         let received = || {
             let (socket, _) = self.listener.accept()?;
-            // The name of the terminal, which nobody needs.
+            // The name of the terminal, which is not needed.
             let mut name = [0; 4096];
             let (_, master) = sys::socket::receive_fd(socket.as_fd(), &mut name)?;
             let closed = || io::Error::from(io::ErrorKind::UnexpectedEof);
             let master = master.ok_or_else(closed)?;
             sys::fd::set_non_blocking(master.as_fd(), true)?;
-            // Whoever reads the output does not want a terminal's line ends; a terminal makes them itself.
+            // A reader of piped output does not want a terminal's line ends; a terminal makes them itself.
             let mut modes = termios::tcgetattr(&master)?;
             modes.output_modes.remove(OutputModes::ONLCR);
             termios::tcsetattr(&master, OptionalActions::Now, &modes)?;
@@ -135,7 +137,7 @@ fn cannot_attach(cause: &dyn std::fmt::Display) -> Failure {
 }
 
 impl Raw {
-    /// `None`: standard input is no terminal.
+    /// Switches the caller's terminal to raw mode. `None` if standard input is not a terminal.
     fn new() -> io::Result<Option<Self>> {
         let input = rustix::stdio::stdin();
         if !termios::isatty(input) {
@@ -152,29 +154,29 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // Fails only if the terminal is gone.
         let _ = termios::tcsetattr(rustix::stdio::stdin(), OptionalActions::Now, &self.0);
     }
 }
 
-/// What became of the output.
+/// Result of copying output.
 enum Passed {
-    /// There is no more, or nobody takes more now.
+    /// Nothing to copy now, or no room for it.
     All,
     Some,
-    /// Nobody will ever take it, or say more.
+    /// The reader is gone, or the terminal has no more output.
     Over,
 }
 
 impl Terminal {
-    /// Gives it the size of the caller's, if that is a terminal.
+    /// Sets the terminal's size to that of the caller's, if that is a terminal.
     fn resize(&self) {
-        // Programs that ask for the size get along without one.
+        // Programs that ask for the size can run without one.
         let _ = termios::tcgetwinsize(rustix::stdio::stdin())
             .and_then(|size| termios::tcsetwinsize(&self.master, size));
     }
 
-    /// What is to be waited for: something to read, and room for what was read.
+    /// Returns the descriptors to poll: for reading where a buffer is empty, for writing where it is not.
     fn polled(&self) -> [Option<PollFd<'_>>; 3] {
         let reads = if self.output.is_empty() { poll::IN } else { 0 };
         let writes = if self.input.is_empty() { 0 } else { poll::OUT };
@@ -186,33 +188,33 @@ impl Terminal {
         ]
     }
 
-    /// Passes a piece of input on, if there is some, without waiting.
+    /// Copies a piece of input, if there is one, without blocking.
     fn pass_input(&mut self) {
         let stdin = rustix::stdio::stdin();
         if self.input.is_empty() && !self.input_ended && is_ready(stdin, poll::IN) {
             match read(stdin) {
                 Ok(Some(piece)) if piece.is_empty() => self.input_ended = true,
                 Ok(Some(piece)) => self.input = piece,
-                // Somebody else has read it.
+                // Another process has read it.
                 Ok(None) => {}
-                // As when it ends: what cannot be read does not end the command.
+                // Treated as the end of input: a read error does not end the command.
                 Err(_) => self.input_ended = true,
             }
         }
         if !self.input.is_empty() && write(self.master.as_fd(), &mut self.input).is_err() {
-            // Nobody is there to read it.
+            // No process reads it.
             self.input.clear();
         }
     }
 
-    /// Passes a piece of output on, if there is some, without waiting.
+    /// Copies a piece of output, if there is one, without blocking.
     fn pass_output(&mut self) -> Passed {
-        // To ask has the kernel bring here what was written at the other end.
+        // The poll makes the kernel deliver what was written at the other end.
         if self.output.is_empty() && is_ready(self.master.as_fd(), poll::IN) {
             match read(self.master.as_fd()) {
                 Ok(Some(piece)) => self.output = piece,
                 Ok(None) => {}
-                // It has been hung up, as all that has it open but this end.
+                // The terminal was hung up, and only this end is open.
                 Err(_) => return Passed::Over,
             }
         }
@@ -225,8 +227,8 @@ impl Terminal {
         }
     }
 
-    /// Passes on what a command has left that has ended, as long as somebody takes it and no signal says that it is
-    /// not to be waited for.
+    /// Copies the remaining output of a command that has ended, as long as it is read and no signal stops the
+    /// wait.
     fn finish(mut self, signals: &SignalStream) {
         let mut pieces = HELD / PIECE;
         while pieces > 0 {
@@ -251,7 +253,7 @@ impl Terminal {
     }
 }
 
-/// Reads a piece; `None`: there is none now.
+/// Reads a piece. `None` if nothing is available now.
 fn read(from: BorrowedFd<'_>) -> sys::Result<Option<Vec<u8>>> {
     let mut piece = vec![0; PIECE];
     match sys::fd::read(from, &mut piece) {
@@ -264,7 +266,7 @@ fn read(from: BorrowedFd<'_>) -> sys::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Writes what there is room for.
+/// Writes as many bytes as there is room for.
 fn write(to: BorrowedFd<'_>, bytes: &mut Vec<u8>) -> sys::Result<()> {
     match sys::fd::write(to, bytes) {
         Ok(len) => drop(bytes.drain(..len)),
@@ -284,12 +286,12 @@ fn forwarded() -> Vec<i32> {
 }
 
 impl Foreground {
-    /// From now on no signal that is the command's ends this process, which would leave half of one. The command
-    /// inherits nothing of that: an exec forgets it.
+    /// Records forwarded signals instead of being killed by them, which would leave a half-made command. The
+    /// command inherits no handler: an exec resets them.
     pub(super) fn begin() -> Self {
         let came = forwarded().into_iter().map(|signal| {
             let came = Arc::new(AtomicBool::new(false));
-            // Fails for no signal of these.
+            // Never fails for these signals.
             let _ = signal_hook::flag::register(signal, Arc::clone(&came));
             (signal, came)
         });
@@ -298,9 +300,9 @@ impl Foreground {
         }
     }
 
-    /// Passes signals on, and what goes over the terminal, and waits for the end.
+    /// Forwards signals, copies the terminal's data, and waits for the end. Returns the exit status.
     pub(super) fn wait_for(self, pid: i32, mut terminal: Option<Terminal>) -> Result<u8, Failure> {
-        // Whoever does not take the output any more is not to end this process before the command.
+        // A closed output must not end this process before the command.
         sys::signal::set_disposition(SIGPIPE, Disposition::Ignore).map_err(cannot)?;
         let mut all = forwarded();
         all.extend([SIGCHLD, SIGWINCH]);
@@ -308,7 +310,7 @@ impl Foreground {
         let stream = SignalStream::new(SignalSet::of(&all)).map_err(cannot)?;
         for (signal, came) in self.came {
             if came.load(Ordering::Acquire) {
-                // Fails only if it has just ended.
+                // Fails only if the command has just ended.
                 let _ = sys::signal::send(pid, signal);
             }
         }
@@ -316,7 +318,7 @@ impl Foreground {
             terminal.resize();
         }
         loop {
-            // It may have ended before its end was waited for.
+            // The command may have ended before this.
             let ended = match wait::wait(Target::Pid(pid), wait::NO_HANG) {
                 Ok(Some((_, status))) if status.is_end() => Some(status),
                 Ok(_) => None,
@@ -335,14 +337,14 @@ impl Foreground {
                 terminal.pass_output()
             });
             if let Some(Passed::Over) = passed {
-                // The command is told as by a terminal that was closed.
+                // The command sees a closed terminal.
                 terminal = None;
             }
             let mut polled = vec![PollFd::new(stream.as_fd(), poll::IN)];
             if let Some(terminal) = &terminal {
                 polled.extend(terminal.polled().into_iter().flatten());
             }
-            // Whatever woke it, everything is looked at.
+            // Whatever woke the poll, all sources are checked.
             let _ = poll::poll(&mut polled, None);
             pass_signals(&stream, pid, terminal.as_ref());
         }
@@ -354,14 +356,14 @@ fn cannot(error: sys::SyscallError) -> Failure {
     Failure::new(Exit::Internal, message).help("look for it with `list`")
 }
 
-/// Passes on the signals that have come.
+/// Forwards the signals that have arrived.
 fn pass_signals(stream: &SignalStream, pid: i32, terminal: Option<&Terminal>) {
     while let Ok(Some(signal)) = stream.next() {
         match (signal.signal, terminal) {
             (SIGWINCH, Some(terminal)) => terminal.resize(),
             (SIGWINCH | SIGCHLD, _) => {}
             (signal, _) => {
-                // Fails only if it has just ended.
+                // Fails only if the command has just ended.
                 let _ = sys::signal::send(pid, signal);
             }
         }

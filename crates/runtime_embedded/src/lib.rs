@@ -1,7 +1,7 @@
 //! `--runtime embedded`: containers made by libcontainer, which is linked in with the feature `embedded`.
 //!
-//! Whatever else stands in for a runtime starts a program with the runtime's command line. This is that
-//! program: the same file, in another process.
+//! Callers start a program with a runtime's command line. For this runtime that program is the same file, in
+//! another process.
 
 #![cfg(feature = "libcontainer")]
 
@@ -38,14 +38,14 @@ use sys::wait::{self, Target};
 
 use self::foreground::{Console, Foreground};
 
-/// Where containers are noted if the caller does not say.
+/// Folder for the state of containers if the caller names none.
 const ROOT: &str = "/run/tollgate/containers";
-/// What libcontainer gives a failure, if nothing says more.
+/// libcontainer's exit status for a failure without a more specific one.
 const FAILED: u8 = 1;
-/// What a session ends with that could not begin.
+/// Exit status of a session that could not start.
 const NOT_ENTERED: u8 = 255;
 const REAL_TIME: std::ops::RangeInclusive<i32> = 32..=64;
-/// How long the process of a container or session that could not be made may take to end.
+/// Time limit for the end of the process of a container or session that could not be made.
 const END_OF_FAILED: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Parser)]
@@ -79,7 +79,7 @@ pub fn entering_program() -> Result<Option<OwnedFd>, Failure> {
 /// # Errors
 /// What the verb failed with; it is also written to the log that the line names.
 pub fn execute(words: &[OsString]) -> Outcome {
-    // Ignored by this program as by all of Rust, it would be by containers. Fails for no reason that is known.
+    // Rust ignores SIGPIPE, and containers would inherit that. No reason is known for which this fails.
     let _ = sys::signal::set_disposition(foreground::SIGPIPE, Disposition::Default);
     let line = match parse(words) {
         Ok(line) => line,
@@ -105,9 +105,9 @@ pub fn carry_out(words: &[OsString]) -> Outcome {
     }
 }
 
-/// The line, or what is to be said instead of carrying it out.
+/// Parses the command line. The error is the outcome to return instead, such as the output of --help.
 fn parse(words: &[OsString]) -> Result<Line, Outcome> {
-    // As under runc, and as the specification has it.
+    // The signal is optional, as under runc and in the specification.
     let line = Line::command().mut_subcommand("kill", |kill| {
         kill.mut_arg("signal", |signal| {
             signal.required(false).default_value("TERM")
@@ -139,7 +139,7 @@ impl Line {
         }
     }
 
-    /// Whether a process of this program enters a container thereby.
+    /// Returns true if a process of this program enters a container to execute this command.
     fn enters(&self) -> bool {
         match &self.verb {
             Verb::Standard(verb) => matches!(**verb, StandardCmd::Create(_)),
@@ -186,7 +186,7 @@ fn standard(verb: StandardCmd, root: &Path, global: &GlobalOpts) -> Outcome {
 
 fn kill(args: &liboci_cli::Kill, root: &Path) -> Outcome {
     let unnamed = args.signal.parse().ok();
-    // Those that have no name: whether it is there, and the ones that programs give a meaning.
+    // Signals without a name: 0, which tests if the process exists, and the real-time signals.
     if let Some(signal) = unnamed.filter(|signal| *signal == 0 || REAL_TIME.contains(signal))
         && !args.all
     {
@@ -242,7 +242,7 @@ fn common(verb: CommonCmd, root: &Path, global: &GlobalOpts) -> Outcome {
     }
 }
 
-/// `process`: what the bundle says of it.
+/// Creates a container. `process` is the process in the bundle's configuration.
 fn create(
     args: &Create,
     process: Option<oci_spec::Process>,
@@ -274,7 +274,7 @@ fn create(
         .map_err(not_made)
 }
 
-/// In the foreground this process stands for the container until that ends.
+/// Runs a container. In the foreground, this process stands for the container until that ends.
 fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
     let foreground = (!args.detach).then(Foreground::begin);
     let process = process(&args.bundle);
@@ -302,7 +302,7 @@ fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
         });
     let Ok(Some(status)) = status else {
         if status.is_err() {
-            // Why it does not run is what is told.
+            // The reason why the container does not run is reported, not this error.
             let _ = container.delete(true);
         }
         return status.map(|_detached| Exit::Ok);
@@ -315,7 +315,7 @@ fn run(args: Run, root: &Path, global: &GlobalOpts) -> Outcome {
     Ok(Exit::Command(status))
 }
 
-/// Refuses a terminal that nobody is told of.
+/// Refuses a terminal that is neither sent to a console socket nor served in the foreground.
 fn has_a_place(has_terminal: bool, console_socket: Option<&PathBuf>) -> Result<(), Failure> {
     if !has_terminal || console_socket.is_some() {
         return Ok(());
@@ -325,7 +325,7 @@ fn has_a_place(has_terminal: bool, console_socket: Option<&PathBuf>) -> Result<(
         .help("use --console-socket, run in the foreground, or set `terminal` to false"))
 }
 
-/// A bundle's process. What cannot be read is refused when the container is made.
+/// Reads a bundle's process. A configuration that cannot be read is refused when the container is made.
 fn process(bundle: &Path) -> Option<oci_spec::Process> {
     let spec = oci_spec::Spec::load(bundle.join("config.json")).ok()?;
     spec.process().clone()
@@ -335,9 +335,10 @@ fn asks_for_terminal(process: Option<&oci_spec::Process>) -> bool {
     process.and_then(oci_spec::Process::terminal) == Some(true)
 }
 
-/// A configuration that is silent on capabilities gives none, as under runc: libcontainer leaves the container those of
-/// this process. What it needs to make the container it keeps; the container's program begins with none, for an exec
-/// gives only those that are in the bounding set. Hooks have none, too.
+/// Drops the bounding set. A configuration without capabilities grants none, as under runc; libcontainer would
+/// leave the container those of this process. This process keeps what it needs to make the container. The
+/// container's program starts with none, because an exec grants only capabilities in the bounding set. Hooks
+/// have none, too.
 fn give_up_bounding() -> Result<(), Failure> {
     let cannot = |cause: sys::SyscallError| {
         let message = format!("cannot keep capabilities from the container: {cause}");
@@ -346,7 +347,7 @@ fn give_up_bounding() -> Result<(), Failure> {
     for capability in 0..=u8::MAX {
         match sys::prctl::drop_bounding_capability(capability) {
             Ok(()) => {}
-            // The kernel knows no more.
+            // The kernel has no more capabilities.
             Err(error) if error.is(Errno::EINVAL) => break,
             Err(error) => return Err(cannot(error)),
         }
@@ -378,7 +379,7 @@ fn exec(args: Exec, root: &Path) -> Outcome {
         .map(|builder| {
             builder
                 .as_tenant()
-                // Only then it takes a terminal's socket; it makes no other difference.
+                // libcontainer accepts a terminal's socket only with this; it makes no other difference.
                 .with_detach(args.detach || console_socket.is_some())
                 .with_process(Some(own_file(&file)))
                 .with_ignore_paused(args.ignore_paused)
@@ -387,7 +388,7 @@ fn exec(args: Exec, root: &Path) -> Outcome {
         .map_err(not_entered)?;
     drop(file);
     let terminal = console.map(Console::receive).transpose().inspect_err(|_| {
-        // Fails only if it has ended.
+        // Fails only if the process has ended.
         let _ = sys::signal::send(pid.as_raw(), foreground::SIGKILL);
         reap();
     })?;
@@ -400,7 +401,8 @@ fn exec(args: Exec, root: &Path) -> Outcome {
     }
 }
 
-/// A file in memory: whoever enters a container need not be able to write anywhere.
+/// Writes the process to a file in memory, because a caller who enters a container need not be able to write
+/// anywhere.
 fn written(process: &serde_json::Value) -> Result<OwnedFd, Failure> {
     let made = || {
         let mut file = fs::File::from(sys::fd::memory_file(
@@ -416,7 +418,7 @@ fn written(process: &serde_json::Value) -> Result<OwnedFd, Failure> {
     })
 }
 
-/// What this process opens a file by that it has open.
+/// Returns the path by which this process can reopen an open file.
 fn own_file(file: &OwnedFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
@@ -428,7 +430,7 @@ fn list(args: &List, root: &Path) -> Outcome {
     }
     let mut states = Vec::new();
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        // One that goes meanwhile is not listed.
+        // A container that is deleted meanwhile is not listed.
         let Ok(mut container) = Container::load(entry.path()) else {
             continue;
         };
@@ -454,7 +456,7 @@ fn list(args: &List, root: &Path) -> Outcome {
     terminal::print(&text)
 }
 
-/// Writes a configuration to begin with.
+/// Writes a template of a configuration.
 fn spec(args: &liboci_cli::Spec) -> Outcome {
     let folder = args.bundle.as_deref().unwrap_or(Path::new("."));
     let file = folder.join("config.json");
@@ -506,8 +508,8 @@ fn not_made(error: LibcontainerError) -> Failure {
     failed(error)
 }
 
-/// As under runc: engines tell by the status that it was no program of the container that failed, and by these words
-/// which status of a shell that is.
+/// Returns the failure of a session that could not start, as under runc: by the status engines see that it was
+/// not a program of the container that failed, and from these words they derive a shell's status.
 fn not_entered(error: LibcontainerError) -> Failure {
     let mut message = not_made(error).message().to_owned();
     if message.contains("not found in $PATH") {
@@ -517,15 +519,15 @@ fn not_entered(error: LibcontainerError) -> Failure {
         .help("--runtime runc shows whether it is the configuration or libcontainer")
 }
 
-/// Reaps what was begun and has failed. Nobody else might: a container does not end while somebody is left in its
-/// pid namespace who is dead and not reaped.
+/// Reaps the processes of a failed start. No other process might reap them, and a container does not end while
+/// its pid namespace has a dead process that is not reaped.
 fn reap() {
     let begun = Instant::now();
     while begun.elapsed() < END_OF_FAILED {
         match wait::wait(Target::Any, wait::NO_HANG) {
             Ok(None) => std::thread::sleep(Duration::from_millis(1)),
             Ok(Some(_)) => {}
-            // There are none, or none any more.
+            // There are no children, or none any more.
             Err(_) => return,
         }
     }

@@ -1,4 +1,4 @@
-//! `ps` and `update`: what a container's control groups say, and may be told.
+//! `ps` and `update`: reads and sets a container's control groups.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -68,7 +68,7 @@ pub(super) fn ps(container: &Container, args: &Ps) -> Outcome {
     }
 }
 
-/// The rows of a table of ps(1) that are about these processes, below its head.
+/// Returns the rows of a table of ps(1) that are about these processes, below its header.
 fn rows(table: &str, pids: &[i32]) -> Option<String> {
     let (head, rest) = table.split_once('\n')?;
     let column = head.split_whitespace().position(|name| name == "PID")?;
@@ -84,7 +84,7 @@ fn rows(table: &str, pids: &[i32]) -> Option<String> {
     Some(format!("{head}\n{}", rows.collect::<String>()))
 }
 
-/// Sets limits of a container.
+/// Sets limits of a container's control groups.
 pub(super) fn update(container: &Container, args: &Update) -> Outcome {
     let resources = resources(args)?;
     let options = ControllerOpt {

@@ -1,9 +1,9 @@
-//! Running from a file that containers cannot write to.
+//! Execution from a file that containers cannot write to.
 //!
-//! A process that enters a container has this program's file behind `/proc/PID/exe`, by which a root in the
-//! container could replace it on the host (CVE-2019-5736). So what enters runs from a mount of its file alone
-//! that is read-only, belongs to no mount namespace, and so can be changed by nobody; or where that cannot
-//! be had, from a sealed copy in memory.
+//! A process that enters a container has this program's file behind `/proc/PID/exe`, by which root in the
+//! container could replace it on the host (CVE-2019-5736). So such a process runs from a mount of its file
+//! alone that is read-only and belongs to no mount namespace, so that no process can change it; or where that
+//! is not possible, from a sealed copy in memory.
 
 use std::fs::File;
 use std::io;
@@ -17,11 +17,12 @@ use sys::exec::StringArray;
 
 const OWN: &str = "/proc/self/exe";
 
-/// Goes on from such a file: returns if this process runs from one already, else executes it.
+/// Continues from such a file: returns if this process runs from one already, otherwise executes it.
 pub(super) fn ensure() -> Result<(), Failure> {
     let Some(file) = file()? else {
-        // Executed by its descriptor, it would go by that one's number. Rules about the first programs of containers
-        // know their parents by names: Falco's by this one, which runc's parents have that were executed anew.
+        // Executed by its descriptor, the process would have the descriptor's number as its name. Rules about
+        // the first programs of containers know their parents by names: Falco's by this one, which runc's
+        // parents have after they were executed again.
         let named = sys::prctl::set_name(c"exe");
         return named.map_err(|cause| cannot(&cause));
     };
@@ -39,7 +40,7 @@ fn cannot(cause: &dyn std::fmt::Display) -> Failure {
     Failure::new(Exit::Unsupported, message).help("become root, mount /proc, or use --runtime runc")
 }
 
-/// Such a file; `None` if this process runs from one.
+/// Returns such a file; `None` if this process runs from one.
 pub(super) fn file() -> Result<Option<OwnedFd>, Failure> {
     let own = File::open(OWN).map_err(|cause| cannot(&cause))?;
     if is_out_of_reach(&own).map_err(|cause| cannot(&cause))? {
@@ -51,7 +52,7 @@ pub(super) fn file() -> Result<Option<OwnedFd>, Failure> {
         .map_err(|cause| cannot(&cause))
 }
 
-/// Whether nobody can write to it whoever gets hold of it by this process.
+/// Returns true if no process can write to the file through this process.
 fn is_out_of_reach(own: &File) -> io::Result<bool> {
     let seals = rustix::fs::fcntl_get_seals(own);
     let is_sealed = seals.is_ok_and(|seals| seals.contains(SEALS));
@@ -64,8 +65,8 @@ const SEALS: SealFlags = SealFlags::WRITE
     .union(SealFlags::SHRINK)
     .union(SealFlags::SEAL);
 
-/// The file as seen through a mount of its own. That ends with the descriptor of the mount, but for who
-/// has opened the file by then: a mount that belongs nowhere can be made writable by nobody.
+/// Opens the file through a private read-only mount. The mount ends with its descriptor, except for processes
+/// that have the file open by then. A mount outside any mount namespace cannot be made writable.
 fn read_only(own: &File) -> io::Result<OwnedFd> {
     let mount = sys::namespace::mount_of_its_own(own.as_fd())?;
     sys::namespace::make_read_only(mount.as_fd())?;
@@ -81,7 +82,7 @@ fn read_only(own: &File) -> io::Result<OwnedFd> {
 
 fn sealed_copy(mut own: File) -> io::Result<OwnedFd> {
     let flags = MFD_CLOEXEC.u32() | MFD_ALLOW_SEALING.u32();
-    // Before 6.3 the kernel does not know the last one.
+    // Before Linux 6.3 the kernel does not know MFD_EXEC.
     let copy = sys::fd::memory_file(c"tollgate", flags | MFD_EXEC.u32())
         .or_else(|_unknown| sys::fd::memory_file(c"tollgate", flags))?;
     let mut copy = File::from(copy);
@@ -106,7 +107,7 @@ mod tests {
         (folder, file)
     }
 
-    /// As by `/proc/PID/exe`.
+    /// Opens the file for writing, as through `/proc/PID/exe`.
     fn overwrite(file: &impl AsRawFd) -> io::Result<File> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         OpenOptions::new().write(true).open(path)
@@ -142,7 +143,7 @@ mod tests {
             sys::namespace::make_read_only(seen.as_fd()).is_err(),
             "it is nobody's any more"
         );
-        // The file itself is as it was.
+        // The file itself is unchanged.
         std::fs::write(folder.path().join("program"), "new").unwrap();
     }
 }

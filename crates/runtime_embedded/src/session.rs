@@ -1,7 +1,7 @@
-//! The process of an exec session: the container's own, with what the command line changes.
+//! The process of an exec session: the container's own process, with the changes of the command line.
 //!
-//! libcontainer makes one with few of the container's properties, and root's: whoever enters a container of another
-//! user is to be that user, with its limits, as under runc.
+//! libcontainer makes a session with few of the container's properties, and as root. A session in a container
+//! of another user must run as that user, with its limits, as under runc.
 
 use std::fs;
 use std::path::Path;
@@ -16,15 +16,15 @@ use serde_json::{Map, Value, json};
 
 use super::FAILED;
 
-/// Sets that a capability of the command line is added to. In the inheritable set, a program that has file
-/// capabilities would get it from a process that must not have it (CVE-2022-29162).
+/// Capability sets that a capability of the command line is added to. Not the inheritable set: from there a
+/// program that has file capabilities would get it from a process that must not have it (CVE-2022-29162).
 const SETS: [&str; 3] = ["bounding", "effective", "permitted"];
-/// And this one, where the container's process has it inheritable: without that the kernel refuses it.
+/// Also added to, if the container's process has the capability inheritable: otherwise the kernel refuses it.
 const AMBIENT: &str = "ambient";
-/// After this time nobody begins a session any more with a socket.
+/// Age after which a session's socket is unused.
 const UNUSED: Duration = Duration::from_secs(60);
 
-/// The process that a session asks for, as `process.json` has it.
+/// Returns the process of a session, in the form of `process.json`.
 pub(super) fn process(args: &Exec, container: &Container) -> Result<Value, Failure> {
     if let Some(file) = &args.process {
         let Value::Object(mut process) = read(file)? else {
@@ -32,7 +32,7 @@ pub(super) fn process(args: &Exec, container: &Container) -> Result<Value, Failu
         };
         completed(&mut process);
         let process = Value::Object(process);
-        // The file is named here: libcontainer reads a copy.
+        // The file is named here, because libcontainer reads a copy.
         return match serde_json::from_value::<Process>(process.clone()) {
             Ok(_) => Ok(process),
             Err(cause) => Err(unreadable(file, &cause)),
@@ -63,8 +63,8 @@ fn unreadable(file: &Path, cause: &dyn std::fmt::Display) -> Failure {
         .help("see the OCI runtime specification for its keys")
 }
 
-/// What is left out means, as under runc, root and no capabilities; libcontainer would refuse the one and give all for
-/// the other.
+/// Adds what was left out. As under runc, that means root and no capabilities; libcontainer would refuse the
+/// first and grant all for the second.
 fn completed(process: &mut Map<String, Value>) {
     let user = object(process, "user");
     for id in ["uid", "gid"] {
@@ -76,8 +76,8 @@ fn completed(process: &mut Map<String, Value>) {
     }
 }
 
-/// Removes sockets that sessions have left in their container's folder. They are used at once or never; those that may
-/// be another session's that begins just now are left.
+/// Removes sockets that sessions have left in their container's folder. A socket is used at once or never.
+/// Recent ones, which may belong to another session that is starting, are kept.
 pub(super) fn clear(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_sessions = entry.file_name().to_string_lossy().starts_with("tenant-");
@@ -130,7 +130,7 @@ fn changed(args: &Exec, mut process: Map<String, Value>) -> Result<Value, Failur
                 Failure::new(Exit::BadInput, format!("unknown capability {name}"))
                     .help("capabilities(7) names them, for example CAP_NET_RAW")
             })?;
-            // However it was spelt.
+            // The name in its standard spelling.
             let name = json!(known);
             let is_inheritable = sets
                 .get("inheritable")
@@ -144,7 +144,7 @@ fn changed(args: &Exec, mut process: Map<String, Value>) -> Result<Value, Failur
     Ok(Value::Object(process))
 }
 
-/// The object below a key, made if there is none.
+/// Returns the object at a key. Creates it if it does not exist.
 fn object<'a>(parent: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
     let value = parent.entry(key).or_insert(Value::Null);
     if !value.is_object() {
@@ -153,7 +153,7 @@ fn object<'a>(parent: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<Stri
     value.as_object_mut().expect("it was made one")
 }
 
-/// Adds to the list below a key, which is made if there is none.
+/// Appends to the list at a key. Creates it if it does not exist.
 fn append(parent: &mut Map<String, Value>, key: &str, more: impl Iterator<Item = Value>) {
     let mut more = more.peekable();
     if more.peek().is_none() {

@@ -1,8 +1,8 @@
 //! Skips of tests: a test that cannot run here proves why, and is counted.
 //!
-//! A test never ends by a plain `return`, which would look like success. `skip!` reports the test, its reason and the
-//! proof on standard output and in the file that `TOLLGATE_SKIPS` names. `cargo run -p xtask -- skips FILE` compares
-//! that file with `tests/skips.txt`.
+//! A test never ends by a plain `return`, which would look like success. `skip!` reports the test, its reason
+//! and the proof on standard output and in the file that `TOLLGATE_SKIPS` names. `cargo run -p xtask -- skips
+//! FILE` compares that file with `tests/skips.txt`.
 //!
 //! ```
 //! fn reads_a_device() {
@@ -19,8 +19,8 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Ends a test that cannot run here. `$proof` is a closure that shows that it cannot: it returns what it found, or an
-/// error if the test could have run after all, which fails the test.
+/// Ends a test that cannot run here. `$proof` is a closure that returns what it found as proof, or an error if
+/// the test could have run after all, which fails the test.
 #[macro_export]
 macro_rules! skip {
     ($reason:expr, $proof:expr) => {{
@@ -29,7 +29,8 @@ macro_rules! skip {
     }};
 }
 
-/// Reports that a part of a test cannot run here, and goes on with the rest. The arguments are those of `skip!`.
+/// Reports that a part of a test cannot run here, and continues with the rest. The arguments are those of
+/// `skip!`.
 #[macro_export]
 macro_rules! skip_part {
     ($reason:expr, $proof:expr) => {
@@ -37,7 +38,7 @@ macro_rules! skip_part {
     };
 }
 
-/// Reports a skip of this extent in the test that this stands in.
+/// Reports a skip of this extent in the enclosing test.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! record {
@@ -54,7 +55,7 @@ macro_rules! record {
     }};
 }
 
-/// Ends a test that needs root when the user is not root.
+/// Ends a test that needs root if the user is not root.
 #[macro_export]
 macro_rules! need_root {
     () => {
@@ -66,7 +67,7 @@ macro_rules! need_root {
     };
 }
 
-/// Ends a test that takes long unless `TOLLGATE_TEST_SLOW` asks for it.
+/// Ends a slow test unless `TOLLGATE_TEST_SLOW` requests it.
 #[macro_export]
 macro_rules! need_slow {
     () => {
@@ -78,37 +79,37 @@ macro_rules! need_slow {
     };
 }
 
-/// Whether the tests run as root.
+/// Returns true if the tests run as root.
 #[must_use]
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether tests that take long are asked for.
+/// Returns true if slow tests are requested.
 #[must_use]
 pub fn slow() -> bool {
     env::var_os("TOLLGATE_TEST_SLOW").is_some_and(|value| value == "1")
 }
 
-/// What did not run.
+/// The extent of a skip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// The rest of the test.
+    /// The whole test, or the rest of it.
     Test,
-    /// A part of the test; the rest ran.
+    /// A part of the test; the rest runs.
     Part,
 }
 
 /// A test, or a part of one, that did not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skip {
-    /// Whether a whole test was skipped.
+    /// The extent of the skip.
     pub extent: Extent,
     /// Package and path of the function, such as `e2e::keeper::agents_are_replaced`.
     pub test: String,
-    /// What the test needs, the same on every machine.
+    /// Requirement of the test, the same text on every host.
     pub reason: String,
-    /// What the proof found on this machine.
+    /// The result of the proof on this host.
     pub found: String,
 }
 
@@ -128,7 +129,7 @@ impl Skip {
 }
 
 thread_local! {
-    /// Where skips of this thread go while `collect` runs.
+    /// Skips of this thread while `collect` runs.
     static COLLECTED: RefCell<Option<Vec<Skip>>> = const { RefCell::new(None) };
 }
 
@@ -142,7 +143,7 @@ pub fn collect(body: impl FnOnce()) -> Vec<Skip> {
     COLLECTED.take().unwrap_or_default()
 }
 
-/// Reports a skip; the macros call it. `here` is the path of a function inside the test.
+/// Reports a skip; the macros call this. `here` is the path of a function inside the test.
 ///
 /// # Panics
 /// If the proof failed, or the file that `TOLLGATE_SKIPS` names cannot be written.

@@ -1,4 +1,4 @@
-//! `tollgate workload` alone, for the tests of this crate.
+//! `tollgate workload` as a program of its own, for the tests of this crate.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The same load in several processes at once.
+//! Several processes that run the same load at once.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::measure::{EVENT_RATE, LoadResult};
 use crate::{Args, Error};
 
-/// Runs as many copies of `program workload ...` as asked, and adds up what they did. The time is the
-/// mean of theirs, as in UnixBench, so that the figure is the rate of all together.
+/// Runs the requested number of copies of `program workload ...`, and adds up their operations. The time is the
+/// mean of their times, as in UnixBench, so that the figure is the rate of all together.
 pub(crate) fn run(args: &Args, program: &Path) -> Result<LoadResult, Error> {
     let copies: Vec<Result<Child, Error>> =
         (0..args.copies).map(|_| start(args, program)).collect();
     let mut all = Vec::new();
-    // Every copy that was started is waited for, also when one of them failed.
+    // Every copy that was started is waited for, also if one of them failed.
     let ended: Vec<_> = copies
         .into_iter()
         .map(|copy| copy.and_then(finish))
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Args, program: &Path) -> Result<LoadResult, Error> {
     }
     let count = u32::from(args.copies);
     let rates = all.iter().filter_map(|copy| copy.extra.get(EVENT_RATE));
-    // The others are about one process.
+    // The other figures are about one process.
     let extra = rates
         .copied()
         .reduce(|sum, rate| sum + rate)
@@ -55,7 +55,7 @@ impl Attackers {
             attackers.processes.push(start(&endless, program)?);
         }
         if args.attackers > 0 {
-            // Until all are under way.
+            // Lets all processes get under way.
             std::thread::sleep(Duration::from_millis(300));
         }
         Ok(attackers)
@@ -65,7 +65,7 @@ impl Attackers {
 impl Drop for Attackers {
     fn drop(&mut self) {
         for process in &mut self.processes {
-            // One that has ended by itself needs no signal.
+            // A process that has ended already needs no signal.
             let _ = process.kill();
             let _ = process.wait();
         }

@@ -1,4 +1,4 @@
-//! Why a load did not do its work.
+//! Errors of loads.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,61 +10,61 @@ pub enum Error {
     /// No load has this name.
     #[error("cannot find a workload of this name; {hint}")]
     UnknownName {
-        /// The nearest name, or where to find all.
+        /// The nearest name, or the command that lists all.
         hint: String,
     },
-    /// A process was started for a part that does not exist.
+    /// A process was started for an unknown role.
     #[error("cannot play the part `{role}`")]
     UnknownRole {
-        /// The part.
+        /// The role.
         role: String,
     },
-    /// A system call failed that must work.
+    /// A system call failed that must succeed.
     #[error("cannot {call}")]
     Call {
-        /// What was tried.
+        /// The operation that failed.
         call: &'static str,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
     /// A file that the load needs cannot be used.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// A program that an action starts ended badly.
+    /// A program that an action starts failed.
     #[error("{} failed: it exited with {status}: {said}", program.display())]
     Program {
         /// The program.
         program: PathBuf,
-        /// How it ended.
+        /// The program's exit status.
         status: std::process::ExitStatus,
-        /// What it printed.
+        /// The program's output.
         said: String,
     },
-    /// A call came back with another result than the load is about.
+    /// A call returned another result than the load expects.
     #[error("expected {expected}, got {got}")]
     Unexpected {
-        /// What should have happened.
+        /// The expected result.
         expected: String,
-        /// What did.
+        /// The actual result.
         got: String,
     },
     /// The result cannot be printed.
     #[error("cannot print the result")]
     Print {
-        /// The kernel's answer.
+        /// The error of the write.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// The exit code of a process that ends with this error: 2 for bad input, else 4.
+    /// Returns the exit code of a process that ends with this error: 2 for invalid input, otherwise 4.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -73,7 +73,7 @@ impl Error {
         }
     }
 
-    /// The message with its causes, in one line.
+    /// Formats the message with its causes on one line.
     #[must_use]
     pub fn chain(&self) -> String {
         let mut text = self.to_string();

@@ -1,9 +1,9 @@
-//! How long single operations take: counts by duration.
+//! Durations of single operations: a histogram.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Durations, rounded down to two or three parts in a hundred.
+/// Histogram of durations, which are rounded down by two or three percent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Latencies {
     counts: BTreeMap<u64, u64>,
@@ -11,7 +11,7 @@ pub(crate) struct Latencies {
     longest: u64,
 }
 
-/// Each power of two is divided so often.
+/// Number of buckets in each power of two.
 const PARTS: u64 = 32;
 
 impl Latencies {
@@ -30,7 +30,7 @@ impl Latencies {
         self.longest = self.longest.max(other.longest);
     }
 
-    /// Percentiles by name; those in the far tail only if enough operations lie beyond them.
+    /// Returns percentiles by name; far percentiles only if enough operations lie beyond them.
     pub(crate) fn figures(&self) -> Vec<(String, f64)> {
         let tails: [(&str, u64); 4] = [
             ("p50_ns", 500),

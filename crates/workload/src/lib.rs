@@ -1,18 +1,18 @@
-//! Load generators that state what a watcher must see.
+//! Load generators that state which events a monitor must see.
 //!
-//! Each load is one file in `load/` and one row in [`WORKLOADS`]. Most are a loop around one system
-//! call: the loop is timed inside the process, in batches, so that starting the process (and
-//! whatever a subject does at that moment) is not counted, and its result is one line of JSON:
+//! Each load is one file in `load/` and one row in [`WORKLOADS`]. Most are a loop around one system call. The
+//! loop is timed inside the process, in batches, so that the start of the process (and whatever a subject does
+//! at that moment) is not counted. The result is one line of JSON:
 //!
 //! ```json
 //! {"workload":"getppid","operations":2151000,"elapsed_ns":200010033,"windows":[92.1,92.0]}
 //! ```
 //!
-//! `windows` holds, for each of up to twenty slices of the run, the fastest batch of the slice in
-//! nanoseconds per operation: short disturbances do not reach it.
+//! `windows` holds, for each of up to twenty slices of the run, the fastest batch of the slice in nanoseconds
+//! per operation: short disturbances do not affect it.
 //!
-//! Every load checks its own work: a call that gives another result than the load is about ends it
-//! with an error, so that nothing is fast because it failed.
+//! Every load checks its own work: a call that returns another result than expected ends the load with an
+//! error, so that no load is fast because it failed.
 
 mod copies;
 mod error;
@@ -98,7 +98,7 @@ pub struct Args {
 
 #[cfg(test)]
 impl Args {
-    /// So many operations of a load, all else as it is by default.
+    /// Returns arguments for this number of operations of a load, with all other options at their defaults.
     pub(crate) fn for_tests(name: &str, operations: u64) -> Self {
         #[derive(clap::Parser)]
         struct Program {
@@ -129,17 +129,17 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs a load, prints its line to `out` and problems to standard error, and returns the exit
-/// code: 0, or 2 for bad input, or 4 when a call did not do what the load is about.
+/// Runs a load, prints its result line to `out` and problems to standard error. Returns the exit code: 0, 2 for
+/// invalid input, or 4 if a call returned an unexpected result.
 ///
-/// `program` is what loads start when they need a process that plays a part: it is called as
-/// `PROGRAM workload NAME --role ROLE ...` and must come back here.
+/// Loads that need another process start `PROGRAM workload NAME --role ROLE ...`. That command line must call
+/// this function again.
 pub fn run(args: &Args, program: &Path, out: &mut dyn Write) -> u8 {
     let Err(error) = try_run(args, program, out) else {
         return 0;
     };
     let text = format!("tollgate: workload {}: {}", args.name, error.chain());
-    // There is nobody left to tell when standard error is closed.
+    // A closed standard error is ignored.
     let _ = writeln!(std::io::stderr(), "{text}");
     error.exit_code()
 }

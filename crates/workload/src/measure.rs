@@ -1,4 +1,4 @@
-//! The loop around an operation, and its clock.
+//! The timed loop around an operation.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use tempfile::TempDir;
 use crate::latency::Latencies;
 use crate::{Args, Error};
 
-/// Does the operation so many times.
+/// Function that makes the given number of operations.
 pub(crate) type Batch = Box<dyn FnMut(u64) -> Result<(), Error>>;
 
-/// Operations in a second that a load with a rate came to: one of [`LoadResult::extra`].
+/// Name in [`LoadResult::extra`] of the operations per second that a load with a rate achieved.
 pub(crate) const EVENT_RATE: &str = "events_per_second";
 
-/// How many slices of a run are reported.
+/// Number of slices of a run that are reported.
 const WINDOWS: usize = 20;
 
-/// What a load may use.
+/// Arguments and resources of a load.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) args: Args,
-    /// The running program, for loads that start themselves in another part.
+    /// Path of the running program, for loads that start themselves in another role.
     pub(crate) program: PathBuf,
     scratch: TempDir,
 }
@@ -43,12 +43,12 @@ impl Setup {
         })
     }
 
-    /// The load's own folder, an absolute path.
+    /// Returns the load's own folder, an absolute path.
     pub(crate) fn scratch(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// `--path`, or a file made for the purpose that no rule cares for.
+    /// Returns `--path`, or a new file that no rule matches.
     pub(crate) fn file(&self) -> Result<PathBuf, Error> {
         if let Some(path) = &self.args.path {
             return Ok(path.clone());
@@ -70,21 +70,21 @@ impl Setup {
     }
 }
 
-/// What a load did, in which time.
+/// Operations and duration of a load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadResult {
-    /// Operations of all threads.
+    /// Number of operations of all threads.
     pub operations: u64,
-    /// From the common start to the end of the last thread.
+    /// Time from the common start to the end of the last thread.
     pub elapsed: Duration,
     /// Fastest batch of each slice of the run, in nanoseconds per operation of one thread.
     pub windows: Vec<f64>,
-    /// Other figures by name, which ends with their unit.
+    /// Other figures by name. A name ends with its unit.
     pub extra: BTreeMap<String, f64>,
 }
 
 impl LoadResult {
-    /// The last line of `text` that [`LoadResult::json`] has written.
+    /// Parses the last line of `text` that [`LoadResult::json`] wrote.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         #[derive(Deserialize)]
         struct Line {
@@ -106,7 +106,7 @@ impl LoadResult {
         })
     }
 
-    /// The line that the runner reads.
+    /// Formats the line that the runner reads.
     pub(crate) fn json(&self, workload: &str) -> String {
         #[derive(Serialize)]
         struct Line<'a> {
@@ -132,7 +132,7 @@ impl LoadResult {
     }
 }
 
-/// What UnixBench does before it measures: writes back, waits, and again.
+/// Prepares a measurement as UnixBench does: writes caches back, waits, and does both again.
 pub(crate) fn settle(first_seconds: u64, second_seconds: u64) {
     for seconds in [first_seconds, second_seconds] {
         rustix::fs::sync();
@@ -140,24 +140,24 @@ pub(crate) fn settle(first_seconds: u64, second_seconds: u64) {
     }
 }
 
-/// When to stop.
+/// Condition for the end of a run.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     Operations(u64),
     Time(Duration),
 }
 
-/// How a thread goes about its operations.
+/// Pace of a thread's operations.
 #[derive(Clone, Copy)]
 struct Pace {
-    /// Each is timed.
+    /// True if each operation is timed.
     is_timed: bool,
-    /// So many in a second, or as many as possible if 0.
+    /// Operations per second; 0 for as many as possible.
     rate: u64,
 }
 
 impl Pace {
-    /// Waits until it is time to have done `operations`.
+    /// Waits until the rate allows `operations`.
     fn wait(self, start: Instant, operations: u64) {
         if self.rate == 0 {
             return;
@@ -167,7 +167,7 @@ impl Pace {
     }
 }
 
-/// What one thread did.
+/// Result of one thread.
 struct Lap {
     operations: u64,
     elapsed: Duration,
@@ -175,7 +175,7 @@ struct Lap {
     latencies: Latencies,
 }
 
-/// Repeats the operation in as many threads as asked, all of which begin together.
+/// Repeats the operation in the requested number of threads, which start together.
 pub(crate) fn repeat(
     setup: &Setup,
     batch: u64,
@@ -184,7 +184,7 @@ pub(crate) fn repeat(
     let threads = usize::from(setup.args.threads);
     let barrier = Barrier::new(threads);
     let lap = || {
-        // A thread that fails to prepare must not leave the others waiting.
+        // A thread that fails to prepare must not keep the others waiting.
         let prepared = prepare(setup);
         barrier.wait();
         let batch = if setup.args.latency { 1 } else { batch };
@@ -228,7 +228,7 @@ pub(crate) fn repeat(
     })
 }
 
-/// What clock(3) counts: the processor time of all threads of this process.
+/// Returns the processor time of all threads of this process, as clock(3) does.
 fn cpu_time() -> Result<Duration, Error> {
     nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)
         .map(Duration::from)
@@ -275,7 +275,7 @@ fn lap(
     })
 }
 
-/// In which window the run is that has done `part` of `all`.
+/// Returns the index of the window of a run that has done `part` of `all`.
 fn share(part: u128, all: u128) -> usize {
     usize::try_from(part * WINDOWS as u128 / all).map_or(WINDOWS - 1, |w| w.min(WINDOWS - 1))
 }

@@ -1,6 +1,6 @@
-//! OSBench's five operations, written anew from their definitions.
+//! OSBench's five operations, reimplemented from their definitions.
 //!
-//! A batch is a pass as OSBench defines it; the runner takes the fastest, as OSBench does.
+//! A batch is a pass as OSBench defines it. The runner takes the fastest pass, as OSBench does.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -12,11 +12,11 @@ use crate::Error;
 use crate::load::expect_count;
 use crate::measure::{Batch, Setup};
 
-/// Threads, processes and programs of a pass.
+/// Number of threads, processes and programs of a pass.
 pub(crate) const CROWD: u64 = 100;
-/// Files of a pass, of 32 bytes each.
+/// Number of files of a pass, of 32 bytes each.
 pub(crate) const FILES: u64 = 65_534;
-/// Chunks of a pass, of 4 to 128 bytes.
+/// Number of chunks of a pass, of 4 to 128 bytes.
 pub(crate) const CHUNKS: u64 = 1_000_000;
 
 pub(crate) fn create_files(setup: &Setup) -> Result<Batch, Error> {

@@ -17,33 +17,33 @@ use crate::unixbench::{copy, dhrystone, execl, shell, spawn, whetstone};
 /// One load generator.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// What `tollgate workload` calls it.
+    /// Name on the command line of `tollgate workload`.
     pub name: &'static str,
-    /// What one operation is, in a line.
+    /// Description of one operation, on one line.
     pub summary: &'static str,
-    /// One operation, in a word or two.
+    /// Unit: one operation, in a word or two.
     pub unit: &'static str,
     kind: Kind,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// Repeats an operation; the clock is read once in so many.
+    /// Repeats an operation. The clock is read once per batch of this many.
     Loop {
         batch: u64,
         prepare: fn(&Setup) -> Result<Batch, Error>,
     },
-    /// Times itself.
+    /// A load that times itself.
     Once {
         run: fn(&Setup) -> Result<LoadResult, Error>,
     },
 }
 
-/// A batch of a call that takes 100 ns is 100 us: reading the clock adds 0.05 %, and twenty
-/// windows fit even into a run of some milliseconds.
+/// Batch size for system calls. A batch of a call that takes 100 ns is 100 us: reading the clock adds 0.05 %,
+/// and twenty windows fit even into a run of some milliseconds.
 const CALLS: u64 = 1000;
 
-/// Operations of several microseconds.
+/// Batch size for operations of several microseconds.
 const FILES: u64 = 50;
 
 const fn repeat(
@@ -111,11 +111,11 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "opens_storm", summary: "opens of every kind from many processes and threads under signals; writes --oracle", unit: "open", kind: Kind::Once { run: opens_storm::run } },
 ];
 
-/// The load called `name`.
+/// Returns the load called `name`.
 ///
 /// # Errors
 ///
-/// With the nearest name when there is none.
+/// If there is no such load. The error names the nearest one.
 pub fn find(name: &str) -> Result<&'static Workload, Error> {
     WORKLOADS
         .iter()
@@ -130,7 +130,7 @@ pub fn find(name: &str) -> Result<&'static Workload, Error> {
         })
 }
 
-/// Prints the table.
+/// Prints the table of loads.
 pub(crate) fn list(out: &mut dyn Write) -> Result<(), Error> {
     let width = WORKLOADS
         .iter()
@@ -152,7 +152,7 @@ impl Workload {
     }
 }
 
-/// The name that looks most like what was typed, if one does.
+/// Returns the name that is closest to what was typed, if one is close.
 pub fn nearest<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     names
         .map(|name| (osa_distance(typed, name), name))

@@ -4,7 +4,7 @@
 ///
 /// # Errors
 ///
-/// A message if a quote does not end.
+/// A message if a quote is not closed.
 pub fn split_words(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let (mut word, mut quote) = (None::<String>, None);

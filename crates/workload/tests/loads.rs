@@ -1,4 +1,4 @@
-//! Every load, run as the program that users run.
+//! Runs every load through the real program.
 #![expect(
     clippy::unwrap_used,
     reason = "a test that cannot go on says so by panicking"
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// The example that cargo builds beside this test.
+/// Returns the example that cargo builds for this test.
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let target = test.parent().and_then(|deps| deps.parent()).unwrap();
@@ -25,7 +25,7 @@ fn run(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The line that a load prints.
+/// Runs a load and returns its result line.
 fn measure(arguments: &[&str]) -> Value {
     let output = run(arguments);
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -42,7 +42,7 @@ fn every_load_does_as_many_operations_as_asked() {
             ));
             continue;
         }
-        // Those two say what else they need; the tests of the lab give it.
+        // These two need more arguments; the tests of bench give them.
         if ["container", "study"].contains(&workload.name) {
             continue;
         }
@@ -65,7 +65,7 @@ fn every_load_does_as_many_operations_as_asked() {
 
 #[test]
 fn a_timed_load_lasts_as_long_and_reports_windows() {
-    // Each of the 20 windows is longer than a busy machine keeps a process waiting.
+    // Each of the 20 windows is longer than a busy host keeps a process waiting.
     let line = measure(&["getppid", "--seconds", "2"]);
     assert!(line["elapsed_ns"].as_u64().unwrap() >= 2_000_000_000);
     assert!(line["operations"].as_u64().unwrap() > 1000);
@@ -102,10 +102,10 @@ fn bad_input_is_refused_with_the_next_step() {
     }
 }
 
-/// What identifies an open: process, call, path as given, flags, result.
+/// Identity of an open: process, call, path as given, flags, result.
 type Open = (u64, String, String, u64, i64);
 
-/// The account must be what an independent tracer sees, open by open.
+/// The account must equal what an independent tracer sees, open by open.
 #[test]
 fn the_oracle_of_the_storm_is_what_strace_sees() {
     if Command::new("strace").arg("--version").output().is_err() {
@@ -162,7 +162,7 @@ fn the_oracle_of_the_storm_is_what_strace_sees() {
     assert_eq!(seen, expected);
 }
 
-/// The scratch folder and the opens that an oracle file states.
+/// Returns the scratch folder and the opens that an oracle file states.
 fn account(oracle: &str) -> (String, BTreeMap<Open, u64>) {
     let mut lines = oracle
         .lines()
@@ -188,8 +188,8 @@ fn account(oracle: &str) -> (String, BTreeMap<Open, u64>) {
     (scratch, opens)
 }
 
-/// Counts the opens in one thread's trace. The storm's opens alone have O_LARGEFILE; the process is
-/// in the absolute paths among them.
+/// Counts the opens in one thread's trace. Only the storm's opens have O_LARGEFILE. The absolute paths among
+/// them contain the process id.
 fn add_trace(seen: &mut BTreeMap<Open, u64>, trace: &str, scratch: &str) {
     let large_file = u64::from(rustix::fs::OFlags::LARGEFILE.bits());
     let opens: Vec<_> = trace.lines().filter_map(parse).collect();
@@ -212,7 +212,7 @@ fn add_trace(seen: &mut BTreeMap<Open, u64>, trace: &str, scratch: &str) {
     }
 }
 
-/// `openat(3, "file", 0x8000) = 4` as call, path, flags and result.
+/// Parses `openat(3, "file", 0x8000) = 4` into call, path, flags and result.
 fn parse(line: &str) -> Option<(String, String, u64, i64)> {
     let (call, rest) = line.split_once('(')?;
     let (_, rest) = rest.split_once('"')?;
@@ -228,7 +228,7 @@ fn parse(line: &str) -> Option<(String, String, u64, i64)> {
     Some((call.to_owned(), path.to_owned(), flags, result))
 }
 
-/// Of the errors that the storm provokes.
+/// Returns the number of an error that the storm provokes.
 fn error_number(name: &str) -> Option<i64> {
     let known = [
         ("ENOENT", 2),

@@ -1,4 +1,4 @@
-//! `tollgate bench apps`: servers and jobs as users run them.
+//! `tollgate bench apps`: real servers and jobs.
 
 use clap::Args;
 
@@ -17,7 +17,7 @@ pub struct Apps {
     pub(crate) out: OutputOptions,
 }
 
-/// Redis's commands and numbers of clients, as in the published studies.
+/// Redis's commands, as in the published studies.
 const ASKED: [&str; 5] = ["get", "set", "lpush", "lpop", "sadd"];
 const REDIS_CLIENTS: [u32; 2] = [50, 500];
 const WEB_CLIENTS: [u32; 6] = [4, 20, 100, 200, 500, 1000];
@@ -26,15 +26,15 @@ const WEB_CLIENTS: [u32; 6] = [4, 20, 100, 200, 500, 1000];
 struct Job {
     name: &'static str,
     needs: &'static [&'static str],
-    /// `AMOUNT` stands for how much is done.
+    /// The command. `AMOUNT` is replaced by the amount of work.
     command: &'static str,
     unit: &'static str,
-    /// With `--quick` and without.
+    /// Amounts with `--quick` and without.
     amounts: (u32, u32),
     figure: TimeSource,
 }
 
-/// ImageMagick is more than a program called `convert`.
+/// `identify` shows that `convert` is ImageMagick's.
 const IMAGE: &[&str] = &["convert", "identify"];
 
 #[rustfmt::skip]
@@ -49,13 +49,13 @@ const JOBS: &[Job] = &[
     Job { name: "reads-4k", needs: &[], command: "{tollgate} workload pread_4k --operations AMOUNT", unit: "read", amounts: (50_000, 1_000_000), figure: TimeSource::Json },
 ];
 
-/// A source file a time, each through preprocessor, compiler and assembler.
+/// Compiles one source file at a time, each through preprocessor, compiler and assembler.
 const COMPILE: &str = r##"sh -c 'set -e; d=$(mktemp -d); i=0; while [ $i -lt AMOUNT ]; do
 printf "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\nint f%d(int n) { char b[64]; snprintf(b, sizeof b, \"%%d\", n); return (int)strlen(b); }\n" $i > $d/$i.c;
 cc -O2 -c -o $d/$i.o $d/$i.c; i=$((i + 1)); done; rm -r $d'"##;
 
 impl Apps {
-    /// The plan: what is not installed is left out, which [`Apps::missing`] tells.
+    /// Makes the plan. Leaves out what is not installed, which [`Apps::missing`] lists.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let mut workloads = Vec::new();
         if Server::Redis.is_installed() {
@@ -86,7 +86,7 @@ impl Apps {
         })
     }
 
-    /// Programs that are not installed.
+    /// Returns the programs that are not installed.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let servers = [Server::Redis, Server::Nginx, Server::Apache];
         let all = servers.iter().flat_map(|server| server.needs());
@@ -100,7 +100,7 @@ impl Apps {
         missing
     }
 
-    /// The subject is put around the server; clients run as they are.
+    /// Makes a workload of a server. The subject wraps the server; clients run without it.
     fn server(&self, name: &str, server: Server, clients: u32, ask: &str) -> Workload {
         let requests = match server {
             Server::Redis => self.choice.pick(2_000, 100_000),

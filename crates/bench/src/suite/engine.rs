@@ -1,4 +1,4 @@
-//! `tollgate bench engine`: our own parts by themselves.
+//! `tollgate bench engine`: parts of tollgate.
 
 use clap::Args;
 
@@ -16,7 +16,7 @@ pub struct Engine {
     pub(crate) out: OutputOptions,
 }
 
-/// Parts that no subject is put around: name, unit.
+/// Parts that no subject wraps: name, unit.
 const PARTS: [(&str, &str); 4] = [
     ("replay-rules", "event"),
     ("replay-filter", "event"),
@@ -24,15 +24,15 @@ const PARTS: [(&str, &str); 4] = [
     ("start", "run"),
 ];
 
-/// How many calls the rules of the measured filters name.
+/// Numbers of calls that the rules of the measured filters name.
 const FILTERS: [u32; 3] = [1, 20, 60];
 
-/// Opens in a second and thread, for the rate at which events begin to be lost.
+/// Opens per second and thread, to find the rate at which events are lost.
 const RATES: [u32; 5] = [5_000, 20_000, 50_000, 100_000, 200_000];
 const THREADS: u32 = 2;
 
 impl Engine {
-    /// The plan.
+    /// Makes the plan.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let seconds = self.choice.pick("0.2", "1");
         let mut workloads: Vec<Workload> = (PARTS.iter())
@@ -43,7 +43,7 @@ impl Engine {
                 ..own(name, unit, "")
             })
             .collect();
-        // A call that no filter names, one that each engine looks at, and processes.
+        // A call that no filter names, a call that each engine traps, and processes.
         for (name, unit) in [
             ("getppid", "call"),
             ("open_close", "pair"),
@@ -69,7 +69,7 @@ impl Engine {
             version: Some("{tollgate} version".to_owned()),
         });
         subjects.extend(available(&["notify", "ebpf"], &self.choice.rules)?);
-        // Every open becomes an event, and the losses are drawn over the rate.
+        // Every open becomes an event, and the losses are plotted over the rate.
         subjects.push(Subject {
             name: "ebpf every open".to_owned(),
             wrapper: "{tollgate} bench beside {tollgate} watch -q --engine ebpf --unfiltered -s {stats} -P %READY -- {}"

@@ -1,4 +1,4 @@
-//! `tollgate bench lifecycle`: how long containers take to come and go.
+//! `tollgate bench lifecycle`: the time that the operations of a container's life take.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,21 +19,22 @@ pub struct Lifecycle {
     pub(crate) out: OutputOptions,
 }
 
-/// What runs in the containers.
+/// Programs that run in the containers.
 const PROGRAMS: [&str; 3] = ["hello", "pause", "yes"];
 
-/// crun 1.8 refuses a machine with both hierarchies of control groups; in a mount namespace of its own
-/// without the second it works. It makes folders in the place of that one and leaves them, so something is
-/// mounted there that goes with the namespace. The price, three programs more, is part of its figures.
+/// Wrapper for crun 1.8, which refuses a host with both control group hierarchies; in a mount namespace without
+/// the second hierarchy it works. crun makes folders in the place of that hierarchy and leaves them, so a file
+/// system that vanishes with the namespace is mounted there. The cost of three more programs is part of its
+/// figures.
 const HYBRID: &str = "unshare -m sh -c 'umount /sys/fs/cgroup/unified && \
     mount -t tmpfs none /sys/fs/cgroup/unified; exec \"$@\"' --";
 
-/// What takes containers through their life.
+/// An OCI runtime to measure.
 struct Runtime {
     name: &'static str,
-    /// What it cannot do without.
+    /// Requirement of the runtime.
     needs: Needs,
-    /// What goes before it on a machine with both hierarchies.
+    /// Wrapper on a host with both hierarchies.
     before: &'static str,
     line: &'static str,
 }
@@ -54,21 +55,21 @@ const RUNTIMES: [Runtime; 9] = [
     Runtime { name: "youki", needs: Program("youki"), before: "", line: "youki" },
     Runtime { name: "runsc-systrap", needs: Program("runsc"), before: "", line: "runsc --platform=systrap --network=none --ignore-cgroups" },
     Runtime { name: "runsc-ptrace", needs: Program("runsc"), before: "", line: "runsc --platform=ptrace --network=none --ignore-cgroups" },
-    // Nobody watches, as with those above.
+    // No monitor, as with the runtimes above.
     Runtime { name: "embedded", needs: Embedded, before: "", line: "{tollgate} runtime embedded-runtime" },
-    // Ours passes commands on to another runtime, and watches what starts in the containers.
+    // tollgate passes commands on to another runtime, and monitors the containers.
     Runtime { name: "tollgate", needs: Program("runc"), before: "", line: "{tollgate} runtime --runtime runc" },
     Runtime { name: "tollgate-host", needs: Program("runc"), before: "", line: "{tollgate} runtime --runtime runc --agent host" },
     Runtime { name: "tollgate-embedded", needs: Embedded, before: "", line: "{tollgate} runtime --runtime embedded" },
 ];
 
 impl Lifecycle {
-    /// The plan: native is the first runtime that is there. Those that are not are left out, and why is told.
+    /// Makes the plan. Native is the first available runtime. Also returns the reasons why others are left out.
     pub(crate) fn plan(&self, program: &Path) -> Result<(Plan, Vec<String>), Error> {
         self.plan_with(&hindrance(program))
     }
 
-    /// `embedded`: why the program has no runtime of its own, if it has none.
+    /// Makes the plan. `embedded`: the reason why the program has no embedded runtime, if it has none.
     fn plan_with(&self, embedded: &Option<String>) -> Result<(Plan, Vec<String>), Error> {
         let (found, missing): (Vec<&Runtime>, Vec<&Runtime>) = RUNTIMES
             .iter()
@@ -107,7 +108,7 @@ impl Lifecycle {
 }
 
 impl Runtime {
-    /// Why it cannot be measured.
+    /// Returns the reason why the runtime cannot be measured.
     fn hindrance(&self, embedded: &Option<String>) -> Option<String> {
         match self.needs {
             Program(program) => {
@@ -117,7 +118,7 @@ impl Runtime {
         }
     }
 
-    /// Its command line as one word.
+    /// Returns the command line as one word.
     fn word(&self) -> String {
         let is_hybrid = Path::new("/sys/fs/cgroup/unified").exists();
         let before = if is_hybrid { self.before } else { "" };
@@ -142,7 +143,7 @@ impl Runtime {
     }
 }
 
-/// What the program says if it has no runtime of its own.
+/// Returns the program's message if it has no embedded runtime.
 fn hindrance(program: &Path) -> Option<String> {
     let asked = Command::new(program)
         .args(["runtime", "--runtime", "embedded", "--version"])
@@ -182,7 +183,7 @@ mod tests {
             !told.iter().any(|line| line.contains("embedded")),
             "{told:?}"
         );
-        // Where no other runtime is installed there is nothing to measure.
+        // Without any other runtime there is nothing to measure.
         match lifecycle.plan_with(&Some("it is not built in".to_owned())) {
             Ok((without, told)) => {
                 assert!(!format!("{without:?}").contains("embedded"), "{without:?}");

@@ -1,7 +1,7 @@
-//! The suites: plans that the program makes itself.
+//! The suites: built-in plans.
 //!
-//! A suite is a table of workloads and a choice of subjects; running, recording and judging are those
-//! of every plan. What its report shows besides is decided by [`crate::plan::Suite`].
+//! A suite is a table of workloads and a choice of subjects. Running, recording and evaluation are those of
+//! every plan. [`crate::plan::Suite`] selects the additional parts of its report.
 
 mod apps;
 mod engine;
@@ -30,7 +30,7 @@ pub(crate) use setup::Environment;
 pub(crate) use syscalls::Syscalls;
 pub(crate) use unix::Unix;
 
-/// Heading of options in help texts.
+/// Heading of these options in help texts.
 pub(crate) const MEASUREMENT: &str = "Measurement options";
 
 /// Options of every suite.
@@ -70,19 +70,19 @@ pub(crate) struct SuiteOptions {
     pub(crate) list: bool,
 }
 
-/// What a suite adds to a choice.
+/// The plan's parts that depend on the suite.
 pub(crate) struct Table {
     pub(crate) suite: Suite,
     pub(crate) name: &'static str,
     pub(crate) workloads: Vec<Workload>,
-    /// Taken when the user names none.
+    /// Subjects if the user names none.
     pub(crate) subjects: Vec<Subject>,
     pub(crate) rounds: u32,
     pub(crate) timeout_seconds: u64,
 }
 
 impl SuiteOptions {
-    /// The plan for this choice from a suite's table.
+    /// Makes the plan from these options and a suite's table.
     pub(crate) fn plan(&self, table: Table) -> Result<Plan, Error> {
         let workloads = self.wanted(table.workloads)?;
         let subjects = match self.subjects.as_slice() {
@@ -113,7 +113,7 @@ impl SuiteOptions {
         .checked()
     }
 
-    /// The suite's own subjects have names, too.
+    /// Looks subjects up by name, also among the suite's own.
     fn named(&self, names: &[String], own: &[Subject]) -> Result<Vec<Subject>, Error> {
         let find = |name: &String| own.iter().find(|subject| subject.name == *name);
         names
@@ -145,13 +145,13 @@ impl SuiteOptions {
         Ok(wanted)
     }
 
-    /// `quick` or not.
+    /// Returns `quick` with `--quick`, otherwise `full`.
     pub(crate) fn pick<T>(&self, quick: T, full: T) -> T {
         if self.quick { quick } else { full }
     }
 }
 
-/// What `--list` prints.
+/// Formats the output of `--list`.
 pub(crate) fn list(plan: &Plan) -> String {
     let workloads: String = (plan.workloads.iter())
         .map(|workload| format!("{:18} {}\n", workload.name, workload.command))
@@ -166,7 +166,7 @@ pub(crate) fn list(plan: &Plan) -> String {
     )
 }
 
-/// A workload of this program that times itself.
+/// Makes a workload of this program, which times itself.
 pub(crate) fn own(name: &str, unit: &str, arguments: &str) -> Workload {
     Workload {
         name: name.to_owned(),
@@ -181,15 +181,15 @@ pub(crate) fn own(name: &str, unit: &str, arguments: &str) -> Workload {
     }
 }
 
-/// Whether a program can be found in PATH.
+/// Returns true if a program is in PATH.
 pub(crate) fn is_installed(program: &str) -> bool {
-    // Without PATH nothing is found by its name.
+    // Without PATH no program is found.
     let path = std::env::var_os("PATH").unwrap_or_default();
     program.contains('/') && std::path::Path::new(program).exists()
         || std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// The named subjects of which the first word of the peer is installed.
+/// Returns the named subjects whose peer program is installed.
 pub(crate) fn available(names: &[&str], rules: &[PathBuf]) -> Result<Vec<Subject>, Error> {
     let names: Vec<String> = names
         .iter()
@@ -202,7 +202,7 @@ pub(crate) fn available(names: &[&str], rules: &[PathBuf]) -> Result<Vec<Subject
     subjects::subjects(&names, rules)
 }
 
-/// A value of an enumeration as it stands on the command line.
+/// Returns the name of a value on the command line.
 pub(crate) fn value_name(value: &impl ValueEnum) -> String {
     value
         .to_possible_value()

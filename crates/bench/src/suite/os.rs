@@ -16,7 +16,7 @@ pub struct Os {
     pub(crate) out: OutputOptions,
 }
 
-/// Name, load, what one operation is, operations of one pass.
+/// Name, load, unit of one operation, operations of one pass.
 const OPERATIONS: &[(&str, &str, &str)] = &[
     ("create_files", "os_create_files", "file"),
     ("create_threads", "os_create_threads", "thread"),
@@ -26,7 +26,7 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
 ];
 
 impl Os {
-    /// The plan. As in OSBench the fastest pass within five seconds counts.
+    /// Makes the plan. As in OSBench the fastest pass within five seconds counts.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let seconds = self.choice.pick("0.2", "5");
         let workload = |(name, load, unit): &(&str, &str, &str)| Workload {

@@ -1,16 +1,16 @@
-//! Figures that others have published, to stand beside ours.
+//! Published figures of others, for comparison.
 
 use crate::plan::Suite;
 
 /// A published ratio to native.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Published {
-    /// What was measured, where and when.
+    /// Environment of the published measurement: system, place and time.
     pub(crate) environment: &'static str,
-    /// The workload of the suite that does the same; `index` is the geometric mean of all.
+    /// The corresponding workload of the suite; `index` is the geometric mean of all.
     pub(crate) workload: &'static str,
-    /// Which way the ratio goes: time over native's time (1.5 is slower), or score over native's score
-    /// (0.67 is slower), as it was published.
+    /// Direction of the ratio as published: time divided by native time (1.5 is slower), or score divided by
+    /// native score (0.67 is slower).
     pub(crate) kind: Kind,
     pub(crate) ratio: f64,
 }
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 }
 
 impl Published {
-    /// The published ratio as time over native's time.
+    /// Returns the published ratio as time divided by native time.
     pub(crate) fn time(&self) -> f64 {
         match self.kind {
             Kind::Score => 1.0 / self.ratio,
@@ -64,7 +64,7 @@ const APPLICATIONS: [(&str, Kind); 17] = [
     ("sysbench-memory", Kind::Score), ("sysbench-cpu", Kind::Score),
 ];
 
-/// The same without any protection.
+/// Results without any protection.
 const NO_PROTECTION: [f64; 17] = [
     16838.6,
     17073.8,
@@ -85,8 +85,8 @@ const NO_PROTECTION: [f64; 17] = [
     2831.65,
 ];
 
-/// Scenarios of the study. Its row for BPF is the one for AppArmor times a constant in most columns, and
-/// no spread is given: compare with the others.
+/// Scenarios of the study. Its row for BPF equals the row for AppArmor times a constant in most columns, and no
+/// spread is given: compare with the others.
 #[rustfmt::skip]
 const SCENARIOS: &[(&str, [f64; 17])] = &[
     ("vArmor 0.5, AlwaysAllow, AppArmor", [16469.41, 16505.84, 16764.14, 16312.69, 13750.24, 11729.78, 16.672, 11.951, 16.658, 20.04, 2_336_892.0, 1_610_689.0, 1_936_035.0, 1_605_186.0, 2_287_682.0, 4030.55, 2821.5]),
@@ -96,7 +96,7 @@ const SCENARIOS: &[(&str, [f64; 17])] = &[
     ("vArmor 0.5, seccomp", [14882.43, 15035.12, 15454.24, 15312.25, 12870.28, 11162.86, 16.915, 12.863, 18.082, 21.096, 2_280_476.0, 1_596_606.0, 1_875_229.0, 1_547_045.0, 2_316_358.0, 4138.07, 2832.87]),
 ];
 
-/// What was published about a suite.
+/// Returns the figures published about a suite.
 pub(crate) fn published(suite: Suite) -> Vec<Published> {
     let mut all: Vec<Published> = PUBLISHED
         .iter()
@@ -116,7 +116,7 @@ pub(crate) fn published(suite: Suite) -> Vec<Published> {
     all
 }
 
-/// A scenario of the study against no protection.
+/// Compares a scenario of the study with no protection.
 fn policy_study(
     (environment, figures): &(&'static str, [f64; 17]),
 ) -> impl Iterator<Item = Published> {

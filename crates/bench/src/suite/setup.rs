@@ -1,4 +1,4 @@
-//! Surroundings in which native and subjects run alike.
+//! Environments in which native and subjects run alike.
 
 use clap::ValueEnum;
 
@@ -23,7 +23,7 @@ const CONTAINER: &str = "unshare --mount --pid --fork --kill-child --mount-proc 
 +setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write {}";
 
 impl Environment {
-    /// The wrapper, if there is one.
+    /// Returns the wrapper, if the environment needs one.
     pub(crate) fn setup(self) -> Option<Setup> {
         let wrapper = match self {
             Self::Plain => return None,

@@ -1,21 +1,21 @@
-//! Subjects that have a name.
+//! Named subjects.
 
 use std::path::PathBuf;
 
 use crate::plan::Subject;
 use crate::{Error, command_line, quick};
 
-/// A mechanism whose wrapper the program knows.
+/// A mechanism with a built-in wrapper.
 struct KnownMechanism {
     name: &'static str,
     /// `RULES` becomes `-r FILE` for each rule file, or nothing.
     wrapper: &'static str,
-    /// Prints a version, where the wrapper's first word does not.
+    /// Command that prints the version, if the wrapper's first word does not.
     version: Option<&'static str>,
     summary: &'static str,
 }
 
-/// A watcher of the whole machine, started before the workload and ended after it.
+/// Prefix of a host-wide monitor, started before the workload and ended after it.
 const BESIDE: &str = "{tollgate} bench beside";
 
 #[rustfmt::skip]
@@ -33,12 +33,12 @@ const KNOWN: &[KnownMechanism] = &[
     KnownMechanism { name: "runsc", wrapper: "runsc --network=none --ignore-cgroups do {}", version: None, summary: "gVisor's sandbox" },
 ];
 
-/// The subject that an option names: one of the table, or `NAME='wrapper {}'`.
+/// Returns the subject that an option names: one of the table, or `NAME='wrapper {}'`.
 pub(crate) fn subject(option: &str, rules: &[PathBuf]) -> Result<Subject, Error> {
     subject_beside(&[], option, rules)
 }
 
-/// As [`subject`], where there are others, too, of which it is none.
+/// Like [`subject`], with the names of the suite's own subjects for the error message.
 pub(super) fn subject_beside(
     others: &[Subject],
     option: &str,
@@ -62,12 +62,12 @@ pub(super) fn subject_beside(
     })
 }
 
-/// Whether a name is one of the table.
+/// Returns true if the table has this name.
 pub(crate) fn is_known(name: &str) -> bool {
     KNOWN.iter().any(|known| known.name == name)
 }
 
-/// All subjects of `names`.
+/// Returns all subjects of `names`.
 pub(crate) fn subjects(names: &[String], rules: &[PathBuf]) -> Result<Vec<Subject>, Error> {
     names.iter().map(|name| subject(name, rules)).collect()
 }
@@ -98,7 +98,7 @@ fn unknown(name: &str, others: &[Subject]) -> String {
     }
 }
 
-/// One line for each: name and what it is.
+/// Formats one line for each subject: name and description.
 pub(crate) fn list() -> String {
     KNOWN
         .iter()

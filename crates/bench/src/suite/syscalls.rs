@@ -1,4 +1,4 @@
-//! `tollgate bench syscalls`: what tracing one cheap call costs, and whom.
+//! `tollgate bench syscalls`: the cost of tracing one cheap call, for the traced process and its neighbours.
 
 use clap::Args;
 
@@ -22,19 +22,19 @@ pub struct Syscalls {
 /// The calls of the published study.
 const CALLS: [&str; 5] = ["gettimeofday", "getuid", "getpid", "getppid", "times"];
 
-/// Loads of a neighbour that nobody wants to trace.
+/// Loads of an untraced neighbour.
 const NEIGHBOURS: [(&str, &str, &str); 2] = [
     ("getppid", "getppid", "call"),
     ("dhrystone", "ub_dhry2reg", "loop"),
 ];
 
-/// Subjects that stop at every call, which takes a hundred times as long as the call, and by how much
-/// fewer calls they get.
+/// Subjects that stop at every call, which takes a hundred times as long as the call, and the divisor of their
+/// number of calls.
 const SLOW: [&str; 2] = ["ptrace-every-call", "strace"];
 const SLOWER: u64 = 200;
 
 impl Syscalls {
-    /// The plan.
+    /// Makes the plan.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let calls = self.calls.unwrap_or(self.choice.pick(200_000, 50_000_000));
         let seconds = self.choice.pick("0.2", "1");
@@ -110,7 +110,7 @@ impl Syscalls {
     }
 }
 
-/// Events that the loop does not cause, for probes whose number alone could cost something.
+/// Events that the loop does not cause, to measure whether the number of probes alone has a cost.
 const OTHERS: [&str; 8] = [
     "sched:sched_process_fork",
     "sched:sched_process_exit",
@@ -122,7 +122,7 @@ const OTHERS: [&str; 8] = [
     "task:task_rename",
 ];
 
-/// A probe on each of the five calls, of which a loop causes one.
+/// Returns a probe on each of the five calls, of which a loop causes one.
 fn own_probe() -> String {
     CALLS
         .iter()

@@ -36,11 +36,11 @@ pub struct Unix {
     unixbench: Option<PathBuf>,
 }
 
-/// What UnixBench's own programs are called in the results: the test's name and this.
+/// Suffix of workloads that are UnixBench's own programs, after the test's name.
 pub(crate) const ORIGINAL: &str = "@unixbench";
 
 impl Unix {
-    /// The plan.
+    /// Makes the plan.
     pub(crate) fn plan(&self) -> Result<Plan, Error> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let mut copies = self.copies.clone();
@@ -107,7 +107,8 @@ impl Unix {
         )
     }
 
-    /// UnixBench's own program, natively: a subject would only repeat what ours shows.
+    /// Makes a workload of UnixBench's own program. It runs natively only: a subject would only repeat what our
+    /// test shows.
     fn original(&self, test: &Test, copies: u16, folder: &str) -> Workload {
         let seconds = self.seconds(test).ceil().max(1.0);
         let workload = Workload {
@@ -143,7 +144,7 @@ fn name(test: &Test, copies: u16) -> String {
     }
 }
 
-/// The test that a workload of this suite is about, and whether it is UnixBench's own program.
+/// Returns the test of a workload of this suite, and whether the workload is UnixBench's own program.
 pub(crate) fn test_of(workload: &str) -> Option<(&'static Test, bool)> {
     let (name, is_original) = match workload.strip_suffix(ORIGINAL) {
         Some(name) => (name, true),
@@ -160,7 +161,7 @@ pub(crate) fn test_of(workload: &str) -> Option<(&'static Test, bool)> {
     Some((test, is_original))
 }
 
-/// The folder as it goes into command lines, if UnixBench is built there.
+/// Returns the folder, quoted for command lines, if UnixBench is built there.
 fn checked(folder: &Path) -> Result<String, Error> {
     let program = folder.join("pgms/syscall");
     if !program.exists() {

@@ -1,4 +1,4 @@
-//! `tollgate bench`: the lab has its own crate.
+//! `tollgate bench`; implemented in crate `bench`.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! `tollgate completions`.
+//! `tollgate completions`: prints a completion script for a shell.
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};

@@ -1,4 +1,4 @@
-//! `tollgate demo`: real programs do real things, watched, while the user looks on.
+//! `tollgate demo`: runs real programs under watch and shows alerts live.
 
 use diagnostics::failure::Outcome;
 use generator::demo;

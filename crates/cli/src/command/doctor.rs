@@ -1,4 +1,4 @@
-//! `tollgate doctor`.
+//! `tollgate doctor`: shows what works on this host, and how to fix what does not.
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
@@ -22,7 +22,7 @@ pub(crate) fn execute(args: &Doctor) -> Outcome {
     Ok(if blocked { Exit::Unsupported } else { Exit::Ok })
 }
 
-/// What is said of the engine that stands in for `notify`.
+/// Describes the engine that replaces `notify`.
 fn substitute(findings: &[Finding]) -> &'static str {
     if probe::ptrace_works(findings) {
         "The engine ptrace works here, but is slower: `tollgate run --engine ptrace -- CMD`.\n"
@@ -31,7 +31,7 @@ fn substitute(findings: &[Finding]) -> &'static str {
     }
 }
 
-/// What keeps the engine `notify` from working.
+/// Returns the findings that keep the engine `notify` from working.
 fn blockers(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
     findings
         .iter()
@@ -44,7 +44,7 @@ fn text_report(findings: &[Finding], colour: bool) -> String {
         .map(|finding| finding.name.len())
         .max()
         .unwrap_or(0);
-    // Name, blanks and the word are in front of every text; what follows lines up with it.
+    // Name, blanks and the word precede every text; continuation lines align with it.
     let indent = " ".repeat(width + 11);
     let mut out = String::new();
     for finding in findings {

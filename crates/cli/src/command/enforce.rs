@@ -1,4 +1,4 @@
-//! `tollgate enforce`.
+//! `tollgate enforce`: runs a command under a policy.
 
 use abi::Arch;
 use agent::confine::{self, Optional};
@@ -19,7 +19,7 @@ use crate::args::Enforce;
 pub(crate) fn execute(args: Enforce) -> Outcome {
     let prepared = confine::prepare(&args.policy, &args.how.clone().into())?;
     if prepared.confinement.reports() {
-        // The agent prepares it again, and says what is to be said.
+        // The agent prepares the confinement again, and prints its messages.
         prepared.confinement.discard();
         return run::start(watched(args));
     }
@@ -27,7 +27,7 @@ pub(crate) fn execute(args: Enforce) -> Outcome {
     become_command(&args, &prepared.confinement)
 }
 
-/// A run without rules, which reports violations.
+/// Returns the specification of a run without rules, which reports violations.
 fn watched(args: Enforce) -> AgentSpec {
     AgentSpec {
         detection: Detection {
@@ -52,7 +52,7 @@ fn watched(args: Enforce) -> AgentSpec {
     }
 }
 
-/// Nobody has to listen: this process restricts itself and executes the command. Returns only if that
+/// Restricts this process and executes the command in place, if no monitor is needed. Returns only if that
 /// fails.
 fn become_command(args: &Enforce, confinement: &Confinement) -> Outcome {
     let command = program::command(&args.command, false)?;

@@ -1,4 +1,4 @@
-//! `tollgate help`.
+//! `tollgate help`: prints the help of a verb.
 
 use clap::Command;
 use diagnostics::exit::Exit;
@@ -20,7 +20,7 @@ pub(crate) fn execute(args: &Help) -> Outcome {
     })
 }
 
-/// The command of a verb, which may be one of a verb.
+/// Returns the command of a verb, which may be a subverb.
 pub(crate) fn find(mut command: Command, path: &[String]) -> Result<Command, Failure> {
     command.build();
     for verb in path {
@@ -32,7 +32,7 @@ pub(crate) fn find(mut command: Command, path: &[String]) -> Result<Command, Fai
     Ok(command)
 }
 
-/// The error for a verb that `command` does not have.
+/// Returns the error for a verb that `command` does not have.
 pub(crate) fn unknown(command: &Command, verb: &str) -> Failure {
     let verbs: Vec<&str> = command
         .get_subcommands()

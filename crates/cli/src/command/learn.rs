@@ -1,4 +1,4 @@
-//! `tollgate learn`.
+//! `tollgate learn`: records what a command does, and writes a policy from it.
 
 use std::ffi::OsString;
 use std::io::{PipeReader, Read};
@@ -34,7 +34,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
     };
     let model = known.unwrap_or_default();
     let own = sys::credential::capabilities(0);
-    // Not to be asked is as good as to have some.
+    // If the capabilities cannot be read, assumes that there are some.
     let is_privileged = own.map_or(true, |sets| sets.permitted.0 != 0);
     let (written, told) = std::io::pipe().map_err(|error| {
         Failure::new(Exit::Unsupported, format!("cannot make a pipe: {error}"))
@@ -54,7 +54,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
     };
     let outcome = run::start(learning(learner, args.quiet, args.command));
     match outcome {
-        // A policy is what the command was run for.
+        // The command was run to get a policy, so a missing policy is a failure.
         Ok(Exit::Command(0)) if !has_byte(written) => {
             let message = format!("no policy was written to {}", output.display());
             Err(Failure::new(Exit::BadInput, message).help("the message above shows the reason"))
@@ -63,7 +63,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
     }
 }
 
-/// A run without rules that a learner watches.
+/// Returns the specification of a run without rules, observed by a learner.
 fn learning(learner: Learner, quiet: bool, command: Vec<OsString>) -> AgentSpec {
     AgentSpec {
         detection: Detection {

@@ -1,4 +1,4 @@
-//! `tollgate man`.
+//! `tollgate man`: prints manual pages.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -41,7 +41,7 @@ fn write_all(folder: &Path) -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// The verbs of a command with their paths.
+/// Returns the verbs of a command with their paths.
 fn own<'c>(command: &'c Command, path: &str) -> Vec<(String, &'c Command)> {
     let verbs = command.get_subcommands();
     let with_path = |verb: &'c Command| {
@@ -51,12 +51,12 @@ fn own<'c>(command: &'c Command, path: &str) -> Vec<(String, &'c Command)> {
     verbs.map(with_path).collect()
 }
 
-/// The name of a page: `tollgate-rules-check`.
+/// Returns the name of a page, such as `tollgate-rules-check`.
 fn page_name(path: &str) -> String {
     format!("tollgate {path}").trim_end().replace(' ', "-")
 }
 
-/// The page of the verb `path`, in the macros of man(7).
+/// Formats the page of the verb `path`, in the macros of man(7).
 fn page(command: &Command, path: &str) -> String {
     let name = page_name(path);
     let about = command.get_about().map(ToString::to_string);
@@ -98,7 +98,7 @@ fn synopsis(out: &mut Roff, command: &Command) {
     out.line(&format!("\\fB{}\\fR{}", escape(name), escape(rest)));
 }
 
-/// Options under their headings, and positional arguments first.
+/// Formats options under their headings, after positional arguments.
 fn options(out: &mut Roff, command: &Command) {
     let arguments: Vec<&Arg> = command.get_arguments().collect();
     if arguments.is_empty() {
@@ -115,7 +115,7 @@ fn options(out: &mut Roff, command: &Command) {
             headings.push(heading);
         }
     }
-    // Help and version come last, as in the help text they stand apart.
+    // Help and version come last, as in the help text.
     headings.rotate_left(1);
     let is_grouped = headings.len() > 1;
     for heading in headings {
@@ -173,7 +173,7 @@ fn verbs(out: &mut Roff, command: &Command, path: &str) {
     }
 }
 
-/// The sections that are not made from the command line.
+/// Formats the sections that are not made from the command line.
 fn closing(out: &mut Roff, page: &Page) {
     out.section("EXIT STATUS");
     for (code, meaning) in page.exits.rows() {
@@ -198,7 +198,7 @@ fn closing(out: &mut Roff, page: &Page) {
     out.line(&pages.join(",\n"));
 }
 
-/// The keys of a line of the stats file.
+/// Formats the keys of a line of the stats file.
 fn stats_file(out: &mut Roff) {
     out.section("STATS FILE");
     out.text("The file of -s has one JSON object a line, one for each interval and one at the end of CMD.");
@@ -237,7 +237,7 @@ fn configuration_keys(out: &mut Roff) {
     }
 }
 
-/// A page in the making.
+/// Builder of a page.
 #[derive(Default)]
 struct Roff {
     text: String,
@@ -257,10 +257,10 @@ impl Roff {
         self.line(&format!(".SS {name}"));
     }
 
-    /// A line of text without markup.
+    /// Appends a line of text without markup.
     fn text(&mut self, text: &str) {
         let text = escape(text);
-        // A dot or an apostrophe at its beginning would make the line a request.
+        // A dot or an apostrophe at the beginning would make the line a request.
         if text.starts_with(['.', '\'']) {
             self.text.push_str("\\&");
         }
@@ -273,7 +273,7 @@ impl Roff {
         self.text(text);
     }
 
-    /// Paragraphs, and lines that begin with blanks as they are.
+    /// Appends paragraphs. Lines that begin with blanks are kept as they are.
     fn paragraphs(&mut self, text: &str) {
         let mut is_literal = false;
         let mut is_new = true;
@@ -302,7 +302,7 @@ impl Roff {
     }
 }
 
-/// Text without characters that roff(7) interprets.
+/// Escapes the characters that roff(7) interprets.
 fn escape(text: &str) -> String {
     text.replace('\\', "\\e")
         .replace('-', "\\-")

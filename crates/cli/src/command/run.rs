@@ -1,4 +1,4 @@
-//! `tollgate run`.
+//! `tollgate run`: runs a command and alerts when it breaks a rule.
 
 use agent::spec::AgentSpec;
 use diagnostics::failure::Outcome;
@@ -11,7 +11,7 @@ pub(crate) fn execute(args: Run) -> Outcome {
     start(args.into())
 }
 
-/// Runs the verb as another one asks for it.
+/// Starts a run for another verb.
 pub(super) fn start(spec: AgentSpec) -> Outcome {
     agent::execute(spec, Detach::WithCommand, Box::new(|_why| ()))
 }

@@ -1,4 +1,4 @@
-//! `tollgate version`.
+//! `tollgate version`: prints the version.
 
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;

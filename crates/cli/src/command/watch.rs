@@ -1,4 +1,4 @@
-//! `tollgate watch`.
+//! `tollgate watch`: watches running processes, containers or the whole host.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub(crate) fn execute(args: Watch) -> Outcome {
                 terminal::complain("tollgate: all watched processes have ended\n");
             }
             Ok(match end {
-                // It was told, and asked for.
+                // The user asked for this end, and the reason has been printed.
                 End::TooManyLost => Exit::Failed,
                 End::Asked | End::NoneLeft => Exit::Ok,
             })
@@ -54,7 +54,8 @@ pub(crate) fn execute(args: Watch) -> Outcome {
     }
 }
 
-/// Containers are waited for, which looks like a quiet one where the name is mistyped.
+/// Warns about named containers that do not run yet. The monitor waits for them, so a mistyped name looks like
+/// a quiet container.
 fn tell_of_absent(places: &ebpf::WatchScope, options: ContainerOptions) {
     match places.absent(options) {
         Ok(absent) => {
@@ -86,7 +87,7 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
         Failure::from_error(Exit::BadInput, &error)
             .help("name a socket in an existing folder that no other process listens on")
     })?;
-    // After the socket: whoever finds the file may begin.
+    // Written after the socket exists: a reader of the file may start at once.
     if let Some(file) = &args.gvisor_session {
         let text = format!("{session:#}\n");
         std::fs::write(file, text).map_err(|cause| {
@@ -101,7 +102,8 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
     }
 }
 
-/// What rules ask for and sandboxes do not tell, because somebody else's session leaves it out.
+/// Warns about events that rules need and that sandboxes do not send, because the given session leaves them
+/// out.
 fn warn_of_untold(points: &[String]) {
     if !points.is_empty() {
         journal::warn(&format!(
@@ -112,7 +114,7 @@ fn warn_of_untold(points: &[String]) {
     }
 }
 
-/// The containers and control groups that are to be watched, if any are named.
+/// Returns the containers and control groups to watch, if any are named.
 fn places(
     containers: Vec<String>,
     cgroups: &[PathBuf],
@@ -137,7 +139,7 @@ fn places(
     }))
 }
 
-/// Watches nothing: outputs and servers work.
+/// Runs outputs and servers without watching anything.
 pub(super) fn idle(args: Watch) -> Outcome {
     let limit = args.seconds.map(Duration::from_secs);
     let start = agent::services(args.detection.into(), EngineKind::Nodriver)?;
@@ -147,7 +149,7 @@ pub(super) fn idle(args: Watch) -> Outcome {
     }
 }
 
-/// Chooses by what works.
+/// Chooses an engine that works.
 fn choose(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<EngineKind, Failure> {
     match engine {
         WatchEngine::Ebpf => Ok(EngineKind::Ebpf),
@@ -171,7 +173,7 @@ fn choose(engine: WatchEngine, pids: &[Pid], is_placed: bool) -> Result<EngineKi
 }
 
 fn failure(error: &anyhow::Error) -> Failure {
-    // An error that is another one in all but name is not in the chain itself.
+    // The cause of an error that only wraps another one is not in the chain itself.
     let refused = error
         .chain()
         .find_map(|cause| cause.downcast_ref::<StartError>());

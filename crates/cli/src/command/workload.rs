@@ -1,4 +1,4 @@
-//! `tollgate workload`: the load generators have their own crate.
+//! `tollgate workload`; implemented in crate `workload`.
 
 use std::io;
 

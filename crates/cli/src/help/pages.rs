@@ -1,8 +1,8 @@
-//! What a help text and a manual page say besides the options: examples, exit status, files.
+//! Content of help texts and manual pages other than the options: examples, exit status, files.
 
 use diagnostics::exit::Exit;
 
-/// A command line and what it does.
+/// A command line and its description.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Example(pub(crate) &'static str, pub(crate) &'static str);
 
@@ -11,16 +11,16 @@ pub(crate) struct Example(pub(crate) &'static str, pub(crate) &'static str);
 pub(crate) enum Exits {
     /// 0, 2, 3 and 4.
     Plain,
-    /// The same, and 1 with this meaning.
+    /// 0, 2, 3 and 4, and 1 with this meaning.
     Finding(&'static str),
-    /// Those of the command that the verb runs.
+    /// The exit codes of the command that the verb runs.
     Command,
-    /// Falco's: 0, or 1 after an error.
+    /// Falco's exit codes: 0, or 1 after an error.
     Falco,
 }
 
 impl Exits {
-    /// Codes and their meanings.
+    /// Returns codes and their meanings.
     pub(crate) fn rows(self) -> Vec<(&'static str, &'static str)> {
         let plain = |code: &str| !matches!(code, "1" | "126" | "127" | "128+N");
         match self {
@@ -49,18 +49,18 @@ impl Exits {
 /// The page of one verb.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
-    /// The verb and those above it: `rules check`. Empty for the program.
+    /// Path of the verb, such as `rules check`. Empty for the program.
     pub(crate) path: &'static str,
     pub(crate) examples: &'static [Example],
     pub(crate) exits: Exits,
-    /// Files that the verb reads or writes without being told to.
+    /// Files that the verb reads or writes by default.
     pub(crate) files: &'static [(&'static str, &'static str)],
     /// Related pages.
     pub(crate) see_also: &'static [&'static str],
 }
 
 impl Page {
-    /// The page of the verb with this path.
+    /// Returns the page of the verb with this path.
     pub(crate) fn of(path: &str) -> Option<&'static Page> {
         PAGES.iter().find(|page| page.path == path)
     }

@@ -40,7 +40,7 @@ const RETIRED: &[&str] = &[
     "whatever",
 ];
 
-/// Names that contain a retired word and are fixed: options, keys and values.
+/// Fixed names that contain a retired word: options, keys and values.
 const FIXED: &[&str] = &[
     "--agent",
     "runtime.agent",
@@ -48,7 +48,7 @@ const FIXED: &[&str] = &[
     "--agent-timeout",
 ];
 
-/// Every visible command with its path.
+/// Returns every visible command with its path.
 fn all() -> Vec<(String, Command)> {
     let mut program = visible();
     program.build();

@@ -1,6 +1,6 @@
-//! A network without a way out, which owns the addresses that attacks are about.
+//! A private network without a route out, which owns the addresses that actions contact.
 //!
-//! Nothing is ever sent to the real owner of such an address unless the user has named it.
+//! Nothing is ever sent to the real owner of such an address unless the user allows that address.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,20 +12,20 @@ use workload::Error;
 use super::netlink::{LOOPBACK, Network};
 use super::{Action, Stop};
 
-/// An address for documentation (RFC 5737) which stands for any host of the Internet.
+/// An address for documentation (RFC 5737), which stands for any host of the Internet.
 pub(crate) const PUBLIC: &str = "203.0.113.5";
 
-/// Where clouds hand out credentials.
+/// The address of the metadata service of clouds.
 pub(crate) const METADATA: &str = "169.254.169.254";
 
 /// An address of a private network.
 pub(crate) const PRIVATE: &str = "10.2.3.4";
 
-/// Number and name of the interface that is made.
+/// Index and name of the dummy interface.
 const DUMMY: (i32, &str) = (100, "tollgate0");
 
-/// Moves this process to a network of its own that has the actions' addresses. Addresses that the
-/// user has allowed are left to the real network.
+/// Moves this process to a network namespace that has the actions' addresses, except those that the user allows
+/// in the real network.
 pub(super) fn separate(actions: &[&Action], allowed: &[IpAddr]) -> Result<(), Stop> {
     let mut wanted = BTreeSet::new();
     for text in actions.iter().flat_map(|action| action.addresses()) {
@@ -37,7 +37,7 @@ pub(super) fn separate(actions: &[&Action], allowed: &[IpAddr]) -> Result<(), St
     own(&wanted)
 }
 
-/// Moves this process to a network of its own that has these addresses.
+/// Moves this process to a network namespace that has these addresses.
 pub(super) fn own(wanted: &BTreeSet<IpAddr>) -> Result<(), Stop> {
     if wanted.is_empty() {
         return Ok(());
@@ -60,13 +60,13 @@ fn own_network(addresses: &BTreeSet<IpAddr>) -> Result<(), Error> {
     network
         .bring_up(LOOPBACK)
         .map_err(Error::call("bring up the loopback interface"))?;
-    // Not every kernel has the driver. Addresses on the loopback interface are as good: in this
-    // namespace there is no way out either.
+    // Not every kernel has the driver. Addresses on the loopback interface serve as well: this namespace has no
+    // route out either.
     let interface = match network.make_dummy(DUMMY.0, DUMMY.1) {
         Ok(()) => DUMMY.0,
         Err(_no_driver) => LOOPBACK,
     };
-    // Here every port is everybody's. Where that cannot be said, low ones are root's as usual.
+    // Lets every user bind every port here. If that fails, low ports need root as usual.
     let _ = fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0");
     for address in addresses {
         network
@@ -76,7 +76,7 @@ fn own_network(addresses: &BTreeSet<IpAddr>) -> Result<(), Error> {
     Ok(())
 }
 
-/// What ordinary users need for a network namespace. They keep their user and group ids.
+/// Enters the user namespace that ordinary users need for a network namespace. Keeps user and group ids.
 fn with_user_namespace() -> Result<(), Error> {
     let (user, group) = (
         rustix::process::geteuid().as_raw(),

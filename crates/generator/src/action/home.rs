@@ -1,4 +1,4 @@
-//! A home for somebody who does not exist.
+//! A home folder of a user that does not exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use workload::Error;
 use super::scene::ClaimedPath;
 use super::{ActionEnvironment, Stop};
 
-/// Makes a folder below /home, or for who may not, in its own home.
+/// Makes a folder below /home, or below the caller's own home if that is not permitted.
 pub(super) fn make(scene: &ActionEnvironment) -> Result<ClaimedPath, Stop> {
     let home = scene.claim_in("/home")?;
     let Err(error) = fs::create_dir(home.path()) else {

@@ -1,4 +1,4 @@
-//! Layers over folders of the system, in a mount namespace that ends with this process.
+//! Overlays over system folders, in a mount namespace that ends with this process.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use workload::Error;
 
 use super::{Action, SideEffects, Stop};
 
-/// Lays layers over what the actions change. Whether it did.
+/// Mounts overlays over what the actions change. Returns whether it did.
 pub(super) fn separate(
     actions: &[&Action],
     scratch: &Path,
@@ -37,7 +37,7 @@ pub(super) fn separate(
     cover(folders, scratch, optional)
 }
 
-/// Lays layers over folders; `/` stands for the table of mounts, for which a namespace is enough.
+/// Mounts overlays over folders. `/` stands for the mount table, for which a namespace is enough.
 pub(super) fn cover(
     mut folders: BTreeSet<&str>,
     scratch: &Path,
@@ -72,7 +72,7 @@ fn lay(folders: &BTreeSet<&str>, scratch: &Path) -> Result<(), Error> {
     if folders.is_empty() {
         return Ok(());
     }
-    // What is written goes to memory, whatever file system the folder of the run is on.
+    // Writes go to memory, whatever file system the folder of the run is on.
     let base = scratch.join(format!("layers-{}", std::process::id()));
     make(&base)?;
     mount(
@@ -86,7 +86,7 @@ fn lay(folders: &BTreeSet<&str>, scratch: &Path) -> Result<(), Error> {
     for folder in folders {
         real.push(fs::canonicalize(folder).map_err(Error::file("find", folder))?);
     }
-    // The folder that the layers themselves are in comes last: they cannot be named afterwards.
+    // The folder that holds the overlays themselves comes last: afterwards their paths are hidden.
     real.sort_by_key(|folder| base.starts_with(folder));
     for (number, folder) in real.iter().enumerate() {
         layer(folder, &base.join(number.to_string()))?;
@@ -94,7 +94,7 @@ fn lay(folders: &BTreeSet<&str>, scratch: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// As container runtimes do it: the folder shows through, what is written stays above.
+/// Mounts an overlay as container runtimes do: the folder shows through, writes stay in the upper layer.
 fn layer(folder: &Path, above: &Path) -> Result<(), Error> {
     let (upper, work) = (above.join("upper"), above.join("work"));
     for dir in [above, &upper, &work] {

@@ -1,12 +1,12 @@
-//! Attacks to play: what a rule is about, done for real and undone.
+//! Actions to play: what a rule detects, done for real and undone.
 //!
-//! Each action is one file below `syscall/` or `helper/` and one row of [`ACTIONS`]. Names are those
-//! of Falco's event generator where it has the action, so that its users find theirs.
+//! Each action is one file below `syscall/` or `helper/` and one row of [`ACTIONS`]. An action has the name
+//! that Falco's event generator gives it, if it has one, so that its users find it.
 //!
-//! An action is played by a process of its own (`PROGRAM generate perform NAME ...`, see
-//! [`perform`]), which first leaves what it must not change: folders of the system are layers that
-//! vanish with the process, addresses belong to a network without a way out. It tells what came of
-//! it in one line of JSON, [`Outcome`]; an action that failed has not been played.
+//! An action is played by a process of its own (`PROGRAM generate perform NAME ...`, see [`perform`]), which
+//! first isolates itself from what it must not change: system folders are covered by overlays that vanish with
+//! the process, addresses belong to a network without a route out. It prints its [`Outcome`] as one line of
+//! JSON. An action that failed has not been played.
 
 mod address;
 mod helper;
@@ -39,7 +39,7 @@ pub use scratch::{MARK, Scratch, SweepOptions, sweep};
 pub use surroundings::in_container;
 pub use work::{ActionCounts, RoundOrder, RoundResult, WorkOptions, work};
 
-/// The table.
+/// The table of actions.
 pub use registry::ACTIONS;
 
 mod registry {
@@ -47,7 +47,7 @@ mod registry {
 
     const COUNT: usize = helper::ACTIONS.len() + syscall::ACTIONS.len();
 
-    /// All actions, helpers first, each group in the order of names.
+    /// All actions, helpers first, each group sorted by name.
     pub static ACTIONS: [&Action; COUNT] = {
         let mut all = [helper::ACTIONS[0]; COUNT];
         let mut at = 0;
@@ -63,76 +63,76 @@ mod registry {
     };
 }
 
-/// Something that a watcher should notice.
+/// An action that a detector should alert on.
 #[derive(Debug)]
 pub struct Action {
     /// `syscall.Name` or `helper.Name`.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// Description, on one line.
     pub summary: &'static str,
-    /// The rule it is for, as Falco's rule files call it. Helpers have none.
+    /// The rule that the action triggers, as Falco's rule files name it. Helpers have none.
     pub rule: Option<&'static str>,
-    /// Other names under which rule files know the deed.
+    /// Other names of the rule in rule files.
     pub also: &'static [&'static str],
-    /// Whether it is played without `--all`: its rule is among those that Falco loads by default.
+    /// True if the action is played without `--all`: its rule is among those that Falco loads by default.
     pub enabled: bool,
-    /// Where it makes sense.
+    /// Context in which the action makes sense.
     pub place: ActionContext,
-    /// What it cannot do without.
+    /// Requirements of the action.
     pub needs: &'static [Requirement],
-    /// What it changes outside its own folder.
+    /// Changes outside the action's own folder.
     pub touches: SideEffects,
     play: fn(&ActionEnvironment) -> Result<(), Stop>,
 }
 
-/// Where an action makes sense.
+/// Context in which an action makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ActionContext {
-    /// Everywhere.
+    /// Inside and outside containers.
     Anywhere,
-    /// Inside a container: its rule asks for one.
+    /// Inside a container: its rule requires one.
     Container,
-    /// Outside: its rule asks for that.
+    /// Outside containers: its rule requires that.
     Host,
 }
 
-/// What an action cannot do without.
+/// A requirement of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// User id 0.
+    /// Effective user id 0.
     Root,
-    /// A file that can be read.
+    /// A readable file.
     Readable(&'static str),
-    /// A program, found in `PATH`.
+    /// A program in `PATH`.
     Program(&'static str),
     /// A capability, by its kernel name.
     Capability(&'static str),
     /// The absence of a capability.
     NoCapability(&'static str),
-    /// An address that answers to nobody else.
+    /// An address that belongs to no other host.
     Address(&'static str),
 }
 
-/// What an action changes outside its own folder.
+/// Changes that an action makes outside its own folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SideEffects {
-    /// Nothing.
+    /// No changes.
     Nothing,
-    /// Files in folders for everybody, which it removes again. Layers where possible.
+    /// Files in folders that everybody may write, removed afterwards. In overlays where possible.
     Shared(&'static [&'static str]),
-    /// Files in folders of the system: layers, or nothing without `--unsafe`.
+    /// Files in system folders: in overlays only, unless `--unsafe` is given.
     System(&'static [&'static str]),
-    /// The table of mounts, its own or nothing.
+    /// The mount table, in a mount namespace of its own only.
     Mounts,
 }
 
-/// Why an action was not played to its end.
+/// The reason why an action was not played to its end.
 #[derive(Debug)]
 pub enum Stop {
-    /// It cannot be played here.
+    /// The action cannot be played here.
     Skipped(String),
-    /// It went wrong.
+    /// The action failed.
     Failed(Error),
 }
 
@@ -142,20 +142,20 @@ impl From<Error> for Stop {
     }
 }
 
-/// What came of an action.
+/// Outcome of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "outcome")]
 pub enum Outcome {
-    /// It was played.
+    /// The action was played.
     Done,
-    /// It was not, and why.
+    /// The action was not played.
     Skipped {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It was tried and went wrong.
+    /// The action was tried and failed.
     Failed {
-        /// How.
+        /// The error.
         error: String,
     },
 }
@@ -191,7 +191,7 @@ impl Action {
         }
     }
 
-    /// For a rule that Falco loads by default.
+    /// Sets a rule that Falco loads by default.
     const fn rule(self, rule: &'static str) -> Self {
         Self {
             rule: Some(rule),
@@ -199,7 +199,7 @@ impl Action {
         }
     }
 
-    /// For a rule that users have to ask Falco for.
+    /// Sets a rule that Falco does not load by default.
     const fn optional_rule(self, rule: &'static str) -> Self {
         Self {
             rule: Some(rule),
@@ -237,8 +237,8 @@ impl Action {
         Self { touches, ..self }
     }
 
-    /// Whether an alert of this rule is about this action. Rule names that differ in case, spaces and
-    /// marks only are the same, as the event generator of Falco has it.
+    /// Returns true if an alert of this rule is about this action. Rule names that differ only in case, spaces
+    /// and punctuation are equal, as in the event generator of Falco.
     #[must_use]
     pub fn is_for(&self, rule: &str) -> bool {
         let last = self.name.rsplit('.').next().unwrap_or(self.name);
@@ -247,7 +247,7 @@ impl Action {
             || letters(rule).eq_ignore_ascii_case(last)
     }
 
-    /// What it leaves behind and for how long, in a line.
+    /// Describes on one line what the action changes, and for how long.
     #[must_use]
     pub fn changes(&self) -> String {
         match self.touches {
@@ -264,7 +264,7 @@ impl Action {
         }
     }
 
-    /// The addresses that it needs.
+    /// Returns the addresses that the action requires.
     pub fn addresses(&self) -> impl Iterator<Item = &'static str> {
         self.needs.iter().filter_map(|need| match need {
             Requirement::Address(address) => Some(*address),
@@ -273,8 +273,8 @@ impl Action {
     }
 }
 
-/// Moves this process to where it cannot change the machine: a network of its own with these addresses
-/// but for those that are allowed, and layers over these folders. Ordinary users go without layers.
+/// Isolates this process from the host: moves it to a network namespace that has these addresses except the
+/// allowed ones, and mounts overlays over these folders. Ordinary users get no overlays.
 pub(crate) fn surround(
     addresses: &BTreeSet<IpAddr>,
     allowed: &[IpAddr],
@@ -291,13 +291,13 @@ pub(crate) fn surround(
     Ok(())
 }
 
-/// Number and group of a user of this machine, by name or number.
+/// Returns the user and group id of a user of the host, by name or number.
 pub(crate) fn lookup_user(name: &str) -> Option<(u32, u32)> {
     let user = passwd::user(name).ok()?;
     Some((user.uid, user.gid))
 }
 
-/// Whether a folder is a layer.
+/// Returns true if a folder is an overlay.
 pub(crate) fn is_layer(folder: &str) -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     mounts.lines().any(|line| {
@@ -310,13 +310,13 @@ fn letters(text: &str) -> String {
     text.chars().filter(char::is_ascii_alphanumeric).collect()
 }
 
-/// The action of this name.
+/// Returns the action with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Action> {
     ACTIONS.iter().find(|action| action.name == name).copied()
 }
 
-/// The actions whose names fit, without those that are off by default unless `all`.
+/// Returns the actions whose names match. Leaves out those that are off by default unless `all`.
 #[must_use]
 pub fn select(pattern: Option<&Regex>, all: bool) -> Vec<&'static Action> {
     let fits = |action: &&Action| pattern.is_none_or(|pattern| pattern.is_match(action.name));

@@ -1,4 +1,4 @@
-//! Bringing up interfaces and giving them addresses, by rtnetlink(7).
+//! Configuration of network interfaces and addresses by rtnetlink(7).
 
 use std::io;
 use std::net::IpAddr;
@@ -23,10 +23,10 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_F_NODAD: u8 = 2;
 
-/// The first interface of every network namespace.
+/// Index of the loopback interface, the first of every network namespace.
 pub(super) const LOOPBACK: i32 = 1;
 
-/// A conversation with the kernel about this network namespace.
+/// A netlink socket of the current network namespace.
 pub(super) struct Network(OwnedFd);
 
 impl Network {
@@ -40,7 +40,7 @@ impl Network {
         self.request(RTM_NEWLINK, 0, &link(interface))
     }
 
-    /// Makes an interface that leads nowhere. EOPNOTSUPP where the kernel has no such driver.
+    /// Makes a dummy interface. EOPNOTSUPP where the kernel has no such driver.
     pub(super) fn make_dummy(&self, interface: i32, name: &str) -> io::Result<()> {
         let mut body = link(interface);
         attribute(&mut body, IFLA_IFNAME, &[name.as_bytes(), b"\0"].concat());
@@ -50,7 +50,7 @@ impl Network {
         self.request(RTM_NEWLINK, CREATE_EXCLUSIVE, &body)
     }
 
-    /// Gives an interface an address and no network behind it.
+    /// Gives an interface an address without a network.
     pub(super) fn add_address(&self, interface: i32, address: IpAddr) -> io::Result<()> {
         let (family, bits, bytes) = match address {
             IpAddr::V4(address) => (AF_INET.u8(), 32, address.octets().to_vec()),
@@ -69,7 +69,7 @@ impl Network {
         message.extend(length.to_ne_bytes());
         message.extend(kind.to_ne_bytes());
         message.extend((REQUEST_ACK | flags).to_ne_bytes());
-        // Sequence number and port: there is one conversation, one request at a time.
+        // Sequence number and port are 0: there is one request at a time.
         message.extend([0; 8]);
         message.extend(body);
         sendto(
@@ -84,7 +84,7 @@ impl Network {
     }
 }
 
-/// A `struct ifinfomsg` that says up.
+/// Makes a `struct ifinfomsg` with IFF_UP.
 fn link(interface: i32) -> Vec<u8> {
     let mut body = vec![0; 4];
     body.extend(interface.to_ne_bytes());

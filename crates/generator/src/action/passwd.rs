@@ -1,4 +1,4 @@
-//! Who users are, by the files alone: a static program cannot ask the C library.
+//! Users from /etc/passwd: a static program cannot ask the C library.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -9,14 +9,14 @@ use workload::Error;
 
 use super::Stop;
 
-/// A user of the machine.
+/// A user of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
 }
 
-/// Whom rules know as a user that nobody logs in as.
+/// A user that rules know as one that nobody logs in as.
 pub(crate) const SYSTEM_USER: &str = "daemon";
 
 /// Looks a user up by name, or by number.
@@ -45,7 +45,7 @@ fn lookup(text: &str, name: &str) -> Option<User> {
     })
 }
 
-/// Makes every user id of this process the given one, keeping the groups.
+/// Sets every user id of this process, and keeps the groups.
 pub(super) fn set_all(uid: u32) -> Result<(), Error> {
     credential::set_users(Ids {
         real: uid,
@@ -55,7 +55,7 @@ pub(super) fn set_all(uid: u32) -> Result<(), Error> {
     .map_err(Error::call("become another user"))
 }
 
-/// Starts a command as a system user; as the own one without root.
+/// Makes a command run as a system user; without root as the current user.
 pub(super) fn as_system_user(mut command: Command) -> Result<Command, Stop> {
     if rustix::process::geteuid().is_root() {
         let user = user(SYSTEM_USER)?;
@@ -64,7 +64,7 @@ pub(super) fn as_system_user(mut command: Command) -> Result<Command, Stop> {
     Ok(command)
 }
 
-/// Turns this process into one of the user's.
+/// Changes this process to a user.
 pub(super) fn become_user(user: User) -> Result<(), Stop> {
     let ids = |number| Ids {
         real: number,
@@ -74,7 +74,7 @@ pub(super) fn become_user(user: User) -> Result<(), Stop> {
     credential::set_supplementary_groups(&[])
         .and_then(|()| credential::set_groups(ids(user.gid)))
         .and_then(|()| credential::set_users(ids(user.uid)))
-        // The kernel takes the process's own /proc entries from it when its user changes.
+        // When its user changes, the kernel denies a process access to its own /proc entries.
         .and_then(|()| sys::prctl::set_dumpable(true))
         .map_err(Error::call("become another user"))?;
     Ok(())

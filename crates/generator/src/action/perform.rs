@@ -12,29 +12,29 @@ use super::{
     Action, ActionEnvironment, Outcome, Scratch, Stop, address, find, isolate, passwd, surroundings,
 };
 
-/// How an action is played; for the generator itself.
+/// Options for the process that plays one action.
 #[derive(Clone, Debug)]
 pub struct PerformOptions {
-    /// The action
+    /// Name of the action.
     pub name: String,
-    /// The folder of the run
+    /// The folder of the run.
     pub scratch: PathBuf,
-    /// This process is a part that the action has started under another name, with a folder in this one
+    /// Set if this process is a part that the action started under another name: the folder for that part.
     pub spawned: Option<PathBuf>,
-    /// Take this for a container, or for none, instead of finding out
+    /// True to take this for a container, false for none. `None`: detect it.
     pub container: Option<bool>,
-    /// Change folders of the system where they cannot be covered by layers
+    /// Allow changes to system folders where overlays cannot cover them.
     pub touch_system: bool,
-    /// Leave this address to the real network
+    /// Addresses that actions contact in the real network.
     pub allow_network: Vec<IpAddr>,
-    /// As whom
+    /// User to play as.
     pub user: Option<String>,
-    /// Milliseconds to wait first
+    /// Milliseconds to wait first.
     pub after: u64,
 }
 
 impl PerformOptions {
-    /// What a process that plays with these settings is called with, after the action's name.
+    /// Returns the arguments after the action's name of a process that plays with these options.
     pub(super) fn arguments(&self) -> Vec<String> {
         let mut all = vec!["--scratch".to_owned(), self.scratch.display().to_string()];
         all.extend(self.container.map(|answer| format!("--container={answer}")));
@@ -46,7 +46,7 @@ impl PerformOptions {
     }
 }
 
-/// Plays, prints the outcome to `out` as a line of JSON, and returns the exit code: 0 if done.
+/// Plays the action and prints the outcome to `out` as a line of JSON. Returns the exit code: 0 if done.
 pub fn perform(args: &PerformOptions, program: &Path, out: &mut dyn Write) -> u8 {
     let outcome = Outcome::of(try_perform(args, program));
     let line = serde_json::to_string(&outcome).expect("an outcome is plain data");
@@ -60,7 +60,7 @@ fn try_perform(args: &PerformOptions, program: &Path) -> Result<(), Stop> {
     let action = find(&args.name).ok_or_else(|| Error::UnknownName {
         hint: "`tollgate generate list --all` shows all actions".to_owned(),
     })?;
-    // Without the generator there is nobody to tell.
+    // Without the generator no process reads the outcome.
     sys::prctl::set_parent_death_signal(Signal::SIGKILL.0)
         .map_err(Error::call("follow the generator"))?;
     let scene = prepare(action, args, program)?;
@@ -70,7 +70,7 @@ fn try_perform(args: &PerformOptions, program: &Path) -> Result<(), Stop> {
     (action.play)(&scene)
 }
 
-/// Leaves what must not be changed. A part of an action finds all that done.
+/// Isolates the process from what must not be changed. A part of an action is already isolated.
 fn prepare(
     action: &Action,
     args: &PerformOptions,

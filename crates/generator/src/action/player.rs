@@ -1,4 +1,4 @@
-//! Playing actions from another process: one process for each, under a deadline.
+//! Playing of actions from another process: one process for each, with a deadline.
 
 use std::io::Read;
 use std::net::IpAddr;
@@ -12,25 +12,25 @@ use workload::Error;
 use super::{Action, MARK, Outcome, PerformOptions, Scratch};
 use crate::scenario::Scenario;
 
-/// Longer than any action takes; one waits for six seconds.
+/// Time limit of an action, longer than any takes; one waits for six seconds.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How actions are to be played.
+/// Options of a [`Player`].
 #[derive(Clone, Debug, Default)]
 pub struct PlayerOptions {
-    /// Take this for a container, or for none, instead of finding out.
+    /// True to take this for a container, false for none. `None`: detect it.
     pub container: Option<bool>,
-    /// Change folders of the system where they cannot be covered by layers.
+    /// Allow changes to system folders where overlays cannot cover them.
     pub touch_system: bool,
-    /// Addresses that are left to the real network.
+    /// Addresses that actions contact in the real network.
     pub allow_network: Vec<IpAddr>,
-    /// As whom.
+    /// User to play as.
     pub user: Option<String>,
-    /// What to put before the command that plays, such as a detector that starts it.
+    /// Words to put before the command that plays, such as a detector that starts it.
     pub prefix: Vec<String>,
 }
 
-/// Plays actions.
+/// Player of actions, each in a process of its own.
 #[derive(Debug)]
 pub struct Player {
     scratch: Scratch,
@@ -39,11 +39,11 @@ pub struct Player {
 }
 
 impl Player {
-    /// With a folder of its own, which is removed when this is dropped.
+    /// Creates a player with a folder of its own, removed when this is dropped.
     ///
     /// # Errors
     ///
-    /// When the folder cannot be made.
+    /// If the folder cannot be made.
     pub fn new(program: PathBuf, options: PlayerOptions) -> Result<Self, Error> {
         Ok(Self {
             scratch: Scratch::new(&program)?,
@@ -52,13 +52,13 @@ impl Player {
         })
     }
 
-    /// The folder of this run.
+    /// Returns the folder of this run.
     #[must_use]
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
-    /// The command that plays an action and prints its outcome as a line of JSON.
+    /// Returns the command that plays an action and prints its outcome as a line of JSON.
     #[must_use]
     pub fn command(&self, action: &Action) -> Command {
         let args = PerformOptions {
@@ -89,12 +89,13 @@ impl Player {
         self.play_printing(action).0
     }
 
-    /// The same; besides, what was printed, such as by a detector that was put before the command.
+    /// Plays one action to its end. Also returns the output, such as that of a detector that started the
+    /// command.
     pub fn play_printing(&self, action: &Action) -> (Outcome, String) {
         self.run(self.command(action))
     }
 
-    /// Plays a described test to its end; also gives what was printed.
+    /// Plays a described test to its end. Also returns the output.
     pub fn play_scenario(&self, scenario: &Scenario) -> (Outcome, String) {
         let mut settings = Vec::new();
         settings.extend(self.options.touch_system.then(|| "--unsafe".to_owned()));
@@ -126,7 +127,7 @@ impl Player {
         }
     }
 
-    /// What a process printed until its end, or until the deadline, which ends it.
+    /// Returns the output and error output of a process until its end. Kills the process at the deadline.
     fn follow(&self, mut child: Child) -> (String, String) {
         let (sender, texts) = mpsc::channel();
         let mut pipes: [Box<dyn Read + Send>; 2] = [
@@ -136,12 +137,12 @@ impl Player {
         std::thread::spawn(move || {
             let read = |pipe: &mut Box<dyn Read + Send>| {
                 let mut bytes = Vec::new();
-                // What came until an error is what there is.
+                // The bytes before an error are kept.
                 let _ = pipe.read_to_end(&mut bytes);
                 String::from_utf8_lossy(&bytes).into_owned()
             };
             let [out, err] = &mut pipes;
-            // The reader is gone after the deadline.
+            // After the deadline the receiver is gone.
             let _ = sender.send((read(out), read(err)));
         });
         let texts = texts.recv_timeout(DEADLINE).ok();
@@ -149,7 +150,7 @@ impl Player {
             self.scratch.end_processes();
         }
         let _ = child.kill();
-        // It is dead by now.
+        // The process has ended by now.
         let status = child.wait();
         match texts {
             Some((out, err)) if !err.trim().is_empty() => (out, err.trim().to_owned()),
@@ -168,7 +169,7 @@ impl Player {
     }
 }
 
-/// The last line of JSON that tells an outcome: programs that the action started may print, too.
+/// Parses the last line of JSON that is an outcome: programs that the action started may print, too.
 pub(super) fn outcome(printed: &str) -> Option<Outcome> {
     printed
         .lines()

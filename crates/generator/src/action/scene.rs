@@ -1,4 +1,4 @@
-//! What an action has at hand.
+//! Resources of an action.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -14,20 +14,20 @@ use workload::Error;
 use super::passwd::User;
 use super::{Scratch, Stop};
 
-/// The surroundings of one action in one process.
+/// The environment of one action in one process.
 #[derive(Debug)]
 pub struct ActionEnvironment {
     folder: PathBuf,
     journal: Option<File>,
     program: PathBuf,
-    /// What the program is called with to play another part of this scene.
+    /// Arguments of this program to play another part of this action.
     arguments: Vec<String>,
     spawned: bool,
     has_layers: bool,
     count: Cell<u64>,
 }
 
-/// A path that is removed when this is dropped, or by who cleans up after a kill.
+/// A path that is removed when this is dropped, or by the janitor after a kill.
 #[derive(Debug)]
 pub(crate) struct ClaimedPath(PathBuf);
 
@@ -39,7 +39,7 @@ impl ActionEnvironment {
         spawned: Option<&Path>,
     ) -> Result<Self, Error> {
         Ok(Self {
-            // A part may be another user's, who can write only where the action could.
+            // A part may run as another user, who can write only where the action could.
             folder: Scratch::folder_in(spawned.unwrap_or(scratch.path()))?,
             journal: scratch.journal().ok(),
             program: program.into(),
@@ -54,7 +54,7 @@ impl ActionEnvironment {
         Self { has_layers, ..self }
     }
 
-    /// Gives the action's own folder to another user.
+    /// Changes the owner of the action's folder.
     pub(super) fn give_to(&self, user: User) -> Result<(), Error> {
         rustix::fs::chown(
             &self.folder,
@@ -64,27 +64,27 @@ impl ActionEnvironment {
         .map_err(Error::file("give away", &self.folder))
     }
 
-    /// Whether folders of the system are layers of this process's own.
+    /// Returns true if system folders are overlays of this process's own.
     pub(crate) fn has_layers(&self) -> bool {
         self.has_layers
     }
 
-    /// Whether this process was started by the action under another name.
+    /// Returns true if the action started this process under another name.
     pub(crate) fn is_spawned(&self) -> bool {
         self.spawned
     }
 
-    /// A file of the action's own folder.
+    /// Returns the path of a file in the action's folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// The action's own folder.
+    /// Returns the action's folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A name that nobody else has.
+    /// Returns a unique name.
     pub(crate) fn unique(&self) -> String {
         let count = self.count.get();
         self.count.set(count + 1);
@@ -95,15 +95,15 @@ impl ActionEnvironment {
         format!("tollgate-{}-{parent}-{count}", std::process::id())
     }
 
-    /// A new path in a folder of the machine, to be made by the action.
+    /// Claims a new path in a folder of the host, which the action then makes.
     pub(crate) fn claim_in(&self, folder: impl AsRef<Path>) -> Result<ClaimedPath, Stop> {
         self.claim(folder.as_ref().join(self.unique()))
     }
 
-    /// A path to be made by the action. It is written down first, for the case of a kill.
+    /// Claims a path that the action then makes. Records it in the journal first, for cleanup after a kill.
     pub(crate) fn claim(&self, path: PathBuf) -> Result<ClaimedPath, Stop> {
         if self.has_layers {
-            // It vanishes with this process.
+            // The path vanishes with this process.
             return Ok(ClaimedPath(path));
         }
         let Some(mut journal) = self.journal.as_ref() else {
@@ -118,29 +118,29 @@ impl ActionEnvironment {
         Ok(ClaimedPath(path))
     }
 
-    /// A program of the machine, with nothing to read and no output.
+    /// Returns a command of the host, with empty input and no output.
     pub(crate) fn command(&self, program: &str) -> Result<Command, Stop> {
         let path = in_path(program)
             .ok_or_else(|| Stop::Skipped(format!("needs the program `{program}`")))?;
         Ok(quiet(Command::new(path)))
     }
 
-    /// A program that does nothing and ends well, whatever its arguments, under another name: for
-    /// rules about who is started with which words.
+    /// Returns a program that does nothing and succeeds, whatever its arguments, under another name: for rules
+    /// about the start of a program with certain arguments.
     pub(crate) fn pose(&self, name: &str) -> Result<Command, Stop> {
         let nothing = in_path("true")
-            // One program for many names goes by the name it is called.
+            // A multi-call binary selects its function by the name it is called.
             .filter(|path| fs::canonicalize(path).is_ok_and(|real| real.ends_with("true")))
             .ok_or_else(|| Stop::Skipped("needs the program `true`".to_owned()))?;
         Ok(quiet(Command::new(self.link(&nothing, name)?)))
     }
 
-    /// Plays another action, or this one's second part, in a process of another name.
+    /// Plays another action, or the second part of this one, in a process of another name.
     pub(crate) fn spawn_as(&self, name: &str, action: &str) -> Result<(), Stop> {
         self.run(self.part(name, action)?)
     }
 
-    /// The command of [`spawn_as`](Self::spawn_as), for more arguments.
+    /// Returns the command of [`spawn_as`](Self::spawn_as), to add more arguments.
     pub(crate) fn part(&self, name: &str, action: &str) -> Result<Command, Stop> {
         let mut command = quiet(Command::new(self.link(&self.program, name)?));
         command
@@ -160,7 +160,7 @@ impl ActionEnvironment {
         }
     }
 
-    /// Runs a command, which must end well.
+    /// Runs a command, which must succeed.
     pub(crate) fn run(&self, mut command: Command) -> Result<(), Stop> {
         let output = command
             .stdout(Stdio::piped())
@@ -171,7 +171,7 @@ impl ActionEnvironment {
         if output.status.success() {
             return Ok(());
         }
-        // A part of ours tells what came of it.
+        // A part of ours prints its outcome.
         if let Some(line) = output.stdout.split(|byte| *byte == b'\n').next()
             && let Ok(outcome) = serde_json::from_slice::<super::Outcome>(line)
             && let super::Outcome::Skipped { reason } = outcome
@@ -190,14 +190,14 @@ impl ActionEnvironment {
         .into())
     }
 
-    /// Waits.
+    /// Waits for `time`.
     pub(crate) fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
     }
 }
 
 impl ClaimedPath {
-    /// Of what this process has made under a name that is not its own to choose, and that no journal
+    /// Creates a path to remove that this process made under a name that it did not choose, and that no journal
     /// may hold.
     pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
@@ -210,7 +210,7 @@ impl ClaimedPath {
 
 impl Drop for ClaimedPath {
     fn drop(&mut self) {
-        // What stays is in the journal.
+        // A path that remains is in the journal.
         let _ = match fs::symlink_metadata(&self.0) {
             Ok(found) if found.is_dir() => fs::remove_dir_all(&self.0),
             Ok(_) => fs::remove_file(&self.0),
@@ -227,7 +227,7 @@ fn quiet(mut command: Command) -> Command {
     command
 }
 
-/// Where a shell would find a program; administrators' folders are looked at as well.
+/// Returns the file that a shell would run. Also searches the folders of administration programs.
 pub(super) fn in_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':')

@@ -1,8 +1,8 @@
-//! The folder of a run, and who removes it whatever happens.
+//! The folder of a run, and its removal in every case.
 //!
-//! A janitor waits at a pipe from the process that made the folder. When that ends, in whatever way,
-//! the janitor ends what it has started, removes what the journal names and the folder itself.
-//! Should the janitor be killed too, the next run finds the folder without an owner.
+//! A janitor process waits at a pipe from the process that made the folder. When that process ends, for
+//! whatever reason, the janitor ends the processes that it started, removes the paths in the journal and the
+//! folder itself. If the janitor is killed, too, the next run finds the folder without an owner and removes it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -16,17 +16,17 @@ use std::time::Duration;
 use abi::Signal;
 use workload::Error;
 
-/// The variable by which the processes of a run are known: it holds their folder.
+/// Environment variable that marks the processes of a run: it holds their folder.
 pub const MARK: &str = "TOLLGATE_GENERATE";
 
 const PREFIX: &str = "tollgate-generate-";
 const JOURNAL: &str = "journal";
 const OWNER: &str = "owner";
 
-/// For the janitor.
+/// Options of the janitor.
 #[derive(Clone, Debug)]
 pub struct SweepOptions {
-    /// The folder to remove when the standard input ends
+    /// The folder to remove at the end of standard input.
     pub scratch: PathBuf,
 }
 
@@ -34,16 +34,16 @@ pub struct SweepOptions {
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
-    /// For the process that made it.
+    /// The janitor; only in the process that made the folder.
     janitor: Option<Child>,
 }
 
 impl Scratch {
-    /// Makes one below the temporary folder and starts its janitor, `PROGRAM generate sweep`.
+    /// Makes a folder below the temporary folder and starts its janitor, `PROGRAM generate sweep`.
     ///
     /// # Errors
     ///
-    /// When the temporary folder cannot be written or the program cannot be started.
+    /// If the temporary folder cannot be written or the program cannot be started.
     pub fn new(program: &Path) -> Result<Self, Error> {
         sweep_forsaken();
         let folder = tempfile::Builder::new()
@@ -58,7 +58,8 @@ impl Scratch {
         let janitor = Command::new(program)
             .args(["generate", "sweep", "--scratch"])
             .arg(&path)
-            // Not the janitor of another run, nor killed with the group of this one.
+            // The janitor must not be taken for a process of another run, nor be killed with the group of this
+            // one.
             .env_remove(MARK)
             .process_group(0)
             .stdin(Stdio::piped())
@@ -77,7 +78,7 @@ impl Scratch {
         }
     }
 
-    /// One that another process has made.
+    /// Opens a folder that another process has made.
     #[must_use]
     pub fn of_another(path: PathBuf) -> Self {
         Self {
@@ -86,13 +87,13 @@ impl Scratch {
         }
     }
 
-    /// Where it is.
+    /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A folder for one process, in that of the run or of the process that started it.
+    /// Makes a folder for one process, in that of the run or of the process that started it.
     pub(super) fn folder_in(parent: &Path) -> Result<PathBuf, Error> {
         let name = format!("play-{}-", std::process::id());
         tempfile::Builder::new()
@@ -103,7 +104,7 @@ impl Scratch {
             .map_err(Error::file("make a folder in", parent))
     }
 
-    /// Nobody else may write it: what it names is removed.
+    /// Opens the journal. Nobody else may write it: the paths in it are removed.
     pub(super) fn journal(&self) -> io::Result<File> {
         OpenOptions::new()
             .append(true)
@@ -112,7 +113,7 @@ impl Scratch {
             .open(self.path.join(JOURNAL))
     }
 
-    /// Ends the processes of this run that are left.
+    /// Ends the remaining processes of this run.
     pub(super) fn end_processes(&self) {
         end_marked(&self.path);
     }
@@ -122,7 +123,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         if let Some(janitor) = &mut self.janitor {
             drop(janitor.stdin.take());
-            // It ends when all is clean; a second one would find nothing to do.
+            // The janitor ends when everything is removed; a second one would find nothing to do.
             let _ = janitor.wait();
             if self.path.exists() {
                 clean(&self.path);
@@ -131,9 +132,9 @@ impl Drop for Scratch {
     }
 }
 
-/// The janitor. Gives an exit code.
+/// Runs the janitor and returns an exit code.
 pub fn sweep(args: &SweepOptions) -> u8 {
-    // A terminal's signals go to the foreground group, which this process is not in.
+    // A terminal's signals go to the foreground group, which does not include this process.
     let _ = io::stdin().read_to_end(&mut Vec::new());
     clean(&args.scratch);
     u8::from(args.scratch.exists())
@@ -147,7 +148,7 @@ fn clean(scratch: &Path) {
         if !name.starts_with("tollgate-") || !path.is_absolute() {
             continue;
         }
-        // Mostly it is gone: the action itself has removed it.
+        // Usually the action itself has removed the path.
         let _ = match fs::symlink_metadata(path) {
             Ok(found) if found.is_dir() => fs::remove_dir_all(path),
             Ok(_) => fs::remove_file(path),
@@ -173,7 +174,7 @@ fn sweep_forsaken() {
     }
 }
 
-/// A folder without a note has only just been made.
+/// Returns true if the owner of a folder is gone. A folder without a note has only just been made.
 fn is_forsaken(scratch: &Path) -> bool {
     let note = fs::read_to_string(scratch.join(OWNER)).unwrap_or_default();
     let Some((pid, start)) = note.split_once(' ') else {
@@ -183,16 +184,16 @@ fn is_forsaken(scratch: &Path) -> bool {
         .is_ok_and(|pid| start_time(pid).is_none_or(|now| now != start))
 }
 
-/// When a process was started, in the kernel's ticks; what makes its pid unique.
+/// Returns the start time of a process, in the kernel's ticks, which makes its pid unique.
 fn start_time(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything; field 22 is the twentieth after it.
+    // The name may contain anything; field 22 is the twentieth after it.
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.split(' ').nth(19).map(str::to_owned)
 }
 
-/// Ends every process that carries the mark of this folder, until two looks find none: in the middle of
-/// an exec a process has no environment.
+/// Ends every process that has the mark of this folder, until two passes find none: during an exec a process
+/// has no environment.
 fn end_marked(scratch: &Path) {
     let mut empty_looks = 0;
     for _ in 0..100 {
@@ -206,11 +207,11 @@ fn end_marked(scratch: &Path) {
             return;
         }
         for pid in marked {
-            // A descriptor, so that nobody else can be meant if the process ends meanwhile.
+            // A pidfd, so that no other process can get the signal if this one ends meanwhile.
             if let Ok(process) = sys::pidfd::open(pid)
                 && carries_mark(pid, scratch)
             {
-                // It may have ended by itself.
+                // The process may have ended already.
                 let _ = sys::pidfd::send_signal(process.as_fd(), Signal::SIGKILL.0);
             }
         }

@@ -1,4 +1,4 @@
-//! Whether an action can be played here.
+//! Checks whether an action can be played here.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,11 +8,11 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use super::scene::in_path;
 use super::{Action, ActionContext, Requirement, Stop};
 
-/// Inodes of the initial namespaces (include/linux/proc_ns.h).
+/// Inode numbers of the initial namespaces (include/linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 const INITIAL_CGROUP_NAMESPACE: u64 = 0xefff_fffb;
 
-/// Parts of a cgroup's path by which runtimes' own tools know their containers.
+/// Parts of a cgroup's path by which the tools of runtimes recognise their containers.
 const RUNTIMES: [&str; 6] = [
     "/docker/",
     "docker-",
@@ -22,7 +22,7 @@ const RUNTIMES: [&str; 6] = [
     "/lxc/",
 ];
 
-/// Whether this process is in a container, as far as it can see.
+/// Returns true if this process is in a container, as far as it can see.
 #[must_use]
 pub fn in_container() -> bool {
     let is = |file: &str, inode| fs::metadata(file).is_ok_and(|found| found.ino() == inode);
@@ -32,7 +32,7 @@ pub fn in_container() -> bool {
     !outside || RUNTIMES.iter().any(|part| cgroup.contains(part))
 }
 
-/// Whether this process may use a capability.
+/// Returns true if this process has an effective capability.
 pub(super) fn has_capability(name: &str) -> bool {
     let number = abi::capability::from_name(name);
     let sets = sys::credential::capabilities(0);
@@ -41,7 +41,7 @@ pub(super) fn has_capability(name: &str) -> bool {
     })
 }
 
-/// Ends an action that cannot be played here; addresses are looked after later.
+/// Checks whether the action can be played here. Addresses are checked later.
 pub(super) fn check(action: &Action, in_container: bool) -> Result<(), Stop> {
     let skip = |reason: String| Err(Stop::Skipped(reason));
     match action.place {
@@ -55,7 +55,7 @@ pub(super) fn check(action: &Action, in_container: bool) -> Result<(), Stop> {
                 return skip("needs root".to_owned());
             }
             Requirement::Readable(file) => {
-                // Without opening it, which would be the deed itself.
+                // Checks without opening the file, which would be the action itself.
                 if let Err(error) = accessat(CWD, file, Access::READ_OK, AtFlags::EACCESS) {
                     return skip(format!("needs to read {file}: {error}"));
                 }

@@ -1,6 +1,7 @@
-//! The process that plays actions over and over, on several threads, to find where a detector breaks.
+//! The process that plays actions repeatedly on several threads, to find the rate at which a detector loses
+//! alerts.
 //!
-//! It reads an [`RoundOrder`] a line, plays for as long as that says, and answers with a [`RoundResult`].
+//! It reads a [`RoundOrder`] per line, plays for the duration in it, and answers with a [`RoundResult`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,49 +20,49 @@ use super::{
     surroundings,
 };
 
-/// How actions are played; for the generator itself.
+/// Options of the process that plays actions repeatedly.
 #[derive(Clone, Debug)]
 pub struct WorkOptions {
-    /// How many play at the same time
+    /// Number of threads that play.
     pub threads: u16,
-    /// Further actions
+    /// Names of further actions.
     pub more: Vec<String>,
-    /// How the first is played, and all others
+    /// Options of the first action, also used for all others.
     pub perform: PerformOptions,
 }
 
-/// A round.
+/// Order to play one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundOrder {
     /// Nanoseconds that each thread waits before each action.
     pub sleep_ns: u64,
-    /// How long the round is.
+    /// Length of the round, in nanoseconds.
     pub duration_ns: u64,
-    /// Opens of a file that no rule cares for, after each action.
+    /// Number of opens of a file that no rule matches, after each action.
     pub calls: u32,
 }
 
-/// What came of one action in a round.
+/// Counts of one action in a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionCounts {
-    /// How often it was played.
+    /// Number of times that it was played.
     pub done: u64,
-    /// How often it could not be played, or went wrong.
+    /// Number of times that it could not be played, or failed.
     pub not_done: u64,
-    /// Why, the last time.
+    /// Reason of the last failure.
     pub reason: Option<String>,
 }
 
-/// What came of a round.
+/// Result of a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundResult {
-    /// By action.
+    /// Counts by action name.
     pub actions: BTreeMap<String, ActionCounts>,
-    /// How long it took.
+    /// Duration of the round, in nanoseconds.
     pub elapsed_ns: u64,
 }
 
-/// Works until `orders` ends. Gives an exit code.
+/// Plays rounds until the end of `orders`. Returns an exit code.
 pub fn work(
     args: &WorkOptions,
     program: &Path,
@@ -94,7 +95,7 @@ pub fn work(
     0
 }
 
-/// One thread's part.
+/// State of one thread.
 struct Worker {
     scene: ActionEnvironment,
     actions: Vec<&'static Action>,
@@ -197,7 +198,7 @@ impl Worker {
                 if end.load(Ordering::Relaxed) || Instant::now() >= until {
                     break 'round;
                 }
-                // What these find does not matter: only that somebody looks at them.
+                // The results are ignored: the opens are only load for the detector.
                 let _ = (0..calls).try_for_each(|_| File::open(uninteresting).map(drop));
                 match (action.play)(&self.scene) {
                     Ok(()) => tally.done += 1,

@@ -12,7 +12,7 @@ use diagnostics::failure::Failure;
 
 use super::Alert;
 
-/// Time between two looks.
+/// Interval at which the file is read.
 const INTERVAL: Duration = Duration::from_millis(5);
 
 /// Reads what is appended from now on, also after the file was rotated.
@@ -43,14 +43,14 @@ pub(super) fn follow(path: &Path, to: Sender<Alert>) -> Result<(), Failure> {
 struct Reader {
     path: PathBuf,
     file: File,
-    /// The beginning of a line.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
 }
 
 impl Reader {
-    /// Whether anybody still listens.
+    /// Passes new alerts on. Returns false if the receiver is gone.
     fn pass_on(&mut self, to: &Sender<Alert>) -> bool {
-        // What cannot be read now may be later.
+        // Data that cannot be read now may be readable later.
         let _ = self.file.read_to_end(&mut self.rest);
         while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();

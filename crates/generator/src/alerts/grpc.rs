@@ -15,11 +15,11 @@ use serve::grpc::{ClientFiles, Output, subscribe as connect};
 use super::Alert;
 use crate::options::GrpcSource;
 
-/// Where Falco listened, if it was not told otherwise.
+/// Falco's default socket.
 const SOCKET: &str = "unix:///run/falco/falco.sock";
 const PORT: u16 = 5060;
 
-/// Subscribes; alerts come on a thread of their own.
+/// Subscribes. Alerts arrive on a thread of their own.
 pub(super) fn subscribe(options: &GrpcSource, to: Sender<Alert>) -> Result<(), Failure> {
     let failed = |error: &serve::ServeError| {
         Failure::from_error(Exit::BadInput, error).help(
@@ -47,7 +47,7 @@ pub(super) fn subscribe(options: &GrpcSource, to: Sender<Alert>) -> Result<(), F
     Ok(())
 }
 
-/// A socket, unless a host or a port is named, as the event generator has it.
+/// Returns a socket, unless a host or a port is named, as the event generator does.
 fn address(options: &GrpcSource) -> Result<Address, serve::ServeError> {
     let socket = options.grpc_unix_socket.as_deref();
     let is_tcp = options.grpc_hostname.is_some() || options.grpc_port.is_some();

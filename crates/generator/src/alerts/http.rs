@@ -12,14 +12,14 @@ use diagnostics::failure::Failure;
 use super::{Alert, tls};
 use crate::options::AlertSource;
 
-/// A detector that is silent for so long in the middle of a request has gone.
+/// Time limit for a peer that is silent in the middle of a request.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-/// An alert is a line of text.
+/// Largest body in bytes. An alert is a line of text.
 const LONGEST_BODY: usize = 16 << 20;
 const LONGEST_LINE: u64 = 64 << 10;
 
-/// Listens; each connection has a thread.
+/// Starts to listen. Each connection has a thread.
 pub(super) fn listen(source: &AlertSource, to: Sender<Alert>) -> Result<(), Failure> {
     let tls = tls::server(source)?;
     let address = &source.http_server_address;
@@ -34,7 +34,7 @@ pub(super) fn listen(source: &AlertSource, to: Sender<Alert>) -> Result<(), Fail
         for stream in listener.incoming().flatten() {
             let (to, tls) = (to.clone(), tls.clone());
             std::thread::spawn(move || {
-                // Whoever speaks something else is not the detector.
+                // A peer that speaks another protocol is not the detector.
                 let _ = greet(stream, tls, &to);
             });
         }
@@ -71,7 +71,7 @@ fn serve<S: Read + Write>(stream: S, to: &Sender<Alert>) -> io::Result<()> {
         let answer = if head.method != "POST" {
             "405 Method Not Allowed"
         } else if let Some(alert) = Alert::parse(&String::from_utf8_lossy(&body)) {
-            // Nobody waits for it any more at the end of a run.
+            // At the end of a run the receiver is gone.
             let _ = to.send(alert);
             "200 OK"
         } else {
@@ -97,7 +97,7 @@ struct Head {
 }
 
 impl Head {
-    /// `None` at the end of the connection.
+    /// Reads a request. `None` at the end of the connection.
     fn read(stream: &mut impl BufRead) -> io::Result<Option<Self>> {
         let first = line(stream)?;
         if first.is_empty() {
@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection that was recorded: what the other side said, and what was answered.
+    /// A recorded connection: what the peer sent, and the answers.
     struct Recorded(io::Cursor<Vec<u8>>, Vec<u8>);
 
     impl Read for Recorded {

@@ -1,4 +1,4 @@
-//! Alerts of a detector, as they come.
+//! Alerts of a detector, as they arrive.
 
 mod file;
 mod grpc;
@@ -16,22 +16,22 @@ use crate::options::AlertSource;
 /// One alert.
 #[derive(Clone, Debug)]
 pub(crate) struct Alert {
-    /// The rule that fired.
+    /// Name of the rule that fired.
     pub(crate) rule: String,
-    /// Where the event came from.
+    /// Source of the event.
     pub(crate) source: String,
-    /// As the detector spells it.
+    /// Priority, as the detector spells it.
     pub(crate) priority: String,
-    /// The machine.
+    /// Host name.
     pub(crate) hostname: String,
-    /// What the rule prints.
+    /// Output fields of the rule.
     pub(crate) fields: Map<String, Value>,
-    /// Nanoseconds from the event to the arrival here, if the alert says when the event was.
+    /// Nanoseconds from the event to the arrival here, if the alert has the time of the event.
     pub(crate) delay_ns: Option<u64>,
 }
 
 impl Alert {
-    /// Reads an alert as Falco and tollgate write it.
+    /// Parses an alert of Falco or tollgate.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(text).ok()?;
         let word = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
@@ -62,7 +62,7 @@ impl Alert {
 pub(crate) struct Alerts(Receiver<Alert>);
 
 impl Alerts {
-    /// Begins to listen.
+    /// Starts to listen.
     pub(crate) fn open(source: &AlertSource) -> Result<Self, Failure> {
         let (sender, alerts) = std::sync::mpsc::channel();
         match &source.alerts_file {
@@ -73,17 +73,17 @@ impl Alerts {
         Ok(Self(alerts))
     }
 
-    /// Forgets what has come so far.
+    /// Discards the alerts that have arrived so far.
     pub(crate) fn forget(&self) {
         while self.0.try_recv().is_ok() {}
     }
 
-    /// What has come so far.
+    /// Takes the alerts that have arrived so far.
     pub(crate) fn take(&self) -> Vec<Alert> {
         self.0.try_iter().collect()
     }
 
-    /// The next alert before a moment.
+    /// Returns the next alert, or `None` at the deadline.
     pub(crate) fn next(&self, deadline: Instant) -> Option<Alert> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.0.recv_timeout(left) {
@@ -97,7 +97,7 @@ impl Alerts {
     }
 }
 
-/// Nanoseconds since 1970 of a time like `2026-11-21T14:05:06.123456789Z`.
+/// Parses a time such as `2026-11-21T14:05:06.123456789Z` to nanoseconds since the Unix epoch.
 fn nanoseconds(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let mut date = date.split('-').map(|part| part.parse::<i64>().ok());
@@ -106,7 +106,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
     let mut clock = clock.split(':').map(|part| part.parse::<i64>().ok());
     let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
     let nanoseconds: u64 = format!("{fraction:0<9}").get(..9)?.parse().ok()?;
-    // Days since 1970 of a date; March is the first month, so that leap days come last.
+    // Days of a date since the Unix epoch. March is the first month, so that leap days come last.
     let (year, month) = if month > 2 {
         (year, month - 3)
     } else {

@@ -1,4 +1,4 @@
-//! The listener's certificate, and whom it lets in.
+//! The listener's certificate, and authentication of clients.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustls::{RootCertStore, ServerConfig};
 
 use crate::options::{AlertSource, SecurityMode};
 
-/// Nothing for plain HTTP.
+/// Returns the TLS configuration; `None` for plain HTTP.
 pub(super) fn server(source: &AlertSource) -> Result<Option<Arc<ServerConfig>>, Failure> {
     if source.http_server_security_mode == SecurityMode::Insecure {
         return Ok(None);

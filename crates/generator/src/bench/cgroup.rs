@@ -1,4 +1,4 @@
-//! Limits for a detector that runs, by control groups of either version.
+//! Limits for a running detector, by control groups of either version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,28 +7,28 @@ use std::time::Duration;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
-/// The length of a period in microseconds, as everywhere.
+/// Length of a CPU period in microseconds, the kernel's default.
 const PERIOD: u64 = 100_000;
 
-/// Groups are called so; the pid of their maker follows.
+/// Prefix of the names of groups; the pid of their creator follows.
 const PREFIX: &str = "tollgate-bench-";
 
-/// What a detector may use.
+/// Resource limits of a detector.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Limits {
     pub(super) cpus: Option<f64>,
     pub(super) memory: Option<u64>,
 }
 
-/// A process is limited while this lives.
+/// Keeps a process limited until it is dropped.
 #[derive(Debug)]
 pub(super) struct Confined {
     pid: i32,
-    /// Each group that was made, and where the process was before.
+    /// Each group that was made, and the previous group of the process.
     groups: Vec<(PathBuf, PathBuf)>,
 }
 
-/// A hierarchy of control groups: where it is mounted and where a process is in it.
+/// A control group hierarchy: its mount point, and the group of a process in it.
 #[derive(Debug, PartialEq)]
 struct Hierarchy {
     mount: PathBuf,
@@ -97,9 +97,9 @@ impl Confined {
 impl Drop for Confined {
     fn drop(&mut self) {
         for (group, before) in self.groups.drain(..) {
-            // The process may have ended; a group that is empty can be removed.
+            // The process may have ended; an empty group can be removed.
             let _ = write(&before.join("cgroup.procs"), &self.pid.to_string());
-            // One that is just ending is in it for a moment more.
+            // A process that is ending remains a member for a moment.
             for _ in 0..100 {
                 if fs::remove_dir(&group).is_ok() {
                     break;
@@ -110,7 +110,7 @@ impl Drop for Confined {
     }
 }
 
-/// Removes groups whose maker was killed; their processes go to where there is no limit.
+/// Removes groups whose creator was killed. Their processes move to the group without a limit.
 fn remove_forsaken(mount: &Path) {
     for entry in fs::read_dir(mount).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -120,7 +120,7 @@ fn remove_forsaken(mount: &Path) {
             let group = entry.path();
             let left = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
             for pid in left.lines() {
-                // It may end meanwhile; a group with processes stays.
+                // The process may end meanwhile; a group with processes remains.
                 let _ = write(&mount.join("cgroup.procs"), pid);
             }
             let _ = fs::remove_dir(group);
@@ -146,7 +146,7 @@ fn told(file: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", file.display())
 }
 
-/// The hierarchy that has a controller.
+/// Returns the hierarchy that has a controller.
 fn find(controller: &str, pid: i32) -> Result<Hierarchy, String> {
     let read = |file: String| fs::read_to_string(&file).map_err(|error| format!("{file}: {error}"));
     let (mounts, groups) = (
@@ -163,7 +163,7 @@ fn find(controller: &str, pid: i32) -> Result<Hierarchy, String> {
             "no control groups have the controller {controller}"
         ));
     }
-    // It has to be handed down first.
+    // The controller has to be enabled for children first.
     write(
         &found.mount.join("cgroup.subtree_control"),
         &format!("+{controller}"),

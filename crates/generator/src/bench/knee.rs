@@ -1,31 +1,31 @@
-//! Where a detector breaks.
+//! The knee: the highest rate at which a detector loses nothing.
 
 use super::meter::float;
 use super::round::{Round, Sample, mean};
 
-/// Growth by less than this is none.
+/// Smallest factor that counts as growth of the rate.
 const GROWTH: f64 = 1.05;
 
-/// Rounds without growth after which no more can be played.
+/// Number of rounds without growth after which the rate cannot grow further.
 const PATIENCE: usize = 2;
 
-/// What the rounds before the first loss have shown.
+/// Results of the rounds before the first loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Knee {
-    /// Most actions a second in a round without a loss.
+    /// Most actions per second in a round without a loss.
     pub(super) eps: f64,
-    /// Most calls a second in such a round.
+    /// Most calls per second in such a round.
     pub(super) calls_per_s: Option<f64>,
-    /// Alerts a second, on average over the samples of the last such round and those of the next up
-    /// to the first that shows a loss.
+    /// Alerts per second, averaged over the samples of the last such round and those of the next up to the
+    /// first that shows a loss.
     pub(super) average_eps: f64,
-    /// Calls a second in those samples.
+    /// Calls per second in those samples.
     pub(super) average_calls_per_s: Option<f64>,
-    /// Whether anything was lost at all.
+    /// True if anything was lost at all.
     pub(super) is_found: bool,
 }
 
-/// Whether there is nothing more to find: something was lost, or playing faster brings no more.
+/// Returns true if the search is over: something was lost, or playing faster does not raise the rate.
 pub(super) fn is_over(rounds: &[Round]) -> bool {
     if rounds.last().is_some_and(Round::is_dropping) {
         return true;
@@ -38,7 +38,7 @@ pub(super) fn is_over(rounds: &[Round]) -> bool {
     best(later) < best(earlier) * GROWTH
 }
 
-/// Nothing if the first round already lost something.
+/// Finds the knee. `None` if the first round already lost something.
 pub(super) fn find(rounds: &[Round]) -> Option<Knee> {
     let clean = rounds
         .iter()

@@ -1,7 +1,7 @@
-//! What a benchmark prints: the log of Falco's event generator, as text or JSON, or a table.
+//! Output of a benchmark: the log of Falco's event generator as text or JSON, or a table.
 //!
-//! Words and names of values are those of the event generator, so that what reads its log reads this
-//! one; values that it does not have stand beside them.
+//! Words and names of values are those of the event generator, so that a program that reads its log can read
+//! this one. Values that it does not have are added.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,14 +12,14 @@ use super::meter::float;
 use super::round::Round;
 use crate::options::LogFormat;
 
-/// Prints rounds.
+/// Printer of rounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Log {
     pub(super) format: LogFormat,
     pub(super) humanize: bool,
 }
 
-/// What a log line is about.
+/// Kind of a log line.
 #[derive(Clone, Copy)]
 enum Level {
     Info,
@@ -27,7 +27,7 @@ enum Level {
 }
 
 impl Log {
-    /// Before a round.
+    /// Formats the line before a round.
     pub(super) fn begin(self, number: u32, sleep_ns: u64, is_dry: bool) -> String {
         if self.format == LogFormat::Table {
             return if number == 1 { header() } else { String::new() };
@@ -40,7 +40,7 @@ impl Log {
         self.line(Level::Info, &format!("round #{number}"), fields)
     }
 
-    /// When its time is over.
+    /// Formats the line at the end of a round's time.
     pub(super) fn resting(self) -> String {
         if self.format == LogFormat::Table {
             return String::new();
@@ -48,7 +48,7 @@ impl Log {
         self.line(Level::Info, "resting...", Map::new())
     }
 
-    /// What came of it.
+    /// Formats the results of a round.
     pub(super) fn statistics(self, round: &Round) -> String {
         if self.format == LogFormat::Table {
             return row(round);
@@ -128,7 +128,7 @@ impl Log {
         all
     }
 
-    /// One line as logrus writes it where no person looks on.
+    /// Formats one line as logrus does when its output is not a terminal.
     fn line(self, level: Level, message: &str, fields: Map<String, Value>) -> String {
         let (time, level) = (
             now(),
@@ -137,7 +137,7 @@ impl Log {
                 Level::Warning => "warning",
             },
         );
-        // Names are sorted there.
+        // logrus sorts names.
         let mut fields: Vec<(String, Value)> = fields.into_iter().collect();
         fields.sort_by(|a, b| a.0.cmp(&b.0));
         if self.format == LogFormat::Json {
@@ -226,7 +226,7 @@ fn milliseconds(ns: f64) -> String {
     format!("{:.2}ms", ns / 1e6)
 }
 
-/// As Go prints durations.
+/// Formats a duration as Go does.
 fn go_duration(ns: u64) -> String {
     let trimmed = |value: f64, unit: &str| {
         let text = format!("{value:.6}");
@@ -241,7 +241,7 @@ fn go_duration(ns: u64) -> String {
     }
 }
 
-/// With units of thousands, and one digit below ten.
+/// Formats bytes with units of thousands, and one digit below ten.
 fn si_bytes(bytes: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let mut value = float(bytes);
@@ -266,7 +266,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// The time, to the second, in UTC.
+/// Returns the current time in UTC, in seconds.
 fn now() -> String {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -276,7 +276,7 @@ fn now() -> String {
 
 fn timestamp(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // The civil date of a day since 1970; years begin in March here.
+    // Civil date from days since the Unix epoch; years begin in March here.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =

@@ -1,4 +1,4 @@
-//! What a detector uses and says of itself.
+//! Resource usage and counters of a detector.
 
 use std::fs;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -10,28 +10,28 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use serde_json::Value;
 
-/// How long a metrics endpoint may take.
+/// Time limit of a metrics endpoint.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// No line of a stats file is as long.
+/// Number of bytes read from the end of a stats file; no line is longer.
 const TAIL: u64 = 64 << 10;
 
-/// A detector at one moment. What could not be learnt is absent.
+/// Measurements of a detector at one moment. Unknown values are absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Reading {
-    /// Seconds of processor time since its start.
+    /// CPU time since the detector's start, in seconds.
     pub(super) cpu_s: Option<f64>,
-    /// Resident bytes.
+    /// Resident memory in bytes.
     pub(super) resident: Option<u64>,
-    /// Bytes of address space.
+    /// Size of the address space in bytes.
     pub(super) virtual_size: Option<u64>,
-    /// Calls that it has looked at, and when it said so, in seconds.
+    /// Number of calls that were inspected, and the time of the counter in seconds.
     pub(super) calls: Option<(u64, f64)>,
-    /// Events that it has lost.
+    /// Number of lost events.
     pub(super) drops: Option<u64>,
 }
 
-/// Where to look.
+/// Sources of the measurements.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Meter {
     pub(super) pid: Option<i32>,
@@ -51,7 +51,7 @@ impl Meter {
                 counters(&line, &mut reading);
             }
         } else if let Some(url) = &self.metrics
-            // A detector that is gone says nothing, which the missing numbers show.
+            // A detector that is gone gives no counters, which the missing values show.
             && let Ok(text) = fetch(url)
         {
             let now = self
@@ -62,7 +62,7 @@ impl Meter {
         reading
     }
 
-    /// Whether the detector's own counters can be read, if they are wanted.
+    /// Checks that the detector's own counters can be read, if they are requested.
     pub(super) fn check(&self) -> Result<(), Failure> {
         let unread = |what: String, help: &str| Err(Failure::new(Exit::BadInput, what).help(help));
         if let Some(file) = &self.stats
@@ -97,7 +97,7 @@ fn process(pid: i32, reading: &mut Reading) {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return;
     };
-    // The name may hold anything. Fields 14, 15: time in ticks; 23, 24: bytes, pages (proc(5)).
+    // The name may contain anything. Fields 14, 15: time in ticks; 23, 24: bytes, pages (proc(5)).
     let Some((_, rest)) = stat.rsplit_once(") ") else {
         return;
     };
@@ -111,7 +111,7 @@ fn process(pid: i32, reading: &mut Reading) {
     reading.resident = field(24).map(|pages| pages * page);
 }
 
-/// As a number to compute with; counters stay far below 2^53.
+/// Converts a counter for computation; counters stay far below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counters stay far below 2^53")]
 pub(super) fn float(count: u64) -> f64 {
     count as f64
@@ -124,7 +124,7 @@ fn last_line(file: &Path) -> Option<Value> {
         .ok()?;
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;
-    // The last one may not be written to its end.
+    // The last line may be incomplete.
     let whole = &text[..text.rfind('\n')?];
     serde_json::from_str(whole.lines().last()?).ok()
 }
@@ -152,13 +152,13 @@ fn prometheus(text: &str, now: f64, reading: &mut Reading) {
             .collect();
         (!values.is_empty()).then(|| whole(values.iter().sum()))
     };
-    // What Falco's drivers discard they do not count.
+    // Events that Falco's drivers discard are not in its counter.
     let filtered = sum(FILTERED).unwrap_or(0);
     reading.calls = sum(EVENTS).map(|events| (events + filtered, now));
     reading.drops = sum(DROPS);
 }
 
-/// Counters by the names that they have in Prometheus.
+/// Names of the counters in Prometheus.
 const EVENTS: &str = "falcosecurity_scap_n_evts_total";
 const DROPS: &str = "falcosecurity_scap_n_drops_total";
 const FILTERED: &str = "tollgate_filtered_in_kernel_total";
@@ -172,7 +172,7 @@ fn whole(value: f64) -> u64 {
     value.clamp(0.0, 9e15) as u64
 }
 
-/// The body of a page by plain HTTP.
+/// Fetches a page by plain HTTP and returns its body.
 fn fetch(url: &str) -> Result<String, String> {
     let rest = url
         .strip_prefix("http://")

@@ -1,5 +1,4 @@
-//! `tollgate generate bench`: rounds of more and more actions a second, and what the detector makes
-//! of them.
+//! `tollgate generate bench`: rounds at increasing rates of actions, and the alerts of a detector.
 
 mod cgroup;
 mod knee;
@@ -28,13 +27,13 @@ use meter::Meter;
 use round::{PerAction, Round, Sample};
 use worker::Worker;
 
-/// A detector from which nothing has come for so long has said everything.
+/// Time without alerts after which a detector is taken to have sent all.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// How long a detector may take to start.
+/// Time limit for the start of a detector.
 const START: Duration = Duration::from_secs(20);
 
-/// Time between two lines of the stats file of a detector that is started here.
+/// Interval of the stats file of a detector that is started here, in milliseconds.
 const STATS_INTERVAL: &str = "200";
 
 /// Plays more and more actions a second until alerts are lost, or for a number of rounds.
@@ -94,12 +93,12 @@ fn check(args: &BenchOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Everything that a series of rounds needs.
+/// State of a series of rounds.
 struct Stage<'args> {
     args: &'args BenchOptions,
     actions: &'args [&'static Action],
-    /// The detector is limited while this lives. It must be free before it ends with the worker: a group
-    /// with a process cannot be removed.
+    /// Limits the detector while this lives. Dropped before the worker ends the detector: a group with a
+    /// process cannot be removed.
     _confined: Option<Confined>,
     worker: Worker,
     meter: Meter,
@@ -172,7 +171,7 @@ impl<'args> Stage<'args> {
         })
     }
 
-    /// Rounds until the options say that it is enough.
+    /// Plays rounds until the options end the series.
     fn rounds(mut self) -> Result<Vec<Round>, Failure> {
         let mut rounds: Vec<Round> = Vec::new();
         let mut sleep_ns = nanoseconds(self.args.play.sleep);
@@ -181,7 +180,7 @@ impl<'args> Stage<'args> {
             let round = self.round(number, sleep_ns)?;
             terminal::print(&self.log.statistics(&round))?;
             self.record(&round)?;
-            // More alerts than deeds: somebody else does the same. Faster would say no more.
+            // More alerts than actions: another process does the same. A higher rate would show no more.
             let is_dirty = round
                 .actions
                 .iter()
@@ -199,7 +198,7 @@ impl<'args> Stage<'args> {
     }
 
     fn round(&mut self, number: u32, sleep_ns: u64) -> Result<Round, Failure> {
-        // What is late belongs to no round.
+        // Late alerts belong to no round.
         self.take_alerts();
         let mut round = Round {
             number,
@@ -233,7 +232,7 @@ impl<'args> Stage<'args> {
         Ok(round)
     }
 
-    /// Looks at the detector until the worker has played.
+    /// Measures the detector until the worker has played the round.
     fn play(&mut self, round: &mut Round) -> Result<RoundResult, Failure> {
         let deadline = Worker::deadline(self.args.round_duration);
         let mut last = (Instant::now(), round.before);
@@ -278,7 +277,7 @@ impl<'args> Stage<'args> {
         Ok(())
     }
 
-    /// Counts what has come; how many were expected ones.
+    /// Counts the alerts that have arrived. Returns the number of expected ones.
     fn count(&mut self, round: &mut Round) -> u64 {
         let mut expected = 0;
         for alert in self.take_alerts() {
@@ -316,7 +315,7 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a detector that was just started tells sooner or later.
+/// Waits for a value that a detector provides some time after its start.
 fn wait_for<T>(what: &str, look: impl Fn() -> Option<T>) -> Result<T, Failure> {
     let deadline = Instant::now() + START;
     while Instant::now() < deadline {

@@ -1,4 +1,4 @@
-//! Alerts a second over actions a second: a straight line until the detector breaks.
+//! Plot of alerts per second over actions per second: a straight line until the detector loses alerts.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 440.0;
 const MARGIN: f64 = 60.0;
 
-/// Colours that people who see few colours tell apart (Okabe and Ito).
+/// Colours for colour-blind readers (Okabe and Ito).
 const COLOURS: [&str; 6] = [
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00",
 ];
@@ -65,7 +65,7 @@ fn received(round: &Round) -> f64 {
     float(round.actual()) / round.seconds
 }
 
-/// The picture.
+/// Draws the plot as SVG.
 pub(super) fn svg(series: &[(Limits, Vec<Round>)]) -> String {
     let axes = Axes::new(series);
     let mut svg = format!(

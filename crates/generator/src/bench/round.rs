@@ -1,32 +1,32 @@
-//! What was measured in one round.
+//! Measurements of one round.
 
 use serde_json::{Value, json};
 
 use super::meter::{Reading, float};
 use crate::action::Action;
 
-/// One look at the detector, with what came since the look before.
+/// One measurement of the detector, with the changes since the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Sample {
-    /// Seconds since the look before.
+    /// Seconds since the previous measurement.
     pub(super) seconds: f64,
-    /// Expected alerts that came.
+    /// Number of expected alerts that arrived.
     pub(super) alerts: u64,
-    /// Calls a second that the detector has looked at.
+    /// Calls per second that the detector inspected.
     pub(super) calls_per_s: Option<f64>,
-    /// Events that it has lost.
+    /// Number of lost events.
     pub(super) drops: Option<u64>,
 }
 
-/// What came of an action.
+/// Counts of an action.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PerAction {
     pub(super) name: &'static str,
-    /// How often it was played: so many alerts are expected.
+    /// Number of times that it was played, which is the number of expected alerts.
     pub(super) expected: u64,
-    /// Alerts that came.
+    /// Number of alerts that arrived.
     pub(super) actual: u64,
-    /// How often it could not be played.
+    /// Number of times that it could not be played.
     pub(super) not_done: u64,
     pub(super) reason: Option<String>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Round {
     pub(super) seconds: f64,
     pub(super) actions: Vec<PerAction>,
     pub(super) samples: Vec<Sample>,
-    /// From each event to its alert.
+    /// Time from each event to its alert, in nanoseconds.
     pub(super) delays_ns: Vec<u64>,
     pub(super) before: Reading,
     pub(super) after: Reading,
@@ -71,24 +71,24 @@ impl Round {
         self.actions.iter().map(|action| action.actual).sum()
     }
 
-    /// Actions a second.
+    /// Returns the number of actions per second.
     pub(super) fn eps(&self) -> f64 {
         float(self.expected()) / self.seconds
     }
 
-    /// The share of alerts that did not come, as the event generator of Falco has it: the mean over
-    /// actions. What was not played cannot be lost.
+    /// Returns the share of lost alerts, as the event generator of Falco does: the mean over actions. Ignores
+    /// actions that were not played.
     pub(super) fn lost(&self) -> f64 {
         let played = self.actions.iter().filter(|action| action.expected > 0);
         1.0 - mean(played.map(PerAction::ratio)).unwrap_or(1.0)
     }
 
-    /// Events that the detector says it has lost.
+    /// Returns the number of events that the detector reports as lost.
     pub(super) fn drops(&self) -> Option<u64> {
         Some(self.after.drops?.saturating_sub(self.before.drops?))
     }
 
-    /// Whether anything was lost, by the detector's own word or because alerts are missing.
+    /// Returns true if anything was lost, by the detector's counters or because alerts are missing.
     pub(super) fn is_dropping(&self) -> bool {
         let missing = self
             .actions
@@ -97,17 +97,17 @@ impl Round {
         self.drops().is_some_and(|drops| drops > 0) || (missing && !self.is_dry)
     }
 
-    /// Calls a second that the detector has looked at while actions were played.
+    /// Returns the calls per second that the detector inspected while actions were played.
     pub(super) fn calls_per_s(&self) -> Option<f64> {
         mean(self.samples.iter().filter_map(|sample| sample.calls_per_s))
     }
 
-    /// Share of one processor.
+    /// Returns the detector's CPU usage, as a share of one processor.
     pub(super) fn cpu(&self) -> Option<f64> {
         Some((self.after.cpu_s? - self.before.cpu_s?) / self.seconds)
     }
 
-    /// Nanoseconds that this share of alerts did not exceed.
+    /// Returns the delay that this share of alerts did not exceed, in nanoseconds.
     pub(super) fn percentile(&self, share: f64) -> Option<f64> {
         let delays: Vec<f64> = self.delays_ns.iter().copied().map(float).collect();
         stats::Sample::new(delays)
@@ -115,7 +115,7 @@ impl Round {
             .map(|sample| sample.quantile(share))
     }
 
-    /// Everything, for a file.
+    /// Returns all measurements as JSON.
     pub(super) fn object(&self) -> Value {
         let actions: Vec<Value> = self
             .actions
@@ -146,13 +146,13 @@ impl Round {
     }
 }
 
-/// The mean of some numbers, if there are any.
+/// Returns the mean of some numbers, if there are any.
 pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (count, sum) = values.fold((0_u64, 0.0), |(count, sum), value| (count + 1, sum + value));
     (count > 0).then(|| sum / float(count))
 }
 
-/// Calls a second between two readings, by the detector's own clock.
+/// Returns the calls per second between two readings, by the detector's own clock.
 pub(super) fn per_second(before: Reading, after: Reading) -> Option<f64> {
     let ((first, from), (last, to)) = (before.calls?, after.calls?);
     (to > from).then(|| float(last.saturating_sub(first)) / (to - from))
@@ -162,7 +162,7 @@ pub(super) fn per_second(before: Reading, after: Reading) -> Option<f64> {
 pub(super) mod tests {
     use super::*;
 
-    /// A round at so many events a second, of which some are lost.
+    /// Makes a round with `eps` events per second, of which some are lost.
     pub(in super::super) fn round(number: u32, eps: u64, lost: u64) -> Round {
         let action = PerAction {
             name: "syscall.X",

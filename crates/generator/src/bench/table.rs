@@ -1,4 +1,4 @@
-//! The rates that a detector bears, by its limits, beside those that were published for Falco.
+//! Table of the rates that a detector sustains, by its limits, next to those published for Falco.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,14 +7,14 @@ use super::cgroup::Limits;
 use super::knee;
 use super::round::Round;
 
-/// Processors, system calls a second and events a second of Falco, as published by its project.
+/// Processors, system calls per second and events per second of Falco, as published by its project.
 const PUBLISHED: [(f64, &str, &str); 3] = [
     (0.5, "150K", "2800"),
     (1.0, "250K", "4200"),
     (2.0, "320K", "7000"),
 ];
 
-/// What a series of rounds was limited to.
+/// Returns the title of a series: its limits.
 pub(super) fn title(limits: Limits) -> String {
     format!("{} CPU, {} memory", cpus(limits), memory(limits))
 }
@@ -31,7 +31,7 @@ fn memory(limits: Limits) -> String {
         .map_or_else(|| "all".to_owned(), |bytes| format!("{} MiB", bytes >> 20))
 }
 
-/// One row for each series.
+/// Formats the table, one row for each series.
 pub(super) fn text(series: &[(Limits, Vec<Round>)]) -> String {
     let mut text = format!("\n{}\n\n", host());
     text += "| CPU | memory | syscalls/s | EPS | average syscalls/s | average EPS | first loss | published: syscalls/s | EPS |\n";
@@ -72,7 +72,7 @@ pub(super) fn text(series: &[(Limits, Vec<Round>)]) -> String {
     text
 }
 
-/// The machine, in a line.
+/// Describes the host on one line.
 fn host() -> String {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let (processors, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));

@@ -1,4 +1,4 @@
-//! The process that plays, and what comes from it and its detector.
+//! The process that plays actions, and its output and that of its detector.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::action::{Action, MARK, RoundOrder, RoundResult, Scratch};
 use crate::alerts::Alert;
 use crate::options::{BenchOptions, PlayOptions};
 
-/// How long a worker may take to start, and to end a round beyond its time.
+/// Time limit for a worker to start, and to end a round beyond its time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process that plays on command.
@@ -21,14 +21,14 @@ pub(super) struct Worker {
     child: Child,
     orders: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// Alerts that came on the same pipe.
+    /// Alerts that arrived on the same pipe.
     pub(super) alerts: Vec<Alert>,
     /// Removed when the process has ended.
     _scratch: Scratch,
 }
 
 impl Worker {
-    /// Starts one, with `prefix` before its command.
+    /// Starts a worker, with `prefix` before its command.
     pub(super) fn start(
         program: &Path,
         args: &BenchOptions,
@@ -78,7 +78,7 @@ impl Worker {
         })
     }
 
-    /// Begins a round.
+    /// Starts a round.
     pub(super) fn order(&mut self, order: RoundOrder) -> Result<(), Failure> {
         let line = serde_json::to_string(&order).expect("it is plain data");
         let written = self
@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// Takes what has come until a moment; the round's answer if it is among it.
+    /// Takes what arrives until a moment. Returns the round's result if it is among it.
     pub(super) fn listen(&mut self, until: Instant) -> Result<Option<RoundResult>, Failure> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -111,13 +111,13 @@ impl Worker {
         }
     }
 
-    /// When a round's answer is overdue.
+    /// Returns the time at which a round's result is overdue.
     pub(super) fn deadline(duration: Duration) -> Instant {
         Instant::now() + duration + PATIENCE
     }
 
     fn ended(&mut self) -> Failure {
-        // It may have refused just before.
+        // The worker may have refused just before.
         let refused = self.lines.try_iter().find_map(|line| refusal(&line));
         let why = refused.unwrap_or_else(|| match self.child.wait() {
             Ok(status) => format!("it exited with {status}"),
@@ -130,7 +130,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It ends with its orders, and a detector that was put before it ends with it.
+        // The worker ends with its orders, and a detector that started it ends with it.
         drop(self.orders.take());
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {

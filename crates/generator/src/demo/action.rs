@@ -1,8 +1,8 @@
-//! What the demo does, and which alerts that must bring. Data only.
+//! Actions of the demo, and the alerts that each must raise. Data only.
 //!
-//! Scripts run by `sh -c` in a directory tree of their own. [`PRELUDE`] is in front of each.
+//! Scripts run by `sh -c` in a directory tree of their own. [`PRELUDE`] precedes each.
 
-/// Where an action is tried.
+/// Passes in which an action is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlayTarget {
     /// In both passes.
@@ -11,26 +11,26 @@ pub(crate) enum PlayTarget {
     Container,
 }
 
-/// Something an intruder does, and something harmless that looks like it.
+/// An action of an intruder, and something harmless that looks like it.
 #[derive(Debug)]
 pub(crate) struct Action {
     /// Short name, unique.
     pub(crate) name: &'static str,
-    /// Where.
+    /// Passes in which it is tried.
     pub(crate) place: PlayTarget,
-    /// Programs without which it cannot be done. `busybox:APPLET` asks for an applet.
+    /// Required programs. `busybox:APPLET` requires an applet.
     pub(crate) needs: &'static [&'static str],
-    /// The deed.
+    /// Script of the action.
     pub(crate) script: &'static str,
     /// Rules that must alert.
     pub(crate) expected: &'static [&'static str],
-    /// Rules that may alert as well: the same deed seen from another side.
+    /// Rules that may alert as well, because they detect another aspect of the action.
     pub(crate) allowed: &'static [&'static str],
-    /// The harmless likeness: no rule may alert.
+    /// Script of the harmless twin: no rule may alert.
     pub(crate) twin: &'static str,
 }
 
-/// In front of every script. `up HEX` waits until somebody listens on a port of this network.
+/// Prefix of every script. `up HEX` waits until a process listens on a port of this network.
 pub(crate) const PRELUDE: &str = r#"
 exec </dev/null >/run/demo/output 2>&1
 up() {
@@ -41,7 +41,7 @@ up() {
 }
 "#;
 
-/// Makes the files that actions use; nobody watches it.
+/// Script that makes the files that actions use; not watched.
 pub(crate) const PREPARATION: &str = r#"
 set -e
 mkdir -p /srv/www/cgi-bin /srv/bin /srv/keys /srv/package/DEBIAN
@@ -60,7 +60,7 @@ printf 'Package: tollgate-demo\nVersion: 1\nArchitecture: all\nMaintainer: nobod
 if command -v dpkg-deb >/dev/null; then dpkg-deb --build -Znone /srv/package /srv/demo.deb; fi
 "#;
 
-/// All actions, in the order of the tour.
+/// All actions, in the order of the demo.
 pub(crate) const ACTIONS: &[Action] = &[
     Action {
         name: "read the password hashes",

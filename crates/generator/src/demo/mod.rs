@@ -1,4 +1,4 @@
-//! The demo: what is done, in which surroundings, and how it is counted.
+//! The demo: actions, environments, and counting of alerts.
 
 mod action;
 mod report;

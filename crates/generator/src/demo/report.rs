@@ -1,16 +1,16 @@
-//! What the process that stands on the stage tells the one that prints: one JSON object a line.
+//! Messages from the process that makes a pass to the one that prints: one JSON object per line.
 
 use serde_json::{Value, json};
 
-/// One piece of news.
+/// One message.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Report {
-    /// A script starts. Its index in [`super::action::ACTIONS`], and whether it is the twin.
+    /// A script starts. `action` is the index in [`super::action::ACTIONS`]; `twin` is true for the harmless
+    /// twin.
     Begin { action: usize, twin: bool },
-    /// An alert has arrived, at a time in nanoseconds since 1970.
+    /// An alert has arrived, at a time in nanoseconds since the Unix epoch.
     Alert { alert: Value, arrived_ns: u64 },
-    /// The script has ended: what went wrong with it, if anything did, and how many events or
-    /// alerts were lost on the way.
+    /// The script has ended: its error, if any, and the number of events or alerts that were lost.
     End {
         problem: Option<String>,
         dropped: u64,
@@ -23,7 +23,7 @@ pub(crate) enum Report {
 }
 
 impl Report {
-    /// One line of JSON.
+    /// Formats the message as one line of JSON.
     pub(crate) fn line(&self) -> String {
         let object = match self {
             Report::Begin { action, twin } => json!({"begin": action, "twin": twin}),
@@ -43,7 +43,7 @@ impl Report {
         format!("{object}\n")
     }
 
-    /// `None` for a line that no stage writes.
+    /// Parses a line. `None` for a line that is not a message.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(line).ok()?;
         let index = |key: &str| usize::try_from(value.get(key)?.as_u64()?).ok();

@@ -1,6 +1,6 @@
 //! The directory tree of a pass: the host's own programs, but its own accounts and secrets.
 //!
-//! It is built on a tmpfs in a mount namespace of its own, so the host keeps nothing of it.
+//! The tree is built on a tmpfs in a mount namespace of its own, so nothing of it remains on the host.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,16 +14,16 @@ use sys::namespace;
 
 const MS_BIND: u64 = abi::constant::MS_BIND.u64();
 
-/// Where the tree is built; anything below is hidden by the tmpfs for this namespace only.
+/// Mount point of the tree. The tmpfs hides the files below, for this namespace only.
 const BASE: &str = "/tmp";
 
-/// Password hashes of nobody.
+/// Password file without valid hashes.
 const SHADOW: &str = "root:!:19000:0:99999:7:::\ndemo:!:19000:0:99999:7:::\n";
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\ndemo:x:1000:1000:demo:/home/demo:/bin/sh\n\
                       nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\ndemo:x:1000:\nnogroup:x:65534:\n";
 
-/// What is taken from the host's /etc: what loaders, shells and package managers read.
+/// Files from the host's /etc that loaders, shells and package managers read.
 const ETC: [&str; 6] = [
     "ld.so.cache",
     "ld.so.conf",
@@ -38,7 +38,7 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Detaches this mount namespace from the host's and puts a tmpfs at the place to build in.
+/// Detaches this mount namespace from the host's and mounts a tmpfs to build in.
 pub(crate) fn base() -> Result<PathBuf> {
     mount(
         None,
@@ -51,7 +51,7 @@ pub(crate) fn base() -> Result<PathBuf> {
     Ok(PathBuf::from(BASE))
 }
 
-/// An image of the host's root with an empty layer over it, as container runtimes do it.
+/// Makes an image of the host's root with an empty layer over it, as container runtimes do.
 pub(crate) fn layered(base: &Path) -> Result<PathBuf> {
     let (upper, work, root) = (base.join("upper"), base.join("work"), base.join("root"));
     for dir in [&upper, &work, &root] {
@@ -70,7 +70,7 @@ pub(crate) fn layered(base: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// The host's programs, read-only, with everything else empty.
+/// Makes a root with the host's programs, read-only, and everything else empty.
 pub(crate) fn bound(base: &Path) -> Result<PathBuf> {
     let root = base.join("root");
     make_dir(&root)?;
@@ -94,7 +94,7 @@ pub(crate) fn bound(base: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// What both trees need: scratch space, devices, processes.
+/// Adds what both trees need: scratch space, devices, processes.
 fn furnish(root: &Path) -> Result<()> {
     for name in ["tmp", "run", "root", "home", "srv", "dev"] {
         let dir = root.join(name);
@@ -119,9 +119,9 @@ fn furnish(root: &Path) -> Result<()> {
     mount(Some("proc"), &proc, Some("proc"), MS_NOSUID.u64(), None)
 }
 
-/// Makes `root` the root of this mount namespace; nothing of the host stays reachable.
+/// Makes `root` the root of this mount namespace. Nothing of the host remains reachable.
 pub(crate) fn pivot(root: &Path) -> Result<()> {
-    // The kernel wants the new root to be a mount.
+    // The kernel requires the new root to be a mount.
     mount(
         Some(&root.display().to_string()),
         root,
@@ -144,7 +144,7 @@ pub(crate) fn chroot(root: &Path) -> Result<()> {
     std::env::set_current_dir("/").map_err(|error| told(error.to_string()))
 }
 
-/// Shows the host's file, folder or link at another place, if there is one.
+/// Shows the host's file, folder or link at another place, if it exists.
 fn adopt(host: &Path, here: &Path) -> Result<()> {
     let Ok(found) = fs::symlink_metadata(host) else {
         return Ok(());
@@ -161,7 +161,7 @@ fn adopt(host: &Path, here: &Path) -> Result<()> {
     bind(host, here)
 }
 
-/// Read-only where the kernel allows it; an ordinary user cannot write the host's files anyway.
+/// Mounts read-only where the kernel allows it; an ordinary user cannot write the host's files anyway.
 fn bind(host: &Path, here: &Path) -> Result<()> {
     mount(
         Some(&host.display().to_string()),

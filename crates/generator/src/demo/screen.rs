@@ -1,4 +1,4 @@
-//! `tollgate demo`: real programs do real things, watched, while the user looks on.
+//! `tollgate demo`: runs real programs under watch and shows alerts live.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -14,11 +14,11 @@ use super::report::Report;
 use super::stage::{self, Stage};
 use super::tally::{Tally, Verdict};
 
-/// Makes one pass in this process and reports it on the standard output.
+/// Makes one pass in this process and reports it on standard output.
 ///
 /// # Errors
 ///
-/// None today; the exit code tells if the pass failed.
+/// None today; the exit code shows if the pass failed.
 pub fn stage(stage: Stage) -> Outcome {
     let code = stage::play(stage);
     Ok(Exit::Command(u8::try_from(code).unwrap_or(1)))
@@ -71,7 +71,7 @@ fn title(stage: Stage) -> &'static str {
     }
 }
 
-/// Why the pass as root is left out.
+/// Message if the pass as root is left out.
 const WITHOUT_ROOT: &str = "skipped the part as root in a container: it needs root";
 
 fn name(stage: Stage) -> &'static str {
@@ -82,7 +82,7 @@ fn name(stage: Stage) -> &'static str {
     }
 }
 
-/// Makes one pass in a process of its own, and prints what comes.
+/// Makes one pass in a process of its own, and prints its messages.
 fn pass(stage: Stage, screen: &Screen) -> Result<Tally, Failure> {
     screen.say(&format!(
         "\n{}\n",
@@ -122,7 +122,7 @@ fn pass(stage: Stage, screen: &Screen) -> Result<Tally, Failure> {
     Ok(tally)
 }
 
-/// What the user sees while it goes on.
+/// Output to the user during the demo.
 struct Screen {
     silent: bool,
     colour: bool,
@@ -198,7 +198,7 @@ impl Screen {
             Some(Verdict::Expected) => ("expected", Colour::Good),
             Some(Verdict::Allowed) => ("seen from another side", Colour::Good),
             Some(Verdict::Unexpected) => ("unexpected", Colour::Bad),
-            // What tollgate says of itself is counted and summed up at the end.
+            // Alerts of tollgate about itself are counted and summed up at the end.
             None => return Ok(Exit::Ok),
         };
         let cause = tally
@@ -298,7 +298,7 @@ fn summary(passes: &[(Stage, Tally)], took: Duration, colour: bool) -> String {
     out
 }
 
-/// What a script printed, under the alert that it did not cause.
+/// Indents the output of a script, to print it under the missing or unexpected alert.
 fn indented(output: &str) -> String {
     output
         .lines()

@@ -1,5 +1,5 @@
-//! The process that makes the surroundings of a pass and runs the scripts there, each watched by
-//! a `tollgate run` of its own. It tells what happens on its standard output.
+//! The process that sets up the environment of a pass and runs the scripts there, each watched by a `tollgate
+//! run` of its own. It reports on standard output.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,18 +19,18 @@ use super::action::{ACTIONS, Action, NUMBERS, PRELUDE, PREPARATION, PlayTarget};
 use super::report::Report;
 use super::rootfs;
 
-/// Surroundings.
+/// Environment of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Root with a container's usual capabilities, in a container-like set of namespaces.
     Container,
-    /// An ordinary user in a changed root, brought there by root.
+    /// An ordinary user after chroot(2), set up by root.
     User,
-    /// An ordinary user in a user namespace, made by an ordinary user.
+    /// An ordinary user in a user namespace that an ordinary user made.
     UserNamespace,
 }
 
-/// What Docker leaves to root in a container.
+/// Capabilities that Docker leaves to root in a container.
 const CONTAINER_CAPABILITIES: [&str; 14] = [
     "CAP_AUDIT_WRITE",
     "CAP_CHOWN",
@@ -50,21 +50,21 @@ const CONTAINER_CAPABILITIES: [&str; 14] = [
 
 /// The ordinary user's id.
 const USER: u32 = 1000;
-/// A container's host name looks like this.
+/// Host name, in the form of a container's.
 const CONTAINER_NAME: &[u8] = b"d3m0c0ffee42";
-/// How long one script may take.
+/// Time limit of one script.
 const SCRIPT_DEADLINE: Duration = Duration::from_secs(10);
-/// Unwatched file of the agent of each run.
+/// Statistics file of each run's agent, which is not watched.
 const STATS: &str = "/run/demo/stats";
-/// Time between two looks for orphans that have ended.
+/// Interval at which ended orphans are reaped.
 const REAP_INTERVAL: Duration = Duration::from_millis(20);
-/// Where scripts write what they print.
+/// File for the output of scripts.
 const OUTPUT: &str = "/run/demo/output";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 type Result<T> = std::result::Result<T, String>;
 
-/// Plays the pass. Failures are reports as well.
+/// Makes the pass. Failures are reported as messages, too.
 pub(crate) fn play(stage: Stage) -> i32 {
     let outcome = separate(stage).and_then(|()| {
         sys::clone::clone_child(CloneFlags::default(), || match perform(stage) {
@@ -88,7 +88,7 @@ pub(crate) fn play(stage: Stage) -> i32 {
 
 /// Leaves the host's namespaces. The next child is the first process of the new ones.
 fn separate(stage: Stage) -> Result<()> {
-    // The printing process is the only reader: without it there is nothing to do here.
+    // The printing process is the only reader, so this process ends with it.
     sys::prctl::set_parent_death_signal(Signal::SIGKILL.0).map_err(|error| error.to_string())?;
     let common = CloneFlags::NEWNS | CloneFlags::NEWPID | CloneFlags::NEWNET | CloneFlags::NEWIPC;
     let kinds = match stage {
@@ -105,7 +105,7 @@ fn separate(stage: Stage) -> Result<()> {
     Ok(())
 }
 
-/// Gives this process's user and group the number `inside` in the new user namespace.
+/// Maps this process's user and group to the number `inside` in the new user namespace.
 fn map_ids(inside: u32, user: u32, group: u32) -> Result<()> {
     let put = |file: &str, text: String| {
         fs::write(Path::new("/proc/self").join(file), text)
@@ -116,10 +116,10 @@ fn map_ids(inside: u32, user: u32, group: u32) -> Result<()> {
     put("gid_map", format!("{inside} {group} 1\n"))
 }
 
-/// The first process of the pass.
+/// Runs the first process of the pass.
 fn perform(stage: Stage) -> Result<()> {
     sys::prctl::set_parent_death_signal(Signal::SIGKILL.0).map_err(|error| error.to_string())?;
-    // Away from the caller's terminal, whose job control is not ours.
+    // Leaves the caller's terminal, whose job control does not apply here.
     sys::file::new_session().map_err(|error| error.to_string())?;
     let base = rootfs::base()?;
     match stage {
@@ -154,7 +154,7 @@ fn perform(stage: Stage) -> Result<()> {
     Ok(())
 }
 
-/// Why the loopback device cannot be used, if it cannot.
+/// Brings the loopback interface up. Returns the reason if that fails.
 fn raise_loopback() -> Option<String> {
     let tries = [
         ("ip", vec!["link", "set", "lo", "up"]),
@@ -184,7 +184,7 @@ fn drop_rights(stage: Stage) -> Result<()> {
         Stage::User | Stage::UserNamespace => Vec::new(),
     };
     if stage == Stage::UserNamespace {
-        // A user that is not root inside either: one more namespace, in which nothing is held.
+        // A user that is not root inside either: one more namespace, without capabilities.
         sys::namespace::unshare(CloneFlags::NEWUSER.0).map_err(told)?;
         map_ids(USER, 0, 0)?;
     }
@@ -211,11 +211,11 @@ fn drop_rights(stage: Stage) -> Result<()> {
         inheritable: none,
     })
     .map_err(told)?;
-    // The kernel takes the process's own /proc entries from it when its user changes.
+    // When its user changes, the kernel denies a process access to its own /proc entries.
     sys::prctl::set_dumpable(true).map_err(told)
 }
 
-/// The scripts' environment: nothing of the caller's.
+/// Returns the scripts' environment variables: none of the caller's.
 fn environment(stage: Stage) -> BTreeMap<String, String> {
     let home = if stage == Stage::Container {
         "/root"
@@ -254,7 +254,7 @@ fn prepare(environment: &BTreeMap<String, String>) -> Result<()> {
     ))
 }
 
-/// Why an action cannot be tried.
+/// Returns the reason why an action cannot be tried.
 fn hindrance(action: &Action, network: Option<&str>) -> Option<String> {
     for &need in action.needs {
         if need.starts_with("busybox:")
@@ -292,11 +292,11 @@ fn has_applet(program: &str, applet: &str) -> bool {
     })
 }
 
-/// Runs one script under the watch and tells of its alerts.
+/// Runs one script under `tollgate run` and reports its alerts.
 fn watch(script: &str, environment: &BTreeMap<String, String>) -> Result<Report> {
     let mut child = Command::new("/proc/self/exe")
         .args(["run", "--quiet", "--json", "-s", STATS])
-        // The time of the event as a number, beside what rules print.
+        // Adds the time of the event as a number to the output of rules.
         .args(["-o", "append_output[0].extra_fields[0]=evt.rawtime", "--"])
         .args(["/bin/sh", "-c", &format!("{PRELUDE}\n{script}\n")])
         .env_clear()
@@ -310,7 +310,7 @@ fn watch(script: &str, environment: &BTreeMap<String, String>) -> Result<Report>
     let counted = fs::read_to_string(STATS)
         .ok()
         .and_then(|stats| dropped(&stats));
-    // Ours to read, and unlinked so that the next run's numbers are its own.
+    // Readable by us; unlinked so that the next run starts a new file.
     let _ = fs::remove_file(STATS);
     let output = fs::read(OUTPUT).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let uncounted = || Some("tollgate run left no counters".to_owned());
@@ -326,7 +326,7 @@ fn watch(script: &str, environment: &BTreeMap<String, String>) -> Result<Report>
     })
 }
 
-/// Reads alerts until the run has ended; what went wrong, if anything did.
+/// Reads alerts until the run has ended. Returns the error, if any.
 fn collect(child: &mut Child) -> Result<Option<String>> {
     let stdout = child
         .stdout
@@ -342,7 +342,7 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
             .lines()
             .map_while(std::result::Result::ok)
         {
-            // The collector is there until this end closes.
+            // The receiver exists until this end closes.
             let _ = sender.send((line, now_ns()));
         }
     });
@@ -376,7 +376,7 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
     let status = child
         .wait()
         .map_err(|error| format!("cannot wait for tollgate run: {error}"))?;
-    // Both end when the pipes' writers are gone.
+    // Both end when the writers of the pipes are gone.
     let _ = reader.join();
     let messages = messages.join().unwrap_or_default();
     if problem.is_none() && !messages.trim().is_empty() {
@@ -391,20 +391,20 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
     Ok(problem)
 }
 
-/// Reaps what the scripts left behind, as the first process of a pid namespace has to. Before Linux
-/// 6.11 a process that is dead and not reaped keeps its seccomp filter, and so the watch, going.
+/// Reaps the orphans of scripts, as the first process of a pid namespace has to. Before Linux 6.11 a process
+/// that is dead and not reaped keeps its seccomp filter, and so the monitor, alive.
 fn reap_orphans(run: u32) {
     while let Ok(Some(pid)) = sys::wait::peek_end() {
         if u32::try_from(pid) == Ok(run) {
             return;
         }
-        // Seen just now, and nobody else waits for it.
+        // The process was just seen, and only this process waits for it.
         let _ = sys::wait::wait(sys::wait::Target::Pid(pid), sys::wait::ALL);
     }
 }
 
-/// Ends every process of this pid namespace but this one, its first. Twice, for those that were
-/// just born.
+/// Kills every process of this pid namespace except this one, the first. Twice, for processes that were forked
+/// meanwhile.
 fn kill_all_others() {
     for _ in 0..2 {
         let Ok(entries) = fs::read_dir("/proc") else {
@@ -416,14 +416,14 @@ fn kill_all_others() {
                 .to_str()
                 .and_then(|name| name.parse().ok());
             if let Some(pid) = pid.filter(|&pid: &i32| pid > 1) {
-                // It may have ended by itself.
+                // The process may have ended already.
                 let _ = sys::signal::send(pid, Signal::SIGKILL.0);
             }
         }
     }
 }
 
-/// Events and alerts that were lost, by the last line of the stats file.
+/// Returns the number of lost events and alerts from the last line of the stats file.
 fn dropped(stats: &str) -> Option<u64> {
     let last: Value = serde_json::from_str(stats.lines().last()?).ok()?;
     Some(last["cur"]["drops"].as_u64()? + lost_in(&last))
@@ -450,7 +450,7 @@ fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Writes a report; with nobody to read it there is nothing left to do. Gives an exit status.
+/// Writes a message. Returns an exit status: without a reader there is nothing left to do.
 fn tell(report: &Report) -> i32 {
     let mut out = std::io::stdout().lock();
     match out

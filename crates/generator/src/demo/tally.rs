@@ -1,51 +1,51 @@
-//! Counting: what was expected, what came, and how long it took.
+//! Counting of expected and received alerts, and of their latency.
 
 use serde_json::{Value, json};
 
 use super::action::{ACTIONS, Action};
 use super::report::Report;
 
-/// What an alert is to the action that was going on.
+/// Verdict on an alert during an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It had to come.
+    /// The alert is required.
     Expected,
-    /// It may come: the same deed from another side.
+    /// The alert is allowed: it is about another aspect of the action.
     Allowed,
-    /// It should not have come.
+    /// The alert must not be raised.
     Unexpected,
 }
 
-/// One pass.
+/// Results of one pass.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Actions that were tried.
     pub(crate) actions: Vec<TriedAction>,
-    /// Actions that were not, and why.
+    /// Actions that were not tried, with the reason.
     pub(crate) skipped: Vec<(usize, String)>,
-    /// Why the pass ended early.
+    /// Reason why the pass ended early.
     pub(crate) failed: Option<String>,
-    /// Nanoseconds from each call to the arrival of its alert.
+    /// Time from each call to the arrival of its alert, in nanoseconds.
     latencies_ns: Vec<u64>,
-    /// Events and alerts that were lost.
+    /// Number of lost events and alerts.
     pub(crate) dropped: u64,
-    /// What tollgate said of itself, such as that a rule could not be decided.
+    /// Alerts of tollgate about itself, such as a rule that could not be evaluated.
     pub(crate) internal: Vec<String>,
 }
 
-/// One action.
+/// Results of one action.
 #[derive(Debug)]
 pub(crate) struct TriedAction {
     /// Index in [`ACTIONS`].
     pub(crate) action: usize,
-    /// Rules that alerted on the deed, each time.
+    /// Rules that alerted on the action, once per alert.
     rules: Vec<String>,
-    /// Rules that alerted on the harmless likeness.
+    /// Rules that alerted on the harmless twin.
     twin_rules: Vec<String>,
     in_twin: bool,
-    /// What went wrong with either script.
+    /// Errors of either script.
     pub(crate) problems: Vec<String>,
-    /// What the deed printed.
+    /// Output of the action's script.
     pub(crate) output: String,
 }
 
@@ -54,7 +54,7 @@ impl TriedAction {
         &ACTIONS[self.action]
     }
 
-    /// Rules that had to alert and did not.
+    /// Returns the rules that had to alert and did not.
     pub(crate) fn missed(&self) -> Vec<&'static str> {
         let came = |rule: &&&str| self.rules.iter().any(|came| came == **rule);
         self.action()
@@ -65,7 +65,7 @@ impl TriedAction {
             .collect()
     }
 
-    /// Rules that alerted and should not have.
+    /// Returns the rules that alerted and should not have.
     pub(crate) fn unexpected(&self) -> Vec<&str> {
         let wrong = |rule: &&String| verdict(self.action(), false, rule) == Verdict::Unexpected;
         self.rules
@@ -76,7 +76,7 @@ impl TriedAction {
             .collect()
     }
 
-    /// Whether all came as it should.
+    /// Returns true if all results are as expected.
     pub(crate) fn is_right(&self) -> bool {
         self.missed().is_empty() && self.unexpected().is_empty() && self.problems.is_empty()
     }
@@ -96,7 +96,7 @@ fn verdict(action: &Action, twin: bool, rule: &str) -> Verdict {
 }
 
 impl Tally {
-    /// Takes one report. For an alert, what it is.
+    /// Adds one message. Returns the verdict if it is an alert.
     pub(crate) fn take(&mut self, report: &Report) -> Option<Verdict> {
         match report {
             Report::Begin {
@@ -156,7 +156,7 @@ impl Tally {
         Some(verdict)
     }
 
-    /// Alerts that had to come.
+    /// Returns the number of required alerts.
     pub(crate) fn expected(&self) -> usize {
         self.actions
             .iter()
@@ -164,17 +164,17 @@ impl Tally {
             .sum()
     }
 
-    /// Alerts that came.
+    /// Returns the number of alerts.
     pub(crate) fn alerts(&self) -> usize {
         self.actions.iter().map(TriedAction::alerts).sum()
     }
 
-    /// Alerts that had to come and did not.
+    /// Returns the number of required alerts that are missing.
     pub(crate) fn missed(&self) -> usize {
         self.actions.iter().map(|tried| tried.missed().len()).sum()
     }
 
-    /// Alerts that should not have come.
+    /// Returns the number of unexpected alerts.
     pub(crate) fn unexpected(&self) -> usize {
         self.actions
             .iter()
@@ -182,12 +182,12 @@ impl Tally {
             .sum()
     }
 
-    /// Scripts that did not run as they should.
+    /// Returns the number of scripts that failed.
     pub(crate) fn problems(&self) -> usize {
         self.actions.iter().map(|tried| tried.problems.len()).sum()
     }
 
-    /// Nanoseconds from call to alert that this share of alerts, in percent, did not exceed.
+    /// Returns the latency from call to alert that this percentage of alerts did not exceed, in nanoseconds.
     pub(crate) fn latency_ns(&self, percent: usize) -> Option<u64> {
         let mut sorted = self.latencies_ns.clone();
         sorted.sort_unstable();
@@ -195,7 +195,7 @@ impl Tally {
         sorted.get(rank.saturating_sub(1)).copied()
     }
 
-    /// Whether everything that had to come came, and nothing was lost.
+    /// Returns true if all required alerts arrived and nothing was lost.
     pub(crate) fn is_complete(&self) -> bool {
         self.failed.is_none()
             && !self.actions.is_empty()
@@ -204,7 +204,7 @@ impl Tally {
             && self.problems() == 0
     }
 
-    /// For `--json`.
+    /// Returns the summary for `--json`.
     pub(crate) fn summary(&self) -> Value {
         let actions: Vec<Value> = self
             .actions

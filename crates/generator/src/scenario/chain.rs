@@ -1,6 +1,6 @@
-//! The chain of processes: each starts the next, the last one plays.
+//! The chain of processes: each starts the next, the last one makes the calls.
 //!
-//! Their command lines belong to the test, so what they have to do is in a variable.
+//! The test determines the command lines, so the order for each process is in an environment variable.
 
 use std::fs;
 use std::io::Write;
@@ -19,17 +19,17 @@ use super::values::Values;
 use super::{Process, Scenario, step};
 use crate::action::{Outcome, lookup_user};
 
-/// The variable: the file of the scenario, a colon, and the number of the process. `idle` instead waits
-/// to be killed.
+/// The environment variable: the file of the scenario, a colon, and the number of the process. The
+/// value `idle` makes the process wait to be killed instead.
 pub const LINK: &str = "TOLLGATE_SCENE_LINK";
 
 const IDLE: &str = "idle";
 
-/// Plays the part that the variable says, for `main` to ask first. Nothing without the variable;
-/// otherwise an exit code.
+/// Plays the part that the environment variable orders; `main` must call this first. `None` without the
+/// variable, otherwise an exit code.
 pub fn follow_order() -> Option<u8> {
     let order = std::env::var(LINK).ok()?;
-    // Without the generator there is nobody to tell.
+    // Without the generator no process reads the outcome.
     let _ = sys::prctl::set_parent_death_signal(Signal::SIGKILL.0);
     if order == IDLE {
         loop {
@@ -66,7 +66,7 @@ fn link(scenario: &Scenario, number: usize, file: &str, folder: &Path) -> u8 {
     tell(&outcome)
 }
 
-/// On a line of its own: calls may have written to this descriptor.
+/// Prints the outcome, on a line of its own: calls may have written to this descriptor.
 fn tell(outcome: &Outcome) -> u8 {
     let line = serde_json::to_string(outcome).expect("an outcome is plain data");
     let mut out = std::io::stdout().lock();
@@ -121,7 +121,7 @@ fn script(when: &str, text: Option<&str>) -> Result<(), String> {
     ))
 }
 
-/// Starts a process of the chain and gives its exit code.
+/// Starts a process of the chain and returns its exit code.
 pub(super) fn start(
     scenario: &Scenario,
     number: usize,
@@ -151,12 +151,12 @@ fn unstarted(command: &Command, error: &dyn std::fmt::Display) -> String {
     format!("cannot start {program}: {error}")
 }
 
-/// Starts a command as another user who keeps the capabilities of this process, so that the next
-/// process of the chain can be anybody's.
+/// Starts a command as another user who keeps the capabilities of this process, so that the next process of the
+/// chain can have any user.
 fn start_as(mut command: Command, uid: u32, gid: u32) -> Result<u8, String> {
     let pid = sys::clone::clone_child(CloneFlags::default(), || {
         let why = match become_user(uid, gid) {
-            // Comes back if it failed only.
+            // Returns only if exec failed.
             Ok(()) => {
                 let error = command.exec();
                 unstarted(&command, &error)
@@ -203,7 +203,7 @@ fn code(status: ExitStatus) -> u8 {
         .unwrap_or(128)
 }
 
-/// A process that waits to be killed.
+/// Starts a process that waits to be killed.
 pub(super) fn idle(
     process: &Process,
     made: &mut Resources,
@@ -218,7 +218,7 @@ pub(super) fn idle(
         .map_err(|error| format!("cannot start a process: {error}"))
 }
 
-/// This program at the place, and by the name, that the description asks for.
+/// Returns this program at the path, and with the name, that the description requests.
 fn program(process: &Process, made: &mut Resources, folder: &Path) -> Result<Command, String> {
     let own =
         std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
@@ -236,7 +236,7 @@ fn program(process: &Process, made: &mut Resources, folder: &Path) -> Result<Com
     if let Some(parent) = path.parent() {
         made.folders(parent).map_err(told)?;
     }
-    // Of the same file system it is the same file; a link by name would show where it leads.
+    // A hard link on the same file system is the same file; a symbolic link would show its target.
     fs::hard_link(&own, &path)
         .or_else(|_far_or_not_ours| copy(&own, &path))
         .map_err(told)?;
@@ -248,7 +248,7 @@ fn program(process: &Process, made: &mut Resources, folder: &Path) -> Result<Com
     let called = if name == file_name {
         path.clone()
     } else {
-        // The kernel's name of a process is that of the link.
+        // The kernel takes the process's name from the link.
         let place = unused(folder);
         made.folders(&place).map_err(told)?;
         let called = place.join(name);
@@ -264,7 +264,7 @@ fn program(process: &Process, made: &mut Resources, folder: &Path) -> Result<Com
     Ok(command)
 }
 
-/// Never over something that somebody else has put there.
+/// Copies a file. Never overwrites an existing one.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true).mode(0o755);
@@ -283,7 +283,7 @@ fn unused(folder: &Path) -> PathBuf {
     }
 }
 
-/// Gives up what the description does not give to the process.
+/// Drops the capabilities that the description does not give to the process.
 fn limit(text: Option<&str>) -> Result<(), String> {
     let Some(text) = text else {
         return Ok(());
@@ -291,7 +291,7 @@ fn limit(text: Option<&str>) -> Result<(), String> {
     let wanted = capabilities(text)?;
     let own = credential::capabilities(0).map_err(|error| error.to_string())?;
     let lacks = wanted.permitted.0 & !own.permitted.0;
-    // `all` means all that there are here.
+    // `all` means all that are available here.
     if lacks != 0 && !text.contains("all") {
         return Err(format!("the process does not have the capabilities {text}"));
     }
@@ -304,7 +304,7 @@ fn limit(text: Option<&str>) -> Result<(), String> {
     .map_err(|error| format!("cannot set the capabilities {text}: {error}"))
 }
 
-/// Clauses as in cap_from_text(3): names, then `=`, `+` or `-` and some of `eip`.
+/// Parses clauses as in cap_from_text(3): names, then `=`, `+` or `-` and some of `eip`.
 pub(super) fn capabilities(text: &str) -> Result<CapabilitySets, String> {
     let wrong = || format!("no capabilities: {text}; expected clauses as in cap_net_admin=ep");
     let none = abi::Capabilities(0);

@@ -1,8 +1,8 @@
-//! Tests that are described, not programmed: a chain of processes, resources, and calls.
+//! Described tests: a chain of processes, resources, and calls.
 //!
-//! The description is that of Falco's event generator. Who reads it checks it and hands a [`Scenario`]
-//! to a process (`PROGRAM generate scene`), which leaves what must not be changed, starts the chain of
-//! processes and ends with the status of the last one. That one plays, and tells what came of it in a
+//! The description is that of Falco's event generator. Its reader checks it and passes a [`Scenario`] to a
+//! process (`PROGRAM generate scene`), which isolates itself from what must not be changed, starts the chain of
+//! processes and ends with the status of the last one. That one makes the calls and prints its outcome in a
 //! line of JSON, as an action does.
 
 mod chain;
@@ -19,17 +19,17 @@ use serde_json::{Map, Value};
 pub use chain::{LINK, follow_order};
 pub use stage::{SceneOptions, command, scene};
 
-/// One test, without what is expected of a detector.
+/// One test, without the expected alerts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Scenario {
-    /// Its name.
+    /// Name of the test.
     pub name: String,
-    /// Where it plays.
+    /// Context of the calls.
     pub context: Context,
     /// A script of bash to run before everything else.
     pub before: Option<String>,
-    /// A script of bash to run at the end, whatever happened.
+    /// A script of bash to run at the end, in every case.
     pub after: Option<String>,
     /// Resources that exist during the calls, in order.
     pub resources: Vec<Resource>,
@@ -37,13 +37,13 @@ pub struct Scenario {
     pub steps: Vec<Step>,
 }
 
-/// Where a test plays.
+/// Context in which a test runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Context {
-    /// Each is the parent of the next; the last one plays.
+    /// The chain of processes. Each is the parent of the next; the last one makes the calls.
     pub processes: Vec<Process>,
-    /// Whether that is in a container, and its environment.
+    /// The container in which they run, if any.
     pub container: Option<Container>,
 }
 
@@ -51,19 +51,19 @@ pub struct Context {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
-    /// Becomes the host name.
+    /// Name of the container, used as host name.
     pub name: Option<String>,
-    /// Nothing is fetched: the files are those of this machine.
+    /// Image name. Nothing is fetched: the files are those of the host.
     pub image: Option<String>,
-    /// Variables.
+    /// Environment variables.
     pub env: BTreeMap<String, String>,
 }
 
-/// A process of the chain, or one to do something to.
+/// A process of the chain, or a process that calls act on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Process {
-    /// The program's file.
+    /// Path of the program.
     pub exe_path: Option<String>,
     /// Arguments, with quotes as in a shell.
     pub args: Option<String>,
@@ -71,25 +71,25 @@ pub struct Process {
     pub exe: Option<String>,
     /// The kernel's name of the process.
     pub name: Option<String>,
-    /// Variables.
+    /// Environment variables.
     pub env: BTreeMap<String, String>,
-    /// As whom.
+    /// User.
     pub user: Option<String>,
     /// Capabilities, as in cap_from_text(3).
     pub capabilities: Option<String>,
 }
 
-/// Something that calls need.
+/// A resource that calls need.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resource {
-    /// By which calls refer to it.
+    /// Name by which calls refer to it.
     pub name: String,
-    /// What it is.
+    /// Kind of the resource, with its properties.
     #[serde(flatten)]
     pub kind: ResourceKind,
 }
 
-/// What a resource is.
+/// Kind of a resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     tag = "type",
@@ -99,25 +99,25 @@ pub struct Resource {
 pub enum ResourceKind {
     /// Two connected sockets.
     ClientServer {
-        /// `tcp4`, `tcp6`, `udp4`, `udp6`, `unix`.
+        /// Protocol: `tcp4`, `tcp6`, `udp4`, `udp6`, `unix`.
         l4_proto: String,
         /// Address and port of the server.
         address: String,
     },
-    /// A descriptor.
+    /// A file descriptor.
     Fd {
-        /// Of what.
+        /// Kind of the descriptor.
         subtype: String,
-        /// The file, for some.
+        /// Path of the file, for some kinds.
         file_path: Option<String>,
-        /// The folder, for some.
+        /// Path of the folder, for some kinds.
         dir_path: Option<String>,
-        /// The name, for a file in memory.
+        /// Name of a file in memory.
         file_name: Option<String>,
     },
     /// A process.
     Process {
-        /// The program's file.
+        /// Path of the program.
         exe_path: Option<String>,
         /// Arguments, with quotes as in a shell.
         args: Option<String>,
@@ -125,7 +125,7 @@ pub enum ResourceKind {
         exe: Option<String>,
         /// The kernel's name of the process.
         proc_name: Option<String>,
-        /// Variables.
+        /// Environment variables.
         #[serde(default)]
         env: BTreeMap<String, String>,
     },
@@ -135,20 +135,20 @@ pub enum ResourceKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Step {
-    /// By which later calls refer to what it was and what came of it.
+    /// Name by which later calls refer to its arguments and result.
     pub name: String,
-    /// Which call.
+    /// Name of the system call.
     pub syscall: String,
-    /// Its arguments; `${NAME.PATH}` is what a resource or an earlier call has.
+    /// Arguments; `${NAME.PATH}` refers to a property of a resource or an earlier call.
     #[serde(default)]
     pub args: Map<String, Value>,
-    /// The error that it must end with, as in EPERM. Without it the call must not fail.
+    /// Name of the expected error, such as EPERM. Without it the call must succeed.
     #[serde(default)]
     pub expected_error: Option<String>,
 }
 
 impl Scenario {
-    /// Every address that it names, so that nobody else has them.
+    /// Returns every address that the scenario names, so that no other host has them.
     fn addresses(&self) -> impl Iterator<Item = &str> {
         let resources = self
             .resources

@@ -1,4 +1,4 @@
-//! What calls need: sockets, descriptors, processes.
+//! Resources of calls: sockets, descriptors, processes.
 
 use std::fs::{self, File, OpenOptions};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -11,7 +11,7 @@ use super::chain;
 use super::values::Values;
 use super::{Process, Resource, ResourceKind};
 
-/// Things that exist until this is dropped.
+/// Resources that exist until this is dropped.
 #[derive(Default)]
 pub(super) struct Resources {
     descriptors: Vec<OwnedFd>,
@@ -21,7 +21,7 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// Makes one and says what it has.
+    /// Makes a resource and stores its properties.
     pub(super) fn make(
         &mut self,
         resource: &Resource,
@@ -83,7 +83,7 @@ impl Resources {
                 let listener = TcpListener::bind(address).map_err(told)?;
                 let client = TcpStream::connect(address).map_err(told)?;
                 let (server, _) = listener.accept().map_err(told)?;
-                // What is listened at stays there for calls that connect.
+                // The listener remains, for calls that connect.
                 self.hold(listener);
                 (client.into(), server.into())
             }
@@ -147,7 +147,7 @@ impl Resources {
         Ok(vec![("fd", fd)])
     }
 
-    /// Opens a file; one that is not there is made for the time of the test.
+    /// Opens a file. A missing file is made for the duration of the test.
     fn file(&mut self, path: &Path) -> std::io::Result<File> {
         let mut both = OpenOptions::new();
         both.read(true).write(true);
@@ -162,7 +162,7 @@ impl Resources {
         Ok(file)
     }
 
-    /// Makes the folders of a path that are missing.
+    /// Makes the missing folders of a path.
     pub(super) fn folders(&mut self, path: &Path) -> std::io::Result<()> {
         let mut missing: Vec<&Path> = path
             .ancestors()
@@ -182,7 +182,7 @@ impl Resources {
         Ok(vec![("pid", pid)])
     }
 
-    /// A file or folder that something else of the test has made.
+    /// Registers a file or folder for removal that another part of the test has made.
     pub(super) fn remove_later(&mut self, path: PathBuf) {
         self.made.push(path);
     }
@@ -193,12 +193,12 @@ type Found = Result<Vec<(&'static str, i64)>, String>;
 impl Drop for Resources {
     fn drop(&mut self) {
         for process in &mut self.processes {
-            // A call may have ended it.
+            // A call may have ended the process.
             let _ = process.kill();
             let _ = process.wait();
         }
         for path in self.made.drain(..).rev() {
-            // Whoever put something else into the folder keeps it.
+            // A folder that holds something else is kept.
             let _ = if path.is_dir() {
                 fs::remove_dir(&path)
             } else {

@@ -1,4 +1,4 @@
-//! The process that makes the surroundings of a test and starts its chain.
+//! The process that sets up the environment of a test and starts its chain.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,31 +14,31 @@ use workload::Error;
 use super::{Process, Scenario, chain};
 use crate::action::{MARK, Outcome, Scratch, Stop, surround};
 
-/// Folders whose changes are kept from the machine.
+/// Folders that are covered by overlays, so that changes do not reach the host.
 const LAYERED: [&str; 8] = [
     "/etc", "/home", "/opt", "/root", "/srv", "/tmp", "/usr", "/var",
 ];
 
-/// For the process that makes the surroundings.
+/// Options of the process that sets up the environment.
 #[derive(Clone, Debug)]
 pub struct SceneOptions {
-    /// The scenario, as JSON
+    /// The scenario, as a JSON file.
     pub file: PathBuf,
-    /// The folder of the run
+    /// The folder of the run.
     pub scratch: PathBuf,
-    /// Change the machine where layers cannot be had
+    /// Allow changes to the host where overlays are not possible.
     pub touch_system: bool,
-    /// Leave this address to the real network
+    /// Addresses that calls contact in the real network.
     pub allow_network: Vec<IpAddr>,
-    /// This process is the first of the container
+    /// Set if this process is the first of the container.
     pub inside: bool,
 }
 
-/// The command that plays a scenario, after what is put before it.
+/// Returns the command that plays a scenario, after the words of `prefix`.
 ///
 /// # Errors
 ///
-/// When the scenario cannot be written to the folder of the run.
+/// If the scenario cannot be written to the folder of the run.
 pub fn command(
     scenario: &Scenario,
     program: &Path,
@@ -51,7 +51,7 @@ pub fn command(
         .tempdir_in(scratch.path())
         .map_err(Error::file("make a folder in", scratch.path()))?
         .keep();
-    // Whatever the mask for new files says: every process of the chain makes the next one's program.
+    // Independent of the umask: every process of the chain makes the next one's program.
     let for_all = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
     fs::set_permissions(&folder, for_all).map_err(Error::file("open", &folder))?;
     let file = folder.join("scenario.json");
@@ -71,15 +71,15 @@ pub fn command(
     Ok(command)
 }
 
-/// Makes the surroundings and starts the chain. Gives an exit code; if the chain was not started, the
-/// outcome is printed to `out`.
+/// Sets up the environment and starts the chain. Returns an exit code. If the chain was not started, prints the
+/// outcome to `out`.
 pub fn scene(args: &SceneOptions, program: &Path, out: &mut dyn Write) -> u8 {
     let outcome = match try_scene(args, program) {
         Ok(code) => return code,
         Err(outcome) => outcome,
     };
     let line = serde_json::to_string(&outcome).expect("an outcome is plain data");
-    // Nobody may listen any more.
+    // The reader may be gone.
     let _ = writeln!(out, "{line}");
     1
 }
@@ -126,7 +126,8 @@ fn try_scene(args: &SceneOptions, program: &Path) -> Result<u8, Outcome> {
     chain::start(&scenario, 0, &args.file.display().to_string(), folder)
 }
 
-/// Addresses that tests name must be this machine's; those of the loopback network are.
+/// Returns the addresses that a test names and that must be given to this host; those of the loopback network
+/// are present.
 fn addresses(scenario: &Scenario) -> BTreeSet<IpAddr> {
     let all = scenario
         .addresses()
@@ -169,7 +170,7 @@ fn enter(args: &SceneOptions, program: &Path, scenario: &Scenario) -> Result<u8,
         .unwrap_or(128))
 }
 
-/// What the first process of a container does: its own processes are seen, and a host name.
+/// Sets up a container from its first process: /proc with its own processes, and a host name.
 fn furnish(scenario: &Scenario) -> Result<(), Error> {
     crate::action::mount(Some("proc"), Path::new("/proc"), Some("proc"), 0, None)?;
     let container = scenario.context.container.as_ref();
@@ -178,8 +179,8 @@ fn furnish(scenario: &Scenario) -> Result<(), Error> {
         .map_err(Error::call("set the host name"))
 }
 
-/// Adds users that are missing to the layer over /etc. Without a layer they stay missing, which the
-/// chain will tell.
+/// Adds missing users to the overlay over /etc. Without an overlay they remain missing, which the chain will
+/// report.
 fn add_users(scenario: &Scenario) -> Result<(), Error> {
     let is_root = rustix::process::geteuid().is_root();
     for (process, uid) in scenario.context.processes.iter().zip(60_001..) {

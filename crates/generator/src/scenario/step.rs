@@ -1,4 +1,4 @@
-//! Calls, made as they are described.
+//! Calls, made as described.
 
 use std::ffi::CString;
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use sys::attempt::{Attempt, make};
 use super::Step;
 use super::values::{Arguments, Values};
 
-/// Longest buffer of a read or write.
+/// Largest buffer of a read or write, in bytes.
 const LONGEST: i64 = 1 << 20;
 
-/// Calls that can be described, in the order of names. `rules explain` knows more of them.
+/// Calls that can be described, sorted by name. `rules explain` knows more calls.
 pub(super) const CALLS: &[(&str, Play)] = &[
     ("connect", connect),
     ("dup", dup),
@@ -36,10 +36,10 @@ pub(super) const CALLS: &[(&str, Play)] = &[
     ("write", write),
 ];
 
-/// Makes a call and gives the kernel's raw result.
+/// Function that makes a call and returns the kernel's raw result.
 type Play = fn(&Arguments) -> Result<i64, String>;
 
-/// Makes the call of a step, and keeps what later steps may refer to.
+/// Makes the call of a step, and stores the values that later steps may refer to.
 pub(super) fn play(step: &Step, values: &mut Values) -> Result<(), String> {
     let told = |why: String| format!("step {}: {}: {why}", step.name, step.syscall);
     let arguments = Arguments::new(&step.args, values);
@@ -54,7 +54,7 @@ pub(super) fn play(step: &Step, values: &mut Values) -> Result<(), String> {
     judge(step.expected_error.as_deref(), result).map_err(told)
 }
 
-/// The path of the file that a step may make.
+/// Returns the path of the file that a step may make.
 pub(super) fn makes(step: &Step, values: &Values) -> Option<PathBuf> {
     let (dir, path) = match step.syscall.as_str() {
         "open" => (None, "pathname"),
@@ -117,7 +117,7 @@ fn length(arguments: &Arguments, default: usize) -> Result<usize, String> {
     usize::try_from(length.clamp(0, LONGEST)).map_err(|error| error.to_string())
 }
 
-/// The bytes of an argument, shortened or filled with zeros to `len`.
+/// Returns the bytes of an argument, truncated or padded with zeros to `len`.
 fn bytes(arguments: &Arguments, name: &str) -> Result<Vec<u8>, String> {
     let mut bytes = arguments.text_or(name, "")?.into_bytes();
     let length = length(arguments, bytes.len())?;
@@ -125,7 +125,7 @@ fn bytes(arguments: &Arguments, name: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// An address as the kernel takes it: a path for Unix sockets, else address and port.
+/// Returns an address in the kernel's form: a path for Unix sockets, otherwise address and port.
 fn address(text: &str) -> Vec<u8> {
     let mut raw = Vec::new();
     match text.parse::<SocketAddr>() {

@@ -1,4 +1,4 @@
-//! What resources and calls have, by name, and arguments that refer to it.
+//! Properties of resources and calls by name, and arguments that refer to them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use abi::Arch;
 use abi::flags::FlagSet;
 use serde_json::{Map, Value};
 
-/// Values by path, as `cs1.client.fd`.
+/// Values by path, such as `cs1.client.fd`.
 #[derive(Debug, Default)]
 pub(super) struct Values(BTreeMap<String, Value>);
 
@@ -21,7 +21,7 @@ impl Values {
         self.0.insert(path, value.into());
     }
 
-    /// What an argument is, after following its reference.
+    /// Returns the value of an argument, after following its reference.
     fn resolve(&self, value: &Value) -> Result<Value, String> {
         let Some(path) = value.as_str().and_then(reference) else {
             return Ok(value.clone());
@@ -33,7 +33,7 @@ impl Values {
     }
 }
 
-/// The path in `${ path }`.
+/// Returns the path in `${ path }`.
 pub(super) fn reference(text: &str) -> Option<&str> {
     Some(text.strip_prefix("${")?.strip_suffix('}')?.trim())
 }
@@ -43,7 +43,7 @@ impl<'values> Arguments<'values> {
         Self { given, values }
     }
 
-    /// Everything, with references followed, for later calls to refer to.
+    /// Returns all arguments with references followed, for later calls to refer to.
     pub(super) fn resolved(&self) -> Result<Vec<(String, Value)>, String> {
         let mut all = Vec::new();
         for (name, value) in self.given {
@@ -81,7 +81,7 @@ impl<'values> Arguments<'values> {
         }
     }
 
-    /// A number, or names of flags of a set with `|` between them.
+    /// Returns a number, or the sum of flags of a set with `|` between their names.
     pub(super) fn number(&self, path: &str, set: Option<&str>) -> Result<i64, String> {
         match self.get(path)? {
             Some(Value::Number(number)) => number
@@ -112,7 +112,7 @@ fn sum(text: &str, set: Option<&str>) -> Option<i64> {
     text.split('|').map(str::trim).try_fold(0_i64, |sum, word| {
         let value = match word.parse::<i64>() {
             Ok(number) => number,
-            // Of no set: it is where relative paths begin.
+            // Not a flag of a set: the base of relative paths.
             Err(_name) if word == "AT_FDCWD" => -100,
             Err(_name) => i64::try_from(set?.value_of(Arch::native()?, word)?).ok()?,
         };

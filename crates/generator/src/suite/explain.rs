@@ -1,4 +1,4 @@
-//! `tollgate generate suite explain`: the language of descriptions, out of the table that checks them.
+//! `tollgate generate suite explain`: prints the language of descriptions from the schema that checks them.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use diagnostics::failure::Failure;
 
 use super::schema::{Kind, Property, ROOT, active};
 
-/// A part of a path: a property, and words for choices of the object that it holds.
+/// A segment of a path: a property, and the words that select choices of the object in it.
 #[derive(Debug, PartialEq)]
 struct Segment {
     name: String,

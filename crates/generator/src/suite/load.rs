@@ -1,4 +1,4 @@
-//! From YAML to tests: templates are filled, everything is checked before anything is played.
+//! Loading of tests from YAML: templates are expanded, and everything is checked before anything is played.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,16 @@ use crate::scenario::{ResourceKind, Scenario};
 /// A test that can be played.
 #[derive(Clone, Debug)]
 pub(super) struct Test {
-    /// The rule it is for, or nothing.
+    /// The rule that the test is for; may be empty.
     pub(super) rule: String,
     pub(super) description: Option<String>,
-    /// The values of its case, for one that comes from a template.
+    /// Values of the case, for a test that comes from a template.
     pub(super) case: Option<Json>,
     pub(super) expected: Expected,
     pub(super) scenario: Scenario,
 }
 
-/// What an alert must hold.
+/// Requirements on an alert.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Expected {
@@ -31,10 +31,10 @@ pub(super) struct Expected {
     pub(super) output_fields: Map<String, Json>,
 }
 
-/// Reads one file.
+/// Parses one file.
 pub(super) fn read(name: &str, text: &str, needs_rule: bool) -> Result<Vec<Test>, Problem> {
     let root = settings::read(name, text)?;
-    // Unfilled templates are checked as far as their keys go, below when they are filled.
+    // The keys of templates are checked here, the rest below when they are expanded.
     let tests = entry(&root, "tests").ok_or_else(|| {
         Problem::new(&root.origin, "the key `tests` is missing")
             .help("`tollgate generate suite explain` shows the keys of a file")
@@ -100,7 +100,7 @@ fn test(node: &Node, case: Option<Json>, needs_rule: bool) -> Result<Test, Probl
     })
 }
 
-/// What no schema says.
+/// Checks what the schema cannot express.
 fn check(scenario: &Scenario) -> Result<(), String> {
     let mut known = BTreeSet::new();
     for resource in &scenario.resources {
@@ -157,7 +157,7 @@ fn leaves(value: &Json) -> Vec<&str> {
     }
 }
 
-/// Checks an object and makes it JSON.
+/// Checks an object and converts it to JSON.
 fn object(node: &Node, properties: &'static [Property]) -> Result<Json, Problem> {
     let Value::Map(entries) = &node.value else {
         return Err(Problem::new(
@@ -252,7 +252,7 @@ fn texts(node: &Node) -> Result<Json, Problem> {
     Ok(Json::Object(object))
 }
 
-/// As it stands.
+/// Converts a node to JSON without checks.
 pub(super) fn anything(node: &Node) -> Json {
     match &node.value {
         Value::Null => Json::Null,

@@ -1,4 +1,4 @@
-//! `tollgate generate suite`: tests that are described in YAML.
+//! `tollgate generate suite`: tests described in YAML.
 
 pub mod explain;
 mod load;
@@ -22,7 +22,7 @@ use crate::options::{Descriptions, ReportFormat, SuiteRunOptions, SuiteTestOptio
 use load::Test;
 use report::{Report, Verdict, weigh};
 
-/// How long the alerts of a test may take.
+/// Time limit for the alerts of a test.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Plays described tests.
@@ -85,7 +85,7 @@ pub fn test(args: &SuiteTestOptions) -> Outcome {
     finish(&Report { results }, args.report_format)
 }
 
-/// The verdict as soon as it is a good one, or when there was time enough.
+/// Returns the verdict as soon as it is a pass, or at the deadline.
 fn wait(test: &Test, alerts: &Alerts, deadline: Instant) -> Verdict {
     let deadline = deadline.min(Instant::now() + PATIENCE);
     let mut came = Vec::new();

@@ -1,4 +1,4 @@
-//! What came of tests, by rule.
+//! Results of tests, by rule.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,25 +10,25 @@ use crate::action::Outcome;
 use crate::alerts::Alert;
 use crate::options::ReportFormat;
 
-/// What came of one test.
+/// Result of one test.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// It was played, and nothing was expected of anybody.
+    /// The test was played; alerts were not checked.
     Played,
-    /// The expected alert came.
+    /// The expected alert arrived.
     Passed,
-    /// No alert of the rule came, or none held what it must.
+    /// No alert of the rule arrived, or none met the requirements.
     Failed(Vec<String>),
-    /// It was not played.
+    /// The test was not played.
     NotPlayed(Outcome),
 }
 
-/// Tests and what came of them.
+/// Tests and their results.
 pub(super) struct Report {
     pub(super) results: Vec<(Test, Verdict)>,
 }
 
-/// What is wrong with each alert of the rule; nothing wrong with one of them is enough.
+/// Compares the alerts of the rule with the test's requirements. One alert that meets them is enough.
 pub(super) fn weigh(test: &Test, alerts: &[Alert]) -> Verdict {
     let mut wrong = Vec::new();
     for alert in alerts.iter().filter(|alert| alert.rule == test.rule) {
@@ -199,7 +199,7 @@ fn object(test: &Test, verdict: &Verdict) -> Value {
     Value::Object(object)
 }
 
-/// Block style; texts are quoted as in JSON, which YAML takes.
+/// Writes YAML in block style. Texts are quoted as in JSON, which is valid YAML.
 fn yaml(value: &Value, depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
     let is_leaf = |value: &Value| match value {

@@ -1,4 +1,4 @@
-//! The language of test descriptions, as data: what is checked and what `suite explain` prints.
+//! The schema of test descriptions, as data: used for checks and by `suite explain`.
 
 /// A property of an object.
 #[derive(Debug)]
@@ -9,22 +9,22 @@ pub(super) struct Property {
     pub(super) text: &'static str,
 }
 
-/// What a property holds.
+/// Kind of a property's value.
 #[derive(Debug)]
 pub(super) enum Kind {
     /// Text.
     Text,
-    /// A whole number, names of flags with `|` between them, or a reference.
+    /// An integer, names of flags with `|` between them, or a reference.
     Value,
-    /// Names and texts.
+    /// A map from names to texts.
     Texts,
-    /// Names and anything.
+    /// A map from names to any values.
     Anything,
     /// An object.
     Object(&'static [Property]),
     /// A list of objects.
     List(&'static [Property]),
-    /// One of some words, each of which brings further properties of the same object.
+    /// One of several words. Each adds further properties to the same object.
     Choice(&'static [(&'static str, &'static [Property])]),
 }
 
@@ -461,7 +461,7 @@ static CASE: &[Property] = &[
     ),
 ];
 
-/// The properties of an object, with those that its choices bring. `choice` gives the word of a property.
+/// Returns the properties of an object and those that its choices add. `choice` returns the word of a property.
 pub(super) fn active(
     properties: &'static [Property],
     choice: &dyn Fn(&str) -> Option<String>,

@@ -1,17 +1,17 @@
-//! Tests that stand for many: `%{item.NAME}` is replaced by what each case has for NAME.
+//! Test templates: `%{item.NAME}` is replaced by each case's value of NAME.
 
 use serde_json::Value as Json;
 use yaml::settings::{Node, Problem, Value};
 
 use super::load::{anything, entry};
 
-/// Most tests that one template may stand for.
+/// Largest number of tests that one template may expand to.
 const MOST: usize = 10_000;
 
 /// Names and values of one case.
 type Case = Vec<(String, Node)>;
 
-/// The tests that a node stands for, each with the values of its case.
+/// Expands a node to tests, each with the values of its case.
 pub(super) fn expand(node: &Node) -> Result<Vec<(Node, Option<Json>)>, Problem> {
     let Some(cases) = entry(node, "cases") else {
         return Ok(vec![(node.clone(), None)]);
@@ -141,7 +141,7 @@ fn scalar(node: &Node, text: &str, quoted: bool, case: &Case) -> Result<Node, Pr
         let value = case.iter().find(|(known, _)| known == name);
         let (_, value) = value
             .ok_or_else(|| Problem::new(&node.origin, format!("no case has `{}`", path.trim())))?;
-        // Alone it is the value itself, so that numbers stay numbers.
+        // A placeholder that is the whole text is replaced by the value itself, so that numbers remain numbers.
         if before.is_empty() && after.is_empty() && filled.is_empty() {
             return Ok(Node {
                 origin: node.origin.clone(),

@@ -1,5 +1,5 @@
-//! Calls that policies are about, to measure what it costs that one is denied, told or not. All of them come to
-//! the same: without a policy they succeed.
+//! Calls that policies deny, to measure the cost of a denial, reported or not. Without a policy all of them
+//! succeed.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -26,7 +26,7 @@ fn repeat<T>(mut call: impl FnMut() -> Result<T, Errno> + 'static) -> Result<Bat
     }))
 }
 
-/// Opens a file; /etc/shadow, which rules are about, if none is named.
+/// Opens a file; by default /etc/shadow, which rules match.
 pub(crate) fn open(setup: &Setup) -> Result<Batch, Error> {
     let path = setup.args.path.as_deref();
     let path = kernel_path(path.unwrap_or("/etc/shadow".as_ref()))?;
@@ -34,13 +34,13 @@ pub(crate) fn open(setup: &Setup) -> Result<Batch, Error> {
     repeat(move || rustix::fs::open(&path, flags, Mode::empty()))
 }
 
-/// Makes a socket for datagrams.
+/// Makes a datagram socket.
 pub(crate) fn socket(_: &Setup) -> Result<Batch, Error> {
     let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
     repeat(move || rustix::net::socket_with(family, SocketType::DGRAM, flags, None))
 }
 
-/// Uses a capability.
+/// Uses a capability: chroot(2).
 pub(crate) fn chroot(_: &Setup) -> Result<Batch, Error> {
     repeat(|| rustix::process::chroot("/"))
 }

@@ -1,4 +1,4 @@
-//! Descriptors that come and go: what a watcher pays that follows them.
+//! Duplicates and closes descriptors: the cost for a monitor that tracks them.
 
 use std::fs::File;
 

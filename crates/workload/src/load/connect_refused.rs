@@ -1,4 +1,4 @@
-//! Connection attempts that end at once, on the loopback address.
+//! Connection attempts on the loopback address that are refused at once.
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 
@@ -34,7 +34,7 @@ pub(crate) fn prepare(_: &Setup) -> Result<Batch, Error> {
     }))
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 fn closed_port() -> Result<SocketAddrV4, Error> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let address = listener.and_then(|listener| listener.local_addr());

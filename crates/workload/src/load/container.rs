@@ -1,4 +1,4 @@
-//! The life of a container: create, start, ask, enter, kill, delete, each a command of an OCI runtime.
+//! The life of a container: create, start, state, exec, kill, delete, each a command of an OCI runtime.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,22 +12,22 @@ use serde_json::json;
 use crate::measure::{LoadResult, Setup};
 use crate::{Error, split_words};
 
-/// Overrides `--runtime`: a subject is a runtime, and what is put around a workload is its environment.
+/// Variable that overrides `--runtime`: a subject is a runtime, set through the environment of a workload.
 const RUNTIME: &str = "TOLLGATE_BENCH_RUNTIME";
 
-/// Statically linked, so that it is all that the containers need.
+/// Statically linked program, the only file that the containers need.
 const TOOLS: &str = "/bin/busybox";
 
-/// What a life consists of; the others are times between two of them.
+/// The commands of a container's life. Other figures are times between two of them.
 const COMMANDS: [&str; 6] = ["create", "start", "state", "exec", "kill", "delete"];
 
-/// How long nothing is done before a command that moves processes into control groups. The kernel does that at
-/// once if one was moved just before, and else after a grace period of RCU, 5 to 20 ms: without a pause such a
-/// command would be the cheaper the faster those before it were. There is none between `create` and `start`, which
-/// waits for what `create` has left to be done.
+/// Pause before a command that moves processes into control groups. The kernel moves a process at once if it
+/// moved one just before, and otherwise after a grace period of RCU, 5 to 20 ms. Without a pause such a command
+/// would be cheaper the faster the commands before it were. There is no pause between `create` and `start`,
+/// which waits for what `create` has left to do.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a container may take to end.
+/// Time limit for the end of a container.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
@@ -128,7 +128,7 @@ impl Life<'_> {
     fn live(&self) -> Result<Times, Error> {
         let lived = self.phases();
         if lived.is_err() {
-            // What failed half-way may be there; the failure is what is told.
+            // A container that failed half-way may exist; the first failure is the one reported.
             let _ = self.command(&["delete", "--force", &self.id]).status();
         }
         lived
@@ -181,14 +181,15 @@ impl Life<'_> {
             &mut self.command(&["delete", &self.id]),
             &mut times,
         )?;
-        // Without what the caller waits for in between, such as the end of the program.
+        // Excludes what the caller waits for in between, such as the end of the program.
         let of_commands = times.iter().filter(|(name, _)| COMMANDS.contains(name));
         let total = of_commands.map(|(_, time)| *time).sum();
         times.push(("commands", total));
         Ok(times)
     }
 
-    /// A runtime may learn of the end of its container a little later than the kernel.
+    /// Waits until the runtime reports the end of its container, which may be a little later than the kernel
+    /// does.
     fn wait_until_stopped(&self) -> Result<(), Error> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -260,7 +261,7 @@ fn read_pid(path: &Path) -> Result<u32, Error> {
     })
 }
 
-/// A process that its parent has not waited for yet has ended, too.
+/// Waits for the end of a process. A process that its parent has not waited for counts as ended.
 fn wait_for_end(pid: u32) -> Result<(), Error> {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! Programs that do nothing, started one after the other.
+//! Starts programs that do nothing, one after the other.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::Error;
 use crate::measure::{Batch, Setup};
 
-/// Debian's static busybox is the one program without dynamic loader that is easy to get.
+/// Debian's static busybox, the one program without dynamic loader that is easy to get.
 const STATIC: &str = "/bin/busybox";
 
 pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
@@ -32,8 +32,8 @@ pub(crate) fn prepare_static(setup: &Setup) -> Result<Batch, Error> {
     Ok(repeat(program, &[]))
 }
 
-/// Rust's standard library starts programs through posix_spawn(3), that is by clone(2) with
-/// CLONE_VFORK, execve(2) and a wait.
+/// Starts the program repeatedly. Rust's standard library starts programs through posix_spawn(3), that is by
+/// clone(2) with CLONE_VFORK, execve(2) and a wait.
 fn repeat(program: PathBuf, arguments: &'static [&'static str]) -> Batch {
     Box::new(move |times| {
         for _ in 0..times {

@@ -1,12 +1,12 @@
-//! Processes that end at once (UnixBench `spawn`).
+//! Forks processes that end at once (UnixBench `spawn`).
 
 use fork::Fork;
 
 use crate::Error;
 use crate::measure::{Batch, Setup};
 
-/// The child may take locks while it ends, which only a process without other threads is sure to find
-/// free (fork(2)).
+/// Checks that the process has one thread. The child may take locks while it ends, which are sure to be free
+/// only in a process without other threads (fork(2)).
 pub(crate) fn one_thread(setup: &Setup) -> Result<(), Error> {
     if setup.args.threads == 1 {
         return Ok(());

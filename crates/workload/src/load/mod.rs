@@ -1,4 +1,4 @@
-//! The loads, one a file.
+//! The loads, one per file.
 
 pub(crate) mod attempt;
 pub(crate) mod close_dup;
@@ -27,7 +27,7 @@ use std::path::Path;
 
 use crate::{Args, Error};
 
-/// The part of a process that a load has started from the same program.
+/// Plays the role of a process that a load has started from the same program.
 pub(crate) fn play(role: &str, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     match role {
         pipe::ECHO => pipe::echo(),
@@ -38,7 +38,7 @@ pub(crate) fn play(role: &str, args: &Args, out: &mut dyn Write) -> Result<(), E
     }
 }
 
-/// A path as the kernel takes it, converted before the clock runs.
+/// Converts a path to the kernel's form, before the clock runs.
 fn kernel_path(path: &Path) -> Result<CString, Error> {
     CString::new(path.as_os_str().as_bytes()).map_err(|source| Error::File {
         action: "use",

@@ -1,4 +1,4 @@
-//! Opens of a file that exists and that no rule cares for, by openat(2) as C libraries do it.
+//! Opens an existing file that no rule matches, by openat(2) as C libraries do.
 
 use std::ffi::CString;
 
@@ -18,7 +18,8 @@ pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
     repeat(kernel_path(&absolute)?)
 }
 
-/// Changes the current folder to the file's, which all threads share and all do alike.
+/// Prepares opens by a relative path. Changes the current directory to the file's; all threads share it, and
+/// all make the same change.
 pub(crate) fn prepare_relative(setup: &Setup) -> Result<Batch, Error> {
     let path = setup.file()?;
     let refuse = |source| Error::File {

@@ -1,24 +1,23 @@
-//! Opens of every kind from many processes and threads at once, under signals, with an account of
-//! each: the oracle against which a watcher's events are compared.
+//! Opens of every kind from many processes and threads at once, under signals, with an account of each: the
+//! oracle to which a monitor's events are compared.
 //!
-//! Each process makes a folder of its own below the load's scratch folder, so that every path tells
-//! whose open it was, and starts its threads; each thread goes through [`CASES`] in an order drawn
-//! from its own seed. The process sums up what the kernel *answered* and writes one line for each
-//! distinct open:
+//! Each process makes a folder of its own below the load's scratch folder, so that every path identifies the
+//! process, and starts its threads. Each thread goes through [`CASES`] in an order drawn from its own seed. The
+//! process adds up what the kernel *answered* and writes one line for each distinct open:
 //!
 //! ```json
 //! {"pid":71,"call":"openat","path":"file","absolute":"/tmp/x/71/file","flags":32768,"result":5,"count":812}
 //! ```
 //!
-//! `path` and `flags` are what the call was given, `result` the descriptor or the negative error
-//! number, as an exit event shows them. The count is over all threads of the process. Opens that
-//! are not in the account (of the loader, of the account itself) lie outside the scratch folder,
-//! whose name is in the line `{"scratch":...}` at the top.
+//! `path` and `flags` are the arguments of the call, `result` is the descriptor or the negative error number,
+//! as an exit event shows them. The count is over all threads of the process. Opens that are not in the account
+//! (of the loader, of the account itself) lie outside the scratch folder, whose name is in the line
+//! `{"scratch":...}` at the top.
 //!
-//! An interval timer sends SIGALRM meanwhile. Half of the processes handle it with SA_RESTART
-//! (`--handler`): there an open that ends with EINTR is an error of the subject, and the load fails.
-//! The other half handles it without: without a subject no open of a file on disk is interrupted
-//! there either, but one that is interrupted nonetheless is in the account with result -4.
+//! An interval timer sends SIGALRM meanwhile. Half of the processes handle it with SA_RESTART (`--handler`):
+//! there an open that ends with EINTR is an error of the subject, and the load fails. The other half handles it
+//! without: without a subject no open of a file on disk is interrupted there either, but one that is
+//! interrupted nonetheless is in the account with result -4.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -47,18 +46,18 @@ use super::kernel_path;
 use crate::measure::{LoadResult, Setup};
 use crate::{Args, Error, Handler};
 
-/// The part of the processes that open.
+/// Role of the processes that open files.
 pub(crate) const OPENER: &str = "opener";
 
-/// How many times each thread opens when `--operations` does not say.
+/// Number of opens of each thread without `--operations`.
 const OPENS: u64 = 1000;
 
-/// How a path is given to the kernel.
+/// Form of the path of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
     /// As an absolute path, to open(2).
     Root,
-    /// Relative to the current folder, to open(2).
+    /// Relative to the current directory, to open(2).
     CurrentFolder,
     /// As an absolute path, to openat(2) with AT_FDCWD.
     RootAt,
@@ -66,10 +65,10 @@ enum From {
     Descriptor,
 }
 
-/// One kind of open and what must come of it.
+/// One kind of open and its expected result.
 struct Case {
     from: From,
-    /// Below the process's folder.
+    /// Path below the process's folder.
     name: &'static str,
     flags: OFlags,
     result: Result<(), Errno>,
@@ -141,7 +140,7 @@ struct Head<'a> {
     scratch: &'a Path,
 }
 
-/// Starts the processes and gathers their accounts.
+/// Starts the processes and collects their accounts.
 pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
     let start = Instant::now();
     let children: Vec<_> = (0..setup.args.processes)
@@ -200,7 +199,7 @@ fn start_opener(setup: &Setup) -> Result<Child, Error> {
         .map_err(Error::call("start a process that opens"))
 }
 
-/// Reads what a process prints, which it does at its end.
+/// Reads the account that a process prints at its end.
 fn account_of(mut child: Child) -> Result<Vec<Line>, Error> {
     let output = child.stdout.take().expect("its output is a pipe");
     let lines = BufReader::new(output)
@@ -231,10 +230,10 @@ fn write_oracle(path: &Path, scratch: &Path, accounts: &[Line]) -> std::io::Resu
     file.flush()
 }
 
-/// How often which case had which result.
+/// Number of opens by case and result.
 type Account = BTreeMap<(usize, i32), u64>;
 
-/// Opens as [`run`] asks, and prints the account.
+/// Opens files as [`run`] requests, and prints the account.
 pub(crate) fn open_all(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let scratch = args.path.clone().unwrap_or_default();
     let pid = std::process::id();
@@ -252,7 +251,7 @@ pub(crate) fn open_all(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     print_account(&account, &folder, pid, out).map_err(|source| Error::Print { source })
 }
 
-/// Makes what the cases need.
+/// Makes the files that the cases need.
 fn furnish(folder: &Path) -> std::io::Result<()> {
     fs::create_dir_all(folder.join("folder"))?;
     for file in ["file", "created", "folder/inner"] {
@@ -262,7 +261,7 @@ fn furnish(folder: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink("loop", folder.join("loop"))
 }
 
-/// The cases of one process with their paths as the kernel takes them.
+/// The cases of one process, with their paths in the kernel's form.
 struct Opener {
     folder: File,
     paths: Vec<CString>,
@@ -307,7 +306,7 @@ impl Opener {
         let mut account = Account::new();
         let mut state = seed;
         for _ in 0..opens {
-            // The multiplier and increment of Knuth's MMIX; the high bits are random enough.
+            // Multiplier and increment of Knuth's MMIX; the high bits are random enough.
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -319,7 +318,7 @@ impl Opener {
         Ok(account)
     }
 
-    /// Opens and closes; the descriptor or the negative error number.
+    /// Opens and closes. Returns the descriptor or the negative error number.
     fn open(&self, case: &Case, path: &CStr) -> Result<i32, Error> {
         let mode = if case.flags.contains(OFlags::CREATE) {
             Mode::RUSR | Mode::WUSR
@@ -345,7 +344,7 @@ impl Opener {
 }
 
 impl Case {
-    /// The path that the call is given.
+    /// Returns the path argument of the call.
     fn path(&self, folder: &Path) -> PathBuf {
         match self.from {
             From::Root | From::RootAt => folder.join(self.name),
@@ -353,7 +352,7 @@ impl Case {
         }
     }
 
-    /// The name of the system call: where there is no open(2), its library stand-in uses openat(2).
+    /// Returns the name of the system call: where there is no open(2), its library stand-in uses openat(2).
     fn call(&self) -> &'static str {
         let has_open = cfg!(target_arch = "x86_64");
         match self.from {
@@ -389,14 +388,14 @@ fn print_account(
 
 /// SIGALRM at intervals, until dropped.
 struct Alarm {
-    /// `None` when no alarm was asked for.
+    /// `None` if no alarm was requested.
     timer: Option<Timer>,
-    /// Counted by the handler that restarts calls; the other cannot count.
+    /// Number of signals received, counted by the handler that restarts calls; the other handler cannot count.
     received: Arc<AtomicUsize>,
 }
 
 impl Alarm {
-    /// Arms the timer and waits for its first signal, so that a storm without any is impossible.
+    /// Arms the timer and waits for its first signal, so that no storm runs without signals.
     fn start(interval: Duration, handler: Handler) -> Result<Self, Error> {
         let mut alarm = Self {
             timer: None,
@@ -418,7 +417,7 @@ impl Alarm {
         Ok(alarm)
     }
 
-    /// poll(2) is interrupted by every handler, SA_RESTART or not (signal(7)).
+    /// Waits for the first signal. Every handler interrupts poll(2), SA_RESTART or not (signal(7)).
     fn await_first(&self, interval: Duration) -> Result<(), Error> {
         let limit = interval + Duration::from_secs(5);
         let limit = Timespec::try_from(limit).map_err(|_too_long| Error::Unexpected {
@@ -427,7 +426,7 @@ impl Alarm {
         })?;
         match rustix::event::poll(&mut [], Some(&limit)) {
             Err(Errno::INTR) => Ok(()),
-            // It came between arming and waiting.
+            // The signal came between arming and waiting.
             _ if self.received.load(Ordering::Relaxed) > 0 => Ok(()),
             other => Err(Error::Unexpected {
                 expected: "SIGALRM to arrive".to_owned(),

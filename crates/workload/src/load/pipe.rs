@@ -1,6 +1,6 @@
-//! A number goes to another process and comes back: two switches between processes.
+//! Sends a number to another process and back: two switches between processes.
 //!
-//! The other process is this program again, in the part of [`ECHO`].
+//! The other process is this program again, in the role [`ECHO`].
 
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -10,7 +10,7 @@ use nix::unistd;
 use crate::Error;
 use crate::measure::{Batch, Setup};
 
-/// The part of the process that sends back what it gets.
+/// Role of the process that sends back what it receives.
 pub(crate) const ECHO: &str = "echo";
 
 pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
@@ -31,7 +31,7 @@ pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
 
 struct Peer {
     process: Child,
-    /// Both ends are present until the drop.
+    /// Both ends; present until the drop.
     ends: Option<(ChildStdin, ChildStdout)>,
 }
 
@@ -66,13 +66,13 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // The end of its input ends the other process.
+        // Closing its standard input ends the other process.
         self.ends = None;
         let _ = self.process.wait();
     }
 }
 
-/// Sends back what arrives until there is no more.
+/// Sends back what arrives, until the end of the input.
 pub(crate) fn echo() -> Result<(), Error> {
     let (input, output) = (std::io::stdin(), std::io::stdout());
     let mut bytes = [0; 8];

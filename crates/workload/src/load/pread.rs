@@ -1,4 +1,4 @@
-//! Reads of 4 KiB at changing places of a file that is in memory.
+//! Reads of 4 KiB at changing offsets of a file that is in the page cache.
 
 use std::os::unix::fs::FileExt;
 
@@ -17,7 +17,7 @@ pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
     let (mut block, mut place) = ([0; BLOCK], 0_u64);
     Ok(Box::new(move |times| {
         for _ in 0..times {
-            // A step without a common divisor visits every block.
+            // A step that has no common divisor with the number of blocks visits every block.
             place = (place + 1021) % BLOCKS;
             let read = file.read_at(&mut block, place * BLOCK as u64);
             expect_count("bytes", BLOCK, read.map_err(Error::call("pread"))?)?;

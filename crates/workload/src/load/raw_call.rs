@@ -1,4 +1,4 @@
-//! One cheap call, made by number, past whatever the C library would answer by itself.
+//! One cheap call, made by number, to bypass caching in the C library.
 
 use sys::syscall::{Harmless, harmless};
 

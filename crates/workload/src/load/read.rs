@@ -1,4 +1,4 @@
-//! A read that costs the kernel nothing but the call.
+//! A read with no kernel work beyond the call.
 
 use std::fs::File;
 

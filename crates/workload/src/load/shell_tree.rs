@@ -1,7 +1,6 @@
-//! Eight shell scripts at once, each a handful of small tools over a small text.
+//! Eight shell scripts at once, each of which runs some small tools on a small text.
 //!
-//! The work is that of UnixBench's `shell8`: 72 processes for one operation, most of the time in
-//! fork and exec.
+//! The work is that of UnixBench's `shell8`: 72 processes for one operation, most of the time in fork and exec.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +12,13 @@ use crate::measure::{Batch, Setup};
 
 const SCRIPTS: usize = 8;
 
-/// Lines and bytes of UnixBench's text are 362 and 8546; this one has the same size.
+/// Number of lines. UnixBench's text has 362 lines and 8546 bytes; this one has the same size.
 const LINES: usize = 362;
 
-/// Every seventh line holds the word that is looked for.
+/// The word that the scripts search for, in every seventh line.
 const WORD: &str = "toll";
 
-/// `$1` is the text, `$$` keeps the scripts apart. The last line is the witness.
+/// The script. `$1` is the text, `$$` keeps the scripts apart. The last line checks the work.
 const SCRIPT: &str = "\
 set -e
 sort < \"$1\" > sorted.$$
@@ -29,12 +28,12 @@ cat count.$$ >> counts
 rm sorted.$$ od.$$ found.$$ count.$$
 ";
 
-/// In the C locale, so that the work does not depend on who starts it.
+/// Prepares the load in the C locale, so that the work does not depend on the caller's locale.
 pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
     prepare_in(setup, "C")
 }
 
-/// In a locale that every program reads from 26 more files.
+/// Prepares the load in a locale for which every program reads 26 more files.
 pub(crate) fn prepare_utf8(setup: &Setup) -> Result<Batch, Error> {
     prepare_in(setup, "C.UTF-8")
 }
@@ -84,7 +83,7 @@ fn run_all(folder: &Path, script: &PathBuf, text: &PathBuf, locale: &str) -> Res
     )
 }
 
-/// Lines in an order that gives sort something to do.
+/// Makes lines in an order that gives sort work to do.
 fn text_to_sort() -> String {
     let line = |number: usize| {
         let key = number * 211 % 1009;

@@ -1,4 +1,4 @@
-//! A call with a path that opens nothing.
+//! A call that takes a path and opens nothing.
 
 use std::hint::black_box;
 

@@ -1,7 +1,7 @@
-//! A published experiment: one call so many million times, timed from outside and from inside.
+//! A published experiment: one call, repeated some million times, timed from outside and from inside.
 //!
-//! The loop runs in a process of its own. From outside, wait4(2) gives its time in user mode and in the
-//! kernel, as time(1) does; from inside, the process asks clock(3)'s clock before and after its loop.
+//! The loop runs in a process of its own. From outside, wait4(2) gives its time in user mode and in the kernel,
+//! as time(1) does; from inside, the process reads clock(3)'s clock before and after its loop.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;

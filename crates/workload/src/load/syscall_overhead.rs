@@ -1,8 +1,8 @@
 //! The loop that UnixBench calls `syscall`: five calls, on the read end of a pipe without writer.
 //!
-//! They are made by the C library's functions, as there: the return from such a function, right after
-//! one from the kernel, takes longer than the whole call where the kernel has overwritten what the
-//! processor had noted of return addresses.
+//! The C library's functions make the calls, as in UnixBench: the return from such a function, directly after a
+//! return from the kernel, takes longer than the whole call where the kernel has overwritten the processor's
+//! return address predictions.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! A write that costs the kernel nothing but the call.
+//! A write with no kernel work beyond the call.
 
 use std::fs::OpenOptions;
 

@@ -1,4 +1,4 @@
-//! Copies a file block by block, again and again (UnixBench `fstime`, `fsbuffer`, `fsdisk`).
+//! Copies a file block by block, repeatedly (UnixBench `fstime`, `fsbuffer`, `fsdisk`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::measure::{Batch, Setup};
 
-/// The size of a block and how many KiB the file has.
+/// The size of a block, and of the file in KiB.
 #[derive(Clone, Copy)]
 struct Shape {
     block: usize,
@@ -45,7 +45,7 @@ pub(crate) fn prepare_disk(setup: &Setup) -> Result<Batch, Error> {
     )
 }
 
-/// Writing and reading before the copy take two seconds each in UnixBench.
+/// Duration of writing, and of reading, before the copy. UnixBench takes two seconds for each.
 const PRIME: Duration = Duration::from_secs(2);
 
 fn prepare(setup: &Setup, shape: Shape) -> Result<Batch, Error> {
@@ -103,7 +103,7 @@ fn prepare(setup: &Setup, shape: Shape) -> Result<Batch, Error> {
     }))
 }
 
-/// Goes through the file at least once, and for the time.
+/// Goes through the file at least once, and until the time has passed.
 fn prime_with(
     setup: &Setup,
     time: Duration,

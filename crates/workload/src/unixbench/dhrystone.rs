@@ -1,15 +1,15 @@
 //! Dhrystone 2.1: integers, strings, records and calls.
 //!
-//! The operations are those of Weicker's definition ("Dhrystone benchmark: rationale for version 2",
-//! SIGPLAN Notices 23, 1988). Records point to each other by index. What the definition keeps in a
-//! second file, so that no compiler inlines it, is marked here.
+//! The operations are those of Weicker's definition ("Dhrystone benchmark: rationale for version 2", SIGPLAN
+//! Notices 23, 1988). Records refer to each other by index. The definition keeps some functions in a second
+//! file, so that no compiler inlines them; these are marked here.
 
 use std::hint::black_box;
 
 use crate::Error;
 use crate::measure::{Batch, Setup};
 
-/// Thirty characters and a terminator, as the definition's strings.
+/// A string of the definition: thirty characters and a terminator.
 type Text = [u8; 31];
 
 const FIRST: &Text = b"DHRYSTONE PROGRAM, 1'ST STRING\0";
@@ -34,7 +34,7 @@ struct Record {
     text: Text,
 }
 
-/// What the definition calls globals.
+/// Global variables of the definition.
 struct Globals {
     records: [Record; 2],
     number: i32,
@@ -45,9 +45,9 @@ struct Globals {
     table: Box<[[i32; 50]; 50]>,
 }
 
-/// The record that the definition's global pointer names.
+/// Index of the record that the definition's global pointer names.
 const GLOBAL: usize = 0;
-/// The record that hangs on it.
+/// Index of the record that the first one points to.
 const NEXT: usize = 1;
 
 pub(crate) fn prepare(_: &Setup) -> Result<Batch, Error> {
@@ -57,7 +57,7 @@ pub(crate) fn prepare(_: &Setup) -> Result<Batch, Error> {
     Ok(Box::new(move |times| {
         let mut last = None;
         for _ in 0..times {
-            // As in C, where the counter of a long run wraps in the table.
+            // Wraps as in C, where the counter of a long run wraps in the table.
             runs = runs.wrapping_add(1);
             last = Some(globals.run(runs, &first));
         }
@@ -80,7 +80,7 @@ impl Globals {
         let mut table = Box::new([[0; 50]; 50]);
         table[8][7] = 10;
         Self {
-            // The second record is filled by the first run.
+            // The first run fills the second record.
             records: [record(NEXT), record(GLOBAL)],
             number: 0,
             flag: false,
@@ -91,7 +91,7 @@ impl Globals {
         }
     }
 
-    /// One pass; gives the three local numbers and the local kind at its end.
+    /// Makes one pass. Returns the three local numbers and the local kind at its end.
     #[inline(never)]
     fn run(&mut self, index: i32, first: &Text) -> (i32, i32, i32, Ident) {
         self.first_letter = b'A';
@@ -104,7 +104,7 @@ impl Globals {
         let mut kind = Ident::Two;
         self.flag = !self.compare_texts(first, &second_text);
         while one < two {
-            // The definition assigns this and overwrites it.
+            // The definition assigns this value and overwrites it.
             black_box(5 * one - two);
             three = add_both(one, two);
             one += 1;
@@ -194,7 +194,7 @@ impl Globals {
         false
     }
 
-    /// The values that the definition prints as the right ones.
+    /// Compares the values with the ones that the definition gives as correct.
     fn check(&self, locals: (i32, i32, i32, Ident), runs: i32) -> Result<(), Error> {
         let [global, next] = &self.records;
         let right = locals == (5, 13, 7, Ident::Two)

@@ -1,4 +1,4 @@
-//! A small program that replaces itself by itself (UnixBench `execl`).
+//! A small program that executes itself again (UnixBench `execl`).
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +10,7 @@ pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
     start(setup, Part::Execl)
 }
 
-/// A batch is one process of the tiny program, which is told how often to do its part.
+/// Makes batches. A batch is one process of the tiny program; its argument is the number of executions.
 pub(super) fn start(setup: &Setup, part: Part) -> Result<Batch, Error> {
     let folder = tempfile::tempdir_in(setup.scratch()).map_err(Error::call("make a folder"))?;
     let path = folder.path().join("tiny");

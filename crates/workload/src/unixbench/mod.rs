@@ -1,8 +1,8 @@
-//! The twelve tests of UnixBench, written anew from their definitions.
+//! The twelve tests of UnixBench, reimplemented from their definitions.
 //!
-//! Units, counts, sizes and baselines are UnixBench's, so that scores can be compared with published
-//! ones. What is defined by a C program of some size (`spawn`, `execl`) runs in a small program that
-//! `tiny` makes, because the cost of fork and exec grows with the program.
+//! Units, counts, sizes and baselines are UnixBench's, so that scores can be compared with published ones. The
+//! tests whose cost depends on the size of a C program (`spawn`, `execl`) run in a small program that `tiny`
+//! makes, because the cost of fork and exec grows with the program.
 
 pub(crate) mod copy;
 pub(crate) mod dhrystone;
@@ -15,24 +15,24 @@ pub(crate) mod whetstone;
 
 pub use shell::LANGUAGE;
 
-/// How UnixBench runs and scores one of its tests.
+/// A test of UnixBench: its name, its score's unit and baseline, and its passes.
 #[derive(Clone, Copy, Debug)]
 pub struct Test {
     /// UnixBench's name.
     pub name: &'static str,
-    /// What its report calls it.
+    /// Title in UnixBench's report.
     pub title: &'static str,
-    /// The load of this crate that does the same.
+    /// The load of this crate that does the same work.
     pub load: &'static str,
     /// The unit of the score.
     pub unit: &'static str,
-    /// The score of the machine whose index is 10: a SPARCstation 20-61.
+    /// The score of the system whose index is 10: a SPARCstation 20-61.
     pub baseline: f64,
-    /// How long one pass takes.
+    /// Duration of one pass, in seconds.
     pub seconds: u32,
-    /// Whether it has ten passes; the others have three.
+    /// True if the test has ten passes; the others have three.
     pub is_long: bool,
-    /// What an operation of the load adds to the score if it takes a second.
+    /// Score of one operation of the load per second.
     pub weight: f64,
 }
 
@@ -54,13 +54,13 @@ pub const TESTS: &[Test] = &[
 ];
 
 impl Test {
-    /// UnixBench's score for a time per operation.
+    /// Returns UnixBench's score for a time per operation.
     #[must_use]
     pub fn score(&self, ns_per_operation: f64) -> f64 {
         self.weight * 1e9 / ns_per_operation
     }
 
-    /// The index: 10 for the machine of the baseline.
+    /// Returns the index: 10 for the baseline system.
     #[must_use]
     pub fn index(&self, score: f64) -> f64 {
         score / self.baseline * 10.0

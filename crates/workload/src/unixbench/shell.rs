@@ -7,15 +7,15 @@ use crate::Error;
 use crate::load::expect_count;
 use crate::measure::{Batch, Setup};
 
-/// Lines of UnixBench's text, and how many of them hold the word that is looked for.
+/// Number of lines of UnixBench's text, and of those that hold the searched word.
 const LINES: usize = 362;
 const HITS: usize = 35;
 
-/// The language that UnixBench sets, because how many files of a language each tool opens makes a huge
-/// difference: a machine that does not have it looks for it and goes on without.
+/// The locale that UnixBench sets, because the number of locale files that each tool opens makes a huge
+/// difference. Where the locale is not installed, tools search for it and go on without it.
 pub const LANGUAGE: &str = "en_US.utf8";
 
-/// What one script does: sort, dump, sort again, search, count, remove.
+/// The work of one script: sort, dump, sort again, search, count, remove.
 const WORK: &str = "\
 sort > sort.$$ < $1
 od sort.$$ | sort -n -k 1 > od.$$
@@ -23,7 +23,7 @@ grep the sort.$$ | tee grep.$$ | wc > wc.$$
 rm sort.$$ grep.$$ od.$$ wc.$$
 ";
 
-/// Starts `$1` of them and waits.
+/// Script that starts `$1` of them and waits.
 const STARTER: &str = "\
 instance=1
 while [ $instance -le $1 ]; do
@@ -74,7 +74,7 @@ fn shell(folder: &Path) -> Command {
     shell
 }
 
-/// Shows before the clock runs that the tools are there and find what they should.
+/// Checks before the clock runs that the tools exist and give the expected results.
 fn try_once(folder: &Path) -> Result<(), Error> {
     let output = shell(folder)
         .args([
@@ -111,11 +111,11 @@ fn run(folder: &Path, arguments: &[PathBuf]) -> Result<(), Error> {
     })
 }
 
-/// As many lines, words and bytes as UnixBench's text, to within a hundredth.
+/// Makes a text with as many lines, words and bytes as UnixBench's, to within one percent.
 fn text() -> String {
     let line = |number: usize| {
         let key = number * 211 % 1009;
-        // Spread evenly: line n is a hit if n * 35 / 362 steps up there.
+        // Spread evenly: line n has the word if n * 35 / 362 increases there.
         let is_hit = (number + 1) * HITS / LINES > number * HITS / LINES;
         let word = if is_hit { "the" } else { "any" };
         let third = if number.is_multiple_of(3) {

@@ -1,4 +1,4 @@
-//! A small program that forks, whose child ends at once (UnixBench `spawn`).
+//! A small program that forks a child, which ends at once (UnixBench `spawn`).
 
 use super::execl::start;
 use super::tiny::Part;

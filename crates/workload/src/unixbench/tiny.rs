@@ -1,10 +1,10 @@
 //! A program of a few hundred bytes of code, dynamically linked to the C library as C programs are.
 //!
-//! What fork and exec cost depends on the size of the program that makes them, and above all on how many
-//! pages it touches: in a virtual machine a page fault costs microseconds. UnixBench's are small C
-//! programs; this one has their shape (segments as a linker lays them out, the loader, the C library's
-//! start-up code and functions, 8 KiB of zeroed memory), so that the cost is not that of this large
-//! program and no compiler is needed where it runs.
+//! The cost of fork and exec depends on the size of the program that makes them, and above all on how many
+//! pages it touches: in a virtual machine a page fault costs microseconds. UnixBench's programs are small C
+//! programs. This one has their shape (segments as a linker lays them out, the loader, the C library's start-up
+//! code and functions, 8 KiB of zeroed memory), so that the cost is not that of this large program, and no
+//! compiler is needed at run time.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -12,16 +12,16 @@ use std::path::Path;
 
 use crate::Error;
 
-/// What it does as often as its first argument says.
+/// The operation of the program, repeated as often as its first argument says.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Part {
-    /// Executes itself anew.
+    /// Executes itself again.
     Execl,
     /// Forks a child that ends at once, and waits for it.
     Spawn,
 }
 
-/// Its argument for `times`: the code counts the eight digits down to zero.
+/// Returns the argument for `times`: the code counts the eight digits down to zero.
 pub(super) fn count(times: u64) -> String {
     // Batches are far smaller.
     format!("{:08}", times.min(99_999_999))
@@ -41,16 +41,16 @@ const IMPORTED: [&str; 7] = [
     "sprintf",
 ];
 
-/// The file as a linker lays it out: headers and tables, code, constants, data, each from a page of its
-/// own.
+/// Page size. The file is laid out as by a linker: headers and tables, code, constants, data, each on a page of
+/// its own.
 const PAGE: u64 = 0x1000;
 const CODE_AT: u64 = PAGE;
 const MAIN_AT: u64 = CODE_AT + 0x40;
 const CONSTANTS_AT: u64 = 2 * PAGE;
-/// Addresses of the imported functions, which the loader fills in and then protects.
+/// Address of the table of imported functions, which the loader fills in and then protects.
 const ADDRESSES_AT: u64 = 5 * PAGE;
 const DYNAMIC_AT: u64 = ADDRESSES_AT + 0x100;
-/// What stays writable: a page, and 8 KiB that are not in the file.
+/// Address of the writable data: a page, and 8 KiB that are not in the file.
 const DATA_AT: u64 = ADDRESSES_AT + PAGE;
 const END: u64 = DATA_AT + PAGE;
 const ZEROED: u64 = 8 * 1024;
@@ -62,7 +62,7 @@ const SYMBOLS_AT: u64 = STRINGS_AT + 0x80;
 const HASH_AT: u64 = SYMBOLS_AT + 8 * 24;
 const RELOCATIONS_AT: u64 = HASH_AT + 0x40;
 
-/// Writes the program.
+/// Writes the program to `path`.
 pub(super) fn write(path: &Path, part: Part) -> Result<(), Error> {
     if !Path::new(LOADER).exists() {
         return Err(Error::File {
@@ -113,7 +113,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// elf(5), `Elf64_Ehdr`: a position-independent program for x86-64.
+/// Makes the file header, elf(5) `Elf64_Ehdr`: a position-independent program for x86-64.
 fn file_header() -> Vec<u8> {
     let mut header = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
     header.extend([3_u16, 62].map(u16::to_le_bytes).concat());
@@ -124,7 +124,7 @@ fn file_header() -> Vec<u8> {
     header
 }
 
-/// elf(5), `Elf64_Phdr`.
+/// Makes the program headers, elf(5) `Elf64_Phdr`.
 fn program_headers() -> Vec<u8> {
     const READ: u32 = 4;
     const WRITE: u32 = 2;
@@ -153,7 +153,8 @@ fn program_headers() -> Vec<u8> {
     .concat()
 }
 
-/// The library's name and those of its functions, each ended by a zero; and where they begin.
+/// Makes the string table: the names of the library and its functions, each ended by a zero. Also returns the
+/// offset of each name.
 fn strings() -> (Vec<u8>, Vec<u32>) {
     let mut strings = vec![0];
     let mut places = Vec::new();
@@ -165,7 +166,7 @@ fn strings() -> (Vec<u8>, Vec<u32>) {
     (strings, places)
 }
 
-/// elf(5), `Elf64_Sym`: functions that are defined elsewhere. The first symbol is none.
+/// Makes the symbol table, elf(5) `Elf64_Sym`: undefined functions. The first symbol is the null symbol.
 fn symbols(names: &[u32]) -> Vec<u8> {
     const GLOBAL_FUNCTION: u8 = 0x12;
     let mut symbols = vec![0; 24];
@@ -177,7 +178,7 @@ fn symbols(names: &[u32]) -> Vec<u8> {
     symbols
 }
 
-/// One empty bucket, and a link for each symbol: the program offers none.
+/// Makes the hash table: one empty bucket, and a link for each symbol, because the program exports none.
 fn hash() -> Vec<u8> {
     let symbols = u32::try_from(IMPORTED.len() + 1).expect("a few names");
     let mut hash = [1, symbols, 0].map(u32::to_le_bytes).concat();
@@ -185,7 +186,7 @@ fn hash() -> Vec<u8> {
     hash
 }
 
-/// elf(5), `Elf64_Rela`: the address of each function goes to its place.
+/// Makes the relocations, elf(5) `Elf64_Rela`: one for the address of each function.
 fn relocations() -> Vec<u8> {
     const GLOBAL_DATA: u64 = 6;
     (1_u64..)
@@ -200,7 +201,7 @@ fn relocations() -> Vec<u8> {
         .collect()
 }
 
-/// elf(5), `Elf64_Dyn`: the library that is needed, and the tables that the loader reads.
+/// Makes the dynamic section, elf(5) `Elf64_Dyn`: the needed library, and the tables that the loader reads.
 fn dynamic(strings: u64) -> Vec<u8> {
     const BIND_NOW: u64 = 8;
     let relocations = IMPORTED.len() as u64 * 24;
@@ -223,7 +224,7 @@ fn dynamic(strings: u64) -> Vec<u8> {
     )
 }
 
-/// As C's start-up code: gives `main`, the arguments and the loader's exit function to `__libc_start_main`.
+/// Start-up code as in C: passes `main`, the arguments and the loader's exit function to `__libc_start_main`.
 #[rustfmt::skip]
 const START: &[u8] = &[
     0x31, 0xed,                                                  // 0x1000 xor ebp,ebp
@@ -240,8 +241,8 @@ const START: &[u8] = &[
     0xf4,                                                        // 0x1021 hlt
 ];
 
-/// `main`: asks for the time, prints it into a buffer, takes one from the count in its first argument and
-/// executes itself with the same arguments; with the count at zero it returns 0.
+/// `main`: reads the time, prints it into a buffer, decrements the count in its first argument and executes
+/// itself with the same arguments. At count zero it returns 0.
 #[rustfmt::skip]
 const EXECL: &[u8] = &[
     0x53,                                                        // 0x1040 push rbx
@@ -275,8 +276,8 @@ const EXECL: &[u8] = &[
     0xc3,                                                        // 0x109e ret
 ];
 
-/// `main`: as often as its first argument says, fork(3), and wait(3) for a child that calls exit(3) and must
-/// end with 0.
+/// `main`: as often as its first argument says, calls fork(3), and wait(3) for a child that calls exit(3) and
+/// must end with 0.
 #[rustfmt::skip]
 const SPAWN: &[u8] = &[
     0x53,                                                        // 0x1040 push rbx

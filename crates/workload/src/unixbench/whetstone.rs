@@ -9,7 +9,7 @@ use std::hint::black_box;
 use crate::Error;
 use crate::measure::{Batch, Setup};
 
-/// What the counts of the definition are multiplied by.
+/// Factor of the counts of the definition.
 const HUNDRED: usize = 100;
 const ARRAY: usize = 12 * HUNDRED;
 const PARAMETER: usize = 14 * HUNDRED;
@@ -20,7 +20,7 @@ const CALLS: usize = 899 * HUNDRED;
 const REFERENCES: usize = 616 * HUNDRED;
 const FUNCTIONS: usize = 93 * HUNDRED;
 
-/// Constants that no compiler may know.
+/// Constants that the compiler must not know.
 struct Constants {
     t: f64,
     t1: f64,
@@ -41,7 +41,7 @@ pub(crate) fn prepare(_: &Setup) -> Result<Batch, Error> {
     }))
 }
 
-/// What sections 5 and 8 end with, which shows that the arithmetic was done.
+/// Checks the results of sections 5 and 8, which show that the arithmetic was done.
 fn check((angle, root): (f64, f64)) -> Result<(), Error> {
     if (0.45..0.55).contains(&angle) && (0.74..0.76).contains(&root) {
         return Ok(());

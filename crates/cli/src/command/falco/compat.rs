@@ -1,4 +1,4 @@
-//! What of Falco there is here, as a page: `docs/reference/falco-compat.md`.
+//! The supported parts of Falco, as the page `docs/reference/falco-compat.md`.
 
 use clap::{Args, Command};
 use event::field::{Supplied, docs};
@@ -7,7 +7,7 @@ use rules::condition::ast::{Op, Transformer};
 
 use super::args::Falco;
 
-/// The page, made from the tables that the program works by.
+/// Returns the page, made from the program's own tables.
 pub(super) fn page() -> String {
     let mut out = String::from(
         "# Falco compatibility\n\nPrinted by `tollgate falco --compat`; a test compares this page with \
@@ -55,7 +55,7 @@ pub(super) fn page() -> String {
     out
 }
 
-/// A row for each option.
+/// Appends a row for each option.
 fn push_options(out: &mut String) {
     let command = Falco::augment_args(Command::new("falco"));
     for option in command
@@ -70,7 +70,7 @@ fn push_options(out: &mut String) {
     }
 }
 
-/// A row for each class of fields.
+/// Appends a row for each class of fields.
 fn push_fields(out: &mut String) {
     for (class, fields) in docs() {
         let never = fields.iter().filter_map(|field| match field.supplied {

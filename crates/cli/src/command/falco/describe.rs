@@ -1,4 +1,4 @@
-//! `-L` and `-l`: what rules are made of.
+//! `-L` and `-l`: descriptions of rules, macros and lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use rules::ruleset::{ConditionSource, List, Macro, Output};
 use rules::{Engine, EngineOptions, Rule, Ruleset};
 use serde_json::{Value, json};
 
-/// Stands before the names of macros where they are compiled as rules.
+/// Prefix of the names of macros that are compiled as rules.
 const MACRO: &str = "macro ";
 
-/// What Falco prints as JSON, of all rules or of one.
+/// Returns the JSON that Falco prints, for all rules or one.
 pub(super) fn describe(
     ruleset: &Ruleset,
     options: &EngineOptions,
@@ -55,7 +55,7 @@ fn text(value: &impl std::fmt::Display) -> String {
     value.to_string()
 }
 
-/// Rules and macros compiled, to learn which events they can match and what their outputs report.
+/// Compiles rules and macros to find the events that they can match and the fields of their outputs.
 struct Describer {
     engine: Engine,
     events: BTreeMap<Arc<str>, Vec<&'static str>>,
@@ -93,7 +93,7 @@ impl Describer {
             recorder: None,
             ..options.clone()
         };
-        // What is wrong with them has been said when they were loaded.
+        // Errors were printed when the rules were loaded.
         let (engine, _) = Engine::new(&all, &options, Box::new(NoSink));
         let (plan, _) = engine.plan();
         let explained = engine.explain(&plan).rules.into_iter();
@@ -167,7 +167,7 @@ impl Describer {
     }
 }
 
-/// The built-in plugins whose fields a condition names.
+/// Returns the built-in plugins whose fields a condition names.
 fn plugins(parts: &Parts) -> Vec<&'static str> {
     let is_container =
         |field: &String| field.starts_with("container.") || field.starts_with("k8s.");
@@ -191,11 +191,11 @@ fn list(list: &List) -> Value {
     })
 }
 
-/// Where the second column begins, and where it ends.
+/// Start and end of the second column.
 const DESCRIPTION: usize = 51;
 const WIDTH: usize = 110;
 
-/// The two columns that Falco prints.
+/// Formats the two columns that Falco prints.
 pub(super) fn text_table(described: &Value) -> String {
     let mut out = two_columns("Rule", "Description") + &two_columns("----", "-----------");
     for rule in described["rules"].as_array().into_iter().flatten() {
@@ -210,7 +210,7 @@ fn two_columns(left: &str, right: &str) -> String {
     format!("{left:<50} {right}\n")
 }
 
-/// Breaks a text so that it fits between two columns; each word is followed by a blank.
+/// Wraps a text between two columns. Each word is followed by a blank.
 pub(super) fn wrap(text: &str, indent: usize, width: usize) -> String {
     let mut out = String::new();
     let mut length = 0;

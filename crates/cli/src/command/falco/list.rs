@@ -13,11 +13,11 @@ use crate::command::rules::words;
 /// A class with its fields.
 type Group = (&'static Class, &'static [FieldSpec]);
 
-/// Where descriptions begin, and where they end.
+/// Start and end of the column of descriptions.
 const DESCRIPTION: usize = 30;
 const WIDTH: usize = 120;
 
-/// All fields, in the form that Falco prints.
+/// Lists all fields in Falco's format.
 pub(super) fn fields(format: Format, names_only: bool, verbose: bool) -> String {
     let groups: Vec<Group> = docs().collect();
     if names_only {
@@ -47,7 +47,7 @@ fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// What a field tells, and whether it does.
+/// Returns the description of a field, with a note if it is never set.
 fn description(field: &FieldSpec) -> String {
     match field.supplied {
         Supplied::Yes => field.description.to_owned(),
@@ -83,7 +83,7 @@ fn text_class((class, fields): &Group, verbose: bool) -> String {
     out
 }
 
-/// Falco's names for what a field takes and gives.
+/// Returns Falco's tags for the argument and value of a field.
 fn tags(field: &FieldSpec) -> Vec<&'static str> {
     let mut tags = Vec::new();
     if let Some((required, index, key)) = argument(field.argument) {
@@ -100,7 +100,7 @@ fn tags(field: &FieldSpec) -> Vec<&'static str> {
     tags
 }
 
-/// Whether the argument is required, can be a number, can be a name.
+/// Returns whether the argument is required, can be a number, and can be a name.
 fn argument(kind: ArgumentKind) -> Option<(bool, bool, bool)> {
     match kind {
         ArgumentKind::None => None,
@@ -163,8 +163,8 @@ fn json_class((class, fields): &Group) -> Value {
     })
 }
 
-/// All types of events, in the form that Falco prints. An event stands for a call and its result, so
-/// there are none that enter.
+/// Lists all event types in Falco's format. An event stands for a call and its result, so there are no enter
+/// events.
 pub(super) fn events(format: Format) -> String {
     let (meta, calls): (Vec<_>, Vec<_>) =
         EventKind::all().partition(|kind| matches!(kind.spec().category, Category::Internal));
@@ -198,7 +198,7 @@ pub(super) fn events(format: Format) -> String {
     out
 }
 
-/// `FLAGS32 **flags**: O_LARGEFILE, O_DIRECTORY`
+/// Formats a parameter, such as `FLAGS32 **flags**: O_LARGEFILE, O_DIRECTORY`.
 fn text_param(param: &ParamSpec, format: Format) -> String {
     let mut out = format!("{} **{}**", type_word(param), param.name);
     let names = flag_names(param);
@@ -237,7 +237,7 @@ fn flag_names(param: &ParamSpec) -> Vec<&'static str> {
     }
 }
 
-/// Falco's word for a type. Its numbers have sizes; here all have that of a register.
+/// Returns Falco's word for a type. Falco's numbers have sizes; here all have that of a register.
 fn type_word(param: &ParamSpec) -> &'static str {
     match param.ty {
         ParamType::Errno => "ERRNO",

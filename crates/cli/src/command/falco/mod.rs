@@ -1,7 +1,7 @@
-//! The program as Falco: its command line, its configuration, its exit codes.
+//! The falco personality: Falco's command line, configuration and exit codes.
 //!
-//! Everything here leads to what other verbs do: `watch`, `replay`, `rules check`. The order in which
-//! options are looked at is Falco's.
+//! The module calls the same code as other verbs: `watch`, `replay`, `rules check`. Options are evaluated in
+//! Falco's order.
 
 pub(crate) mod args;
 mod compat;
@@ -29,10 +29,10 @@ use crate::args::{Detection, Hooks, Replay, Rotation, Watch, WatchEngine};
 use crate::command::rules::check;
 use crate::command::{replay, watch};
 
-/// Where Falco is configured.
+/// Falco's default configuration file.
 const CONFIG: &str = "/etc/falco/falco.yaml";
 
-/// Runs the personality. A failure is told as Falco tells it, and is status 1.
+/// Runs the personality. A failure is printed as Falco prints it, and has exit status 1.
 pub(crate) fn execute(args: Falco) -> Outcome {
     match falco(args) {
         Ok(exit) => Ok(exit),
@@ -97,7 +97,7 @@ fn falco(mut args: Falco) -> Outcome {
     watch_or_replay(args, assignments, &config, &options, loaded)
 }
 
-/// Does what needs no rules, if that is asked for.
+/// Executes options that need no rules, if any are given.
 fn without_rules(args: &Falco) -> Option<Outcome> {
     if args.page_size {
         let size = rustix::param::page_size();
@@ -114,7 +114,7 @@ fn without_rules(args: &Falco) -> Option<Outcome> {
     Some(list_fields(source, args))
 }
 
-/// Does what the rules were loaded for.
+/// Loads the rules and executes what needs them.
 fn watch_or_replay(
     args: Falco,
     assignments: Vec<String>,
@@ -135,7 +135,7 @@ fn watch_or_replay(
     start(args, assignments, config)
 }
 
-/// What is printed before the configuration is read.
+/// Returns the output of options that need no configuration.
 fn without_configuration(args: &Falco) -> Option<String> {
     if args.compat {
         Some(compat::page())
@@ -144,7 +144,7 @@ fn without_configuration(args: &Falco) -> Option<String> {
     } else if args.rule_schema {
         Some(format!("{:#}", validate::rule_schema()))
     } else if args.ignored {
-        // Falco leaves out reads and writes; here a call is watched exactly if a rule asks.
+        // Falco ignores reads and writes by default; here a call is captured exactly if a rule needs it.
         Some("Ignored syscall(s):\n\n".to_owned())
     } else if args.list_events {
         Some(list::events(form(args)))
@@ -158,7 +158,7 @@ fn form(args: &Falco) -> Format {
     args.format.or(old).unwrap_or_default()
 }
 
-/// The first lines of Falco's log.
+/// Prints the first lines of Falco's log.
 fn announce(args: &Falco, config: &Config) {
     let info = |text: &str| journal::say(Priority::Informational, text);
     info(&format!(
@@ -170,7 +170,7 @@ fn announce(args: &Falco, config: &Config) {
     if !config.files.is_empty() {
         info("Falco initialized with configuration files:");
         for file in &config.files {
-            // The reasons are warned about one by one.
+            // Each reason is printed as a warning of its own.
             let verdict = schema_verdict(!config.files_with_unknown_keys.contains(file));
             info(&format!(
                 "   {} | schema validation: {verdict}",
@@ -194,7 +194,7 @@ fn schema_verdict(is_valid: bool) -> &'static str {
     if is_valid { "ok" } else { "failed" }
 }
 
-/// What has to be there when events are to be processed, or would be but for `--dry-run`.
+/// Checks the conditions for processing events, also with `--dry-run`.
 fn ready(config: &Config) -> Result<(), Failure> {
     let has_output = config.outputs.enabled().next().is_some();
     let has_grpc = config.grpc.enabled && config.grpc.output;
@@ -217,7 +217,7 @@ fn ready(config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `--list-plugins`, `--plugin-info`.
+/// Executes `--list-plugins` and `--plugin-info`.
 fn about_plugins(args: &Falco) -> Result<Option<String>, Failure> {
     let describe = |(name, version): (&str, rules::load::Version)| {
         format!(
@@ -226,7 +226,7 @@ fn about_plugins(args: &Falco) -> Result<Option<String>, Failure> {
         )
     };
     if let Some(name) = &args.plugin_info {
-        // By its name, or by the library that Falco has it in.
+        // Plugins have a name, and the name of the library in which Falco has them.
         let is_meant = |known: &str| known == name || *name == format!("lib{known}.so");
         let plugin = BUILTIN_PLUGINS
             .into_iter()
@@ -260,7 +260,7 @@ fn list_fields(source: &str, args: &Falco) -> Outcome {
     terminal::print(&list::fields(form(args), args.names_only, args.verbose))
 }
 
-/// There is one source.
+/// Checks the event sources that are named: there is only one.
 fn sources(args: &Falco) -> Result<(), Failure> {
     if args.replay.is_some() {
         return Ok(());
@@ -282,7 +282,7 @@ fn sources(args: &Falco) -> Result<(), Failure> {
     Err(Failure::new(Exit::BadInput, message).help("leave --disable-source out"))
 }
 
-/// Loads the rules, and says from where and what is doubtful.
+/// Loads the rules, and prints their files and warnings.
 fn rules_of(args: &Falco, config: &Config, options: &EngineOptions) -> Result<Loaded, Failure> {
     let files = if args.rules.is_empty() {
         &config.rules_files
@@ -327,7 +327,7 @@ fn rules_of(args: &Falco, config: &Config, options: &EngineOptions) -> Result<Lo
     Ok(loaded)
 }
 
-/// Watches, or replays.
+/// Watches or replays.
 fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
     let info = |text: &str| journal::say(Priority::Informational, text);
     info("Loaded event sources: syscall");
@@ -419,7 +419,7 @@ fn replay_capture(args: Falco, options: Vec<String>, config: &Config) -> Outcome
     outcome
 }
 
-/// Where sandboxes connect to, the sink of a trace session, and the session.
+/// Reads a trace session. Returns the socket of its sink, and the session.
 fn trace_session(file: &Path) -> Result<(PathBuf, serde_json::Value), Failure> {
     let cannot = |cause: &dyn std::fmt::Display| {
         let message = format!("cannot use the trace session {}: {cause}", file.display());

@@ -1,12 +1,11 @@
-//! Options that stand for keys of the configuration, and those without effect.
+//! Options that set keys of the configuration, and options without effect.
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
 use super::args::{Falco, Old};
 
-/// The `-o` options that the command line comes to: those given, and behind them, so that they win,
-/// those that other options stand for.
+/// Returns the `-o` options: first those given, then those that other options stand for, which therefore win.
 pub(super) fn assignments(args: &Falco) -> Vec<String> {
     let mut out = args.options.clone();
     let mut set = |assignment: &str| out.push(assignment.to_owned());
@@ -69,12 +68,12 @@ fn old(args: &Old, set: &mut impl FnMut(&str)) {
     }
 }
 
-/// As a YAML value: JSON is YAML.
+/// Quotes a text as a YAML value: JSON is YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// What is said about options that have no effect.
+/// Returns the warnings about options that have no effect.
 pub(super) fn warnings(args: &Falco) -> Vec<String> {
     let old = &args.old;
     let api = "tollgate does not query the Kubernetes API";
@@ -112,7 +111,7 @@ pub(super) fn warnings(args: &Falco) -> Vec<String> {
     out
 }
 
-/// Options that ask for what is not there and cannot be left out.
+/// Refuses options for unsupported features that cannot be ignored.
 pub(super) fn refuse(args: &Falco) -> Result<(), Failure> {
     let leaves_out = !args.old.disable_rules.is_empty() || !args.old.disable_tags.is_empty();
     if leaves_out && !args.old.only_tags.is_empty() {

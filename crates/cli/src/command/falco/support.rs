@@ -1,4 +1,4 @@
-//! `--support`: what a report of a problem needs.
+//! `--support`: data for a bug report.
 
 use agent::version;
 use config::Config;
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::args::Falco;
 
-/// The object that Falco prints.
+/// Returns the object that Falco prints.
 pub(super) fn support(config: &Config, loaded: &Loaded, args: &Falco) -> Value {
     let system = rustix::system::uname();
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
     let words: Vec<_> = std::env::args_os().collect();
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let rules = loaded.files.iter().map(|file| {
-        // What could not be read has stopped the start before.
+        // A file that could not be read has already stopped the start.
         let content = file.text.as_deref().unwrap_or_default();
         json!({ "name": &*file.name, "variants": [{ "content": content }] })
     });

@@ -1,4 +1,4 @@
-//! `-V`: whether rule files are good, as text or JSON.
+//! `-V`: validation of rule files, as text or JSON.
 
 use std::path::PathBuf;
 
@@ -15,14 +15,14 @@ use serde_json::Value;
 use super::describe;
 use crate::command::rules::check::{self, Numbering};
 
-/// What is to be described besides, if all files are good.
+/// Rules to describe in addition, if all files are valid.
 pub(super) enum Describe<'a> {
     Nothing,
     All,
     One(&'a str),
 }
 
-/// Validates and prints.
+/// Validates the files and prints the results.
 pub(super) fn run(
     files: &[PathBuf],
     options: &EngineOptions,
@@ -63,7 +63,7 @@ pub(super) fn run(
     Err(Failure::new(Exit::BadInput, summary))
 }
 
-/// Everything that is wrong; of good files only that there are warnings, which the log has.
+/// Lists all errors. Of valid files it mentions only that there are warnings, which are in the log.
 fn summary(loaded: &Loaded) -> String {
     let mut parts = Vec::new();
     for file in &loaded.files {
@@ -79,7 +79,7 @@ fn summary(loaded: &Loaded) -> String {
     parts.join("\n")
 }
 
-/// A file's verdict and its problems, each with its place, the line, and a mark below it.
+/// Formats a file's verdict and its problems, each with its position, the line, and a mark below it.
 pub(super) fn report(
     loaded: &Loaded,
     file: &RuleFile,
@@ -139,7 +139,7 @@ fn one(loaded: &Loaded, problem: &Diagnostic) -> String {
     out
 }
 
-/// The object that `--rule-schema` prints.
+/// Returns the object that `--rule-schema` prints.
 pub(super) fn rule_schema() -> Value {
     let kind = |keys: Vec<&'static str>| {
         let properties: serde_json::Map<_, _> = keys

@@ -453,7 +453,7 @@ pub(crate) enum Security {
     Mtls,
 }
 
-/// A duration as Go programs write it: numbers with units, as in 1m30s or 250ms.
+/// Parses a duration as Go programs write it: numbers with units, as in 1m30s or 250ms.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a duration, as in 250ms, 1.5s, 2m".to_owned();
     if text == "0" {
@@ -489,7 +489,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A number of processors.
+/// Parses a number of processors.
 fn processors(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(count) if (0.01..=4096.0).contains(&count) => Ok(count),
@@ -497,7 +497,7 @@ fn processors(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A number of bytes with a unit of 1024s.
+/// Parses a number of bytes with binary units.
 fn size(text: &str) -> Result<u64, String> {
     let wrong = || "expected a size, as in 512M or 2G".to_owned();
     let (number, unit) = match text.find(|c: char| !c.is_ascii_digit()) {

@@ -25,7 +25,7 @@ pub(super) fn detector(source: &Source) -> Result<Detector, Failure> {
     let engine = source.engine.to_possible_value();
     let engine = engine.map_or_else(String::new, |value| value.get_name().to_owned());
     let mut command = vec![generator::own_program()?.display().to_string()];
-    // What prepares an action may fire rules as well; each must get its turn.
+    // The preparation of an action may fire rules, too; every rule that matches must alert.
     let options = [
         "run",
         "--quiet",

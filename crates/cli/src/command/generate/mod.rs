@@ -1,4 +1,4 @@
-//! `tollgate generate`: plays what rules are about, and checks that a detector notices.
+//! `tollgate generate`: performs actions that rules detect, and checks that a detector alerts on them.
 
 pub(crate) mod args;
 mod detector;

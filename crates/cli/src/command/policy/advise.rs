@@ -1,4 +1,4 @@
-//! `tollgate policy advise`.
+//! `tollgate policy advise`: shows which built-in rules a recorded workload does not break.
 
 use std::fmt::Write as _;
 

@@ -126,11 +126,11 @@ pub(crate) struct Accept {
     pub(crate) rules: Vec<String>,
 }
 
-/// The ids of enforcers, as a help text names a choice.
+/// The ids of enforcers, formatted as a choice in a help text.
 static ENFORCERS: LazyLock<String> =
     LazyLock::new(|| EnforcerKind::ALL.map(EnforcerKind::id).join("|"));
 
-/// Takes the id of an enforcer.
+/// Returns a parser for the id of an enforcer.
 fn enforcer_parser() -> impl TypedValueParser<Value = EnforcerKind> {
     let values = EnforcerKind::ALL.map(|kind| PossibleValue::new(kind.id()).help(kind.about()));
     PossibleValuesParser::new(values)

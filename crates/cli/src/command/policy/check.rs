@@ -1,4 +1,4 @@
-//! `tollgate policy check`.
+//! `tollgate policy check`: checks policy files for errors.
 
 use agent::policy_files::{Loaded, exit, machine};
 use diagnostics::failure::Outcome;

@@ -1,4 +1,4 @@
-//! `tollgate policy explain`.
+//! `tollgate policy explain`: shows what each rule compiles to, and what it leaves open.
 
 use std::fmt::Write as _;
 
@@ -58,7 +58,7 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
     Ok(exit)
 }
 
-/// Where a rule comes from, in a word.
+/// Returns the origin of a rule, in a word.
 fn origin(rule: &Rule) -> &'static str {
     match rule.origin {
         RuleOrigin::Builtin(_) => "built in",
@@ -93,7 +93,8 @@ fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &MachineFea
             origin(rule),
             rule.verdict.name()
         );
-        // Its parts are the same in every policy; `--enforcer` shows them within the profile.
+        // The parts of the base profile are the same in every policy; `--enforcer` shows them within the
+        // profile.
         let is_base = matches!(rule.origin, RuleOrigin::Base(_));
         for target in &rule.targets {
             let _ = writeln!(out, "  for: {target}");

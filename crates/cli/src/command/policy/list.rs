@@ -1,4 +1,4 @@
-//! `tollgate policy list`.
+//! `tollgate policy list`: lists the built-in rules and which enforcers support them.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ use super::args::List;
 pub(crate) fn execute(args: &List) -> Outcome {
     let mut machine = machine();
     if machine.disks.is_empty() {
-        // What a rule is worth does not hang on whether this machine has a disk.
+        // The grade of a rule must not depend on whether this host has a disk.
         machine.disks.push("sda".to_owned());
     }
     let rules: Vec<&Builtin> = match args.rules.is_empty() {
@@ -61,7 +61,7 @@ fn find(name: &str) -> Result<&'static Builtin, Failure> {
     })
 }
 
-/// The built-in rules live as long as the program.
+/// Assesses a rule under each enforcer. The built-in rules are static.
 fn assess(rule: &'static Builtin, machine: &MachineFeatures) -> Vec<(EnforcerKind, Assessment)> {
     let each = EnforcerKind::ALL.into_iter();
     each.map(|enforcer| (enforcer, assess_builtin(rule, enforcer, machine)))
@@ -89,7 +89,7 @@ fn table(rules: &[&'static Builtin], machine: &MachineFeatures) -> String {
     out
 }
 
-/// The page of the documentation that lists the rules.
+/// Formats the page of the documentation that lists the rules.
 fn markdown(rules: &[&'static Builtin], machine: &MachineFeatures) -> String {
     let mut out = String::from(
         "# Built-in rules\n\nPrinted by `tollgate policy list --markdown`: how well each enforcer \
@@ -137,7 +137,7 @@ fn text_rule(rule: &'static Builtin, machine: &MachineFeatures) -> String {
     out
 }
 
-/// The grade, why it is no better, and what the rule compiles to.
+/// Appends the grade, the reason why it is no better, and what the rule compiles to.
 pub(super) fn push_assessment(out: &mut String, enforcer: EnforcerKind, assessment: &Assessment) {
     let _ = writeln!(out, "  {enforcer}: {}", assessment.grade);
     for note in &assessment.notes {

@@ -1,4 +1,4 @@
-//! `tollgate policy loaded`.
+//! `tollgate policy loaded`: lists the policies that BPF and AppArmor enforce now.
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -67,7 +67,7 @@ fn json_policy(policy: &enforce::Loaded) -> Value {
     }
 }
 
-/// What the kernel keeps is out of reach.
+/// Returns the failure to read the kernel's policies.
 pub(super) fn failure(error: &dyn std::error::Error) -> Failure {
     Failure::from_error(Exit::Unsupported, error)
         .help("run it as root; `tollgate doctor` shows which enforcers work here")

@@ -1,4 +1,4 @@
-//! `tollgate policy`.
+//! `tollgate policy`: checks, lists and explains policies.
 
 mod advise;
 pub(crate) mod args;
@@ -28,7 +28,7 @@ pub(crate) fn execute(verb: &Policy) -> Outcome {
     }
 }
 
-/// Reads a file, and checks what its enforcers carry.
+/// Reads a file, and checks what its enforcers support.
 fn load(path: &Path, accepted: &[String], machine: &MachineFeatures) -> Loaded {
     let mut loaded = read(path);
     for policy in &loaded.policies {

@@ -1,4 +1,4 @@
-//! `tollgate policy replace`.
+//! `tollgate policy replace`: replaces a policy for the processes that it confines.
 
 use agent::policy_files::{self, Loaded, machine};
 use diagnostics::exit::Exit;
@@ -45,7 +45,7 @@ pub(crate) fn execute(args: &Replace) -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// The policy of a file that has one without errors, and that denies something.
+/// Returns the policy of a file that has exactly one, without errors, which denies something.
 fn only_policy(loaded: &Loaded) -> Result<&Policy, Failure> {
     let refuse = |exit: Exit, why: String, help: &str| {
         let message = format!("cannot replace the policy of {}: {why}", loaded.name);
@@ -70,8 +70,8 @@ fn only_policy(loaded: &Loaded) -> Result<&Policy, Failure> {
     Ok(policy)
 }
 
-/// Nobody is confined by what could be exchanged. `fixed`: enforcers of the policy that nobody can change from
-/// outside.
+/// Returns the failure if no process is confined by a policy that can be replaced. `fixed`: enforcers of the
+/// policy that cannot be changed from outside.
 fn nothing_in_force(policy: &Policy, fixed: Enforcers, is_exchangeable: bool) -> Failure {
     let message = match fixed != Enforcers::default() && !is_exchangeable {
         true => format!(

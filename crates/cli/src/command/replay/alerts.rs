@@ -1,4 +1,4 @@
-//! Rules judge the events; alerts go to the channels.
+//! Replay under rules: evaluates the events and sends alerts to the channels.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,12 +18,11 @@ use rules::{Alert, AlertSink};
 use super::play;
 use crate::args::Replay;
 
-/// Alerts that are handed over before the channels are waited for. A recorded event has no deadline, so
-/// none need be lost: not for want of places in the queues, and not for want of memory either, which
-/// large alerts use up first.
+/// Number of alerts sent before waiting for the channels. A recorded event has no deadline, so no alert need be
+/// lost, neither to full queues nor to the memory limit, which large alerts reach first.
 const WAVE: usize = outputs::QUEUE_CAPACITY.alerts / 16;
 
-/// Waits for the channels now and then.
+/// A sink that waits for the channels at intervals.
 #[derive(Clone)]
 struct PatientSink(Arc<Patient>);
 
@@ -32,7 +31,7 @@ struct Patient {
     dispatcher: OnceLock<Dispatcher>,
     timeout: Duration,
     wave: u64,
-    /// Alerts since the channels were waited for.
+    /// Number of alerts since the last wait for the channels.
     waiting: AtomicU64,
 }
 
@@ -50,7 +49,7 @@ impl PatientSink {
 
     fn connect(&self, dispatcher: &Dispatcher) {
         self.0.sink.connect(dispatcher.clone());
-        // A second call would be a defect; the first dispatcher stays.
+        // A second call would be a bug; the first dispatcher remains.
         let _ = self.0.dispatcher.set(dispatcher.clone());
     }
 }
@@ -80,7 +79,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     let idle = loaded.select(&config.rules);
     if !args.quiet {
         let idle = idle.iter().map(|selection| selection.complaint());
-        // The personality has read the configuration itself.
+        // The falco personality has read the configuration itself.
         let told = args.manner == CompatMode::Falco;
         let warnings = warnings.into_iter().filter(|_| !told);
         for warning in warnings.chain(idle) {
@@ -105,11 +104,11 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     if args.manner == CompatMode::Falco {
         let mut rules = Vec::new();
         totals::add(&mut rules, &engine);
-        // What a capture lacks was lost when it was made.
+        // Events missing from a capture were lost when it was recorded.
         terminal::complain(&totals::of_losses(0, 0));
         terminal::print(&totals::of_rules(&rules))?;
     }
-    // What is wrong with a capture was to be said first.
+    // Errors of the captures are reported first.
     played.end(args)?;
     match lost {
         None => Ok(Exit::Ok),
@@ -118,7 +117,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     }
 }
 
-/// Waits for the channels. Answers with what was lost; a reader that has seen enough lost nothing.
+/// Waits for the channels. Returns a message about lost alerts. A reader that closed its pipe lost nothing.
 fn finish(dispatcher: &Dispatcher, timeout: Duration) -> Option<String> {
     dispatcher.flush(Instant::now() + timeout);
     let lost = dispatcher

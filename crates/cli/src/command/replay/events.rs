@@ -1,4 +1,4 @@
-//! Events are printed, those for which a condition holds.
+//! Replay without rules: prints the events that match a condition.
 
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use super::play;
 use crate::args::Replay;
 
-/// What is printed of each event unless told otherwise: what sysdig prints, but for the direction.
+/// Default format of an event: that of sysdig, without the direction.
 const LINE: &str = "%evt.num %evt.time %evt.cpu %proc.name (%thread.tid) %evt.type %evt.args";
-/// Holds for every event.
+/// Condition that matches every event.
 const ALL: &str = "evt.num > 0";
-/// What is printed before it is written.
+/// Number of bytes that are collected before they are written.
 const BUFFER: usize = 64 << 10;
 
 pub(super) fn print(args: &Replay) -> Outcome {
@@ -27,7 +27,7 @@ pub(super) fn print(args: &Replay) -> Outcome {
     played?.end(args)
 }
 
-/// An engine with one rule, whose output is the line to print.
+/// Creates an engine with one rule, whose output is the line to print.
 fn engine(args: &Replay, printer: Printer) -> Result<Engine, Failure> {
     let rule = json!([{
         "rule": "events",
@@ -62,10 +62,10 @@ fn engine(args: &Replay, printer: Printer) -> Result<Engine, Failure> {
         .help("`tollgate rules fields` lists the fields, `tollgate rules events` the events"))
 }
 
-/// Where what is wrong with the options is said to stand.
+/// Name of the source in error messages about the options.
 const OPTIONS: &str = "--filter and --fields";
 
-/// Collects lines.
+/// Collector of lines.
 #[derive(Clone)]
 struct Printer {
     lines: Arc<Mutex<String>>,
@@ -80,7 +80,8 @@ impl Printer {
         }
     }
 
-    /// Prints if there is enough. `false`: the reader has seen enough.
+    /// Writes the collected lines if there are at least `enough` bytes. Returns false if the reader has closed
+    /// the pipe.
     fn write(&self, enough: usize) -> Result<bool, Failure> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.len() < enough {

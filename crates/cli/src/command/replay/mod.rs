@@ -1,4 +1,4 @@
-//! `tollgate replay`.
+//! `tollgate replay`: reads captures, and alerts on their events or prints them.
 
 mod alerts;
 mod events;
@@ -23,7 +23,7 @@ use self::source::Count;
 use self::statistics::Statistics;
 use crate::args::Replay;
 
-/// Events between two looks at the clock and at the channels.
+/// Number of events between two checks of the clock and the channels.
 const BATCH: u64 = 1024;
 
 /// Runs the verb.
@@ -40,7 +40,7 @@ pub(crate) fn execute(args: &Replay) -> Outcome {
     }
 }
 
-/// Shows the events of one capture to a judge.
+/// Passes the events of one capture to an evaluator.
 pub(super) fn judge<J: Evaluator>(path: &Path, judge: &J) -> Result<(), Failure> {
     let mut replay = scap::replay::Replay::new(judge, 0);
     match play_one(path, true, &mut replay, &mut || Ok(true)) {
@@ -49,14 +49,14 @@ pub(super) fn judge<J: Evaluator>(path: &Path, judge: &J) -> Result<(), Failure>
     }
 }
 
-/// What comes of the events of the captures.
+/// Result of reading the captures.
 struct ReplayResult {
     statistics: Statistics,
-    /// What could not be read further; what came before it was judged.
+    /// Error that ended a capture early. Events before it were evaluated.
     broken: Option<Failure>,
 }
 
-/// Shows the events of all captures to the engine. `after_batch` stops it by returning `false`.
+/// Passes the events of all captures to the engine. `after_batch` stops the replay by returning `false`.
 fn play(
     args: &Replay,
     engine: &Engine,
@@ -74,7 +74,7 @@ fn play(
             Ok(true) => {}
             Ok(false) => break,
             Err(Problem::Capture(failure)) => {
-                // Others may be whole.
+                // The other captures may be intact.
                 if let Some(earlier) = broken.replace(failure) {
                     complain(&earlier);
                 }
@@ -86,7 +86,7 @@ fn play(
     Ok(ReplayResult { statistics, broken })
 }
 
-/// Whose fault it is.
+/// Cause of a failure: the capture or the reader of the output.
 enum Problem {
     Capture(Failure),
     Output(Failure),
@@ -176,7 +176,7 @@ fn complain(failure: &Failure) {
 }
 
 impl ReplayResult {
-    /// Prints the statistics, if they are wanted, and what was wrong with the captures.
+    /// Prints the statistics, if requested, and the errors of the captures.
     fn end(self, args: &Replay) -> Outcome {
         if args.stats {
             let text = if args.json {

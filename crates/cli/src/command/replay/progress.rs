@@ -1,4 +1,4 @@
-//! How far a replay has come.
+//! Progress of a replay.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar on the standard error, if that is a terminal and the work takes longer than a moment.
+/// A progress bar on standard error, if that is a terminal and the work takes longer than [`MOMENT`].
 pub(super) struct Progress {
     started: Instant,
     name: String,
@@ -15,7 +15,7 @@ pub(super) struct Progress {
     bar: Option<ProgressBar>,
 }
 
-/// Work that is done before this needs no bar.
+/// Time before a bar is shown.
 const MOMENT: Duration = Duration::from_secs(1);
 
 impl Progress {
@@ -29,7 +29,7 @@ impl Progress {
         }
     }
 
-    /// Shows how many bytes of the file and how many events were read.
+    /// Shows the number of bytes and events read.
     pub(super) fn at(&mut self, bytes: u64, events: u64) {
         if !self.is_wanted || self.bar.is_none() && self.started.elapsed() < MOMENT {
             return;

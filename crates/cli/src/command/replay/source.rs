@@ -1,4 +1,4 @@
-//! The bytes of a capture, unpacked by a thread of their own where there is a processor for it.
+//! The bytes of a capture, decompressed in a thread of its own if there is a processor for it.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -10,7 +10,7 @@ use std::thread;
 
 use scap::read::Unpacked;
 
-/// How many bytes were read, as they stand in the file.
+/// Number of bytes read from the file, before decompression.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Count(Arc<AtomicU64>);
 
@@ -20,7 +20,7 @@ impl Count {
     }
 }
 
-/// Counts the bytes that are read.
+/// A reader that counts its bytes.
 struct CountingReader<R> {
     source: R,
     count: Count,
@@ -35,7 +35,8 @@ impl<R: Read> Read for CountingReader<R> {
     }
 }
 
-/// Whether a file begins as a capture does, or is compressed. What cannot be read is none.
+/// Returns true if a file begins as a capture does, or is compressed. A file that cannot be read is not a
+/// capture.
 pub(super) fn is_capture(path: &Path) -> bool {
     const STARTS: [&[u8]; 2] = [&[0x0a, 0x0d, 0x0d, 0x0a], &[0x1f, 0x8b]];
     let mut start = Vec::with_capacity(4);
@@ -43,11 +44,11 @@ pub(super) fn is_capture(path: &Path) -> bool {
     read.is_ok() && STARTS.iter().any(|known| start.starts_with(known))
 }
 
-/// The bytes of a capture as they were before they were compressed.
+/// Returns a reader of the decompressed bytes of a capture.
 pub(super) fn unpack(source: Box<dyn Read + Send>, count: &Count) -> io::Result<Box<dyn Read>> {
     let count = count.clone();
     let unpacked = Unpacked::new(CountingReader { source, count })?;
-    // Without another processor it would only take time from those who wait for it.
+    // Without another processor, a thread would only take time from its reader.
     let is_alone = thread::available_parallelism().is_ok_and(|processors| processors.get() == 1);
     if is_alone || !unpacked.is_compressed() {
         return Ok(Box::new(unpacked));
@@ -55,11 +56,11 @@ pub(super) fn unpack(source: Box<dyn Read + Send>, count: &Count) -> io::Result<
     Ok(Box::new(ReadAhead::new(unpacked)?))
 }
 
-/// Bytes that are unpacked at once, and how often that is done ahead of who reads them.
+/// Number of bytes in a piece, and number of pieces that are decompressed ahead of the reader.
 const PIECE: usize = 256 << 10;
 const PIECES: usize = 4;
 
-/// Reads ahead in a thread of its own.
+/// A reader that decompresses ahead in a thread of its own.
 struct ReadAhead {
     full: Receiver<io::Result<Vec<u8>>>,
     empty: SyncSender<Vec<u8>>,
@@ -82,25 +83,25 @@ impl ReadAhead {
         })
     }
 
-    /// `false`: there is no more.
+    /// Takes the next piece. Returns false at the end.
     fn next(&mut self) -> io::Result<bool> {
-        // Sent at the end, too: a thread that is gone without it has failed.
+        // The thread sends its end, too: if it ends without that, it has failed.
         let next = self.full.recv().map_err(io::Error::other)??;
         let used = std::mem::replace(&mut self.piece, next);
         self.read = 0;
-        // Nobody is there to take it when everything has been read.
+        // At the end there may be no receiver.
         let _ = self.empty.try_send(used);
         Ok(!self.piece.is_empty())
     }
 }
 
-/// Unpacks one piece and hands it over. `false`: there is no more, or nobody wants it.
+/// Decompresses one piece and sends it. Returns false at the end, or if the receiver is gone.
 fn deliver(
     source: &mut impl Read,
     filled: &SyncSender<io::Result<Vec<u8>>>,
     emptied: &Receiver<Vec<u8>>,
 ) -> bool {
-    // At the start none has come back.
+    // At the start no used piece has come back.
     let mut piece = emptied.try_recv().unwrap_or_default();
     piece.resize(PIECE, 0);
     let mut len = 0;
@@ -112,7 +113,7 @@ fn deliver(
             Err(error) => {
                 piece.truncate(len);
                 if len == 0 || filled.send(Ok(piece)).is_ok() {
-                    // Who has stopped reading need not know.
+                    // A receiver that is gone need not know the error.
                     let _ = filled.send(Err(error));
                 }
                 return false;
@@ -140,7 +141,7 @@ impl Read for ReadAhead {
 mod tests {
     use super::*;
 
-    /// Gives some bytes, and then an error or nothing.
+    /// A reader that gives some bytes, and then an error or the end.
     struct Source {
         left: usize,
         end: Option<ErrorKind>,

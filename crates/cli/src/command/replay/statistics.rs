@@ -1,4 +1,4 @@
-//! What a replay read, how fast, and what came of it.
+//! Statistics of a replay: events, rate and matches.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Statistics {
     fn rate(&self) -> u64 {
         let events = u32::try_from(self.counts.events).map_or(f64::from(u32::MAX), f64::from);
         let rate = events / self.seconds.max(1e-9);
-        // For people: a rate beyond all bounds is as good as the bound.
+        // For display only: a rate out of range is shown as the largest number.
         format!("{rate:.0}").parse().unwrap_or(u64::MAX)
     }
 
@@ -103,7 +103,7 @@ impl Statistics {
         format!("{object}\n")
     }
 
-    /// Says what may be missing from the alerts.
+    /// Warns about alerts that may be missing.
     pub(super) fn warn(&self) {
         for (count, what) in [
             (

@@ -1,4 +1,4 @@
-//! `tollgate rules check`.
+//! `tollgate rules check`: checks rule files for errors.
 
 use config::rule_files::{self, Loaded, NoSink, RuleFile};
 use diagnostics::exit::Exit;
@@ -24,7 +24,7 @@ pub(crate) fn execute(args: &Check) -> Outcome {
     Ok(if is_bad { Exit::BadInput } else { Exit::Ok })
 }
 
-/// Every problem, and a line for each file.
+/// Formats every problem, and a line for each file.
 fn text_results(loaded: &Loaded) -> String {
     let mut out = loaded.render(loaded.diagnostics.iter());
     for file in &loaded.files {
@@ -54,16 +54,16 @@ fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// What the first line and column are.
+/// Numbers of the first line and column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::command) enum Numbering {
-    /// As in all messages of this program.
+    /// From 1, as in all messages of this program.
     FromOne,
-    /// As in Falco's.
+    /// From 0, as in Falco's messages.
     FromZero,
 }
 
-/// The object that Falco prints with `-V FILE -o json_output=true`.
+/// Returns the object that Falco prints with `-V FILE -o json_output=true`.
 pub(in crate::command) fn json_results(loaded: &Loaded, numbering: Numbering) -> Value {
     let results: Vec<_> = loaded
         .files
@@ -92,7 +92,7 @@ fn json_result(loaded: &Loaded, file: &RuleFile, numbering: Numbering) -> Value 
     })
 }
 
-/// What is wrong with the form of a file: with items and keys, not with what they say.
+/// Returns the messages of problems with the structure of a file: unknown items and keys, and invalid YAML.
 pub(in crate::command) fn schema_warnings(
     errors: &[&Diagnostic],
     warnings: &[&Diagnostic],
@@ -109,7 +109,7 @@ pub(in crate::command) fn schema_warnings(
         .collect()
 }
 
-/// The errors and the warnings about a file.
+/// Returns the errors and the warnings of a file.
 pub(in crate::command) fn of_file<'l>(
     loaded: &'l Loaded,
     file: &RuleFile,
@@ -149,7 +149,7 @@ fn json_problem(loaded: &Loaded, diagnostic: &Diagnostic, numbering: Numbering) 
 }
 
 fn json_position(location: &Location, text: Option<&str>, first: u32) -> Value {
-    // Of a file that could not be read the line is 0.
+    // The line is 0 if the file could not be read.
     let number = |from_one: u32| (from_one + first).saturating_sub(1);
     json!({
         "column": number(location.column),
@@ -159,7 +159,7 @@ fn json_position(location: &Location, text: Option<&str>, first: u32) -> Value {
     })
 }
 
-/// Bytes before a place.
+/// Returns the number of bytes before a location.
 fn offset(location: &Location, text: &str) -> Option<usize> {
     let line = usize::try_from(location.line).ok()?.checked_sub(1)?;
     let column = usize::try_from(location.column).ok()?.checked_sub(1)?;
@@ -169,7 +169,7 @@ fn offset(location: &Location, text: &str) -> Option<usize> {
     Some(before + line.chars().take(column).map(char::len_utf8).sum::<usize>())
 }
 
-/// The line, and a mark below the place.
+/// Formats the line, and a mark below the location.
 pub(in crate::command) fn snippet(location: &Location, text: Option<&str>) -> String {
     let at = usize::try_from(location.line)
         .ok()

@@ -21,7 +21,7 @@ use super::test::unusable;
 use crate::args::Explain;
 use crate::command::replay;
 
-/// One rule and an event.
+/// The result of one rule for an event.
 struct Verdict<'r> {
     rule: &'r Rule,
     clause: Clause,
@@ -46,7 +46,7 @@ pub(super) fn explain(args: &Explain, loaded: &Loaded, path: &Path) -> Outcome {
     })
 }
 
-/// Says of which type the event is taken to be, if it does not say so itself.
+/// Formats the type that was inferred for the event, if it does not have one.
 fn taken_line(taken: Option<(&str, &[&str])>) -> String {
     match taken {
         None => String::new(),
@@ -75,13 +75,13 @@ fn chosen<'r>(args: &Explain, ruleset: &'r Ruleset) -> Result<Vec<&'r Rule>, Fai
     )
 }
 
-/// Where the event comes from.
+/// Source of the event.
 enum Subject<'p> {
     Given(Box<Described>),
     Recorded { path: &'p Path, number: u64 },
 }
 
-/// How captures begin: as they are, and compressed.
+/// First bytes of captures: uncompressed and compressed.
 const MAGIC: [&[u8]; 2] = [b"\x0a\x0d\x0d\x0a", b"\x1f\x8b"];
 
 impl<'p> Subject<'p> {
@@ -121,7 +121,8 @@ impl<'p> Subject<'p> {
         }
     }
 
-    /// The type that the event is taken to be of, and others that would do, if it does not say so itself.
+    /// Returns the type that was inferred for the event, and other possible types. `None` if the event has its
+    /// type.
     fn taken(&self) -> Option<(&'static str, &[&'static str])> {
         match self {
             Self::Given(event) => {
@@ -167,7 +168,7 @@ impl<'p> Subject<'p> {
     }
 }
 
-/// Waits for one event.
+/// An evaluator that waits for one event.
 struct EventWaiter<'r> {
     number: u64,
     tracers: Vec<(&'r Rule, Tracer)>,
@@ -227,7 +228,7 @@ fn text(verdicts: &[Verdict<'_>], is_long: bool) -> String {
     out
 }
 
-/// The parts of a clause, in full where they are not what is wanted.
+/// Appends the parts of a clause. Shows those in full whose value is not the wanted one.
 fn push_parts(out: &mut String, clause: &Clause, wanted: bool, depth: usize) {
     if clause.parts.is_empty() {
         return push(out, clause, wanted, depth);
@@ -243,7 +244,7 @@ fn push(out: &mut String, clause: &Clause, wanted: bool, depth: usize) {
         Some(false) => "no",
         None => "?",
     };
-    // `not` stands before what it is about.
+    // `not` precedes the clause that it negates.
     let (mut not, mut wants, mut inner) = ("", wanted, clause);
     while let (Part::Not, None, [child]) = (inner.part, &inner.name, &inner.parts[..]) {
         (not, wants, inner) = (if not.is_empty() { "not " } else { "" }, !wants, child);
@@ -259,13 +260,13 @@ fn push(out: &mut String, clause: &Clause, wanted: bool, depth: usize) {
     let is_as_wanted = clause.holds == Some(wanted);
     let is_shown = match inner.part {
         Part::Test => false,
-        // What holds is worth a look; what is ruled out is a long list.
+        // Clauses that hold are shown in full; excluded alternatives would be a long list.
         _ if is_as_wanted => wants && not.is_empty(),
         _ => true,
     };
     if is_shown {
         for part in &inner.parts {
-            // Of alternatives that hold, those that do.
+            // Of alternatives, shows only those that hold.
             if is_as_wanted && inner.part == Part::Any && part.holds != Some(true) {
                 continue;
             }
@@ -284,7 +285,7 @@ fn values(clause: &Clause) -> String {
     values.collect()
 }
 
-/// Why a clause is not what a rule wants.
+/// Returns the reason why a clause does not have the value that the rule wants.
 pub(super) fn sentence(clause: &Clause) -> String {
     let what = match clause.holds {
         Some(true) => "holds",
@@ -295,7 +296,7 @@ pub(super) fn sentence(clause: &Clause) -> String {
     format!("`{title}` {what}{}", values(clause))
 }
 
-/// A clause on one line; lists can be long.
+/// Shortens a clause to one line; lists can be long.
 fn brief(text: &str) -> String {
     const ENOUGH: usize = 100;
     if text.chars().count() <= ENOUGH {
@@ -306,7 +307,7 @@ fn brief(text: &str) -> String {
     format!("{start}, ...")
 }
 
-/// A value as outputs print it.
+/// Formats a value as outputs do.
 pub(super) fn shown(value: &AlertValue) -> String {
     match value {
         AlertValue::Absent => "<NA>".to_owned(),

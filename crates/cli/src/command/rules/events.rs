@@ -1,4 +1,4 @@
-//! `tollgate rules events`.
+//! `tollgate rules events`: lists the event types that conditions can name.
 
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
@@ -24,7 +24,7 @@ pub(crate) fn execute(args: &Events) -> Outcome {
     })
 }
 
-/// `openat(fd FD, fd DIRFD, ...)`, as Falco lists them.
+/// Formats an event type as Falco lists it: `openat(fd FD, fd DIRFD, ...)`.
 fn signature(kind: EventKind) -> String {
     let params: Vec<_> = kind
         .spec()
@@ -36,7 +36,7 @@ fn signature(kind: EventKind) -> String {
 }
 
 fn type_word(param: &ParamSpec) -> String {
-    // The variant's name without what it carries.
+    // The variant's name without its data.
     let debug = format!("{:?}", param.ty);
     let word = debug.split(['(', ' ']).next().unwrap_or(&debug);
     word.to_ascii_uppercase()

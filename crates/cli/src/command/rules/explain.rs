@@ -1,4 +1,4 @@
-//! `tollgate rules explain`.
+//! `tollgate rules explain`: shows which system calls the rules need, or why a rule matches an event.
 
 use abi::Syscall;
 use config::rule_files;

@@ -1,4 +1,4 @@
-//! `tollgate rules fields`.
+//! `tollgate rules fields`: lists the fields that conditions and outputs can use.
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -49,7 +49,7 @@ fn unknown_class(class: &str) -> Failure {
     })
 }
 
-/// Name with the form of its argument.
+/// Returns a field's name with the form of its argument.
 fn form(field: &FieldSpec) -> String {
     let name = field.name;
     let form = |bracket: &str, required: bool| {
@@ -69,7 +69,7 @@ fn form(field: &FieldSpec) -> String {
     }
 }
 
-/// Why some engines never fill a field, and which; those with the same reason together.
+/// Returns the reasons why engines never set a field, each with its engines.
 fn never(field: &FieldSpec) -> Vec<(&'static str, Vec<EngineKind>)> {
     let mut reasons: Vec<(&str, Vec<EngineKind>)> = Vec::new();
     for engine in EngineKind::WITH_EVENTS {
@@ -84,7 +84,7 @@ fn never(field: &FieldSpec) -> Vec<(&'static str, Vec<EngineKind>)> {
     reasons
 }
 
-/// `never set`, or by whom it is not.
+/// Formats `never set`, or the engines that never set it.
 fn whom(by: &[EngineKind]) -> String {
     if by.len() == EngineKind::WITH_EVENTS.len() {
         return "never set".to_owned();

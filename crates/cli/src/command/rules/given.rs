@@ -1,4 +1,4 @@
-//! Described events out of YAML: fields with their values.
+//! Synthetic events from YAML: fields with their values.
 
 use event::EventKind;
 use rules::Ruleset;
@@ -6,24 +6,24 @@ use rules::synthetic_event::{SyntheticEvent, SyntheticEventError, SyntheticValue
 use rules::trace::Tracer;
 use yaml::settings::{Entry, Node, Problem, Value};
 
-/// What is printed for a value that does not exist.
+/// Text that stands for a value that does not exist.
 const ABSENT: &str = "<NA>";
 
-/// The field that says of which type an event is.
+/// The field that holds the type of an event.
 const TYPE: &str = "evt.type";
 
-/// The fields that an alert in JSON has.
+/// Key of the fields in an alert in JSON.
 const FIELDS: &str = "output_fields";
 
-/// An event of which not all need be said, its type neither.
+/// A synthetic event. Fields, and its type, may be missing from the description.
 #[derive(Debug)]
 pub(super) struct Described {
     pub(super) given: SyntheticEvent,
-    /// The types that it may have as well, if none is said.
+    /// Other types that the event may have, if the description has none.
     pub(super) may_be: Option<Vec<&'static str>>,
 }
 
-/// Reads an event, or an alert, whose fields these are: what it does not say may be anything.
+/// Reads an event, or the fields of an alert. Fields that are not given are unknown.
 pub(super) fn describe(root: &Node, ruleset: &Ruleset) -> Result<Described, Problem> {
     let fields = root.entry(FIELDS).map_or(root, |entry| &entry.node);
     let is_alert = root.entry(FIELDS).is_some();
@@ -37,7 +37,8 @@ pub(super) fn describe(root: &Node, ruleset: &Ruleset) -> Result<Described, Prob
     })
 }
 
-/// Of the types of events that the alert's rule looks at, those with which it would match, or might.
+/// Infers the type of an alert's event: of the types that the alert's rule uses, those with which it would
+/// match, or might.
 fn of_a_rule(root: &Node, fields: &Node, ruleset: &Ruleset) -> Result<Described, Problem> {
     let missing = |why: &str, help: &str| {
         Problem::new(&fields.origin, format!("`{TYPE}` is missing, and {why}")).help(help)
@@ -64,7 +65,7 @@ fn of_a_rule(root: &Node, fields: &Node, ruleset: &Ruleset) -> Result<Described,
     for kind in EventKind::all().filter(|kind| tracer.concerns(*kind)) {
         match read_as(fields, kind.name(), UnsetFields::Unknown) {
             Ok(given) => fitting.push((misfit(tracer.explain_given(&given).holds), given)),
-            // Events of another type may have such fields.
+            // Events of another type may have these fields.
             Err(problem) => wrong = wrong.or(Some(problem)),
         }
     }
@@ -83,7 +84,7 @@ fn of_a_rule(root: &Node, fields: &Node, ruleset: &Ruleset) -> Result<Described,
     }
 }
 
-/// The less the better.
+/// Rank of a type; lower is better.
 fn misfit(holds: Option<bool>) -> u8 {
     match holds {
         Some(true) => 0,
@@ -92,7 +93,7 @@ fn misfit(holds: Option<bool>) -> u8 {
     }
 }
 
-/// Reads an event: a mapping from fields to values.
+/// Reads an event, which must have a type: a mapping from fields to values.
 pub(super) fn read(node: &Node, others: UnsetFields) -> Result<SyntheticEvent, Problem> {
     let entries = entries(node)?;
     let Some(kind) = entries.iter().find(|entry| entry.key == TYPE) else {
@@ -113,7 +114,7 @@ fn entries(node: &Node) -> Result<&[Entry], Problem> {
     Ok(entries)
 }
 
-/// Reads an event of this type, whether it is said or not.
+/// Reads an event as one of this type, whether its type is given or not.
 fn read_as(node: &Node, name: &str, others: UnsetFields) -> Result<SyntheticEvent, Problem> {
     let place = node.entry(TYPE).map_or(node, |entry| &entry.node);
     let mut given = SyntheticEvent::new(name, others).map_err(|error| problem(place, &error))?;

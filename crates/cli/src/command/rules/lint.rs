@@ -1,4 +1,4 @@
-//! `tollgate rules lint`.
+//! `tollgate rules lint`: finds rules that never alert, cannot match or are expensive.
 
 use config::rule_files::{self, NoSink};
 use diagnostics::exit::Exit;

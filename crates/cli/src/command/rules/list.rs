@@ -1,4 +1,4 @@
-//! `tollgate rules list`.
+//! `tollgate rules list`: lists rules, or shows one in full.
 
 use config::rule_files;
 use diagnostics::exit::Exit;

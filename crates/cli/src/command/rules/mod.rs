@@ -1,4 +1,4 @@
-//! `tollgate rules`.
+//! `tollgate rules`: checks, lists, explains and tests rules.
 
 pub(super) mod check;
 pub(crate) mod cost;

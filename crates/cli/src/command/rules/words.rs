@@ -1,8 +1,9 @@
-//! Words for things that the event model has types for.
+//! Falco's words for types of the event model.
 
 use event::{Category, ValueType};
 
-/// `evt.category`; that of input and output is `file`, `net` or `ipc` by what the descriptor is.
+/// Returns a value of `evt.category`. Input and output have `file`, `net` or `ipc`, depending on the
+/// descriptor.
 pub(in crate::command) fn category(category: Category) -> &'static str {
     match category {
         Category::File => "file",
@@ -24,7 +25,7 @@ pub(in crate::command) fn category(category: Category) -> &'static str {
     }
 }
 
-/// The type of a field as Falco lists it.
+/// Returns the type of a field as Falco lists it.
 pub(in crate::command) fn value_type(ty: ValueType) -> &'static str {
     match ty {
         ValueType::Bool => "BOOL",

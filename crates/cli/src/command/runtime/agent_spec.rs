@@ -1,4 +1,4 @@
-//! What the agent of a container is asked to do.
+//! The specification of a container's agent.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,8 +10,8 @@ use diagnostics::failure::Failure;
 use runtime::settings::Settings;
 use runtime::{Note, Store, Verb};
 
-/// What the agent that watches a container is asked to do, where `command` is the OCI runtime that makes it or
-/// starts a program in it.
+/// Returns the specification of the agent that watches a container. `command` is the OCI runtime that makes the
+/// container or starts a program in it.
 pub(super) fn agent_spec(
     settings: &Settings,
     note: &Note,
@@ -19,7 +19,7 @@ pub(super) fn agent_spec(
     store: &Store,
     command: Vec<OsString>,
 ) -> Result<AgentSpec, Failure> {
-    // Beside the notes of containers, not among them.
+    // Next to the folder of container notes, not in it.
     let above = settings.state.parent().unwrap_or(Path::new("/"));
     let container = ContainerSpec {
         id: note.id.clone(),
@@ -50,8 +50,9 @@ pub(super) fn agent_spec(
     Ok(spec)
 }
 
-/// Whether the agent of a container watches its exec sessions, too. Each session is recorded by itself, and
-/// where processes may look into their descendants alone, a session is none of that agent's.
+/// Returns true if the agent of a container also watches its exec sessions. It does not if sessions are
+/// recorded, because each has a recording of its own, or if processes may read only their descendants, because
+/// a session is not a descendant of that agent.
 fn shares_agents(settings: &Settings) -> bool {
     !settings.config.capture.enabled && !supervisor::sees_descendants_only()
 }

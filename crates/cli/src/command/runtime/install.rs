@@ -1,5 +1,5 @@
-//! `tollgate runtime install` and `uninstall`: shows what changes in the configuration of engines, and
-//! with --yes changes it.
+//! `tollgate runtime install` and `uninstall`: shows the changes to the configuration of engines, and makes
+//! them with --yes.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use runtime::installer::{self, Change, InstallOptions, PROGRAM};
 
-/// As its help calls it.
+/// Name in help texts.
 const NAME: &str = "tollgate runtime install|uninstall";
 
 /// Register this runtime with container engines as `tollgate`, or remove it
@@ -33,7 +33,7 @@ struct Args {
     prefix: PathBuf,
 }
 
-/// Runs the command with the words behind its name.
+/// Executes the command with the words after its name.
 pub(super) fn execute(change: Change, words: &[OsString]) -> Outcome {
     let args = match Args::try_parse_from(words) {
         Ok(args) => args,

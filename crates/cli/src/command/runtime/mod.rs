@@ -1,9 +1,9 @@
-//! `tollgate runtime`: another runtime's command line, with the containers watched.
+//! `tollgate runtime`: a wrapper around another OCI runtime that watches its containers.
 //!
-//! The underlying runtime runs under the filter of `tollgate run`, and so does whatever it starts: the
-//! kernel hands the filter on from the runtime's first process to the container's first program. No
-//! moment is unwatched, the container's own seccomp profile stays as it is, and nothing is put into the
-//! container. What the runtime itself does is not judged ([`capture::notify::Processes::with_setup`]).
+//! The underlying runtime runs under the filter of `tollgate run`, and so does whatever it starts: the filter
+//! is inherited from the runtime's first process to the container's first program. There is no unwatched
+//! interval, the container's own seccomp profile remains unchanged, and nothing is added to the container.
+//! Calls of the runtime itself are not evaluated ([`capture::notify::Processes::with_setup`]).
 
 mod agent_spec;
 mod install;
@@ -37,14 +37,14 @@ use supervisor::{Detach, Ends};
 
 use crate::help::command_line;
 
-/// The name by which this program is an OCI runtime.
+/// Name under which this program is an OCI runtime.
 const NAME: &str = "tollgate-runtime";
-/// How long a start waits for the agent; afterwards the first program does.
+/// Time limit for `start` to wait for the agent; after that the container's first program waits.
 const START_LIMIT: Duration = Duration::from_secs(10);
 const START_PAUSE: Duration = Duration::from_micros(500);
 
-/// The words after the program's name, if that is `tollgate-runtime`, or after the verb, if that comes
-/// first.
+/// Returns the words after the program's name if that is `tollgate-runtime`, or after the verb `runtime` if
+/// that comes first.
 pub(crate) fn called_as_runtime() -> Option<Vec<OsString>> {
     let mut words = std::env::args_os();
     let name = words.next()?;
@@ -109,12 +109,13 @@ fn carry_out(line: &CommandLine) -> Outcome {
             "restore it with {} itself, if it need not be watched",
             runtime.program.display()
         ))),
-        // Without an id the underlying runtime says what is missing.
+        // Without an id the underlying runtime reports what is missing.
         _ => pass_on(&runtime, line, &call.words),
     }
 }
 
-/// Does what is no call of a runtime: what this program and its administrators ask for.
+/// Executes commands that are not part of a runtime's command line: internal ones, and `install` and
+/// `uninstall`.
 fn own_verb(line: &CommandLine) -> Option<Outcome> {
     let change = line
         .call
@@ -143,7 +144,7 @@ fn own_verb(line: &CommandLine) -> Option<Outcome> {
     of_machine.or_else(|| vm::execute_pool(line))
 }
 
-/// Whether containers can have machines of their own here.
+/// Returns whether containers can have virtual machines of their own here.
 pub(crate) fn machines() -> [Finding; 2] {
     let finding = |name, purpose, support| Finding {
         name,
@@ -172,7 +173,7 @@ fn help() -> Outcome {
     }
 }
 
-/// The runtime that is named, if one is.
+/// Returns the runtime that the command line or the configuration names, if any.
 fn asked(line: &CommandLine, settings: &Settings) -> Option<OsString> {
     let configured = OsString::from(&settings.config.runtime.binary);
     let configured = (!configured.is_empty()).then_some(configured);
@@ -198,14 +199,14 @@ fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> 
     })
 }
 
-/// Carries out what is the embedded runtime's.
+/// Executes a command of the embedded runtime in this process.
 #[cfg(feature = "embedded")]
 fn in_this_process(line: &CommandLine, words: &[OsString]) -> Outcome {
     let words: Vec<OsString> = line.global.iter().chain(words).cloned().collect();
     runtime_embedded::carry_out(&words)
 }
 
-/// Becomes the underlying runtime.
+/// Replaces this process by the underlying runtime.
 fn pass_on(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome {
     #[cfg(feature = "embedded")]
     if runtime.is_embedded() {
@@ -253,25 +254,25 @@ fn create(
     };
     let store = store(settings, line, id)?;
     if !begin(&store, &note, runtime, line)? {
-        // There is such a container: the underlying runtime says so.
+        // The container exists: the underlying runtime reports that.
         return pass_on(runtime, line, &call.words);
     }
     let stays = call.verb == Verb::Create || call.detaches;
     let outcome = watched_above(line, settings, runtime, call, (&note, &store), stays);
     if outcome.is_err() {
-        // What the agent has said since it had left the caller's descriptors behind. None: nothing.
+        // Messages of the agent after it closed the caller's descriptors. A missing log has none.
         let said = std::fs::read_to_string(store.log()).unwrap_or_default();
         terminal::complain(&said);
     }
     let is_there = stays && matches!(outcome, Ok(Exit::Command(0)));
-    // A runtime that cannot be executed has made nothing.
+    // A runtime that cannot be executed has made no container.
     if !is_there && !exists(runtime, line, id).unwrap_or(false) {
         forget(&store, runtime, line, id)?;
     }
     outcome
 }
 
-/// As [`watched`]. If the container stays, so does who watches it, above this process, which ends.
+/// Like [`watched`]. If the container outlives this process, its monitor runs above this process, which ends.
 fn watched_above(
     line: &CommandLine,
     settings: &Settings,
@@ -323,7 +324,8 @@ fn can_be_confined(runtime: &Runtime, spec: &Spec, id: &str) -> Result<(), Failu
     .help("remove the policy, or give the container a mount namespace under runc or crun"))
 }
 
-/// gVisor's kernel tells whoever listens at the socket of the session (`watch --gvisor`).
+/// Creates a sandbox of gVisor, whose kernel sends events to the socket of the trace session (`watch
+/// --gvisor`).
 fn create_sandbox(
     line: &CommandLine,
     settings: &Settings,
@@ -366,13 +368,13 @@ fn exec(
     let store = store(settings, line, id)?;
     match store.note().map_err(|error| state_failure(&error))? {
         Some(note) => watched(line, settings, runtime, call, (&note, &store), Ends::AtOnce),
-        // It is watched as its container is: not.
+        // A session is not watched if its container is not.
         None => pass_on(runtime, line, &call.words),
     }
 }
 
-/// The agent of a container may still load rules when its `create` has ended. The first program would be held
-/// until it has, and callers believe what a runtime says: that it runs.
+/// Waits for the agent, then starts the container. The agent may still load rules when `create` has ended. The
+/// first program would be held until they are loaded, although the runtime has reported that it runs.
 fn start(
     line: &CommandLine,
     settings: &Settings,
@@ -402,7 +404,7 @@ fn delete(line: &CommandLine, runtime: &Runtime, call: &Call, id: &str) -> Outco
         forget(&store, runtime, line, id)?;
     } else if !exists(runtime, line, id)? {
         let left = note.map_or_else(Vec::new, |note| note.groups.members());
-        // What the runtime does not know may run all the same.
+        // Processes that the runtime does not know may still run.
         if !left.is_empty() && !call.has(&["f", "force"]) {
             let message = format!(
                 "cannot delete {id}: {} does not know it, but it still has processes: {left:?}",
@@ -427,8 +429,8 @@ fn carried_out(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Out
     Ok(Exit::Command(code(status)))
 }
 
-/// Runs the underlying runtime, and whatever it starts in the container, under watch. The note is what is known
-/// of the container, the store where it is kept.
+/// Runs the underlying runtime, and whatever it starts in the container, under a monitor. The note describes
+/// the container; the store holds it.
 fn watched(
     line: &CommandLine,
     settings: &Settings,
@@ -437,7 +439,7 @@ fn watched(
     (note, store): (&Note, &Store),
     ends: Ends,
 ) -> Outcome {
-    // Before the tenure, so that who watches does not keep it.
+    // Before the tenure starts, so that the monitor does not keep the file open.
     let entering = entering_program(runtime)?;
     let program = match &entering {
         Some(file) => format!("/proc/self/fd/{}", file.as_raw_fd()).into(),
@@ -460,7 +462,7 @@ fn watched(
     agent::execute(spec, tenure, complain)
 }
 
-/// The embedded runtime's, where that is not this program's own file.
+/// Returns the file to execute for the embedded runtime, if that is not this program's own file.
 fn entering_program(runtime: &Runtime) -> Result<Option<OwnedFd>, Failure> {
     match runtime.is_embedded() {
         #[cfg(feature = "embedded")]

@@ -1,8 +1,8 @@
-//! Making a Landlock ruleset for a container, for the agent that watches it.
+//! Creation of a Landlock ruleset for a container, on behalf of the agent that watches it.
 //!
-//! The rules grant what exists, by open files, so that they have to be made by a process that sees the
-//! container's files. It enters their mounts with all its privileges, opens and lists, executes nothing,
-//! and ends.
+//! The rules refer to existing files by open descriptors, so a process that sees the container's files has to
+//! make them. This process enters the container's mounts with all its privileges, opens and lists files,
+//! executes nothing, and ends.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -16,8 +16,8 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use runtime::Spec;
 
-/// `words`: a pid, the bundle, the policy, whether it only audits, and rules that are accepted in part.
-/// The ruleset goes to the socket that is the standard input.
+/// Makes the ruleset and sends it to the socket that is the standard input. `words`: a pid, the bundle, the
+/// policy, whether it only audits, and rules that may be enforced partially.
 pub(super) fn execute(words: &[OsString]) -> Outcome {
     let [pid, bundle, policy, audit, accepted @ ..] = words else {
         return Err(broken("internal command of the monitor of a container"));
@@ -29,11 +29,11 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
             .map(|word| word.to_string_lossy().into_owned())
             .collect(),
     };
-    // Everything of this side first.
+    // Reads everything of the host first.
     let (policy, machine) = confine::read(Path::new(policy), &how)?;
     let folder = Path::new("/proc").join(pid);
     let mounts = fs::read_to_string(folder.join("mountinfo")).map_err(cannot("read its mounts"))?;
-    // Without it programs are looked for where they lie as a rule.
+    // Without it, programs are searched in the usual folders.
     let path = Spec::read(Path::new(bundle))
         .ok()
         .and_then(|spec| spec.variable("PATH").map(OsString::from));
@@ -55,7 +55,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
     Ok(Exit::Ok)
 }
 
-/// Takes the mounts and the root of a process.
+/// Enters the mount namespace and the root of a process.
 fn enter(process: &Path) -> Result<(), Failure> {
     let open = |name: &str| File::open(process.join(name)).map_err(cannot("open its mounts"));
     let (namespace, root) = (open("ns/mnt")?, open("root")?);

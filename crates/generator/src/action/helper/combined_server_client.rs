@@ -1,4 +1,4 @@
-//! A message sent over the loopback interface, and received.
+//! Sends a message over the loopback interface and receives it.
 
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use workload::expect_count;
 
 use super::super::{Action, ActionEnvironment, Stop};
 
-/// What files of Java classes begin with.
+/// Magic number of Java class files.
 const CLASS: [u8; 4] = [0xca, 0xfe, 0xba, 0xbe];
 
 pub(super) const ACTION: Action = Action::new(

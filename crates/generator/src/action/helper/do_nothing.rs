@@ -1,4 +1,4 @@
-//! For rules about the mere start of a program.
+//! Does nothing, for rules that match the start of a program.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,4 @@
-//! A child process.
+//! Starts a child process.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,4 @@
-//! A connection from another host; this process plays both.
+//! Accepts a connection from another host; this process plays both.
 
 use std::net::{TcpListener, TcpStream};
 

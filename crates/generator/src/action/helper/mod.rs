@@ -1,4 +1,4 @@
-//! Parts that attacks start under another name.
+//! Parts that actions start under another name.
 
 mod combined_server_client;
 mod do_nothing;
@@ -10,7 +10,7 @@ mod run_shell;
 
 use super::Action;
 
-/// The table, in the order of names.
+/// The table of helpers, sorted by name.
 #[rustfmt::skip]
 pub(super) const ACTIONS: &[&Action] = &[
     &combined_server_client::ACTION,

@@ -1,4 +1,4 @@
-//! A datagram socket that gets a peer; nothing is sent.
+//! Connects a datagram socket; nothing is sent.
 
 use std::net::UdpSocket;
 

@@ -1,4 +1,4 @@
-//! A datagram socket whose peer is a host of the Internet; nothing is sent.
+//! Connects a datagram socket to a host of the Internet; nothing is sent.
 
 use std::net::UdpSocket;
 

@@ -1,4 +1,4 @@
-//! A shell that somebody starts.
+//! Starts a shell.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

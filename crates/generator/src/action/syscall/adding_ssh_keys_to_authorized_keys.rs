@@ -1,4 +1,4 @@
-//! A way back in: one more key that opens an account.
+//! Adds an SSH key that opens an account, as a persistent way back in.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! A user namespace gives its maker every capability inside.
+//! Creates a user namespace, in which its creator has every capability.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop};
 

@@ -1,4 +1,4 @@
-//! A call that moves threads between namespaces. The descriptor is of none, so it fails.
+//! Calls setns(2). The descriptor is not a namespace, so the call fails.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

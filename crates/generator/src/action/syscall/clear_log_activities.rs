@@ -1,4 +1,4 @@
-//! Traces are removed from a file that is called as a log.
+//! Truncates a file with the name of a log, to remove traces.
 
 use std::fs::File;
 

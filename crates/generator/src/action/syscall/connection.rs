@@ -1,4 +1,4 @@
-//! Both ends of connections, since no other host is ever contacted.
+//! Both ends of a connection, because no other host is ever contacted.
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use workload::Error;
 
 use super::super::Stop;
 
-/// Listens at an address of this machine.
+/// Listens on an address of this host.
 pub(super) fn listen(address: &str, port: u16) -> Result<TcpListener, Stop> {
     TcpListener::bind((address, port)).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => {
@@ -17,7 +17,7 @@ pub(super) fn listen(address: &str, port: u16) -> Result<TcpListener, Stop> {
     })
 }
 
-/// Connects, and sends nothing.
+/// Connects and sends nothing.
 pub(super) fn reach(address: &str, port: u16) -> Result<(), Stop> {
     TcpStream::connect((address, port)).map_err(Error::call("connect"))?;
     Ok(())

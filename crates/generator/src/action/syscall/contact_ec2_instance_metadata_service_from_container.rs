@@ -1,4 +1,4 @@
-//! Credentials of the machine, asked for from a container. The service is played by this process.
+//! Contacts the metadata service for the host's credentials from a container. This process plays the service.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 use super::connection::contact;

@@ -1,4 +1,4 @@
-//! What a container learns from the API server. The server is played by this process.
+//! Contacts the Kubernetes API server from a container. This process plays the server.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 use super::connection::contact;

@@ -1,4 +1,4 @@
-//! A file of a container becomes a program after its start.
+//! Makes a file of a container executable after the container's start.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

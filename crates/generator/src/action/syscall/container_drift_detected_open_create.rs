@@ -1,4 +1,4 @@
-//! A program appears in a container after its start.
+//! Creates an executable file in a container after the container's start.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;

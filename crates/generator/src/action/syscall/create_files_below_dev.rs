@@ -1,4 +1,4 @@
-//! Files hide well among devices.
+//! Creates a file among devices, where it is easily overlooked.
 
 use std::fs::File;
 

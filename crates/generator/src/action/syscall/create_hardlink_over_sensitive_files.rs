@@ -1,4 +1,4 @@
-//! A second name for a file with secrets, where fewer people look.
+//! Creates a second name for a file with secrets.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) const ACTION: Action = Action::new(
 .touches(SideEffects::Shared(&["/etc"]));
 
 fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
-    // A layer is a file system of its own.
+    // An overlay is a file system of its own.
     let folder = if scene.has_layers() {
         Path::new("/etc")
     } else {

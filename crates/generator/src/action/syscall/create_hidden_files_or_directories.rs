@@ -1,4 +1,4 @@
-//! A name with a dot is not listed by default.
+//! Makes a folder whose name starts with a dot, which is not listed by default.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Another name for a folder with secrets, by which no rule knows it.
+//! Creates another name for a folder with secrets, which no rule knows.
 
 use std::fs;
 use std::os::unix::fs::symlink;

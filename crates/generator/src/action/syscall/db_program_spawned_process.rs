@@ -1,4 +1,4 @@
-//! Databases start nothing but themselves.
+//! Starts another program from a database, which normally starts only itself.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

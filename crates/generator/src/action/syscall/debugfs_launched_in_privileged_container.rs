@@ -1,4 +1,4 @@
-//! A debugger of file systems reads the disks of the host.
+//! Starts a file system debugger, which can read the disks of the host.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop};
 

@@ -1,4 +1,4 @@
-//! Payloads come encoded, so that nobody sees them pass.
+//! Decodes a payload, which is encoded to pass unseen.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,4 @@
-//! What was typed is nobody's business.
+//! Removes the history of a shell.
 
 use std::fs;
 

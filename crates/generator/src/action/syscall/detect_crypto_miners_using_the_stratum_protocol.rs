@@ -1,4 +1,4 @@
-//! Miners name their pool on the command line. Nothing is contacted.
+//! Names a mining pool on a command line, as miners do. Nothing is contacted.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,5 @@
-//! The program that the kernel runs on the host when a control group empties. The file is none of the kernel's.
+//! Writes a file called release_agent. The kernel runs the program in the real one on the host when a control
+//! group empties; this file is not the kernel's.
 
 use std::fs;
 

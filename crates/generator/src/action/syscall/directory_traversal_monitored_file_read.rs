@@ -1,4 +1,4 @@
-//! Servers that join paths without looking read any file.
+//! Reads a file by directory traversal, as servers do that join paths without checks.
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! A shell tunnelled out through a port that firewalls leave open. Both ends are this machine's.
+//! Connects by SSH to a port that firewalls leave open. Both ends are on this host.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 use super::connection::{listen, reach};

@@ -1,4 +1,4 @@
-//! A program that was not in the image.
+//! Executes a program that was not in the image.
 
 use std::fs;
 use std::process::Command;

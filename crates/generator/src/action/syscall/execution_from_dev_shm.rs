@@ -1,4 +1,4 @@
-//! A folder in memory that everybody may write: nothing of it is left after a boot.
+//! Executes a file in a world-writable folder in memory, of which nothing remains after a reboot.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use workload::Error;
 
 use super::super::{Action, ActionEnvironment, SideEffects, Stop};
 
-/// Of a shell, where /dev/shm is mounted without execution.
+/// Exit status of a shell where /dev/shm is mounted noexec.
 const NOT_EXECUTABLE: i32 = 126;
 
 pub(super) const ACTION: Action = Action::new(
@@ -27,7 +27,7 @@ fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let mut shell = scene.command("sh")?;
     shell.arg("-c").arg(script.path());
     match scene.run(shell) {
-        // The start was tried and seen.
+        // The execution was tried, which detectors see.
         Err(Stop::Failed(Error::Program { status, .. }))
             if status.code() == Some(NOT_EXECUTABLE) =>
         {

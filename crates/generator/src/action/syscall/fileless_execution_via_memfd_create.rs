@@ -1,4 +1,4 @@
-//! A program without a file.
+//! Executes a program that has no file.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,7 +9,7 @@ use workload::Error;
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop};
 
-/// MFD_CLOEXEC: other programs that start meanwhile must not get it.
+/// MFD_CLOEXEC: programs that start meanwhile must not inherit it.
 const CLOSE_ON_EXEC: u32 = 1;
 
 pub(super) const ACTION: Action = Action::new(

@@ -1,4 +1,4 @@
-//! Keys of a cloud account lie in well-known files.
+//! Searches well-known files for the keys of a cloud account.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,4 @@
-//! An interpreter that accepts connections may be a back door.
+//! Accepts a connection in an interpreter, as a back door does.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 

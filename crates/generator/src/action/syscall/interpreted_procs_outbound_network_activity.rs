@@ -1,4 +1,4 @@
-//! An interpreter that calls home.
+//! Connects out from an interpreter.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 

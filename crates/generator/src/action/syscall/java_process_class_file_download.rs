@@ -1,4 +1,4 @@
-//! Code that a server loads from elsewhere (Log4Shell).
+//! Receives a class file in a Java process (Log4Shell).
 
 use super::super::{Action, ActionEnvironment, Stop};
 

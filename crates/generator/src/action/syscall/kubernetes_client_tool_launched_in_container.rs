@@ -1,4 +1,4 @@
-//! From a container the whole cluster is in reach.
+//! Starts a Kubernetes client in a container, from which the whole cluster is in reach.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

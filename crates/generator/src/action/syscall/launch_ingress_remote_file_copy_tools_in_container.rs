@@ -1,4 +1,4 @@
-//! What an intruder needs comes by the network. Nothing is fetched.
+//! Starts a download tool in a container. Nothing is fetched.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,4 @@
-//! Images are complete; what is installed later is somebody's own.
+//! Starts a package manager in a container: images are complete, so later installations are suspicious.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

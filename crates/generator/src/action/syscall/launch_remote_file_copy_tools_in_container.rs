@@ -1,4 +1,4 @@
-//! Copies leave by the tools that administrators use. Nothing is copied.
+//! Starts a remote copy tool in a container. Nothing is copied.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,4 @@
-//! Looking around. Nothing is sent.
+//! Starts a network reconnaissance tool on the host. Nothing is sent.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,4 @@
-//! Code for the kernel, from a container. It is none, so the kernel refuses it.
+//! Loads a kernel module from a container. The file is not a module, so the kernel refuses it.
 
 use workload::Error;
 

@@ -1,4 +1,4 @@
-//! A place for programs among programs.
+//! Makes a folder in a folder of programs.
 
 use std::fs;
 

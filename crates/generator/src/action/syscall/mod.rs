@@ -1,4 +1,4 @@
-//! Attacks, one a file.
+//! The actions, one per file.
 
 mod adding_ssh_keys_to_authorized_keys;
 mod change_namespace_privileges_via_unshare;
@@ -73,7 +73,7 @@ mod write_below_rpm_database;
 
 use super::Action;
 
-/// The table, in the order of names.
+/// The table of actions, sorted by name.
 #[rustfmt::skip]
 pub(super) const ACTIONS: &[&Action] = &[
     &adding_ssh_keys_to_authorized_keys::ACTION,

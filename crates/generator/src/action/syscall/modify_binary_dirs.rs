@@ -1,4 +1,4 @@
-//! A program that takes another one's name. Those of the machine keep theirs.
+//! Renames a program in a folder of programs. Programs of the host keep their names.
 
 use std::fs;
 

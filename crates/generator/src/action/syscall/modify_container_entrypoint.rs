@@ -1,4 +1,5 @@
-//! A program that is running is reached through its descriptors, which is a way to the runtime (CVE-2019-5736).
+//! Opens a descriptor for writing by its path below /proc, which is a way to the runtime's program
+//! (CVE-2019-5736).
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;

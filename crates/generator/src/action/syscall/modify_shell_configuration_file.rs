@@ -1,4 +1,4 @@
-//! What a shell reads when somebody logs in.
+//! Modifies a file that a shell reads at login.
 
 use std::fs;
 

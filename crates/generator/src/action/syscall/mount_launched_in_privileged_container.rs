@@ -1,4 +1,4 @@
-//! Disks of the host and control groups are reached by mounting them.
+//! Mounts a file system in a container, which gives access to disks and control groups of the host.
 
 use super::super::{Action, ActionEnvironment, Requirement, SideEffects, Stop};
 

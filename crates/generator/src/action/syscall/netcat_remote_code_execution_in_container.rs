@@ -1,4 +1,4 @@
-//! A shell for who is at the other end. Nothing is contacted.
+//! Starts netcat with a shell for the remote end. Nothing is contacted.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

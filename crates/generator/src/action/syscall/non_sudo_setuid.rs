@@ -1,4 +1,4 @@
-//! A process that is not root makes itself root; the kernel refuses.
+//! Changes to a system user and calls setuid(0), as a process that makes itself root; the kernel refuses.
 
 use workload::Error;
 

@@ -1,4 +1,4 @@
-//! Below IP one sees and forges what others send.
+//! Creates a packet socket, below IP, which can read and forge the packets of others.
 
 use rustix::net::{AddressFamily, SocketType, socket};
 use workload::Error;

@@ -1,4 +1,4 @@
-//! A variable by which the dynamic loader was tricked (CVE-2023-4911).
+//! Sets an environment variable of the dynamic loader, as the exploit of CVE-2023-4911 does.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,4 @@
-//! What a program fetches passes through somebody's hands. Nothing is fetched.
+//! Starts a program with an HTTP proxy that could read its traffic. Nothing is fetched.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

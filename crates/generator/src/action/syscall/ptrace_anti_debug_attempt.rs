@@ -1,4 +1,4 @@
-//! Only one can trace, so this keeps debuggers away.
+//! Makes itself traced: a process has only one tracer, so this keeps debuggers away.
 
 use abi::Errno;
 use workload::Error;
@@ -17,7 +17,7 @@ fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
         return scene.spawn_as("untraceable", ACTION.name);
     }
     match sys::attempt::trace_me() {
-        // A tracer is there already, such as a detector that works by ptrace.
+        // The process is already traced, for example by a detector that uses ptrace.
         Err(error) if !error.is(Errno::EPERM) => {
             Err(Error::call("have itself traced")(error).into())
         }

@@ -1,4 +1,4 @@
-//! A process takes control of another one.
+//! Attaches to another process with ptrace.
 
 use abi::Errno;
 use workload::Error;
@@ -21,7 +21,7 @@ fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
     let attached = sys::attempt::attach(target.id().cast_signed());
     let ended = target.kill().and_then(|()| target.wait());
     match attached {
-        // A tracer is there already, such as a detector that works by ptrace.
+        // The process is already traced, for example by a detector that uses ptrace.
         Err(error) if !error.is(Errno::EPERM) => {
             return Err(Error::call("attach to a process")(error).into());
         }

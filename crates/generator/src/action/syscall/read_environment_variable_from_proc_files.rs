@@ -1,4 +1,4 @@
-//! Secrets are handed to containers in variables.
+//! Reads environment variables from /proc: containers often get secrets in them.
 
 use std::fs;
 

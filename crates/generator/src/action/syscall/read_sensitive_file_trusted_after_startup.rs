@@ -1,4 +1,4 @@
-//! A server reads secrets when it starts, not later.
+//! Reads secrets in a server after its start; servers read them only at their start.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop};
 

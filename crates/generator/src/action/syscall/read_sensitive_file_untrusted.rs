@@ -1,4 +1,4 @@
-//! Hashes of passwords.
+//! Reads password hashes.
 
 use std::fs::File;
 

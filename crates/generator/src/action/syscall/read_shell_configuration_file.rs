@@ -1,4 +1,4 @@
-//! Variables with secrets, and what somebody uses.
+//! Reads a shell's configuration, which may hold secrets in variables.
 
 use std::fs;
 

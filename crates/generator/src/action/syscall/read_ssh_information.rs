@@ -1,4 +1,4 @@
-//! Keys, and where they fit.
+//! Reads SSH keys and the hosts they are for.
 
 use std::fs;
 

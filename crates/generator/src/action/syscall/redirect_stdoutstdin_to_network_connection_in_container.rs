@@ -1,4 +1,4 @@
-//! The heart of a reverse shell.
+//! Redirects standard input and output to a connection, the core of a reverse shell.
 
 use std::fs::File;
 use std::net::TcpStream;

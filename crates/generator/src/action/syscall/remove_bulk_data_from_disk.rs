@@ -1,4 +1,4 @@
-//! Data are destroyed for good.
+//! Destroys data for good.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! A server that starts a shell does what somebody else wants.
+//! Starts a shell from a server, as an exploited server does.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

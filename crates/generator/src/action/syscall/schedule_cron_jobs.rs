@@ -1,4 +1,4 @@
-//! A command that comes back.
+//! Schedules a recurring command with cron.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) const ACTION: Action = Action::new(
 .touches(SideEffects::System(&["/etc"]));
 
 fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
-    // Where there is no such folder there is one for the time being.
+    // If there is no such folder, it is made for the duration of the action.
     let made = if Path::new("/etc/cron.d").exists() {
         None
     } else {

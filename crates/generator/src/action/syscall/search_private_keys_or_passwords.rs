@@ -1,4 +1,4 @@
-//! Keys lie in files that are called alike everywhere.
+//! Searches for files with the usual names of private keys.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

@@ -1,4 +1,4 @@
-//! A program that lends its owner's rights.
+//! Sets the bit that lets a program run with its owner's rights.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! A backslash at the end of an argument, by which `sudoedit` was tricked (CVE-2021-3156).
+//! Calls `sudoedit` with a backslash at the end of an argument, as the exploit of CVE-2021-3156 does.
 
 use super::super::{Action, ActionEnvironment, Stop, passwd};
 

@@ -1,4 +1,4 @@
-//! Tools of the system that compute need no network.
+//! Uses the network from a system tool that needs none.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop, address};
 

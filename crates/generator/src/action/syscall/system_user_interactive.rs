@@ -1,4 +1,4 @@
-//! A user that nobody logs in as does what people do.
+//! Runs an interactive command as a user that nobody logs in as.
 
 use super::super::{Action, ActionEnvironment, Requirement, Stop, passwd};
 

@@ -1,4 +1,4 @@
-//! What leaves by datagrams is seldom looked at. The host is this machine.
+//! Sends a datagram, which is seldom inspected, to this host.
 
 use std::net::UdpSocket;
 
@@ -19,7 +19,7 @@ fn play(_scene: &ActionEnvironment) -> Result<(), Stop> {
     socket
         .connect((address::PUBLIC, 22))
         .map_err(Error::call("connect"))?;
-    // Nobody listens, which the kernel may say at once.
+    // No process listens, which the kernel may report at once.
     let _refused = socket.send(b"hello");
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! Who handles page faults stops the kernel at a moment of his choice.
+//! Creates a userfaultfd: a process that handles page faults can stop the kernel at a chosen moment.
 
 use workload::Error;
 
 use super::super::{Action, ActionEnvironment, Stop, passwd};
 
-/// UFFD_USER_MODE_ONLY, which every user may have.
+/// UFFD_USER_MODE_ONLY, which every user may use.
 const USER_FAULTS_ONLY: u32 = 1;
 
 pub(super) const ACTION: Action = Action::new(

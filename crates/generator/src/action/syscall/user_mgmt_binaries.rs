@@ -1,4 +1,4 @@
-//! Accounts are changed by hand.
+//! Starts a program that changes accounts.
 
 use super::super::{Action, ActionEnvironment, Stop};
 

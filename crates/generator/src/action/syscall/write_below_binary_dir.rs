@@ -1,4 +1,4 @@
-//! A program that nobody installed.
+//! Writes a file to a folder of programs.
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! Configuration that nobody wanted.
+//! Writes a file below /etc.
 
 use std::fs::File;
 

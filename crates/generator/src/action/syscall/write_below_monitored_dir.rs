@@ -1,4 +1,4 @@
-//! A library that nobody installed.
+//! Writes a file to a folder of libraries.
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! The home of the administrator.
+//! Writes a file below /root.
 
 use std::fs::File;
 

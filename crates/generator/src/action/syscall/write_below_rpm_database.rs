@@ -1,4 +1,4 @@
-//! What is installed is what the database says.
+//! Writes to the database of installed packages.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(super) const ACTION: Action = Action::new(
 .touches(SideEffects::System(&["/var/lib"]));
 
 fn play(scene: &ActionEnvironment) -> Result<(), Stop> {
-    // Machines without this package manager get the folder for the time being.
+    // On hosts without this package manager the folder is made for the duration of the action.
     let made = if Path::new("/var/lib/rpm").exists() {
         None
     } else {

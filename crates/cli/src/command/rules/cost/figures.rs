@@ -1,7 +1,7 @@
-//! What looking at calls has been measured to cost.
+//! Measured cost of trapping calls.
 //!
-//! Figures are medians of a run of `tollgate bench`: of the published run, which are part of this program, or
-//! of a run on the user's machine, computed from its samples.
+//! Figures are medians of a run of `tollgate bench`: of the published run, which is part of this program, or of
+//! a run on the user's host, computed from its samples.
 
 use std::path::Path;
 
@@ -11,10 +11,11 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use serde::Deserialize;
 
-/// A published run: its folder, and the medians that prices are made of. A test compares them with the run's samples.
+/// A published run: its folder, and the medians that prices are computed from. A test compares them with the
+/// run's samples.
 const PUBLISHED: (&str, &str) = ("results/2026-11-21-engine", include_str!("published.json"));
 
-/// Who is watched by nobody.
+/// Name of the subject without a monitor.
 const NATIVE: &str = "native";
 
 /// How processes are watched.
@@ -27,7 +28,7 @@ pub(crate) enum WatchMode {
 }
 
 impl WatchMode {
-    /// Its word, also among the subjects of runs.
+    /// Returns the engine's name, which is also a subject of runs.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Notify => "notify",
@@ -35,7 +36,7 @@ impl WatchMode {
         }
     }
 
-    /// What runs call it: the first that they have.
+    /// Returns the names of the engine's subjects; the first that a run has is used.
     fn subjects(self) -> &'static [&'static str] {
         match self {
             Self::Notify => &["notify", "tollgate"],
@@ -44,27 +45,27 @@ impl WatchMode {
     }
 }
 
-/// The difference that watching makes to a workload.
+/// Additional time that a monitor costs a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct WorkloadPrice {
-    /// Nanoseconds.
+    /// The time, in nanoseconds.
     pub(super) ns: f64,
-    /// The workload.
+    /// Name of the workload.
     pub(super) workload: &'static str,
-    /// How often it was measured.
+    /// Number of samples.
     pub(super) samples: usize,
 }
 
 /// Prices of one run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Figures {
-    /// Where they are from.
+    /// Source of the figures.
     pub(super) origin: String,
-    /// A call that no rule needs.
+    /// Price of a call that no rule needs.
     pub(super) untouched: WorkloadPrice,
-    /// A call that is looked at.
+    /// Price of a trapped call.
     pub(super) looked_at: WorkloadPrice,
-    /// A program that is started.
+    /// Price of starting a program.
     pub(super) started: WorkloadPrice,
 }
 
@@ -73,12 +74,12 @@ pub(super) struct Figures {
 struct Median {
     workload: String,
     subject: String,
-    /// How many samples it is of.
+    /// Number of samples.
     n: usize,
     median_ns: Option<f64>,
 }
 
-/// The medians of a results folder, computed from its samples.
+/// Computes the medians of a results folder from its samples.
 fn measured(folder: &Path) -> Result<Vec<Median>, bench::Error> {
     let summary = summarise(&Recording::load(folder)?);
     let rows = summary.rows.into_iter().map(|row| Median {
@@ -90,13 +91,13 @@ fn measured(folder: &Path) -> Result<Vec<Median>, bench::Error> {
     Ok(rows.collect())
 }
 
-/// The medians of the published run.
+/// Returns the medians of the published run.
 fn published() -> Result<Vec<Median>, String> {
     serde_json::from_str(PUBLISHED.1).map_err(|error| error.to_string())
 }
 
 impl Figures {
-    /// Those of a folder of results, or the published ones.
+    /// Returns the figures of a results folder, or the published ones.
     pub(super) fn of(folder: Option<&Path>, by: WatchMode) -> Result<Self, Failure> {
         let (origin, medians) = match folder {
             None => (PUBLISHED.0.to_owned(), published()),
@@ -134,7 +135,7 @@ impl Figures {
         let pair = price("open_close")?;
         Ok(Self {
             origin: origin.to_owned(),
-            // The close that belongs to it is a call that no rule needs.
+            // The close after the open is a call that no rule needs.
             looked_at: WorkloadPrice {
                 ns: (pair.ns - untouched.ns).max(0.0),
                 ..pair
@@ -145,7 +146,7 @@ impl Figures {
     }
 }
 
-/// An error and what caused it, in one line.
+/// Formats an error and its causes on one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     std::iter::successors(error.source(), |error| error.source())
         .fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
@@ -181,7 +182,7 @@ mod tests {
                     .median_ns
                     .zip(told.median_ns)
                     .map(|(is, told)| (is / told - 1.0).abs());
-                // The parser of JSON may be off by the last bit.
+                // The JSON parser may be off in the last bit.
                 (&row.workload, &row.subject, row.n) == (&told.workload, &told.subject, told.n)
                     && distance.is_some_and(|distance| distance < 1e-12)
             };
@@ -201,7 +202,7 @@ mod tests {
         };
         let started = median("fork_exec", by.name()) - median("fork_exec", "native");
         assert!((figures.started.ns - started).abs() < 1.0, "{figures:?}");
-        // Orders of magnitude that no run has been far from.
+        // Orders of magnitude; no run was far from them.
         assert!((5.0..200.0).contains(&figures.untouched.ns), "{figures:?}");
         assert!((5e2..5e4).contains(&figures.looked_at.ns), "{figures:?}");
         assert!((5e4..2e6).contains(&figures.started.ns), "{figures:?}");

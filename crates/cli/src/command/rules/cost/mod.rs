@@ -1,4 +1,4 @@
-//! `tollgate rules cost`: what each rule has looked at, and what that costs by measured figures.
+//! `tollgate rules cost`: the calls that each rule needs, and their cost by measured figures.
 
 pub(crate) mod figures;
 
@@ -22,7 +22,7 @@ pub(crate) fn execute(args: &Cost) -> Outcome {
     let figures = Figures::of(args.figures.as_deref(), args.engine)?;
     let mut loaded = rule_files::load(&args.files);
     let options = EngineOptions {
-        // A recording waits for nobody, so each look can be timed.
+        // A replay has no deadline, so each evaluation can be timed.
         profile: args.capture.is_some().then_some(NonZeroU64::MIN),
         ..EngineOptions::default()
     };
@@ -40,25 +40,25 @@ pub(crate) fn execute(args: &Cost) -> Outcome {
     })
 }
 
-/// What rules have looked at.
+/// Cost of all rules.
 struct EvaluationCost<'e> {
     rules: Vec<Item<'e>>,
-    /// All calls that are planned for rules, and for which.
+    /// All calls that the plan needs, each with the rules that need it.
     calls: BTreeMap<Syscall, BTreeSet<&'e str>>,
     is_measured: bool,
 }
 
-/// One rule.
+/// Cost of one rule.
 struct Item<'e> {
     name: &'e str,
     calls: Vec<Syscall>,
-    /// Those of them that no other rule asks for.
+    /// Calls that no other rule needs.
     alone: Vec<Syscall>,
-    /// What a capture has shown.
+    /// Measurements with a capture.
     measured: Option<Measured>,
 }
 
-/// What became of a rule in a capture.
+/// Measurements of a rule with a capture.
 struct Measured {
     uses: Vec<EventUse>,
     evaluations: u64,
@@ -66,12 +66,12 @@ struct Measured {
     matches: u64,
 }
 
-/// Events of one type that a rule asks for.
+/// Events of one type that a rule needs.
 struct EventUse {
     count: u64,
-    /// Whether they start programs.
+    /// True if they start programs.
     is_start: bool,
-    /// How many rules ask for them.
+    /// Number of rules that need them.
     rules: u64,
 }
 
@@ -240,7 +240,7 @@ impl Measured {
         self.uses.iter().map(|used| used.count).sum()
     }
 
-    /// What the rule owes if all that ask for an event pay the same.
+    /// Returns the rule's share of the cost, if all rules that need an event share its cost equally.
     fn share_ns(&self, figures: &Figures) -> f64 {
         let shares = self
             .uses
@@ -249,13 +249,13 @@ impl Measured {
         shares.sum()
     }
 
-    /// What would be saved without the rule.
+    /// Returns the cost that would be saved without the rule.
     fn alone_ns(&self, figures: &Figures) -> f64 {
         let alone = self.uses.iter().filter(|used| used.rules == 1);
         alone.map(|used| used.price_ns(figures)).sum()
     }
 
-    /// What one evaluation of the condition took.
+    /// Returns the mean time of one evaluation of the condition, in nanoseconds.
     fn each_ns(&self) -> Option<f64> {
         (self.evaluations > 0).then(|| float(self.nanoseconds) / float(self.evaluations))
     }

@@ -1,4 +1,4 @@
-//! From YAML to tests.
+//! Loading of tests from YAML.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::super::given;
 /// A file of tests.
 #[derive(Debug)]
 pub(super) struct Suite {
-    /// Rule files that it names.
+    /// Rule files that the file names.
     pub(super) rules: Vec<PathBuf>,
     pub(super) tests: Vec<Test>,
 }
@@ -24,30 +24,30 @@ pub(super) struct Test {
     pub(super) expected: Vec<Expected>,
 }
 
-/// What rules are shown.
+/// Source of the events of a test.
 #[derive(Debug)]
 pub(super) enum Events {
-    /// One that is described.
+    /// A described event.
     Given(Box<SyntheticEvent>),
-    /// Those of a capture.
+    /// The events of a capture.
     Capture(PathBuf),
 }
 
-/// An alert that has to come.
+/// An expected alert.
 #[derive(Debug)]
 pub(super) struct Expected {
     pub(super) rule: String,
     pub(super) origin: Origin,
-    /// How often; at least once if it does not say.
+    /// Number of alerts; at least one if absent.
     pub(super) count: Option<u64>,
     pub(super) priority: Option<String>,
-    /// What the text has in it.
+    /// Text that the output must contain.
     pub(super) output: Option<String>,
-    /// Values as they are printed.
+    /// Fields with their printed values.
     pub(super) fields: Vec<(String, String)>,
 }
 
-/// Reads one file.
+/// Parses one file.
 pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
     let root = settings::read(&path.display().to_string(), text)?;
     let entries = map(&root, "`tests:` with a list")?;
@@ -135,7 +135,7 @@ fn others(node: &Node) -> Result<UnsetFields, Problem> {
     }
 }
 
-/// The name of a rule, or more about an alert.
+/// Parses the name of a rule, or a mapping with more requirements.
 fn expected(node: &Node) -> Result<Expected, Problem> {
     let mut expected = Expected {
         rule: String::new(),

@@ -1,4 +1,4 @@
-//! `tollgate rules test`: described or recorded events, and the alerts that they have to give.
+//! `tollgate rules test`: described or recorded events, and the alerts that they must raise.
 
 mod load;
 
@@ -92,7 +92,7 @@ fn line(is_json: bool, test: &Test, faults: &[String]) -> String {
     out
 }
 
-/// Keeps alerts.
+/// A sink that keeps alerts.
 #[derive(Clone, Debug, Default)]
 struct Kept(Arc<Mutex<Vec<Alert>>>);
 
@@ -103,7 +103,7 @@ impl AlertSink for Kept {
     }
 }
 
-/// The rules that a file of tests is about.
+/// The rules that a test file uses.
 struct Bench {
     loaded: Loaded,
     engine: Engine,
@@ -111,7 +111,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// The rules of the command line go before those of the file.
+    /// Loads the rules of the command line, or those of the file.
     fn new(args: &TestRules, suite: &Suite) -> Result<Self, Failure> {
         let files = if args.rules.is_empty() {
             &suite.rules
@@ -139,7 +139,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// A test of a rule that is not evaluated is a mistake.
+    /// Checks that the rule is evaluated: a test of a rule that is not is a mistake.
     fn check_rule(&self, expected: &Expected) -> Result<(), Failure> {
         let name = &expected.rule;
         let known = self.loaded.ruleset.rule(name);
@@ -161,7 +161,7 @@ impl Bench {
         Err(unusable(&problem.help(help)))
     }
 
-    /// What is not as the test expects.
+    /// Returns the differences from what the test expects.
     fn faults(&self, test: &Test) -> Result<Vec<String>, Failure> {
         let alerts = match &test.events {
             Events::Given(given) => self.engine.judge_given(given).alerts,
@@ -213,7 +213,7 @@ impl Bench {
                 expected.rule
             ));
         }
-        // It is enough that one is as it should be; the first one shows what is not.
+        // One alert that matches is enough. If none does, the first difference is reported.
         let mut differences = of_rule.iter().map(|alert| difference(expected, alert));
         let first = differences.next()??;
         if differences.any(|other| other.is_none()) {
@@ -241,7 +241,7 @@ impl Bench {
     }
 }
 
-/// What of an alert is not as expected.
+/// Returns the difference between an alert and the expected one, if any.
 fn difference(expected: &Expected, alert: &Alert) -> Option<String> {
     let priority = alert.priority.name();
     if let Some(wanted) = &expected.priority
