@@ -1,4 +1,4 @@
-//! What the engine says of itself, as internal alerts.
+//! Reports the engine's notices as internal alerts.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,20 +18,19 @@ use rules::{AlertValue, Priority};
 use super::drops::Drops;
 use super::violations::Violations;
 
-/// Turns the engine's notices into internal alerts. The dispatcher limits how many of a kind are
-/// written in a second.
+/// Converts the engine's notices to internal alerts. The dispatcher limits the rate of each kind.
 pub(super) struct Announcer {
     dispatcher: Dispatcher,
-    /// At which process it was last looked for the cause of an undecided event, when, and what there was.
+    /// Result of the last search for the cause of an undecided event: process, time, cause.
     looked: Mutex<Option<(Pid, Instant, Option<Cause>)>>,
-    /// Whether no process can make itself unreadable to this one.
+    /// No process can make itself unreadable to this one.
     reads_all: bool,
     violations: Arc<Violations>,
     drops: Arc<Drops>,
 }
 
-/// How long a cause counts for the same process: looking for it takes longer than all else about an
-/// event.
+/// Time that a cause stays valid for the same process: the search takes longer than all other work
+/// on an event.
 const CAUSE_KEPT: Duration = Duration::from_millis(100);
 
 impl Announcer {
@@ -50,7 +49,7 @@ impl Announcer {
         }
     }
 
-    /// What keeps the agent from looking into the process of an event.
+    /// Returns what prevents the agent from reading the process of an event.
     fn look(&self, event: &Event<'_>) -> Option<Cause> {
         let pid = event.process.pid;
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +98,7 @@ impl EngineObserver for Announcer {
     }
 
     fn events_dropped(&self, losses: &Losses) -> ControlFlow<()> {
-        /// Processes that are named.
+        /// Maximum number of processes named in an alert.
         const NAMED: usize = 5;
         let (dropped, sent) = (losses.dropped, losses.sent);
         if !self.drops.is_acted_on(dropped, sent) {

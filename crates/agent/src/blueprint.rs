@@ -1,4 +1,4 @@
-//! Reading what an agent works by: configuration, rules, and the files it opens.
+//! Reads configuration and rules, and opens the files of an agent.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,14 +31,14 @@ use crate::sink::DeferredSink;
 use crate::spec::AgentSpec;
 use crate::{channels, engines, journal};
 
-/// What a policy says of calls, and who refuses what it denies.
+/// The policy's decisions on calls, and who refuses denied calls.
 pub(super) struct InForce {
     pub(super) profile: Profile,
     pub(super) denials: Denials,
 }
 
 impl InForce {
-    /// Without a policy.
+    /// The state without a policy.
     pub(super) fn nothing() -> Self {
         Self {
             profile: Profile::default(),
@@ -46,7 +46,8 @@ impl InForce {
         }
     }
 
-    /// What the policy of a command or container says, if it has one. Who learns one has every call reported.
+    /// Returns the state for the policy of a command or container, if there is one. An agent that
+    /// learns a policy gets every call reported.
     pub(super) fn of(spec: &AgentSpec, confinement: Option<&Confinement>, place: Target) -> Self {
         let profile = match &spec.detection.learner {
             Some(_) => Some(policy::Model::recorder()),
@@ -63,15 +64,16 @@ impl InForce {
     }
 }
 
-/// Where the rules of an agent come from.
+/// Source of an agent's rules.
 #[derive(Clone, Copy)]
 pub(super) enum Origin<'a> {
     Files,
-    /// The same, and what the first agent left to one that takes over.
+    /// The rule files, and the memo that the first agent left to its successors.
     Memo(&'a [u8]),
-    /// Files that have been read.
+    /// Files that have already been read.
     Read(&'a Sources),
-    /// The same, unless their rules are kept. Warnings about those are not repeated.
+    /// Files that have already been read, unless their compiled rules are cached. Warnings about
+    /// cached rules are not repeated.
     Kept(&'a KeptRules),
 }
 
@@ -85,7 +87,8 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// Reads rules and configuration and opens files. `told`: the container of which the agent is told.
+/// Reads rules and configuration and opens files. `told` is the container named in the
+/// specification.
 pub(super) fn blueprint(
     detection: Detection,
     interception: Interception,
@@ -116,9 +119,9 @@ pub(super) fn blueprint(
         verify,
         engine,
         program: made.program,
-        // Processes that enter are not the command's.
+        // Processes that enter do not belong to the command.
         entered: match told {
-            // Who enters that does so by its runtime, and is watched from there.
+            // Processes enter through the runtime, and are watched from there.
             Some(_) => None,
             None => Some(compile(
                 &made.rules.installed,
@@ -173,7 +176,7 @@ pub(super) fn blueprint(
     })
 }
 
-/// The configuration, unless it has been read. Opens the journal as it says.
+/// Returns the configuration; reads it if needed. Opens the journal accordingly.
 fn settings(
     detection: &Detection,
     interception: &Interception,
@@ -185,7 +188,7 @@ fn settings(
     };
     journal::open(config.log, detection.manner, config.time_format_iso_8601);
     if !detection.quiet && detection.manner != CompatMode::Falco {
-        // The personality has read the configuration itself.
+        // The `falco` command has read the configuration itself.
         for warning in warnings {
             journal::warn(&format!("warning: {warning}"));
         }
@@ -211,7 +214,7 @@ fn stats_file(detection: &Detection, is_resumed: bool) -> Result<Option<StatsFil
     })
 }
 
-/// How rules are compiled.
+/// Options for compiling rules.
 struct Judging<'a> {
     options: EngineOptions,
     sink: &'a DeferredSink,
@@ -219,7 +222,7 @@ struct Judging<'a> {
     engine: EngineKind,
 }
 
-/// What was loaded.
+/// Loaded rules.
 struct Loaded {
     rules: Rules,
     program: FilterProgram,
@@ -228,7 +231,7 @@ struct Loaded {
 }
 
 impl Judging<'_> {
-    /// The rules and their filter, from what is kept if that is there.
+    /// Returns the rules and their filter, from the cache if possible.
     fn load(
         &self,
         origin: Origin<'_>,
@@ -263,7 +266,7 @@ impl Judging<'_> {
         })
     }
 
-    /// Loads rules; with a memo also says what else it tells.
+    /// Loads rules. With a memo, also returns its other contents.
     fn rules(
         &self,
         origin: Origin<'_>,

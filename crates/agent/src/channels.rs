@@ -1,4 +1,4 @@
-//! The channels that the configuration asks for.
+//! Creates the channels of the configured outputs.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use outputs::{Channel, Common};
 
-/// Opens what can be opened before the first alert, so that a mistake stops the start.
+/// Opens everything that can be opened before the first alert, so that a mistake is an error at the
+/// start.
 pub(super) fn open(config: &Config) -> Result<Vec<Box<dyn Channel>>, Failure> {
     let common = Common {
         json: config.json_output,
@@ -19,7 +20,7 @@ pub(super) fn open(config: &Config) -> Result<Vec<Box<dyn Channel>>, Failure> {
         .map_err(|error| Failure::from_error(Exit::BadInput, &*error.source).help(error.help))
 }
 
-/// How long a channel may take over an alert.
+/// Returns the time limit of a channel for one alert.
 pub(super) fn timeout(config: &Config) -> Duration {
     Duration::from_millis(config.output_timeout_ms)
 }

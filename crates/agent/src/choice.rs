@@ -1,4 +1,4 @@
-//! Which engine watches a command, and what it cannot be asked for.
+//! Selection of the engine that watches a command, and the options that it does not support.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use supervisor::ChosenEngine;
 
 use crate::spec::AgentSpec;
 
-/// The engine that is to watch the command. To see what works, that is tried in a child.
+/// Returns the engine for the command. A child process tests what works.
 pub(super) fn choose(spec: &AgentSpec) -> Result<ChosenEngine, Failure> {
     let kind = match spec.interception.engine {
-        // The agent that this one takes over from had a listener.
+        // The previous agent had a listener.
         _ if spec.takes_over.is_some() => EngineKind::Notify,
         Some(kind @ (EngineKind::Notify | EngineKind::Ptrace | EngineKind::Ebpf)) => kind,
         Some(other) => {
@@ -22,7 +22,7 @@ pub(super) fn choose(spec: &AgentSpec) -> Result<ChosenEngine, Failure> {
             return Err(Failure::new(Exit::BadInput, message)
                 .help("use --engine notify, ptrace or ebpf, or leave the option out"));
         }
-        // No engine works without it, which is said where it is opened.
+        // No engine works without `/proc`, which is reported where it is opened.
         None if !Path::new("/proc/self").exists() => EngineKind::Notify,
         None => match probe::why_not_notify() {
             None => EngineKind::Notify,
@@ -44,7 +44,7 @@ pub(super) fn choose(spec: &AgentSpec) -> Result<ChosenEngine, Failure> {
     Ok(ChosenEngine { kind, filtered })
 }
 
-/// Refuses options that ask of an engine for what it cannot give.
+/// Rejects options that the engine cannot honour.
 pub(super) fn can_be_promised(spec: &AgentSpec, engine: EngineKind) -> Result<(), Failure> {
     let asked = &spec.interception;
     let has_listener = matches!(engine, EngineKind::Notify | EngineKind::Gvisor);

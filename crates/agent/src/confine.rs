@@ -1,4 +1,4 @@
-//! From a policy file to what the command is kept from.
+//! Prepares the confinement of a command from a policy file.
 
 use std::path::{Path, PathBuf};
 
@@ -19,29 +19,30 @@ use crate::journal;
 use crate::policy_files::{self as files, exit};
 use crate::spec::optional_path;
 
-/// The policy of a command that is watched.
+/// The optional policy of a watched command.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Optional {
     /// Confine CMD by this policy
     #[serde(with = "optional_path")]
     pub policy: Option<PathBuf>,
-    /// How strictly it is taken.
+    /// Options of the policy's enforcement.
     pub how: PolicyStrictness,
 }
 
-/// How strictly a policy is taken.
+/// Options of a policy's enforcement.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct PolicyStrictness {
     /// Deny nothing, and report what the policy would deny, as far as enforcers can
     pub audit: bool,
-    /// Go on although no enforcer that works here carries this rule of the policy at all, which is an
-    /// error, or only in part, which is a warning; repeatable
+    /// Rules of which partial enforcement is accepted. Without this, a rule that no available
+    /// enforcer enforces is an error, and one enforced only partially is a warning.
     pub accept_partial: Vec<String>,
 }
 
 impl Optional {
-    /// Reads and compiles the policy, if there is one, and says how far it is enforced. The calling
-    /// process must have one thread.
+    /// Reads and compiles the policy, if there is one, and reports how far it is enforced.
+    ///
+    /// Preconditions: the process has one thread.
     pub fn prepare(&self, quiet: bool, place: Target) -> Result<Option<Confinement>, Failure> {
         let Some(path) = &self.policy else {
             return Ok(None);
@@ -51,8 +52,8 @@ impl Optional {
         Ok(Some(prepared.confinement))
     }
 
-    /// What tells which failures were denials, for an agent that takes over. A file that is gone or not a
-    /// policy any more tells nothing, which is said.
+    /// Returns the classifier of denials for an agent that takes over. If the file is missing or
+    /// invalid, the classifier recognizes none, and a warning says so.
     pub fn witness(&self, place: Target) -> DenialClassifier {
         let Some(path) = &self.policy else {
             return DenialClassifier::default();
@@ -73,20 +74,19 @@ impl Optional {
     }
 }
 
-/// A policy that can be put in force.
+/// A policy that is ready to be applied.
 #[derive(Debug)]
 pub struct PreparedPolicy {
-    /// What puts it in force.
+    /// The compiled confinement.
     pub confinement: Confinement,
-    /// What is wrong with it and was not accepted, in short; and all that is to be said: that at length, what
-    /// was accepted, and how far each enforcer goes. Lines for people.
+    /// One-line summary of unaccepted warnings.
     warned: String,
+    /// The full report, with accepted warnings and the limits of each enforcer.
     said: String,
 }
 
 impl PreparedPolicy {
-    /// Says what is to be said. Who wants quiet hears of ways past the rules all the same, unless they
-    /// were accepted.
+    /// Prints the messages. With `quiet`, only unaccepted ways around the rules are printed.
     pub fn tell(&self, quiet: bool) {
         terminal::complain(match quiet {
             true => &self.warned,
@@ -95,12 +95,14 @@ impl PreparedPolicy {
     }
 }
 
-/// Reads and compiles a policy for what works here. The calling process must have one thread.
+/// Reads and compiles a policy for the enforcers available on this host.
+///
+/// Preconditions: the process has one thread.
 pub fn prepare(path: &Path, how: &PolicyStrictness) -> Result<PreparedPolicy, Failure> {
     prepare_at(path, how, Target::Here)
 }
 
-/// As [`prepare`], for a process that sees files elsewhere, perhaps.
+/// Like [`prepare`], for a process that may see other files than this one.
 pub fn prepare_at(
     path: &Path,
     how: &PolicyStrictness,
@@ -125,7 +127,7 @@ pub fn prepare_at(
         if how.audit {
             only_report(policy);
         }
-        // A container's are looked for when it begins.
+        // Those of a container are looked up when it starts.
         if place == Target::Here {
             machine = files::with_other_names(&machine, policy);
         }
@@ -166,7 +168,7 @@ pub fn prepare_at(
     })
 }
 
-/// The one policy of a file that was prepared before, for what is made of it later. Nothing is tried.
+/// Returns the policy of a file that was prepared before. Tests no enforcer.
 pub fn read(path: &Path, how: &PolicyStrictness) -> Result<(Policy, MachineFeatures), Failure> {
     let mut file = files::read(path);
     let machine = machine_at(Target::Elsewhere);
@@ -181,8 +183,8 @@ pub fn read(path: &Path, how: &PolicyStrictness) -> Result<(Policy, MachineFeatu
     }
 }
 
-/// Which capabilities a container's programs have its runtime decides: any may be missed, and whether one
-/// would be there is known when the first program begins.
+/// Returns the features of the target's machine. A container's runtime decides on its programs'
+/// capabilities, so any may be missing; the actual set is known when the first program starts.
 fn machine_at(place: Target) -> MachineFeatures {
     let machine = files::machine();
     match place {
@@ -194,8 +196,9 @@ fn machine_at(place: Target) -> MachineFeatures {
     }
 }
 
-/// A container's calls are refused by whoever holds them, because its runtime makes the same calls
-/// under the same filter and must be let.
+/// Rejects rules that kill or signal the caller. In a container, calls are refused by the process
+/// that holds them, because the container's runtime makes the same calls under the same filter and
+/// must be allowed to.
 fn can_be_held(path: &Path, confinement: &Confinement) -> Result<(), Failure> {
     let is_fatal = |action| {
         matches!(
@@ -219,14 +222,14 @@ fn can_be_held(path: &Path, confinement: &Confinement) -> Result<(), Failure> {
 
 const DOCTOR: &str = "`tollgate doctor` shows which enforcers work here";
 
-/// Leaves the enforcers that work here, and gives a line for each other one.
+/// Removes unavailable enforcers from the policy and returns a line for each.
 fn restrict_to_available(policy: &mut Policy) -> Vec<Line> {
     let (works, missing) = enforce::available(policy.enforcers);
     policy.enforcers = works;
     missing
 }
 
-/// Which rules are carried in part, in one line, and what else is wrong.
+/// Returns a one-line summary of partially enforced rules and other problems.
 fn in_short(policy: &Policy, file: &files::Loaded) -> String {
     let others = file.render_if(|problem| !matches!(problem.code, Code::Accepted | Code::Partial));
     let problems = file.diagnostics.iter();
@@ -258,7 +261,7 @@ fn reason(line: &Line) -> Unavailable {
     }
 }
 
-/// As if `allowViolations` and `auditViolations` were set.
+/// Sets `allowViolations` and `auditViolations`.
 fn only_report(policy: &mut Policy) {
     for rule in &mut policy.rules {
         if rule.verdict.denies() {
@@ -267,8 +270,8 @@ fn only_report(policy: &mut Policy) {
     }
 }
 
-/// What the enforcers that work here do not carry. Where nothing is to be denied, rules that cannot be
-/// reported are no reason not to start; that they are not is said.
+/// Returns the rules that available enforcers do not enforce. In audit mode, rules that cannot be
+/// reported do not prevent the start and only cause a message.
 fn problems(
     policy: &Policy,
     how: &PolicyStrictness,
@@ -277,7 +280,7 @@ fn problems(
 ) -> Vec<policy::Diagnostic> {
     let mut accepted = how.accept_partial.clone();
     if place == Target::Elsewhere {
-        // The configuration accepts for all policies of containers.
+        // The configuration accepts rules for all policies of containers.
         accepted.retain(|id| policy.rules.iter().any(|rule| rule.id == *id));
     }
     if how.audit {
@@ -305,7 +308,7 @@ fn unusable(path: &Path, file: &files::Loaded, exit: Exit, missing: &[Line]) -> 
     Failure::new(exit, message.trim_end()).help(help)
 }
 
-/// What engines other than `notify` cannot do.
+/// Rejects policies that only the engine `notify` supports.
 pub fn needs_listener(confinement: &Confinement, engine: &str) -> Result<(), Failure> {
     if !confinement.calls.reports() {
         return Ok(());

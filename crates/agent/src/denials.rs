@@ -1,5 +1,5 @@
-//! Violations that the kernel itself tells of, as alerts: those of BPF and AppArmor, for which no call
-//! has to wait.
+//! Reports violations detected by the kernel itself (BPF and AppArmor) as alerts. No call waits for
+//! them.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,15 +18,15 @@ use supervisor::SharedState;
 use super::violations::{KernelViolation, Ruling};
 use crate::policy_files;
 
-/// How long nothing has to come for everything to have come.
+/// Idle time after which all violations are assumed to have arrived.
 const QUIET: Duration = Duration::from_millis(50);
-/// Longest that an end waits for that.
+/// Maximum time to wait for the last violations.
 const PATIENCE: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_millis(20);
-/// What is told when violations are not.
+/// Rule name of the alert about lost violations.
 const LOST: &str = "Tollgate internal: violations lost";
 
-/// The threads that listen.
+/// The threads that receive violations.
 pub(super) struct Denials {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -35,7 +35,7 @@ pub(super) struct Denials {
 struct Shared {
     dispatcher: Dispatcher,
     hostname: Arc<str>,
-    /// The container that all of them are of, where that is known.
+    /// The container of all these violations, if known.
     container: Option<String>,
     ends: AtomicBool,
     told: AtomicU64,
@@ -43,8 +43,8 @@ struct Shared {
 }
 
 impl Denials {
-    /// Listens for violations of what is in force. `policy`: its file, by which denials of AppArmor are
-    /// given the name of their rule.
+    /// Starts receiving violations of the current policy. `policy` is its file, which maps
+    /// AppArmor's denials to rule names.
     pub(super) fn follow(
         resident: &LoadedPolicy,
         policy: Option<&PathBuf>,
@@ -62,7 +62,7 @@ impl Denials {
         });
         let mut threads = Vec::new();
         let named = |name: &str| std::thread::Builder::new().name(format!("tollgate-{name}"));
-        // Edited since, or gone: then denials have the name of what was loaded.
+        // If the file was edited or removed, denials have the name of the loaded profile.
         let policy = || policy_files::read(policy?).policies.pop();
         for (kind, name) in &resident.known {
             let listen = (registered(*kind).listen)(name, &policy)?;
@@ -78,7 +78,7 @@ impl Denials {
         Ok(Self { shared, threads })
     }
 
-    /// Waits for what is on its way.
+    /// Waits until pending violations have arrived.
     pub(super) fn flush(&self) {
         if self.threads.is_empty() {
             return;
@@ -98,12 +98,12 @@ impl Denials {
         }
     }
 
-    /// Ends listening.
+    /// Stops receiving.
     pub(super) fn end(self) {
         self.flush();
         self.shared.ends.store(true, Ordering::Release);
         for thread in self.threads {
-            // A thread that panicked has said why.
+            // A thread that panicked has reported the reason.
             let _ = thread.join();
         }
     }
@@ -135,7 +135,7 @@ impl Shared {
     }
 }
 
-/// Until a container's first program begins there is nothing to hear.
+/// Waits for the container's first program before it receives violations; there are none earlier.
 fn hear_container(kind: EnforcerKind, shared_state: &SharedState, shared: &Shared) {
     while shared.goes_on() {
         let Some(number) = shared_state.tenant() else {
@@ -161,7 +161,7 @@ fn hear(listen: Listen, shared: &Shared) {
     while shared.goes_on() {
         match reports.wait(WAIT) {
             Ok(denials) => shared.tell(denials),
-            // A signal; everything else would be told by the counter.
+            // A signal; the counter would report anything else.
             Err(_) => std::thread::sleep(WAIT),
         }
         let now = reports.lost().unwrap_or(lost);
@@ -200,12 +200,12 @@ fn alert(denial: &Denial, shared: &Shared) -> Alert {
     violation.into_alert()
 }
 
-/// As `container.id` has it.
+/// Shortens a container id like `container.id`.
 fn short(id: &str) -> String {
     Identity::named(id.to_owned()).into_container().id
 }
 
-/// What `/proc` still tells of a process.
+/// Process data that `/proc` still provides.
 #[derive(Default)]
 struct Seen {
     exe: Option<String>,
@@ -214,7 +214,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Of a process that is gone, nothing.
+    /// Reads the data; empty for a process that has ended.
     fn of(pid: u32) -> Self {
         let folder = PathBuf::from(format!("/proc/{pid}"));
         let Ok(cgroup) = fs::read(folder.join("cgroup")) else {

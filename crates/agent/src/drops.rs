@@ -1,4 +1,4 @@
-//! What is done when events are lost, and how often.
+//! Reactions to lost events, and their rate limit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Instant;
 use config::{DropAction, DropSettings};
 use outputs::Throttle;
 
-/// Decides which losses are acted on, and counts them.
+/// Decides which losses trigger an action, and counts them.
 pub(super) struct Drops {
     settings: DropSettings,
     throttle: Mutex<Throttle>,
@@ -29,7 +29,8 @@ impl Drops {
         self.settings.actions.contains(&action)
     }
 
-    /// Whether these losses of a second are enough, and not too soon after others.
+    /// Returns true if the losses within a second exceed the threshold, and the rate limit allows
+    /// an action.
     #[expect(clippy::cast_precision_loss, reason = "a part needs no 53 bits")]
     pub(super) fn is_acted_on(&self, dropped: u64, sent: u64) -> bool {
         let part = dropped as f64 / (dropped + sent).max(1) as f64;
@@ -44,7 +45,7 @@ impl Drops {
         is_acted_on
     }
 
-    /// How often losses were enough, and how often they were acted on.
+    /// Returns the number of losses above the threshold, and of those that triggered an action.
     pub(super) fn totals(&self) -> (u64, u64) {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (load(&self.detected), load(&self.acted_on))

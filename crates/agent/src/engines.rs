@@ -1,4 +1,4 @@
-//! Starting the engine that was chosen.
+//! Starts the selected engine.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use super::reload::MatchCounts;
 use super::services::{Rules, RuntimeContainer};
 use super::violations::Violations;
 
-/// The plan as an engine carries it out.
+/// Adapts the plan to an engine.
 pub(super) fn plan_for(engine: EngineKind, plan: Plan) -> Plan {
     match engine {
         EngineKind::Ebpf => ebpf::plan(plan),
@@ -43,20 +43,21 @@ pub(super) fn plan_for(engine: EngineKind, plan: Plan) -> Plan {
     }
 }
 
-/// What tests and measurements change about the engine ebpf.
+/// Settings of the engine ebpf for tests and measurements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tuning {
-    /// Whether paths and names are looked at in the kernel.
+    /// Evaluate paths and names in the kernel.
     pub(super) filters: bool,
-    /// Size of the ring for most events.
+    /// Size of the ring buffer for most events, in KiB.
     pub(super) ring_kib: u32,
-    /// How calls are seen.
+    /// Hooks that intercept calls.
     pub(super) hooks: ebpf::Hooks,
-    /// How many threads judge a crowd of events; `None`: as many as there are processors, up to a limit.
+    /// Number of threads that evaluate a burst of events; `None` for one per processor, up to a
+    /// limit.
     pub(super) judges: Option<NonZeroUsize>,
 }
 
-/// More threads than this have more to do with each other than with events.
+/// Maximum number of such threads; with more, coordination costs more than evaluation.
 const JUDGES_LIMIT: usize = 8;
 
 impl Tuning {
@@ -67,28 +68,28 @@ impl Tuning {
     }
 }
 
-/// What an engine is started from.
+/// Parameters of an engine.
 pub(super) struct Request {
     pub(super) listening: AgentStart,
     pub(super) rules: Rules,
-    /// What a container's first program is restricted by.
+    /// Restriction of a container's first program.
     pub(super) first: Option<InitProcessPolicy>,
     pub(super) told: Option<RuntimeContainer>,
     pub(super) common: Common,
 }
 
-/// What engines have in common that watch containers in one process.
+/// Parameters that all engines of a process share which watch containers.
 #[derive(Clone)]
 pub(super) struct Common {
-    /// What the policy says of calls.
+    /// The policy's decisions on calls.
     pub(super) profile: Profile,
-    /// What tells which failures were denials by others.
+    /// Classifier of failures that other enforcers caused.
     pub(super) witness: DenialClassifier,
     /// As [`Request::first`], of containers that come later.
     pub(super) first: Option<Restriction>,
     pub(super) verify: VerifyOptions,
     pub(super) program: FilterProgram,
-    /// As [`Blueprint::entered`](super::services::Blueprint::entered).
+    /// As [`AgentConfig::entered`](super::services::AgentConfig::entered).
     pub(super) entered: Option<FilterProgram>,
     pub(super) container_id: Option<String>,
     pub(super) refuse_non_dumpable: bool,
@@ -96,7 +97,7 @@ pub(super) struct Common {
     pub(super) dispatcher: Dispatcher,
     pub(super) quiet: bool,
     pub(super) drops: Arc<Drops>,
-    /// What becomes of violations.
+    /// Receiver of violations.
     pub(super) violations: Arc<Violations>,
 }
 
@@ -123,20 +124,20 @@ impl Common {
     }
 }
 
-/// Gives the engine's counters for the stats file.
+/// Callback that returns the engine's counters for the stats file.
 pub(super) type Counters = Box<dyn Fn(&MatchCounts, &SharedState) -> Snapshot + Send + Sync>;
 
-/// A running engine and the handles on it.
+/// A running engine with its handles.
 pub(super) struct Started {
     pub(super) watcher: Box<dyn capture::Engine>,
     pub(super) rulings: RulesHandle<Engine>,
     pub(super) counters: Counters,
 }
 
-/// An engine that holds callers at their calls.
+/// An engine that holds the caller during a call.
 pub(super) type Holding = NotifyEngine<Engine>;
 
-/// Starts `notify` or `ptrace`, for the services of one process.
+/// Starts `notify` or `ptrace` for the services of one process.
 pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
     let supervisor = hold(request)?;
     let counters = supervisor.counter_source();
@@ -150,7 +151,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
     })
 }
 
-/// Starts `notify` or `ptrace`, which hold callers at their calls.
+/// Starts `notify` or `ptrace`, which hold the caller during a call.
 pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let world = request.world();
     let (listening, common) = (request.listening, request.common);
@@ -160,13 +161,13 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         _ => Vec::new(),
     };
     let guard = GuardOptions {
-        // The front passes on what it gets, and the command may signal its parent.
+        // The front forwards the signals it gets, and the command may signal its parent.
         lenient,
         refuse_non_dumpable: common.refuse_non_dumpable,
     };
     let processes = match listening.source {
         Source::Listener(_) => Processes::with_marks(listening.transparent)?,
-        // A tracer sees every birth.
+        // A tracer sees every process creation.
         _ => Processes::new(listening.transparent)?,
     };
     let shared_state = listening.shared_state;
@@ -181,7 +182,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         true => InitProgramState::No,
         false => InitProgramState::Perhaps,
     };
-    // Calls that the runtime made before; a command of ours has made none.
+    // Calls that the runtime made before. A command of ours has made none.
     let pending: Pending = {
         let (held, is_resumed) = (listening.held, listening.is_resumed);
         let processes = processes.clone();
@@ -199,7 +200,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let world = LiveSystemInfo::new(world, Arc::new(processes.clone()))?;
     let paths = request.rules.judge.paths().into_iter().collect();
     let (listener, traced) = callers(listening.source)?;
-    // Who enters a container does so by its runtime, and is watched from there.
+    // Processes enter a container through its runtime, and are watched from there.
     let watches_entries =
         !matches!(traced, Some(ptrace::Target::Running(_))) && request.told.is_none();
     let notices = common.announcer();
@@ -241,7 +242,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     Ok(supervisor)
 }
 
-/// Where callers are held, and who is traced if nobody is held there.
+/// Returns the listener, or the process to trace if there is no listener.
 fn callers(source: Source) -> anyhow::Result<(Listener, Option<ptrace::Target>)> {
     Ok(match source {
         Source::Listener(listener) => (listener, None),
@@ -256,7 +257,7 @@ fn callers(source: Source) -> anyhow::Result<(Listener, Option<ptrace::Target>)>
     })
 }
 
-/// Starts `ebpf`, which watches from within the kernel.
+/// Starts `ebpf`, which observes from within the kernel.
 pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     let world = request.world();
     let watched = match &request.listening.source {
@@ -273,7 +274,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
             anyhow::bail!("cannot watch a listener with the engine ebpf")
         }
     };
-    // No floor: rules that are loaded later get whatever they ask for.
+    // No always-trapped calls: rules loaded later get whatever they require.
     let plan = request.rules.judge.plan_for_results();
     let paths = request.rules.judge.paths().into_iter().collect();
     let engine = ebpf::Engine::start(ebpf::Parts {
@@ -308,7 +309,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     })
 }
 
-/// Starts `gvisor`, to which sandboxes send what their programs do.
+/// Starts `gvisor`, which receives events from sandboxes.
 pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
     let Source::Sandboxes(endpoint) = request.listening.source else {
         anyhow::bail!("cannot watch with the engine gvisor without a socket");
@@ -329,7 +330,7 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
     })
 }
 
-/// Starts nothing: outputs and servers work, and no event comes.
+/// Starts no engine: outputs and servers run without events.
 pub(super) fn start_nothing(request: Request) -> Started {
     Started {
         rulings: RulesHandle::idle(request.rules.judge),
@@ -408,10 +409,10 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &MatchCounts, hooks: &s
     }
 }
 
-/// What the keeper did while there was no agent.
+/// Calls that the keeper answered while there was no agent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Losses {
-    /// Calls that passed, by cause.
+    /// Calls that passed unwatched, by cause.
     passed: [u64; Cause::ALL.len()],
     denied: u64,
     gaps: u64,
@@ -428,7 +429,7 @@ impl Losses {
         }
     }
 
-    /// Alerts alone.
+    /// Creates a value with only lost alerts.
     pub(super) fn of_alerts(alerts: u64) -> Self {
         Self {
             alerts,
@@ -436,7 +437,7 @@ impl Losses {
         }
     }
 
-    /// These and those of another container.
+    /// Adds the losses of another container.
     pub(super) fn plus(&self, other: &Self) -> Self {
         let mut passed = self.passed;
         for (sum, more) in passed.iter_mut().zip(other.passed) {
@@ -459,9 +460,9 @@ impl Losses {
     }
 }
 
-/// The engine's totals for the stats file, with those of agents before this one. It cannot drop: a
-/// caller waits until its call was looked at. What the keeper let pass while there was no agent is
-/// dropped, though; what it refused is not, because it did not happen.
+/// Returns the engine's totals for the stats file, including those of earlier agents. The engine
+/// cannot drop events, since a caller waits until its call was evaluated. Calls that the keeper let
+/// pass without an agent count as drops; calls that it refused do not, because they had no effect.
 pub(super) fn snapshot(
     counters: &CounterSnapshot,
     matched: &MatchCounts,

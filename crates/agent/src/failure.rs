@@ -1,15 +1,15 @@
-//! Why a command did not run, with the exit code and the next step.
+//! Errors of starting a command, with exit code and next step.
 
 use abi::Errno;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::lookup;
 
-/// A filter of this thread has a listener already.
+/// Error of installing a second listener on a thread.
 const EBUSY: i32 = Errno::EBUSY.0;
 const EFBIG: i32 = Errno::EFBIG.0;
 
-/// The command could not be executed.
+/// Creates the error for a command that cannot be executed.
 pub fn not_executed(path: &str, cause: std::io::Error) -> Failure {
     let path = path.to_owned();
     failure(supervisor::Failure::Exec { path, cause })
@@ -18,8 +18,8 @@ pub fn not_executed(path: &str, cause: std::io::Error) -> Failure {
 pub(super) fn failure(failure: supervisor::Failure) -> Failure {
     use supervisor::Failure as Cause;
     match &failure {
-        // A shell distinguishes what is not there from what cannot be executed; that the file
-        // vanished after it was found is the first.
+        // Like a shell, distinguish a missing file from one that cannot be executed. A file that
+        // vanished after the lookup is missing.
         Cause::Exec { cause, .. } if cause.kind() == std::io::ErrorKind::NotFound => {
             Failure::from_error(Exit::NotFound, &failure)
                 .help("check that the file, its interpreter and its loader exist")

@@ -1,10 +1,11 @@
-//! Starting a container runtime before the rules are loaded.
+//! Cache of compiled filters and rules, so that a container runtime can start before the rules are
+//! loaded.
 //!
-//! Loading rules takes longer than a runtime takes to make a container. But until the container's first
-//! program begins rules are not asked: all that a runtime needs is the filter, which the same rules,
-//! configuration and program always come to. So it is kept. Where it is found the runtime begins at once,
-//! and the rules are loaded beside it. They are kept, too, compiled: on a machine with few processors whatever takes
-//! one from the runtime slows it down.
+//! Loading rules takes longer than a runtime takes to create a container. But no rule is evaluated
+//! until the container's first program starts: the runtime only needs the filter, which depends on
+//! rules, configuration and program version alone. If the filter is cached, the runtime starts at
+//! once, and the rules are loaded in parallel. Compiled rules are cached, too: on a machine with
+//! few processors, all work beside the runtime slows it down.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -22,12 +23,13 @@ use seccomp::FilterProgram;
 use super::host;
 use super::sink::DeferredSink;
 
-/// Files that are kept, two for a filter: one of some tens of KiB, and one twice as large.
+/// Maximum number of cached files, two for a filter: one of some tens of KiB, and one twice as
+/// large.
 const KEPT: usize = 32;
-/// The first bytes of a file, with the version of its form.
+/// Magic bytes of a file, with the version of its format.
 const MAGIC: &[u8; 8] = b"tgplan1\n";
 
-/// What rules and filter are made from, read once: what is kept under a key is made from nothing else.
+/// Input of rules and filter, read once: a cache entry is made from exactly the input of its key.
 #[derive(Clone)]
 pub(super) struct Sources {
     pub(super) config: Config,
@@ -43,26 +45,27 @@ impl Sources {
     }
 }
 
-/// What the filter is made from, as bytes.
+/// Encoded input of a filter.
 pub(super) struct Key {
     bytes: Vec<u8>,
-    /// Tells rules and configuration from others.
+    /// Hash of rules and configuration.
     pub(super) rules: u64,
 }
 
-/// What the rules came to.
+/// A cached filter.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CachedFilter {
     pub(super) program: FilterProgram,
-    /// What an agent that takes over has to know.
+    /// Memo for an agent that takes over.
     pub(super) memo: Vec<u8>,
 }
 
-/// The name of what a container's agent leaves to exec sessions in the container's folder.
+/// File name of the filter that a container's agent leaves to exec sessions, in the container's
+/// directory.
 const LEFT: &str = "agent.filter";
 
 impl CachedFilter {
-    /// Leaves it to sessions of a container.
+    /// Writes the filter for the container's exec sessions.
     pub(super) fn leave_in(&self, folder: &Path) -> std::io::Result<()> {
         self.write(folder, &folder.join(LEFT), &Self::readers()?)
     }
@@ -76,7 +79,7 @@ impl CachedFilter {
         Ok(format!("{}\n{:?}\n", host::build()?, host::view()?).into_bytes())
     }
 
-    /// Reads it from a file that was written with the same key.
+    /// Reads a file that was written with the same key.
     fn read(folder: &Path, file: &Path, expected: &[u8]) -> Option<Self> {
         let bytes = read(folder, file)?;
         let [key, program, memo] = parts(&bytes)?;
@@ -87,13 +90,13 @@ impl CachedFilter {
         })
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the file atomically.
     fn write(&self, folder: &Path, file: &Path, key: &[u8]) -> std::io::Result<()> {
         write(folder, file, [key, &self.program.to_bytes(), &self.memo])
     }
 }
 
-/// Where the rules are kept that come to a filter.
+/// Cache entry of the compiled rules of a filter.
 pub(super) struct KeptRules {
     key: Key,
     folder: PathBuf,
@@ -102,7 +105,7 @@ pub(super) struct KeptRules {
 }
 
 impl KeptRules {
-    /// The rules, compiled, if they are there.
+    /// Reads the compiled rules, if they are cached.
     pub(super) fn read(
         &self,
         options: &EngineOptions,
@@ -112,11 +115,11 @@ impl KeptRules {
         let [key, program, image] = parts(&bytes)?;
         let is_it = *key == self.key.bytes && *program == self.program.to_bytes();
         is_it.then_some(())?;
-        // What is no image is made again.
+        // An invalid image is created again.
         Engine::from_image(image, options, Box::new(sink.clone())).ok()
     }
 
-    /// Keeps them. That they cannot be kept costs the next container some time, and nothing else.
+    /// Writes the compiled rules. A failure only costs the next container some time.
     pub(super) fn keep(&self, engine: &Engine, plan: &Plan) {
         let write = || -> std::io::Result<()> {
             if ready(&self.folder)? {
@@ -126,7 +129,7 @@ impl KeptRules {
             }
             Ok(())
         };
-        // As said above.
+        // A failure only costs the next container some time.
         let _ = write();
     }
 
@@ -136,7 +139,7 @@ impl KeptRules {
 }
 
 impl Key {
-    /// Where the rules are kept, compiled, that come to this filter.
+    /// Returns the cache entry of the compiled rules of this filter.
     pub(super) fn rules_of(
         self,
         folder: PathBuf,
@@ -151,9 +154,10 @@ impl Key {
         }
     }
 
-    /// `policy`: what else it is made from. `None`: something of it cannot be read.
+    /// Creates the key. `policy` is the filter's further input. Returns `None` if some input cannot
+    /// be read.
     pub(super) fn new(sources: &Sources, policy: &str) -> Option<Self> {
-        // Another build of this program may make another filter.
+        // Another build of this program may compile another filter.
         let program = fs::metadata("/proc/self/exe").ok()?;
         let program = (
             program.dev(),
@@ -178,12 +182,12 @@ impl Key {
         folder.join(format!("{:016x}", hash(&self.bytes)))
     }
 
-    /// What is kept for it. The whole key is compared: its hash only names the file.
+    /// Looks up the entry of the key. The whole key is compared; its hash only names the file.
     pub(super) fn look_up(&self, folder: &Path) -> Option<CachedFilter> {
         CachedFilter::read(folder, &self.file(folder), &self.bytes)
     }
 
-    /// Keeps it. That it cannot be kept costs the next container some time, and nothing else.
+    /// Writes the entry. A failure only costs the next container some time.
     pub(super) fn keep(&self, folder: &Path, kept: &CachedFilter) {
         let write = || -> std::io::Result<()> {
             if ready(folder)? {
@@ -191,7 +195,7 @@ impl Key {
             }
             Ok(())
         };
-        // As said above.
+        // A failure only costs the next container some time.
         let _ = write();
     }
 }
@@ -202,7 +206,7 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Whether nobody else can write there: what lies there is trusted.
+/// Returns true if no other user can write to the directory, whose contents are trusted.
 pub(super) fn is_private(folder: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(folder).is_ok_and(|found| {
@@ -210,7 +214,7 @@ pub(super) fn is_private(folder: &Path) -> bool {
     })
 }
 
-/// Makes the folder, and room in it. `false`: what is written there is not trusted.
+/// Creates the directory and makes room. Returns false if its contents cannot be trusted.
 fn ready(folder: &Path) -> std::io::Result<bool> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true).mode(0o700).create(folder)?;
@@ -221,7 +225,7 @@ fn ready(folder: &Path) -> std::io::Result<bool> {
     Ok(is_private)
 }
 
-/// Removes all when there are too many: those still in use are made again.
+/// Removes all files when there are too many; those still in use are created again.
 fn make_room(folder: &Path) -> std::io::Result<()> {
     let files: Vec<_> = fs::read_dir(folder)?.flatten().collect();
     if files.len() >= KEPT {
@@ -232,16 +236,16 @@ fn make_room(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A file that nobody else can have written.
+/// Reads a file that no other user can have written.
 fn read(folder: &Path, file: &Path) -> Option<Vec<u8>> {
     if !is_private(folder) {
         return None;
     }
-    // What cannot be read is made again.
+    // A file that cannot be read is created again.
     text_file::read_bytes(file).ok()
 }
 
-/// Writes a file of parts, whole or not at all.
+/// Writes a file of several parts atomically.
 fn write<const N: usize>(folder: &Path, file: &Path, parts: [&[u8]; N]) -> std::io::Result<()> {
     let mut bytes = MAGIC.to_vec();
     for part in parts {
@@ -254,7 +258,7 @@ fn write<const N: usize>(folder: &Path, file: &Path, parts: [&[u8]; N]) -> std::
     Ok(())
 }
 
-/// The parts of a file.
+/// Splits a file into its parts.
 fn parts<const N: usize>(bytes: &[u8]) -> Option<[&[u8]; N]> {
     let mut rest = bytes.strip_prefix(MAGIC)?;
     let mut found = [&bytes[..0]; N];
@@ -264,7 +268,7 @@ fn parts<const N: usize>(bytes: &[u8]) -> Option<[&[u8]; N]> {
     Some(found)
 }
 
-/// A length and as many bytes.
+/// Splits off a length and that many bytes.
 fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (len, rest) = bytes.split_first_chunk::<8>()?;
     let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;

@@ -1,4 +1,4 @@
-//! What a container's first program is restricted by.
+//! Restriction of a container's first program.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -23,7 +23,7 @@ use supervisor::SharedState;
 use crate::confine::{self, PolicyStrictness};
 use crate::journal;
 
-/// The restriction, and where it is read again for what has to be made in the container.
+/// The restriction, and its source for the parts that must be created inside the container.
 #[derive(Debug)]
 pub(super) struct InitProcessPolicy {
     pub(super) elsewhere: DeferredConfinement,
@@ -31,11 +31,11 @@ pub(super) struct InitProcessPolicy {
     pub(super) how: PolicyStrictness,
     pub(super) container: String,
     pub(super) bundle: PathBuf,
-    /// While it is there nobody removes its profile of AppArmor, which nobody has yet.
+    /// Keeps the container's AppArmor profile loaded before a process uses it.
     pub(super) kept: Option<Confinement>,
 }
 
-/// The same for containers that come later.
+/// The restriction for containers that start later.
 #[derive(Clone, Debug)]
 pub(super) struct Restriction {
     pub(super) elsewhere: DeferredConfinement,
@@ -45,11 +45,11 @@ pub(super) struct Restriction {
 
 /// The word by which [`FirstProgram::prepare`] has this program make the ruleset.
 pub const RULESET: &str = "landlock-ruleset";
-/// What is told when an exec was refused.
+/// Rule name of the alert about a refused exec.
 const RULE: &str = "Tollgate internal: container not confined";
 
 impl Restriction {
-    /// That of one of them.
+    /// Returns the restriction of one of these containers.
     pub(super) fn of(self, container: &KnownContainer) -> InitProcessPolicy {
         InitProcessPolicy {
             elsewhere: self.elsewhere,
@@ -63,7 +63,7 @@ impl Restriction {
 }
 
 impl InitProcessPolicy {
-    /// The same for the container's exec sessions.
+    /// Returns the restriction for the container's exec sessions.
     pub(super) fn to_others(&self) -> Restriction {
         Restriction {
             elsewhere: self.elsewhere.clone(),
@@ -90,7 +90,7 @@ impl InitProcessPolicy {
 struct Running {
     first: InitProcessPolicy,
     kept: Mutex<Option<Confinement>>,
-    /// From its preparation to its restriction.
+    /// Processes between preparation and restriction.
     prepared: Mutex<HashMap<Pid, Prepared>>,
     shared_state: Arc<SharedState>,
     dispatcher: Dispatcher,
@@ -101,7 +101,7 @@ impl Running {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The policy, and the mounts that the container has, as which its files are known.
+    /// Returns the policy, and the container's mounts by which its files are identified.
     fn read(&self, pid: Pid) -> Result<(Policy, String), Box<dyn Error + Send + Sync>> {
         let (policy, _) = confine::read(&self.first.policy, &self.first.how)
             .map_err(|failure| failure.render())?;
@@ -111,8 +111,8 @@ impl Running {
 }
 
 impl FirstProgram for Running {
-    /// The rules of Landlock are about files as the container sees them, so a process makes them that
-    /// has entered its mounts; this one cannot.
+    /// Creates the Landlock ruleset in a process that has entered the container's mounts, because
+    /// its rules concern files as the container sees them.
     fn prepare(&self, pid: Pid) -> Result<Option<OwnedFd>, Box<dyn Error + Send + Sync>> {
         let first = &self.first;
         let read = || self.read(pid);

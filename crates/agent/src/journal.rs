@@ -1,5 +1,4 @@
-//! Messages about the program's own work: to the standard error, and to the system's log where the
-//! configuration says so.
+//! Messages about the program's own operation: to the standard error, and to syslog if configured.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -10,11 +9,11 @@ use diagnostics::terminal;
 use outputs::SyslogChannel;
 use rules::Priority;
 
-/// Where messages go. One for the process, because whatever thread has something to say has to find
-/// it; set when a configuration is read.
+/// Destination of messages. Global, because every thread must be able to report; set when a
+/// configuration is read.
 static JOURNAL: RwLock<Option<Journal>> = RwLock::new(None);
 
-/// How long a daemon may take over a message.
+/// Time limit of the syslog daemon for one message.
 const SYSLOG_TIMEOUT: Duration = Duration::from_millis(200);
 
 struct Journal {
@@ -24,8 +23,8 @@ struct Journal {
     syslog: Option<Mutex<SyslogChannel>>,
 }
 
-/// Says where messages go from now on. Messages before, and those of verbs that never call this, go to
-/// the standard error.
+/// Sets the destination of messages. Before this call, and in commands that never make it, messages
+/// go to the standard error.
 pub fn open(log: Log, manner: CompatMode, is_iso_8601: bool) {
     let syslog = log.syslog.then(|| {
         let path = PathBuf::from(SyslogChannel::PATH);
@@ -40,7 +39,7 @@ pub fn open(log: Log, manner: CompatMode, is_iso_8601: bool) {
     *JOURNAL.write().unwrap_or_else(PoisonError::into_inner) = Some(journal);
 }
 
-/// The same for a configuration that was read again.
+/// Sets the destination again after a reload.
 pub fn reopen(log: Log, is_iso_8601: bool) {
     let manner = {
         let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
@@ -49,12 +48,12 @@ pub fn reopen(log: Log, is_iso_8601: bool) {
     open(log, manner.unwrap_or(CompatMode::Tollgate), is_iso_8601);
 }
 
-/// Writes a message that somebody should act on.
+/// Writes a warning that requires action.
 pub fn warn(text: &str) {
     say(Priority::Warning, text);
 }
 
-/// Writes a message, if it is urgent enough.
+/// Writes a message if its priority is high enough.
 pub fn say(priority: Priority, text: &str) {
     let journal = JOURNAL.read().unwrap_or_else(PoisonError::into_inner);
     let Some(journal) = &*journal else {
@@ -69,8 +68,8 @@ pub fn say(priority: Priority, text: &str) {
     }
     if let Some(syslog) = &journal.syslog {
         let mut syslog = syslog.lock().unwrap_or_else(PoisonError::into_inner);
-        // A machine without a log daemon, such as a container, is no reason to say something, for
-        // which there is no place either.
+        // A machine without a log daemon, such as a container, is no reason for a message, which
+        // would have no destination either.
         let _ = syslog.log(priority, text);
     }
 }

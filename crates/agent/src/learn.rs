@@ -1,4 +1,4 @@
-//! Recording what a workload does.
+//! Records the behaviour of a workload, to generate a policy.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,49 +22,48 @@ use rules::AlertValue;
 use rustix::fs::{Access, access};
 use serde_json::{Value, json};
 
-/// Makes a model and writes a policy from it, once.
+/// Builds a model and writes a policy from it, once.
 #[derive(Debug)]
 pub struct Learner {
-    /// File of the policy.
+    /// Path of the policy.
     pub output: PathBuf,
-    /// File of the model: all that was seen.
+    /// Path of the model, which contains everything that was recorded.
     pub model: Option<PathBuf>,
-    /// The policy is written after this time, or when the command has ended.
+    /// Time after which the policy is written, unless the command ends earlier.
     pub duration: Option<Duration>,
-    /// Machine that the policy is for.
+    /// Features of the machine that the policy is for.
     pub machine: MachineFeatures,
     /// Enforcers that the policy names.
     pub enforcers: Enforcers,
-    /// Whether the command may have capabilities, so that those that it uses are to be taken down.
+    /// The command may have capabilities, so that those it uses are recorded.
     pub is_privileged: bool,
-    /// Whether no warning is printed.
+    /// Print no warnings.
     pub quiet: bool,
-    /// `None` once it was written.
+    /// `None` once the policy is written.
     pub seen: Mutex<Option<Observations>>,
-    /// Gets a byte when it was written: the agent, which writes it, is another process than the one that
-    /// ends as the verb does.
+    /// Receives a byte when the policy is written: the agent, which writes it, is a different
+    /// process from the one whose exit ends the command.
     pub told: PipeWriter,
 }
 
-/// What was seen so far.
+/// The recorded behaviour.
 #[derive(Debug, Default)]
 pub struct Observations {
     /// Behaviour of the command.
     pub model: Model,
-    /// Who did something.
+    /// Processes that did something.
     processes: BTreeSet<u32>,
-    /// What the kernel tells of capabilities that are used, where it does.
+    /// Kernel events about used capabilities, where available.
     needs: Option<ListenerHelper>,
 }
 
-/// With more processes than this their capabilities are looked up once more in between: numbers of
-/// processes come again.
+/// Number of processes above which their capabilities are read in between, because pids are reused.
 const MOST_PROCESSES: usize = 4096;
 
-/// What policies of `learn` are for, if nothing else is asked for: what needs no privilege, and Caps.
+/// Default enforcers of a learned policy: those that need no privilege, and Caps.
 pub const ENFORCERS: &str = "SeccompLandlockCaps";
 
-/// As `enforcer:` of a policy has them.
+/// Parses `enforcer:` of a policy.
 pub fn enforcers(text: &str) -> Result<Enforcers, String> {
     Enforcers::parse(text).ok_or_else(|| {
         let names = EnforcerKind::ALL.map(EnforcerKind::name).join(", ");
@@ -73,7 +72,7 @@ pub fn enforcers(text: &str) -> Result<Enforcers, String> {
 }
 
 impl Learner {
-    /// Begins to listen to what calls do not show, and looks at the time if there is a limit.
+    /// Starts recording what calls do not show, and the time limit if there is one.
     pub fn begin(self: &Arc<Self>) -> std::io::Result<()> {
         if self.is_privileged {
             self.listen();
@@ -87,7 +86,7 @@ impl Learner {
             learner.end();
         };
         let named = std::thread::Builder::new().name("tollgate-learn".to_owned());
-        // It ends with the process.
+        // The thread ends with the process.
         named.spawn(wait).map(drop)
     }
 
@@ -110,7 +109,7 @@ impl Learner {
         }
     }
 
-    /// Takes note of a call. `fields`: those of `violations::LEARNT`.
+    /// Records a call. `fields` are the values of `violations::LEARNT`.
     pub fn learn(
         &self,
         event: &Event<'_>,
@@ -121,7 +120,7 @@ impl Learner {
         let Some(seen) = seen.as_mut() else {
             return;
         };
-        // Numbers of processes are positive.
+        // Pids are positive.
         let pid = u32::try_from(event.process.pid.0).unwrap_or_default();
         seen.meet(pid);
         let model = &mut seen.model;
@@ -189,7 +188,7 @@ impl Learner {
         let is_maker = MAKERS.contains(&call);
         let changes = is_true("evt.is_open_write") || is_maker || CHANGERS.contains(&call);
         for path in paths.iter().flat_map(|path| names(event, path)) {
-            // A file that is there may be gone next time; a device will not.
+            // A file that exists now may be missing in the next run; a device will not.
             if is_maker || (creates(violation) && !is_special(&path)) {
                 model.note_make(&path);
             }
@@ -200,7 +199,7 @@ impl Learner {
         }
     }
 
-    /// Writes what was seen, and tells the front so.
+    /// Writes policy and model, and notifies the front.
     pub fn end(&self) {
         let seen = self
             .seen
@@ -211,7 +210,7 @@ impl Learner {
             return;
         };
         match self.write(seen.settled()) {
-            // Nobody is left to be told if it fails.
+            // A failure means that no process is left to notify.
             Ok(()) => drop((&self.told).write_all(b"w")),
             Err(failure) => terminal::complain(&failure.render()),
         }
@@ -225,21 +224,21 @@ impl Learner {
         let name = self.output.file_stem().and_then(|stem| stem.to_str());
         let name = name.unwrap_or("learnt").to_lowercase();
         let enforcers = match seen.had_capabilities {
-            // Rules about capabilities are left out, so nothing is left for Caps to do.
+            // Rules about capabilities are omitted, so Caps would have no effect.
             true => enforcers
                 .iter()
                 .filter(|enforcer| *enforcer != EnforcerKind::Caps)
                 .fold(Enforcers::default(), Enforcers::with),
             false => enforcers,
         };
-        // An answer to a signal that comes while the policy is in force.
+        // Needed to return from a signal handler while the policy is in force.
         seen.calls.insert("rt_sigreturn".to_owned());
         write(&self.output, &seen.policy(&name, enforcers, &self.machine))
     }
 }
 
 impl Observations {
-    /// Adds to what `model` has from runs before.
+    /// Creates a recording that extends the model of earlier runs.
     pub fn new(model: Model) -> Self {
         Self {
             model,
@@ -247,14 +246,14 @@ impl Observations {
         }
     }
 
-    /// Takes note of who did something.
+    /// Records a process.
     fn meet(&mut self, pid: u32) {
         let is_first = self.processes.is_empty();
         if !self.processes.insert(pid) {
             return;
         }
         if let Some(needs) = self.needs.as_ref().filter(|_| is_first) {
-            // What comes first is the execution of the command: until then the process was ours.
+            // The first event is the exec of the command: until then the process was ours.
             self.model.had_capabilities |= needs.forget(pid).is_err();
         }
         if self.processes.len() > MOST_PROCESSES {
@@ -263,7 +262,7 @@ impl Observations {
         }
     }
 
-    /// Takes down which capabilities these processes used.
+    /// Records the capabilities that the known processes have used.
     fn settle(&mut self) {
         let Some(needs) = &self.needs else {
             return;
@@ -288,14 +287,14 @@ impl Observations {
     }
 }
 
-/// Who interprets a script, by its first line, and the interpreter of that if it is a script, too.
+/// Returns the interpreters of a script, recursively, from its first line.
 fn interpreters(program: &str) -> Vec<String> {
     const DEPTH: usize = 4;
     let mut found = Vec::new();
     let mut next = program.to_owned();
     while found.len() < DEPTH {
         let mut head = [0; 256];
-        // What cannot be read is no script that could be executed.
+        // A file that cannot be read is not an executable script.
         let read = fs::File::open(&next).and_then(|mut file| file.read(&mut head));
         let line = head[..read.unwrap_or(0)]
             .split(|byte| *byte == b'\n')
@@ -313,12 +312,13 @@ fn interpreters(program: &str) -> Vec<String> {
     found
 }
 
-/// Whether there is something that is neither a file nor a folder.
+/// Returns true for a path that exists and is neither a file nor a directory.
 fn is_special(path: &str) -> bool {
     fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir())
 }
 
-/// Whether an open may make the file. The flags of openat2(2) are in memory: it may.
+/// Returns true if an open may create the file. It is assumed for openat2(2), whose flags are in
+/// memory.
 fn creates(violation: &Violation<'_>) -> bool {
     match violation.call.name() {
         "open" => violation.args[1] & O_CREAT.u64() != 0,
@@ -328,7 +328,7 @@ fn creates(violation: &Violation<'_>) -> bool {
     }
 }
 
-/// Calls that make, remove or rename files.
+/// Calls that create, remove or rename files.
 const MAKERS: [&str; 16] = [
     "bind",
     "creat",
@@ -348,10 +348,10 @@ const MAKERS: [&str; 16] = [
     "unlinkat",
 ];
 
-/// Calls that are told whom to reach.
+/// Calls with a destination address.
 const CONTACTS: [&str; 4] = ["connect", "sendto", "sendmsg", "sendmmsg"];
 
-/// Calls that change what is said of a file, or what is in it, beside those of [`MAKERS`].
+/// Calls that change a file's content or metadata, besides those of [`MAKERS`].
 const CHANGERS: [&str; 26] = [
     "acct",
     "chmod",
@@ -381,14 +381,14 @@ const CHANGERS: [&str; 26] = [
     "utimes",
 ];
 
-/// A path as it was given, made absolute, and where it leads.
+/// Returns a path as given and absolute, and the path it resolves to.
 fn names(event: &Event<'_>, path: &str) -> Vec<String> {
     let own = format!("/proc/{}/cwd", event.process.pid.0);
     let absolute = match path.starts_with('/') {
         true => PathBuf::from(path),
         false => match fs::read_link(own) {
             Ok(folder) => folder.join(path),
-            // It is gone, and so is what it would have executed.
+            // The process has ended, and with it the exec.
             Err(_) => return Vec::new(),
         },
     };
@@ -407,15 +407,15 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Exit::BadInput, message).help("name a file in a folder that can be written")
 }
 
-/// Refuses a file that cannot be written, before the command has run in vain.
+/// Checks that a file is writable, before the command runs in vain.
 pub fn can_write(path: &Path) -> Result<(), Failure> {
-    // What replaces it is written beside it.
+    // The replacement is written to the same directory.
     let beside = || -> std::io::Result<()> {
         let (_, folder) = text_file::resolve(path)?;
         Ok(access(&folder, Access::WRITE_OK | Access::EXEC_OK)?)
     };
     let can = match fs::metadata(path) {
-        // A pipe or device is opened once: that may mean something to who reads from it.
+        // A pipe or device is opened once, because opening may have a meaning for its reader.
         Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
         Ok(_) => fs::OpenOptions::new()
             .append(true)
@@ -427,7 +427,7 @@ pub fn can_write(path: &Path) -> Result<(), Failure> {
     can.map_err(|error| unwritable(path, &error))
 }
 
-/// Refuses one file for both: the policy would take the place of the model.
+/// Checks that policy and model are different files; otherwise the policy would replace the model.
 pub fn are_two(output: &Path, model: &Path) -> Result<(), Failure> {
     let real = |path| match text_file::resolve(path) {
         Ok((real, _)) => Ok(real),
@@ -443,7 +443,7 @@ pub fn are_two(output: &Path, model: &Path) -> Result<(), Failure> {
     Err(Failure::new(Exit::BadInput, message).help("name another file with --model"))
 }
 
-/// Reads a model; without a file it is empty.
+/// Reads a model; a missing file is an empty model.
 pub fn read(path: &Path) -> Result<Option<Model>, Failure> {
     let failure = |cause: String| {
         Failure::new(

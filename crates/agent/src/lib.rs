@@ -1,8 +1,8 @@
-//! What a running detector or enforcer is: engine, rules, outputs, servers, metrics and recordings.
+//! A running detector or enforcer: engine, rules, outputs, servers, metrics and recordings.
 //!
 //! Everything that can fail and needs no thread happens in the agent before the command is forked:
-//! rules, configuration, files, the filter. What needs threads is made after that, by the closure
-//! that [`supervisor`] calls then. An agent that takes over from another does the same, but for the
+//! rules, configuration, files, the filter. Threads are created after that, by the closure that
+//! [`supervisor`] then calls. An agent that takes over from another does the same, except for the
 //! command.
 
 mod announcer;
@@ -61,14 +61,15 @@ pub use self::settings::{engine_options, outputs, unknown_machine, warn};
 use crate::options::{Detection, Interception};
 use crate::spec::{AgentSpec, StartMode};
 
-/// Runs a command under the watch. Where `spec` says so, takes over from another agent or becomes the agent of a host.
-/// `complain`: where else is told why a command that runs already cannot be watched.
+/// Runs a command and watches it. If `spec` says so, takes over from another agent or becomes the
+/// host agent. `complain` also receives the reason if a running command cannot be watched.
 ///
 /// Preconditions: the process has one thread.
 ///
 /// # Errors
 ///
-/// If options contradict each other, what the agent needs cannot be read or opened, or the command does not run.
+/// Options contradict each other, what the agent needs cannot be read or opened, or the command
+/// does not run.
 pub fn execute(spec: AgentSpec, tenure: Detach, complain: ErrorReporter) -> Outcome {
     if let StartMode::Host { base } = &spec.mode {
         let base = base.clone();
@@ -97,18 +98,18 @@ pub fn execute(spec: AgentSpec, tenure: Detach, complain: ErrorReporter) -> Outc
     let prepare: supervisor::AgentPreparer =
         Box::new(move |memo| start::prepare(spec, engine.kind, memo));
     let status = supervisor::run(&name, engine, policy, stay, prepare);
-    // An agent that was killed has not.
+    // A killed agent has not removed the file.
     pidfile
         .as_deref()
         .inspect(|path| Pidfile::remove_stale(path));
     concluded(status)
 }
 
-/// Runs the agent whose specification this process was given, see [`AgentSpec::receive`].
+/// Runs the agent with the specification given to this process; see [`AgentSpec::receive`].
 ///
 /// # Errors
 ///
-/// As [`execute`]; and if there is no specification of this version.
+/// As [`execute`]; also if there is no specification of this version.
 pub fn execute_given(source: &OsStr) -> Outcome {
     let spec = AgentSpec::receive(source)?;
     execute(spec, Detach::WithCommand, Box::new(|_why| ()))
@@ -128,15 +129,15 @@ fn resume(spec: AgentSpec, take_over: &TakeOver, respawn: Respawn, engine: Engin
 
 fn concluded(status: Result<i32, supervisor::Failure>) -> Outcome {
     match status {
-        // The agent has said why.
+        // The agent has reported the reason.
         Err(supervisor::Failure::Refused(status)) => Ok(exit(status)),
         status => status.map(exit).map_err(failure),
     }
 }
 
-/// How agents are started that take over from this one.
+/// Returns the parameters for starting agents that take over from this one.
 fn respawn(spec: &AgentSpec) -> Respawn {
-    // What is learnt is this process's alone.
+    // A recording for learning belongs to this process alone.
     let detection = Detection {
         learner: None,
         ..spec.detection.clone()
@@ -151,7 +152,7 @@ fn respawn(spec: &AgentSpec) -> Respawn {
     }
 }
 
-/// Does in a child what may become a command there; answers with how that ended.
+/// Runs `act` in a child that may become a command. Returns the exit status.
 pub fn execute_below(act: impl FnOnce() -> Exit) -> Outcome {
     let status = supervisor::run_below(|| i32::from(act().code()));
     status.map(exit).map_err(failure)
@@ -168,7 +169,7 @@ fn policy(spec: &AgentSpec) -> Policy {
     }
 }
 
-/// What watches processes that run already.
+/// Returns the services that watch running processes.
 pub fn services(detection: Detection, engine: EngineKind) -> Result<supervisor::Start, Failure> {
     let interception = Interception::default();
     let (in_force, origin) = (InForce::nothing(), Origin::Files);
@@ -176,8 +177,8 @@ pub fn services(detection: Detection, engine: EngineKind) -> Result<supervisor::
     Ok(made.into_start())
 }
 
-/// What watches sandboxes of gVisor that connect to `endpoint`, and the session that they have to be
-/// begun with.
+/// Returns the services that watch the gVisor sandboxes connecting to `endpoint`, and the trace
+/// session that these must be started with.
 pub fn sandbox_services(
     detection: Detection,
     endpoint: &Path,

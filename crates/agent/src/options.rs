@@ -1,4 +1,4 @@
-//! By which rules and how an agent watches: parts of an [`AgentSpec`](crate::spec::AgentSpec).
+//! Options of detection and interception: parts of an [`AgentSpec`](crate::spec::AgentSpec).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,89 +11,88 @@ use serde::{Deserialize, Serialize};
 use crate::learn::Learner;
 use crate::spec::{optional_path, paths};
 
-/// What a workload can be refused.
+/// An operation that can be refused to a workload.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Refusal {
-    /// To make itself unreadable.
+    /// Making itself non-dumpable, and thereby unreadable.
     NonDumpable,
 }
 
-/// By which rules processes are watched and where it is told.
+/// Rules for watching processes, and destinations of the results.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Detection {
-    /// Rule files and folders of them; the built-in rules if there is none.
+    /// Rule files and directories of them; empty for the built-in rules.
     #[serde(with = "paths")]
     pub rules: Vec<PathBuf>,
-    /// Configuration file, as Falco's `falco.yaml`.
+    /// Configuration file in the format of Falco's `falco.yaml`.
     #[serde(with = "optional_path")]
     pub config: Option<PathBuf>,
-    /// Keys of the configuration that are set over the file, as in `outputs.rate=5`.
+    /// Settings that override the file, such as `outputs.rate=5`.
     pub options: Vec<String>,
-    /// Whether alerts are written as JSON.
+    /// Write alerts as JSON.
     pub json: bool,
-    /// File (scap) to which the events that rules ask about are recorded.
+    /// Capture file (scap) to which the events used by rules are recorded.
     #[serde(with = "optional_path")]
     pub write: Option<PathBuf>,
-    /// When another file of that recording is begun.
+    /// Rotation of that file.
     pub rotation: Rotation,
-    /// File to which counters are written, one JSON object a line.
+    /// File to which counters are written, one JSON object per line.
     #[serde(with = "optional_path")]
     pub stats: Option<PathBuf>,
-    /// Milliseconds between two lines of the stats file.
+    /// Interval between lines of the stats file in milliseconds.
     pub stats_interval: u64,
-    /// File to which the pid of the process that watches is written; it takes SIGUSR1 and SIGHUP.
+    /// File to which the monitor's pid is written; it accepts SIGUSR1 and SIGHUP.
     #[serde(with = "optional_path")]
     pub pidfile: Option<PathBuf>,
-    /// Id of the container that is watched, where it cannot be found out.
+    /// Id of the watched container, where it cannot be detected.
     pub container_id: Option<String>,
-    /// How the engine ebpf sees calls.
+    /// Hooks of the engine ebpf.
     pub hooks: Hooks,
-    /// Whether the engine ebpf looks at paths and names in the agent alone; to compare with.
+    /// The engine ebpf evaluates paths and names only in the agent; for comparison.
     pub unfiltered: bool,
-    /// KiB of the ring for most events of the engine ebpf, a power of two, instead of what the
-    /// configuration says; for tests.
+    /// Ring buffer size for most events of the engine ebpf, in KiB, a power of two. Overrides the
+    /// configuration; for tests.
     pub ring_kib: Option<u32>,
-    /// Number of threads of the engine ebpf that judge a crowd of events, instead of one for each
-    /// processor; to compare with.
+    /// Number of threads of the engine ebpf that evaluate a burst of events, instead of one per
+    /// processor; for comparison.
     pub judges: Option<std::num::NonZeroUsize>,
-    /// Whether no warnings are printed but those about a policy.
+    /// Print only warnings about a policy.
     pub quiet: bool,
-    /// Whose customs apply.
+    /// Whose conventions apply.
     pub manner: CompatMode,
-    /// Whether there are no rules.
+    /// Use no rules.
     pub without_rules: bool,
-    /// Where what is seen is recorded; this process's alone.
+    /// Recorder of the observed behaviour; belongs to this process alone.
     #[serde(skip)]
     pub learner: Option<Arc<Learner>>,
 }
 
-/// When another file of a recording is begun; the files have numbers behind their name then.
+/// Limits at which a recording continues in another file. File names then get a number as a suffix.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Rotation {
-    /// MiB after which another file is begun.
+    /// Maximum size of a file in MiB.
     pub write_size: Option<u64>,
-    /// Seconds after which another file is begun.
+    /// Maximum duration of a file in seconds.
     pub write_time: Option<u64>,
-    /// Number of events after which another file is begun.
+    /// Maximum number of events in a file.
     pub write_events: Option<u64>,
     /// Number of files that are kept; older ones are removed.
     pub write_keep: Option<u64>,
 }
 
-/// How the calls of a command are seen, and what it is refused.
+/// Interception of a command's calls, and operations that are refused to it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Interception {
-    /// How events are captured.
+    /// Engine that captures events.
     pub engine: Option<EngineKind>,
-    /// Whether the engine ptrace sees every call, as where no filter can be installed; for tests.
+    /// The engine ptrace intercepts every call, as where no filter can be installed; for tests.
     pub every_call: bool,
-    /// Which calls of processes with several threads are compared with what the kernel did, instead of
-    /// what the configuration says.
+    /// Calls of multithreaded processes that are compared with what the kernel did. Overrides the
+    /// configuration.
     pub verify: Option<Verify>,
-    /// Whether the command may use io_uring, whose calls cannot be seen, instead of what the
-    /// configuration says.
+    /// Allow or deny io_uring, whose operations cannot be intercepted. Overrides the configuration.
     pub io_uring: Option<IoUring>,
-    /// What the command is refused because it would keep the agent from reading its memory. What is not
-    /// refused is reported.
+    /// Operations refused to the command because they would prevent the agent from reading its
+    /// memory. Other such operations are reported.
     pub refuse: Vec<Refusal>,
 }

@@ -1,4 +1,4 @@
-//! What the agent does when it is told by a signal.
+//! Operator orders to the agent, by signal.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use sys::signal::SignalStream;
 
 use super::reports;
 
-/// Follows orders on a thread of its own for as long as the process lives. SIGUSR1 and SIGHUP make
-/// every output close and open what it writes to; SIGHUP calls `on_reload` first. A signal that is no
-/// operator's is reported and ignored.
+/// Handles orders on a thread of its own for the lifetime of the process. SIGUSR1 and SIGHUP reopen
+/// every output; SIGHUP calls `on_reload` first. A signal that does not come from an operator is
+/// reported and ignored.
 pub(super) fn follow(
     orders: SignalStream,
     shared_state: Arc<SharedState>,
@@ -28,7 +28,7 @@ pub(super) fn follow(
         while wait(&orders) {
             while let Ok(Some(order)) = orders.next() {
                 match order.signal {
-                    // The terminal has hung up: that is for the command.
+                    // A hang-up of the terminal is meant for the command.
                     SIGHUP if order.code == SI_KERNEL => {}
                     _ if !check.accepts(&shared_state, &order) => {
                         dispatcher.emit_internal(reports::internal(&Report::OrderRefused));
@@ -50,7 +50,7 @@ pub(super) fn follow(
     Ok(())
 }
 
-/// Sleeps until an order comes; false if that is impossible.
+/// Waits for an order. Returns false if that is impossible.
 fn wait(orders: &SignalStream) -> bool {
     let mut polled = [PollFd::new(orders.as_fd(), poll::IN)];
     match poll::poll(&mut polled, None) {
@@ -59,5 +59,5 @@ fn wait(orders: &SignalStream) -> bool {
     }
 }
 
-/// `si_code` of what no process has sent.
+/// `si_code` of a signal that no process has sent.
 const SI_KERNEL: i32 = 0x80;

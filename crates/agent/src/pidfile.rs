@@ -1,4 +1,4 @@
-//! Where to find the agent.
+//! The pid file of the agent.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, Write};
@@ -19,11 +19,11 @@ use crate::journal;
 pub struct Pidfile {
     path: PathBuf,
     file: File,
-    /// Whether the file is locked by this process.
+    /// This process holds the lock on the file.
     is_locked: bool,
 }
 
-/// How long an agent before this one may take to let go of the file.
+/// Time limit for a previous agent to release the file.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// `O_NOFOLLOW`.
 const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
@@ -31,8 +31,9 @@ const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 const LOCK_POLL: Duration = Duration::from_millis(5);
 
 impl Pidfile {
-    /// Makes an empty file: the pid is not known before the fork, but a wrong path is. It is locked as long as
-    /// the agent lives that it names. A file that an agent left behind is taken over, which is said.
+    /// Creates an empty file, so that a wrong path is an error before the fork, when the pid is not
+    /// known yet. The file stays locked while the agent it names lives. The file of an agent that
+    /// has ended is taken over, with a message.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let mut pidfile = Self::open(path)?;
         if pidfile.lock().is_err() {
@@ -48,8 +49,8 @@ impl Pidfile {
         Ok(pidfile)
     }
 
-    /// Takes the file over from an agent before this one, which may still have it locked until this one begins. An
-    /// agent that cannot have it watches all the same: what is in the file's place may be the workload's.
+    /// Takes over the file from a previous agent, which may hold the lock until this one starts. If
+    /// that fails the agent runs without it: the file at the path may be the workload's.
     pub fn take_over(path: &Path) -> Option<Self> {
         let opened = Self::open(path);
         if let Err(failure) = &opened {
@@ -61,7 +62,8 @@ impl Pidfile {
     fn open(path: &Path) -> Result<Self, Failure> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
-        // What it names would be emptied. A later agent opens the file anew, and a link may have been put there.
+        // A link would have its target emptied. A later agent opens the path again, and a link may
+        // have been put there.
         options.custom_flags(NO_FOLLOW);
         let file = options.open(path);
         let file = file.map_err(|error| {
@@ -77,8 +79,8 @@ impl Pidfile {
         })
     }
 
-    /// Removes a file that an agent left behind, called where none is left that could: its lock is free, and it
-    /// names a process that has ended.
+    /// Removes the stale file of an agent, called where no agent is left to do so: the lock is
+    /// free, and the named process has ended.
     pub fn remove_stale(path: &Path) {
         let mut options = File::options();
         options.read(true).write(true).custom_flags(NO_FOLLOW);
@@ -101,7 +103,7 @@ impl Pidfile {
         Ok(())
     }
 
-    /// The process that the file names, if its content is a pid and nothing else.
+    /// Returns the process named in the file, if the content is only a pid.
     fn named(&mut self) -> Option<u32> {
         let mut text = String::new();
         self.file.rewind().ok()?;
@@ -112,7 +114,7 @@ impl Pidfile {
         text.strip_suffix('\n')?.parse().ok()
     }
 
-    /// Writes the pid of this process in place of what was there: of an agent before this one.
+    /// Replaces the content by the pid of this process.
     pub fn write(&mut self) -> io::Result<()> {
         let limit = Instant::now() + LOCK_PATIENCE;
         while !self.is_locked {
@@ -131,23 +133,23 @@ impl Pidfile {
         self.file.write_all(format!("{pid}\n").as_bytes())
     }
 
-    /// Removes the file, unless somebody has put another one in its place.
+    /// Removes the file, unless another file has replaced it.
     pub fn remove(self) {
         let is_same = |there: fs::Metadata| {
             let own = self.file.metadata();
             own.is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
         };
         if fs::metadata(&self.path).is_ok_and(is_same) {
-            // Somebody may have been faster.
+            // Another process may have removed the file first.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Bytes that a pid and its line feed may take, and more than these.
+/// Read limit in bytes; more than a pid and its line feed need.
 const PID_LENGTH: u64 = 16;
 
-/// Whether a process has ended; one that is not reaped has.
+/// Returns true if a process has ended, reaped or not.
 fn has_ended(pid: u32) -> bool {
     let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
         return true;

@@ -1,4 +1,5 @@
-//! Policy files, what is wrong with them, and the machine that policies are compiled for.
+//! Policy files with their diagnostics, and the features of the machine that policies are compiled
+//! for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,28 +10,29 @@ use diagnostics::text_file;
 use policy::compile::{MachineFeatures, NameKind, OtherName};
 use policy::{Code, Diagnostic};
 
-/// The disks of this machine. Without `/proc` there is none to be found, and the rules about disks
-/// say so.
+/// Returns this host's features with its disks. Without `/proc` no disk is found, and rules about
+/// disks report so.
 pub fn machine() -> MachineFeatures {
     let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
     MachineFeatures {
         disks: partitions(&table),
-        // What cannot be watched here is an error where a policy is put in force.
+        // If a path cannot be watched here, applying the policy is an error.
         watches: true,
-        // Where nobody knows them their denials are not told, and rules about them graded so.
+        // If the capabilities are unknown, their denials are not reported, and rules about them are
+        // graded accordingly.
         held: sys::credential::capabilities(0)
             .ok()
             .map(|sets| sets.permitted),
         is_root: rustix::process::geteuid().is_root(),
-        // Known where they have been tried.
+        // Known after enforcers have been tried.
         unavailable: Vec::new(),
-        // Known for each policy: `with_other_names`.
+        // Set for each policy by `with_other_names`.
         other_names: BTreeMap::new(),
     }
 }
 
-/// A machine with the other names that the files of a policy have on it. If they cannot be found out, that
-/// is said of every rule.
+/// Adds the other names that a policy's files have on this host. If they cannot be determined,
+/// every rule reports so.
 pub fn with_other_names(machine: &MachineFeatures, policy: &policy::Policy) -> MachineFeatures {
     let other_names = enforce::other_names(policy, machine).unwrap_or_else(|error| {
         let unknown = OtherName {
@@ -48,7 +50,7 @@ pub fn with_other_names(machine: &MachineFeatures, policy: &policy::Policy) -> M
     }
 }
 
-/// The last of four columns; the first two lines are a heading.
+/// Returns the last of four columns, after two heading lines.
 fn partitions(table: &str) -> Vec<String> {
     let lines = table.lines().skip(2);
     lines
@@ -57,13 +59,13 @@ fn partitions(table: &str) -> Vec<String> {
         .collect()
 }
 
-/// A policy file and everything that is wrong with it.
+/// A policy file with its diagnostics.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its path.
+    /// Path of the file.
     pub name: String,
     text: String,
-    /// Policies of the file; none if it cannot be read.
+    /// Policies of the file; empty if it cannot be read.
     pub policies: Vec<policy::Policy>,
     /// Errors and warnings about the file.
     pub diagnostics: Vec<policy::Diagnostic>,
@@ -95,12 +97,12 @@ pub fn read(path: &Path) -> Loaded {
 }
 
 impl Loaded {
-    /// Problems as text, each with the lines of the file that it is about.
+    /// Formats the diagnostics, each with the lines of the file that it concerns.
     pub fn render(&self) -> String {
         self.render_if(|_| true)
     }
 
-    /// Those of the problems that are asked for.
+    /// Formats the selected diagnostics.
     pub fn render_if(&self, is_meant: impl Fn(&policy::Diagnostic) -> bool) -> String {
         let text = (!self.text.is_empty()).then_some(self.text.as_str());
         let meant = self.diagnostics.iter().filter(|problem| is_meant(problem));
@@ -108,7 +110,7 @@ impl Loaded {
     }
 }
 
-/// Whether a policy can be used: not if it is wrong, and not if nobody can carry it.
+/// Returns the exit code for a policy: an error if it is invalid or cannot be enforced.
 pub fn exit<'d>(diagnostics: impl Iterator<Item = &'d Diagnostic>) -> Exit {
     let mut exit = Exit::Ok;
     for problem in diagnostics.filter(|problem| problem.is_error()) {

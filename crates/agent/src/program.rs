@@ -10,8 +10,8 @@ use diagnostics::lookup;
 use supervisor::Command;
 use sys::exec::StringArray;
 
-/// Looks the command up and readies its arguments and environment for exec. One that runs already
-/// is not looked up: its file may be gone.
+/// Looks up the command and prepares its arguments and environment for exec. A running command is
+/// not looked up, since its file may be gone.
 pub fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failure> {
     let name = name(words);
     let file = if runs_already {
@@ -20,7 +20,7 @@ pub fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failur
         lookup::resolve(name, env::var_os("PATH").as_deref())?
     };
     let strings = |error: NulError| {
-        // Neither arguments nor environment can hold one, so only a test can get here.
+        // Neither arguments nor environment can contain a NUL, so only a test can get here.
         Failure::new(Exit::BadInput, format!("cannot run the command: {error}"))
     };
     let argv: Result<Vec<_>, _> = words.iter().map(|word| c_string(word)).collect();
@@ -39,7 +39,7 @@ pub fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failur
     })
 }
 
-/// The first of its words.
+/// Returns the first word of a command.
 pub fn name(words: &[OsString]) -> &OsStr {
     words
         .first()

@@ -1,7 +1,7 @@
-//! Loading rules and configuration anew while the command runs.
+//! Reloads rules and configuration while the command runs.
 //!
-//! The filter of the workload cannot be replaced, so rules that it serves are taken over and the
-//! others refused by name. Whatever goes wrong leaves the rules in force as they are and says so.
+//! The filter of the workload cannot be replaced: rules that it covers are adopted, and others are
+//! refused by name. After any error the current rules stay in force, and the error is reported.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,17 +23,17 @@ use super::watched_files::WatchedFiles;
 use crate::journal;
 use crate::totals::{self, RuleTotal};
 
-/// Reads the configuration again.
+/// Callback that reads the configuration again.
 pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send + Sync>;
 
-/// Everything that loading rules takes.
+/// Everything that loading rules requires.
 pub(super) struct Reloader {
     pub(super) config: ConfigSource,
-    /// The configuration that is carried out. Locked while another one is loaded.
+    /// The configuration in force. Locked while another one is loaded.
     pub(super) settings: Mutex<Config>,
-    /// Which engine carries the plan out.
+    /// The engine that executes the plan.
     pub(super) engine: EngineKind,
-    /// What the filter was compiled from.
+    /// The plan that the installed filter was compiled from.
     pub(super) installed: Plan,
     pub(super) sink: DeferredSink,
     pub(super) recorder: Option<Arc<dyn Recorder>>,
@@ -46,7 +46,7 @@ pub(super) struct Reloader {
 }
 
 impl Reloader {
-    /// Carries out what the configuration says now: rules, outputs and servers, all or nothing of it.
+    /// Applies the current configuration files: rules, outputs and servers, all or nothing.
     pub(super) fn reload(&self) {
         let mut settings = self.settings();
         match self.load(&mut settings) {
@@ -63,13 +63,13 @@ impl Reloader {
         }
     }
 
-    /// The files that what is in force was read from.
+    /// Returns the files that the current configuration and rules were read from.
     pub(super) fn watched(&self) -> WatchedFiles {
         WatchedFiles::of(&self.settings())
     }
 
     fn settings(&self) -> MutexGuard<'_, Config> {
-        // It is replaced as a whole.
+        // The value is replaced as a whole.
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,7 +85,7 @@ impl Reloader {
             EngineKind::Ebpf | EngineKind::Scap | EngineKind::Nodriver => {
                 all(&mut loaded, &options, &self.sink)?
             }
-            // The sessions of sandboxes are what they were begun with.
+            // Sandbox sessions keep the configuration that they were started with.
             EngineKind::Notify | EngineKind::Ptrace | EngineKind::Gvisor => {
                 served(&mut loaded, &options, &self.sink, &self.installed)?
             }
@@ -120,8 +120,7 @@ impl Reloader {
         Ok((count, served.refused))
     }
 
-    /// The outputs that another configuration asks for, if they are others; opened, so that a mistake
-    /// changes nothing.
+    /// Opens the outputs of a new configuration if they differ. A mistake changes nothing.
     fn outputs(&self, old: &Config, new: &Config) -> Result<Option<Prepared>, Failure> {
         if !old.has_other_outputs(new) {
             return Ok(None);
@@ -137,7 +136,7 @@ impl Reloader {
             .map_err(|error| Failure::from_error(Exit::Unsupported, &error))
     }
 
-    /// Tells which rules are in force.
+    /// Reports which rules are in force.
     pub(super) fn announce(&self, count: usize, refused: &[UncoveredRule]) {
         let noun = if count == 1 { "rule" } else { "rules" };
         self.dispatcher.emit_internal_once(Internal {
@@ -167,14 +166,14 @@ impl Reloader {
     }
 }
 
-/// Rules that an installed filter serves.
+/// Rules that the installed filter covers.
 pub(super) struct FilteredRules {
     pub(super) judge: Engine,
     pub(super) plan: Plan,
     pub(super) refused: Vec<UncoveredRule>,
 }
 
-/// Compiles those of the rules that the filter of `installed` serves.
+/// Compiles those rules that the filter of `installed` covers.
 pub(super) fn served(
     loaded: &mut Loaded,
     options: &EngineOptions,
@@ -212,7 +211,7 @@ fn all(
     })
 }
 
-/// How often rules have matched, over all sets of rules.
+/// Match counts of rules, summed over all rule sets.
 pub(super) struct MatchCounts {
     rulings: RulesHandle<Engine>,
     retired: Mutex<Retired>,
@@ -220,9 +219,9 @@ pub(super) struct MatchCounts {
 
 #[derive(Default)]
 struct Retired {
-    /// Of sets that nothing judges by any more.
+    /// Totals of rule sets that are no longer used.
     totals: Vec<RuleTotal>,
-    /// The set before the one in force: an event may just be concluded by it.
+    /// The previous rule set, which may still be evaluating an event.
     last: Option<Arc<Engine>>,
 }
 
@@ -239,7 +238,7 @@ impl MatchCounts {
         before + last + matches(&self.rulings.judge())
     }
 
-    /// The same rule by rule, those that have matched.
+    /// Returns the totals of all rules that have matched.
     pub(super) fn by_rule(&self) -> Vec<RuleTotal> {
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let mut totals = retired.totals.clone();

@@ -1,13 +1,13 @@
-//! What is said about processes of ours.
+//! Internal alerts about the state of our own processes.
 
 use outputs::Internal;
 use rules::{AlertValue, Priority};
 use supervisor::{Cause, Gaps, Report};
 
-/// Calls that an alert names; the rest are summed up.
+/// Maximum number of calls that an alert names; the rest are summed up.
 const NAMED: usize = 16;
 
-/// The internal alert for a report.
+/// Returns the internal alert for a report.
 pub(super) fn internal(report: &Report) -> Internal {
     let plain = |rule, priority, message: &str| Internal {
         rule,
@@ -46,7 +46,7 @@ pub(super) fn internal(report: &Report) -> Internal {
     }
 }
 
-/// An agent of several containers was killed, and nobody knows whose alerts it had not delivered.
+/// Alert: an agent of several containers was killed, and it is unknown whose alerts were lost.
 pub(super) fn alerts_lost(alerts: u64) -> Internal {
     Internal {
         rule: "Tollgate internal: alerts lost",
@@ -97,7 +97,7 @@ fn cause(gaps: &Gaps) -> String {
     }
 }
 
-/// `openat:12,execve:1`, the most frequent first.
+/// Formats `openat:12,execve:1`, the most frequent first.
 fn calls(gaps: &Gaps) -> String {
     let mut calls: Vec<(String, u64)> = gaps
         .calls

@@ -1,4 +1,4 @@
-//! What others can ask of the agent: pages over HTTP, alerts over gRPC, metrics on an interval.
+//! Servers of the agent: pages over HTTP, alerts over gRPC, metrics at an interval.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,32 +18,32 @@ use crate::journal;
 use crate::metrics::{self, Snapshots, Source};
 use crate::version::{FALCO_VERSION, versions};
 
-/// What listens, before there is a thread.
+/// Listening servers without threads.
 pub(super) struct Servers {
     web: Option<WebListener>,
-    /// Whether there is a page of metrics.
+    /// Serve a page of metrics.
     has_metrics: bool,
     healthz: String,
     grpc: Option<(GrpcListener, usize)>,
-    /// Where alerts wait for clients of gRPC.
+    /// Queue of alerts for gRPC clients.
     alerts: GrpcChannel,
     snapshots: Option<Snapshots>,
 }
 
-/// What answers until it is dropped.
+/// Running servers, which stop when dropped.
 pub(super) struct RunningServers {
     _web: Option<WebServer>,
     _grpc: Option<GrpcServer>,
     _snapshots: Option<metrics::Running>,
 }
 
-/// How long the agent before this one is waited for until it leaves its addresses.
+/// Time limit for a previous agent to release its addresses.
 const TAKE_OVER: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(50);
 
 impl Servers {
-    /// Listens, so that a mistake stops the start. `is_resumed`: another agent, or this one by another
-    /// configuration, has listened before.
+    /// Binds the addresses, so that a mistake is an error at the start. `is_resumed`: an earlier
+    /// agent, or this one with another configuration, has listened before.
     pub(super) fn open(
         config: &Config,
         is_resumed: bool,
@@ -84,12 +84,12 @@ impl Servers {
         })
     }
 
-    /// Where alerts wait for clients of gRPC.
+    /// Returns the queue of alerts for gRPC clients.
     pub(super) fn alerts(&self) -> GrpcChannel {
         self.alerts.clone()
     }
 
-    /// Answers from now on.
+    /// Starts serving.
     pub(super) fn start(
         self,
         source: &Source,
@@ -130,23 +130,23 @@ impl Servers {
     }
 }
 
-/// The channel by which alerts reach clients of gRPC, if that is wanted.
+/// Returns the channel for alerts to gRPC clients, if configured.
 pub(super) fn channel(config: &Config, alerts: &GrpcChannel) -> Option<Box<dyn Channel>> {
     let is_wanted = config.grpc.enabled && config.grpc.output;
     is_wanted.then(|| Box::new(alerts.clone()) as Box<dyn Channel>)
 }
 
-/// What answers at present, to be exchanged for what another configuration asks for.
+/// The running servers, which a reload can replace.
 pub(super) struct ServerSet {
     alerts: GrpcChannel,
-    /// Decides about clients on this machine.
+    /// Check of clients on this host.
     check: PeerCheck,
     source: Mutex<Source>,
     serving: Mutex<Option<RunningServers>>,
 }
 
 impl ServerSet {
-    /// Answers from now on.
+    /// Starts serving.
     pub(super) fn open(servers: Servers, source: Source, check: PeerCheck) -> anyhow::Result<Self> {
         let alerts = servers.alerts();
         let serving = servers.start(&source, &check)?;
@@ -162,11 +162,11 @@ impl ServerSet {
         &self.alerts
     }
 
-    /// Answers as `new` says. If that is impossible, as `old` says.
+    /// Replaces the servers by those of `new`. Restores those of `old` if that fails.
     pub(super) fn exchange(&self, old: &Config, new: &Config) -> Result<(), Failure> {
         let mut serving = self.serving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
-        // Addresses may be the same.
+        // The addresses may be the same.
         *serving = None;
         let open = |config: &Config| {
             let source = Source {
@@ -199,13 +199,13 @@ impl ServerSet {
         }
     }
 
-    /// Leaves the addresses.
+    /// Releases the addresses.
     pub(super) fn close(&self) {
         *self.serving.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-/// Says who can read the pages where that is not this machine alone.
+/// Warns if the pages are reachable from other hosts.
 fn warn_if_exposed(config: &Config) {
     let web = &config.webserver;
     if web.enabled && !web.address.to_canonical().is_loopback() {

@@ -1,4 +1,4 @@
-//! What runs in the agent.
+//! The services that run in the agent.
 
 use std::cell::{Cell, OnceCell};
 use std::path::{Path, PathBuf};
@@ -46,19 +46,19 @@ use crate::metrics;
 use crate::recording::{UnstartedRecording, Writing};
 use crate::totals;
 
-/// The rules that an agent starts with.
+/// Rules at the agent's start.
 pub(super) struct Rules {
     pub(super) judge: Arc<Engine>,
-    /// What they ask for.
+    /// Plan of the rules.
     pub(super) plan: Plan,
-    /// What the filter of the command hands over.
+    /// Plan that the command's filter was compiled from.
     pub(super) installed: Plan,
-    /// Rules that need more than that.
+    /// Rules that need more than the filter traps.
     pub(super) refused: Vec<UncoveredRule>,
 }
 
 impl Rules {
-    /// Those that the filter is made from.
+    /// Returns the rules that the filter is compiled from.
     pub(super) fn first(
         loaded: &mut Loaded,
         options: &EngineOptions,
@@ -70,7 +70,7 @@ impl Rules {
         Ok(Self::of(judge, plan, verify))
     }
 
-    /// The same, compiled already.
+    /// Like `first`, for rules that are already compiled.
     pub(super) fn of(judge: Engine, plan: Plan, verify: &VerifyOptions) -> Self {
         let mut installed = plan.clone();
         verify.extend(&mut installed);
@@ -83,7 +83,7 @@ impl Rules {
         }
     }
 
-    /// Those of an agent that takes over.
+    /// Returns the rules of an agent that takes over.
     pub(super) fn later(
         loaded: &mut Loaded,
         options: &EngineOptions,
@@ -100,56 +100,56 @@ impl Rules {
     }
 }
 
-/// The container that the command, a runtime, makes.
+/// The container created by the command, an OCI runtime.
 #[derive(Clone, Debug)]
 pub(super) struct RuntimeContainer {
     pub(super) told: KnownContainer,
-    /// Whether it has mounts of its own, by which it is told from its runtime.
+    /// The container has a mount namespace of its own, which distinguishes it from its runtime.
     pub(super) has_mounts: bool,
 }
 
 impl RuntimeContainer {
-    /// What internal alerts carry that are about it.
+    /// Fields of internal alerts about the container.
     pub(super) fn fields(&self) -> Vec<(&'static str, AlertValue)> {
         vec![("container.id", AlertValue::Text(self.told.id.clone()))]
     }
 }
 
-/// Everything that was readied before the fork.
+/// Everything prepared before the fork.
 pub(super) struct AgentConfig {
     pub(super) rules: Rules,
-    /// What the policy says of calls.
+    /// The policy's decisions on calls.
     pub(super) profile: Profile,
-    /// What tells which failures were denials by others than the filter.
+    /// Classifier of failures that other enforcers than the filter caused.
     pub(super) witness: DenialClassifier,
-    /// What a container's first program is restricted by.
+    /// Restriction of a container's first program.
     pub(super) first: Option<InitProcessPolicy>,
-    /// The same for containers that come later, where this is the agent of a host. Exec sessions have their
+    /// Restriction for containers that start later, in the host agent. Exec sessions have their
     /// container's.
     pub(super) later: Option<Restriction>,
-    /// The folder to which exec sessions of the container come.
+    /// Directory in which the container's exec sessions connect.
     pub(super) door: Option<PathBuf>,
-    /// What of the policy the kernel carries and tells of.
+    /// The policy as loaded in the kernel, whose violations are reported.
     pub(super) resident: LoadedPolicy,
-    /// The policy's file.
+    /// Path of the policy.
     pub(super) policy: Option<PathBuf>,
-    /// Where what is seen is recorded.
+    /// Recorder of the observed behaviour.
     pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
-    /// How processes are watched.
+    /// Engine that watches processes.
     pub(super) engine: EngineKind,
-    /// What the plan was compiled to.
+    /// Compiled filter of the plan.
     pub(super) program: FilterProgram,
-    /// The same for processes that enter the container, where they are looked for.
+    /// Compiled filter for processes that enter the container, if these are watched.
     pub(super) entered: Option<FilterProgram>,
     pub(super) sink: DeferredSink,
     pub(super) recorder: Option<Arc<dyn Recorder>>,
     pub(super) recordings: Vec<UnstartedRecording>,
-    /// What was read.
+    /// The configuration.
     pub(super) settings: Config,
-    /// Where the rules are named, for when they are loaded again.
+    /// Source of the configuration for reloads.
     pub(super) config: ConfigSource,
-    /// `None` once they are started.
+    /// `None` once the outputs are started.
     pub(super) outputs: Option<Prepared>,
     pub(super) servers: Servers,
     pub(super) stats: Option<StatsFile>,
@@ -157,20 +157,20 @@ pub(super) struct AgentConfig {
     pub(super) pidfile: Option<Pidfile>,
     pub(super) container_id: Option<String>,
     pub(super) told: Option<RuntimeContainer>,
-    /// Whether a process may not make itself unreadable.
+    /// A process may not make itself unreadable.
     pub(super) refuse_non_dumpable: bool,
     pub(super) tuning: Tuning,
-    /// What is done when events are lost.
+    /// Reaction to lost events.
     pub(super) drops: DropSettings,
-    /// Whose customs apply.
+    /// Whose conventions apply.
     pub(super) manner: CompatMode,
-    /// How long a channel that does not move is waited for.
+    /// Time limit for a blocked channel.
     pub(super) output_timeout: Duration,
     pub(super) quiet: bool,
 }
 
 impl AgentConfig {
-    /// What the agent does first.
+    /// Returns the closure that starts the services.
     pub(super) fn into_start(self) -> Start {
         Box::new(move |listening, _meanwhile| {
             let services = self.start(listening)?;
@@ -178,8 +178,8 @@ impl AgentConfig {
         })
     }
 
-    /// What internal alerts carry: the container that is watched, if there is one and it is known. It is this
-    /// agent's own where the agent has started the workload.
+    /// Returns the fields of internal alerts: the watched container, if there is one and it is
+    /// known. If the agent has started the workload, the container is the agent's own.
     fn subject(&self, source: &Source) -> Option<Vec<(&'static str, AlertValue)>> {
         if let Some(their) = &self.told {
             return Some(their.fields());
@@ -200,7 +200,7 @@ impl AgentConfig {
     pub(super) fn start(mut self, listening: AgentStart) -> anyhow::Result<AgentRuntime> {
         supervisor::take_usual_turns();
         terminal::wait_at_most(MESSAGE_PATIENCE);
-        // Before the first thread, which the signals could reach otherwise.
+        // Before the first thread, which the signals could otherwise reach.
         let signals = signals::orders().context("cannot wait for signals")?;
         let (dispatcher, account) = self.start_outputs(&listening)?;
         let recordings = self.start_recordings(&dispatcher)?;
@@ -215,7 +215,7 @@ impl AgentConfig {
         let refused = std::mem::take(&mut self.rules.refused);
         let lasting = self.lasting();
         if matches!(listening.source, Source::Containers(_)) {
-            // There is none that is this agent's own.
+            // This agent has no container of its own.
             self.resident.later = None;
         }
         let request = Request {
@@ -296,7 +296,7 @@ impl AgentConfig {
         })
     }
 
-    /// Starts the outputs, to which alerts go from now on.
+    /// Starts the outputs. Alerts reach them from then on.
     fn start_outputs(
         &mut self,
         listening: &AgentStart,
@@ -322,14 +322,15 @@ impl AgentConfig {
         recordings.collect()
     }
 
-    /// Whether a line on the terminal shows figures. That of a command that is watched is the command's.
+    /// Returns true if a status line is shown on the terminal. Not for a watched command, which
+    /// uses the terminal itself.
     fn shows_status(&self, source: &Source) -> bool {
         self.engine == EngineKind::Ebpf
             && !matches!(source, Source::Command(_))
             && StatusLine::is_wanted(self.quiet)
     }
 
-    /// What engines have in common that watch containers in this process.
+    /// Returns the parameters that engines share which watch containers in this process.
     fn common(&mut self, dispatcher: &Dispatcher, drops: &Arc<Drops>) -> anyhow::Result<Common> {
         let later = self.later.take();
         let options = EngineOptions {
@@ -353,10 +354,10 @@ impl AgentConfig {
         })
     }
 
-    /// What an agent needs that watches containers or sessions as they come.
+    /// Returns the parameters of an agent that watches containers or sessions as they arrive.
     fn lasting(&self) -> host::HostAgentOptions {
         host::HostAgentOptions {
-            // What AppArmor denies is told by the profile, which is that of all of them.
+            // AppArmor's denials are reported through the profile, which all containers share.
             resident: self.resident.of_each_container(),
             policy: self.policy.clone(),
             linger: Duration::from_secs(self.settings.runtime.agent_linger),
@@ -365,8 +366,8 @@ impl AgentConfig {
     }
 }
 
-/// Starts the engine. `door`: the folder to which exec sessions come. Also returns what has the agent of the host's
-/// rules loaded anew.
+/// Starts the engine. `door` is the directory in which exec sessions connect. Also returns the
+/// trigger for reloading the host agent's rules.
 fn start_engine(
     request: Request,
     engine: EngineKind,
@@ -392,7 +393,7 @@ fn start_engine(
     Ok((started, None))
 }
 
-/// What metrics are made from.
+/// Sources of metrics.
 struct Figures {
     engine: EngineKind,
     counters: metrics::Counters,
@@ -415,7 +416,7 @@ impl Figures {
     }
 }
 
-/// The figures of an engine, with the matches of rules.
+/// Returns an engine's counters with the matches of rules.
 fn counted(
     counters: engines::Counters,
     matched: &Arc<MatchCounts>,
@@ -425,8 +426,8 @@ fn counted(
     Arc::new(move || counters(&matched, &shared_state))
 }
 
-/// Loads rules anew on SIGHUP, when one of the watched files changes, and as the agent of the host when a container's
-/// filter was made from other rules.
+/// Reloads rules on SIGHUP, when a watched file changes, and in the host agent when a container's
+/// filter was compiled from other rules.
 fn follow_orders(
     reloader: &Arc<Reloader>,
     signals: SignalStream,
@@ -453,13 +454,13 @@ fn follow_orders(
     })
 }
 
-/// Writes the pid file. `None`: there is none, or it could not be written.
+/// Writes the pid file. Returns `None` if there is none, or it could not be written.
 fn write_pidfile(pidfile: Option<Pidfile>, is_resumed: bool) -> anyhow::Result<Option<Pidfile>> {
     let Some(mut pidfile) = pidfile else {
         return Ok(None);
     };
     match pidfile.write() {
-        // Of a workload that runs already, the watch is worth more than the file.
+        // For a running workload, watching is more important than the file.
         Err(error) if is_resumed => {
             journal::warn(&format!("cannot write the pid file: {error}"));
             Ok(None)
@@ -477,16 +478,16 @@ fn start_stats(
     counters: metrics::Counters,
     dispatcher: Dispatcher,
 ) -> anyhow::Result<StatsWriter> {
-    // Also where warnings are not wanted: what was asked for is not there.
+    // Reported even where warnings are unwanted, because a requested file is missing.
     let on_problem: OnProblem = Arc::new(|problem: &str| complain(false, problem));
     let source = Arc::new(move || counters());
     Ok(file.start(interval, source, dispatcher, on_problem)?)
 }
 
-/// How long a message may wait for the standard error while somebody is watched.
+/// Time limit for a message to the standard error while a workload is watched.
 const MESSAGE_PATIENCE: Duration = Duration::from_millis(200);
 
-/// Tells the keeper which alerts die with this agent.
+/// Reports to the keeper which alerts would be lost with this agent.
 #[derive(Debug)]
 struct AlertAccount {
     shared_state: Arc<SharedState>,
@@ -511,23 +512,23 @@ impl QueueAccount for AlertAccount {
     }
 }
 
-/// Has the keeper refuse what the engine does.
+/// Registers calls with the keeper that the engine refuses.
 pub(super) fn note_refusals(verify: &VerifyOptions, shared_state: &SharedState) {
     if verify.deny_rings {
-        // The table has room for far more than what is refused here.
+        // The table has room for far more calls than are refused here.
         let are_noted =
             RING_CALLS.map(|call| shared_state.deny_table().refuse_everywhere(call, ENOSYS));
         debug_assert_eq!(are_noted, [true; 3], "the deny table is full");
     }
 }
 
-/// Calls that make or use an io_uring.
+/// Calls that create or use an io_uring.
 const RING_CALLS: [Syscall; 3] = [
     Syscall::IO_URING_SETUP,
     Syscall::IO_URING_ENTER,
     Syscall::IO_URING_REGISTER,
 ];
-/// What a call for a ring fails with, as where the kernel has none.
+/// Error of a refused io_uring call, as in a kernel without it.
 const ENOSYS: u16 = 38;
 
 fn complain(quiet: bool, problem: &str) {
@@ -544,7 +545,7 @@ pub(super) struct AgentRuntime {
     learner: Option<Arc<Learner>>,
     recordings: Vec<Writing>,
     shared_state: Arc<SharedState>,
-    /// What is told at the end, where that is the custom.
+    /// Totals printed at the end, where that is the convention.
     totals: Option<(Arc<MatchCounts>, Arc<Drops>)>,
     dispatcher: Dispatcher,
     stats: Option<StatsWriter>,
@@ -552,16 +553,15 @@ pub(super) struct AgentRuntime {
     reception: Arc<ServerSet>,
     pidfile: Option<Pidfile>,
     output_timeout: Duration,
-    /// Set by the first flush.
+    /// Deadline set by the first flush.
     flush_deadline: OnceCell<Instant>,
-    /// What was emitted and delivered when a flush left something behind.
+    /// Counts of emitted and delivered alerts when a flush gave up.
     gave_up_at: Cell<Option<(u64, u64)>>,
     quiet: bool,
 }
 
 impl AgentRuntime {
-    /// Writes what waits to be recorded; a disk that does not move is not waited for longer than a
-    /// channel.
+    /// Writes pending recordings. A blocked disk is waited for no longer than a channel.
     fn end_recordings(&mut self) {
         for recording in self.recordings.drain(..) {
             if let Some(problem) = recording.finish(self.output_timeout) {
@@ -570,7 +570,7 @@ impl AgentRuntime {
         }
     }
 
-    /// Alerts by rules, and deliveries of any alert.
+    /// Returns the number of alerts by rules, and of deliveries of all alerts.
     fn progress(&self) -> (u64, u64) {
         let counters = self.dispatcher.counters();
         let delivered = counters.channels.iter().map(|channel| channel.delivered);
@@ -594,7 +594,7 @@ impl Services for AgentRuntime {
         if let Some(denials) = &self.denials {
             denials.flush();
         }
-        // A channel that does not move delays the command's end once, however often it is flushed.
+        // A blocked channel delays the command's end once, however often it is flushed.
         let deadline = *self
             .flush_deadline
             .get_or_init(|| Instant::now() + self.output_timeout);
@@ -616,7 +616,8 @@ impl Services for AgentRuntime {
         }
         let internal = reports::internal(report);
         match report {
-            // Until it is delivered it is for the next agent to tell, should this one be killed.
+            // Until the alert is delivered, a successor still reports the intervals if this agent
+            // is killed.
             Report::Gaps(gaps) => {
                 let (shared_state, gaps) = (Arc::clone(&self.shared_state), gaps.clone());
                 let told = Box::new(move || shared_state.gaps_told(&gaps));
@@ -638,7 +639,7 @@ impl Services for AgentRuntime {
         if let Some(stats) = self.stats.take() {
             stats.stop();
         }
-        // They are the next one's.
+        // Addresses and pid file belong to the next agent.
         self.reception.close();
         self.pidfile = None;
     }
@@ -662,7 +663,7 @@ impl Services for AgentRuntime {
             learner.end();
         }
         self.reception.close();
-        // Channels that have not moved since they were waited for are not waited for again.
+        // Channels without progress since the last wait are not waited for again.
         let deadline = if self.gave_up_at.get() == Some(self.progress()) {
             Instant::now()
         } else {

@@ -1,4 +1,4 @@
-//! From configuration and options to what filters, engines, recordings and outputs are made with.
+//! Converts configuration and options to settings of filters, engines, recordings and outputs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::options::{Detection, Interception};
 use crate::recording::{self, RecordOptions};
 use crate::{channels, journal};
 
-/// The configuration file with `-o` and the other options over it.
+/// Returns the configuration file with `-o` and the other options applied.
 pub(super) fn configuration(
     detection: &Detection,
     interception: &Interception,
@@ -38,7 +38,7 @@ pub(super) fn configuration(
         config.rules_files.clone_from(&detection.rules);
     }
     if detection.without_rules {
-        // A file without rules, for when they are loaded again, too.
+        // A file without rules, which also applies to reloads.
         config.rules_files = vec!["/dev/null".into()];
     }
     config.verify = interception.verify.unwrap_or(config.verify);
@@ -49,7 +49,7 @@ pub(super) fn configuration(
 pub(super) fn verify_options(config: &Config, engine: EngineKind) -> VerifyOptions {
     VerifyOptions {
         verify: match config.verify {
-            // A sandbox's memory cannot be looked at again, so nobody has to be known who may change it.
+            // A sandbox's memory cannot be read again, so it does not matter who may change it.
             _ if engine == EngineKind::Gvisor => capture::notify::Verify::Off,
             Verify::Off => capture::notify::Verify::Off,
             Verify::Sampled => capture::notify::Verify::Sampled,
@@ -72,7 +72,8 @@ pub(super) fn record_options(detection: &Detection) -> Option<RecordOptions> {
     })
 }
 
-/// What the rules of `config` are compiled with; `recorder` gets each event that is recorded.
+/// Returns the options for compiling the rules of `config`. `recorder` receives each recorded
+/// event.
 pub fn engine_options(config: &Config, recorder: Option<Arc<dyn Recorder>>) -> EngineOptions {
     EngineOptions {
         recorder,
@@ -89,7 +90,7 @@ pub fn engine_options(config: &Config, recorder: Option<Arc<dyn Recorder>>) -> E
     }
 }
 
-/// Warnings about rules in one line: who wants them all asks `rules check`.
+/// Prints a one-line summary of warnings about rules; `rules check` shows them all.
 pub fn warn(loaded: &Loaded) {
     let count = loaded
         .diagnostics
@@ -104,7 +105,7 @@ pub fn warn(loaded: &Loaded) {
     }
 }
 
-/// This program has no table of calls for this machine.
+/// Creates the error for a machine without a table of calls.
 pub fn unknown_machine() -> Failure {
     Failure::new(
         Exit::Unsupported,
@@ -134,7 +135,7 @@ pub(super) fn compile(
             };
             seccomp::compile_with(plan, profile, &options)
         }
-        // The engine ebpf needs none for itself.
+        // The engine ebpf needs no filter for itself.
         EngineKind::Ebpf | EngineKind::Gvisor | EngineKind::Scap | EngineKind::Nodriver => {
             seccomp::compile_with(
                 &event::Plan::default(),
@@ -156,7 +157,7 @@ pub(super) fn compile(
     })
 }
 
-/// Opens the channels and readies the dispatcher, without its threads.
+/// Opens the channels and prepares the dispatcher, without threads.
 pub fn outputs(
     config: &Config,
     quiet: bool,

@@ -1,4 +1,4 @@
-//! Where the rule engine's alerts go.
+//! Destination of the rule engine's alerts.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,7 +7,7 @@ use rules::{Alert, AlertSink};
 
 use crate::metrics::Latency;
 
-/// Ties the engine, which is compiled before the fork, to the dispatcher, which exists after it.
+/// A sink that connects the engine, compiled before the fork, to the dispatcher, created after it.
 #[derive(Clone, Default)]
 pub struct DeferredSink {
     dispatcher: Arc<OnceLock<Dispatcher>>,
@@ -15,13 +15,13 @@ pub struct DeferredSink {
 }
 
 impl DeferredSink {
-    /// Names the dispatcher. Happens before the first event.
+    /// Sets the dispatcher. Must be called before the first event.
     pub fn connect(&self, dispatcher: Dispatcher) {
         // A second call would be a defect; the first dispatcher stays.
         let _ = self.dispatcher.set(dispatcher);
     }
 
-    /// How long alerts have taken.
+    /// Returns the histogram of alert latency.
     pub(crate) fn latency(&self) -> Arc<Latency> {
         Arc::clone(&self.latency)
     }

@@ -1,8 +1,9 @@
-//! What an agent is asked to do, in a form that one process can give to another.
+//! Specification of an agent, in a form that one process can pass to another.
 //!
-//! Whoever starts an agent makes an [`AgentSpec`]: the verbs `run`, `enforce` and `learn`, `tollgate runtime`, the
-//! keeper (by [`AgentSpec::taking_over`]), an agent that needs the agent of the host, and the first process of a virtual
-//! machine. A process that is executed reads it from a descriptor or a file ([`AgentSpec::receive`]).
+//! The creators of an [`AgentSpec`] are the commands `run`, `enforce` and `learn`, `tollgate
+//! runtime`, the keeper (by `AgentSpec::taking_over`), an agent that needs the host agent, and
+//! the init process of a virtual machine. An executed process reads the specification from a
+//! descriptor or a file ([`AgentSpec::receive`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -21,89 +22,93 @@ use sys::features::{self, KernelVersion};
 use crate::confine::Optional;
 use crate::options::{Detection, Interception};
 
-/// Version of the form. Raise it with every change of [`AgentSpec`] and of what it is made of.
+/// Version of the encoding. Increment it with every change of [`AgentSpec`] or its parts.
 pub const VERSION: u32 = 1;
-/// What a specification begins with; the version follows.
+/// Magic bytes of a specification; the version follows.
 const MAGIC: &[u8; 8] = b"tgagent\n";
-/// A specification is some KiB; more is none.
+/// Maximum size in bytes; actual specifications have some KiB.
 const LIMIT: u64 = 16 << 20;
 
-/// What an agent is asked to do.
+/// Specification of an agent.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct AgentSpec {
-    /// By which rules the command is watched.
+    /// Rules for watching the command.
     pub detection: Detection,
     /// Policy of the command.
     pub confine: Optional,
-    /// How its calls are seen.
+    /// Interception of the command's calls.
     pub interception: Interception,
-    /// What becomes of the command's calls while no agent watches: it was killed, stopped or starved.
+    /// What happens to the command's calls while no agent watches, because it was killed, stopped
+    /// or starved.
     pub on_agent_death: OnAgentDeath,
-    /// Milliseconds that calls may wait for an agent that makes no progress.
+    /// Time in milliseconds that calls wait for an agent without progress.
     pub agent_timeout: u64,
-    /// What it watches, and who else takes part.
+    /// What the agent watches, and the other agents involved.
     pub mode: StartMode,
-    /// Set if it takes over a workload that runs already, from an agent that began in the same mode.
+    /// Set if the agent takes over a running workload from an agent that began in the same mode.
     pub takes_over: Option<TakeOver>,
     /// The command and its arguments; empty for [`StartMode::Host`].
     pub command: Vec<OsString>,
 }
 
-/// What an agent watches, and who else takes part.
+/// What an agent watches, and the other agents involved.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum StartMode {
     /// The command.
     Command,
-    /// The command, to learn a policy. No other agent can take over: it would not know what this one has seen.
+    /// The command, to learn a policy. No other agent can take over, since it would not have this
+    /// one's recording.
     Learn,
-    /// The container that the command, an OCI runtime, makes.
+    /// The container created by the command, an OCI runtime.
     Container {
-        /// Which.
+        /// The container.
         container: ContainerSpec,
-        /// Folder in which exec sessions of that container find this agent, which watches them, too.
+        /// Directory in which exec sessions of the container find this agent, which also watches
+        /// them.
         #[serde(with = "optional_path")]
         sessions: Option<PathBuf>,
     },
-    /// The same, but the agent of the host is to watch it.
+    /// Like `Container`, but the host agent watches the container.
     ContainerOfHost {
-        /// Which.
+        /// The container.
         container: ContainerSpec,
-        /// Folder in which the agent of the host is found.
+        /// Directory in which the host agent is found.
         #[serde(with = "path")]
         agents: PathBuf,
     },
-    /// The exec session that the command, an OCI runtime, begins. The agent of its container is to watch it.
+    /// The exec session started by the command, an OCI runtime. The agent of its container watches
+    /// it.
     Session {
-        /// Which container.
+        /// The container of the session.
         container: ContainerSpec,
-        /// Folder in which the agent of the container is found.
+        /// Directory in which the agent of the container is found.
         #[serde(with = "path")]
         agent: PathBuf,
     },
-    /// Containers that agents hand over: it is the agent of the host.
+    /// Containers that other agents hand over: this is the host agent.
     Host {
-        /// What the names of its files begin with.
+        /// Path prefix of the agent's files.
         #[serde(with = "path")]
         base: PathBuf,
     },
 }
 
-/// A container that the command, an OCI runtime, makes.
+/// A container created by the command, an OCI runtime.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct ContainerSpec {
-    /// Its id.
+    /// Id of the container.
     pub id: String,
-    /// Folder of its `config.json`.
+    /// Directory of its `config.json`.
     #[serde(with = "path")]
     pub bundle: PathBuf,
-    /// Whether it has mounts of its own.
+    /// The container has a mount namespace of its own.
     pub has_mounts: bool,
-    /// Folder of cached compiled filters, with which a runtime begins before rules are loaded.
+    /// Directory of cached compiled filters, with which a runtime starts before rules are loaded.
     #[serde(with = "optional_path")]
     pub plans: Option<PathBuf>,
 }
 
-/// What is written: the kernel that tests pretend goes with what is asked for.
+/// Encoded form: the specification, and the kernel that tests simulate.
 #[derive(Deserialize, Serialize)]
 struct Envelope<S> {
     pretended_kernel: Option<(u16, u16)>,
@@ -111,7 +116,7 @@ struct Envelope<S> {
 }
 
 impl StartMode {
-    /// The container that the agent is told of.
+    /// Returns the container named in the specification.
     pub(crate) fn container(&self) -> Option<&ContainerSpec> {
         match self {
             Self::Command | Self::Learn | Self::Host { .. } => None,
@@ -123,7 +128,7 @@ impl StartMode {
 }
 
 impl AgentSpec {
-    /// The specification of an agent that takes over from this one.
+    /// Returns the specification of an agent that takes over from this one.
     pub(crate) fn taking_over(&self, takes_over: TakeOver) -> Self {
         Self {
             takes_over: Some(takes_over),
@@ -131,8 +136,8 @@ impl AgentSpec {
         }
     }
 
-    /// The specification of the agent of the host that containers are handed over to: nothing in it is about one
-    /// container.
+    /// Returns the specification of the host agent for handed-over containers, without anything
+    /// about a single container.
     pub(crate) fn of_host(&self, base: &Path) -> Self {
         Self {
             mode: StartMode::Host {
@@ -144,7 +149,7 @@ impl AgentSpec {
         }
     }
 
-    /// As bytes.
+    /// Encodes the specification.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let pretended = features::pretended().map(|version| (version.major, version.minor));
@@ -156,11 +161,12 @@ impl AgentSpec {
         postcard::to_extend(&envelope, head).expect("names and numbers can be written to memory")
     }
 
-    /// From such bytes.
+    /// Decodes a specification.
     ///
     /// # Errors
     ///
-    /// [`Exit::BadInput`] if another version of the program wrote them, or nobody did.
+    /// [`Exit::BadInput`] if the bytes are from another version of the program, or are not a
+    /// specification.
     pub fn decode(bytes: &[u8]) -> Result<Self, Failure> {
         Self::parse(bytes).map(|envelope| envelope.spec)
     }
@@ -190,12 +196,12 @@ impl AgentSpec {
         })
     }
 
-    /// Reads the specification that this process was given: `source` is the number of a descriptor, or the path of a
-    /// file. Acts from now on as the kernel that it was made under.
+    /// Reads the specification given to this process. `source` is the number of a descriptor, or
+    /// the path of a file. Also adopts the simulated kernel of the sender.
     ///
     /// # Errors
     ///
-    /// [`Exit::BadInput`] if nothing can be read there, or not a specification of this version.
+    /// [`Exit::BadInput`] if it cannot be read, or is not a specification of this version.
     pub fn receive(source: &OsStr) -> Result<Self, Failure> {
         let bytes = read(source).map_err(|error| {
             let source = source.display();
@@ -230,7 +236,7 @@ fn read(source: &OsStr) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A path, which need not be text.
+/// Encoding of a path, which may not be UTF-8.
 pub(crate) mod path {
     use super::{Deserialize, OsString, Path, PathBuf, Serialize};
     use serde::{Deserializer, Serializer};
@@ -244,7 +250,7 @@ pub(crate) mod path {
     }
 }
 
-/// A path that may be missing.
+/// Encoding of an optional path.
 pub(crate) mod optional_path {
     use super::{Deserialize, OsString, PathBuf, Serialize};
     use serde::{Deserializer, Serializer};
@@ -263,7 +269,7 @@ pub(crate) mod optional_path {
     }
 }
 
-/// Paths.
+/// Encoding of a list of paths.
 pub(crate) mod paths {
     use super::{Deserialize, OsString, PathBuf};
     use serde::{Deserializer, Serializer};

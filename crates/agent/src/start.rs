@@ -1,4 +1,4 @@
-//! Readying an agent, in each mode in which one begins.
+//! Prepares an agent in each start mode.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::sink::DeferredSink;
 use crate::spec::{AgentSpec, StartMode};
 use crate::{confine, host, journal, program};
 
-/// Readies an agent. `memo`: what the agent that began has left, for one that takes over.
+/// Prepares an agent. `memo` is what the first agent left for an agent that takes over.
 pub(super) fn prepare(
     spec: AgentSpec,
     engine: EngineKind,
@@ -51,7 +51,8 @@ pub(super) fn prepare(
     }
 }
 
-/// Leaves the filter to exec sessions. They can come when the command, which makes the container, has ended.
+/// Adds a step that leaves the filter to exec sessions, which can start once the command, which
+/// creates the container, has ended.
 fn leaving_filter(prepared: AgentPlan, folder: PathBuf) -> AgentPlan {
     let kept = CachedFilter {
         program: prepared.program.clone(),
@@ -60,7 +61,7 @@ fn leaving_filter(prepared: AgentPlan, folder: PathBuf) -> AgentPlan {
     let start = prepared.start;
     AgentPlan {
         start: Box::new(move |listening, meanwhile| {
-            // Without it each session says that it has an agent of its own.
+            // Without the filter, each session reports that it has an agent of its own.
             if let Err(error) = kept.leave_in(&folder) {
                 journal::warn(&format!(
                     "cannot leave the filter to exec sessions: {error}"
@@ -72,7 +73,7 @@ fn leaving_filter(prepared: AgentPlan, folder: PathBuf) -> AgentPlan {
     }
 }
 
-/// An exec session, handed over to the agent of its container.
+/// Prepares the handover of an exec session to the agent of its container.
 fn session(
     spec: AgentSpec,
     folder: &Path,
@@ -88,7 +89,7 @@ fn session(
     host::prepare_session(command, folder, container, memo, alone)
 }
 
-/// A container, handed over to the agent of the host.
+/// Prepares the handover of a container to the host agent.
 fn of_host(
     spec: AgentSpec,
     folder: &Path,
@@ -132,7 +133,8 @@ fn of_host(
     })
 }
 
-/// A filter of no rules, for an agent that takes over where the filter has been installed and others judge.
+/// Returns a filter without rules, for an agent that takes over: the filter is installed, and
+/// another agent evaluates.
 fn installed_already(spec: &AgentSpec, engine: EngineKind) -> Result<FilterProgram, Failure> {
     compile(
         &event::Plan::default(),
@@ -143,7 +145,7 @@ fn installed_already(spec: &AgentSpec, engine: EngineKind) -> Result<FilterProgr
     )
 }
 
-/// The filter that rules come to, for an agent that does not judge by them itself.
+/// Returns the filter of the rules, for an agent that does not evaluate them itself.
 fn kept_or_made(
     spec: &AgentSpec,
     engine: EngineKind,
@@ -176,7 +178,7 @@ fn filter_alone(
     let InForce { profile, denials } = &enforced.in_force;
     let config = &sources.config;
     let mut loaded = rule_files::load_read(sources.files.clone());
-    // Selections that select nothing are told by the agent that judges.
+    // The evaluating agent reports selections without effect.
     loaded.select(&config.rules);
     let (sink, verify) = (DeferredSink::default(), verify_options(config, engine));
     let rules = Rules::first(&mut loaded, &engine_options(config, None), &sink, &verify)?;
@@ -192,7 +194,7 @@ fn filter_alone(
     })
 }
 
-/// An agent that does its work itself.
+/// Prepares an agent that watches by itself.
 fn own(spec: AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<AgentPlan, Failure> {
     let command = program::command(&spec.command, memo.is_some())?;
     let enforced = Enforced::prepare(&spec, engine, memo)?;
@@ -203,7 +205,7 @@ fn own(spec: AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<Agent
     }
 }
 
-/// Lets the command begin by a filter that was kept, while rules are loaded.
+/// Lets the command start with a cached filter while rules are loaded.
 fn by_kept_filter(
     spec: AgentSpec,
     command: supervisor::Command,
@@ -235,7 +237,7 @@ fn by_kept_filter(
     }
 }
 
-/// Loads rules first.
+/// Loads rules before the command starts.
 fn by_loaded_rules(
     spec: AgentSpec,
     command: supervisor::Command,
@@ -274,22 +276,22 @@ fn by_loaded_rules(
     })
 }
 
-/// What a policy comes to.
+/// Result of preparing a policy.
 struct Enforced {
-    /// What the command does to itself.
+    /// Confinement that the command applies to itself.
     confinement: Option<Confinement>,
     witness: DenialClassifier,
-    /// What a container's first program is restricted by.
+    /// Restriction of a container's first program.
     elsewhere: Option<DeferredConfinement>,
-    /// `None`: nothing that this agent has put into the kernel.
+    /// Policy in the kernel; `None` if this agent has loaded none.
     resident: Option<LoadedPolicy>,
     in_force: InForce,
     first: Option<InitProcessPolicy>,
 }
 
 impl Enforced {
-    /// Puts the policy in force as far as that is this process's to do. What an agent finds in force that takes over,
-    /// its memo says.
+    /// Applies the policy as far as this process must. For an agent that takes over, the memo
+    /// describes what is applied.
     fn prepare(spec: &AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<Self, Failure> {
         let place = match spec.mode.container() {
             Some(_) => Target::Elsewhere,
@@ -305,7 +307,8 @@ impl Enforced {
         {
             confine::needs_listener(confinement, engine.name())?;
         }
-        // As the policy is now: nothing is denied by it, and what it denies is the kernel's.
+        // An agent that takes over classifies denials by the policy file as it is now. It denies
+        // nothing by it; the denials are the kernel's.
         let witness = match memo {
             // Without a policy nothing is denied.
             None => confinement
@@ -318,10 +321,11 @@ impl Enforced {
             Some(memo) => handover_state::decode_first(memo)?,
         };
         let in_force = InForce::of(spec, confinement.as_ref(), place);
-        // Without a policy nothing is left in the kernel; an agent that takes over learns it from its memo.
+        // Without a policy none is left in the kernel. An agent that takes over learns it from its
+        // memo.
         let resident = confinement.as_ref().map(Confinement::resident);
         let mut first = first_program(spec, elsewhere.clone());
-        // A runtime is not restricted itself.
+        // A runtime itself is not restricted.
         let mut confinement = confinement;
         if let Some(first) = &mut first {
             first.kept = confinement.take();
@@ -336,7 +340,7 @@ impl Enforced {
         })
     }
 
-    /// Reads rules and configuration, for what the policy comes to.
+    /// Reads rules and configuration, given the prepared policy.
     fn blueprint(
         &mut self,
         spec: AgentSpec,
@@ -357,16 +361,16 @@ impl Enforced {
     }
 }
 
-/// Rules and configuration, read once, and where filters are kept that they came to.
+/// Rules and configuration, read once, with the cache of compiled filters.
 struct Cache {
     folder: PathBuf,
     sources: Sources,
-    /// `None`: something that a filter is made from cannot be read.
+    /// `None` if some input of the filter cannot be read.
     key: Option<Key>,
 }
 
 impl Cache {
-    /// `None`: nothing is to be kept.
+    /// Opens the cache. Returns `None` if nothing is to be cached.
     fn open(
         spec: &AgentSpec,
         enforced: &Enforced,
@@ -378,7 +382,7 @@ impl Cache {
             resident,
             ..
         } = enforced;
-        // A profile of AppArmor has a name of its own each time, which the memo says.
+        // An AppArmor profile has a new name each time, which the memo contains.
         let is_own = elsewhere.as_ref().is_some_and(|made| !made.is_repeatable());
         let plans = spec.mode.container().and_then(|told| told.plans.clone());
         let Some(folder) = plans.filter(|_| memo.is_none() && !is_own) else {
@@ -403,7 +407,7 @@ impl Cache {
         Some(self.key?.rules_of(self.folder, program, self.sources))
     }
 
-    /// Keeps what rules came to.
+    /// Caches the compiled filter and rules.
     fn keep(self, program: &FilterProgram, memo: &[u8], rules: &Rules) {
         if let Some(key) = &self.key {
             let kept = CachedFilter {
@@ -444,8 +448,10 @@ fn first_program(
     })
 }
 
-/// Loads the rules while the command, a container runtime, works already. Its calls are looked at only when it has
-/// ended or begins a program in the container. The calling process has one thread, and has one again afterwards.
+/// Loads the rules while the command, a container runtime, already runs. Its calls are evaluated
+/// only when it has ended or starts a program in the container.
+///
+/// Preconditions: the process has one thread, and has one again afterwards.
 fn start_beside(
     mut listening: supervisor::AgentStart,
     meanwhile: Option<supervisor::RuntimeWait<'_>>,
@@ -458,19 +464,19 @@ fn start_beside(
     let blueprint = std::thread::scope(|scope| {
         let loader = scope.spawn(move || {
             let blueprint = make();
-            // Closed, it tells the other thread.
+            // Closing it notifies the other thread.
             drop(made);
             blueprint
         });
         if let Some(meanwhile) = meanwhile {
-            // Also when the rules are there: to answer everything is cheaper than to look at it.
+            // Also when the rules are loaded: answering everything is cheaper than evaluating it.
             meanwhile(&[is_made.as_fd(), answering.held()]);
         }
         loader.join()
     });
     let blueprint = match blueprint {
         Ok(blueprint) => blueprint,
-        // The panic hook has said why.
+        // The panic hook has reported the reason.
         Err(_panic) => anyhow::bail!("cannot load the rules"),
     };
     let mut blueprint =
@@ -483,7 +489,7 @@ fn start_beside(
     Ok(Box::new(blueprint.start(listening)?))
 }
 
-/// Has the calls of a container runtime answered while nobody knows the rules yet.
+/// Answers the calls of a container runtime while the rules are not loaded yet.
 pub(super) fn let_work(listening: &supervisor::AgentStart) -> anyhow::Result<AnswerThread> {
     let supervisor::Source::Listener(listener) = &listening.source else {
         anyhow::bail!("cannot let a runtime work without a listener");

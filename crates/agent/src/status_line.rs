@@ -1,4 +1,4 @@
-//! What happens, in one line of the terminal.
+//! The status line on the terminal.
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -11,38 +11,38 @@ use outputs::Snapshot;
 
 use crate::metrics::Counters;
 
-/// Time between two of them.
+/// Update interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Back to the beginning of the line, and empties it.
+/// Returns to the beginning of the line and clears it.
 const CLEAR: &str = "\r\u{1b}[K";
 
-/// Shows on the standard error, as long as this is there, how much happens.
+/// Shows event rates on the standard error until dropped.
 pub(super) struct StatusLine {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl StatusLine {
-    /// Whether there is somebody to look at it.
+    /// Returns true if the standard error is a terminal and `quiet` is not set.
     pub(super) fn is_wanted(quiet: bool) -> bool {
         !quiet && io::stderr().is_terminal()
     }
 
-    /// Starts to show it.
+    /// Starts the status line.
     ///
     /// # Errors
     ///
-    /// If there is no thread to be had.
+    /// The thread cannot be created.
     pub(super) fn start(counters: Counters) -> anyhow::Result<Self> {
         let (stop, stopped) = channel::<()>();
         let follow = move || {
             let (mut before, mut looked) = (counters(), Instant::now());
-            // Nothing is sent: the other end is dropped.
+            // The channel carries no messages; its other end is dropped.
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let now = counters();
                 let line = line(&before, &now, looked.elapsed());
                 (before, looked) = (now, Instant::now());
-                // Whatever is printed next on the same terminal is printed over it.
+                // The next output on the same terminal overwrites the line.
                 terminal::complain(&format!("{CLEAR}{line}\r"));
             }
             terminal::complain(CLEAR);
@@ -65,7 +65,7 @@ impl Drop for StatusLine {
     }
 }
 
-/// Rates since the last look, and totals of what matters more.
+/// Formats the rates since the last update, and the important totals.
 fn line(before: &Snapshot, now: &Snapshot, elapsed: Duration) -> String {
     let rate = |name: &str| {
         let count = piece(now, name).saturating_sub(piece(before, name));
@@ -85,7 +85,7 @@ fn line(before: &Snapshot, now: &Snapshot, elapsed: Duration) -> String {
     )
 }
 
-/// Counters of what was known of processes and is not any more.
+/// Counters of evicted process data.
 const EVICTIONS: [&str; 3] = ["evicted", "evicted_places", "evicted_roots"];
 
 fn piece(snapshot: &Snapshot, name: &str) -> u64 {
@@ -100,7 +100,7 @@ fn per_second(count: u64, elapsed: Duration) -> u64 {
     u64::try_from(u128::from(count) * 1000 / milliseconds).unwrap_or(u64::MAX)
 }
 
-/// A rate in four characters or a little more.
+/// Formats a rate in about four characters.
 fn short(rate: u64) -> String {
     match rate {
         0..10_000 => rate.to_string(),

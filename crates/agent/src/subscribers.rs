@@ -1,4 +1,4 @@
-//! Which processes of this machine may have alerts over gRPC.
+//! Access control for gRPC clients on this host.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -14,29 +14,30 @@ use sys::poll::{PollFd, poll};
 
 use capture::Scope;
 
-/// Looks at who connects: only processes of this user or root that are not watched themselves may have alerts.
+/// Checks a connecting process: only unwatched processes of this user or root may receive alerts.
 ///
-/// A watched process has more seccomp filters than this one, because it and its ancestors got ours and none can be
-/// taken off; or this process traces it; or the programs in the kernel know it. Others may have filters of their
-/// own, which cannot be told from ours without privileges, and are refused, too.
+/// A process counts as watched if it has more seccomp filters than this one, because a workload
+/// inherits ours and cannot remove it; if this process traces it; or if the BPF programs in the
+/// kernel know it. A process with filters of its own cannot be distinguished without privileges and
+/// is refused, too.
 struct Subscribers {
     proc: Proc,
     own: ThreadStatus,
     own_user: u32,
-    /// Whether watched processes have a filter of ours.
+    /// Watched processes have our filter.
     has_filter: bool,
-    /// Whether the kernel knows a process as a watched one.
+    /// Scope in which the kernel marks watched processes.
     scope: Option<Scope>,
 }
 
-/// Why a process gets no alerts.
+/// Reason why a process receives no alerts.
 struct Refusal {
     pid: i32,
     user: u32,
     why: &'static str,
 }
 
-/// The check for a server. It tells of what it refuses by `dispatcher`.
+/// Returns the check for a server. Refusals are reported through `dispatcher`.
 pub(super) fn check(
     has_filter: bool,
     scope: Option<Scope>,
@@ -73,11 +74,11 @@ impl Subscribers {
         if user != 0 && user != self.own_user {
             return refuse("it is another user's");
         }
-        // It is in no pid namespace below ours, as whatever is watched is.
+        // The process is not in a pid namespace below ours, as every watched process is.
         if pid == 0 {
             return Ok(());
         }
-        // Until its end the pid means this process.
+        // The pid stays valid until the process has ended.
         let process = sys::socket::peer_pidfd(socket);
         let Ok(process) = process.or_else(|_older_kernel| sys::pidfd::open(pid)) else {
             return refuse("it has ended");
@@ -89,7 +90,7 @@ impl Subscribers {
         watched.map_or(Ok(()), refuse)
     }
 
-    /// Why a process counts as a watched one, if it does.
+    /// Returns the reason why a process counts as watched, if it does.
     fn watched(&self, pid: i32) -> Option<&'static str> {
         let Ok(status) = self.proc.status(pid) else {
             return Some("its process cannot be read");
@@ -106,7 +107,7 @@ impl Subscribers {
     }
 }
 
-/// Whether a process has more filters than another; also if that is not known.
+/// Returns true if a process has more filters than another, or if that is unknown.
 fn has_more_filters(status: &ThreadStatus, own: &ThreadStatus) -> bool {
     if status.seccomp == 0 {
         return false;
@@ -117,7 +118,7 @@ fn has_more_filters(status: &ThreadStatus, own: &ThreadStatus) -> bool {
     }
 }
 
-/// Whether a process has ended; also if that is not known.
+/// Returns true if a process has ended, or if that is unknown.
 fn has_ended(process: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(process, READABLE)];
     poll(&mut fds, Some(Duration::ZERO)).is_err() || fds[0].found() != 0
@@ -161,7 +162,7 @@ mod tests {
         assert!(!has_more_filters(&none, &none) && !has_more_filters(&none, &one));
         assert!(has_more_filters(&one, &none) && has_more_filters(&two, &one));
         assert!(!has_more_filters(&one, &one));
-        // Not told is not none.
+        // Unknown is not none.
         assert!(has_more_filters(&with(2, None), &one) && has_more_filters(&one, &with(2, None)));
     }
 }

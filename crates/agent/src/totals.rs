@@ -1,8 +1,8 @@
-//! What Falco prints when it ends: how often rules have matched, and how often events were lost.
+//! Falco's totals at the end of a run: matches of rules, and losses of events.
 
 use rules::{Engine, Priority};
 
-/// How often a rule has matched.
+/// Number of matches of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleTotal {
     /// Name of the rule.
@@ -13,7 +13,7 @@ pub struct RuleTotal {
     pub matches: u64,
 }
 
-/// Adds the matches of a set of rules to those of others, rule by rule.
+/// Adds the matches of a rule set to the totals, by rule.
 pub fn add(totals: &mut Vec<RuleTotal>, engine: &Engine) {
     for rule in engine.rule_matches().filter(|rule| rule.matches > 0) {
         let known = totals.iter_mut().find(|known| known.rule == rule.rule);
@@ -28,7 +28,7 @@ pub fn add(totals: &mut Vec<RuleTotal>, engine: &Engine) {
     }
 }
 
-/// All matches, those of each priority from the most urgent on, and those of each rule.
+/// Formats all matches: the total, by priority from the most urgent on, and by rule.
 pub fn of_rules(totals: &[RuleTotal]) -> String {
     let all: u64 = totals.iter().map(|total| total.matches).sum();
     let mut out = format!("Events detected: {all}\nRule counts by severity:\n");
@@ -50,7 +50,7 @@ pub fn of_rules(totals: &[RuleTotal]) -> String {
     out
 }
 
-/// How many seconds had losses that are to be acted on, and how often something was done.
+/// Formats the number of seconds with relevant losses, and of actions taken.
 pub fn of_losses(detected: u64, acted_on: u64) -> String {
     format!(
         "Syscall event drop monitoring:\n   - event drop detected: {detected} occurrences\n   \

@@ -1,19 +1,19 @@
-//! `--version` and what else names versions.
+//! Version numbers, for `--version` and other places.
 
 use rules::load::{BUILTIN_PLUGINS, ENGINE_VERSION};
 use serde_json::{Map, Value, json};
 
-/// The Falco whose command line, configuration and rules these are.
+/// Falco version with which command line, configuration and rules are compatible.
 pub const FALCO_VERSION: &str = "0.44.1";
-/// Versions of its parts, which tools that choose rules and plugins ask for.
+/// Versions of Falco's parts, which tools use to select rules and plugins.
 const LIBS_VERSION: &str = "0.25.4";
 const PLUGIN_API_VERSION: &str = "3.12.0";
 const DRIVER_API_VERSION: &str = "10.1.0";
-/// Version of the schema of events that Falco's drivers deliver.
+/// Schema version of the events of Falco's drivers.
 pub const DRIVER_SCHEMA_VERSION: &str = "4.5.1";
 const DRIVER_VERSION: &str = "10.1.0+driver";
 
-/// The object that Falco gives for `/versions` and `--version -o json_output=true`, and our own
+/// Returns Falco's object for `/versions` and `--version -o json_output=true`, with our own
 /// version.
 pub fn versions() -> Value {
     let plugins: Map<_, _> = BUILTIN_PLUGINS
@@ -35,7 +35,7 @@ pub fn versions() -> Value {
     })
 }
 
-/// The lines that Falco prints for `--version`, and our own version.
+/// Returns Falco's output of `--version`, with our own version.
 pub fn text() -> String {
     format!(
         "Falco version: {FALCO_VERSION}\nLibs version:  {LIBS_VERSION}\n\

@@ -1,4 +1,4 @@
-//! Violations of the policy as alerts, whichever enforcer tells of them.
+//! Reports policy violations as alerts, whichever enforcer detects them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
@@ -13,10 +13,10 @@ use serde_json::json;
 
 use crate::learn::Learner;
 
-/// What stands where a rule's name stands.
+/// Rule name of these alerts.
 const RULE: &str = "Policy violation";
 
-/// What is told of each beside its call or operation: the name in the message, and the field.
+/// Reported values besides call or operation: the name in the message, and the field.
 const SHOWN: [(&str, &str); 8] = [
     ("args", "evt.args"),
     ("file", "fd.name"),
@@ -27,14 +27,14 @@ const SHOWN: [(&str, &str); 8] = [
     ("user", "user.uid"),
     ("container", "container.id"),
 ];
-/// The same of what was done: a call that the filter handed over, or what the kernel calls an operation.
+/// Name and field of the action: a trapped call, or the kernel's name of an operation.
 const CALL: (&str, &str) = ("call", "evt.type");
 const OPERATION: (&str, &str) = ("operation", "policy.operation");
-/// Tags of each.
+/// Tags of these alerts.
 const TAGS: [&str; 1] = ["policy"];
 
-/// What is learnt of each: an absolute path, whether it is opened to be written, who is contacted, a path
-/// that was passed.
+/// Fields recorded for learning: an absolute path, whether it is opened for writing, the peer, a
+/// path argument.
 const LEARNT: [&str; 7] = [
     "fd.name",
     "evt.is_open_write",
@@ -45,16 +45,16 @@ const LEARNT: [&str; 7] = [
     "fs.path.target",
 ];
 
-/// Turns violations into alerts: one each, none is limited but by the rate of all alerts. Made once for all
-/// containers of a process, because it takes as long as loading rules does.
+/// Converts violations to alerts, one each, subject only to the rate limit of all alerts. Created
+/// once for all containers of a process, because it takes as long as loading rules.
 pub(super) struct Violations {
     told: Described,
-    /// Where what is seen is recorded, and what is told of it.
+    /// Recorder for learning, with its description of events.
     learnt: Option<(Arc<Learner>, Described)>,
 }
 
 impl Violations {
-    /// `options`: what alerts are given beside their own fields.
+    /// Creates the converter. `options` are additions to the alerts' own fields.
     pub(super) fn new(
         learner: Option<Arc<Learner>>,
         options: &EngineOptions,
@@ -70,7 +70,7 @@ impl Violations {
         })
     }
 
-    /// Reports a violation, or records what a process did.
+    /// Reports a violation, or records a process's action.
     pub(super) fn report(
         &self,
         dispatcher: &Dispatcher,
@@ -79,7 +79,8 @@ impl Violations {
     ) {
         if let Some((learner, described)) = &self.learnt {
             let made = described.of(event);
-            // The rule holds for every event. Without fields the deed itself would be learnt all the same.
+            // The rule matches every event. Without fields the action itself would still be
+            // recorded.
             let fields = made.first().map(|alert| alert.fields.as_slice());
             return learner.learn(event, violation, fields.unwrap_or_default());
         }
@@ -94,7 +95,7 @@ impl Violations {
     }
 }
 
-/// What is told of an event, by an engine with one rule.
+/// Description of an event, made by a rule engine with one rule.
 struct Described {
     engine: Engine,
     made: Collector,
@@ -115,12 +116,12 @@ impl Described {
     fn of(&self, event: &Event<'_>) -> Vec<Alert> {
         let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
         self.engine.evaluate(&mut scratch, event);
-        // Held until here: what was made is of this event.
+        // The lock is held until here, so the result belongs to this event.
         self.made.take()
     }
 }
 
-/// An engine with one rule, which holds for every event.
+/// Creates a rule engine with one rule, which matches every event.
 fn engine(output: &str, made: &Collector, options: &EngineOptions) -> anyhow::Result<Engine> {
     let rule = json!([{
         "rule": RULE,
@@ -141,7 +142,7 @@ fn engine(output: &str, made: &Collector, options: &EngineOptions) -> anyhow::Re
     }
 }
 
-/// What is told of a call, in the language of rules.
+/// Returns the output template for a call.
 fn output() -> String {
     let shown = std::iter::once(CALL).chain(SHOWN);
     let shown: Vec<_> = shown
@@ -150,19 +151,19 @@ fn output() -> String {
     shown.join(" ")
 }
 
-/// A violation that the kernel told of, for which no call had to wait.
+/// A violation reported by the kernel, for which no call waited.
 pub(super) struct KernelViolation<'a> {
-    /// Which rule denies it, and what became of it.
+    /// The denying rule and the result.
     pub(super) ruling: Ruling<'a>,
-    /// What was done.
+    /// Name of the operation.
     pub(super) operation: &'a str,
-    /// The values of [`SHOWN`], in its order.
+    /// The values of [`SHOWN`], in the same order.
     pub(super) values: [AlertValue; SHOWN.len()],
     pub(super) hostname: Arc<str>,
 }
 
 impl KernelViolation<'_> {
-    /// As an alert, which reads as that of a call.
+    /// Converts the violation to an alert in the same format as that of a call.
     pub(super) fn into_alert(self) -> Alert {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.map_or(0, |since| {
@@ -193,7 +194,7 @@ impl KernelViolation<'_> {
     }
 }
 
-/// As an output template shows it.
+/// Formats a value as in an output template.
 fn shown_as(value: &AlertValue) -> String {
     match value {
         AlertValue::Text(text) => text.clone(),
@@ -203,19 +204,19 @@ fn shown_as(value: &AlertValue) -> String {
     }
 }
 
-/// What a policy says of a deed.
+/// A policy's decision on an action.
 #[derive(Clone, Copy)]
 pub(super) struct Ruling<'a> {
-    /// The policy's rule.
+    /// Name of the policy's rule.
     pub(super) rule: &'a str,
-    /// What denied it.
+    /// Enforcer that denied the action.
     pub(super) enforcer: EnforcerKind,
-    /// What it failed with; `None`: it is only reported.
+    /// Error returned to the caller; `None` if the violation was only reported.
     pub(super) errno: Option<Errno>,
 }
 
 impl Ruling<'_> {
-    /// Puts it before what an alert tells of the deed.
+    /// Adds the decision to the front of an alert.
     fn describe(&self, mut alert: Alert) -> Alert {
         let (action, what) = match self.errno {
             Some(errno) => ("denied", format!("denied with {}", name(errno))),
@@ -244,7 +245,7 @@ fn name(errno: Errno) -> String {
         .map_or_else(|| errno.0.to_string(), str::to_owned)
 }
 
-/// Keeps what the engine makes.
+/// Collects the alerts of the rule engine.
 #[derive(Clone, Default)]
 struct Collector(Arc<Mutex<Vec<Alert>>>);
 

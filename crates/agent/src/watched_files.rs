@@ -1,7 +1,7 @@
-//! Noticing that configuration or rule files have changed (`watch_config_files`).
+//! Detects changes of configuration and rule files (`watch_config_files`).
 //!
-//! Editors and Kubernetes replace files, and links to files, by renaming, so it is folders that are
-//! watched; what happened there counts if a file is not the one it was.
+//! Editors and Kubernetes replace files, and links to files, by renaming. The watcher therefore
+//! watches directories, and an event counts if a file differs from before.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,12 +18,12 @@ use config::Config;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use sys::poll::{self, PollFd};
 
-/// Files that are written one after the other are one change.
+/// Time after a change in which further changes count as the same one.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Longest time that a stream of changes is waited for.
+/// Maximum number of changes waited for in a continuous stream.
 const MOST_CHANGES: u32 = 50;
 
-/// The files and folders that a configuration is made of.
+/// The files and directories of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WatchedFiles(Vec<PathBuf>);
 
@@ -33,12 +33,12 @@ impl WatchedFiles {
         Self(paths.chain(&config.rules_files).cloned().collect())
     }
 
-    /// What tells the files' present state from another one. A file that is not there has none.
+    /// Returns the stamps of the files. A missing file has none.
     fn state(&self) -> BTreeMap<PathBuf, Stamp> {
         let mut state = BTreeMap::new();
         for path in &self.0 {
             add(&mut state, path);
-            // Whoever loads them says what is wrong with a folder that cannot be read.
+            // The loader reports a directory that cannot be read.
             for entry in fs::read_dir(path).into_iter().flatten().flatten() {
                 add(&mut state, &entry.path());
             }
@@ -46,7 +46,7 @@ impl WatchedFiles {
         state
     }
 
-    /// The folders in which something may happen to them.
+    /// Returns the directories to watch.
     fn folders(&self) -> Vec<PathBuf> {
         let mut folders = Vec::new();
         for path in &self.0 {
@@ -57,7 +57,7 @@ impl WatchedFiles {
                 .parent()
                 .filter(|parent| !parent.as_os_str().is_empty());
             folders.push(parent.unwrap_or(Path::new(".")).to_owned());
-            // The file behind a link may be edited in its place.
+            // The file behind a link may be edited in place.
             if let Ok(target) = fs::canonicalize(path) {
                 folders.extend(target.parent().map(Path::to_owned));
             }
@@ -84,8 +84,8 @@ fn add(state: &mut BTreeMap<PathBuf, Stamp>, path: &Path) {
     }
 }
 
-/// Calls `on_change` on a thread of its own when files have changed, for as long as the process lives.
-/// It gives the files to watch from then on.
+/// Calls `on_change` on a thread of its own when files have changed, for the lifetime of the
+/// process. The callback returns the files to watch from then on.
 pub(super) fn follow(
     watched: WatchedFiles,
     mut on_change: impl FnMut() -> WatchedFiles + Send + 'static,
@@ -95,8 +95,8 @@ pub(super) fn follow(
     let mut state = watched.state();
     let work = move || {
         while wait(&watch) {
-            // Folders may have been replaced, too. The watch is renewed before the files are looked
-            // at, so that what changes after the look is seen by it.
+            // Directories may have been replaced, too. The watch is renewed before the files are
+            // checked, so that it notices changes after the check.
             loop {
                 match self::watch(&watched) {
                     Ok(renewed) => watch = renewed,
@@ -135,7 +135,7 @@ fn watch(watched: &WatchedFiles) -> anyhow::Result<OwnedFd> {
     for folder in watched.folders() {
         match inotify::add_watch(&watch, &folder, changes) {
             Ok(_) => {}
-            // A folder that the configuration names need not be there.
+            // A configured directory need not exist.
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot watch {}", folder.display()));
@@ -145,7 +145,8 @@ fn watch(watched: &WatchedFiles) -> anyhow::Result<OwnedFd> {
     Ok(watch)
 }
 
-/// Sleeps until something has happened and then nothing for a moment; false if that is impossible.
+/// Waits until something has changed and then nothing for a moment. Returns false if that is
+/// impossible.
 fn wait(watch: &OwnedFd) -> bool {
     let mut limit = None;
     for _ in 0..MOST_CHANGES {
@@ -161,7 +162,7 @@ fn wait(watch: &OwnedFd) -> bool {
     true
 }
 
-/// Which folder it was does not matter.
+/// Discards all events; which directory changed does not matter.
 fn drain(watch: &OwnedFd) {
     let mut buffer = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(watch, &mut buffer);

@@ -1,11 +1,11 @@
-//! `append_output`: what is added to alerts.
+//! `append_output`: text and fields added to alerts.
 
 use rules::{AppendOutput, ExtraField};
 use yaml::settings::{Node, Problem, Value};
 
 use super::Config;
 
-/// Fields of the plugin `container`, which is built in, that it suggests to print.
+/// Fields that the built-in plugin `container` suggests to print.
 const SUGGESTED: [&str; 6] = [
     "container.id",
     "container.name",
@@ -15,7 +15,7 @@ const SUGGESTED: [&str; 6] = [
     "k8s.ns.name",
 ];
 
-/// `container_id=%container.id container_name=..`
+/// Returns `container_id=%container.id container_name=..`.
 fn suggested_output() -> String {
     let field = |field: &str| format!("{}=%{field}", field.replace('.', "_"));
     SUGGESTED.map(field).join(" ")
@@ -24,11 +24,11 @@ fn suggested_output() -> String {
 pub(crate) fn append_output(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let entries = node.list()?.iter().map(append_entry);
     let entries: Vec<AppendOutput> = entries.collect::<Result<_, _>>()?;
-    // What adds nothing, as `suggested_output: false`.
+    // An entry may add nothing, such as `suggested_output: false`.
     let adds = |entry: &AppendOutput| *entry != AppendOutput::default();
     config.append_output.clear();
     for entry in entries.into_iter().filter(adds) {
-        // `-pk` asks for what Falco's own file asks for already.
+        // `-pk` asks for what Falco's own configuration file contains already.
         if !config.append_output.contains(&entry) {
             config.append_output.push(entry);
         }
@@ -61,7 +61,7 @@ fn append_entry(node: &Node) -> Result<AppendOutput, Problem> {
     Ok(append)
 }
 
-/// `evt.hostname`, or `name: text with %evt.hostname`.
+/// Parses `evt.hostname`, or `name: text with %evt.hostname`.
 fn extra_field(node: &Node) -> Result<ExtraField, Problem> {
     let Value::Map(entries) = &node.value else {
         return node.text().map(|name| ExtraField::Field(name.to_owned()));

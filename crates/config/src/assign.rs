@@ -5,9 +5,9 @@
 //! path       = name { "." name | "[" [ number ] "]" }
 //! ```
 //!
-//! `a[1]` replaces an item of a list or adds the one after its last, `a[]` always adds. A dot, a
-//! bracket or an equal sign that belongs to a name is written with a backslash before it. The value
-//! is YAML, so `-o rules_files=[a.yaml,b.yaml]` sets a whole list.
+//! `a[1]` replaces an item of a list or appends one right after its last; `a[]` always appends. A
+//! backslash escapes a dot, a bracket or an equal sign in a name. The value is YAML, so `-o
+//! rules_files=[a.yaml,b.yaml]` sets a whole list.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ enum Step {
     Append,
 }
 
-/// Longest list that an index can make: one past the end is allowed, so this is never reached by
-/// setting items in order.
+/// Maximum length of a list extended by index. Setting items in order never reaches it, since one
+/// past the end is allowed.
 const MAX_ITEMS: usize = 10_000;
 
-/// Carries out an assignment on `root`.
+/// Applies an assignment to `root`.
 pub(crate) fn assign(root: &mut Node, assignment: &str) -> Result<(), Problem> {
     let origin = Origin::Option(Arc::from(assignment));
     let (path, value) = split(assignment, &origin)?;
@@ -54,7 +54,7 @@ fn parse_value(value: &str, origin: &Origin) -> Result<Node, Problem> {
     })
 }
 
-/// Positions inside the value mean nothing to the user.
+/// Replaces positions inside the value, which mean nothing to the user, by the option's.
 fn relocate(node: Node, origin: &Origin) -> Node {
     let value = match node.value {
         Value::List(items) => Value::List(
@@ -138,7 +138,7 @@ fn descend<'n>(node: &'n mut Node, step: &Step, origin: &Origin) -> Result<&'n m
     }
 }
 
-/// Splits at the first equal sign that no backslash precedes.
+/// Splits at the first equal sign without a backslash before it.
 fn split<'a>(assignment: &'a str, origin: &Origin) -> Result<(Vec<Step>, &'a str), Problem> {
     let malformed = |message: &str| {
         Problem::new(origin, message)
@@ -175,7 +175,7 @@ fn split<'a>(assignment: &'a str, origin: &Origin) -> Result<(Vec<Step>, &'a str
     }
 }
 
-/// The name at the start of `text` with its backslashes removed, and what follows it.
+/// Returns the name at the start of `text`, unescaped, and the remaining text.
 fn take_name(text: &str) -> (String, &str) {
     let mut name = String::new();
     let mut chars = text.char_indices();

@@ -1,4 +1,4 @@
-//! Settings that are one of some words.
+//! Settings with a fixed set of words as values.
 
 use yaml::settings::{Node, Problem};
 
@@ -11,17 +11,17 @@ use yaml::settings::{Node, Problem};
 /// assert_eq!(Verify::Off.word(), "off");
 /// ```
 pub trait Choice: Copy + PartialEq + 'static {
-    /// Every value with its word and a description for the help of a command line.
+    /// Every value with its word and its description for the command line's help.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 
-    /// The value of a word.
+    /// Returns the value of a word.
     #[must_use]
     fn from_word(word: &str) -> Option<Self> {
         let found = Self::CHOICES.iter().find(|(_, known, _)| *known == word);
         found.map(|(value, _, _)| *value)
     }
 
-    /// The word of this value.
+    /// Returns the word of this value.
     #[must_use]
     fn word(self) -> &'static str {
         let found = Self::CHOICES.iter().find(|(value, _, _)| *value == self);

@@ -1,9 +1,9 @@
-//! `${NAME}` in values: the variable of the environment, or nothing where there is none. `$${NAME}`
-//! is the text `${NAME}`.
+//! Expands `${NAME}` in values to the environment variable, or to nothing if it is not set.
+//! `$${NAME}` is the literal text `${NAME}`.
 
 use yaml::settings::{Entry, Node, Value};
 
-/// Expands every value of a tree. Names of keys are left as they are.
+/// Expands every value of a tree. Names of keys stay unchanged.
 pub(crate) fn expand(node: &mut Node, variable: &impl Fn(&str) -> Option<String>) {
     match &mut node.value {
         Value::Null => {}
@@ -19,7 +19,7 @@ pub(crate) fn expand(node: &mut Node, variable: &impl Fn(&str) -> Option<String>
     }
 }
 
-/// The text with its variables replaced; `None` if it has none.
+/// Returns the text with its variables expanded; `None` if it has none.
 fn expanded(text: &str, variable: &impl Fn(&str) -> Option<String>) -> Option<String> {
     let mut out = String::new();
     let mut rest = text;

@@ -1,8 +1,8 @@
-//! `config_files`: files, and folders of files, whose settings are merged into the main file's.
+//! `config_files`: files, and directories of files, whose settings are merged into the main file's.
 //!
-//! As in Falco only keys of the first level are merged: a list is extended, anything else replaced,
-//! unless the entry names another strategy. Files that do not exist are passed over, so that a
-//! packaged configuration may name folders that users fill.
+//! As in Falco, only top-level keys are merged: a list is extended and any other value replaced,
+//! unless the entry names another strategy. Missing files are skipped, so that a packaged
+//! configuration can name directories for users to fill.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use super::choice::Choice;
 /// The key.
 const KEY: &str = "config_files";
 
-/// What becomes of a key that is there already.
+/// Merge strategy for a key that already exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Strategy {
-    /// Lists are extended, other values replaced.
+    /// Extend lists and replace other values.
     #[default]
     Append,
-    /// It is replaced.
+    /// Replace the value.
     Override,
-    /// It stays.
+    /// Keep the existing value.
     AddOnly,
 }
 
@@ -35,15 +35,16 @@ impl Choice for Strategy {
     ];
 }
 
-/// What was read besides the main file.
+/// Files that were read in addition to the main file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Included {
     pub(crate) files: Vec<PathBuf>,
-    /// Folders that were named.
+    /// Directories that were named.
     pub(crate) folders: Vec<PathBuf>,
 }
 
-/// Merges the files that `root`, read from `main`, names. `prepare` is done to each of them before.
+/// Merges the files named by `root`, which was read from `main`. Applies `prepare` to each file
+/// first.
 pub(crate) fn merge(
     root: &mut Node,
     main: &Path,
@@ -52,7 +53,7 @@ pub(crate) fn merge(
     let mut included = Included::default();
     let mut problems = Vec::new();
     let Value::Map(entries) = &root.value else {
-        // Whoever applies it says what is wrong.
+        // Applying the settings reports the error.
         return Ok(included);
     };
     let Some(named) = entries.iter().find(|entry| entry.key == KEY) else {
@@ -117,7 +118,7 @@ fn read_item(
     Ok((strategy, files))
 }
 
-/// `- FILE`, or `- {path: FILE, strategy: append}`.
+/// Parses `- FILE`, or `- {path: FILE, strategy: append}`.
 fn entry(item: &Node) -> Result<(PathBuf, Strategy), Problem> {
     let Value::Map(entries) = &item.value else {
         return Ok((PathBuf::from(item.text()?), Strategy::default()));
@@ -146,7 +147,7 @@ fn entry(item: &Node) -> Result<(PathBuf, Strategy), Problem> {
     Ok((path.ok_or_else(missing)?, strategy))
 }
 
-/// The files of a folder in the order of their names, whatever they end in.
+/// Returns the files of a directory sorted by name, with any extension.
 fn folder(path: &Path, origin: &Origin) -> Result<Vec<PathBuf>, Problem> {
     let unreadable = |error: std::io::Error| {
         let message = format!("cannot read the folder {}: {error}", path.display());

@@ -1,14 +1,15 @@
-//! Settings of Falco's that have no effect here, so that its configuration file can be used.
+//! Falco settings that have no effect here, accepted so that Falco's configuration file can be
+//! used.
 
 use yaml::settings::{Entry, Node, Value};
 
-/// One setting, or a group of them.
+/// A setting, or a group of settings, without effect.
 pub(crate) struct IneffectiveSetting {
-    /// Its path. That of a group stands for all below it.
+    /// Path of the setting. A group's path covers all settings below it.
     pub(crate) path: &'static str,
-    /// Values by which nothing is asked for that is not so anyway.
+    /// Values that need no warning, because they ask for what happens anyway.
     harmless: &'static [&'static str],
-    /// Why there is no effect, or what to do instead.
+    /// Reason for the missing effect, or an alternative.
     pub(crate) why: &'static str,
 }
 
@@ -34,7 +35,7 @@ const RUNTIMES: &str = "container runtimes are found by their state on disk";
 const STATISTICS: &str = "tollgate does not collect these statistics";
 const PLUGINS: &str = "plugins cannot be loaded; the fields of `container` are built in";
 
-/// All of them.
+/// All settings without effect.
 pub(crate) const INEFFECTIVE: &[IneffectiveSetting] = &[
     key("base_syscalls.all", &["false"], CALLS),
     key("base_syscalls.custom_set", &["[]"], CALLS),
@@ -123,7 +124,7 @@ pub(crate) const INEFFECTIVE: &[IneffectiveSetting] = &[
 ];
 
 impl IneffectiveSetting {
-    /// Whether a value asks for something that will not be.
+    /// Returns true if a value asks for an effect that is missing.
     pub(crate) fn is_missed(&self, node: &Node) -> bool {
         let is_harmless = |text: &str| self.harmless.contains(&text);
         match &node.value {
@@ -135,7 +136,7 @@ impl IneffectiveSetting {
                     name.is_some_and(|name| is_harmless(&format!("[{name}]")) || is_harmless(name))
                 })
             }
-            // What is switched off is not missed.
+            // A disabled item needs no warning.
             Value::Map(entries) => {
                 let enabled = entries.iter().find(|entry| entry.key == "enabled");
                 !entries.is_empty() && enabled.is_none_or(|entry| entry.node.boolean() != Ok(false))
@@ -144,7 +145,7 @@ impl IneffectiveSetting {
     }
 }
 
-/// What an item of a list is, by its name: `container`, or `{name: container, ..}`.
+/// Returns the name of a list item: `container`, or `{name: container, ..}`.
 pub(crate) fn name(node: &Node) -> Option<&str> {
     match &node.value {
         Value::Scalar { text, .. } => Some(text),

@@ -1,4 +1,4 @@
-//! The settings that have an effect.
+//! Table of the settings that have an effect.
 
 use std::sync::LazyLock;
 
@@ -14,25 +14,25 @@ use super::values::{
     log_level, priority, queue_capacity, rule_matching, rules_files, selections,
 };
 
-/// One setting.
+/// A setting.
 pub(crate) struct Setting {
-    /// Its path; as in Falco's configuration.
+    /// Path of the setting, as in Falco's configuration.
     pub(crate) path: &'static str,
-    /// The JSON type of what it takes.
+    /// JSON type of its values.
     pub(crate) json_type: &'static str,
     owner: Owner,
 }
 
-/// Which table describes a setting.
+/// Table that describes a setting.
 enum Owner {
-    /// The one below.
+    /// The table in this module.
     Config(&'static Key<Config>),
-    /// That of an output.
+    /// The table of an output.
     Outputs,
 }
 
 impl Setting {
-    /// Puts a value into the configuration.
+    /// Sets the value in the configuration.
     pub(crate) fn set(&self, config: &mut Config, node: &Node) -> Result<(), Problem> {
         match self.owner {
             Owner::Config(key) => key.set(config, node),
@@ -41,7 +41,7 @@ impl Setting {
     }
 }
 
-/// All settings that have an effect, those of outputs included, by path.
+/// All settings with an effect, outputs included, sorted by path.
 pub(crate) static KEYS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
     let own = TABLE.iter().map(|key| Setting {
         path: key.path,
@@ -58,8 +58,8 @@ pub(crate) static KEYS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
     all
 });
 
-/// The settings that belong to no output. Names and meanings are Falco's; `io_uring`, `runtime` and `verify` are
-/// not in Falco.
+/// Settings that belong to no output. Names and meanings are Falco's; `io_uring`, `runtime` and
+/// `verify` are not in Falco.
 #[rustfmt::skip]
 const TABLE: &[Key<Config>] = &[
     Key::other("append_output", "array", append_output),
@@ -69,7 +69,7 @@ const TABLE: &[Key<Config>] = &[
     Key::integer("capture.max_file_size_mb", |config| &mut config.capture.max_file_size_mb),
     Key::other("capture.mode", "string", capture_mode),
     Key::text("capture.path_prefix", |config| &mut config.capture.path_prefix),
-    // Carried out before settings are read.
+    // Applied before settings are read.
     Key::other("config_files", "array", |_, _| Ok(())),
     Key::file("engine.gvisor.config", |config| &mut config.engine.gvisor_session),
     Key::other("engine.kind", "string", engine_kind),
@@ -121,7 +121,7 @@ const TABLE: &[Key<Config>] = &[
     }),
     Key::other("rule_matching", "string", rule_matching),
     Key::other("rules", "array", selections),
-    // The name before 0.38.
+    // The name before Falco 0.38.
     Key::other("rules_file", "array", rules_files),
     Key::other("rules_files", "array", rules_files),
     Key::texts("runtime.accept_partial", |config| &mut config.runtime.accept_partial),

@@ -1,7 +1,8 @@
-//! The configuration: a Falco configuration file, the files it includes, and `-o` options, as one typed model.
+//! The configuration: a Falco configuration file, the files it includes, and `-o` options, as one
+//! typed model.
 //!
-//! [`load`] reads it. Every key is a row of a table, with its type and its place in [`Config`]; keys of Falco that
-//! have no effect here are answered by a warning.
+//! [`load`] reads it. Every key is a row of a table, with its type and its field in [`Config`].
+//! Falco keys that have no effect here cause a warning.
 
 mod append;
 mod assign;
@@ -37,26 +38,26 @@ use diagnostics::failure::Failure;
 use diagnostics::text_file;
 use yaml::settings::{self, Node, Origin, Problem, Value};
 
-/// Whose defaults and rules hold when settings are read.
+/// Selects whose defaults and rules apply when settings are read.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub enum CompatMode {
-    /// Those of this program.
+    /// The defaults and rules of this program.
     #[default]
     Tollgate,
-    /// Falco's defaults; the configuration chooses the engine; what is unknown on the command line is not
-    /// an error; rule files that are not there are passed over.
+    /// Falco's: its defaults; the configuration chooses the engine; unknown options on the command
+    /// line are no error; missing rule files are skipped.
     Falco,
 }
 
-/// A configuration and warnings about it.
+/// A configuration with its warnings.
 pub type LoadedConfig = (Config, Vec<String>);
 
 /// Reads a configuration file, if one is named, and applies the `-o` options to it.
 ///
 /// # Errors
 ///
-/// [`Exit::BadInput`] if the file or an included one cannot be read, or a setting is wrong; every wrong setting is
-/// named.
+/// [`Exit::BadInput`] if the file or an included one cannot be read, or a setting is wrong. The
+/// message names every wrong setting.
 pub fn load(
     file: Option<&Path>,
     options: &[String],
@@ -77,7 +78,7 @@ pub fn load(
     Ok((config, warnings))
 }
 
-/// A file's text.
+/// Text of a file.
 #[derive(Clone, Copy)]
 struct Text<'t> {
     path: &'t Path,
@@ -122,7 +123,7 @@ fn parse(
     let mut root = settings::read(&name, source.text).map_err(|problem| vec![problem])?;
     environment::expand(&mut root, variable);
     let mut problems = Vec::new();
-    // Those that include files come first, so that the others win over what is included.
+    // Options that include files are applied first, so that the others override included settings.
     let includes = |option: &&String| option.starts_with("config_files");
     for option in options.iter().filter(includes) {
         problems.extend(assign::assign(&mut root, option).err());
@@ -164,7 +165,7 @@ fn parse(
     }
 }
 
-/// Settings on their way into a configuration.
+/// State of applying settings to a configuration.
 struct Application {
     config: Config,
     mode: CompatMode,
@@ -173,11 +174,11 @@ struct Application {
 }
 
 impl Application {
-    /// Walks down to the settings and sets them.
+    /// Applies the settings below a node.
     fn apply(&mut self, path: &str, node: &Node) {
         let entries = match &node.value {
             Value::Map(entries) => entries.as_slice(),
-            // A group without content sets nothing.
+            // An empty group sets nothing.
             Value::Null => &[],
             Value::Scalar { .. } | Value::List(_) => {
                 let what = if path.is_empty() {
@@ -210,7 +211,7 @@ impl Application {
                     self.warn(&path, &entry.origin, "choose the engine with --engine");
                 }
             } else if let Some(known) = INEFFECTIVE.iter().find(|known| known.path == path) {
-                // What belongs to something that is switched off is not missed.
+                // Settings of a disabled group need no warning.
                 if !is_off && known.is_missed(&entry.node) {
                     let origin = entry.node.option().unwrap_or(&entry.origin);
                     self.warn(&path, origin, known.why);
@@ -230,8 +231,9 @@ impl Application {
         self.warnings.push(warning);
     }
 
-    /// What was typed just now can be corrected at once; a file may be for another version. What is said of
-    /// containers is never left out: they would begin without their policy.
+    /// Reports an unknown key. In an option it is an error, since it can be corrected at once; a
+    /// file may be for another version. An unknown key about containers is never ignored:
+    /// containers would start without their policy.
     fn unknown(&mut self, path: &str, origin: &Origin) {
         let problem = unknown(path, origin);
         let is_typed = matches!(origin, Origin::Option(_)) && self.mode == CompatMode::Tollgate;
@@ -251,7 +253,7 @@ impl Application {
         ));
     }
 
-    /// Settings that exclude one another.
+    /// Reports settings that exclude each other.
     fn contradictions(&mut self, root: &Node) {
         let Value::Map(entries) = &root.value else {
             return;
@@ -294,11 +296,11 @@ impl Application {
 }
 
 impl Application {
-    /// Outputs that are enabled and do not say where to.
+    /// Reports enabled outputs without a destination.
     fn outputs_without_a_place(&mut self, root: &Node) {
         for (output, missing) in self.config.outputs.missing() {
             let origin = root.entry(output).map_or(&root.origin, |entry| {
-                // Where it is enabled, which may be another place than that of the group.
+                // The position of `enabled`, which may be in another file than the group.
                 let enabled = entry.node.entry("enabled");
                 enabled.map_or(&entry.origin, |enabled| &enabled.origin)
             });
@@ -309,7 +311,7 @@ impl Application {
         }
     }
 
-    /// Plugins that are to be loaded and are not among those that are described.
+    /// Reports plugins that are to be loaded but have no entry.
     fn plugins_without_an_entry(&mut self, root: &Node) {
         let names = |key| {
             let entry = root.entry(key)?;
@@ -324,7 +326,7 @@ impl Application {
                 continue;
             };
             let is_described = |item| ineffective::name(item) == Some(name);
-            // It is built in, and needs no description.
+            // The plugin is built in and needs no entry.
             if name != "container" && !described.iter().any(is_described) {
                 let message =
                     format!("`load_plugins` names `{name}`, which `plugins` does not describe");
@@ -359,17 +361,17 @@ fn unknown(path: &str, origin: &Origin) -> Problem {
     }
 }
 
-/// The path of every setting that has an effect, in alphabetical order.
+/// Returns the path of every setting that has an effect, in alphabetical order.
 pub fn key_names() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|key| key.path)
 }
 
-/// The path of every setting that has an effect, with the JSON type of its values.
+/// Returns the path of every setting that has an effect, with the JSON type of its values.
 pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     KEYS.iter().map(|key| (key.path, key.json_type))
 }
 
-/// The path of every setting that is answered by a warning, with the reason.
+/// Returns the path of every setting that causes a warning, with the reason.
 pub fn ineffective_keys() -> impl Iterator<Item = (&'static str, &'static str)> {
     INEFFECTIVE.iter().map(|known| (known.path, known.why))
 }
@@ -384,7 +386,7 @@ mod tests {
 
     use super::*;
 
-    /// Of a file `f.yaml`, in an environment with one variable.
+    /// Parses `text` as the file `f.yaml`, in an environment with one variable.
     fn parse_as(mode: CompatMode, text: &str, list: &[&str]) -> Result<LoadedConfig, Vec<Problem>> {
         let path = Path::new("f.yaml");
         let variable = |name: &str| (name == "WHERE").then(|| "/var/log".to_owned());
@@ -642,7 +644,7 @@ syscall_event_drops:
         ]
     }
 
-    /// What [`ALL`] means.
+    /// The configuration that [`ALL`] describes.
     fn all_taken() -> Config {
         Config {
             rules_files: vec!["/etc/a.yaml".into(), "b.yaml".into()],
@@ -711,7 +713,7 @@ syscall_event_drops:
         let (config, warnings) = parse_text(ALL, &[]).unwrap();
         assert_eq!(warnings, [""; 0]);
         assert_eq!(config, all_taken());
-        // Those of outputs are also tested in their crate, which knows them all.
+        // Output keys are also tested in their crate, which knows them all.
         let of_outputs: Vec<_> = Outputs::keys().map(|(path, _)| path).collect();
         let elsewhere = |key: &&keys::Setting| {
             let by_option = CHOSEN_BY_OPTION.contains(&key.path) || key.path == "rules_file";
@@ -904,7 +906,7 @@ syscall_event_drops:
         assert_eq!(warnings, [expected]);
     }
 
-    /// As with Falco's parser; charts write them so.
+    /// Like Falco's parser; Helm charts write such values.
     #[test]
     fn numbers_and_booleans_may_be_quoted() {
         let text = "json_output: 'true'\noutput_timeout: \"5\"\noutputs: {rate: '0.5'}\n";

@@ -10,41 +10,42 @@ use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
 
-/// Every setting.
+/// All settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `rules_files`: rule files and folders of rule files.
     pub rules_files: Vec<PathBuf>,
-    /// `rules`: which rules are enabled and disabled, in this order.
+    /// `rules`: selections that enable and disable rules, in order.
     pub rules: Vec<Selection>,
     /// `json_output`: write alerts as JSON.
     pub json_output: bool,
-    /// Which optional parts JSON alerts have.
+    /// `json_*`: optional parts of JSON alerts.
     pub json_parts: JsonParts,
     /// `time_format_iso_8601`: write times in ISO 8601.
     pub time_format_iso_8601: bool,
-    /// `priority`: the least urgent rules that are loaded.
+    /// `priority`: rules less urgent than this are not loaded.
     pub priority: Priority,
     /// `buffered_outputs`: do not flush after each alert.
     pub buffered_outputs: bool,
-    /// `rule_matching`: how many rules an event may match.
+    /// `rule_matching`: match the first rule or all rules.
     pub rule_matching: RuleMatching,
-    /// `outputs`: limit on the rate of alerts.
+    /// `outputs`: rate limit of alerts.
     pub throttle: ThrottleRate,
     /// `syscall_event_drops`.
     pub drops: DropSettings,
-    /// `outputs_queue.capacity`: alerts that the queue of a channel holds. None: the default.
+    /// `outputs_queue.capacity`: capacity of each channel's queue, in alerts. `None` for the
+    /// default.
     pub queue_capacity: Option<usize>,
-    /// `output_timeout`, in milliseconds: how long a channel may take for an alert, and how long the end of the
-    /// program waits for a blocked channel.
+    /// `output_timeout`: time limit of a channel for one alert, and of a blocked channel at the end
+    /// of the program, in milliseconds.
     pub output_timeout_ms: u64,
-    /// `stdout_output`, `file_output` and the like.
+    /// `stdout_output`, `file_output` and the other outputs.
     pub outputs: Outputs,
     /// `append_output`.
     pub append_output: Vec<AppendOutput>,
-    /// `static_fields`: names and values that every alert has.
+    /// `static_fields`: fields that are added to every alert.
     pub static_fields: Vec<(String, String)>,
-    /// `verify`: which calls are compared with what the kernel did.
+    /// `verify`: calls whose arguments are compared with what the kernel used.
     pub verify: Verify,
     /// `io_uring`: whether the workload may use io_uring.
     pub io_uring: IoUring,
@@ -60,44 +61,44 @@ pub struct Config {
     pub metrics: Metrics,
     /// `grpc` and `grpc_output`.
     pub grpc: Grpc,
-    /// `watch_config_files`: reload rules and configuration when files change.
+    /// `watch_config_files`: reload rules and configuration when their files change.
     pub watch_config_files: bool,
-    /// The configuration files that were read, the main one first.
+    /// Configuration files that were read, the main one first.
     pub files: Vec<PathBuf>,
     /// Configuration files with unknown keys.
     pub files_with_unknown_keys: Vec<PathBuf>,
-    /// Folders of included configuration files.
+    /// Directories of included configuration files.
     pub folders: Vec<PathBuf>,
     /// `runtime`.
     pub runtime: RuntimeOptions,
 }
 
-/// `runtime`: what `tollgate runtime` does.
+/// `runtime`: settings of `tollgate runtime`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeOptions {
-    /// Who watches containers.
+    /// Which agent watches containers.
     pub agent: WatchedBy,
-    /// How many seconds a host agent stays when there is no container.
+    /// Time a host agent stays without containers, in seconds.
     pub agent_linger: u64,
     /// What happens to a container while no agent runs.
     pub on_agent_death: OnAgentDeath,
-    /// Name or path of the runtime that is stood in for; empty for the first that is installed.
+    /// Name or path of the underlying runtime; empty for the first installed one.
     pub binary: String,
-    /// Which containers are watched.
+    /// Selects the containers that are watched.
     pub watch: WatchContainers,
     /// The trace session for gVisor's runtime; empty for none.
     pub gvisor_session: PathBuf,
-    /// The policy of containers that name none: a name in `policies`, or a path; empty for none.
+    /// Policy of containers without one: a name in `policies`, or a path; empty for none.
     pub policy: String,
-    /// The folder of policies that annotations may name; empty for the usual one.
+    /// Directory of policies that annotations can name; empty for the default.
     pub policies: PathBuf,
-    /// The kernel of machines; empty for the newest that is installed.
+    /// Kernel of virtual machines; empty for the newest one installed.
     pub vm_kernel: PathBuf,
-    /// The folder of its modules; empty for the usual one.
+    /// Directory of the kernel's modules; empty for the default.
     pub vm_modules: PathBuf,
-    /// Whether policies only report.
+    /// Policies report violations without enforcing.
     pub audit: bool,
-    /// Rules of policies that enforcers may carry in part.
+    /// Policy rules that enforcers may enforce only partially.
     pub accept_partial: Vec<String>,
 }
 
@@ -120,13 +121,13 @@ impl Default for RuntimeOptions {
     }
 }
 
-/// `runtime.agent`: who watches containers.
+/// `runtime.agent`: which agent watches containers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WatchedBy {
     /// Each container and each exec session has an agent of its own.
     #[default]
     Container,
-    /// One agent watches all containers of the machine.
+    /// One agent watches all containers of the host.
     Host,
 }
 
@@ -145,15 +146,15 @@ impl Choice for WatchedBy {
     ];
 }
 
-/// `runtime.watch`: which containers are watched.
+/// `runtime.watch`: selects the containers that are watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WatchContainers {
-    /// All.
+    /// All containers.
     #[default]
     All,
-    /// Those whose annotation `tollgate.watch` is `true`.
+    /// Containers whose annotation `tollgate.watch` is `true`.
     Annotated,
-    /// None.
+    /// No containers.
     None,
 }
 
@@ -172,11 +173,11 @@ impl Choice for WatchContainers {
 /// `runtime.on_agent_death` and `--on-agent-death`: what happens to watched processes while no agent runs.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum OnAgentDeath {
-    /// Their calls pass, and are counted.
+    /// Allow their calls and count them.
     Continue,
-    /// Their calls fail with EPERM, except harmless ones.
+    /// Fail their calls with EPERM, except harmless ones.
     Deny,
-    /// They are killed.
+    /// Kill the processes.
     Kill,
 }
 
@@ -196,14 +197,15 @@ impl Choice for OnAgentDeath {
     ];
 }
 
-/// `verify`: which calls are compared with what the kernel did, of processes whose memory others can write.
+/// `verify`: selects the calls whose arguments are compared with what the kernel used. Only
+/// processes whose memory others can write are concerned.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Verify {
-    /// None.
+    /// No calls.
     Off,
-    /// Calls that rules ask about, 64 others a second and process, then one in 16.
+    /// Calls that rules ask about: 64 a second per process, then one in 16.
     Sampled,
-    /// All.
+    /// All calls.
     Always,
 }
 
@@ -222,9 +224,9 @@ impl Choice for Verify {
 /// `io_uring`: the result of `io_uring_setup`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum IoUring {
-    /// ENOSYS.
+    /// Fails with ENOSYS.
     Deny,
-    /// The kernel's.
+    /// The kernel's result.
     Allow,
 }
 
@@ -235,28 +237,28 @@ impl Choice for IoUring {
     ];
 }
 
-/// `capture.mode`: which matches start a capture.
+/// `capture.mode`: selects the matches that start a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CaptureMode {
-    /// Those of rules with `capture: true`.
+    /// Matches of rules with `capture: true`.
     #[default]
     Rules,
-    /// All.
+    /// All matches.
     AllRules,
 }
 
 /// `capture`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureOptions {
-    /// Whether matches start captures.
+    /// Matches start captures.
     pub enabled: bool,
-    /// Start of the path of each capture.
+    /// Path prefix of capture files.
     pub path_prefix: String,
-    /// Which matches start a capture.
+    /// Selects the matches that start a capture.
     pub mode: CaptureMode,
-    /// Length of a capture in milliseconds, if the rule does not say.
+    /// Default duration of a capture in milliseconds, for rules without one.
     pub default_duration_ms: u64,
-    /// Size in MiB at which a capture ends early; 0: no limit.
+    /// Maximum size of a capture in MiB; 0 for no limit.
     pub max_file_size_mb: u64,
 }
 
@@ -275,16 +277,16 @@ impl Default for CaptureOptions {
 /// One entry of `rules`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// Enable matching rules; else disable them.
+    /// Enable matching rules; otherwise disable them.
     pub enable: bool,
-    /// Name, in which `*` stands for anything.
+    /// Name of the rule; `*` matches any text.
     pub rule: Option<String>,
-    /// Tag.
+    /// Tag of the rule.
     pub tag: Option<String>,
 }
 
 impl Selection {
-    /// The warning for a selection that matches no rule.
+    /// Returns the warning for a selection that matches no rule.
     #[must_use]
     pub fn complaint(&self) -> String {
         let verb = if self.enable { "enable" } else { "disable" };
@@ -304,7 +306,7 @@ impl Selection {
     }
 }
 
-/// Whether a text fits a pattern in which `*` stands for any text, also none.
+/// Returns true if a text matches a pattern in which `*` stands for any text, including none.
 fn matches_wildcard(pattern: &str, text: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else {
         return pattern == text;
@@ -325,19 +327,19 @@ fn matches_wildcard(pattern: &str, text: &str) -> bool {
     true
 }
 
-/// `syscall_event_drops`: what is done when the engine `ebpf` loses events.
+/// `syscall_event_drops`: reaction to events lost by the engine `ebpf`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DropSettings {
-    /// Empty: losses are only counted.
+    /// Actions; empty to only count losses.
     pub actions: Vec<DropAction>,
-    /// The part of a second's events from which on something is done.
+    /// Share of lost events within a second above which the actions run.
     pub threshold: f64,
-    /// How often something is done.
+    /// Rate limit of the actions.
     pub rate: ThrottleRate,
 }
 
 impl Default for DropSettings {
-    /// Every loss is told.
+    /// Reports every loss.
     fn default() -> Self {
         Self {
             actions: vec![DropAction::Alert],
@@ -361,36 +363,36 @@ pub enum DropAction {
 /// `engine`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
-    /// Which engine.
+    /// `engine.kind`.
     pub kind: FalcoEngine,
-    /// Of the kind `replay`.
+    /// Capture file of the kind `replay`.
     pub capture_file: PathBuf,
-    /// Of the kind `gvisor`: the trace session.
+    /// Trace session of the kind `gvisor`.
     pub gvisor_session: PathBuf,
-    /// Size of the ring of the kind `kmod`, as Falco numbers it.
+    /// Ring buffer size of the kind `kmod`, by Falco's number.
     pub kmod_buffer: u8,
-    /// Size of the ring of the kind `modern_ebpf`, as Falco numbers it.
+    /// Ring buffer size of the kind `modern_ebpf`, by Falco's number.
     pub ebpf_buffer: u8,
 }
 
 /// `engine.kind`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FalcoEngine {
-    /// The kernel module: another way to what the engine ebpf does.
+    /// The kernel module; here the same as the engine `ebpf`.
     Kmod,
     /// The engine `ebpf`.
     #[default]
     ModernEbpf,
     /// A capture file.
     Replay,
-    /// Events of gVisor's sandboxes.
+    /// Events of gVisor sandboxes.
     Gvisor,
     /// No events.
     Nodriver,
 }
 
 impl FalcoEngine {
-    /// Returns true if events come from the kernel of this machine.
+    /// Returns true if events come from the kernel of this host.
     #[must_use]
     pub fn watches_the_host(self) -> bool {
         matches!(self, Self::Kmod | Self::ModernEbpf)
@@ -409,11 +411,11 @@ impl Default for EngineSettings {
     }
 }
 
-/// Falco's number for 8 MiB.
+/// Falco's number for a ring buffer of 8 MiB.
 const DEFAULT_BUFFER: u8 = 4;
 
 impl EngineSettings {
-    /// Size of the ring in KiB, for the chosen kind.
+    /// Returns the ring buffer size in KiB of the selected kind.
     #[must_use]
     pub fn ring_kib(&self) -> u32 {
         let number = match self.kind {
@@ -428,14 +430,14 @@ impl EngineSettings {
     }
 }
 
-/// `log_stderr`, `log_syslog` and `log_level`: where messages go.
+/// `log_stderr`, `log_syslog` and `log_level`: destinations of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
     /// Write messages to the standard error.
     pub stderr: bool,
     /// Write messages to the system log.
     pub syslog: bool,
-    /// The least urgent messages that are written.
+    /// Messages less urgent than this are not written.
     pub level: Priority,
 }
 
@@ -452,11 +454,11 @@ impl Default for Log {
 /// `webserver`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webserver {
-    /// Whether the web server is started.
+    /// Start the web server.
     pub enabled: bool,
-    /// Address to listen at.
+    /// Listening address.
     pub address: IpAddr,
-    /// Port to listen at.
+    /// Listening port.
     pub port: u16,
     /// Path of the health page.
     pub healthz: String,
@@ -464,7 +466,7 @@ pub struct Webserver {
     pub metrics: bool,
     /// Use HTTPS.
     pub tls: bool,
-    /// Certificates and key.
+    /// File with certificates and private key.
     pub certificate: PathBuf,
 }
 
@@ -472,7 +474,7 @@ impl Default for Webserver {
     fn default() -> Self {
         Self {
             enabled: false,
-            // Falco has all addresses here, and pages tell what is watched to whoever asks.
+            // Falco listens on all addresses, where any host could read what is watched.
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 8765,
             healthz: "/healthz".to_owned(),
@@ -486,13 +488,13 @@ impl Default for Webserver {
 /// `metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metrics {
-    /// Whether metrics are collected.
+    /// Collect metrics.
     pub enabled: bool,
-    /// Time between two snapshots.
+    /// Interval between snapshots.
     pub interval: Duration,
-    /// Whether a snapshot is an internal event.
+    /// Write each snapshot as an internal event.
     pub output_rule: bool,
-    /// File that snapshots are appended to.
+    /// File to which snapshots are appended.
     pub output_file: PathBuf,
     /// Count alerts by rule.
     pub rules: bool,
@@ -528,11 +530,11 @@ impl Default for Metrics {
 /// `grpc` and `grpc_output`, of Falco before 0.44.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grpc {
-    /// The server.
+    /// Start the server.
     pub enabled: bool,
     /// `unix:///PATH` or `ADDRESS:PORT`.
     pub bind_address: String,
-    /// Threads; 0 is one for each CPU.
+    /// Number of threads; 0 for one per CPU.
     pub threadiness: u16,
     /// Private key of the server.
     pub private_key: PathBuf,
@@ -540,7 +542,7 @@ pub struct Grpc {
     pub cert_chain: PathBuf,
     /// Certificate authorities of clients.
     pub root_certs: PathBuf,
-    /// Whether alerts are kept for its clients.
+    /// Keep alerts for the server's clients.
     pub output: bool,
 }
 
@@ -594,8 +596,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Replaces this configuration by `new`, except settings that need a restart, and returns the names of those
-    /// that differ.
+    /// Replaces this configuration by `new`, except for settings that need a restart. Returns the
+    /// names of those that differ.
     #[must_use]
     pub fn keep(&mut self, mut new: Self) -> Vec<&'static str> {
         let mut left = Vec::new();
@@ -630,11 +632,11 @@ impl Config {
         macro_rules! differ {
             ($($field:ident)*) => { $(self.$field != other.$field)||* };
         }
-        // Sums of the files are among what is told.
+        // The reported metrics include checksums of the files.
         differ! { webserver metrics grpc rules_files files }
     }
 
-    /// The defaults of Falco, some of which differ from ours.
+    /// Returns Falco's defaults, some of which differ from this program's.
     #[must_use]
     pub fn of_falco() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Tests that `docs/reference/configuration.md` has every key, with the type and the default that it has here.
+//! Tests that `docs/reference/configuration.md` documents every key with its type and default.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use super::model::Config;
 use yaml::settings as tree;
 
 const PAGE: &str = "../../docs/reference/configuration.md";
-/// Begins the table of defaults that are other ones for `tollgate falco`.
+/// Heading of the table of defaults that differ in `tollgate falco`.
 const FALCO: &str = "\n## Defaults of `tollgate falco`\n";
 
-/// The two parts of the page: all keys, and the defaults of `tollgate falco`.
+/// Returns the two parts of the page: all keys, and the defaults of `tollgate falco`.
 fn page() -> [String; 2] {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     let text = std::fs::read_to_string(&path).expect("the page is part of the repository");
@@ -19,7 +19,7 @@ fn page() -> [String; 2] {
     [keys.to_owned(), falco.to_owned()]
 }
 
-/// The cells of each row whose first cell is one name in backquotes.
+/// Returns the cells of each row whose first cell is one name in backquotes.
 fn rows(text: &str) -> Vec<Vec<&str>> {
     text.lines()
         .filter_map(|line| line.strip_prefix("| `"))
@@ -27,7 +27,7 @@ fn rows(text: &str) -> Vec<Vec<&str>> {
         .collect()
 }
 
-/// A cell without its backquotes; `empty` is the empty text.
+/// Returns a cell without its backquotes. `empty` stands for the empty text.
 fn value(cell: &str) -> String {
     match cell {
         "empty" => "''".to_owned(),
@@ -40,7 +40,7 @@ fn key(path: &str) -> &'static Setting {
     known.unwrap_or_else(|| panic!("{PAGE} has `{path}`, which is not a key"))
 }
 
-/// A configuration in which each named key is set to its text.
+/// Sets each named key of a configuration to its text.
 fn set(mut config: Config, values: &BTreeMap<String, String>) -> Config {
     for (path, text) in values {
         let node = tree::read(PAGE, text).unwrap_or_else(|problem| panic!("{path}: {problem:?}"));

@@ -1,4 +1,4 @@
-//! Loading of rule files, and of the rules that are built in.
+//! Loading of rule files and of the built-in rules.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ pub const BUILTIN: &str = include_str!("../../../rules/default.yaml");
 /// Rules for further actions of the event generator.
 pub const MORE: &str = include_str!("../../../rules/more.yaml");
 
-/// How messages call them.
+/// Name of the built-in rules in messages.
 const BUILTIN_NAME: &str = "built-in rules";
 
 /// A rule file.
@@ -28,7 +28,7 @@ const BUILTIN_NAME: &str = "built-in rules";
 pub struct RuleFile {
     /// The path as the user wrote it.
     pub name: Arc<str>,
-    /// Its text, or why it cannot be read.
+    /// Text of the file, or the error from reading it.
     pub text: Result<String, String>,
 }
 
@@ -43,14 +43,14 @@ pub struct Loaded {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// Reads and parses rule files, of folders those that end in `.yaml` or `.yml` in the order of their names. No path
-/// means the built-in rules. Files that cannot be read become diagnostics.
+/// Reads and parses rule files. A directory stands for its `.yaml` and `.yml` files, sorted by
+/// name; no path means the built-in rules. Files that cannot be read become diagnostics.
 #[must_use]
 pub fn load(paths: &[PathBuf]) -> Loaded {
     load_read(read_all(paths))
 }
 
-/// Like [`load`], of files that have been read.
+/// Like [`load`], for files that have already been read.
 #[must_use]
 pub fn load_read(files: Vec<RuleFile>) -> Loaded {
     let mut loader = Loader::new();
@@ -81,7 +81,7 @@ pub fn read_all(paths: &[PathBuf]) -> Vec<RuleFile> {
     if !files.is_empty() {
         return files;
     }
-    // One of several folders may be empty, as `rules.d` is where nobody has added rules.
+    // One of several directories may be empty, such as an unused `rules.d`.
     let empty = "the folder has no .yaml or .yml file";
     paths.iter().map(|path| unreadable(path, empty)).collect()
 }
@@ -152,7 +152,8 @@ impl Loaded {
         idle
     }
 
-    /// Compiles the rules, and adds the problems found to the diagnostics. The engine lacks rules with errors.
+    /// Compiles the rules and adds the problems found to the diagnostics. The engine omits rules
+    /// with errors.
     pub fn compile(
         &mut self,
         options: &EngineOptions,
@@ -170,14 +171,14 @@ impl Loaded {
         (engine, plan)
     }
 
-    /// The text of the file with this name.
+    /// Returns the text of the file with this name.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         let file = self.files.iter().find(|file| &*file.name == name)?;
         file.text.as_deref().ok()
     }
 
-    /// The text of diagnostics for a terminal.
+    /// Formats diagnostics for a terminal.
     pub fn render<'d>(&self, diagnostics: impl Iterator<Item = &'d Diagnostic>) -> String {
         let mut out = String::new();
         for diagnostic in diagnostics {

@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::keys::KEYS;
 
-/// The JSON schema of all settings that have an effect. Keys that are not listed are answered by a warning.
+/// Returns the JSON schema of all settings that have an effect. Keys that are not listed cause a
+/// warning.
 #[must_use]
 pub fn schema() -> Value {
     let mut root = Map::new();

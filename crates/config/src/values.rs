@@ -1,4 +1,4 @@
-//! Settings that need more than to be read.
+//! Parsers of settings with special formats.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use yaml::settings::{Entry, Node, Problem};
 
 use super::model::{CaptureMode, Config, DropAction, FalcoEngine, Selection};
 
-/// As Falco: `ignore` stands alone.
+/// Parses `syscall_event_drops.actions`. As in Falco, `ignore` excludes other actions.
 pub(crate) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let mut actions = Vec::new();
     let mut ignores = false;
@@ -37,7 +37,7 @@ pub(crate) fn drop_actions(config: &mut Config, node: &Node) -> Result<(), Probl
     Ok(())
 }
 
-/// A part of all events.
+/// Parses a share of all events.
 pub(crate) fn drop_threshold(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let threshold = node.number()?;
     if threshold > 1.0 {
@@ -48,7 +48,7 @@ pub(crate) fn drop_threshold(config: &mut Config, node: &Node) -> Result<(), Pro
     Ok(())
 }
 
-/// 0 is Falco's word for "as large as it gets"; a queue here always has a bound.
+/// Parses the queue capacity. In Falco, 0 means unbounded; here queues are always bounded.
 pub(crate) fn queue_capacity(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let alerts: usize = node.small()?;
     config.queue_capacity = (alerts > 0).then_some(alerts);
@@ -63,7 +63,7 @@ pub(crate) fn priority(node: &Node) -> Result<Priority, Problem> {
     })
 }
 
-/// As [`priority`], with the short words that Falco's logger knows.
+/// Like [`priority`], but also accepts the short words of Falco's logger.
 pub(crate) fn log_level(config: &mut Config, node: &Node) -> Result<(), Problem> {
     config.log.level = match node.text()?.to_ascii_lowercase().as_str() {
         "info" => Priority::Informational,
@@ -93,7 +93,7 @@ pub(crate) fn engine_kind(config: &mut Config, node: &Node) -> Result<(), Proble
     config.engine.kind = node.word(&[
         ("kmod", FalcoEngine::Kmod),
         ("modern_ebpf", FalcoEngine::ModernEbpf),
-        // The one before it, removed in 0.44.
+        // The former name, removed in 0.44.
         ("ebpf", FalcoEngine::ModernEbpf),
         ("replay", FalcoEngine::Replay),
         ("gvisor", FalcoEngine::Gvisor),
@@ -102,7 +102,7 @@ pub(crate) fn engine_kind(config: &mut Config, node: &Node) -> Result<(), Proble
     Ok(())
 }
 
-/// Falco's number for the size of a ring.
+/// Parses Falco's number for a ring buffer size.
 pub(crate) fn buffer(node: &Node) -> Result<u8, Problem> {
     let number = node.integer()?;
     u8::try_from(number)
@@ -123,7 +123,7 @@ pub(crate) fn rules_files(config: &mut Config, node: &Node) -> Result<(), Proble
     Ok(())
 }
 
-/// `- disable: {rule: NAME}`, `- enable: {tag: TAG}`.
+/// Parses `- disable: {rule: NAME}`, `- enable: {tag: TAG}`.
 pub(crate) fn selections(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let selections = node.list()?.iter().map(selection);
     config.rules = selections.collect::<Result<_, _>>()?;
@@ -174,7 +174,7 @@ pub(crate) fn address(config: &mut Config, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
-/// A path of a URL.
+/// Parses the path of a URL.
 pub(crate) fn endpoint(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let text = node.text()?;
     if !Path::new(text).has_root() {
@@ -185,10 +185,10 @@ pub(crate) fn endpoint(config: &mut Config, node: &Node) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Shortest time between two snapshots, as Falco documents it.
+/// Shortest interval between two snapshots, as Falco documents it.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// `1h30m`, `500ms`, or milliseconds without a unit.
+/// Parses `1h30m`, `500ms`, or milliseconds without a unit.
 pub(crate) fn interval(config: &mut Config, node: &Node) -> Result<(), Problem> {
     let text = node.text()?;
     let interval = parse_interval(text).ok_or_else(|| {
@@ -209,7 +209,7 @@ pub(crate) fn interval(config: &mut Config, node: &Node) -> Result<(), Problem> 
     Ok(())
 }
 
-/// Units from the longest to the shortest, in milliseconds; each may stand once, in this order.
+/// Units in milliseconds, from the longest to the shortest. Each may occur once, in this order.
 const UNITS: [(&str, u64); 7] = [
     ("y", 365 * 24 * 3_600_000),
     ("w", 7 * 24 * 3_600_000),

@@ -12,7 +12,7 @@ use yaml::closest;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// Where programs are looked for if `PATH` is not set, as `execvp(3)` does.
+/// Search path if `PATH` is not set, as in `execvp(3)`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Resolves `command` to the file to execute, by the search path `path` (default: `/bin:/usr/bin`).
@@ -48,7 +48,7 @@ pub fn lacks_interpreter(command: &str) -> bool {
     read.is_ok() && !start.starts_with(b"#!") && !start.contains(&0)
 }
 
-/// Why a file cannot be executed.
+/// Reason why a file cannot be executed.
 #[derive(Debug)]
 enum Obstacle {
     Missing,
@@ -88,7 +88,8 @@ fn search(command: &OsStr, path: &OsStr) -> Result<PathBuf, Failure> {
     for file in directories(path).map(|directory| directory.join(command)) {
         match check(&file) {
             Ok(()) => return Ok(file),
-            // A shell goes on looking, and says what stood in the way only if it finds no other.
+            // Like a shell, continue the search; the obstacle is reported only if nothing else is
+            // found.
             Err(Obstacle::Missing | Obstacle::Unreachable(_)) => {}
             Err(why) => {
                 obstacle.get_or_insert((why, file));
@@ -109,7 +110,7 @@ fn search(command: &OsStr, path: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
-/// The directories of a search path; an empty one is the working directory.
+/// Returns the directories of a search path. An empty entry is the working directory.
 fn directories(path: &OsStr) -> impl Iterator<Item = PathBuf> {
     path.as_bytes()
         .split(|byte| *byte == b':')
@@ -134,7 +135,7 @@ fn check(file: &Path) -> Result<(), Obstacle> {
     if !metadata.is_file() {
         return Err(Obstacle::Special);
     }
-    // The effective ids count, as for execve(2).
+    // The effective ids count, as in execve(2).
     if accessat(CWD, file, Access::EXEC_OK, AtFlags::EACCESS).is_err() {
         return Err(Obstacle::NotPermitted);
     }
@@ -144,11 +145,11 @@ fn check(file: &Path) -> Result<(), Obstacle> {
     }
 }
 
-/// Bytes of a file in which the kernel looks for `#!` (`BINPRM_BUF_SIZE`, Linux 5.1).
+/// Number of bytes in which the kernel looks for `#!` (`BINPRM_BUF_SIZE`, Linux 5.1).
 const SCRIPT_HEAD: u64 = 256;
 
-/// The interpreter that a script's first line names; nothing if the file is no script or cannot be
-/// read, which execution does not need.
+/// Returns the interpreter in a script's first line; `None` if the file is no script or cannot be
+/// read, which execution does not require.
 fn interpreter(file: &Path) -> Option<PathBuf> {
     let mut head = Vec::new();
     File::open(file)
@@ -166,7 +167,7 @@ fn interpreter(file: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(word.to_vec())))
 }
 
-/// A program on the search path with nearly that name.
+/// Returns a program on the search path with a similar name.
 fn similar(name: &str, path: &OsStr) -> Option<String> {
     let mut names = Vec::new();
     for directory in directories(path) {

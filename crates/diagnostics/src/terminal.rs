@@ -48,9 +48,9 @@ pub fn complain(text: &str) {
     let _ = err.write_all(text.as_bytes());
 }
 
-/// How long a message waits for the standard error, in milliseconds; 0: for ever.
+/// Time limit for writing a message to the standard error, in milliseconds; 0 for none.
 static PATIENCE_MS: AtomicU64 = AtomicU64::new(0);
-/// Messages that could not be written.
+/// Number of messages that could not be written.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
 /// Limits how long [`complain`] waits for the standard error. Later messages that cannot be written in that time are
@@ -60,16 +60,16 @@ pub fn wait_at_most(patience: Duration) {
     PATIENCE_MS.store(patience.max(1), Ordering::Relaxed);
 }
 
-/// Whether something can be written to a file, now or in the time that there is.
+/// Returns true if the file becomes writable within the time limit.
 fn is_writable(file: BorrowedFd<'_>) -> bool {
     let patience = match PATIENCE_MS.load(Ordering::Relaxed) {
         0 => return true,
-        // One has waited in vain; the next ones do not.
+        // After one message has timed out, later ones do not wait.
         _ if LEFT_OUT.load(Ordering::Relaxed) > 0 => Duration::ZERO,
         patience => Duration::from_millis(patience),
     };
     let mut files = [PollFd::new(file, poll::OUT)];
-    // What cannot be waited for is written at once.
+    // If waiting is impossible, the message is written at once.
     poll::poll(&mut files, Some(patience)).map_or(true, |ready| ready > 0)
 }
 

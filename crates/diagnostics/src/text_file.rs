@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind, Read, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
-/// More than a hundred times the largest rule file that is known of. Whoever names a disk image or
-/// `/dev/zero` is told so, instead of waiting until there is no memory left.
+/// Maximum size, more than a hundred times that of the largest known rule file. A disk image or
+/// `/dev/zero` is refused instead of exhausting memory.
 const LIMIT: u64 = 64 << 20;
 
 /// Reads a UTF-8 text file of at most 64 MiB.
@@ -45,7 +45,7 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     if old.as_ref().is_some_and(|old| !old.is_file()) {
         return fs::write(&real, text);
     }
-    // As for any new file the umask takes from it.
+    // The umask applies, as for any new file.
     let mode = Permissions::from_mode(0o666);
     let mut new = tempfile::Builder::new()
         .prefix(".tollgate-")
@@ -53,7 +53,7 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
         .tempfile_in(&folder)?;
     new.write_all(text.as_bytes())?;
     if let Some(old) = old {
-        // Only root gives files away, and others may replace what is not theirs in a folder of a group.
+        // Only root can change the owner; others may still replace files in a group's directory.
         let _ = fchown(new.as_file(), Some(old.uid()), Some(old.gid()));
         new.as_file().set_permissions(old.permissions())?;
     }

@@ -1,4 +1,4 @@
-//! What a channel is to the dispatcher.
+//! The [`Channel`] trait, through which the dispatcher delivers alerts, and its types.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,8 +11,7 @@ use crate::format::Formatter;
 use crate::internal;
 use crate::queue::QueueAccount;
 
-/// What is done when no channel has anything to do with an alert any more: each has delivered it, or
-/// counted it as lost.
+/// Callback that runs once every channel has delivered an alert or counted it as lost.
 pub type OnSettled = Box<dyn FnOnce() + Send + Sync>;
 
 /// One alert on its way to one or more channels.
@@ -33,7 +32,7 @@ impl std::fmt::Debug for Delivery {
 }
 
 impl Drop for Delivery {
-    /// The last channel lets go of it.
+    /// Runs when the last channel drops the delivery.
     fn drop(&mut self) {
         if let Some(on_settled) = self.on_settled.take() {
             on_settled();
@@ -62,23 +61,23 @@ impl Delivery {
         &self.alert
     }
 
-    /// Whether it is one of the program's own.
+    /// Returns true for an alert that the program raised about itself.
     pub(crate) fn is_internal(&self) -> bool {
         &*self.alert.source == internal::SOURCE
     }
 
-    /// The alert as one line, line feed included. Made by the first channel thread that asks, so
-    /// that no capture thread pays for it.
+    /// Returns the alert as one line, line feed included. The first channel thread that asks
+    /// formats it, so that no capture thread pays for it.
     pub fn line(&self) -> &str {
         self.line.get_or_init(|| self.formatter.line(&self.alert))
     }
 
-    /// The alert as text with time and priority, in whatever form lines are.
+    /// Returns the alert as text with time and priority, even where lines are JSON.
     pub fn output(&self) -> String {
         self.formatter.text(&self.alert)
     }
 
-    /// About how much memory the alert and its line take.
+    /// Approximate memory use of the alert and its line, in bytes.
     pub(crate) fn size(&self) -> usize {
         let fields: usize = self
             .alert
@@ -86,7 +85,7 @@ impl Delivery {
             .iter()
             .map(|(name, value)| name.len() + value_size(value))
             .sum();
-        // The line holds the message once or twice and each field once.
+        // The line contains the message once or twice and each field once.
         size_of::<Self>() + 3 * self.alert.message.len() + 2 * fields
     }
 }
@@ -104,22 +103,22 @@ fn value_size(value: &AlertValue) -> usize {
         }
 }
 
-/// Why a channel could not deliver.
+/// A channel could not deliver some alerts.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write alerts")]
 pub struct DeliveryError {
-    /// How many of the alerts were delivered all the same.
+    /// Number of alerts that were delivered nevertheless.
     pub delivered: usize,
-    /// How many of the alerts the receiver has got and does not take.
+    /// Number of alerts that the receiver got and rejected.
     pub rejected: usize,
-    /// Whether trying again is pointless: the reader of a pipe has gone.
+    /// Retrying is pointless: the reader of a pipe has gone.
     pub dead: bool,
     /// The cause.
     pub source: io::Error,
 }
 
 impl DeliveryError {
-    /// Delivers alerts one at a time, the next also after one that failed. The error is the last.
+    /// Delivers alerts one at a time and continues after a failure. Returns the last error.
     pub(crate) fn of_each(
         alerts: &[Arc<Delivery>],
         mut deliver: impl FnMut(&Delivery) -> io::Result<()>,
@@ -143,8 +142,8 @@ impl DeliveryError {
     }
 }
 
-/// Takes alerts somewhere. Lives on a thread of its own and may block as long as it likes: what
-/// arrives meanwhile waits in a bounded queue, and what does not fit there is counted as lost.
+/// Destination of alerts. Runs on a thread of its own and may block: alerts that arrive meanwhile
+/// wait in a bounded queue, and those that do not fit are counted as lost.
 pub trait Channel: Send {
     /// Name in messages and counters: `stdout`, `file`, ...
     fn name(&self) -> &str;
@@ -153,33 +152,35 @@ pub trait Channel: Send {
     ///
     /// # Errors
     ///
-    /// If not all of them could be delivered. Those that were not are lost.
+    /// Some alerts could not be delivered and are lost.
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError>;
 
-    /// Closes and opens what the channel writes to, for log rotation.
+    /// Closes and reopens the channel's file, for log rotation.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened again; the next delivery tries once more.
+    /// The file cannot be opened again. The next delivery retries.
     fn reopen(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Where a process that takes over finds whether this one ended within a line.
+    /// Sets the account in which a successor process sees whether this process died within a line.
     fn keep_account(&mut self, account: Arc<dyn QueueAccount>) {
-        // Only what continues another process's lines has something to note.
+        // Only channels that continue another process's lines use the account.
         let _ = account;
     }
 
-    /// What somebody else has done to the place since this was last asked, if users should know.
+    /// Returns a message for the user if another process has changed the channel's file since the
+    /// last call.
     fn notice(&mut self) -> Option<String> {
         None
     }
 
-    /// Nothing will be delivered any more: ends what the channel has started.
+    /// Stops the processes that the channel has started. Nothing is delivered after this call.
     fn close(&mut self) {}
 
-    /// What others may know of the other end, and do to it, while a delivery blocks.
+    /// Returns the channel's other end, which other threads can inspect or kill while a delivery
+    /// blocks.
     fn peer(&self) -> Arc<Peer> {
         Arc::default()
     }
@@ -190,28 +191,28 @@ pub trait Channel: Send {
 pub struct Peer {
     timeouts: AtomicU64,
     restarts: AtomicU64,
-    /// Why a delivery is being tried again.
+    /// Reason why a delivery is being retried.
     trouble: Mutex<Option<String>>,
-    /// Leader of the process group that the channel writes to. There only while it is not reaped,
-    /// so that the number cannot be another process's.
+    /// Leader of the process group that the channel writes to. Set only until the process is
+    /// reaped, so that the number cannot be another process's.
     group: Mutex<Option<Pid>>,
     killed: AtomicBool,
 }
 
 impl Peer {
-    /// How often the other end did not answer or read in time.
+    /// Number of times the other end did not answer or read in time.
     pub fn timeouts(&self) -> u64 {
         self.timeouts.load(Ordering::Relaxed)
     }
 
-    /// How often the other end was started anew after it had ended by itself or been killed.
+    /// Number of times the other end was restarted after it exited or was killed.
     pub fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// Why the alert that is being delivered has to wait, if it has.
+    /// Returns the reason why the current delivery is delayed, if it is.
     pub fn trouble(&self) -> Option<String> {
-        // A text is stored whole or not at all.
+        // The text is stored as a whole, so a poisoned lock holds a valid one.
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         trouble.clone()
     }
@@ -229,27 +230,27 @@ impl Peer {
     }
 
     pub(crate) fn group(&self) -> MutexGuard<'_, Option<Pid>> {
-        // A pid is stored whole or not at all, so a poisoned lock holds a valid one.
+        // The pid is stored as a whole, so a poisoned lock holds a valid one.
         self.group.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether no process may be started any more.
+    /// Returns true if no process may be started any more.
     pub(crate) fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }
 
-    /// Kills the process at the other end, if there is one, which ends a delivery that waits for
-    /// it, and keeps the channel from starting another. Says whether there was one.
+    /// Kills the process at the other end, which ends a delivery that waits for it, and prevents
+    /// the channel from starting another. Returns true if a process was killed.
     pub(crate) fn kill(&self) -> bool {
         self.killed.store(true, Ordering::Release);
         self.kill_group()
     }
 
-    /// Kills the process at the other end. Says whether there was one.
+    /// Kills the process at the other end. Returns true if there was one.
     pub(crate) fn kill_group(&self) -> bool {
         let group = self.group();
         if let Some(group) = *group {
-            // Fails only if all of the group have just ended.
+            // Fails only if the whole group has just ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
         group.is_some()

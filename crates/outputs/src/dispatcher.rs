@@ -1,4 +1,4 @@
-//! Takes alerts and hands them to the channels.
+//! The dispatcher: accepts alerts from any thread and queues them for the channels.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,24 +16,24 @@ use crate::queue::{QUEUE_CAPACITY, Queue, QueueAccount, QueueCapacity};
 use crate::throttle::{Throttle, ThrottleRate};
 use crate::worker::{ANNOUNCE_INTERVAL, Worker};
 
-/// Tells the user about trouble with a channel. Called on the channel's thread, rarely.
+/// Callback that reports a channel's trouble to the user. Runs on the channel's thread, rarely.
 pub type OnProblem = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How alerts go out.
+/// Settings of a [`Dispatcher`].
 #[derive(Clone)]
 pub struct Settings {
-    /// Form of the lines.
+    /// Format of the lines.
     pub format: Format,
-    /// Whether a backlog may be written many alerts at a time. Nothing is held back either way
-    /// once the channel is free.
+    /// A backlog may be written many alerts at a time. Either way, no alert is held back once the
+    /// channel is free.
     pub buffered: bool,
-    /// What each channel's queue holds.
+    /// Capacity of each channel's queue.
     pub capacity: QueueCapacity,
-    /// Limit on alerts by rules. Internal alerts have their own.
+    /// Rate limit for alerts raised by rules. Internal alerts have their own limit.
     pub throttle: ThrottleRate,
     /// `hostname` of internal alerts.
     pub hostname: Arc<str>,
-    /// Where trouble is reported.
+    /// Callback that receives trouble reports.
     pub on_problem: OnProblem,
 }
 
@@ -51,7 +51,7 @@ impl Settings {
     }
 }
 
-/// A channel's thread could not be made.
+/// The thread of a channel cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot start the thread of alert channel {channel}")]
 pub struct StartError {
@@ -61,12 +61,12 @@ pub struct StartError {
     pub source: io::Error,
 }
 
-/// What a channel has done so far.
+/// Counters of one channel since its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelCounters {
     /// Name of the channel.
     pub channel: String,
-    /// Alerts that found room in the queue.
+    /// Alerts accepted by the queue.
     pub queued: u64,
     /// Alerts delivered.
     pub delivered: u64,
@@ -74,15 +74,15 @@ pub struct ChannelCounters {
     pub lost_queue_full: u64,
     /// Alerts lost because writing failed or the channel is dead.
     pub lost_write_failed: u64,
-    /// Alerts lost because the receiver got them and did not take them.
+    /// Alerts lost because the receiver rejected them.
     pub lost_rejected: u64,
     /// Alerts waiting or being delivered.
     pub pending: usize,
-    /// How often the other end did not answer or read in time.
+    /// Number of times the other end did not answer or read in time.
     pub timeouts: u64,
-    /// How often the other end, a program, was started anew.
+    /// Number of times the program at the other end was restarted.
     pub restarts: u64,
-    /// Why the alert that is being delivered has to wait, if it has.
+    /// Reason why the current delivery is delayed, if it is.
     pub trouble: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl ChannelCounters {
     }
 }
 
-/// What has happened to alerts so far.
+/// Counters of a [`Dispatcher`] since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Alerts by rules handed to the channels.
@@ -106,7 +106,7 @@ pub struct Counters {
     pub channels: Vec<ChannelCounters>,
 }
 
-/// Alerts that a flush left behind.
+/// Alerts of one channel that a flush left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
     /// Name of the channel.
@@ -115,25 +115,25 @@ pub struct Pending {
     pub alerts: usize,
 }
 
-/// Takes alerts from any thread. Cheap to clone; all clones are one dispatcher, whose threads end
-/// with the last of them.
+/// Sends alerts to all channels, from any thread. Clones are cheap and share the channel threads,
+/// which end when the last clone is dropped.
 #[derive(Clone)]
 pub struct Dispatcher {
     inner: Arc<Inner>,
-    /// Whom its internal alerts are about, if not the whole program.
+    /// Subject of the internal alerts; `None` for the whole program.
     subject: Option<Arc<Subject>>,
 }
 
-/// One of several things that the program watches.
+/// One of several watched things, such as a container.
 struct Subject {
     fields: Vec<(&'static str, AlertValue)>,
     pace: Mutex<AlertThrottle>,
 }
 
-/// Internal alerts by rule: when the last one was raised, and how many have not been since.
+/// Per internal rule: the time of the last alert, and the number held back since.
 type AlertThrottle = HashMap<&'static str, (Option<Instant>, u64)>;
 
-/// Everything but the threads.
+/// A dispatcher that has no threads yet.
 pub struct Prepared {
     settings: Settings,
     formatter: Formatter,
@@ -142,8 +142,8 @@ pub struct Prepared {
 }
 
 impl Dispatcher {
-    /// Readies a dispatcher over opened channels without making a thread, so that the process can
-    /// still fork.
+    /// Prepares a dispatcher over opened channels without creating a thread, so that the process
+    /// can still fork.
     pub fn prepare(settings: Settings, channels: Vec<Box<dyn Channel>>) -> Prepared {
         let formatter = Formatter::new(settings.format);
         Prepared {
@@ -154,8 +154,9 @@ impl Dispatcher {
         }
     }
 
-    /// The same dispatcher for one of several things that the program watches: its internal alerts carry
-    /// these fields, too, if they have none of that name, and are limited and counted apart from those of others.
+    /// Returns a handle to the same dispatcher for one of several watched things. Its internal
+    /// alerts also carry `fields`, except names they already have, and are rate-limited and counted
+    /// separately.
     #[must_use]
     pub fn about(&self, fields: Vec<(&'static str, AlertValue)>) -> Self {
         let pace = Mutex::default();
@@ -184,7 +185,7 @@ impl Dispatcher {
         internal_alert(&self.inner.hub().hostname, event)
     }
 
-    /// Sends an alert to all channels. Never waits for one.
+    /// Sends an alert to all channels. Never blocks.
     pub fn emit(&self, alert: Alert) {
         let now = Instant::now();
         let inner = &self.inner;
@@ -206,7 +207,7 @@ impl Dispatcher {
         self.emit_now(alert, None);
     }
 
-    /// Raises an alert about the program itself: at most one a second for each rule name, the rest
+    /// Raises an alert about the program itself: at most one a second per rule name. The rest are
     /// counted and announced later.
     pub fn emit_internal(&self, event: Internal) {
         let rule = event.rule;
@@ -229,32 +230,32 @@ impl Dispatcher {
         self.emit_own(event);
     }
 
-    /// Raises an internal alert that is not one of many: the answer to an order, or one that its
-    /// caller raises once for each of a bounded number of things, so that none may stand for the
-    /// others.
+    /// Raises an internal alert that is exempt from the rate limit: the answer to an order, or an
+    /// alert that the caller raises once for each of a bounded number of things.
     pub fn emit_internal_once(&self, event: Internal) {
         self.emit_own(event);
     }
 
-    /// As [`Dispatcher::emit_internal_once`]; something is done as soon as every channel has delivered
-    /// the alert or counted it as lost. It is not done if this process is killed before.
+    /// Like [`Dispatcher::emit_internal_once`], and runs `on_settled` once every channel has
+    /// delivered the alert or counted it as lost. The callback does not run if this process is
+    /// killed first.
     pub fn emit_internal_then(&self, event: Internal, on_settled: OnSettled) {
         self.emit_now(self.internal(event), Some(on_settled));
     }
 
-    /// Makes every channel close and open what it writes to.
+    /// Reopens every channel's file.
     pub fn reopen(&self) {
         for lane in &self.inner.hub().lanes {
             lane.queue.reopen();
         }
     }
 
-    /// Sends alerts through other channels from now on. What waits in the queues of those before is
-    /// delivered by them, and no alert goes to both or to neither.
+    /// Replaces the channels. The previous channels still deliver what waits in their queues, and
+    /// no alert goes to both sets or to neither.
     ///
     /// # Errors
     ///
-    /// If a thread cannot be made. Then nothing has changed.
+    /// A thread cannot be created. Then nothing has changed.
     pub fn replace(&self, prepared: Prepared) -> Result<(), StartError> {
         let rate = prepared.settings.throttle;
         let hub = prepared.open()?;
@@ -264,7 +265,7 @@ impl Dispatcher {
             .write()
             .unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *current, hub);
-        // Nobody can be putting something into these queues any more.
+        // No thread can be queueing into these hubs any more.
         drop(current);
         before.stop();
         self.inner.throttle().bucket.set_rate(rate, Instant::now());
@@ -274,8 +275,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Announces what has not been announced yet, waits until everything is delivered or the
-    /// deadline has passed, and returns what is left.
+    /// Announces pending losses, waits until everything is delivered or `deadline` has passed, and
+    /// returns what is left.
     pub fn flush(&self, deadline: Instant) -> Vec<Pending> {
         let notice = self.inner.throttle().notice();
         if let Some(notice) = notice {
@@ -301,9 +302,9 @@ impl Dispatcher {
             .collect()
     }
 
-    /// Ends every channel and what it has started: a program gets the end of its input and `grace`
-    /// to end, or is killed at once if it is holding up a delivery. What waits in a queue is lost,
-    /// so [`Dispatcher::flush`] comes before.
+    /// Closes every channel and stops the programs they started: a program gets end-of-file on its
+    /// input and `grace` to exit, or is killed at once if it blocks a delivery. Queued alerts are
+    /// lost, so call [`Dispatcher::flush`] first.
     pub fn close(&self, grace: Duration) {
         let deadline = Instant::now() + grace;
         let hubs = self.inner.hubs();
@@ -320,7 +321,7 @@ impl Dispatcher {
         }
     }
 
-    /// What has happened so far.
+    /// Returns the counters since the start.
     pub fn counters(&self) -> Counters {
         let inner = &self.inner;
         Counters {
@@ -342,7 +343,7 @@ impl Dispatcher {
 }
 
 impl Prepared {
-    /// Keeps account of what waits in the queues.
+    /// Records the number of queued alerts in `account`.
     #[must_use]
     pub fn accounting(self, account: Arc<dyn QueueAccount>) -> Self {
         Self {
@@ -351,11 +352,11 @@ impl Prepared {
         }
     }
 
-    /// Makes one thread for each channel.
+    /// Starts one thread per channel.
     ///
     /// # Errors
     ///
-    /// If a thread cannot be made.
+    /// A thread cannot be created.
     pub fn start(self) -> Result<Dispatcher, StartError> {
         let bucket = Throttle::new(self.settings.throttle, Instant::now());
         let inner = Inner {
@@ -412,7 +413,7 @@ impl Prepared {
                 .name(format!("out-{name}"))
                 .spawn(move || worker.run());
             if let Err(source) = started {
-                // Of the others.
+                // Stops the channels whose threads have started.
                 hub.stop();
                 return Err(StartError {
                     channel: name,
@@ -424,16 +425,15 @@ impl Prepared {
     }
 }
 
-/// How long a channel's thread may take to notice that what it waits for was killed.
+/// Time in which a channel's thread must notice that the process it waits for was killed.
 const KILL_GRACE: Duration = Duration::from_millis(200);
 
 struct Inner {
-    /// Locked while an alert is put into its queues, so that none comes into those of a hub that was
-    /// replaced.
+    /// Locked while an alert is queued, so that no alert goes to the queues of a replaced hub.
     hub: RwLock<Arc<DispatcherShared>>,
     replaced: Mutex<Replaced>,
     throttle: Mutex<ThrottleState>,
-    /// For each internal rule: when it was last announced, and how often it was not since.
+    /// Per internal rule: the time of the last announcement, and the number held back since.
     pace: Mutex<AlertThrottle>,
     emitted: AtomicU64,
     internal: AtomicU64,
@@ -446,7 +446,7 @@ struct ThrottleState {
 }
 
 impl ThrottleState {
-    /// The announcement of what was suppressed since the last one.
+    /// Builds the announcement of alerts suppressed since the last one.
     fn notice(&mut self) -> Option<Internal> {
         let new = self.suppressed - self.announced;
         self.announced = self.suppressed;
@@ -457,14 +457,14 @@ impl ThrottleState {
 /// Channels that have been replaced.
 #[derive(Default)]
 struct Replaced {
-    /// Those that deliver what waited for them.
+    /// Hubs that still deliver their queued alerts.
     hubs: Vec<Arc<DispatcherShared>>,
-    /// What the others have done.
+    /// Counters of the hubs that have finished.
     settled: Vec<ChannelCounters>,
 }
 
 impl Replaced {
-    /// Forgets those that have come to their end, but for their counters.
+    /// Drops finished hubs and keeps their counters.
     fn settle(&mut self) {
         let now = Instant::now();
         let has_ended =
@@ -482,7 +482,7 @@ impl Replaced {
     }
 }
 
-/// Adds up counters by channel. What a channel waits for is what the last one says.
+/// Adds up counters by channel. `trouble` is that of the last entry.
 fn add(sums: &mut Vec<ChannelCounters>, more: impl Iterator<Item = ChannelCounters>) {
     for new in more {
         let known = sums.iter_mut().find(|known| known.channel == new.channel);
@@ -513,7 +513,7 @@ impl Inner {
         Arc::clone(&hub)
     }
 
-    /// Those that were replaced and are still at work, and the one in force.
+    /// Returns the replaced hubs that are still delivering, then the current one.
     fn hubs(&self) -> Vec<Arc<DispatcherShared>> {
         let mut hubs = self.replaced().hubs.clone();
         hubs.push(self.hub());
@@ -552,7 +552,7 @@ impl Drop for Inner {
     }
 }
 
-/// What the dispatcher and the channel threads share.
+/// State shared by the dispatcher and the channel threads.
 pub(crate) struct DispatcherShared {
     pub(crate) lanes: Vec<ChannelHandle>,
     pub(crate) on_problem: OnProblem,
@@ -560,17 +560,17 @@ pub(crate) struct DispatcherShared {
     hostname: Arc<str>,
 }
 
-/// One channel as the others see it.
+/// One channel as seen by the others.
 pub(crate) struct ChannelHandle {
     pub(crate) name: String,
     pub(crate) queue: Queue,
     peer: Arc<Peer>,
-    /// When the other channels last heard of losses here.
+    /// Time of the last loss announcement to the other channels.
     loss_announced: Mutex<Option<Instant>>,
 }
 
 impl DispatcherShared {
-    /// Has the channels end when they have delivered what waits for them.
+    /// Stops the channels once they have delivered their queued alerts.
     fn stop(&self) {
         for lane in &self.lanes {
             lane.queue.stop();
@@ -587,7 +587,8 @@ impl DispatcherShared {
         }
     }
 
-    /// Tells the other channels that one loses alerts, at most once in [`ANNOUNCE_INTERVAL`].
+    /// Announces to the other channels that one loses alerts, at most once per
+    /// [`ANNOUNCE_INTERVAL`].
     pub(crate) fn announce_loss(&self, losing: usize) {
         let lane = &self.lanes[losing];
         if !lane.is_announcement_due() {
@@ -596,7 +597,7 @@ impl DispatcherShared {
         let counters = lane.queue.counters();
         let notice = self.loss_notice(&lane.name, counters.lost(), counters.lost());
         for (at, other) in self.lanes.iter().enumerate() {
-            // A refusal is counted by the queue; announcing it here could go round in circles.
+            // The queue counts a refusal; announcing it here could loop.
             if at != losing && other.queue.push(&notice).is_err() {
                 continue;
             }
@@ -608,7 +609,7 @@ impl DispatcherShared {
         let alert = internal_alert(&self.hostname, event);
         let notice = Arc::new(Delivery::new(alert, Arc::clone(&self.formatter)));
         for lane in &self.lanes {
-            // A refusal is counted by the queue.
+            // The queue counts a refusal.
             let _ = lane.queue.push(&notice);
         }
     }

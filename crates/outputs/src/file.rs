@@ -1,4 +1,4 @@
-//! A file that alerts are appended to.
+//! The `file` channel: appends alerts to a file.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -17,11 +17,11 @@ use crate::stream::LineStream;
 /// `file_output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileOutput {
-    /// Whether alerts are appended to a file.
+    /// Append alerts to a file.
     pub enabled: bool,
     /// Keep the file open between alerts.
     pub keep_alive: bool,
-    /// The file.
+    /// Path of the file.
     pub filename: PathBuf,
 }
 
@@ -62,25 +62,26 @@ impl OutputKind for FileOutput {
 
 /// Appends lines to a file.
 ///
-/// A file that is kept open is looked for at its path before alerts are written and after: one that was renamed,
-/// removed or replaced gets no more, and the path is opened again. A path that was no symbolic link at the start is
-/// never followed through one, and a regular file is only replaced by a regular file.
+/// Before and after writing, the channel checks that its path still leads to the file it keeps
+/// open. If the file was renamed, removed or replaced, the channel opens the path again. A path
+/// that was not a symbolic link at the start is never followed through one, and a regular file is
+/// only replaced by a regular file.
 #[derive(Debug)]
 pub struct FileChannel {
     path: PathBuf,
     keep_alive: bool,
     file: Option<File>,
     stream: LineStream,
-    /// What the path was at the start.
+    /// Kind of the path at the start.
     was: Kind,
-    /// The file that lines were last written to, by device and inode.
+    /// Device and inode of the file that was last written.
     written: Option<(u64, u64)>,
-    /// Length of the file that is kept open, after the last alert.
+    /// Length in bytes of the open file after the last alert.
     length: u64,
     notice: Option<String>,
 }
 
-/// What of a path an exchange must not change.
+/// Properties of the path that a replacement must preserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Kind {
     is_link: bool,
@@ -91,19 +92,19 @@ struct Kind {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open alert file {}", path.display())]
 pub struct OpenError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
     /// The cause.
     pub source: io::Error,
 }
 
 impl FileChannel {
-    /// Opens the file now, so that a wrong path is an error at the start and not a loss later.
-    /// With `keep_alive` it stays open, otherwise each delivery opens it anew.
+    /// Opens the file at once, so that a wrong path is an error at the start rather than a later
+    /// loss. With `keep_alive` the file stays open; otherwise each delivery opens it again.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened. A FIFO without a reader cannot.
+    /// The file cannot be opened, for example because it is a FIFO without a reader.
     pub fn open(path: PathBuf, keep_alive: bool) -> Result<Self, OpenError> {
         let opened = open(&path, 0).and_then(|file| {
             let was = Kind {
@@ -127,7 +128,7 @@ impl FileChannel {
         }
     }
 
-    /// The file to write to: the one that is kept open if it still is what the path leads to.
+    /// Returns the file to write to: the open one if the path still leads to it.
     fn current(&mut self) -> io::Result<File> {
         let Some(file) = self.file.take() else {
             return self.open_again();
@@ -155,9 +156,9 @@ impl FileChannel {
         Ok(file)
     }
 
-    /// Looks whether a file that this process has not written to yet ends within a line: whoever wrote to it
-    /// may have been killed. A file that this process may not read is taken for one that does not, unless an
-    /// account says so.
+    /// Checks whether a file that this process has not written yet ends within a line, because its
+    /// writer may have been killed. A file that cannot be read is assumed to end with a whole line
+    /// unless the account says otherwise.
     fn look_at_end(&mut self, file: &File) -> io::Result<()> {
         let metadata = file.metadata()?;
         let identity = (metadata.dev(), metadata.ino());
@@ -183,7 +184,7 @@ impl FileChannel {
         self.notice = Some(format!("alert file {} {what}", self.path.display()));
     }
 
-    /// Writes alerts to the file; whether they can be found there.
+    /// Writes alerts to the file. Returns true if they can be found there.
     fn write(&mut self, alerts: &[Arc<Delivery>]) -> Result<bool, DeliveryError> {
         let none = |source| DeliveryError {
             delivered: 0,
@@ -196,7 +197,7 @@ impl FileChannel {
         let result = self.stream.write(&file, alerts);
         let own = file.metadata().map_err(none)?;
         self.length = own.len();
-        // After an error the next delivery opens the file anew; the reader of a FIFO may be back.
+        // After an error the next delivery reopens the file; the reader of a FIFO may be back.
         if result.is_ok() && self.keep_alive {
             self.file = Some(file);
         }
@@ -204,12 +205,12 @@ impl FileChannel {
             dead: false,
             ..error
         })?;
-        // Nobody finds what is in a file without a name.
+        // The content of an unlinked file cannot be found.
         Ok(!own.is_file() || own.nlink() > 0)
     }
 }
 
-/// The last byte of a file, if there is one and it can be read.
+/// Returns the last byte of a file, if it has one and can be read.
 fn last_byte(file: &File) -> Option<u8> {
     let readable = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
     let length = readable.metadata().ok()?.len();
@@ -260,16 +261,16 @@ fn open(path: &Path, flags: i32) -> io::Result<File> {
     OpenOptions::new()
         .append(true)
         .create(true)
-        // Without this, opening a FIFO that nobody reads would hang the start of the program.
+        // Without this, opening a FIFO without a reader would block the start of the program.
         .custom_flags(NONBLOCK | flags)
         .open(path)
 }
 
-/// How often alerts are written that a removal of the file has made vanish.
+/// Number of times alerts are written again after a removal of the file lost them.
 const ATTEMPTS: usize = 3;
-/// `O_NONBLOCK`, which is the same on every architecture that this program supports.
+/// `O_NONBLOCK`, the same on every supported architecture.
 const NONBLOCK: i32 = 0o4000;
-/// `O_NOFOLLOW`, which is not.
+/// `O_NOFOLLOW`, which differs between architectures.
 const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
 
 #[cfg(test)]
@@ -325,7 +326,7 @@ mod tests {
             );
             channel.deliver(&deliveries(1)).unwrap();
             assert_eq!((channel.notice(), lines(&path)), (None, 2));
-            // Whoever rotates asks for it, too.
+            // The rotating program also asks for a reopen.
             fs::rename(&path, dir.path().join("older")).unwrap();
             channel.reopen().unwrap();
             channel.deliver(&deliveries(1)).unwrap();
@@ -371,7 +372,7 @@ mod tests {
             std::os::unix::fs::symlink(&victim, &path).unwrap();
             let error = channel.deliver(&deliveries(1)).unwrap_err();
             assert_eq!((error.delivered, lines(&victim)), (0, 0), "{error:?}");
-            // Nor to what is no file, and to the file again when there is one.
+            // Nor to something that is not a file; and to the file again when there is one.
             fs::remove_file(&path).unwrap();
             std::os::unix::fs::symlink("/dev/null", &path).unwrap();
             assert!(channel.deliver(&deliveries(1)).is_err());
@@ -397,7 +398,7 @@ mod tests {
         }
     }
 
-    /// A neighbour: nothing is put before alerts in files that are whole.
+    /// Counterpart: no separator is written before alerts in whole files.
     #[test]
     fn a_file_that_is_empty_or_whole_gets_no_empty_line() {
         for before in ["", "whole\n"] {
@@ -411,7 +412,7 @@ mod tests {
         }
     }
 
-    /// A neighbour: who names a link means what it leads to.
+    /// Counterpart: a path that is a link from the start is followed.
     #[test]
     fn a_path_that_is_a_link_from_the_start_is_followed() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! An alert as one line, the way Falco writes it.
+//! Formats an alert as one line in Falco's format.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use rules::{Alert, AlertValue};
 use crate::json::{self, Object};
 use crate::time;
 
-/// How the time in front of a line is written.
+/// Format of the time in front of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeFormat {
     /// `HH:MM:SS.NNNNNNNNN`, local time.
@@ -18,7 +18,7 @@ pub enum TimeFormat {
     Iso8601,
 }
 
-/// Which optional members a JSON alert has.
+/// Optional members of a JSON alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonParts {
     /// `output`: time, priority and message.
@@ -42,7 +42,7 @@ impl Default for JsonParts {
     }
 }
 
-/// The form of an alert line.
+/// Format of an alert line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `13:53:31.726060287: Critical Something happened (user=root)`.
@@ -73,7 +73,7 @@ impl Formatter {
         }
     }
 
-    /// The alert as one line, line feed included.
+    /// Returns the alert as one line, line feed included.
     pub(crate) fn line(&self, alert: &Alert) -> String {
         let mut line = String::with_capacity(256 + alert.message.len());
         match self.format {
@@ -84,7 +84,7 @@ impl Formatter {
         line
     }
 
-    /// The alert as text, also where lines are JSON.
+    /// Returns the alert as text, also where lines are JSON.
     pub(crate) fn text(&self, alert: &Alert) -> String {
         let (Format::Text(time) | Format::Json(_, time)) = self.format;
         self.output(alert, time)
@@ -98,7 +98,7 @@ impl Formatter {
         format!("{time}: {} {}", alert.priority, alert.message)
     }
 
-    /// Members are in alphabetical order, as Falco's JSON library keeps them.
+    /// Writes the members in alphabetical order, like Falco's JSON library.
     fn write_json(&self, line: &mut String, alert: &Alert, parts: JsonParts, time: TimeFormat) {
         let mut object = Object::open(line);
         object.string("hostname", &alert.hostname);

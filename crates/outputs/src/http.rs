@@ -1,4 +1,4 @@
-//! A web server that gets each alert as a POST request.
+//! The `http` channel: sends each alert to a web server as a POST request.
 
 mod settings;
 
@@ -18,7 +18,7 @@ use crate::net::client::{self, ClientOptions, HttpError};
 use crate::net::outage::Outage;
 use crate::net::tls::TlsOptions;
 
-/// Where alerts are sent, and how.
+/// Options of [`HttpChannel`].
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
     /// `http://` or `https://`.
@@ -27,38 +27,39 @@ pub struct HttpOptions {
     pub user_agent: String,
     /// Further headers: names and values.
     pub headers: Vec<(String, String)>,
-    /// Whether alerts are JSON, for the `Content-Type` header.
+    /// Alerts are JSON; sets the `Content-Type` header.
     pub json: bool,
-    /// Whom to trust, and who to be, for `https://`.
+    /// Certificates for `https://`.
     pub tls: TlsOptions,
     /// Print answers to the standard output.
     pub echo: bool,
     /// Compress bodies with gzip.
     pub compress: bool,
-    /// Keep a connection for as long as the server does. Otherwise it is closed after a second
-    /// without alerts.
+    /// Keep a connection for as long as the server does. Otherwise the channel closes it after a
+    /// second without alerts.
     pub keep_alive: bool,
-    /// How often an alert that the server does not answer is sent again. Counted over alerts: once
-    /// so many requests in a row have timed out, each alert is sent once, until one is answered.
+    /// Number of times an alert is sent again when the server does not answer. Counted across
+    /// alerts: after this many consecutive timeouts, each alert is sent once until the server
+    /// answers one.
     pub max_consecutive_timeouts: u32,
-    /// How long one request may take from the look-up of the name to the end of the answer.
+    /// Time limit for one request, from the name lookup to the end of the answer.
     pub timeout: Duration,
 }
 
 /// Sends alerts to a web server.
 ///
-/// An answer other than 2xx is a loss. Redirections are not followed: an alert goes where it was
-/// configured to go. A server that hangs up on a connection that was in use before gets the alert
-/// once more on a new one, so it may see an alert twice. While nobody listens at the address the alert
-/// is tried again and again, for some seconds.
+/// Any status other than 2xx loses the alert. Redirections are not followed. If a server closes a
+/// connection that was in use before, the channel sends the alert once more on a new connection, so
+/// the server may see an alert twice. While the address refuses connections, the channel retries
+/// for some seconds.
 pub struct HttpChannel {
     options: HttpOptions,
     agent: Agent,
     headers: HeaderMap,
-    /// Where answers are printed.
+    /// Destination of the server's answers.
     echo: Option<File>,
     timeouts_in_a_row: u32,
-    /// Whether a connection may be left from an alert before.
+    /// A connection may be left from an earlier alert.
     has_connected: bool,
     outage: Outage,
     peer: Arc<Peer>,
@@ -73,12 +74,12 @@ impl fmt::Debug for HttpChannel {
 }
 
 impl HttpChannel {
-    /// Reads certificates and keys, so that a wrong one stops the start. Connects with the first
+    /// Reads certificates and keys, so that a wrong one fails at the start. Connects with the first
     /// alert.
     ///
     /// # Errors
     ///
-    /// If the address, a certificate or the key cannot be used.
+    /// The address, a certificate or the key cannot be used.
     pub fn open(options: HttpOptions) -> Result<Self, HttpError> {
         let agent = agent(&options)?;
         let headers = client::headers(&options.headers)?;
@@ -131,12 +132,13 @@ impl HttpChannel {
         }
     }
 
-    /// Nobody listens: waits a while; false if that has taken too long.
+    /// Waits before the next attempt after a refused connection. Returns false if the outage has
+    /// lasted too long.
     fn wait_for_server(&mut self, error: &io::Error) -> bool {
         self.outage.wait(&self.peer, error)
     }
 
-    /// Somebody listens.
+    /// Marks the server as reachable.
     fn is_there(&mut self) {
         self.outage.is_over(&self.peer);
     }
@@ -166,7 +168,7 @@ impl HttpChannel {
             request = request.header(name, value);
         }
         let mut answer = request.send(body).map_err(client::io_error)?;
-        // Read even if nobody looks at it: only then can the connection be used again.
+        // Read even if unused: only then can the connection be reused.
         let text = client::read(answer.body_mut())?;
         if let Some(stdout) = &mut self.echo {
             stdout.write_all(&text)?;
@@ -188,7 +190,7 @@ impl Channel for HttpChannel {
         DeliveryError::of_each(alerts, |alert| self.send(alert))
     }
 
-    /// Reads certificates and keys anew and drops the connection.
+    /// Reads certificates and keys again and drops the connection.
     fn reopen(&mut self) -> io::Result<()> {
         self.agent = agent(&self.options).map_err(io::Error::other)?;
         self.has_connected = false;
@@ -201,10 +203,10 @@ impl Channel for HttpChannel {
     }
 }
 
-/// How long a connection is kept without alerts: short, so that the server seldom closes it first.
+/// Time a connection is kept without alerts: short, so that the server seldom closes it first.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The same when the user wants it kept: until the server closes it.
+/// Like [`IDLE`] with `keep_alive`: until the server closes the connection.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(24 * 60 * 60);
 
 fn agent(options: &HttpOptions) -> Result<Agent, HttpError> {

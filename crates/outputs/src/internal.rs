@@ -6,23 +6,23 @@ use rules::{Alert, AlertValue, Priority};
 
 use crate::time;
 
-/// What the program has to say about itself.
+/// An event that the program reports about itself.
 #[derive(Clone, Debug)]
 pub struct Internal {
-    /// Stands where a rule's name stands, and is what the rate limit counts by.
+    /// Takes the place of a rule's name; the rate limit counts by it.
     pub rule: &'static str,
-    /// How serious it is.
+    /// Priority of the alert.
     pub priority: Priority,
-    /// The message; field values are not put into it.
+    /// The message. Field values are not inserted into it.
     pub message: String,
-    /// The facts, for JSON.
+    /// Fields of a JSON alert.
     pub fields: Vec<(&'static str, AlertValue)>,
 }
 
 /// Source of internal alerts.
 pub(crate) const SOURCE: &str = "internal";
 
-/// Makes the alert. The time is now; there are no tags.
+/// Creates the alert with the current time and no tags.
 pub fn internal_alert(hostname: &Arc<str>, event: Internal) -> Alert {
     let now = time::now_ns();
     Alert {
@@ -42,7 +42,7 @@ pub fn internal_alert(hostname: &Arc<str>, event: Internal) -> Alert {
     }
 }
 
-/// Some alerts did not get through a channel.
+/// Alert: a channel lost alerts.
 pub(crate) fn lost(channel: &str, lost: u64, total: u64) -> Internal {
     Internal {
         rule: "Tollgate internal: output queue full",
@@ -56,7 +56,7 @@ pub(crate) fn lost(channel: &str, lost: u64, total: u64) -> Internal {
     }
 }
 
-/// Somebody has changed what a channel writes to.
+/// Alert: another process changed a channel's file.
 pub(crate) fn exchanged(notice: &str) -> Internal {
     Internal {
         rule: "Tollgate internal: output changed",
@@ -66,7 +66,7 @@ pub(crate) fn exchanged(notice: &str) -> Internal {
     }
 }
 
-/// The throttle held some alerts back.
+/// Alert: the throttle suppressed alerts.
 pub(crate) fn suppressed(suppressed: u64, total: u64) -> Internal {
     Internal {
         rule: "Tollgate internal: alerts suppressed",
@@ -81,7 +81,7 @@ pub(crate) fn suppressed(suppressed: u64, total: u64) -> Internal {
     }
 }
 
-/// Internal alerts of one rule came too fast to announce each.
+/// Alert: internal alerts of one rule came too fast to announce each.
 pub(crate) fn repeated(rule: &str, times: u64) -> Internal {
     Internal {
         rule: "Tollgate internal: alerts repeated",

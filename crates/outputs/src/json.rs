@@ -1,7 +1,7 @@
-//! Writing JSON text.
+//! A JSON writer.
 //!
-//! Alerts carry what a hostile program passed to the kernel, so this writer is total: every byte
-//! sequence becomes valid JSON, and no byte of it can steer a terminal.
+//! Alerts contain data that a hostile program passed to the kernel, so this writer is total: every
+//! byte sequence becomes valid JSON, and none can control a terminal.
 
 /// Appends `text` as a JSON string with quotes.
 pub fn write_string(out: &mut String, text: &str) {
@@ -18,9 +18,10 @@ pub fn write_bytes(out: &mut String, bytes: &[u8]) {
 
 /// Appends `text` escaped as inside a JSON string, without quotes.
 ///
-/// Besides what JSON requires, every character that has no ink of its own is escaped: controls, formats
-/// (which turn the direction of writing or hide text), separators of lines and paragraphs, blanks other
-/// than U+0020, private and unassigned code points. A JSON reader sees the same text either way.
+/// Besides what JSON requires, the writer escapes every invisible character: controls, format
+/// characters (which change the writing direction or hide text), line and paragraph separators,
+/// spaces other than U+0020, and private and unassigned code points. A JSON reader sees the same
+/// text either way.
 pub fn write_escaped(out: &mut String, text: &str) {
     let mut clean = 0;
     for (at, c) in text.char_indices() {
@@ -41,18 +42,19 @@ fn needs_escape(c: char) -> bool {
     !is_printable(c) || is_ignorable(c)
 }
 
-/// Whether the standard library prints a character as it is: one of the categories L, M, N, P and S. Its tables
-/// know every code point, so that one that they do not know is escaped.
+/// Returns true if the standard library prints a character unescaped: categories L, M, N, P and S.
+/// Its tables cover all code points and escape unknown ones.
 fn is_printable(c: char) -> bool {
-    // Only behind another character is a combining one printed as it is.
+    // The standard library prints a combining character unescaped only after another character.
     let mut text = [b'a', 0, 0, 0, 0];
     let length = 1 + c.encode_utf8(&mut text[1..]).len();
     let text = std::str::from_utf8(&text[..length]).expect("both characters are whole");
     text.escape_debug().nth(1) == Some(c)
 }
 
-/// Letters and marks that Unicode has terminals show as nothing (`Default_Ignorable_Code_Point`): joiners,
-/// fillers and variation selectors. A test compares them with all code points.
+/// Returns true for letters and marks that Unicode requires terminals to hide
+/// (`Default_Ignorable_Code_Point`): joiners, fillers and variation selectors. A test compares them
+/// with all code points.
 fn is_ignorable(c: char) -> bool {
     matches!(
         c,
@@ -78,7 +80,7 @@ fn write_escape(out: &mut String, c: char) {
         '\u{c}' => out.push_str("\\f"),
         '\r' => out.push_str("\\r"),
         _ => {
-            // Two for a character that needs more than four digits, as JSON has it.
+            // JSON escapes a character above U+FFFF as two UTF-16 units.
             for unit in c.encode_utf16(&mut [0; 2]) {
                 out.push_str(&format!("\\u{unit:04x}"));
             }
@@ -175,7 +177,7 @@ mod tests {
     fn what_has_no_ink_is_escaped_and_what_has_is_not() {
         let class = |class: &str| regex::Regex::new(&format!("^(?s:{class})$")).unwrap();
         let hidden = class(r"[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}--\x20]");
-        // The standard library may know a later version of Unicode, which has letters there.
+        // The standard library may know a later version of Unicode, which assigns these.
         let unassigned = class(r"\p{Cn}");
         let mut letters_since = 0;
         for c in '\0'..=char::MAX {

@@ -1,4 +1,4 @@
-//! What a kind of output is: its part of the configuration, and the channel that is made of it.
+//! The [`OutputKind`] trait: an output's configuration keys and the channel built from them.
 
 use std::error::Error;
 use std::fmt::Debug;
@@ -9,42 +9,42 @@ use yaml::settings::{Node, Problem};
 
 use crate::channel::Channel;
 
-/// The settings of one kind of output, which are also their own description. `Default` has the defaults.
+/// Settings of one kind of output, with the table of their keys. `Default` has the default values.
 pub trait OutputKind: Clone + Debug + Default + PartialEq + 'static {
-    /// Name of its group in the configuration: `file_output`.
+    /// Name of the configuration group, such as `file_output`.
     const GROUP: &'static str;
 
-    /// Its keys; the path of each begins with the group.
+    /// Keys of the group. The path of each begins with the group.
     const KEYS: &'static [Key<Self>];
 
-    /// Returns true if alerts go there.
+    /// Returns true if the output is enabled.
     fn is_enabled(&self) -> bool;
 
-    /// The key without which it cannot be enabled, if that is empty.
+    /// Returns the required key whose value is empty, if any.
     fn missing(&self) -> Option<Missing> {
         None
     }
 
-    /// Opens what can be opened before the first alert, so that a mistake stops the start. Makes no thread: the
-    /// process still forks.
+    /// Opens everything that can fail, so that a mistake is an error at the start. Creates no
+    /// thread: the process still forks.
     ///
     /// # Errors
     ///
-    /// If a setting cannot be used.
+    /// A setting cannot be used.
     fn open(&self, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError>;
 }
 
-/// A key that an output needs.
+/// A required key without a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Its name in the group.
+    /// Name of the key in its group.
     pub key: &'static str,
-    /// A value, for the message.
+    /// Example value for the message.
     pub example: &'static str,
 }
 
 impl Missing {
-    /// The key, if its value is empty.
+    /// Returns the key if its value is empty.
     pub(crate) fn if_empty(
         value: &(impl AsRef<std::ffi::OsStr> + ?Sized),
         key: &'static str,
@@ -55,12 +55,12 @@ impl Missing {
     }
 }
 
-/// Settings that concern every output.
+/// Settings that all outputs share.
 #[derive(Clone, Debug)]
 pub struct Common {
-    /// Whether alerts are JSON.
+    /// Write alerts as JSON.
     pub json: bool,
-    /// How long a channel may take over an alert.
+    /// Time limit of a channel for one alert.
     pub timeout: Duration,
 }
 
@@ -74,20 +74,20 @@ pub struct ChannelOpenError {
 }
 
 impl ChannelOpenError {
-    /// An error with its next step.
+    /// Creates an error with its next step.
     pub(crate) fn new(source: impl Error + Send + Sync + 'static, help: &'static str) -> Self {
         let source = Box::new(source);
         Self { source, help }
     }
 }
 
-/// An [`OutputKind`] of any type.
+/// An [`OutputKind`] behind dynamic dispatch.
 pub(crate) trait Output {
     fn group(&self) -> &'static str;
     fn is_enabled(&self) -> bool;
     fn missing(&self) -> Option<Missing>;
     fn open(&self, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError>;
-    /// None: there is no such key.
+    /// Sets the key at `path`. Returns `None` if there is no such key.
     fn set(&mut self, path: &str, node: &Node) -> Option<Result<(), Problem>>;
 }
 
@@ -114,16 +114,16 @@ impl<T: OutputKind> Output for T {
     }
 }
 
-/// Paths and JSON types of the keys of one kind.
+/// Returns the paths and JSON types of the keys of one kind.
 pub(crate) fn keys<T: OutputKind>() -> Vec<(&'static str, &'static str)> {
     let keys = T::KEYS.iter();
     keys.map(|key| (key.path, key.json_type())).collect()
 }
 
-/// Makes [`crate::Outputs`] of a list of kinds.
+/// Defines [`crate::Outputs`] from a list of kinds.
 macro_rules! outputs {
     ($($(#[$doc:meta])* $name:ident: $kind:ty,)*) => {
-        /// The settings of all outputs, with a method for what is done with each.
+        /// Settings of all outputs.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct Outputs {
             $($(#[$doc])* pub $name: $kind,)*
@@ -138,7 +138,7 @@ macro_rules! outputs {
                 [$(&mut self.$name as &mut dyn $crate::kind::Output),*].into_iter()
             }
 
-            /// Paths of all keys, and the JSON types of what they take.
+            /// Returns the paths of all keys with the JSON types of their values.
             pub fn keys() -> impl Iterator<Item = (&'static str, &'static str)> {
                 [$($crate::kind::keys::<$kind>()),*].into_iter().flatten()
             }

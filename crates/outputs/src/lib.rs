@@ -1,16 +1,17 @@
-//! Where alerts go: text and JSON as Falco writes them, channels with a queue and a thread each,
-//! throttling, and the stats file.
+//! Delivery of alerts: Falco's text and JSON formats, channels with a queue and a thread each, rate
+//! limits, and the stats file.
 //!
-//! A [`Dispatcher`] takes alerts from any number of capture threads and never makes them wait: each
-//! channel has a bounded queue and its own thread, and what a slow or dead channel cannot take is
-//! counted as lost by that channel, announced on the others and, when it recovers, on itself.
+//! A [`Dispatcher`] accepts alerts from any number of capture threads and never blocks them. Each
+//! channel has a bounded queue and a thread of its own. Alerts that a slow or dead channel cannot
+//! take are counted as lost by that channel, announced on the others and, when it recovers, on
+//! itself.
 //!
 //! Preparing and starting are separate, because a process that still has to fork must not have
-//! threads: [`Dispatcher::prepare`] opens everything that can fail, [`Prepared::start`] makes the
-//! threads.
+//! threads: [`Dispatcher::prepare`] opens everything that can fail, and [`Prepared::start`] creates
+//! the threads.
 //!
-//! A new kind of output is one file with one implementation of [`Channel`] and one of [`OutputKind`], and a row
-//! of [`Outputs`].
+//! A new kind of output is one file that implements [`Channel`] and [`OutputKind`], and a row of
+//! [`Outputs`].
 
 mod channel;
 mod dispatcher;
@@ -58,7 +59,7 @@ pub use time::log_stamp;
 
 use yaml::settings::{Node, Problem};
 
-// The one list of outputs: the configuration, the agent and the personality of Falco go through it.
+// The list of all outputs, which the configuration, the agent and the `falco` command use.
 kind::outputs! {
     /// `stdout_output`.
     stdout: StdoutOutput,
@@ -77,37 +78,37 @@ kind::outputs! {
 }
 
 impl Outputs {
-    /// Puts the value of a key into these settings.
+    /// Sets the key at `path`.
     ///
     /// # Errors
     ///
-    /// If the value is not one of this key.
+    /// The value is invalid for this key.
     ///
     /// # Panics
     ///
-    /// If `path` is not among [`Outputs::keys`].
+    /// Panics if `path` is not among [`Outputs::keys`].
     pub fn set(&mut self, path: &str, node: &Node) -> Result<(), Problem> {
         let mut results = self.each_mut().filter_map(|output| output.set(path, node));
         results.next().expect("the key is one of an output")
     }
 
-    /// The groups of those that are enabled: `stdout_output`.
+    /// Returns the groups of the enabled outputs, such as `stdout_output`.
     pub fn enabled(&self) -> impl Iterator<Item = &'static str> {
         let enabled = self.each().filter(|output| output.is_enabled());
         enabled.map(|output| output.group())
     }
 
-    /// The groups of those that are enabled and lack a key, with the key.
+    /// Returns the groups of enabled outputs that lack a required key, with the key.
     pub fn missing(&self) -> impl Iterator<Item = (&'static str, Missing)> {
         let enabled = self.each().filter(|output| output.is_enabled());
         enabled.filter_map(|output| Some((output.group(), output.missing()?)))
     }
 
-    /// Makes the channels of those that are enabled, without their threads.
+    /// Creates the channels of the enabled outputs, without their threads.
     ///
     /// # Errors
     ///
-    /// If one cannot be opened as configured.
+    /// A channel cannot be opened as configured.
     pub fn open(&self, common: &Common) -> Result<Vec<Box<dyn Channel>>, ChannelOpenError> {
         let enabled = self.each().filter(|output| output.is_enabled());
         enabled.map(|output| output.open(common)).collect()

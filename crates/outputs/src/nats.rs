@@ -1,7 +1,7 @@
-//! A NATS server, to which each alert is published.
+//! The `nats` channel: publishes each alert to a NATS server.
 //!
-//! The client is our own. It has to wait for the server's answer before an alert counts as delivered, look names up
-//! without the C library, and need no asynchronous runtime in the agent.
+//! The client is our own, because it must wait for the server's answer before an alert counts as
+//! delivered, look up names without the C library, and work without an asynchronous runtime.
 
 mod address;
 mod connection;
@@ -28,45 +28,45 @@ use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::net::outage::Outage;
 use crate::net::tls::{self, TlsError, TlsOptions};
 
-/// Where alerts are published, and how.
+/// Options of [`NatsChannel`].
 #[derive(Clone, Debug)]
 struct NatsOptions {
     urls: Vec<String>,
     subject: String,
     credentials: Credentials,
-    /// With it connections are encrypted.
+    /// TLS options; `None` for unencrypted connections.
     tls: Option<TlsOptions>,
-    /// Whether a stream has to acknowledge.
+    /// Wait for a JetStream acknowledgement.
     jetstream: bool,
-    /// Which stream; empty: any.
+    /// Name of the stream that must acknowledge; empty for any.
     stream: String,
-    /// How long one attempt may take: to connect, and to publish and have the answer.
+    /// Time limit for one attempt to connect, or to publish and receive the answer.
     timeout: Duration,
 }
 
 /// The options cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NatsError {
-    /// The address is not one that alerts can be sent to.
+    /// The address cannot be used.
     #[error("cannot send alerts to `{url}`: {problem}")]
     Url {
         /// The address.
         url: String,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: String,
     },
-    /// The template does not make subjects.
+    /// The subject template is invalid.
     #[error("cannot use the subject `{subject}`: {problem}")]
     Subject {
         /// The template.
         subject: String,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: String,
     },
-    /// Settings do not fit one another.
+    /// Two settings conflict.
     #[error("cannot use nats_output: {problem}")]
     Setting {
-        /// What is wrong.
+        /// Description of the conflict.
         problem: String,
     },
     /// A secret cannot be read.
@@ -77,12 +77,12 @@ pub enum NatsError {
         /// The cause.
         source: io::Error,
     },
-    /// A secret is not one.
+    /// A file of secrets is invalid.
     #[error("cannot use the credentials in {}: {problem}", path.display())]
     Credentials {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: String,
     },
     /// A certificate or key cannot be used.
@@ -92,20 +92,21 @@ pub enum NatsError {
 
 /// Publishes alerts.
 ///
-/// An alert counts as delivered when the server has answered the ping behind it, or, with JetStream, when a stream
-/// has acknowledged it. Until then it is published again on a new connection, so that subscribers may see an alert
-/// twice; a stream does not, because each alert has an identifier.
+/// An alert counts as delivered when the server has answered the ping sent after it or, with
+/// JetStream, when a stream has acknowledged it. Until then the channel publishes it again on a new
+/// connection, so subscribers may see an alert twice. A stream stores it once, because each alert
+/// has an identifier.
 struct NatsChannel {
     options: NatsOptions,
     addresses: Vec<Address>,
-    /// Which of them is tried first: the one that was connected to last.
+    /// Index of the server to try first: the last one that accepted a connection.
     first: usize,
     subject: Subject,
     tls: Option<Arc<ClientConfig>>,
     connection: Option<Connection>,
-    /// Begins the identifiers and the inbox of this channel, and of no other.
+    /// Unique prefix of this channel's alert identifiers and inbox.
     unique: String,
-    /// Alerts that have an identifier.
+    /// Number of alerts that have received an identifier.
     count: u64,
     outage: Outage,
     peer: Arc<Peer>,
@@ -119,7 +120,7 @@ impl fmt::Debug for NatsChannel {
     }
 }
 
-/// An alert on its way.
+/// An alert being published.
 struct Letter {
     subject: String,
     id: u64,
@@ -129,12 +130,12 @@ struct Letter {
 
 #[derive(Debug, PartialEq, Eq)]
 enum State {
-    /// The server has not answered.
+    /// The server has not answered yet.
     Waiting,
     Delivered,
-    /// No stream has taken it, which may change.
+    /// No stream has stored the alert; a retry may succeed.
     Untaken(String),
-    /// The server does not take it.
+    /// The server rejects the alert.
     Refused(String),
 }
 
@@ -145,8 +146,8 @@ impl Letter {
 }
 
 impl NatsChannel {
-    /// Reads addresses, certificates and secrets, so that a wrong one stops the start. Connects with the first
-    /// alert.
+    /// Reads addresses, certificates and secrets, so that a wrong one fails at the start. Connects
+    /// with the first alert.
     fn open(options: NatsOptions) -> Result<Self, NatsError> {
         let addresses = options.urls.iter().map(|url| {
             Address::parse(url).map_err(|problem| NatsError::Url {
@@ -186,8 +187,8 @@ impl NatsChannel {
         })
     }
 
-    /// Publishes what is open until there is nothing open any more, or the server is away for too long. The error
-    /// is the last.
+    /// Publishes pending alerts until none is left or the server is away for too long. Returns the
+    /// last error.
     fn publish(&mut self, letters: &mut [Letter]) -> Result<(), io::Error> {
         loop {
             let result = self.attempt(letters);
@@ -219,7 +220,7 @@ impl NatsChannel {
         }
     }
 
-    /// Publishes what is open once. A connection that fails is not used again.
+    /// Publishes pending alerts once. A connection that fails is not used again.
     fn attempt(&mut self, letters: &mut [Letter]) -> io::Result<()> {
         let mut connection = match self.connection.take() {
             Some(connection) => self.still_open(connection)?,
@@ -253,7 +254,7 @@ impl NatsChannel {
                 } => {
                     let id = subject.rsplit('.').next().and_then(|id| id.parse().ok());
                     let letter = letters.iter_mut().find(|letter| Some(letter.id) == id);
-                    // Others are late: of an attempt that has timed out.
+                    // Other answers are late: they belong to an attempt that has timed out.
                     if let Some(letter) = letter.filter(|letter| letter.is_open()) {
                         letter.state = acknowledged(status, &payload);
                     }
@@ -265,7 +266,7 @@ impl NatsChannel {
         Ok(())
     }
 
-    /// The connection, or a new one if the server has closed it since the last alert.
+    /// Returns the connection, or a new one if the server has closed it since the last alert.
     fn still_open(&mut self, mut connection: Connection) -> io::Result<Connection> {
         match connection.catch_up(Instant::now() + self.options.timeout) {
             Ok(()) => Ok(connection),
@@ -273,7 +274,7 @@ impl NatsChannel {
         }
     }
 
-    /// Connects to the first server that can be.
+    /// Connects to the first reachable server.
     fn connect(&mut self) -> io::Result<Connection> {
         let inbox = self.options.jetstream.then(|| self.inbox());
         let login = Login {
@@ -300,7 +301,8 @@ impl NatsChannel {
         format!("_INBOX.{}", self.unique)
     }
 
-    /// Writes the message of a letter, or refuses one that the server would hang up on.
+    /// Writes the message of an alert, or refuses one that would make the server close the
+    /// connection.
     fn write(&self, letter: &mut Letter, max: usize, bytes: &mut Vec<u8>) {
         let Letter { subject, id, .. } = &letter;
         let (verb, head) = if self.options.jetstream {
@@ -365,7 +367,7 @@ impl Channel for NatsChannel {
         })
     }
 
-    /// Reads certificates anew and drops the connection; secrets are read for each connection.
+    /// Reads certificates again and drops the connection. Secrets are read for each connection.
     fn reopen(&mut self) -> io::Result<()> {
         let tls = self.options.tls.as_ref().map(client_config).transpose();
         self.tls = tls.map_err(io::Error::other)?;
@@ -379,7 +381,7 @@ impl Channel for NatsChannel {
     }
 }
 
-/// What the answer to a letter says. `{"stream":"ALERTS","seq":1}`, or an object `error`.
+/// Parses a JetStream answer: `{"stream":"ALERTS","seq":1}`, or an object with `error`.
 fn acknowledged(status: Option<u16>, payload: &[u8]) -> State {
     if status == Some(503) {
         return State::Untaken("no stream takes the subject".to_owned());
@@ -396,7 +398,7 @@ fn acknowledged(status: Option<u16>, payload: &[u8]) -> State {
     }
     let why = error["description"].as_str().unwrap_or("unknown error");
     let why = format!("the stream answered: {why}");
-    // As in HTTP: from 500 on the server is at fault, which may pass.
+    // As in HTTP, codes from 500 on are server errors, which may be temporary.
     if error["code"].as_u64().is_some_and(|code| code >= 500) {
         State::Untaken(why)
     } else {
@@ -404,7 +406,8 @@ fn acknowledged(status: Option<u16>, payload: &[u8]) -> State {
     }
 }
 
-/// Refuses the letters whose subject the server says this client may not use. Any other error ends the connection.
+/// Refuses alerts whose subject the server forbids to this client. Any other error ends the
+/// connection.
 fn refuse(letters: &mut [Letter], text: &str) -> io::Result<()> {
     let message = format!("the server answered: {text}");
     if !text.starts_with("Permissions Violation") {
@@ -428,7 +431,7 @@ fn refuse(letters: &mut [Letter], text: &str) -> io::Result<()> {
 fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = rustls::RootCertStore::empty();
-    // What is in the system's store and cannot be used is passed over, as by every client.
+    // Unusable certificates in the system's store are skipped, as by every client.
     roots.add_parsable_certificates(tls::authorities(options)?);
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -445,7 +448,7 @@ fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, TlsError> {
     })
 }
 
-/// 24 digits that no other channel has.
+/// Returns 24 digits that are unique to this channel.
 fn unique() -> Result<String, NatsError> {
     let mut bytes = [0; 12];
     let random = SystemRandom::new().fill(&mut bytes);

@@ -1,4 +1,4 @@
-//! What outputs that reach a server have in common.
+//! Shared parts of the outputs that connect to a server.
 
 pub(crate) mod client;
 pub(crate) mod names;

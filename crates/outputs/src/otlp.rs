@@ -1,4 +1,4 @@
-//! A collector of OpenTelemetry, which gets each alert as a log record over HTTP.
+//! The `otlp` channel: exports each alert to an OpenTelemetry collector as a log record over HTTP.
 
 mod request;
 mod settings;
@@ -21,12 +21,12 @@ use crate::net::client::{self, ClientOptions, HttpError};
 use crate::net::outage::Outage;
 use crate::net::tls::TlsOptions;
 
-/// How records are written.
+/// Encoding of log records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// Binary.
+    /// Binary Protocol Buffers.
     Protobuf,
-    /// Text.
+    /// JSON.
     Json,
 }
 
@@ -39,7 +39,7 @@ impl Encoding {
     }
 }
 
-/// Where records are sent, and how.
+/// Options of [`OtlpChannel`].
 #[derive(Clone, Debug)]
 struct OtlpOptions {
     url: String,
@@ -49,14 +49,15 @@ struct OtlpOptions {
     /// Resource attributes.
     resource: Vec<(String, String)>,
     tls: TlsOptions,
-    /// How long one request may take.
+    /// Time limit of one request.
     timeout: Duration,
 }
 
 /// Exports alerts.
 ///
-/// What the specification calls retryable is tried again for some seconds: no connection, no answer, and the statuses
-/// 429, 502, 503 and 504, whose `Retry-After` is kept to. Any other status but 200 refuses the alerts.
+/// Errors that the specification calls retryable are retried for some seconds: no connection, no
+/// answer, and the statuses 429, 502, 503 and 504, whose `Retry-After` is respected. Any other
+/// status except 200 rejects the alerts.
 struct OtlpChannel {
     options: OtlpOptions,
     agent: Agent,
@@ -73,18 +74,19 @@ impl fmt::Debug for OtlpChannel {
     }
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Debug)]
 enum Answer {
-    /// So many records were refused, and why.
+    /// Number of rejected records, and the reason.
     Taken(usize, String),
     Refused(String),
-    /// After this time, if the server says when.
+    /// Retry after this delay, if the server names one.
     TryAgain(io::Error, Option<Duration>),
 }
 
 impl OtlpChannel {
-    /// Reads certificates and keys, so that a wrong one stops the start. Connects with the first alert.
+    /// Reads certificates and keys, so that a wrong one fails at the start. Connects with the first
+    /// alert.
     fn open(options: OtlpOptions) -> Result<Self, HttpError> {
         Ok(Self {
             agent: agent(&options)?,
@@ -95,7 +97,7 @@ impl OtlpChannel {
         })
     }
 
-    /// Sends a request until it is taken or refused, or the server is away for too long.
+    /// Sends a request until it is accepted or rejected, or the server is away for too long.
     fn send(&mut self, body: &[u8], count: usize) -> Result<(), DeliveryError> {
         let lost = |rejected: usize, source: io::Error| DeliveryError {
             delivered: count.saturating_sub(rejected),
@@ -133,7 +135,7 @@ impl OtlpChannel {
         }
     }
 
-    /// Waits as long as the server asks for; false if the channel is closed meanwhile.
+    /// Waits for the delay that the server names. Returns false if the channel is closed meanwhile.
     fn pause(&self, after: Option<Duration>) -> bool {
         let end = Instant::now() + after.unwrap_or_default().min(LONGEST_PAUSE);
         while Instant::now() < end && !self.peer.is_killed() {
@@ -179,7 +181,7 @@ impl OtlpChannel {
         }
     }
 
-    /// Reads how many records a collector that answered with success has refused.
+    /// Parses the number of records that a collector rejected in a successful answer.
     fn taken(&self, text: &[u8]) -> Answer {
         let (rejected, why) = match self.options.encoding {
             Encoding::Protobuf => {
@@ -222,7 +224,7 @@ impl Channel for OtlpChannel {
         self.send(&body, alerts.len())
     }
 
-    /// Reads certificates and keys anew and drops the connection.
+    /// Reads certificates and keys again and drops the connection.
     fn reopen(&mut self) -> io::Result<()> {
         self.agent = agent(&self.options).map_err(io::Error::other)?;
         self.outage.end();
@@ -234,13 +236,13 @@ impl Channel for OtlpChannel {
     }
 }
 
-/// The longest pause that a collector can ask for; alerts wait in a bounded queue meanwhile.
+/// Maximum delay that a collector can request; alerts wait in a bounded queue meanwhile.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// How often a pause looks whether the channel is closed.
+/// Interval at which a pause checks whether the channel is closed.
 const STEP: Duration = Duration::from_millis(50);
 
-/// How long a connection is kept without alerts.
+/// Time a connection is kept without alerts.
 const IDLE: Duration = Duration::from_secs(15);
 
 fn agent(options: &OtlpOptions) -> Result<Agent, HttpError> {
@@ -253,7 +255,8 @@ fn agent(options: &OtlpOptions) -> Result<Agent, HttpError> {
     })
 }
 
-/// `partialSuccess`: its number is a text, as JSON of Protocol Buffers has 64 bits, or a number, which is also allowed.
+/// Parses `partialSuccess`: its number is a string, as in the JSON mapping of 64-bit integers, or a
+/// number, which is also allowed.
 fn partial_json(text: &[u8]) -> (i64, String) {
     let answer: Value = serde_json::from_slice(text).unwrap_or_default();
     let partial = &answer["partialSuccess"];
@@ -272,7 +275,7 @@ fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
         return Some(Duration::from_secs(seconds));
     }
     let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    // One that has passed asks for no pause.
+    // A date in the past requests no delay.
     Duration::try_from(date - now).ok().or(Some(Duration::ZERO))
 }
 

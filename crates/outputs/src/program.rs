@@ -1,4 +1,4 @@
-//! A program that gets alerts on its standard input.
+//! The `program` channel: writes alerts to the standard input of a program.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -16,25 +16,25 @@ use yaml::key::Key;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
 
-/// What to run, and how.
+/// Command line and limits of the program.
 #[derive(Clone, Debug)]
 pub struct ProgramOptions {
     /// Command line for `/bin/sh -c`.
     pub program: String,
-    /// Whether one process takes all alerts, a line each, or each alert gets a process.
+    /// One process takes all alerts, a line each; otherwise each alert gets a process.
     pub keep_alive: bool,
-    /// How long the program may take to read an alert and, if each gets a process, to end.
+    /// Time for the program to read an alert and, with a process per alert, to exit.
     pub timeout: Duration,
 }
 
 /// `program_output`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramOutput {
-    /// Whether alerts are written to a program.
+    /// Write alerts to a program.
     pub enabled: bool,
     /// Keep the program running between alerts.
     pub keep_alive: bool,
-    /// The command, for a shell.
+    /// Command line for a shell.
     pub program: String,
 }
 
@@ -63,22 +63,22 @@ impl OutputKind for ProgramOutput {
     }
 }
 
-/// Gives alerts to a program.
+/// Writes alerts to a program.
 ///
-/// The program runs as popen(3) would run it: by `/bin/sh -c`, with the environment and the output
-/// of this process. It leads a process group of its own, all of which is killed when it does not
-/// read, or does not end, in time.
+/// The program runs like under popen(3): by `/bin/sh -c`, with this process's environment and
+/// output. It leads a process group of its own, all of which is killed when it does not read, or
+/// does not exit, in time.
 #[derive(Debug)]
 pub struct ProgramChannel {
     options: ProgramOptions,
     running: Option<Running>,
-    /// Whether a process has run before, so that the next one is a restart.
+    /// A process has run before, so the next one counts as a restart.
     has_run: bool,
     peer: Arc<Peer>,
 }
 
 impl ProgramChannel {
-    /// Nothing runs before the first alert.
+    /// Creates the channel. No process starts before the first alert.
     pub fn new(options: ProgramOptions) -> Self {
         Self {
             options,
@@ -95,7 +95,7 @@ impl ProgramChannel {
             None => self.start()?,
         };
         let mut result = running.write(line, deadline);
-        // It ended since the last alert: the next one takes this alert, unless the program reads
+        // The program exited since the last alert: the next one takes this alert, unless it reads
         // nothing at all.
         let is_closed = |error: &io::Error| error.kind() == ErrorKind::BrokenPipe;
         if running.has_taken_before && result.as_ref().is_err_and(is_closed) {
@@ -116,7 +116,7 @@ impl ProgramChannel {
             }
             Err(error) => {
                 let status = self.discard(running, deadline);
-                // A program may ignore its input and just want to be run.
+                // A program may ignore its input; running it is sufficient.
                 if !self.options.keep_alive && status.is_some_and(|status| status.success()) {
                     return Ok(());
                 }
@@ -135,8 +135,8 @@ impl ProgramChannel {
             .arg(&self.options.program)
             .stdin(Stdio::piped())
             .process_group(0);
-        // Held over the start, so that who kills the program either finds it or keeps it from
-        // being started. Descriptors of this process are all closed by exec.
+        // Held during the start, so that a kill either finds the program or prevents its start.
+        // Exec closes all descriptors of this process.
         let mut group = self.peer.group();
         if self.peer.is_killed() {
             return Err(io::Error::other("the program was stopped"));
@@ -166,7 +166,8 @@ impl ProgramChannel {
         }
     }
 
-    /// Closes the program's input and waits for its end: success is the delivery of the alert.
+    /// Closes the program's input and waits for its exit. A successful exit is the delivery of the
+    /// alert.
     fn end(&mut self, running: Running, deadline: Instant) -> io::Result<()> {
         match self.discard(running, deadline) {
             Some(status) if status.success() => Ok(()),
@@ -175,7 +176,7 @@ impl ProgramChannel {
         }
     }
 
-    /// Closes the program's input and waits for its end; kills it when that comes too late.
+    /// Closes the program's input and waits for its exit; kills it at the deadline.
     fn discard(&mut self, running: Running, deadline: Instant) -> Option<ExitStatus> {
         let Running {
             child,
@@ -198,8 +199,8 @@ impl ProgramChannel {
     }
 
     fn reap(&self, mut child: Child) -> Option<ExitStatus> {
-        // Before the process is reaped its number is not given to another. One that is in an
-        // uninterruptible call stays a zombie until this process ends.
+        // The pid is not reused before the process is reaped. A process in an uninterruptible call
+        // stays a zombie until this process ends.
         *self.peer.group() = None;
         child.try_wait().ok().flatten()
     }
@@ -221,10 +222,10 @@ impl Channel for ProgramChannel {
         DeliveryError::of_each(alerts, |alert| self.send(alert.line()))
     }
 
-    /// Ends the program; the next alert starts it anew.
+    /// Stops the program; the next alert starts it again.
     fn reopen(&mut self) -> io::Result<()> {
         self.close();
-        // What was asked for is no restart after a failure.
+        // A requested restart does not count as one after a failure.
         self.has_run = false;
         Ok(())
     }
@@ -241,7 +242,7 @@ impl Channel for ProgramChannel {
     }
 }
 
-/// How long the kernel may take to end a process that was killed.
+/// Time for the kernel to end a killed process.
 const KILL_GRACE: Duration = Duration::from_millis(200);
 
 struct Running {
@@ -282,7 +283,7 @@ fn ended(status: ExitStatus, what: &str) -> io::Error {
     io::Error::other(format!("the program exited with {status} {what}"))
 }
 
-/// Waits for events of a descriptor; false if none came before the deadline.
+/// Waits for events of a descriptor. Returns false at the deadline.
 fn wait_until(file: &impl std::os::fd::AsFd, events: PollFlags, deadline: Instant) -> bool {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -290,7 +291,7 @@ fn wait_until(file: &impl std::os::fd::AsFd, events: PollFlags, deadline: Instan
         match poll(&mut [PollFd::new(file, events)], Some(&limit)) {
             Ok(0) => return false,
             Err(rustix::io::Errno::INTR) => {}
-            // An error is for the read or write that follows to report.
+            // The following read or write reports an error.
             Ok(_) | Err(_) => return true,
         }
     }

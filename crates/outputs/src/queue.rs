@@ -6,40 +6,41 @@ use std::time::Instant;
 
 use crate::channel::Delivery;
 
-/// How much a channel's queue holds.
+/// Capacity of a channel's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueCapacity {
-    /// Alerts.
+    /// Number of alerts.
     pub alerts: usize,
-    /// Memory in bytes, about.
+    /// Approximate memory in bytes.
     pub bytes: usize,
 }
 
-/// Capacity unless told otherwise: at a thousand alerts a second, eight seconds of a channel that
-/// does not move. The bytes keep two stuck channels within the agent's 40 MB.
+/// Default capacity: eight seconds of a stuck channel at a thousand alerts a second. The byte limit
+/// keeps two stuck channels within the agent's 40 MB.
 pub const QUEUE_CAPACITY: QueueCapacity = QueueCapacity {
     alerts: 8192,
     bytes: 8 << 20,
 };
 
-/// How many of the program's own alerts find room in a queue that is full of others: what tells of
-/// losses must not be lost with the rest.
+/// Number of internal alerts that a full queue still accepts, so that announcements of losses are
+/// not lost too.
 const RESERVE: usize = 64;
 
-/// Keeps account of what waits, where somebody finds it who comes when this process is dead.
+/// Records pending alerts outside of this process, where a successor finds them if this process
+/// dies.
 pub trait QueueAccount: std::fmt::Debug + Send + Sync {
     /// An alert was queued for one channel.
     fn queued(&self);
-    /// So many were delivered, or counted as lost.
+    /// `alerts` alerts were delivered or counted as lost.
     fn settled(&self, alerts: u64);
-    /// A process begins to write lines. Returns whether a process that has ended may have left a line without its
-    /// end there.
+    /// Marks the start of writing lines. Returns true if a process that has ended may have left an
+    /// incomplete line.
     fn begins_lines(&self, output: LineOutput) -> bool;
-    /// All lines that were begun have their end.
+    /// Marks that all lines that were begun are complete.
     fn ends_lines(&self, output: LineOutput);
 }
 
-/// An output whose lines a process that takes over continues.
+/// An output whose lines a successor process continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineOutput {
     /// The standard output.
@@ -48,19 +49,19 @@ pub enum LineOutput {
     File,
 }
 
-/// Why an alert was not queued.
+/// Reason why an alert was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueRefusal {
     Full,
     Dead,
 }
 
-/// What the channel's thread is to do next.
+/// Next step for the channel's thread.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// Deliver these.
+    /// Deliver these alerts.
     Deliver(Vec<Arc<Delivery>>),
-    /// Announce losses: there is nothing else to do and someone waits.
+    /// Announce losses: no alert is queued and a flush waits.
     Announce,
     /// Reopen the channel.
     Reopen,
@@ -95,20 +96,20 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Arc<Delivery>>,
-    /// Of those waiting and those being delivered.
+    /// Bytes of queued alerts and alerts in delivery.
     bytes: usize,
-    /// Number and bytes of those being delivered.
+    /// Number and bytes of alerts in delivery.
     in_flight: (usize, usize),
     counters: QueueCounters,
     /// Losses that the channel itself has announced.
     announced: u64,
-    /// A notice of losses is being delivered; a flush waits for it like for an alert.
+    /// A loss notice is being delivered; a flush waits for it.
     announcing: bool,
     flush: bool,
     reopen: bool,
     stop: bool,
     dead: bool,
-    /// The channel's thread has done its last.
+    /// The channel's thread has ended.
     ended: bool,
 }
 
@@ -123,7 +124,7 @@ impl Queue {
         }
     }
 
-    /// Queues an alert or counts it as lost. Never waits for the channel.
+    /// Queues an alert or counts it as lost. Never blocks.
     pub(crate) fn push(&self, delivery: &Arc<Delivery>) -> Result<(), QueueRefusal> {
         let size = delivery.size();
         let mut state = self.state();
@@ -132,7 +133,7 @@ impl Queue {
             return Err(QueueRefusal::Dead);
         }
         let alerts = state.waiting.len() + state.in_flight.0;
-        // One alert that alone is larger than the limit still passes through an empty queue.
+        // A single alert larger than the limit still passes through an empty queue.
         let fits = alerts == 0 || state.bytes.saturating_add(size) <= self.capacity.bytes;
         let has_room = alerts < self.capacity.alerts && fits;
         let has_reserve = delivery.is_internal() && alerts < self.capacity.alerts + RESERVE;
@@ -151,7 +152,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for something to do; at most `limit` alerts at once.
+    /// Blocks until there is a task. Returns at most `limit` alerts.
     pub(crate) fn take(&self, limit: usize) -> Task {
         let mut state = self.state();
         loop {
@@ -175,7 +176,7 @@ impl Queue {
         }
     }
 
-    /// Ends the delivery that [`Queue::take`] began.
+    /// Completes the delivery that [`Queue::take`] began.
     pub(crate) fn finish_delivery(&self, delivered: usize, rejected: usize) {
         let mut state = self.state();
         let (alerts, bytes) = std::mem::take(&mut state.in_flight);
@@ -188,7 +189,7 @@ impl Queue {
         self.idle.notify_all();
     }
 
-    /// The channel will never take anything again: everything is lost from now on.
+    /// Marks the channel as dead: every alert is lost from now on.
     pub(crate) fn die(&self) {
         let mut state = self.state();
         state.dead = true;
@@ -197,8 +198,8 @@ impl Queue {
         self.idle.notify_all();
     }
 
-    /// Losses that the channel has not announced, and all losses. If there are some, they count as
-    /// announced from the following [`Queue::finish_announcement`] on.
+    /// Returns the unannounced losses and all losses, if there are any. The unannounced ones count
+    /// as announced after [`Queue::finish_announcement`].
     pub(crate) fn start_announcement(&self) -> Option<(u64, u64)> {
         let mut state = self.state();
         let unannounced = state.unannounced();
@@ -226,7 +227,7 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Tells the channel's thread to end after what it is delivering; what waits is lost.
+    /// Stops the channel's thread after its current delivery. Queued alerts are lost.
     pub(crate) fn abandon(&self) {
         let mut state = self.state();
         self.settle(state.drop_waiting());
@@ -237,13 +238,13 @@ impl Queue {
         self.idle.notify_all();
     }
 
-    /// The channel's thread ends.
+    /// Marks the channel's thread as ended.
     pub(crate) fn end(&self) {
         self.state().ended = true;
         self.idle.notify_all();
     }
 
-    /// Waits until the channel's thread has ended; false if the deadline came first.
+    /// Waits until the channel's thread has ended. Returns false at the deadline.
     pub(crate) fn wait_for_end(&self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
         let wait = self
@@ -252,8 +253,8 @@ impl Queue {
         wait.unwrap_or_else(PoisonError::into_inner).0.ended
     }
 
-    /// Waits until all is delivered and announced, or the deadline has passed. Returns how many
-    /// alerts are still waiting or being delivered.
+    /// Waits until all alerts are delivered and announced, or the deadline has passed. Returns the
+    /// number of alerts still queued or in delivery.
     pub(crate) fn flush(&self, deadline: Instant) -> usize {
         let mut state = self.state();
         state.flush = true;
@@ -289,8 +290,7 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Every critical section is a few moves and additions that cannot panic, so a poisoned
-        // lock holds consistent data.
+        // No critical section can panic, so a poisoned lock holds consistent data.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -303,7 +303,7 @@ impl State {
         batch
     }
 
-    /// Counts what waits as lost; answers with how much that is.
+    /// Counts queued alerts as lost and returns their number.
     fn drop_waiting(&mut self) -> u64 {
         let dropped = count(self.waiting.len());
         self.counters.lost_write_failed += dropped;

@@ -2,14 +2,14 @@
 //!
 //! # Meaning
 //!
-//! `cur` holds totals since the start, `delta` what was added since the line before, `drop_pct` the
-//! drops of the interval in percent of its events. `events` counts every planned call that reached
-//! the program, also those that a predicate in user space discarded at once; `pieces` says what
-//! became of them.
+//! `cur` holds totals since the start, `delta` the increase since the previous line, and `drop_pct`
+//! the drops of the interval as a percentage of its events. `events` counts every planned call that
+//! reached the program, including those that a predicate in user space discarded at once; `pieces`
+//! breaks them down by result.
 //!
-//! A call that the seccomp filter in the kernel lets pass is seen by no process, so nobody can
-//! count it: `filtered_in_kernel` is `null` for such an engine, with the reason beside it. Reading
-//! `events` as "all calls of the workload" would be wrong there.
+//! No process sees a call that the kernel's seccomp filter allows, so it cannot be counted:
+//! `filtered_in_kernel` is `null` for such an engine, with the reason beside it. `events` is then
+//! not the number of all calls of the workload.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,27 +23,27 @@ use crate::dispatcher::{ChannelCounters, Counters, Dispatcher, OnProblem};
 use crate::json::Object;
 use crate::time;
 
-/// An engine's counters at one moment. Each only grows.
+/// An engine's counters at one moment. No counter ever decreases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Planned calls, whatever became of them.
+    /// Planned calls, whatever their result.
     pub events: u64,
     /// Events that were lost.
     pub drops: u64,
     /// Events lost because the program preempted itself; always 0 for an engine that holds the
     /// caller.
     pub preemptions: u64,
-    /// Calls that the kernel discarded by the plan, if the engine can count them.
+    /// Calls that the kernel discarded according to the plan, if the engine can count them.
     pub filtered_in_kernel: Option<u64>,
-    /// What became of the events, under the engine's own names.
+    /// Events by result, under the engine's own names.
     pub pieces: Vec<(&'static str, u64)>,
-    /// How the engine works, in words, under its own names.
+    /// Descriptions of how the engine works, under its own names.
     pub notes: Vec<(&'static str, String)>,
 }
 
-/// Gives an engine's counters. Called on the stats thread.
+/// Source of an engine's counters. Called on the stats thread.
 pub trait StatsSource: Send + Sync {
-    /// The counters now.
+    /// Returns the current counters.
     fn snapshot(&self) -> Snapshot;
 }
 
@@ -53,14 +53,14 @@ impl<F: Fn() -> Snapshot + Send + Sync> StatsSource for F {
     }
 }
 
-/// Why `filtered_in_kernel` is `null`.
+/// Reason why `filtered_in_kernel` is `null`.
 pub const FILTERED_IN_KERNEL_REASON: &str =
     "calls that the seccomp filter lets pass are not visible to any process";
 
 /// The stats file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StatsError {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error("cannot open stats file {}", path.display())]
     Open {
         /// The file.
@@ -68,7 +68,7 @@ pub enum StatsError {
         /// The cause.
         source: io::Error,
     },
-    /// The thread cannot be made.
+    /// The thread cannot be created.
     #[error("cannot start the stats thread")]
     Start {
         /// The cause.
@@ -76,12 +76,12 @@ pub enum StatsError {
     },
 }
 
-/// An opened stats file, without a thread: the process can still fork.
+/// An open stats file that has no thread yet: the process can still fork.
 #[derive(Debug)]
 pub struct StatsFile {
     path: PathBuf,
     file: File,
-    /// Lines that are in it already; `None` for a new file.
+    /// Number of lines already in the file; `None` for a new file.
     continues: Option<u64>,
 }
 
@@ -93,11 +93,11 @@ pub struct StatsWriter {
 }
 
 impl StatsFile {
-    /// Opens the file, which is emptied: a file is one run.
+    /// Creates or truncates the file: a file holds one run.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened.
+    /// The file cannot be opened.
     pub fn create(path: &Path) -> Result<Self, StatsError> {
         let path = path.to_owned();
         match File::create(&path) {
@@ -110,15 +110,15 @@ impl StatsFile {
         }
     }
 
-    /// Opens the file of a run that goes on: lines are added to those that are there.
+    /// Opens the file of a continued run and appends to its lines.
     ///
     /// # Errors
     ///
-    /// If it cannot be opened.
+    /// The file cannot be opened.
     pub fn append(path: &Path) -> Result<Self, StatsError> {
         let path = path.to_owned();
         let opened = File::options().append(true).create(true).open(&path);
-        // What cannot be read (a pipe, a terminal) has no lines to go on from.
+        // A pipe or a terminal cannot be read and has no lines to continue from.
         let lines = std::fs::metadata(&path)
             .ok()
             .filter(std::fs::Metadata::is_file)
@@ -134,11 +134,11 @@ impl StatsFile {
         }
     }
 
-    /// Starts writing a line each `interval`.
+    /// Starts a thread that writes a line each `interval`.
     ///
     /// # Errors
     ///
-    /// If the thread cannot be made.
+    /// The thread cannot be created.
     pub fn start(
         self,
         interval: Duration,
@@ -173,28 +173,29 @@ impl StatsFile {
 }
 
 impl StatsWriter {
-    /// Writes a line now, unless nothing has happened since the last one, and returns when it is
-    /// written.
+    /// Writes a line now and waits for it, unless nothing has changed since the last one.
     pub fn sample(&self) {
         let (written, wait) = channel();
         if self.orders.send(Order::Sample(written)).is_ok() {
-            // An error means that the thread has ended because it could not write, and said so.
+            // An error means that the thread has ended because it could not write, and has reported
+            // so.
             let _ = wait.recv();
         }
     }
 
-    /// Writes the last line, unless nothing has happened since the one before, and ends the thread.
+    /// Writes the last line, unless nothing has changed since the previous one, and ends the
+    /// thread.
     pub fn stop(self) {
-        // The receiver is gone only if the thread has ended, which is what is asked for.
+        // The receiver is gone only if the thread has already ended.
         let _ = self.orders.send(Order::Stop);
         let _ = self.thread.join();
     }
 }
 
-/// What the thread is told.
+/// Messages to the stats thread.
 #[derive(Debug)]
 enum Order {
-    /// Write a line and say so.
+    /// Write a line and acknowledge it.
     Sample(Sender<()>),
     /// Write the last line.
     Stop,
@@ -226,7 +227,7 @@ impl Task {
                     due = (due + self.interval).max(Instant::now());
                 }
                 Ok(Order::Sample(written)) => {
-                    // Whoever asked may have stopped waiting.
+                    // The caller may have stopped waiting.
                     let _ = written.send(());
                 }
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -244,7 +245,7 @@ struct Sampler {
 }
 
 impl Sampler {
-    /// A line; empty if none is due and nothing has happened since the last one.
+    /// Returns the next line; empty if none is due and nothing has changed since the last one.
     fn next_line(&mut self, is_due: bool) -> String {
         let after = (self.source.snapshot(), self.dispatcher.counters());
         if !is_due && self.sample > 0 && after == self.before {

@@ -1,4 +1,4 @@
-//! The standard output.
+//! The `stdout` channel: writes alerts to the standard output.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
@@ -17,7 +17,7 @@ use crate::stream::LineStream;
 /// `stdout_output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdoutOutput {
-    /// Whether alerts are written to the standard output.
+    /// Write alerts to the standard output.
     pub enabled: bool,
 }
 
@@ -54,34 +54,34 @@ pub struct StdoutError {
     pub source: io::Error,
 }
 
-/// Writes lines to the standard output, each with one `write(2)`, so that they do not mix with
-/// what the watched program writes there.
+/// Writes lines to the standard output, each with one `write(2)`, so that they do not mix with the
+/// output of the watched program.
 ///
-/// The watched program shares the descriptor's open file, and can change its flags. So a terminal, a pipe and a
-/// file that is appended to are opened once more. A file that is not appended to is shared with its offset, which
-/// keeps what both write in order; a socket cannot be opened.
+/// The watched program shares the open file description and can change its flags. The channel
+/// therefore reopens a terminal, a pipe or a file in append mode. A file without append mode is
+/// shared with its offset, which keeps both writers' output in order; a socket cannot be reopened.
 #[derive(Debug)]
 pub struct StdoutChannel {
     file: File,
     stream: LineStream,
-    /// Length of a regular file after the last alert.
+    /// Length in bytes of a regular file after the last alert.
     length: u64,
     notice: Option<String>,
 }
 
 impl StdoutChannel {
-    /// Opens the standard output once more, or duplicates it where that cannot be done.
+    /// Reopens the standard output, or duplicates the descriptor where it cannot be reopened.
     ///
     /// # Errors
     ///
-    /// If it is closed.
+    /// The standard output is closed.
     pub fn open() -> io::Result<Self> {
         let shared = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         Ok(Self::of(shared))
     }
 
     fn of(shared: File) -> Self {
-        // Of another user's file, for example, or without /proc.
+        // Fails, for example, for another user's file, or without /proc.
         let file = reopened(&shared).ok().flatten().unwrap_or(shared);
         Self {
             length: length(&file),
@@ -92,10 +92,11 @@ impl StdoutChannel {
     }
 }
 
-/// Device number of terminals that are another one at each opening (`/dev/tty`, `/dev/ptmx`).
+/// Device number of terminals that name a different terminal at each opening (`/dev/tty`,
+/// `/dev/ptmx`).
 const MAJOR_OF_ALIASES: u64 = 5;
 
-/// The same file with flags of its own, if it is of a kind that can be opened so.
+/// Reopens the file with flags of its own, if it is of a kind that allows this.
 fn reopened(shared: &File) -> io::Result<Option<File>> {
     let metadata = shared.metadata()?;
     let kind = metadata.file_type();
@@ -103,7 +104,7 @@ fn reopened(shared: &File) -> io::Result<Option<File>> {
     let flags = if kind.is_file() && fcntl_getfl(shared)?.contains(OFlags::APPEND) {
         OFlags::APPEND
     } else if kind.is_fifo() || is_terminal {
-        // The thread that writes can wait for a terminal that is stopped, and for the end.
+        // The writing thread can wait for a stopped terminal, and for the end.
         OFlags::NONBLOCK
     } else {
         return Ok(None);
@@ -119,7 +120,7 @@ fn reopened(shared: &File) -> io::Result<Option<File>> {
     Ok(is_same.then_some(file))
 }
 
-/// Length of a regular file; 0 of anything else.
+/// Length in bytes of a regular file; 0 for anything else.
 fn length(file: &File) -> u64 {
     let metadata = file.metadata().ok().filter(|metadata| metadata.is_file());
     metadata.map_or(0, |metadata| metadata.len())
@@ -164,7 +165,7 @@ mod tests {
         testing::deliveries(count, Format::default())
     }
 
-    /// What the watched program can do with a descriptor that it shares.
+    /// The watched program can change the flags of a shared descriptor.
     #[test]
     fn alerts_are_appended_whatever_is_done_to_the_shared_flags() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(channel.notice(), None);
     }
 
-    /// A neighbour: `> file` shares the offset, or the program would write over alerts.
+    /// Counterpart: `> file` shares the offset, or the program would overwrite alerts.
     #[test]
     fn a_file_that_is_not_appended_to_keeps_the_order_of_both() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -9,8 +9,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::channel::{Delivery, DeliveryError};
 use crate::queue::{LineOutput, QueueAccount};
 
-/// Remembers whether the last line was cut off by an error or by the death of the process that wrote it, so that
-/// the next one does not continue it.
+/// Writes lines and remembers whether the last one was cut off by an error or by its writer's
+/// death, so that the next line does not continue it.
 #[derive(Debug)]
 pub(crate) struct LineStream {
     torn: bool,
@@ -31,7 +31,7 @@ impl LineStream {
         self.account = Some(account);
     }
 
-    /// Sets whether the file that is written to from now on ends within a line.
+    /// Sets whether the file that is written from now on ends within a line.
     pub(crate) fn continue_file(&mut self, is_torn: bool) {
         self.torn = is_torn;
     }
@@ -72,11 +72,11 @@ impl LineStream {
     }
 }
 
-/// How soon a file is tried again that takes nothing although it says so.
+/// Delay before retrying a file that reports itself writable but accepts nothing.
 const RETRY: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// Like [`Write::write_all`], but tells how much was written before an error, and waits where the
-/// descriptor is non-blocking: an inherited one is if any program that shares it made it so.
+/// Like [`Write::write_all`], but returns the number of bytes written before an error, and waits if
+/// the descriptor is non-blocking: any program that shares an inherited one can make it so.
 fn write_all(mut file: &File, bytes: &[u8]) -> (usize, io::Result<()>) {
     let mut written = 0;
     let mut is_said_ready = false;
@@ -90,7 +90,7 @@ fn write_all(mut file: &File, bytes: &[u8]) -> (usize, io::Result<()>) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 if is_said_ready {
-                    // Some terminals say so while they are stopped.
+                    // Some terminals report this while they are stopped.
                     std::thread::sleep(RETRY);
                 }
                 is_said_ready = true;

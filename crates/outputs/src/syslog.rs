@@ -1,7 +1,7 @@
-//! The system's log, through its local socket.
+//! The `syslog` channel: sends alerts to the local syslog socket.
 //!
-//! Entries look as the C library's `openlog("falco", LOG_PID, LOG_USER)` makes them, so that filters
-//! written for Falco's entries find these.
+//! Entries have the format of the C library's `openlog("falco", LOG_PID, LOG_USER)`, so filters
+//! written for Falco's entries match them.
 
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -20,13 +20,13 @@ use crate::time;
 /// Name of the program in front of an entry.
 const IDENT: &str = "falco";
 
-/// `LOG_USER` of syslog(3), in its place above the three bits of the level.
+/// `LOG_USER` of syslog(3), shifted above the three bits of the level.
 const FACILITY_USER: usize = 1 << 3;
 
 /// `syslog_output`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyslogOutput {
-    /// Whether alerts are sent to the system's log.
+    /// Send alerts to syslog.
     pub enabled: bool,
 }
 
@@ -46,7 +46,7 @@ impl OutputKind for SyslogOutput {
     }
 }
 
-/// Sends entries to the system's log.
+/// Sends entries to the syslog daemon.
 #[derive(Debug)]
 pub struct SyslogChannel {
     path: PathBuf,
@@ -57,11 +57,11 @@ pub struct SyslogChannel {
 }
 
 impl SyslogChannel {
-    /// Where the daemon listens on every Linux.
+    /// Socket path of the daemon on every Linux.
     pub const PATH: &'static str = "/dev/log";
 
-    /// Of the daemon that listens at `path`, now or later: nothing is opened before the first
-    /// alert. A daemon that does not read for `timeout` loses the alert.
+    /// Creates a channel to the daemon at `path`. The socket is opened at the first alert. An alert
+    /// is lost if the daemon does not read for `timeout`.
     pub fn new(path: PathBuf, timeout: Duration) -> Self {
         Self {
             path,
@@ -72,11 +72,11 @@ impl SyslogChannel {
         }
     }
 
-    /// Sends a message that is no alert.
+    /// Sends a message that is not an alert.
     ///
     /// # Errors
     ///
-    /// If there is no daemon, or it does not read in time.
+    /// There is no daemon, or it does not read in time.
     pub fn log(&mut self, priority: Priority, message: &str) -> io::Result<()> {
         let entry = self.entry(time::now_ns(), priority, message);
         self.send(&entry)
@@ -91,7 +91,7 @@ impl SyslogChannel {
     }
 
     fn send(&mut self, entry: &str) -> io::Result<()> {
-        // A daemon that was restarted has left the old socket dead: one more try on a new one.
+        // The old socket is dead after a restart of the daemon: one more attempt on a new one.
         if let Some(socket) = self.socket.take() {
             match socket.send(entry) {
                 Ok(()) => return self.keep(socket),
@@ -118,7 +118,7 @@ impl SyslogChannel {
         if error.kind() != ErrorKind::WouldBlock {
             return error;
         }
-        // So the kernel calls it when the time limit of a socket has passed.
+        // The kernel's error for an expired time limit of a socket.
         self.peer.count_timeout();
         io::Error::new(ErrorKind::TimedOut, "the log daemon does not read")
     }
@@ -147,7 +147,7 @@ impl Channel for SyslogChannel {
     }
 }
 
-/// A daemon takes datagrams, or, rarely, a stream in which a zero byte ends an entry.
+/// Socket of the daemon: datagrams or, rarely, a stream in which a zero byte ends an entry.
 #[derive(Debug)]
 enum Socket {
     Datagram(UnixDatagram),
@@ -159,7 +159,7 @@ const PROTOTYPE: i32 = 91;
 
 impl Socket {
     fn connect(path: &PathBuf, timeout: Duration) -> io::Result<Self> {
-        // Zero would mean no limit.
+        // Zero would disable the limit.
         let limit = Some(timeout.max(Duration::from_millis(1)));
         let datagram = UnixDatagram::unbound()?;
         match datagram.connect(path) {

@@ -1,14 +1,14 @@
-//! Limits how many alerts go out.
+//! Rate limit for alerts.
 
 use std::time::Instant;
 
-/// How many alerts may go out. Falco's `outputs.rate` and `outputs.max_burst`, as it had them up
-/// to version 0.41.
+/// Rate limit for alerts: Falco's `outputs.rate` and `outputs.max_burst`, as in Falco up to version
+/// 0.41.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ThrottleRate {
-    /// Alerts a second, on average. 0: no limit.
+    /// Average alerts per second. 0 means no limit.
     pub per_second: f64,
-    /// Alerts at once after a quiet time.
+    /// Maximum burst after an idle period.
     pub max_burst: u32,
 }
 
@@ -21,7 +21,7 @@ impl Default for ThrottleRate {
     }
 }
 
-/// A token bucket: an alert takes a token, tokens come back at a fixed rate.
+/// A token bucket: an alert takes a token; tokens return at a fixed rate.
 #[derive(Debug)]
 pub struct Throttle {
     rate: ThrottleRate,
@@ -30,7 +30,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A full bucket.
+    /// Creates a full bucket.
     pub fn new(rate: ThrottleRate, now: Instant) -> Self {
         Self {
             rate,
@@ -39,14 +39,14 @@ impl Throttle {
         }
     }
 
-    /// Another rate from now on; the bucket is as full as it may be if the rate is another one.
+    /// Changes the rate. The bucket is refilled if the rate differs.
     pub fn set_rate(&mut self, rate: ThrottleRate, now: Instant) {
         if rate != self.rate {
             *self = Self::new(rate, now);
         }
     }
 
-    /// Takes a token if there is one.
+    /// Takes a token. Returns false if there is none.
     pub fn admit(&mut self, now: Instant) -> bool {
         if self.rate.per_second <= 0.0 {
             return true;

@@ -1,4 +1,4 @@
-//! Times as alerts print them.
+//! Formats of alert times.
 
 use jiff::Timestamp;
 use jiff::civil::{DateTime, Weekday};
@@ -45,7 +45,7 @@ pub(crate) fn syslog_stamp(time_ns: u64, zone: &TimeZone) -> String {
     )
 }
 
-/// The time in front of a message of Falco's log: `Sat Nov 21 13:53:31 2026` in local time, or
+/// Formats the current time for Falco's log: `Sat Nov 21 13:53:31 2026` in local time, or
 /// `2026-11-21T13:53:31+0000`.
 pub fn log_stamp(is_iso_8601: bool) -> String {
     let now = now_ns();
@@ -68,8 +68,9 @@ pub fn log_stamp(is_iso_8601: bool) -> String {
     format!("{weekday} {} {}", syslog_stamp(now, &zone), time.year())
 }
 
-/// The system's time zone, as the C library finds it: without `TZ` it is what `/etc/localtime` says, else
-/// UTC. jiff finds the same, but reads all folders of zones for its name, which takes milliseconds.
+/// Returns the system's time zone like the C library: `TZ`, else `/etc/localtime`, else UTC. jiff's
+/// own lookup gives the same but reads all zone directories to find the name, which takes
+/// milliseconds.
 pub(crate) fn local_zone() -> TimeZone {
     const FILE: &str = "/etc/localtime";
     if std::env::var_os("TZ").is_some() {
@@ -82,8 +83,8 @@ pub(crate) fn local_zone() -> TimeZone {
     }
 }
 
-/// Nanoseconds since the epoch, now. Before the epoch and after the year 2554 there is only 0 and
-/// the maximum.
+/// Current time in nanoseconds since the epoch, clamped to 0 before the epoch and to the maximum
+/// after the year 2554.
 pub(crate) fn now_ns() -> u64 {
     let now = Timestamp::now().as_nanosecond();
     u64::try_from(now.max(0)).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! A channel's thread.
+//! The thread of a channel.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use crate::dispatcher::DispatcherShared;
 use crate::internal;
 use crate::queue::Task;
 
-/// Alerts delivered at once when outputs are buffered and a backlog has built up.
+/// Maximum number of alerts per delivery when outputs are buffered and a backlog has built up.
 const BATCH: usize = 256;
 
-/// A failing channel reports its trouble to the user at most this often.
+/// Minimum interval between reports of a failing channel's trouble.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A channel announces its own losses at most this often.
+/// Minimum interval between a channel's announcements of its own losses.
 pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Worker {
@@ -22,12 +22,12 @@ pub(crate) struct Worker {
     pub(crate) lane: usize,
     pub(crate) channel: Box<dyn Channel>,
     pub(crate) buffered: bool,
-    /// When it was last said that somebody has changed the channel's place.
+    /// Time of the last notice that another process has changed the channel's file.
     pub(crate) told: Option<Instant>,
 }
 
 impl Worker {
-    /// Serves the queue until it is told to stop.
+    /// Serves the queue until [`Task::Stop`].
     pub(crate) fn run(mut self) {
         let limit = if self.buffered { BATCH } else { 1 };
         let mut reported = None;
@@ -77,7 +77,7 @@ impl Worker {
         }
     }
 
-    /// Puts a line about lost alerts in front of the next ones. Returns whether there was one.
+    /// Writes a line about lost alerts before the next alerts. Returns true if it wrote one.
     fn announce(&mut self, reported: &mut Option<Instant>) -> bool {
         let lane = &self.hub.lanes[self.lane];
         let Some((lost, total)) = lane.queue.start_announcement() else {
@@ -96,7 +96,7 @@ impl Worker {
         true
     }
 
-    /// Says what was done to the channel's place, at most once a second.
+    /// Reports a change of the channel's file, at most once a second.
     fn tell(&mut self, notice: &str) {
         if self
             .told

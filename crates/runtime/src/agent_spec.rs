@@ -1,4 +1,4 @@
-//! What the agent of a container is asked to do, as settings and note say.
+//! Builds the [`AgentSpec`] of a container from the settings and the container's note.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,19 @@ use event::EngineKind;
 use crate::settings::{FIELDS, Settings};
 use crate::{Note, settings};
 
-/// Milliseconds that calls may wait for an agent that makes no progress, as `tollgate run` has it.
+/// Time in milliseconds that calls wait for an agent without progress, as in `tollgate run`.
 const AGENT_TIMEOUT: u64 = 1000;
-/// Where the bundle is in a machine.
+/// Path of the bundle inside a virtual machine.
 const BUNDLE_IN_MACHINE: &str = "/bundle";
 
 impl Settings {
-    /// What the agent of a container on this machine is asked to do: alerts go where the configuration says, else to
-    /// the usual file.
+    /// Builds the specification of an agent on this host. Alerts go to the configured outputs, or
+    /// to [`ALERTS`](crate::settings::ALERTS) if there are none.
     ///
     /// # Errors
     ///
-    /// [`Exit::Unsupported`] if a setting does not work there, or the folder of the usual file cannot be made.
+    /// [`Exit::Unsupported`] if a setting does not work for a container, or the directory of the
+    /// default file cannot be created.
     pub fn agent_spec(&self, note: &Note, mode: StartMode) -> Result<AgentSpec, Failure> {
         let mut options = Vec::new();
         if !self.has_output() {
@@ -33,13 +34,13 @@ impl Settings {
             options.push("file_output.enabled=true".to_owned());
             options.push(format!("file_output.filename={}", settings::ALERTS));
         }
-        // It is the container's.
+        // The standard output belongs to the container.
         options.push("stdout_output.enabled=false".to_owned());
         self.spec_with(note, mode, options)
     }
 
-    /// What an agent inside the virtual machine of a container is asked to do, without the name of the file for alerts
-    /// and the command; and the files that it needs there.
+    /// Builds the specification of an agent inside a container's virtual machine, without the alert
+    /// file and the command, and the files that it needs there.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Annotations by which a container asks to be watched or confined.
+//! Annotations that ask for a container to be watched or confined.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use rules::diagnostic::closest;
 
 use crate::Spec;
 
-/// The annotation that asks for a watch.
+/// Annotation that requests watching.
 pub const WATCH: &str = "tollgate.watch";
-/// The annotation that names a policy.
+/// Annotation that names a policy.
 pub const POLICY: &str = "tollgate.policy";
 const ALL: [&str; 2] = [WATCH, POLICY];
-/// Names that begin so are this program's.
+/// Prefix of this program's annotations.
 const OURS: &str = "tollgate.";
 
 /// Reads the specification of a container and checks its annotations.
@@ -29,7 +29,8 @@ pub fn read(bundle: &Path) -> Result<Spec, Failure> {
     Ok(spec)
 }
 
-/// With one that is misspelt a container would go unwatched or unconfined, and nobody would know.
+/// Rejects unknown annotations of ours. With a misspelt one, a container would silently go
+/// unwatched or unconfined.
 fn check(spec: &Spec) -> Result<(), Failure> {
     for (name, value) in &spec.annotations {
         let (problem, help) = match name.as_str() {

@@ -1,4 +1,4 @@
-//! Messages to the caller of a runtime: to the log that it names, or to the standard error.
+//! Messages to the caller of the runtime, in the log that it names or on the standard error.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -29,8 +29,8 @@ pub fn warn(line: &CommandLine, message: &str) {
     }
 }
 
-/// Adds a line to the log that callers of a runtime look into for its message: one JSON object, or `level=... msg=...`.
-/// A log that cannot be written is passed over.
+/// Appends a line to the log that callers read for the runtime's message: one JSON object, or
+/// `level=... msg=...`. A log that cannot be written is ignored.
 pub fn note_in_log(log: &Path, is_json: bool, level: &str, message: &str) {
     let message = message.trim_end();
     let line = if is_json {
@@ -39,6 +39,6 @@ pub fn note_in_log(log: &Path, is_json: bool, level: &str, message: &str) {
         format!("level={level} msg={}\n", serde_json::json!(message))
     };
     let opened = OpenOptions::new().append(true).create(true).open(log);
-    // A failure is written to the standard error, too, and a warning is noted beside the container.
+    // A failure is also written to the standard error, and a warning to the container's log.
     let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
 }

@@ -1,32 +1,33 @@
-//! The control groups that a runtime makes for a container, where it manages them itself.
+//! Control groups that a runtime creates for a container, where the runtime manages them itself.
 //!
-//! A runtime that is killed while it makes a container leaves them, and does not know of them later.
+//! A runtime that is killed while it creates a container leaves its groups behind and does not know
+//! of them later.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Groups below a group that are removed with it; more than any runtime makes.
+/// Depth of subgroups that are removed with a group; more than any runtime creates.
 const DEPTH: usize = 16;
 
-/// Folders of control groups that are a container's alone.
+/// Directories of the control groups that belong to one container alone.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Groups(Vec<PathBuf>);
 
 impl Groups {
-    /// Those that are about to be made: of the places in every hierarchy those where nothing is yet.
-    /// `mounts`, `own`: `/proc/self/mountinfo` and `/proc/self/cgroup` of the runtime. `path`: what the
-    /// container's configuration asks for.
+    /// Returns the groups about to be created: in every hierarchy, the paths that do not exist yet.
+    /// `mounts` and `own` are the runtime's `/proc/self/mountinfo` and `/proc/self/cgroup`; `path`
+    /// is what the container's configuration asks for.
     pub fn planned(mounts: &str, own: &str, path: Option<&str>, id: &str) -> Self {
         let places = places(mounts, own, path, id).into_iter();
         Self(places.filter(|place| !place.exists()).collect())
     }
 
-    /// The processes in them.
+    /// Returns the processes in the groups.
     pub fn members(&self) -> Vec<i32> {
         let lists = self.0.iter().map(|folder| {
-            // A hierarchy may have none: what is not there has no members.
+            // The group may not exist in a hierarchy; then it has no members.
             std::fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default()
         });
         let mut members: Vec<i32> = lists
@@ -41,11 +42,11 @@ impl Groups {
         members
     }
 
-    /// Removes them.
+    /// Removes the groups.
     ///
     /// # Errors
     ///
-    /// If one of them has processes still.
+    /// A group still contains processes.
     pub fn remove(&self) -> io::Result<()> {
         self.0.iter().try_for_each(|folder| remove(folder, DEPTH))
     }
@@ -53,7 +54,7 @@ impl Groups {
 
 fn remove(folder: &Path, depth: usize) -> io::Result<()> {
     let Ok(entries) = std::fs::read_dir(folder) else {
-        // It is not there.
+        // The group does not exist.
         return Ok(());
     };
     for entry in entries.flatten() {
@@ -69,7 +70,7 @@ fn remove(folder: &Path, depth: usize) -> io::Result<()> {
 
 fn places(mounts: &str, own: &str, path: Option<&str>, id: &str) -> Vec<PathBuf> {
     let path = path.filter(|path| !path.is_empty());
-    // systemd's way of naming one: it removes those itself.
+    // A systemd unit name; systemd removes those itself.
     if path.is_some_and(|path| path.contains(':')) {
         return Vec::new();
     }
@@ -87,7 +88,7 @@ fn places(mounts: &str, own: &str, path: Option<&str>, id: &str) -> Vec<PathBuf>
                 }
             }
         };
-        // Whatever the configuration says: never a group that is not the container's alone.
+        // Whatever the configuration says, never a group that other processes share.
         let is_plain = !below.is_empty()
             && below
                 .split('/')
@@ -101,12 +102,12 @@ fn places(mounts: &str, own: &str, path: Option<&str>, id: &str) -> Vec<PathBuf>
 struct Hierarchy<'a> {
     root: &'a str,
     mount_point: &'a str,
-    /// Of the first version; nothing for the second.
+    /// Controllers of version 1; `None` for version 2.
     controllers: Option<&'a str>,
 }
 
 impl<'a> Hierarchy<'a> {
-    /// A line of `mountinfo`, if it is one.
+    /// Parses a line of `mountinfo`. Returns `None` if it is not a cgroup hierarchy.
     fn parse(line: &'a str) -> Option<Self> {
         let (mount, source) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
@@ -124,7 +125,8 @@ impl<'a> Hierarchy<'a> {
         })
     }
 
-    /// Where in it the process of `/proc/PID/cgroup` is, as seen from the mount point.
+    /// Returns the path within the hierarchy, as seen from the mount point, of the process whose
+    /// `/proc/PID/cgroup` is `lines`.
     fn own(&self, lines: &'a str) -> Option<&'a str> {
         let path = lines.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);

@@ -1,29 +1,29 @@
-//! The command line of runc, which crun, youki and runsc share: global options, a command, its options,
-//! its arguments.
+//! The command line of runc, which crun, youki and runsc share: global options, a command, its
+//! options and its arguments.
 //!
-//! It is passed on as it was given. What is read of it is what a stand-in must know: the command, the
-//! container's id, its bundle, and where the runtime keeps its state and its log.
+//! The command line is passed on unchanged. The parser extracts only what a stand-in needs: the
+//! command, the container's id, its bundle, and the locations of the runtime's state and log.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// What a command means to a stand-in.
+/// Meaning of a command for a stand-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Makes a container, which waits to be started.
+    /// Creates a container that waits to be started.
     Create,
     /// Removes a container.
     Delete,
     /// Starts another program in a container.
     Exec,
-    /// Changes or tells something, and starts no program.
+    /// Changes or reports state and starts no program.
     Plain,
-    /// Makes a container from a checkpoint.
+    /// Creates a container from a checkpoint.
     Restore,
-    /// Makes a container and starts it.
+    /// Creates and starts a container.
     Run,
-    /// Has the first program of a container begin.
+    /// Starts the first program of a container.
     Start,
 }
 
@@ -113,12 +113,12 @@ const GLOBAL_WITH_VALUE: &[&str] = &[
 /// Options of the stand-in itself, which are not passed on.
 const OWN_WITH_VALUE: &[&str] = &["agent", "config", "runtime"];
 
-/// A command line in parts.
+/// A parsed command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandLine {
-    /// `--runtime`: which runtime to stand in for.
+    /// `--runtime`: the underlying runtime.
     pub runtime: Option<OsString>,
-    /// `--agent`: who watches containers.
+    /// `--agent`: which agent watches containers.
     pub agent: Option<OsString>,
     /// `--config`: the stand-in's configuration.
     pub config: Option<PathBuf>,
@@ -128,7 +128,7 @@ pub struct CommandLine {
     pub root: Option<PathBuf>,
     /// `--log`.
     pub log: Option<PathBuf>,
-    /// Whether `--log-format json` was given.
+    /// `--log-format json` was given.
     pub log_is_json: bool,
     /// The command.
     pub call: Option<Call>,
@@ -137,34 +137,34 @@ pub struct CommandLine {
 /// A command with its options and arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// What it means.
+    /// Meaning of the command.
     pub verb: Verb,
-    /// The command and everything behind it.
+    /// The command and all words after it.
     pub words: Vec<OsString>,
     /// `--bundle`.
     pub bundle: Option<PathBuf>,
-    /// Whether `--detach` was given.
+    /// `--detach` was given.
     pub detaches: bool,
-    /// Whether `--help` was given.
+    /// `--help` was given.
     pub asks_for_help: bool,
-    /// The first argument that is no option: the container's id, for commands that take one.
+    /// The first argument that is not an option: the container's id, for commands that take one.
     pub id: Option<String>,
-    /// Options by name, without dashes, in their order.
+    /// Options in order, by name without dashes.
     pub options: Vec<(String, Option<OsString>)>,
-    /// The arguments behind the id.
+    /// The arguments after the id.
     pub rest: Vec<OsString>,
 }
 
-/// A command line that cannot be understood.
+/// A command line is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum CommandLineError {
-    /// An option needs a value and is the last word.
+    /// An option that needs a value is the last word.
     #[error("cannot read the command line: --{name} needs a value")]
     NoValue {
         /// The option.
         name: String,
     },
-    /// The container's id is no text.
+    /// The container's id is not UTF-8.
     #[error("cannot use the container id {}: it is not valid UTF-8", .id.display())]
     BadId {
         /// The id.
@@ -173,11 +173,11 @@ pub enum CommandLineError {
 }
 
 impl CommandLine {
-    /// Reads a command line, without the name of the program.
+    /// Parses a command line without the program name.
     ///
     /// # Errors
     ///
-    /// If a value is missing or the id is no text.
+    /// A value is missing, or the id is not UTF-8.
     pub fn parse(words: &[OsString]) -> Result<Self, CommandLineError> {
         let mut line = Self::default();
         let mut rest = words.iter();
@@ -255,7 +255,7 @@ impl Call {
                     continue;
                 }
                 call.id = Some(id(word)?);
-                // What follows is a command line of the container's, or options as crun takes them.
+                // The rest is a command line for the container, or options in crun's position.
                 if verb == Verb::Exec {
                     let dashes = rest.clone().next().is_some_and(|word| word == "--");
                     call.rest.extend(rest.skip(usize::from(dashes)).cloned());
@@ -284,14 +284,14 @@ impl Call {
         Ok(call)
     }
 
-    /// The values of an option that goes by these names.
+    /// Returns the values of an option that has these names.
     pub fn values<'a>(&'a self, names: &'a [&'a str]) -> impl Iterator<Item = &'a OsStr> {
         let named = |(name, _): &&(String, Option<OsString>)| names.contains(&name.as_str());
         let options = self.options.iter().filter(named);
         options.filter_map(|(_, value)| value.as_deref())
     }
 
-    /// Whether an option is given that needs no value.
+    /// Returns true if an option without a value is given.
     pub fn has(&self, names: &[&str]) -> bool {
         let is_on = |value: &Option<OsString>| value.as_ref().is_none_or(|word| word != "false");
         let mut options = self.options.iter();
@@ -304,7 +304,7 @@ fn id(word: &OsString) -> Result<String, CommandLineError> {
     id.ok_or_else(|| CommandLineError::BadId { id: word.clone() })
 }
 
-/// `--name`, `--name=value`; Go programs take one dash as well as two.
+/// `--name` or `--name=value`. Go programs accept one dash as well as two.
 struct Flag {
     name: String,
     value: Option<OsString>,

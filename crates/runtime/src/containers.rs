@@ -1,4 +1,5 @@
-//! Containers: what is noted of them, what the underlying runtime knows, and what is left of them.
+//! Containers: their notes, their state in the underlying runtime, and the removal of their
+//! leftovers.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -16,16 +17,17 @@ use crate::{
     leftovers,
 };
 
-/// How long control groups may take to become empty when all in them have been killed: as long as runc gives
-/// the processes that its own `delete --force` kills.
+/// Time for control groups to become empty after all their processes were killed; the same as in
+/// runc's `delete --force`.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(10);
 const REMOVAL_PAUSE: Duration = Duration::from_millis(5);
 
-/// Notes a container. Returns false if one of this id exists; what a killed runtime left is replaced.
+/// Creates the note of a container. Returns false if a container of this id exists. Leftovers of a
+/// killed runtime are replaced.
 ///
 /// # Errors
 ///
-/// If it cannot be noted, or leftovers of another one cannot be removed.
+/// The note cannot be written, or leftovers of an earlier container cannot be removed.
 pub fn begin(
     store: &Store,
     note: &Note,
@@ -49,12 +51,12 @@ pub fn begin(
     store.begin(note).map_err(|error| state_failure(&error))
 }
 
-/// Checks that a container was made by this runtime: another runtime does not know it, which does not mean that it
-/// is gone.
+/// Checks that this runtime created the container. A container of another runtime is unknown to
+/// this one, but may still exist.
 ///
 /// # Errors
 ///
-/// [`Exit::BadInput`] if another one made it.
+/// [`Exit::BadInput`] if another runtime created it.
 pub fn is_of(note: Option<&Note>, runtime: &Runtime) -> Result<(), Failure> {
     let Some((note, maker)) = note.and_then(|note| Some((note, note.runtime.as_ref()?))) else {
         return Ok(());
@@ -67,24 +69,24 @@ pub fn is_of(note: Option<&Note>, runtime: &Runtime) -> Result<(), Failure> {
     Err(Failure::new(Exit::BadInput, message).help(format!("name its runtime: --runtime {maker}")))
 }
 
-/// Returns true if the underlying runtime knows a container.
+/// Returns true if the underlying runtime knows the container.
 ///
 /// # Errors
 ///
-/// If it cannot be asked.
+/// The runtime cannot be queried.
 pub fn exists(runtime: &Runtime, line: &CommandLine, id: &str) -> Result<bool, Failure> {
     let mut command = Command::new(&runtime.program);
     command.args(&runtime.before);
     if let Some(root) = &line.root {
         command.arg("--root").arg(root);
     }
-    // Not the caller's log, which would tell of a container that is missing.
+    // Not the caller's log, in which a missing container would be reported as an error.
     command.arg0(runtime.name()).args(["state", id]);
     let output = command.stdin(std::process::Stdio::null()).output();
     let status = output
         .map_err(|cause| cannot_execute(runtime, &cause))?
         .status;
-    // One that was killed has said nothing.
+    // A killed runtime has given no answer.
     status.code().map(|code| code == 0).ok_or_else(|| {
         let message = format!(
             "cannot ask {} for {id}: {status}",
@@ -94,12 +96,13 @@ pub fn exists(runtime: &Runtime, line: &CommandLine, id: &str) -> Result<bool, F
     })
 }
 
-/// Removes what is left of a container that the underlying runtime does not know: the note, and if the runtime was
-/// killed while it made the container, control groups with their processes, and mounts in the folder of its state.
+/// Removes the leftovers of a container that the underlying runtime does not know: the note, and,
+/// if the runtime was killed while it created the container, control groups with their processes,
+/// and mounts in the state directory.
 ///
 /// # Errors
 ///
-/// If something cannot be removed.
+/// Something cannot be removed.
 pub fn forget(
     store: &Store,
     runtime: &Runtime,
@@ -115,7 +118,7 @@ pub fn forget(
                     .help("their processes do not exit; try again"));
             }
             for pid in note.groups.members() {
-                // Fails only if it has just ended.
+                // Fails only if the process has just ended.
                 let _ = sys::signal::send(pid, Signal::SIGKILL.0);
             }
             std::thread::sleep(REMOVAL_PAUSE);
@@ -132,16 +135,16 @@ pub fn forget(
     store.end().map_err(|error| state_failure(&error))
 }
 
-/// The control groups that the underlying runtime is about to make.
+/// Returns the control groups that the underlying runtime is about to create.
 #[must_use]
 pub fn groups(spec: &Spec, id: &str) -> Groups {
-    // Without /proc there is nothing to find them by, and nothing can be watched either.
+    // Without /proc the groups cannot be found, and nothing can be watched either.
     let read = |file| std::fs::read_to_string(file).unwrap_or_default();
     let (mounts, own) = (read("/proc/self/mountinfo"), read("/proc/self/cgroup"));
     Groups::planned(&mounts, &own, spec.cgroups_path(), id)
 }
 
-/// The command that runs the underlying runtime.
+/// Builds the command that runs the underlying runtime.
 #[must_use]
 pub fn underlying(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Command {
     let mut command = Command::new(&runtime.program);
@@ -161,7 +164,7 @@ pub fn cannot_execute(runtime: &Runtime, cause: &std::io::Error) -> Failure {
     .help("name a runtime that is a program for this architecture")
 }
 
-/// The exit code for the status of a process, as in a shell.
+/// Returns the exit code for a process status, as in a shell.
 #[must_use]
 pub fn code(status: std::process::ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
@@ -170,7 +173,7 @@ pub fn code(status: std::process::ExitStatus) -> u8 {
         .unwrap_or(u8::MAX)
 }
 
-/// Returns true if a container is to be watched.
+/// Returns true if the container must be watched.
 #[must_use]
 pub fn is_to_be_watched(settings: &Settings, spec: &Spec) -> bool {
     match settings.config.runtime.watch {
@@ -182,11 +185,11 @@ pub fn is_to_be_watched(settings: &Settings, spec: &Spec) -> bool {
     }
 }
 
-/// The folder of the bundle that a call names.
+/// Returns the bundle directory of a call.
 ///
 /// # Errors
 ///
-/// If the working directory does not exist.
+/// The working directory does not exist.
 pub fn bundle(call: &Call) -> Result<PathBuf, Failure> {
     let given = call.bundle.as_deref().unwrap_or(Path::new("."));
     std::path::absolute(given).map_err(|cause| {
@@ -195,11 +198,11 @@ pub fn bundle(call: &Call) -> Result<PathBuf, Failure> {
     })
 }
 
-/// The store of a container.
+/// Returns the store of a container.
 ///
 /// # Errors
 ///
-/// If the id is none.
+/// The id is invalid.
 pub fn store(settings: &Settings, line: &CommandLine, id: &str) -> Result<Store, Failure> {
     Store::new(&settings.state, line.root.as_deref(), id).map_err(|error| state_failure(&error))
 }

@@ -1,56 +1,55 @@
-//! What has to be written into the configuration of engines so that they know this runtime, and taken
-//! out again.
+//! Changes to the configuration of container engines that add or remove this runtime.
 
 use serde_json::{Map, Value, json};
 
-/// The name by which engines know it.
+/// Name of this runtime in the configuration of engines.
 pub const NAME: &str = "tollgate";
 
 const BEGIN: &str = "# begin tollgate: `tollgate runtime uninstall` removes these lines";
 const END: &str = "# end tollgate";
 
-/// Whose configuration it is.
+/// A container engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// containerd, for pods and nerdctl.
     Containerd,
     /// Docker.
     Docker,
-    /// podman, which reads every file of a folder.
+    /// podman, which reads every file of a directory.
     Podman,
 }
 
-/// Why a configuration cannot be changed.
+/// A configuration cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// It has a runtime of this name, from somebody else.
+    /// A runtime of this name exists and was not installed by this program.
     #[error("cannot add the runtime `{NAME}`: there is one already")]
     Taken,
-    /// It is of a version that is not known here.
+    /// The version of the configuration is unknown.
     #[error("cannot change a configuration of containerd of version {version}")]
     Version {
-        /// What it says.
+        /// Version in the file.
         version: String,
     },
-    /// It is no JSON object.
+    /// The file is not a JSON object.
     #[error("cannot read the configuration")]
     Json(#[source] serde_json::Error),
-    /// It is JSON, and not of the form that it has to be.
+    /// The JSON does not have the expected structure.
     #[error("cannot read the configuration: `{place}` is not an object")]
     Form {
-        /// What is not.
+        /// Path of the unexpected value.
         place: &'static str,
     },
-    /// The mark of what was added has no end.
+    /// The marker of our addition has no end marker.
     #[error("cannot find the end of the added lines: no line `{END}`")]
     NoEnd,
 }
 
 impl Engine {
-    /// All there are.
+    /// All engines.
     pub const ALL: [Self; 3] = [Self::Containerd, Self::Docker, Self::Podman];
 
-    /// Its name.
+    /// Returns the name of the engine.
     pub fn name(self) -> &'static str {
         match self {
             Self::Containerd => "containerd",
@@ -59,7 +58,7 @@ impl Engine {
         }
     }
 
-    /// The file that is changed: of podman one of our own.
+    /// Returns the path of the file to change; for podman, a file of our own.
     pub fn file(self) -> &'static str {
         match self {
             Self::Containerd => "/etc/containerd/config.toml",
@@ -68,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// What makes it read the file.
+    /// Returns the command that makes the engine read the file.
     pub fn next_step(self) -> &'static str {
         match self {
             Self::Containerd => "systemctl restart containerd",
@@ -77,11 +76,11 @@ impl Engine {
         }
     }
 
-    /// The configuration with this runtime in it, which is `program`.
+    /// Adds this runtime, whose path is `program`, to a configuration.
     ///
     /// # Errors
     ///
-    /// If it has one of that name already, or cannot be understood.
+    /// A runtime of this name exists already, or the configuration cannot be parsed.
     pub fn add(self, text: &str, program: &str) -> Result<String, InstallError> {
         let text = self.remove(text)?;
         match self {
@@ -96,11 +95,11 @@ impl Engine {
         }
     }
 
-    /// The configuration without it. Nothing else is changed, but the layout of JSON.
+    /// Removes this runtime from a configuration. Nothing else changes, except the layout of JSON.
     ///
     /// # Errors
     ///
-    /// If it cannot be understood.
+    /// The configuration cannot be parsed.
     pub fn remove(self, text: &str) -> Result<String, InstallError> {
         match self {
             Self::Containerd | Self::Podman => remove_block(text),
@@ -116,7 +115,7 @@ fn add_to_containerd(text: &str, program: &str) -> Result<String, InstallError> 
         (key.trim() == "version").then(|| value.trim().to_owned())
     });
     let plugin = match version.as_deref() {
-        // A file that says nothing else is not there yet.
+        // An empty file counts as missing.
         None if text.trim().is_empty() => "io.containerd.grpc.v1.cri",
         Some("2") => "io.containerd.grpc.v1.cri",
         Some("3") => "io.containerd.cri.v1.runtime",
@@ -146,7 +145,7 @@ fn add_to_containerd(text: &str, program: &str) -> Result<String, InstallError> 
     ))
 }
 
-/// A text of TOML, which takes what JSON takes.
+/// Quotes a TOML string, which accepts JSON's syntax.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -206,7 +205,7 @@ fn remove_from_docker(text: &str) -> Result<String, InstallError> {
     Ok(format!("{:#}\n", Value::Object(settings)))
 }
 
-/// The lines that differ between two texts, with some around them, as `diff -u` shows them.
+/// Returns the differing lines of two texts with context, like `diff -u`.
 pub fn difference(before: &str, after: &str) -> String {
     const AROUND: usize = 3;
     let (old, new): (Vec<&str>, Vec<&str>) = (before.lines().collect(), after.lines().collect());
@@ -249,7 +248,7 @@ mod tests {
         ] {
             let added = engine.add(text, PROGRAM).unwrap();
             assert!(added.contains(PROGRAM), "{added}");
-            // A second time replaces the first.
+            // A second installation replaces the first.
             assert_eq!(engine.add(&added, PROGRAM).unwrap(), added);
             let removed = engine.remove(&added).unwrap();
             assert_eq!(removed.trim_end(), text.trim_end(), "{engine:?}");

@@ -11,28 +11,28 @@ use diagnostics::terminal;
 
 use crate::install::{Engine, difference};
 
-/// The usual path of this program under the name of a runtime.
+/// Default path of this program under the name of a runtime.
 pub const PROGRAM: &str = "/usr/local/bin/tollgate-runtime";
 
 /// Options of [`execute`].
 #[derive(Debug)]
 pub struct InstallOptions {
-    /// Names of engines. Empty: those whose folder below `/etc` exists.
+    /// Names of engines; empty for those whose directory below `/etc` exists.
     pub engines: Vec<String>,
-    /// Change the files; else only show what would change.
+    /// Change the files. Otherwise only print what would change.
     pub yes: bool,
-    /// The program that engines are to call.
+    /// Path of the program that engines call.
     pub program: PathBuf,
-    /// The folder that stands for `/`.
+    /// Directory that replaces `/`.
     pub prefix: PathBuf,
 }
 
-/// What is done with the configuration of engines.
+/// Change to the configuration of engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Add this runtime.
     Install,
-    /// Remove it.
+    /// Remove this runtime.
     Uninstall,
 }
 
@@ -40,7 +40,7 @@ pub enum Change {
 ///
 /// # Errors
 ///
-/// [`Exit::BadInput`] if there is no engine, no program to install, or a file cannot be changed.
+/// [`Exit::BadInput`] if there is no engine or no program to install, or a file cannot be changed.
 pub fn execute(change: Change, args: &InstallOptions) -> Outcome {
     let engines = engines(args);
     if engines.is_empty() {
@@ -83,7 +83,7 @@ fn within(prefix: &Path, path: &Path) -> PathBuf {
     prefix.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Changes the file of one engine; answers with what is to be said.
+/// Changes the file of one engine. Returns the message to print.
 fn one(engine: Engine, change: Change, args: &InstallOptions) -> Result<String, Failure> {
     let file = within(&args.prefix, Path::new(engine.file()));
     let failed = |verb: &str, cause: std::io::Error| {
@@ -113,7 +113,7 @@ fn one(engine: Engine, change: Change, args: &InstallOptions) -> Result<String, 
         return Ok(format!("{shown}{name}: not changed; --yes changes it\n"));
     }
     if new.trim().is_empty() {
-        // It was made by `install`, or says nothing any more.
+        // The file was created by `install`, or is empty now.
         fs::remove_file(&file).map_err(|cause| failed("remove", cause))?;
     } else {
         replace(&file, &new).map_err(|cause| failed("write", cause))?;
@@ -124,7 +124,7 @@ fn one(engine: Engine, change: Change, args: &InstallOptions) -> Result<String, 
     ))
 }
 
-/// Writes a file whole or not at all, with the mode that it had.
+/// Replaces a file atomically and keeps its mode.
 fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)?;

@@ -1,5 +1,5 @@
-//! Kata Containers: found and told of, not driven. `kata-runtime` has no OCI command line; what has one is
-//! containerd's shim, which containerd itself drives as `io.containerd.kata.v2`.
+//! Detection of Kata Containers, which are not supported. `kata-runtime` has no OCI command line;
+//! containerd drives Kata's shim itself as `io.containerd.kata.v2`.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,14 +9,14 @@ use diagnostics::failure::Failure;
 use probe::Support;
 
 const SHIM: &str = "containerd-shim-kata-v2";
-/// Names by which somebody may ask for it.
+/// Names by which users may ask for Kata.
 const NAMES: [&str; 3] = ["kata", "kata-runtime", SHIM];
 
-/// Refuses Kata by each of its names.
+/// Refuses Kata under each of its names.
 ///
 /// # Errors
 ///
-/// [`Exit::Unsupported`] if `asked` is one of them.
+/// [`Exit::Unsupported`] if `asked` is such a name.
 pub fn refuse(asked: &OsStr) -> Result<(), Failure> {
     let name = Path::new(asked).file_name().and_then(OsStr::to_str);
     if !name.is_some_and(|name| NAMES.contains(&name)) {
@@ -32,7 +32,7 @@ pub fn refuse(asked: &OsStr) -> Result<(), Failure> {
     ))
 }
 
-/// Whether Kata is installed.
+/// Reports whether Kata is installed.
 #[must_use]
 pub fn support() -> Support {
     let path = std::env::var_os("PATH");

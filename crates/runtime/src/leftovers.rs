@@ -1,7 +1,8 @@
-//! What a runtime leaves that was killed while it made a container.
+//! Leftovers of a runtime that was killed while it created a container.
 //!
-//! runc mounts its own file for a moment over one in the folder of the container's state, so that containers
-//! cannot write to it. Killed in that moment it leaves both, and its `delete` does not look for them.
+//! runc briefly mounts its own binary over a file in the container's state directory, so that
+//! containers cannot write to it. If runc is killed at that moment, the mount and the file remain,
+//! and `runc delete` does not look for them.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -14,7 +15,8 @@ use process_info::procfs::{mount_lines, unescape};
 
 use crate::Runtime;
 
-/// The folder in which a runtime keeps the states of containers without `--root`.
+/// Returns the default directory in which a runtime keeps container states, that is, without
+/// `--root`.
 #[must_use]
 pub fn usual_root(runtime: &Runtime) -> Option<PathBuf> {
     let name = runtime.name();
@@ -24,12 +26,12 @@ pub fn usual_root(runtime: &Runtime) -> Option<PathBuf> {
         .map(|name| Path::new("/run").join(name))
 }
 
-/// Unmounts everything below the state folder of a container that its runtime no longer knows. Removes the folder if
-/// something was mounted.
+/// Unmounts everything below the state directory of a container that its runtime no longer knows.
+/// Removes the directory if something was mounted.
 ///
 /// # Errors
 ///
-/// If a mount cannot be removed, or the folder.
+/// A mount or the directory cannot be removed.
 pub fn remove(folder: &Path) -> io::Result<()> {
     let folder = match folder.canonicalize() {
         Ok(folder) => folder,
@@ -39,7 +41,7 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let below = mounts_below(&mounts, &folder);
     if below.is_empty() {
-        // What else may be there is its runtime's own.
+        // Other contents belong to the runtime.
         return Ok(());
     }
     for mount in &below {
@@ -52,7 +54,7 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// The mounts in a folder, the last one first.
+/// Returns the mounts below a directory, the last one first.
 fn mounts_below(mounts: &str, folder: &Path) -> Vec<PathBuf> {
     let below = mount_lines(mounts.as_bytes())
         .map(|mount| unescape(mount.mount_point).into_owned())

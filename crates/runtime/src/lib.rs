@@ -1,7 +1,7 @@
-//! What an OCI runtime that stands in for another one must know: the command line that runtimes share, the bundle,
+//! Parts of an OCI runtime that stands in for another one: the shared command line, the bundle,
 //! settings and annotations, notes about containers, and the configuration of container engines.
 //!
-//! Nothing here watches a process.
+//! This crate does not watch processes.
 
 mod agent_spec;
 pub mod annotations;

@@ -1,4 +1,4 @@
-//! Settings of the runtime. Its callers choose its command line, so they come from a file.
+//! Settings of the runtime. They come from a file, because callers choose the command line.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use diagnostics::failure::Failure;
 use crate::Spec;
 use crate::annotations;
 
-/// Where the configuration is looked for if nobody names it.
+/// Default path of the configuration.
 const CONFIG: &str = "/etc/tollgate/runtime.yaml";
 const CONFIG_VARIABLE: &str = "TOLLGATE_RUNTIME_CONFIG";
-/// What is noted of containers: not longer than the machine runs.
+/// Directory of container notes, which do not survive a reboot.
 const STATE: &str = "/run/tollgate/runtime";
 const STATE_VARIABLE: &str = "TOLLGATE_RUNTIME_STATE";
-/// The file that alerts are appended to if no output is configured.
+/// Default file for alerts, used if no output is configured.
 pub const ALERTS: &str = "/var/log/tollgate/alerts.jsonl";
-/// Where policies are that annotations may name.
+/// Default directory of policies that annotations can name.
 const POLICIES: &str = "/etc/tollgate/policies";
-/// The fields that every alert has if no configuration is named, as an option of `tollgate run`.
+/// Fields added to every alert if no configuration is named, as an option of `tollgate run`.
 pub const FIELDS: &str = "append_output[]={extra_fields: [container.id, container.name, \
                       container.image.repository, container.annotations, k8s.ns.name, k8s.pod.name, \
                       k8s.pod.labels]}";
@@ -28,13 +28,13 @@ pub const FIELDS: &str = "append_output[]={extra_fields: [container.id, containe
 /// The configuration of the runtime.
 #[derive(Debug)]
 pub struct Settings {
-    /// The settings.
+    /// The parsed settings.
     pub config: Config,
     /// The main configuration file, if there is one.
     pub file: Option<PathBuf>,
-    /// Settings that have no effect.
+    /// Warnings about settings without effect.
     pub warnings: Vec<String>,
-    /// The folder in which containers are noted.
+    /// Directory of container notes.
     pub state: PathBuf,
 }
 
@@ -56,17 +56,18 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads the configuration: the file named, or the one in the environment variable, or the usual one if it exists.
+    /// Reads the configuration: the named file, else the one in the environment variable, else the
+    /// default one if it exists.
     ///
     /// # Errors
     ///
-    /// [`Exit::BadInput`] if it cannot be read or a setting is wrong.
+    /// [`Exit::BadInput`] if the file cannot be read or a setting is wrong.
     pub fn load(named: Option<&Path>) -> Result<Self, Failure> {
         let named = named.map(Path::to_owned);
         let in_variable = || std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
         let usual = || Path::new(CONFIG).exists().then(|| CONFIG.into());
         let file = named.or_else(in_variable).or_else(usual);
-        // An agent that takes over runs in another folder.
+        // An agent that takes over runs in another working directory.
         let file = file.map(std::path::absolute).transpose().map_err(|cause| {
             Failure::new(
                 Exit::BadInput,
@@ -83,7 +84,7 @@ impl Settings {
         })
     }
 
-    /// Returns true if an output is enabled besides the standard output.
+    /// Returns true if an output other than the standard output is enabled.
     #[must_use]
     pub fn has_output(&self) -> bool {
         let mut enabled = self.config.outputs.enabled();
@@ -94,7 +95,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// [`Exit::Unsupported`] if containers are to be killed then.
+    /// [`Exit::Unsupported`] if the setting is to kill containers then.
     pub fn denies_unwatched(&self) -> Result<bool, Failure> {
         match self.config.runtime.on_agent_death {
             OnAgentDeath::Continue => Ok(false),
@@ -108,12 +109,12 @@ impl Settings {
         }
     }
 
-    /// Checks that the settings suit a sandbox of gVisor, whose calls are reported to `watch --gvisor` and wait for no
-    /// agent.
+    /// Checks that the settings work for a gVisor sandbox, whose calls are reported to `watch
+    /// --gvisor` and do not wait for an agent.
     ///
     /// # Errors
     ///
-    /// [`Exit::Unsupported`] if one does not.
+    /// [`Exit::Unsupported`] if a setting does not.
     pub fn suits_sandboxes(&self) -> Result<(), Failure> {
         let (why, key) = if self.config.runtime.agent == WatchedBy::Host {
             ("a host agent", "runtime.agent")
@@ -146,11 +147,13 @@ impl Settings {
         Ok(())
     }
 
-    /// The file that alerts of a virtual machine are appended to. They leave it as text, which no other output takes.
+    /// Returns the file for alerts of a virtual machine. They leave the machine as text, which no
+    /// other output accepts.
     ///
     /// # Errors
     ///
-    /// [`Exit::Unsupported`] if another output is enabled, or the usual folder cannot be made.
+    /// [`Exit::Unsupported`] if another output is enabled, or the default directory cannot be
+    /// created.
     pub fn alerts_of_machine(&self) -> Result<PathBuf, Failure> {
         let config = &self.config;
         let of_text = ["stdout_output", "file_output"];
@@ -173,14 +176,15 @@ impl Settings {
             .help("use file_output alone in the configuration of the runtime vm"))
     }
 
-    /// The policy of a container: the one that its annotation names, else that of the configuration.
+    /// Returns the policy of a container: the one that its annotation names, else the configured
+    /// one.
     ///
-    /// Annotations name files of one folder and nothing else, because whoever writes them need not be who
-    /// runs this machine.
+    /// Annotations can name only files of one directory, because their author is not necessarily an
+    /// administrator of the host.
     ///
     /// # Errors
     ///
-    /// [`Exit::BadInput`] if the name is none of a policy, or there is no such file.
+    /// [`Exit::BadInput`] if the name is invalid or there is no such file.
     pub fn policy(&self, spec: &Spec) -> Result<Option<PathBuf>, Failure> {
         let options = &self.config.runtime;
         let path = match (spec.annotations.get(annotations::POLICY), &*options.policy) {
@@ -208,11 +212,11 @@ impl Settings {
     }
 }
 
-/// Makes the folder of [`ALERTS`].
+/// Creates the directory of [`ALERTS`].
 ///
 /// # Errors
 ///
-/// [`Exit::Unsupported`] if it cannot be made.
+/// [`Exit::Unsupported`] if it cannot be created.
 pub fn make_alert_folder() -> Result<(), Failure> {
     let folder = Path::new(ALERTS).parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(folder).map_err(|cause| {

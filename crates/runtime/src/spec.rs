@@ -1,11 +1,11 @@
-//! What a bundle's `config.json` says that a stand-in must know.
+//! The parts of a bundle's `config.json` that a stand-in needs.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// Longest file that is read; real ones have some ten KiB.
+/// Maximum size of the file; real ones have some ten KiB.
 const SIZE_LIMIT: u64 = 16 << 20;
 
 /// Part of the OCI runtime specification's configuration.
@@ -48,24 +48,24 @@ struct Seccomp {
     listener_path: Option<PathBuf>,
 }
 
-/// Why a bundle cannot be read.
+/// A bundle cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
     /// The file cannot be read.
     #[error("cannot read {}", .path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// It is no configuration.
+    /// The file is not a valid configuration.
     #[error("cannot understand {}", .path.display())]
     Parse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: serde_json::Error,
     },
@@ -76,7 +76,7 @@ impl Spec {
     ///
     /// # Errors
     ///
-    /// If it cannot be read or is no JSON of that form.
+    /// The file cannot be read, or is not valid JSON of that form.
     pub fn read(bundle: &Path) -> Result<Self, SpecError> {
         let path = bundle.join("config.json");
         let read = || {
@@ -93,7 +93,7 @@ impl Spec {
         }
     }
 
-    /// Whether the container sees other mounts than its runtime.
+    /// Returns true if the container has a mount namespace of its own.
     pub fn has_own_mounts(&self) -> bool {
         let namespaces = self
             .linux
@@ -104,19 +104,21 @@ impl Spec {
             .any(|namespace| namespace.kind == "mount")
     }
 
-    /// A variable of the environment of its first program; the last of a name counts.
+    /// Returns an environment variable of the container's first program. The last value of a name
+    /// counts.
     pub fn variable(&self, name: &str) -> Option<&str> {
         let environment = self.process.as_ref()?.env.as_ref()?;
         let mut given = environment.iter().rev();
         given.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Where its control groups are to be.
+    /// Returns the requested path of the container's control groups.
     pub fn cgroups_path(&self) -> Option<&str> {
         self.linux.as_ref()?.cgroups_path.as_deref()
     }
 
-    /// Who else wants to hold calls of the container.
+    /// Returns the socket of another program that wants to receive the container's seccomp
+    /// notifications.
     pub fn listener(&self) -> Option<&Path> {
         let seccomp = self.linux.as_ref()?.seccomp.as_ref()?;
         let path = seccomp.listener_path.as_deref();

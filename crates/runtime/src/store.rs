@@ -1,7 +1,7 @@
-//! What is noted of the containers that are watched: one folder for each, which goes with it.
+//! Notes about watched containers: one directory per container, removed with it.
 //!
-//! Two callers may use the same id with different state folders of the runtime (`--root`), so that one
-//! is part of the name.
+//! Two callers may use the same id with different state directories of the runtime (`--root`), so
+//! the state directory is part of the name.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,66 +12,67 @@ use serde::{Deserialize, Serialize};
 use crate::Groups;
 
 const NOTE: &str = "container.json";
-/// The note while it is written.
+/// Name of the note while it is written.
 const BEGUN: &str = "container.json.new";
 const LOG: &str = "agent.log";
-/// The folder's part for callers that leave the state folder to the runtime.
+/// Part of the directory name for callers that use the runtime's default state directory.
 const DEFAULT_ROOT: &str = "default";
 
-/// What is noted of a container.
+/// Note about a container.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// Its id.
+    /// Id of the container.
     pub id: String,
-    /// The folder with its `config.json`.
+    /// Directory of its `config.json`.
     pub bundle: PathBuf,
-    /// Whether it has mounts of its own.
+    /// The container has a mount namespace of its own.
     pub has_mounts: bool,
-    /// Its control groups.
+    /// Control groups of the container.
     pub groups: Groups,
-    /// The policy that confines it.
+    /// Policy that confines the container.
     #[serde(default)]
     pub policy: Option<PathBuf>,
-    /// The runtime that made it ([`Runtime::identity`](crate::Runtime::identity)). Containers without one are
-    /// older than this field.
+    /// Runtime that created the container ([`Runtime::identity`](crate::Runtime::identity)). Notes
+    /// without one are older than this field.
     #[serde(default)]
     pub runtime: Option<PathBuf>,
 }
 
-/// Why something could not be noted.
+/// A note cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The id would be no plain name of a folder.
+    /// The id is not a plain directory name.
     #[error("cannot use the container id `{id}`: it is not a folder name")]
     BadId {
         /// The id.
         id: String,
     },
-    /// A file or folder cannot be made, read or removed.
+    /// A file or directory cannot be created, read or removed.
     #[error("cannot {action} {}", .path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// With what.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
 }
 
-/// The folder of one container.
+/// The directory of one container.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
 }
 
 impl Store {
-    /// The place for a container below `state`, by the runtime's state folder and its id.
+    /// Returns the store of a container below `state`, by the runtime's state directory and the
+    /// container's id.
     ///
     /// # Errors
     ///
-    /// If the id is no name.
+    /// The id is not a plain directory name.
     pub fn new(state: &Path, root: Option<&Path>, id: &str) -> Result<Self, StoreError> {
         if id.is_empty() || id.starts_with('.') || id.contains(['/', '\0']) {
             return Err(StoreError::BadId { id: id.to_owned() });
@@ -82,26 +83,26 @@ impl Store {
         })
     }
 
-    /// Where messages about the container's watch go.
+    /// Returns the path of the log of the container's watch.
     pub fn log(&self) -> PathBuf {
         self.folder.join(LOG)
     }
 
-    /// What everything about the container is in.
+    /// Returns the directory of the container.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where else something of the container's watch is kept.
+    /// Returns the path of another file in the container's directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Makes the folder and the note in it. False: there is one already.
+    /// Creates the directory with the note. Returns false if it exists already.
     ///
     /// # Errors
     ///
-    /// If that fails.
+    /// The directory or the note cannot be created.
     pub fn begin(&self, note: &Note) -> Result<bool, StoreError> {
         let io = |action, path: &Path| {
             let path = path.to_owned();
@@ -118,18 +119,18 @@ impl Store {
             made => made.map_err(io("make", &self.folder))?,
         }
         let text = serde_json::to_vec(note).expect("a note is plain data");
-        // Whole or not at all: this process may be killed at any moment.
+        // Written atomically, since this process may be killed at any moment.
         let (begun, file) = (self.folder.join(BEGUN), self.folder.join(NOTE));
         fs::write(&begun, text).map_err(io("write", &begun))?;
         fs::rename(&begun, &file).map_err(io("write", &file))?;
         Ok(true)
     }
 
-    /// The note, if the container is watched.
+    /// Reads the note; `None` if the container is not watched.
     ///
     /// # Errors
     ///
-    /// If there is one that cannot be read.
+    /// The note exists and cannot be read.
     pub fn note(&self) -> Result<Option<Note>, StoreError> {
         let path = self.folder.join(NOTE);
         let io = |cause| StoreError::Io {
@@ -146,11 +147,11 @@ impl Store {
         }
     }
 
-    /// Removes everything that was noted; what is not there is no error.
+    /// Removes the directory. A missing one is not an error.
     ///
     /// # Errors
     ///
-    /// If something stays.
+    /// Something cannot be removed.
     pub fn end(&self) -> Result<(), StoreError> {
         match fs::remove_dir_all(&self.folder) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(StoreError::Io {
@@ -163,7 +164,7 @@ impl Store {
     }
 }
 
-/// A path as one name. No two paths have the same.
+/// Escapes a path as one file name. The mapping is injective.
 fn escaped(path: &Path) -> String {
     let text = path.to_string_lossy();
     text.replace('%', "%25").replace('/', "%2F")

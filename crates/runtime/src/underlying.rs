@@ -1,13 +1,13 @@
-//! Which runtime is stood in for.
+//! Selection of the underlying runtime.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Runtimes by name, in the order in which they are looked for. gVisor's is never chosen unasked: it
-/// is another kernel.
+/// Names of runtimes in search order. gVisor's is only used on request, because it is another
+/// kernel.
 const NAMES: [&str; 4] = ["runc", "crun", "youki", "runsc"];
 const UNASKED: usize = 3;
-/// Where runtimes are beside the folders of `PATH`; callers often have a short one.
+/// Directories of runtimes beyond `PATH`, which is often short for callers.
 const FOLDERS: [&str; 5] = [
     "/usr/local/sbin",
     "/usr/local/bin",
@@ -16,53 +16,53 @@ const FOLDERS: [&str; 5] = [
     "/sbin",
 ];
 
-/// A runtime that was found.
+/// An installed runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runtime {
-    /// Its program.
+    /// Path of the program.
     pub program: PathBuf,
     /// Words between the program and the runtime's command line.
     pub before: Vec<OsString>,
 }
 
-/// The word by which this program is the runtime `embedded`.
+/// Word that makes this program run as the runtime `embedded`.
 pub const EMBEDDED: &str = "embedded-runtime";
 
-/// Why there is no runtime to stand in for.
+/// No underlying runtime can be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RuntimeError {
-    /// It was named and is not there.
+    /// The named runtime is not installed.
     #[error("cannot find the runtime {name}")]
     Missing {
-        /// What was asked for.
+        /// Name of the runtime.
         name: String,
     },
-    /// None was named, and none is there.
+    /// No runtime was named, and none is installed.
     #[error("cannot find a runtime: neither {}", NAMES[..UNASKED].join(" nor "))]
     None,
-    /// It was named and is not part of this release.
+    /// The named runtime is not part of this build.
     #[error("cannot use the runtime {name}: {why}")]
     NotBuilt {
-        /// What was asked for.
+        /// Name of the runtime.
         name: String,
-        /// What is missing.
+        /// The missing part.
         why: &'static str,
     },
-    /// It would call itself for ever.
+    /// The runtime is this program, which would call itself forever.
     #[error("cannot use the runtime {}: it is this program", .program.display())]
     Itself {
-        /// What was found.
+        /// Path of the program.
         program: PathBuf,
     },
 }
 
 impl Runtime {
-    /// Finds the one that was asked for by name or path, or else the first that is installed, or else the
-    /// embedded one, if this program has it.
+    /// Finds the runtime by name or path; without a name, the first installed one, else the
+    /// embedded one if this build has it.
     ///
     /// # Errors
     ///
-    /// If it is not installed or not part of this build, or is this program.
+    /// The runtime is not installed, is not part of this build, or is this program.
     pub fn find(
         asked: Option<&OsStr>,
         path: Option<&OsStr>,
@@ -93,27 +93,27 @@ impl Runtime {
         Ok(Self { program, before })
     }
 
-    /// Whether the container's calls are gVisor's to see and not the kernel's.
+    /// Returns true if gVisor, and not the kernel, handles the container's calls.
     pub fn is_gvisor(&self) -> bool {
         let name = self.program.file_name().map(OsStr::to_string_lossy);
         name.is_some_and(|name| name.contains("runsc"))
     }
 
-    /// Whether it is part of this program.
+    /// Returns true if the runtime is part of this program.
     pub fn is_embedded(&self) -> bool {
         !self.before.is_empty()
     }
 
-    /// What tells it from other runtimes, however it was named.
+    /// Returns a path that identifies the runtime, however it was named.
     pub fn identity(&self) -> PathBuf {
         if self.is_embedded() {
             return PathBuf::from("embedded");
         }
-        // It may be gone meanwhile; then what it was called is all that is known.
+        // If the file has been removed, its former path is all that is known.
         std::fs::canonicalize(&self.program).unwrap_or_else(|_gone| self.program.clone())
     }
 
-    /// The name by which it is called.
+    /// Returns the name by which the runtime is called.
     pub fn name(&self) -> OsString {
         self.program
             .file_name()
@@ -122,12 +122,12 @@ impl Runtime {
     }
 }
 
-/// Whether this program has a runtime of its own.
+/// Availability of the embedded runtime in this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Embedded {
-    /// It was built in.
+    /// The runtime is built in.
     BuiltIn,
-    /// It was not.
+    /// The runtime is not built in.
     LeftOut,
 }
 
@@ -153,7 +153,7 @@ fn search(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     programs.find(|program| program.is_file())
 }
 
-/// Whether a file is the program that runs now.
+/// Returns true if a file is the running program.
 fn is_this(program: &Path) -> bool {
     let own = std::env::current_exe().and_then(std::fs::canonicalize);
     let other = std::fs::canonicalize(program);

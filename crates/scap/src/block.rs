@@ -1,8 +1,8 @@
-//! Numbers of the kinds of blocks.
+//! Block types.
 
-/// Begins a capture, or one that was appended to another.
+/// Section header, which begins a capture, or one that was appended to another.
 pub(crate) const SECTION: u32 = 0x0a0d_0d0a;
-/// Tells the byte order, in the section header.
+/// Byte-order magic in the section header.
 pub(crate) const MAGIC: u32 = 0x1a2b_3c4d;
 pub(crate) const MACHINE: u32 = 0x201;
 pub(crate) const THREADS_V9: u32 = 0x215;
@@ -11,7 +11,7 @@ pub(crate) const USERS_V2: u32 = 0x220;
 pub(crate) const EVENT_V2: u32 = 0x216;
 pub(crate) const FLAGGED_EVENT_V2: u32 = 0x217;
 
-/// What is in a block.
+/// Content of a block, by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Descriptors {
@@ -22,15 +22,15 @@ pub(crate) enum Content {
         is_old: bool,
     },
     Machine,
-    /// What network captures have: an interface or a packet.
+    /// Interfaces and packets of network captures.
     Packets,
     Section,
-    /// By version of the list.
+    /// A thread list, with its version.
     Threads(u8),
     Users {
         is_sized: bool,
     },
-    /// Interfaces, and what is newer than this program: nothing a rule asks for.
+    /// Interfaces, and types that are newer than this program. No rule uses them.
     Other,
 }
 

@@ -1,6 +1,6 @@
-//! Bounded reading of little-endian bytes.
+//! Bounds-checked reading of little-endian bytes.
 
-/// Bytes that are taken from the front. Taking more than there are gives `None`.
+/// A cursor over bytes. Reading past the end returns `None`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a>(&'a [u8]);
 
@@ -45,13 +45,14 @@ impl<'a> Bytes<'a> {
         self.array().map(i64::from_le_bytes)
     }
 
-    /// A length of 16 bits and as many bytes.
+    /// Reads a 16-bit length and that many bytes.
     pub(crate) fn text(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()?;
         self.take(usize::from(len))
     }
 
-    /// A length of 32 bits, which counts itself, and as many bytes. Nothing for a length of zero.
+    /// Reads a 32-bit length that includes itself, and the remaining bytes. Returns `None` for a
+    /// length of zero.
     pub(crate) fn sized(&mut self) -> Option<Bytes<'a>> {
         match usize::try_from(self.u32()?).ok()? {
             0 => Some(Bytes(&[])),
@@ -60,7 +61,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// A little-endian number of up to eight bytes.
+/// Reads a little-endian number of up to eight bytes.
 pub(crate) fn unsigned(bytes: &[u8]) -> Option<u64> {
     Some(match *bytes {
         [a] => u64::from(a),
@@ -70,7 +71,7 @@ pub(crate) fn unsigned(bytes: &[u8]) -> Option<u64> {
     })
 }
 
-/// A signed little-endian number of one, two, four or eight bytes.
+/// Reads a signed little-endian number of one, two, four or eight bytes.
 pub(crate) fn signed(bytes: &[u8]) -> Option<i64> {
     Some(match *bytes {
         [a] => i64::from(i8::from_le_bytes([a])),
@@ -80,7 +81,7 @@ pub(crate) fn signed(bytes: &[u8]) -> Option<i64> {
     })
 }
 
-/// Text up to the first NUL.
+/// Returns the text up to the first NUL.
 pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     match memchr::memchr(0, bytes) {
         Some(end) => &bytes[..end],

@@ -1,50 +1,50 @@
-//! What can be wrong with a capture.
+//! Errors of reading captures.
 
-/// Why a capture cannot be read further. What came before it was read and stands.
+/// A capture cannot be read further. Everything before the error was read and stays valid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A block, list or event contradicts itself.
+    /// A block, list or event is inconsistent.
     #[error("cannot read the capture at byte {offset}: {problem}")]
     Corrupt {
-        /// Where the block begins, in the uncompressed capture.
+        /// Offset of the block in the uncompressed capture.
         offset: u64,
-        /// What is wrong.
+        /// Description of the error.
         problem: String,
     },
-    /// There is nothing in it.
+    /// The capture is empty.
     #[error("cannot read the capture: it is empty")]
     Empty,
-    /// It does not begin as a capture does.
+    /// The file is not a capture.
     #[error("cannot read the capture: it starts with {found:#010x}, which is not scap")]
     Foreign {
         /// The first four bytes, as a number.
         found: u32,
     },
-    /// Reading the bytes failed.
+    /// The source returned an error.
     #[error("cannot read the capture at byte {offset}")]
     Io {
-        /// How much was read, uncompressed.
+        /// Number of bytes read, uncompressed.
         offset: u64,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// It has packets of a network in it. Files of both sorts begin alike.
+    /// The capture contains network packets. Files of both formats begin alike.
     #[error(
         "cannot read the capture at byte {offset}: it has network packets (pcapng), not events"
     )]
     Packets {
-        /// Where the first block of that sort begins, in the uncompressed capture.
+        /// Offset of the first such block in the uncompressed capture.
         offset: u64,
     },
-    /// It ends within a block: the writer was killed, or the copy is not whole.
+    /// The capture ends within a block: its writer was killed, or the copy is incomplete.
     #[error("cannot read the capture at byte {offset}: the file ends inside a block")]
     Truncated {
-        /// Where the block begins, in the uncompressed capture.
+        /// Offset of the block in the uncompressed capture.
         offset: u64,
     },
-    /// It was written by a newer major version of the format.
+    /// The capture has a newer major version of the format.
     #[error("cannot read a capture of format version {major}.{minor}")]
     Version {
         /// Major version.
@@ -55,7 +55,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the capture merely ends too early.
+    /// Returns true if the capture is only truncated.
     #[must_use]
     pub fn is_truncation(&self) -> bool {
         matches!(self, Self::Truncated { .. })

@@ -1,4 +1,4 @@
-//! Portable flags of captures to those of this machine, and back.
+//! Translation between the portable flags of captures and the native flags of this architecture.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -8,44 +8,44 @@ use abi::{Arch, FlagSet};
 
 use crate::table::Flags;
 
-/// How values of one set become values of the other.
+/// A translation between two sets of flags.
 #[derive(Clone, Debug)]
 pub(crate) struct Translation {
-    /// Whether the lowest two bits are the access mode of `open`.
+    /// The lowest two bits are the access mode of `open`.
     has_access: bool,
     is_enum: bool,
-    /// Value in captures, value here. Those of several bits first.
+    /// Pairs of portable and native value. Those of several bits come first.
     pairs: Vec<(u64, u64)>,
-    /// By bit of a value in captures: the value here.
+    /// Native value of each bit of a portable value.
     bits: [u64; 64],
-    /// Those pairs whose value in captures has several bits.
+    /// Pairs whose portable value has several bits.
     several: Vec<(u64, u64)>,
 }
 
 /// `O_ACCMODE`.
 const ACCESS: u64 = 3;
 
-/// Those that were asked for, by the names of both sets: they are few, and many parameters share them.
+/// Cache of translations by the names of both sets: there are few sets, shared by many parameters.
 type Known = HashMap<(&'static str, &'static str), &'static Translation>;
 
 impl Translation {
-    /// The translation between two sets.
+    /// Returns the translation between two sets.
     pub(crate) fn between(portable: &'static Flags, native: &'static FlagSet) -> &'static Self {
         static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         known
             .entry((portable.name, native.name()))
-            // Once for the life of the program.
+            // Leaked, once per set for the life of the program.
             .or_insert_with(|| Box::leak(Box::new(Self::new(portable, native))))
     }
 
-    /// Pairs names that are the same, but for a prefix that captures leave out (`MS_`).
+    /// Pairs flags of the same name, apart from a prefix that captures omit (`MS_`).
     fn new(portable: &Flags, native: &FlagSet) -> Self {
         let arch = Arch::native().unwrap_or(Arch::X86_64);
         let has_access = portable.name == "file_flags" && native.name() == "open";
         let value = |name: &'static str| {
-            // Where there is no such name, one with another prefix: captures leave `MS_` out, and
-            // write `EPOLL_CLOEXEC` for `O_CLOEXEC`.
+            // If there is no such name, use one with another prefix: captures omit `MS_`, and write
+            // `EPOLL_CLOEXEC` for `O_CLOEXEC`.
             let tail = |name: &'static str| name.split_once('_').map_or(name, |(_, tail)| tail);
             let mut entries = native.entries().iter();
             let exact = entries.clone().find(|entry| entry.name() == name);
@@ -77,7 +77,7 @@ impl Translation {
         }
     }
 
-    /// A value of a capture as this machine has it.
+    /// Converts a capture's value to the native value.
     pub(crate) fn to_native(&self, value: u64) -> u64 {
         if self.is_enum {
             let pair = self.pairs.iter().find(|(portable, _)| *portable == value);
@@ -101,7 +101,7 @@ impl Translation {
             .fold(all, |all, (_, native)| all | native)
     }
 
-    /// A value of this machine as captures have it.
+    /// Converts a native value to the value in captures.
     pub(crate) fn to_portable(&self, value: u64) -> u64 {
         if self.is_enum {
             let pair = self.pairs.iter().find(|(_, native)| *native == value);
@@ -110,7 +110,7 @@ impl Translation {
         let mut rest = value;
         let mut portable = 0;
         if self.has_access {
-            // The fourth value means neither to read nor to write, which captures cannot say.
+            // The fourth value means neither reading nor writing, which captures cannot represent.
             portable = ((value & ACCESS) + 1) & ACCESS;
             rest &= !ACCESS;
         }

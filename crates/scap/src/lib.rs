@@ -1,14 +1,14 @@
-//! Captures of sysdig and Falco (scap files): read, written, replayed.
+//! Reads, writes and replays captures of sysdig and Falco (scap files).
 //!
 //! A capture is a sequence of blocks: the machine, its users, threads and open descriptors, then
-//! events. Events are numbered and have parameters by position ([`table`]); what they do not say is
-//! known from the events before them. [`replay::Replay`] keeps that state and shows each event to a
-//! [`event::Evaluator`] as a live engine would; [`write::Writer`] turns the events that an evaluator sees into
-//! a capture.
+//! events. Events are numbered and have parameters by position ([`table`]). Their remaining context
+//! follows from earlier events: [`replay::Replay`] keeps that state and shows each event to an
+//! [`event::Evaluator`] as a live engine would. [`write::Writer`] turns the events that an
+//! evaluator sees into a capture.
 //!
-//! Nothing here opens files: sources and targets are [`std::io::Read`] and [`std::io::Write`]. Nothing
-//! in a capture is trusted: lengths are checked against what there is before they are used, and what
-//! is kept has limits.
+//! This crate opens no files: sources and targets are [`std::io::Read`] and [`std::io::Write`].
+//! Captures are not trusted: lengths are checked against the available bytes before use, and the
+//! size of the state is limited.
 
 mod block;
 mod bytes;

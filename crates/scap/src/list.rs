@@ -1,4 +1,4 @@
-//! What a capture says of the machine before its first event: processes, descriptors, users.
+//! The lists before a capture's first event: machine, processes, descriptors, users.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -6,22 +6,22 @@ use event::{Endpoint, Transport};
 
 use crate::bytes::Bytes;
 
-/// The machine.
+/// Description of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineInfo {
-    /// Processors.
+    /// Number of processors.
     pub cpus: u32,
-    /// Memory.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// The highest process id.
+    /// Maximum process id.
     pub max_pid: u64,
     /// Host name.
     pub hostname: String,
-    /// When it was booted, nanoseconds since the epoch; 0 if unknown.
+    /// Boot time in nanoseconds since the epoch; 0 if unknown.
     pub boot_ns: u64,
 }
 
-/// Length of the host name in its block.
+/// Length of the host name in its block, in bytes.
 pub(crate) const HOSTNAME_LEN: usize = 128;
 
 impl MachineInfo {
@@ -40,24 +40,24 @@ impl MachineInfo {
     }
 }
 
-/// One thread of the process list.
+/// An entry of the process list: one thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadEntry<'b> {
-    /// Thread.
+    /// Thread id.
     pub tid: i64,
-    /// Process.
+    /// Process id.
     pub pid: i64,
-    /// Parent.
+    /// Parent process id.
     pub ptid: i64,
-    /// Session; `None` where the capture does not tell.
+    /// Session id; `None` if the capture does not contain it.
     pub sid: Option<i64>,
-    /// Process group, as the process sees it.
+    /// Process group id in the process's own pid namespace.
     pub vpgid: Option<i64>,
-    /// Process group.
+    /// Process group id.
     pub pgid: Option<i64>,
-    /// Thread as it sees itself.
+    /// Thread id in the process's own pid namespace.
     pub vtid: Option<i64>,
-    /// Process as it sees itself.
+    /// Process id in its own pid namespace.
     pub vpid: Option<i64>,
     /// Command name.
     pub comm: &'b [u8],
@@ -75,51 +75,52 @@ pub struct ThreadEntry<'b> {
     pub cgroups: &'b [u8],
     /// Root directory.
     pub root: &'b [u8],
-    /// Limit of open descriptors.
+    /// Limit on open descriptors.
     pub fd_limit: i64,
-    /// Portable flags of clone.
+    /// Portable flags of `clone`.
     pub flags: u32,
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Virtual memory.
+    /// Virtual memory in KiB.
     pub vm_size_kib: u32,
-    /// Resident memory.
+    /// Resident memory in KiB.
     pub vm_rss_kib: u32,
     /// Controlling terminal.
     pub tty: u32,
-    /// User who logged in.
+    /// Login user id.
     pub login_uid: Option<u32>,
-    /// When the first process of the pid namespace was started.
+    /// Start time of the first process of the pid namespace.
     pub pidns_start_ns: u64,
-    /// Whether the user may write the program's file.
+    /// The user can write the program's file.
     pub exe_writable: bool,
-    /// Whether the program's file is in the upper layer of an overlay.
+    /// The program's file is in the upper layer of an overlay.
     pub exe_upper_layer: bool,
-    /// Whether the program's file is in a lower layer of an overlay.
+    /// The program's file is in a lower layer of an overlay.
     pub exe_lower_layer: bool,
-    /// Whether the program's file is a memfd.
+    /// The program's file is a memfd.
     pub exe_from_memfd: bool,
-    /// Inheritable, permitted, effective capabilities; `None` where the capture does not tell.
+    /// Inheritable, permitted and effective capabilities; `None` if the capture does not contain
+    /// them.
     pub capabilities: Option<[u64; 3]>,
     /// Inode, change time and modification time of the program's file.
     pub exe_file: Option<[u64; 3]>,
 }
 
-/// Which fields an entry of the process list has.
+/// Version of a process list, which determines the fields of its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ListVersion(pub(crate) u8);
 
 impl<'b> ThreadEntry<'b> {
-    /// Reads all entries of a block.
+    /// Parses all entries of a block.
     pub(crate) fn each(
         body: &'b [u8],
         version: ListVersion,
         mut see: impl FnMut(&Self),
     ) -> Option<()> {
         let mut bytes = Bytes::new(body);
-        // What is left of fewer than four bytes is padding.
+        // Fewer than four remaining bytes are padding.
         while bytes.len() >= 4 {
             let entry = if version.0 >= 9 {
                 let mut own = bytes.sized()?;
@@ -137,7 +138,7 @@ impl<'b> ThreadEntry<'b> {
         Some(())
     }
 
-    /// The fields that have been there always or since a certain version.
+    /// Parses the fields that are always present or depend on the version.
     fn parse(bytes: &mut Bytes<'b>, ListVersion(version): ListVersion) -> Option<Self> {
         let mut entry = Self {
             tid: bytes.i64()?,
@@ -182,10 +183,11 @@ impl<'b> ThreadEntry<'b> {
         Some(entry)
     }
 
-    /// Fields that were appended without a new version of the list. Two of them came before others
-    /// that existed: entries of that time are told by their length.
+    /// Parses fields that were appended without a new version of the list. Two of them were
+    /// inserted before existing ones: entries of that time are recognized by their length.
     fn parse_later(&mut self, mut bytes: Bytes<'b>) {
-        /// Login uid, writable, three capability sets: what an entry had before libs 0.10.
+        /// Size in bytes of login uid, writable flag and three capability sets: the appended fields
+        /// before libs 0.10.
         const BEFORE_0_10: usize = 4 + 1 + 3 * 8;
         if bytes.len() > BEFORE_0_10 {
             self.pidns_start_ns = bytes.u64().unwrap_or_default();
@@ -204,28 +206,28 @@ impl<'b> ThreadEntry<'b> {
     }
 }
 
-/// What an entry of a descriptor list is.
+/// An entry of a descriptor list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorEntry<'b> {
-    /// A file, with Linux-portable open flags and device where they are told.
+    /// A file, with portable open flags and device where the capture contains them.
     File {
         /// Path.
         name: &'b [u8],
         /// Device.
         device: Option<u32>,
     },
-    /// Two ends of a connection, the own one first.
+    /// A connection with both ends, its own first.
     Connection {
-        /// Own end, or the client's: captures do not tell which.
+        /// The process's own end or the client's: captures do not distinguish them.
         source: Endpoint,
         /// The other end.
         destination: Endpoint,
         /// Protocol.
         transport: Transport,
     },
-    /// A socket that waits for connections.
+    /// A listening socket.
     Server {
-        /// Where.
+        /// Local address.
         local: Endpoint,
         /// Protocol.
         transport: Transport,
@@ -235,16 +237,16 @@ pub enum DescriptorEntry<'b> {
         /// Path.
         path: &'b [u8],
     },
-    /// Anything else that has no more than a name.
+    /// A descriptor of another kind, which only has a name.
     Named {
-        /// What it is, as captures number it.
+        /// Kind, as numbered in captures.
         ty: u8,
         /// Name.
         name: &'b [u8],
     },
 }
 
-/// Numbers of kinds of descriptors in captures.
+/// Descriptor kinds as numbered in captures.
 pub(crate) mod kind {
     pub(crate) const FILE: u8 = 1;
     pub(crate) const DIRECTORY: u8 = 2;
@@ -269,7 +271,7 @@ pub(crate) mod kind {
 }
 
 impl<'b> DescriptorEntry<'b> {
-    /// Reads all descriptors of a block: thread, number, inode, what it is.
+    /// Parses all descriptors of a block: thread, number, inode and entry.
     pub(crate) fn each(
         body: &'b [u8],
         is_sized: bool,
@@ -326,7 +328,7 @@ impl<'b> DescriptorEntry<'b> {
                     device: if is_sized { bytes.u32() } else { None },
                 }
             }
-            // A kind that is newer than this program; what it has cannot be told.
+            // A kind that is newer than this program, whose content is unknown.
             _ if ty > kind::PIDFD => Self::Named { ty, name: b"" },
             kind::FILE => Self::File {
                 name: bytes.text()?,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// What the bytes of a parameter are.
+/// Encoding of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// Address family and address.
@@ -12,15 +12,15 @@ pub enum Type {
     Bytes,
     /// A list of descriptors with poll flags.
     DescriptorList,
-    /// Type by the first byte; rarely used.
+    /// The first byte is the type; rarely used.
     Dynamic,
-    /// A number; negative ones have the sign of their own width.
+    /// A signed number; its own width determines the sign bit.
     Signed,
-    /// Text that ends with a NUL.
+    /// Text with a terminating NUL.
     Text,
-    /// Address family and two ends.
+    /// Address family and both ends of a connection.
     Tuple,
-    /// A number.
+    /// An unsigned number.
     Unsigned,
 }
 
@@ -29,15 +29,15 @@ pub enum Type {
 pub struct Parameter {
     /// Name.
     pub name: &'static str,
-    /// What its bytes are.
+    /// Encoding.
     pub ty: Type,
-    /// Bytes of a number; 0 for what has no fixed size.
+    /// Size of a number in bytes; 0 for variable sizes.
     pub size: u8,
     /// Portable flags.
     pub flags: Option<&'static Flags>,
 }
 
-/// Names of portable flags.
+/// A set of portable flags.
 #[derive(Debug)]
 pub struct Flags {
     /// Name of the set.
@@ -51,37 +51,37 @@ pub struct Flags {
 pub struct EventType {
     /// Number in captures.
     pub code: u16,
-    /// Name: that of the call, mostly.
+    /// Name, usually that of the call.
     pub name: &'static str,
-    /// Whether it is written when a call begins, and another type when it has returned.
+    /// The type is written when a call begins; another one is written when it returns.
     pub is_enter: bool,
-    /// Whether lengths of parameters have 32 bits.
+    /// Lengths of parameters have 32 bits.
     pub is_large: bool,
-    /// How many of the parameters sysdig 0.29 knows, if it knows the type.
+    /// Number of parameters in sysdig 0.29, if it knows the type.
     pub in_029: Option<usize>,
-    /// Parameters, those of the newest version last.
+    /// Parameters; those of the newest version come last.
     pub params: Vec<Parameter>,
 }
 
 impl EventType {
-    /// The event type of this number.
+    /// Returns the event type with this number.
     #[must_use]
     pub fn of(code: u16) -> Option<&'static Self> {
         TABLE.events.get(usize::from(code))?.as_ref()
     }
 
-    /// All event types, by number.
+    /// Returns all event types, by number.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         TABLE.events.iter().flatten()
     }
 
-    /// Position of the parameter of this name.
+    /// Returns the index of the parameter with this name.
     #[must_use]
     pub fn param(&self, name: &str) -> Option<usize> {
         self.params.iter().position(|param| param.name == name)
     }
 
-    /// The newest type of a name and direction that sysdig 0.29 knows too.
+    /// Returns the newest type with this name and direction that sysdig 0.29 also knows.
     #[must_use]
     pub fn widely_known(name: &str, is_enter: bool) -> Option<&'static Self> {
         Self::all()
@@ -91,13 +91,13 @@ impl EventType {
     }
 }
 
-/// The call of this number in the generic events.
+/// Returns the name of the call with this number in generic events.
 #[must_use]
 pub fn call_name(number: u16) -> Option<&'static str> {
     TABLE.calls.get(&number).copied()
 }
 
-/// The number of a call in the generic events.
+/// Returns the number of a call in generic events.
 #[must_use]
 pub fn call_number(name: &str) -> Option<u16> {
     TABLE.numbers.get(name).copied()
@@ -111,7 +111,7 @@ struct Table {
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| parse(include_str!("../data/scap.txt")));
 
-/// The data is part of the program, and a test reads every line of it.
+/// The data is part of the program, and a test parses every line.
 const WELL_FORMED: &str = "data/scap.txt is well-formed";
 
 fn parse(text: &'static str) -> Table {
@@ -130,7 +130,7 @@ fn parse(text: &'static str) -> Table {
         }
         events[at] = Some(event);
     }
-    // What has no other half is written once, when it happens.
+    // An event without a counterpart is written once, when it happens.
     for at in 0..events.len() {
         let has_exit = matches!(events.get(at + 1), Some(Some(_)));
         if let Some(event) = &mut events[at] {
@@ -165,7 +165,7 @@ fn parse_flags(line: &'static str) -> &'static Flags {
             (name, value.expect(WELL_FORMED))
         })
         .collect();
-    // Once for the life of the program.
+    // Leaked, once for the life of the program.
     Box::leak(Box::new(Flags { name, entries }))
 }
 

@@ -1,4 +1,4 @@
-//! Connections at a time: how many, from whom, and which one is closed when another comes.
+//! Limits on concurrent connections: their number, by peer, and which one is closed for a new one.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// Time that each connection has to send its request before it can be closed for another one. It also bounds
-/// how many come in a second.
+/// Time in which a connection must send its request before it can be closed for another one. Also
+/// bounds the rate of new connections.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The other end of a connection, as far as connections are counted by it.
+/// Peer of a connection, by which connections are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// An IPv4 address, or the network of an IPv6 address: a host has as many addresses there as it likes.
+    /// An IPv4 address, or the network of an IPv6 address, in which one host can have any number of
+    /// addresses.
     Address(IpAddr),
-    /// The user of a process on this machine.
+    /// The user of a process on this host.
     User(u32),
 }
 
@@ -28,7 +29,7 @@ impl Peer {
     }
 }
 
-/// How many connections there may be.
+/// Limits on the number of concurrent connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) all: usize,
@@ -52,25 +53,25 @@ struct Open {
 struct Entry {
     id: u64,
     peer: Peer,
-    /// When it was accepted, or made its last request.
+    /// Time of its acceptance or last request.
     since: Instant,
-    /// Whether it stays when another one comes.
+    /// Exempt from being closed for a new connection.
     is_kept: bool,
     /// Closes the connection when it is dropped.
     _close: oneshot::Sender<()>,
 }
 
-/// What becomes of a new connection.
+/// Decision about a new connection.
 #[derive(Debug)]
 enum Admission {
     Now(ConnectionSlot),
-    /// None can be closed before this time has passed.
+    /// No connection can be closed before this time has passed.
     Later(Duration),
-    /// None can be closed at all.
+    /// No connection can be closed.
     Never,
 }
 
-/// The place of one connection among all. It is free again when this is dropped.
+/// Slot of one connection. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     id: u64,
@@ -86,8 +87,9 @@ impl Connections {
         }
     }
 
-    /// Finds a place, if need be that of the connection that has been silent for longest: one of the same peer if it
-    /// has too many, else one of the peer that has most. `None` if all that could be closed are kept.
+    /// Waits for a slot. If all are taken, closes the connection that has been silent for longest:
+    /// one of the same peer if that has too many, else one of the peer with the most. Returns
+    /// `None` if all candidates are kept.
     pub(crate) async fn admit(&self, peer: Peer) -> Option<ConnectionSlot> {
         loop {
             match self.ask(peer, Instant::now()) {
@@ -145,7 +147,7 @@ impl Connections {
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
-        // A list is changed by one call each time.
+        // Each change of the list is a single call.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,7 +159,8 @@ impl Connections {
 }
 
 impl ConnectionSlot {
-    /// Ends when the connection is to be closed. Only the first call gives something that ends.
+    /// Completes when the connection must be closed. Only the first call returns a future that
+    /// completes.
     pub(crate) fn closed(&mut self) -> impl Future<Output = ()> + use<> {
         let closed = self.closed.take();
         async move {
@@ -169,7 +172,7 @@ impl ConnectionSlot {
         }
     }
 
-    /// A handle on this place for the connection's requests.
+    /// Returns a handle on this slot for the connection's requests.
     pub(crate) fn handle(&self) -> ConnectionSlotHandle {
         ConnectionSlotHandle {
             id: self.id,
@@ -188,7 +191,7 @@ impl Drop for ConnectionSlot {
     }
 }
 
-/// Tells of what a connection does.
+/// Handle through which a connection's requests update its slot.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectionSlotHandle {
     id: u64,
@@ -196,13 +199,13 @@ pub(crate) struct ConnectionSlotHandle {
 }
 
 impl ConnectionSlotHandle {
-    /// The connection has made a request.
+    /// Records a request of the connection.
     pub(crate) fn is_used(&self) {
         self.connections
             .with(self.id, |entry| entry.since = Instant::now());
     }
 
-    /// The connection stays when others come, or does not any more.
+    /// Sets whether the connection is exempt from being closed for a new one.
     pub(crate) fn keep(&self, is_kept: bool) {
         self.connections
             .with(self.id, |entry| entry.is_kept = is_kept);

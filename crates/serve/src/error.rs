@@ -1,12 +1,12 @@
-//! What can go wrong with a server, or on the way to one.
+//! Errors of servers and clients.
 
 use std::io;
 use std::path::PathBuf;
 
-/// A server does not work, or cannot be reached.
+/// A server cannot start, or cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Nobody can listen there.
+    /// A socket cannot listen at the address.
     #[error("cannot listen on {address}")]
     Listen {
         /// The address.
@@ -14,10 +14,10 @@ pub enum ServeError {
         /// The cause.
         source: io::Error,
     },
-    /// The address is none.
+    /// An address is invalid.
     #[error("cannot use the address `{address}`: expected unix:///PATH or HOST:PORT")]
     Address {
-        /// As it was written.
+        /// The address as written.
         address: String,
     },
     /// A file of certificates or keys cannot be read.
@@ -28,15 +28,15 @@ pub enum ServeError {
         /// The cause.
         source: io::Error,
     },
-    /// A file of certificates or keys is of no use.
+    /// A file of certificates or keys is invalid.
     #[error("cannot use {}: {problem}", path.display())]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: String,
     },
-    /// No thread or no runtime can be made.
+    /// A thread or an asynchronous runtime cannot be created.
     #[error("cannot start a server")]
     Start {
         /// The cause.
@@ -55,9 +55,9 @@ pub enum ServeError {
     Refused {
         /// The address.
         address: String,
-        /// The status: that of gRPC, or of HTTP.
+        /// The gRPC or HTTP status.
         status: String,
-        /// What the server says.
+        /// The server's message.
         message: String,
     },
 }

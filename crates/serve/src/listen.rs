@@ -1,4 +1,4 @@
-//! Addresses and sockets.
+//! Listening addresses and sockets.
 
 use std::fmt;
 use std::fs;
@@ -16,21 +16,21 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::connections::Peer;
 use crate::error::ServeError;
 
-/// Where a server listens, or is reached.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A socket in the file system, `unix:///PATH`.
+    /// A unix socket, `unix:///PATH`.
     Unix(PathBuf),
     /// `HOST:PORT`.
     Tcp(String),
 }
 
 impl Address {
-    /// Reads an address as Falco's configuration has it.
+    /// Parses an address in the format of Falco's configuration.
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// The address is invalid.
     pub fn parse(text: &str) -> Result<Self, ServeError> {
         if let Some(path) = text.strip_prefix("unix://") {
             return Ok(Self::Unix(PathBuf::from(path)));
@@ -54,7 +54,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix(UnixListener, PathBuf),
@@ -80,7 +80,7 @@ impl Listener {
         })
     }
 
-    /// Another handle on the same socket, for another thread.
+    /// Duplicates the socket for another thread.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(match self {
             Self::Unix(socket, path) => Self::Unix(socket.try_clone()?, path.clone()),
@@ -88,7 +88,7 @@ impl Listener {
         })
     }
 
-    /// Makes it known to the runtime of this thread.
+    /// Registers the socket with the asynchronous runtime of this thread.
     pub(crate) fn register(self) -> io::Result<RegisteredListener> {
         Ok(match self {
             Self::Unix(socket, _) => {
@@ -100,7 +100,7 @@ impl Listener {
         })
     }
 
-    /// The file to remove at the end.
+    /// Returns the path of the socket file, to be removed at the end.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Unix(_, path) => Some(path.clone()),
@@ -117,8 +117,8 @@ impl Listener {
     }
 }
 
-/// Listens at a socket that its owner alone can connect to. Takes the place of one that nobody listens at any
-/// more.
+/// Binds a unix socket that only its owner can connect to. Replaces a socket file without a
+/// listener.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
@@ -134,12 +134,12 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         }
         result => result,
     }?;
-    // Until this is done a stranger may connect, and is refused by its credentials.
+    // Until this is done another user may connect, and is refused by its credentials.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)
 }
 
-/// A listener that a runtime waits for.
+/// A listening socket that is registered with an asynchronous runtime.
 pub(crate) enum RegisteredListener {
     Unix(tokio::net::UnixListener),
     Tcp(tokio::net::TcpListener),
@@ -169,7 +169,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// The socket, if the other end is a process on this machine.
+    /// Returns the socket, if the peer is a process on this host.
     pub(crate) fn local(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Unix(stream) => Some(stream.as_fd()),

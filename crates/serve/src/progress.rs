@@ -1,4 +1,4 @@
-//! A connection that is given up when the other end does not read.
+//! A connection that fails when the other end does not read.
 
 use std::io;
 use std::pin::Pin;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Fails a write once nothing could be written for a time.
+/// Fails a write once nothing could be written for a fixed time.
 #[derive(Debug)]
 pub(crate) struct Progress<S> {
     stream: S,
     limit: Duration,
-    /// Runs while a write waits.
+    /// Timer that runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 

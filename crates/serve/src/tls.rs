@@ -11,18 +11,19 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::error::ServeError;
 
-/// Whose a server is, and whose certificates its clients must show.
+/// Certificate files of a server, and the authorities that its clients' certificates must come
+/// from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// The certificate with those that vouch for it.
+    /// The server's certificate chain.
     pub certificates: PathBuf,
-    /// Its key.
+    /// The private key.
     pub key: PathBuf,
-    /// Who vouches for clients; without it clients show nothing.
+    /// Certificate authorities of clients; `None` if clients need no certificate.
     pub client_authorities: Option<PathBuf>,
 }
 
-/// What HTTP/2 is called between the two sides.
+/// Protocol identifier (ALPN) of HTTP/2.
 const H2: &[u8] = b"h2";
 
 pub(crate) fn server(files: &ServerFiles, http2: bool) -> Result<Arc<ServerConfig>, ServeError> {
@@ -49,7 +50,7 @@ pub(crate) fn server(files: &ServerFiles, http2: bool) -> Result<Arc<ServerConfi
     Ok(Arc::new(config))
 }
 
-/// Of a client that shows a certificate and speaks HTTP/2.
+/// Builds the configuration of a client that presents a certificate and speaks HTTP/2.
 pub(crate) fn client(
     certificate: &Path,
     key_file: &Path,

@@ -1,4 +1,4 @@
-//! Pages over HTTP/1.
+//! HTTP/1 server for pages such as `/metrics` and the health page.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -27,37 +27,38 @@ use crate::listen::{Address, Listener, RegisteredListener};
 use crate::progress::Progress;
 use crate::tls::{self, ServerFiles};
 
-/// A page.
+/// A page of the server.
 pub struct Page {
-    /// Its path, as `/metrics`.
+    /// Path of the page, such as `/metrics`.
     pub path: String,
-    /// What it is.
+    /// Content type.
     pub content_type: &'static str,
-    /// Whether it is made at once, without looking at anything outside this process. Other pages are made on
-    /// another thread, one at a time.
+    /// The page is created at once from data of this process. Other pages are created on another
+    /// thread, one at a time.
     pub is_instant: bool,
-    /// Makes it, each time it is asked for.
+    /// Creates the page at each request.
     pub content: Box<dyn Fn() -> String + Send + Sync>,
 }
 
-/// Connections at a time. Those of one address are fewer, so that one host does not take all.
+/// Limits on concurrent connections. The limit per address is lower, so that one host cannot take
+/// all.
 const LIMITS: Limits = Limits {
     all: 64,
     of_one_peer: 16,
 };
 
-/// How long a connection may stay in each state.
+/// Time limits of a connection by state.
 #[derive(Clone, Copy, Debug)]
 struct Deadlines {
-    /// Until the handshake of TLS is done.
+    /// Time limit for the TLS handshake.
     handshake: Duration,
-    /// Until a request's header is there, from the connection's start or the answer before.
+    /// Time limit for a request header, from the connection's start or the previous answer.
     request: Duration,
-    /// Until a page is made, those before it in the queue included.
+    /// Time limit for creating a page, including its time in the queue.
     page: Duration,
-    /// Until a client that does not read reads on.
+    /// Time limit for a client that does not read.
     write: Duration,
-    /// Until the connection's last request has to have begun; bodies of requests are not waited for.
+    /// Age at which a connection begins no more requests. Request bodies are not waited for.
     age: Duration,
 }
 
@@ -69,7 +70,7 @@ const DEADLINES: Deadlines = Deadlines {
     age: Duration::from_secs(60),
 };
 
-/// A server that listens and does not answer yet.
+/// A listening server that does not serve yet.
 pub struct WebListener {
     listener: Listener,
     tls: Option<Arc<ServerConfig>>,
@@ -77,11 +78,11 @@ pub struct WebListener {
 }
 
 impl WebListener {
-    /// Listens; with `files` over TLS.
+    /// Binds the address; with `files` the server uses TLS.
     ///
     /// # Errors
     ///
-    /// If somebody listens there already, or the certificates are of no use.
+    /// The address is in use, or the certificates are invalid.
     pub fn bind(address: SocketAddr, files: Option<&ServerFiles>) -> Result<Self, ServeError> {
         let tls = files.map(|files| tls::server(files, false)).transpose()?;
         let listener = Listener::bind(&Address::Tcp(address.to_string()))?;
@@ -92,11 +93,11 @@ impl WebListener {
         })
     }
 
-    /// Answers, on a thread of its own.
+    /// Starts serving on a thread of its own.
     ///
     /// # Errors
     ///
-    /// If no thread can be made.
+    /// No thread can be created.
     pub fn start(self, pages: Vec<Page>) -> Result<WebServer, ServeError> {
         let start = |source| ServeError::Start { source };
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -118,11 +119,11 @@ impl WebListener {
                 let acceptor = self.tls.map(TlsAcceptor::from);
                 tokio::select! {
                     () = serve(&listener, acceptor, site) => {}
-                    // Also when the other end is dropped.
+                    // Also completes when the other end is dropped.
                     _ = stopped => {}
                 }
             });
-            // A page that is being made is not waited for.
+            // Does not wait for a page in progress.
             runtime.shutdown_background();
         };
         thread::Builder::new()
@@ -138,16 +139,16 @@ impl WebListener {
     }
 }
 
-/// A server that answers until this is dropped.
+/// A running server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct WebServer {
     _stop: oneshot::Sender<()>,
 }
 
-/// What connections share.
+/// State that all connections share.
 struct SharedSite {
     pages: Arc<[Page]>,
-    /// Held while a page is made that is not made at once.
+    /// Held while a page that is not instant is created.
     making: Arc<Semaphore>,
     deadlines: Deadlines,
 }
@@ -160,7 +161,7 @@ async fn serve(
     let connections = Connections::new(LIMITS);
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // Out of descriptors, most likely: others may close some.
+            // Most likely out of descriptors; others may close some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -188,7 +189,7 @@ async fn serve(
     }
 }
 
-/// What goes wrong with one client is nobody else's affair.
+/// Serves one connection. Its errors affect no other client.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     site: &Arc<SharedSite>,
@@ -208,7 +209,7 @@ async fn connection(
     let mut connection = pin!(connection);
     if timeout(deadlines.age, connection.as_mut()).await.is_err() {
         connection.as_mut().graceful_shutdown();
-        // The answer that is on its way, to its end or not.
+        // Completes the current answer, within its time limits.
         let _ = timeout(deadlines.page + deadlines.write, connection).await;
     }
 }
@@ -241,12 +242,12 @@ impl SharedSite {
         response
     }
 
-    /// A page from another thread; `None` if making it failed.
+    /// Creates a page on another thread. Returns `None` if that failed.
     async fn made(&self, at: usize) -> Option<String> {
         let turn = Arc::clone(&self.making).acquire_owned().await.ok()?;
         let pages = Arc::clone(&self.pages);
         let made = tokio::task::spawn_blocking(move || {
-            // Until the page is made, also if nobody waits for it any more.
+            // Held until the page is created, even if no client waits for it any more.
             let _turn = turn;
             (pages[at].content)()
         });
@@ -371,7 +372,7 @@ mod tests {
         assert!(start.elapsed() < limit, "{:?}", start.elapsed());
     }
 
-    /// Far below the deadlines: it is not they that make room.
+    /// Far below the time limits, so that they are not what frees a slot.
     #[test]
     fn health_is_told_beside_clients_that_never_read_and_some_that_never_ask() {
         let (_server, port) = server(DEADLINES);
@@ -402,7 +403,7 @@ mod tests {
         is_healthy_within(port, Duration::from_secs(2));
     }
 
-    /// Whether the server ends the connection, however much it has sent.
+    /// Returns true if the server closes the connection, however much it has sent.
     fn is_closed(mut stream: TcpStream) -> bool {
         let mut sink = Vec::new();
         match stream.read_to_end(&mut sink) {
@@ -472,7 +473,7 @@ mod tests {
         }
     }
 
-    /// A neighbour: one that reads slowly gets all, and several requests go by one connection.
+    /// Counterpart: a slow reader gets everything, and one connection serves several requests.
     #[test]
     fn a_slow_reader_gets_all() {
         let (_server, port) = server(SHORT);

@@ -32,39 +32,40 @@ use super::{
     RuntimeWait, Services, Source, Start, orphans, signals, waiter,
 };
 
-/// How long the command may take from fork to its filter; a fork and two calls.
+/// Time limit for the command from fork to filter, which takes a fork and two calls.
 const LISTENER_DEADLINE: Duration = Duration::from_secs(5);
-/// Pause between two looks at the page: the child cannot call a futex under its own filter.
+/// Interval of checks of the shared page: the child cannot call a futex under its own filter.
 pub(super) const LISTENER_POLL: Duration = Duration::from_micros(20);
-/// How long the end of the whole workload may lag behind the command's own: the kernel releases a
-/// filter when its last task has been reaped.
+/// Time by which the end of the whole workload may lag behind the command's own: the kernel
+/// releases a filter when its last task has been reaped.
 const END_GRACE: Duration = Duration::from_millis(50);
-/// Time between two looks for the end of descendants that outlive the command.
+/// Interval of checks for the end of descendants that outlive the command.
 const DESCENDANTS_POLL: Duration = Duration::from_millis(20);
-/// The same of a container, which runs for long, and whose end nobody waits for.
+/// Like [`DESCENDANTS_POLL`], for a container, which runs for long and whose end no process waits
+/// for.
 const DETACHED_POLL: Duration = Duration::from_millis(200);
-/// The same when the workload has ended, and who watches has still to see it.
+/// Interval of checks for the end of the services when the workload has ended.
 const END_POLL: Duration = Duration::from_millis(2);
-/// Time between two looks whether gaps are told for which others wait.
+/// Interval of checks whether unwatched intervals are reported for which others wait.
 const TELLING_POLL: Duration = Duration::from_millis(100);
-/// Time between two looks for the end of the workload before an agent's turn has come.
+/// Interval of checks for the end of the workload before an agent's turn.
 const TURN_POLL: Duration = Duration::from_millis(250);
-/// Number of the first agent.
+/// Generation of the first agent.
 pub(super) const FIRST: u64 = 0;
 
-/// What the first agent needs beside what all have.
+/// Parameters of the first agent.
 pub(super) struct FirstAgentSetup<'a> {
     pub(super) inherited: &'a InheritedDescriptors,
     pub(super) ends: &'a PrivateEnds,
     pub(super) callers_mask: SignalSet,
     pub(super) engine: ChosenEngine,
-    /// Where the front and the keeper get the listener from.
+    /// Sockets through which the front and the keeper receive the listener.
     pub(super) listener_to: [&'a OwnedFd; 2],
     pub(super) prepare: AgentPreparer,
 }
 
-/// Runs the first agent to its end, which starts the command. Answers with an exit status that
-/// nobody but the keeper sees.
+/// Runs the first agent, which starts the command, to its end. Returns an exit status that only the
+/// keeper sees.
 pub(super) fn first(first: FirstAgentSetup<'_>) -> i32 {
     let inherited = first.inherited;
     let outcome = supervise(first);
@@ -72,7 +73,7 @@ pub(super) fn first(first: FirstAgentSetup<'_>) -> i32 {
     if let Err(message) = outcome {
         tell(inherited, message);
     }
-    // After a hand-over the words are those of another agent, or about to be.
+    // After a handover these fields belong to another agent, or soon will.
     if !matches!(outcome, Ok(AgentExit::HandedOver | AgentExit::Lost)) {
         inherited.shared_state.set_state(FIRST, State::Finished);
     }
@@ -82,7 +83,8 @@ pub(super) fn first(first: FirstAgentSetup<'_>) -> i32 {
     ))
 }
 
-/// Runs the first agent behind a command that is the process which was called. Answers as [`first`] does.
+/// Runs the first agent for a command that replaces the called process. Returns an exit status like
+/// [`first`].
 pub(super) fn beside(
     inherited: &InheritedDescriptors,
     listener_from: &OwnedFd,
@@ -93,17 +95,18 @@ pub(super) fn beside(
     let shared_state = &inherited.shared_state;
     shared_state.set_agent_pid(FIRST, std::process::id().cast_signed());
     let served = match await_listener(inherited, listener_from) {
-        // The command has not begun, and has said why.
+        // The command has not started, and has reported the reason.
         Ok(None) => AgentExit::ToTheEnd,
         Ok(Some(listener)) => {
-            // Nobody waits for this process, so it may see by itself that there is nothing left to do.
+            // No process waits for this one, so it may detect by itself that no work is left.
             let watched = listener.try_clone().ok();
             match self::start(inherited, FIRST, Source::Listener(listener), start) {
                 Ok(started) => serve(inherited, FIRST, started, watched.as_ref()),
                 Err(why) => {
                     let said = format!("cannot start watching: {why}");
                     eprintln!("tollgate: {said}");
-                    // This process has left the caller's standard error behind, which the command has.
+                    // This process has released the caller's standard error; the command still has
+                    // it.
                     tell_command(command, &format!("tollgate: {said}\n"));
                     complain(&said);
                     // Fails only if it has ended.
@@ -123,18 +126,18 @@ pub(super) fn beside(
     i32::from(served == AgentExit::Lost)
 }
 
-/// Says something on the standard error of the command, which its caller reads.
+/// Writes to the standard error of the command, which its caller reads.
 fn tell_command(command: i32, text: &str) {
-    // A caller that does not read is not waited for.
+    // Do not wait for a caller that does not read.
     let opened = OpenOptions::new()
         .append(true)
         .custom_flags(O_NONBLOCK.i32())
         .open(format!("/proc/{command}/fd/2"));
-    // What cannot be opened, as a socket cannot, is told in the log alone.
+    // What cannot be opened, such as a socket, gets no message; the log has it.
     let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
 }
 
-/// The listener, when the command has it.
+/// Receives the listener from the command.
 fn await_listener(
     inherited: &InheritedDescriptors,
     from: &OwnedFd,
@@ -150,7 +153,7 @@ fn await_listener(
     Ok(listener.map(Listener::new))
 }
 
-/// As [`first`], where there is no keeper: this process is in its place.
+/// Like [`first`], without a keeper: this process takes its place.
 pub(super) fn alone(first: FirstAgentSetup<'_>) -> i32 {
     let shared_state = &first.inherited.shared_state;
     shared_state
@@ -193,7 +196,8 @@ fn supervise(first: FirstAgentSetup<'_>) -> Result<AgentExit, Message> {
     shared_state.waiter_pid.set(waiter);
     let served = attend(first.engine, first.listener_to, inherited, prepared, &page);
     if served.is_err() {
-        // It waits for this process, or would run unwatched. There is none if the pid is 0.
+        // The command waits for this process, or would run unwatched. A pid of 0 means there is
+        // none.
         let command = page.int(slot::PID).load(Ordering::Acquire);
         let _ = sys::pidfd::open(command)
             .and_then(|command| sys::pidfd::send_signal(command.as_fd(), SIGKILL));
@@ -201,20 +205,21 @@ fn supervise(first: FirstAgentSetup<'_>) -> Result<AgentExit, Message> {
     served
 }
 
-/// Has this process killed when the keeper is. Of the first agent: until the keeper has the listener nothing can go
-/// on without it, and the front, which tells of it then, perhaps does not know this process yet.
+/// Has this process killed when the keeper dies. For the first agent: until the keeper has the
+/// listener, nothing can continue without it, and the front, which then reports its death, may not
+/// know this process yet.
 fn end_with_keeper(shared_state: &SharedState) -> Result<(), Message> {
     sys::prctl::set_parent_death_signal(SIGKILL)
         .map_err(|error| Message::NotReady(error.errno()))?;
     let parent = std::os::unix::process::parent_id().cast_signed();
     match parent == shared_state.keeper_pid.get() {
         true => Ok(()),
-        // It was before the signal was asked for.
+        // The keeper died before the signal was requested.
         false => Err(Message::AgentGone),
     }
 }
 
-/// Watches the command, whose parent has been made, to its end.
+/// Watches the command, whose parent exists already, to its end.
 fn attend(
     engine: ChosenEngine,
     listener_to: [&OwnedFd; 2],
@@ -227,7 +232,7 @@ fn attend(
     let waiter = shared_state.waiter_pid.get();
     signals::outlive_command().map_err(not_ready)?;
     let waiter_process = sys::pidfd::open(waiter).map_err(|error| match error.errno() {
-        // It has ended and been reaped, if it is the child of another one.
+        // The process has ended and was reaped by its parent.
         ESRCH => last_words(&inherited.from_waiter),
         errno => Message::NotReady(errno),
     })?;
@@ -236,13 +241,13 @@ fn attend(
     let source = match engine.kind {
         EngineKind::Notify => {
             let number = begun(slot::LISTENER)? - 1;
-            // The command may have ended since: its table is this one until exec.
+            // The command may have ended since; until exec it shares this process's table.
             let listener = sys::fd::duplicate_number(number).map_err(not_ready)?;
             for socket in listener_to {
                 let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
                 sent.map_err(not_ready)?;
             }
-            // From now on the front can make another keeper.
+            // From now on the front can start another keeper.
             sys::prctl::set_parent_death_signal(0).map_err(not_ready)?;
             Source::Listener(Listener::new(listener))
         }
@@ -260,7 +265,7 @@ fn attend(
     let command = page.int(slot::PID).load(Ordering::Acquire);
     shared_state.command_pid.set(command);
     inherited.keeper_bell.ring();
-    // Before anything that takes time: from now on the front passes signals on.
+    // Before any slow work: from now on the front forwards signals.
     tell(inherited, Message::Waiter(waiter));
     tell(inherited, Message::Started(command));
     let started = start(inherited, FIRST, source, prepared.start);
@@ -272,7 +277,7 @@ fn attend(
     Ok(serve(inherited, FIRST, started, None))
 }
 
-/// Runs an agent that takes over from another. Answers with the program's exit status.
+/// Runs an agent that takes over from another. Returns the program's exit status.
 pub(super) fn resumed(
     inherited: &InheritedDescriptors,
     generation: u64,
@@ -280,17 +285,17 @@ pub(super) fn resumed(
     prepare: AgentPreparer,
 ) -> i32 {
     let shared_state = &inherited.shared_state;
-    // A keeper that replaces one that was killed starts an agent of its own: two of one number would write what
-    // they hold in the same places. Where this process was the keeper, that is its child.
+    // A keeper that replaces a killed one starts an agent of its own. Two agents of one generation
+    // would write to the same fields. Where this process was the keeper, the keeper is its child.
     let keeper = shared_state.keeper_pid.get();
     if wait::peek_end_of(keeper).is_err() && end_with_keeper(shared_state).is_err() {
         return 1;
     }
     shared_state.set_agent_pid(generation, std::process::id().cast_signed());
-    // An agent that may open too little says so itself.
+    // An agent whose limit is too low reports so itself.
     let _ = signals::outlive_command().and_then(|()| raise_descriptor_limit());
     let _ = sys::prctl::set_name(c"tollgate-agent");
-    // Without it, which is said where it is read, no rule is known to be served.
+    // Without the memo, which is reported where it is read, no rule is known to be covered.
     let memo = inherited.memo.read().unwrap_or_default();
     let prepared = match prepare(Some(&memo)) {
         Ok(prepared) => prepared,
@@ -307,18 +312,20 @@ pub(super) fn resumed(
         keeper.as_ref().map_or(true, has_ended)
     };
     while shared_state.order(generation) != Order::Start {
-        // While there is a keeper it says whether this one is needed, be it to tell of a gap.
+        // While there is a keeper, it decides whether this agent is needed, for example to report
+        // an unwatched interval.
         if is_forgotten() {
             return i32::from(!has_hung_up(&listener));
         }
         is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
         inherited.agent_bell(generation).hush();
     }
-    // The order may be meant for another one, of the same number.
+    // The order may be meant for another agent of the same generation.
     if is_forgotten() {
         return 1;
     }
-    // Fails for no reason that is known. A keeper that is killed before has another agent started.
+    // No reason for a failure is known. If a keeper is killed earlier, its successor starts another
+    // agent.
     let _ = sys::prctl::set_parent_death_signal(0);
     let source = Source::Listener(listener);
     let started = match start(inherited, generation, source, prepared.start) {
@@ -336,7 +343,7 @@ pub(super) fn resumed(
     0
 }
 
-/// Services, and what was heard of the command before there were any.
+/// Started services, and the news of the command received before.
 struct Started {
     services: Box<dyn Services>,
     is_stopped: bool,
@@ -390,9 +397,9 @@ fn start(
     }
 }
 
-/// Passes news of the command on while this agent is not at work yet. A good end is told to the front if nobody
-/// waits for what the command has made, and whose calls are held. Any other end is told when services can say
-/// what led to it. Answers whether the command is stopped.
+/// Forwards news of the command before this agent's services run. A successful end is reported to
+/// the front if no process waits for what the command has created, whose calls are held. Any other
+/// end is reported once services can report its cause. Returns true if the command is stopped.
 fn pass_on_early(inherited: &InheritedDescriptors, until: &[BorrowedFd<'_>]) -> bool {
     let mut relay = Relay::new(inherited);
     loop {
@@ -401,11 +408,12 @@ fn pass_on_early(inherited: &InheritedDescriptors, until: &[BorrowedFd<'_>]) -> 
         if awaited.is_empty() {
             return relay.is_stopped();
         }
-        // Before the first wait: a waiter that was killed before this process came wakes nobody.
+        // Before the first wait: a waiter that was killed before this process started wakes no
+        // process.
         let Some(news) = relay.next() else {
             let mut polled = relay.polled();
             polled.extend(awaited.iter().map(|fd| PollFd::new(*fd, poll::IN)));
-            // Whatever woke it, everything is looked at.
+            // The reason for waking does not matter; everything is checked.
             let _ = poll::poll(&mut polled, None);
             continue;
         };
@@ -416,7 +424,7 @@ fn pass_on_early(inherited: &InheritedDescriptors, until: &[BorrowedFd<'_>]) -> 
                 relay.tell_end(end);
                 return false;
             }
-            // It is in the shared state, where `serve` finds it.
+            // The end is in the shared state, where `serve` finds it.
             Some(_) => return relay.is_stopped(),
         }
     }
@@ -432,12 +440,12 @@ fn await_end_or(process: BorrowedFd<'_>, until: &[BorrowedFd<'_>]) {
             return;
         }
         polled.push(PollFd::new(process, poll::IN));
-        // Whatever woke it, everything is looked at.
+        // The reason for waking does not matter; everything is checked.
         let _ = poll::poll(&mut polled, None);
     }
 }
 
-/// The agent opens more than the caller's limit may allow; the command keeps the caller's.
+/// Raises the limit on open descriptors for the agent. The command keeps the caller's limit.
 pub(super) fn raise_descriptor_limit() -> sys::Result<()> {
     let hard = resource::limit(0, RLIMIT_NOFILE.u32())?.hard;
     resource::set_limit(0, RLIMIT_NOFILE.u32(), Limit { soft: hard, hard })
@@ -452,7 +460,7 @@ fn begun(
 ) -> Result<i32, Message> {
     let deadline = Instant::now() + LISTENER_DEADLINE;
     loop {
-        // First, so that what the waiter left behind when it ended is seen below.
+        // Checked first, so that what the waiter left behind when it ended is seen below.
         let is_waiter_gone = is_readable(waiter.as_fd(), LISTENER_POLL);
         let number = page.int(slot).load(Ordering::Acquire);
         if number > 0 {
@@ -474,7 +482,7 @@ fn begun(
     }
 }
 
-/// Why a waiter that has ended did so.
+/// Returns the reason for the end of a waiter.
 fn last_words(waiter: &Receiver) -> Message {
     let mut last = Message::WaiterGone;
     while waiter.is_ready() {
@@ -486,18 +494,18 @@ fn last_words(waiter: &Receiver) -> Message {
     last
 }
 
-/// How an agent's work ended.
+/// Reason for the end of an agent's service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AgentExit {
     /// The whole workload has ended.
     ToTheEnd,
-    /// Another agent goes on.
+    /// Another agent continues.
     HandedOver,
-    /// The process that watched for this one is gone.
+    /// The process that watched for this one has died.
     Lost,
 }
 
-/// `watched`: where it is to be seen that the workload has ended.
+/// `watched` is the listener that shows the end of the workload.
 fn serve(
     inherited: &InheritedDescriptors,
     generation: u64,
@@ -512,7 +520,7 @@ fn serve(
     let bell = inherited.agent_bell(generation);
     let is_told = shared_state.command_end_told.get();
     let mut relay = (!is_told).then(|| Relay::after(inherited, is_stopped));
-    // Heard of before there were services.
+    // News received before the services ran.
     let mut heard = shared_state.end().filter(|_| generation == FIRST);
     let mut reporter = Reporter::new(shared_state, generation);
     loop {
@@ -535,7 +543,7 @@ fn serve(
                         services.flush();
                     }
                     if services.are_lost() {
-                        // The end is in the shared state, for the agent that tells of it.
+                        // The end is in the shared state, for the agent that reports it.
                         return AgentExit::Lost;
                     }
                     shared_state.outlived.set(!services.has_ended());
@@ -548,7 +556,7 @@ fn serve(
             break;
         }
         if relay.is_none() {
-            // It has ended with the command, and may be this process's child.
+            // The waiter has ended with the command, and may be this process's child.
             orphans::reap_waiter(shared_state.waiter_pid.get());
         }
         let waiting = Waiting {
@@ -563,7 +571,7 @@ fn serve(
     shared_state.await_end_of_gap();
     reporter.report(services.as_ref());
     if reporter.has_more() {
-        // There is no later to put it off to.
+        // There is no later opportunity.
         services.flush();
         reporter.telling = None;
         reporter.tell_gaps(services.as_ref());
@@ -572,7 +580,7 @@ fn serve(
     AgentExit::ToTheEnd
 }
 
-/// Has another agent go on.
+/// Hands over to another agent.
 fn hand_over(
     inherited: &InheritedDescriptors,
     generation: u64,
@@ -580,7 +588,7 @@ fn hand_over(
 ) -> AgentExit {
     services.hand_over();
     if services.are_lost() {
-        // Whoever watched for this one has not concluded its calls: they are the keeper's.
+        // The other process has not concluded its calls: the keeper must answer them.
         return AgentExit::Lost;
     }
     inherited
@@ -591,14 +599,14 @@ fn hand_over(
     AgentExit::HandedOver
 }
 
-/// What wakes an agent that serves.
+/// Events that wake a serving agent.
 struct Waiting<'a> {
     bell: &'a EventFdNotifier,
-    /// `None`: the command's end is told.
+    /// `None` once the command's end is reported.
     relay: Option<&'a Relay<'a>>,
     reporter: &'a Reporter<'a>,
     services: &'a dyn Services,
-    /// A listener whose end nobody else tells of.
+    /// A listener whose end is not reported otherwise.
     watched: Option<&'a Listener>,
 }
 
@@ -623,12 +631,12 @@ impl Waiting<'_> {
             (Some(_), true) => Some(TELLING_POLL),
             (Some(_), false) => None,
         };
-        // Whatever woke it, everything is looked at.
+        // The reason for waking does not matter; everything is checked.
         let _ = poll::poll(&mut polled, patience);
     }
 }
 
-/// Delivers what the command caused before anybody learns that it has ended.
+/// Delivers everything that the command caused before its end is reported.
 fn deliver(services: &dyn Services, tenure: &Detach) {
     services.flush();
     if tenure.ends_at_once() {
@@ -641,12 +649,13 @@ fn deliver(services: &dyn Services, tenure: &Detach) {
     services.flush();
 }
 
-/// Tells what has become of other processes of ours.
+/// Reports state changes of our other processes.
 struct Reporter<'a> {
     shared_state: &'a SharedState,
-    /// `None` once it is known to have ended.
+    /// `None` once the keeper is known to have ended.
     keeper: Option<OwnedFd>,
-    /// The number of the last gap that is being told. The next one waits, so that each is told once.
+    /// Number of the last unwatched interval in the current report. The next report waits, so that
+    /// each interval is reported once.
     telling: Option<u64>,
     replaced: u64,
     upgrades: u64,
@@ -674,13 +683,14 @@ impl<'a> Reporter<'a> {
         Some(PollFd::new(keeper.as_fd(), poll::IN))
     }
 
-    /// Whether gaps wait until others are told, for which nobody rings.
+    /// Returns true if unwatched intervals wait for another report, of which no notification comes.
     fn has_more(&self) -> bool {
         let ended = self.shared_state.gap.ended.get();
         self.telling.is_some_and(|last| ended > last)
     }
 
-    /// Tells of gaps, unless others are being told. Whether it did.
+    /// Reports unwatched intervals, unless a report is in progress. Returns true if it reported
+    /// some.
     fn tell_gaps(&mut self, services: &dyn Services) -> bool {
         if self
             .telling
@@ -733,7 +743,7 @@ mod tests {
     use super::super::respawn::Respawn;
     use super::*;
 
-    /// Services that are another process's, which dies while it is asked to hand over.
+    /// Services of another process that dies during a handover.
     struct DyingAgentServices {
         dies: bool,
         is_lost: Cell<bool>,

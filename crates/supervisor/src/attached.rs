@@ -1,4 +1,5 @@
-//! Watching processes that run already. Nothing of theirs is ours, so one process of ours is enough.
+//! Watches processes that already run. They depend on no process of ours, so one process of ours is
+//! sufficient.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -9,15 +10,15 @@ use sys::signal::{SignalSet, SignalStream};
 
 use super::{AgentStart, SharedState, Source, Start, signals};
 
-/// Time between two looks whether the last process has ended.
+/// Interval of checks whether the last process has ended.
 const POLL: Duration = Duration::from_millis(20);
-/// Number of the only agent.
+/// Generation of the only agent.
 const GENERATION: u64 = 0;
 
-/// Why a watch ended.
+/// Reason for the end of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The time was over, or a signal asked for it.
+    /// The time limit has passed, or a signal requested the end.
     Asked,
     /// No watched process is left.
     NoneLeft,
@@ -25,13 +26,13 @@ pub enum End {
     TooManyLost,
 }
 
-/// Watches until the processes have ended, or the time is over, or a signal asks for the end.
+/// Watches until the processes have ended, the time limit has passed, or a signal requests the end.
 ///
 /// Preconditions: the process has one thread.
 ///
 /// # Errors
 ///
-/// If the services do not start, for example because a process may not be traced.
+/// The services do not start, for example because a process may not be traced.
 pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::Result<End> {
     super::hide()?;
     let (shared_state, file) = SharedState::create()?;
@@ -49,7 +50,7 @@ pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::R
     };
     let services = start(listening, None)?;
     let mut end = End::Asked;
-    // A limit that no clock reaches is none.
+    // A limit beyond the clock's range is no limit.
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     while deadline.is_none_or(|deadline| Instant::now() < deadline) {
         if services.has_ended() {
@@ -61,7 +62,7 @@ pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::R
             break;
         }
         let mut polled = [PollFd::new(ends.as_fd(), poll::IN)];
-        // An interruption is a reason to look again, too.
+        // An interruption is a reason to check again, too.
         let _ = poll::poll(&mut polled, Some(POLL));
         if matches!(ends.next(), Ok(Some(_))) {
             break;

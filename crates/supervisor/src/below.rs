@@ -1,4 +1,4 @@
-//! Waiting for a command that is this process's child and needs nobody else to stand before it.
+//! Runs a command as a child of this process, without a front.
 
 use std::os::fd::AsFd;
 
@@ -11,11 +11,12 @@ use sys::wait::{self, Status, Target};
 use super::signals::{self, SIGCHLD, SIGCONT, SIGKILL, SIGSTOP};
 use super::{Failure, front};
 
-/// What a child ends with whose parent is gone before it began.
+/// Exit status of a child whose parent ended before it started.
 const ORPHANED: i32 = 1;
 
-/// Has a child become the command, passes signals on to it, and stops when it does. Answers with how it ended, as a
-/// shell would say it. It is killed with this process: whoever kills that means the command.
+/// Runs the command in a child, forwards signals to it, and stops when it stops. Returns its exit
+/// status as in a shell. The child is killed with this process, since whoever kills that means the
+/// command.
 pub(super) fn run(command: impl FnOnce() -> i32) -> Result<i32, Failure> {
     let callers_mask = signals::block_forwarded().map_err(Failure::process("block signals"))?;
     let own = std::process::id();
@@ -28,7 +29,8 @@ pub(super) fn run(command: impl FnOnce() -> i32) -> Result<i32, Failure> {
         command()
     })
     .map_err(Failure::process("make a process"))?;
-    // A caller that ignores it would have the child reaped unseen; the command ignores it as its caller does.
+    // A caller that ignores SIGCHLD would have the child reaped unseen. The command inherits the
+    // caller's setting.
     let streams = set_disposition(SIGCHLD, Disposition::Default)
         .and_then(|()| Ok((signals::forwarded_stream()?, signals::child_stream()?)));
     let (forwarded, children) = streams.map_err(Failure::process("read signals"))?;
@@ -36,7 +38,7 @@ pub(super) fn run(command: impl FnOnce() -> i32) -> Result<i32, Failure> {
     loop {
         match wait::wait(Target::Pid(pid), wait::UNTRACED | wait::NO_HANG) {
             Ok(Some((_, Status::Stopped(_)))) => {
-                // Continued meanwhile, this process is not to stop once more.
+                // If this process was continued meanwhile, it must not stop again.
                 if !pass_signals_on(&forwarded, pid, leads_session) {
                     // Fails for no reason that is known.
                     let _ = sys::signal::send(own.cast_signed(), SIGSTOP);
@@ -59,24 +61,24 @@ pub(super) fn run(command: impl FnOnce() -> i32) -> Result<i32, Failure> {
     }
 }
 
-/// Waits until something happens to the child, or a signal comes.
+/// Waits for an event of the child, or a signal.
 fn sleep(forwarded: &SignalStream, children: &SignalStream) {
     let mut polled = [
         PollFd::new(forwarded.as_fd(), poll::IN),
         PollFd::new(children.as_fd(), poll::IN),
     ];
-    // Whatever woke it, everything is looked at.
+    // The reason for waking does not matter; everything is checked.
     let _ = poll::poll(&mut polled, None);
     while let Ok(Some(_)) = children.next() {}
 }
 
-/// Sends the child what was sent to this process alone; answers whether that is to go on.
+/// Forwards signals that were sent to this process alone. Returns true to continue.
 fn pass_signals_on(forwarded: &SignalStream, pid: i32, leads_session: bool) -> bool {
     let mut is_continued = false;
     while let Ok(Some(signal)) = forwarded.next() {
         is_continued |= signal.signal == SIGCONT;
         if !signals::reached_command(&signal, leads_session) {
-            // Fails only if it has just ended.
+            // Fails only if the child has just ended.
             let _ = sys::signal::send(pid, signal.signal);
         }
     }

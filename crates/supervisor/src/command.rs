@@ -1,4 +1,4 @@
-//! The command: from the filter to exec.
+//! The command's process, from the filter to exec.
 
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,10 @@ use sys::shared::SharedPage;
 
 use super::{Launch, signals};
 
-/// What to execute; looked up already.
+/// The program to execute, already looked up.
 #[derive(Debug)]
 pub struct Command {
-    /// The file.
+    /// Path of the file.
     pub path: CString,
     /// Arguments, the name first.
     pub argv: StringArray,
@@ -24,36 +24,36 @@ pub struct Command {
     pub environment: StringArray,
 }
 
-/// Slots of the page that the command shares with the agent: a child that has installed its filter
-/// can make no call that the filter might trap before the agent listens, so it writes memory.
+/// Slots of the page that the command shares with the agent. A child that has installed its filter
+/// cannot make a call that the filter might trap before the agent listens, so it writes to memory.
 pub(super) mod slot {
-    /// Descriptor number of the listener plus one; 0: not installed yet.
+    /// Descriptor number of the listener plus one; 0 before it is installed.
     pub(crate) const LISTENER: usize = 0;
-    /// Error number of the filter's installation.
+    /// Error number of installing the filter.
     pub(crate) const FILTER_ERROR: usize = 1;
     /// Error number of exec.
     pub(crate) const EXEC_ERROR: usize = 2;
-    /// The command's pid; there before the listener is.
+    /// The command's pid; set before the listener.
     pub(crate) const PID: usize = 3;
-    /// Whether the command is traced, if it is to be.
+    /// Set when the command is traced, if it must be.
     pub(crate) const TRACED: usize = 4;
-    /// Whether it can be.
+    /// Set when the command is ready to be traced.
     pub(crate) const READY: usize = 5;
-    /// Error number of the policy's step that failed.
+    /// Error number of the failed step of the policy.
     pub(crate) const CONFINE_ERROR: usize = 6;
-    /// Which step, counted from 0.
+    /// Index of the failed step.
     pub(crate) const CONFINE_STEP: usize = 7;
 }
 
-/// Exit status of a child that could not execute the command; the page says why.
+/// Exit status of a child that could not execute the command; the page has the reason.
 const NOT_EXECUTED: i32 = 127;
-/// Time between two looks whether the command is traced.
+/// Interval of checks whether the command is traced.
 const TRACED_POLL: Duration = Duration::from_micros(50);
 
 /// Becomes the command.
 ///
-/// Runs in a child that shares its descriptor table: it makes only system calls, allocates
-/// nothing, and after the filter is installed its only call is exec.
+/// Runs in a child that shares its descriptor table. It makes only system calls and allocates
+/// nothing. After the filter is installed, its only call is exec.
 pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
     page.int(slot::PID)
         .store(std::process::id().cast_signed(), Ordering::Release);
@@ -76,7 +76,7 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
     match launch.engine.kind {
         EngineKind::Notify => {}
         EngineKind::Ptrace => return become_traced(launch, page, launch.engine.filtered),
-        // Whoever watches from within the kernel needs no filter; a policy does.
+        // An engine within the kernel needs no filter; a policy does.
         EngineKind::Ebpf | EngineKind::Gvisor | EngineKind::Scap | EngineKind::Nodriver => {
             return become_traced(launch, page, launch.confinement.is_some());
         }
@@ -93,7 +93,7 @@ pub(super) fn become_command(launch: Launch<'_>, page: &SharedPage) -> i32 {
     execute(launch, page)
 }
 
-/// As [`become_command`], when there is a tracer. Without a filter it sees every call.
+/// Like [`become_command`], with a tracer. Without a filter the tracer sees every call.
 fn become_traced(launch: Launch<'_>, page: &SharedPage, filtered: bool) -> i32 {
     page.int(slot::READY).store(1, Ordering::Release);
     while page.int(slot::TRACED).load(Ordering::Acquire) == 0 {
@@ -101,7 +101,7 @@ fn become_traced(launch: Launch<'_>, page: &SharedPage, filtered: bool) -> i32 {
     }
     if filtered {
         let installed = install_alone(launch.program);
-        // The tracer sees whether it succeeds. A policy that is not in force is a failure.
+        // The tracer sees whether this succeeds. A policy that is not applied is a failure.
         if let Err(error) = installed
             && launch.confinement.is_some()
         {
@@ -121,7 +121,7 @@ fn execute(launch: Launch<'_>, page: &SharedPage) -> i32 {
     NOT_EXECUTED
 }
 
-/// Installs a filter for which nobody listens.
+/// Installs a filter without a listener.
 pub fn install_alone(program: &FilterProgram) -> sys::Result<()> {
     let install = || {
         let flags = FilterFlags::SPEC_ALLOW;
@@ -139,9 +139,9 @@ pub fn install_alone(program: &FilterProgram) -> sys::Result<()> {
     Ok(())
 }
 
-/// Installs the filter. Without CAP_SYS_ADMIN that needs no_new_privs, which is set only then: it
-/// takes the effect from set-user-ID programs. A filter that observes is no reason to slow the
-/// whole command by the mitigation that kernels before 5.16 tie to seccomp.
+/// Installs the filter. Without CAP_SYS_ADMIN this requires no_new_privs, which is set only then,
+/// because it disables set-user-ID programs. An observing filter must not enable the mitigation
+/// that kernels before 5.16 tie to seccomp and that slows the whole command.
 pub(super) fn install(program: &FilterProgram) -> Result<i32, i32> {
     let listening = FilterFlags::NEW_LISTENER.union(FilterFlags::SPEC_ALLOW);
     let killable = listening.union(FilterFlags::WAIT_KILLABLE_RECV);

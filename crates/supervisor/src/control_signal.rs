@@ -1,10 +1,10 @@
-//! Tells an operator's order from a signal that the workload caused.
+//! Distinguishes an operator's order from a signal that the workload caused.
 //!
-//! SIGHUP, SIGUSR1 and SIGUSR2 are orders: reload, reopen, upgrade. The workload can make the kernel send them to
-//! the processes that watch: by kill(2) while nobody holds its calls, and by every notification for which a process
-//! can choose target and signal (`F_SETOWN`, timers, message queues). So an order is what kill(2) has sent
-//! (`SI_USER`, which no process can forge for another: kernel/signal.c, `do_rt_sigqueueinfo`) and a process outside
-//! the workload.
+//! SIGHUP, SIGUSR1 and SIGUSR2 are orders: reload, reopen, upgrade. The workload can make the
+//! kernel send them to the processes that watch: by kill(2) while its calls are not held, and by
+//! every notification for which a process can choose target and signal (`F_SETOWN`, timers, message
+//! queues). An order is therefore a signal sent by kill(2) (`SI_USER`, which no process can forge
+//! for another: kernel/signal.c, `do_rt_sigqueueinfo`) from a process outside the workload.
 
 use process_info::procfs::Proc;
 use sys::signal::Signal;
@@ -13,17 +13,17 @@ use super::shared_state::{SharedPid, SharedState};
 
 /// `si_code` of kill(2) and of pidfd_send_signal(2) without information of the caller's.
 const SI_USER: i32 = 0;
-/// Parents that are looked up; more than any real chain.
+/// Maximum number of parents that are looked up; more than any real chain has.
 const ANCESTOR_LIMIT: usize = 64;
 
-/// Who sent a signal.
+/// Sender of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sender {
     /// A process that does not belong to the workload.
     Outside,
-    /// A process of the workload, or the kernel because somebody asked it to.
+    /// A process of the workload, or the kernel at its request.
     Workload,
-    /// A process that has ended, or of which `/proc` does not say enough.
+    /// A process that has ended, or of which `/proc` shows too little.
     Unproven,
 }
 
@@ -33,12 +33,12 @@ pub struct SenderCheck {
     /// Number of seccomp filters of this process; each process of the workload has more if the engine has a filter.
     /// `None` before Linux 5.9.
     own_filters: Option<u32>,
-    /// Number of unwatched intervals at the last look.
+    /// Number of unwatched intervals at the last check.
     gaps: u64,
 }
 
 impl SenderCheck {
-    /// A check that trusts those whom the keeper of `shared_state` trusts.
+    /// Creates a check that trusts the senders that the keeper of `shared_state` trusts.
     pub fn new(shared_state: &SharedState) -> Self {
         let own = std::process::id().cast_signed();
         Self {
@@ -47,10 +47,11 @@ impl SenderCheck {
         }
     }
 
-    /// Whether the signal is an operator's order.
+    /// Returns true if the signal is an operator's order.
     ///
-    /// A sender that has ended (`/bin/kill`) cannot be looked at. It was not the workload if calls were held all the
-    /// time: the agent lets no call pass that sends an order to a process that watches.
+    /// A sender that has ended (`/bin/kill`) cannot be inspected. It was not the workload if calls
+    /// were held all the time: the agent lets no call pass that sends an order to a process that
+    /// watches.
     pub fn accepts(&mut self, shared_state: &SharedState, signal: &Signal) -> bool {
         let begun = shared_state.gap.begun.get();
         let is_held = begun == std::mem::replace(&mut self.gaps, begun)
@@ -66,14 +67,15 @@ impl SenderCheck {
         if signal.code != SI_USER {
             return Sender::Workload;
         }
-        // Outside this pid namespace; the workload has numbers in it.
+        // The sender is outside this pid namespace; processes of the workload have numbers in it.
         if signal.pid == 0 {
             return Sender::Outside;
         }
         let Some(text) = status(signal.pid) else {
             return Sender::Unproven;
         };
-        // First: under an engine without a filter the workload has no more filters than this process.
+        // Checked first: under an engine without a filter the workload has no more filters than
+        // this process.
         if descends_from_workload(shared_state, &text) {
             return Sender::Workload;
         }
@@ -84,7 +86,8 @@ impl SenderCheck {
     }
 }
 
-/// Whether the process whose status this is descends from the command. An orphan's ancestors do not tell.
+/// Returns true if the process with this status descends from the command. The ancestors of an
+/// orphan do not show it.
 fn descends_from_workload(shared_state: &SharedState, text: &str) -> bool {
     let roots = [&shared_state.waiter_pid, &shared_state.command_pid].map(SharedPid::get);
     let is_root = |pid: i32| pid > 0 && roots.contains(&pid);
@@ -104,7 +107,7 @@ fn descends_from_workload(shared_state: &SharedState, text: &str) -> bool {
     false
 }
 
-/// From a `/proc` over which the workload cannot have mounted what it likes.
+/// Reads a status from a `/proc` over which the workload cannot have mounted anything.
 fn status(pid: i32) -> Option<String> {
     let proc = Proc::open().ok()?;
     proc.contents(&format!("{pid}/status")).ok()

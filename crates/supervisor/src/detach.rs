@@ -1,7 +1,8 @@
-//! What the processes that watch have of their caller's.
+//! Resources of the caller that the processes that watch keep or release.
 //!
-//! A command such as `runc create` ends while what it has made runs on. Whoever called it waits for its
-//! pipes to be closed, removes the folder it was called in, and wants nothing written to its output.
+//! A command such as `runc create` ends while what it has created continues to run. Its caller
+//! waits for its pipes to be closed, removes the directory it was called in, and expects no more
+//! output.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -10,55 +11,55 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use sys::clone::CloneFlags;
 
-/// How long processes of ours belong to the caller.
+/// Determines how long our processes hold the caller's resources.
 #[derive(Clone, Debug)]
 pub enum Detach {
-    /// They have the caller's descriptors and folder to their end.
+    /// Our processes keep the caller's descriptors and working directory to their end.
     WithCommand,
-    /// They leave both behind once the command has them.
+    /// Our processes release both once the command has its own.
     Detached(DetachedProcesses),
 }
 
-/// What is left behind.
+/// The released resources.
 #[derive(Clone, Debug)]
 pub struct DetachedProcesses {
-    /// The descriptors that the caller gave.
+    /// Numbers of the caller's descriptors.
     numbers: Vec<i32>,
-    /// Where messages go instead of the standard error.
+    /// File for messages instead of the standard error.
     log: PathBuf,
     ends: Ends,
 }
 
-/// When the command's end is told.
+/// Time at which the command's end is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// At once: what it has made runs on.
+    /// At once: what it has created continues to run.
     AtOnce,
-    /// When what it caused has been told.
+    /// After everything that it caused is reported.
     AfterAlerts,
 }
 
 impl Detach {
-    /// Everything that this process has been given is left behind later. Called before anything is
+    /// Records the current descriptors for a later release. Must be called before any other file is
     /// opened.
     ///
     /// # Errors
     ///
-    /// If the own descriptors cannot be listed.
+    /// The process's descriptors cannot be listed.
     pub fn detached(log: PathBuf, ends: Ends) -> std::io::Result<Self> {
         let mut numbers = Vec::new();
         for entry in std::fs::read_dir("/proc/self/fd")? {
             let name = entry?.file_name();
-            // Names there are numbers.
+            // The names are descriptor numbers.
             numbers.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
         }
-        // The one that the list was read by is closed again.
+        // The descriptor of this listing is closed again.
         numbers.retain(|number| Path::new(&format!("/proc/self/fd/{number}")).exists());
         Ok(Self::Detached(DetachedProcesses { numbers, log, ends }))
     }
 
-    /// A lock on the log, held until what the command has made is watched: whoever starts that waits for it.
-    /// Without one it is started sooner, and waits itself.
+    /// Takes a lock on the log, held until what the command has created is watched; whoever starts
+    /// it waits for the lock. Without the lock it is started sooner, and waits itself.
     pub(super) fn lock_log(&self) -> Option<File> {
         let Self::Detached(left) = self else {
             return None;
@@ -68,17 +69,17 @@ impl Detach {
         Some(file)
     }
 
-    /// Whether nobody waits for what the command leaves running.
+    /// Returns true if no process waits for what the command leaves running.
     pub fn ends_at_once(&self) -> bool {
         matches!(self, Self::Detached(left) if left.ends == Ends::AtOnce)
     }
 
-    /// Leaves it behind. The command must have its own copy of the descriptors, or share this process's
-    /// table, which is why that is copied first.
+    /// Releases the resources. The command must have its own copy of the descriptors, or share this
+    /// process's table, which is therefore copied first.
     ///
     /// # Errors
     ///
-    /// If the log cannot be opened or a descriptor not be replaced.
+    /// The log cannot be opened, or a descriptor cannot be replaced.
     pub(super) fn leave(&self) -> std::io::Result<()> {
         let Self::Detached(left) = self else {
             return Ok(());
@@ -98,11 +99,12 @@ impl Detach {
         Ok(())
     }
 
-    /// Whether what is left behind can be: told before anything begins that is not to run without these processes.
+    /// Checks that the resources can be released, before anything starts that must not run without
+    /// these processes.
     ///
     /// # Errors
     ///
-    /// If the log cannot be opened.
+    /// The log cannot be opened.
     pub(super) fn check(&self) -> std::io::Result<()> {
         match self {
             Self::WithCommand => Ok(()),

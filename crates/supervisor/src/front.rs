@@ -1,4 +1,4 @@
-//! The front process: what the caller sees.
+//! The front process, which the caller sees.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -18,12 +18,12 @@ use super::signals::{self, SIGCONT, SIGKILL};
 use super::waiter::ERRNO_RANGE;
 use super::{AgentPreparer, ChosenEngine, Failure, LaunchContext, SOCK_SEQPACKET, agent, orphans};
 
-/// Keepers that are replaced; more is no accident.
+/// Maximum number of keepers that are replaced; more deaths are no accident.
 const KEEPERS: u32 = 16;
-/// How long the others may take to end after the command, beyond what outputs may take.
+/// Time limit for the other processes to end after the command, in addition to that for outputs.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Makes the keeper, which makes the agent, then stands for the command until it has ended.
+/// Starts the keeper, which starts the agent, and stands for the command until it has ended.
 pub(super) fn run(
     path: &std::ffi::OsStr,
     engine: ChosenEngine,
@@ -80,15 +80,16 @@ pub(super) fn run(
     front.stand_in()
 }
 
-/// The session, from proc_pid_stat(5): `pid (name) state parent group session`, where the name may
-/// have spaces and parentheses. rustix relies on getsid(2) to be positive, but in a container that
-/// was not given a session of its own it is 0.
+/// Returns the session id from proc_pid_stat(5): `pid (name) state parent group session`, where the
+/// name may contain spaces and parentheses. rustix relies on getsid(2) to be positive, but in a
+/// container without a session of its own it is 0.
 pub(super) fn session() -> Option<i32> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
 }
 
-/// Everything that is learnt of processes comes from `/proc`, by their numbers in this namespace.
+/// Checks that `/proc` shows this pid namespace, because all information about processes comes from
+/// there.
 pub(super) fn check_proc() -> Result<(), Failure> {
     let own = std::process::id().to_string();
     let found = std::fs::read_link("/proc/self").map_err(|cause| Failure::Proc {
@@ -116,39 +117,39 @@ struct Front<'a> {
     signals: SignalStream,
     leads_session: bool,
     policy: Policy,
-    /// `None` when it is gone for good.
+    /// `None` when the keeper has ended for good.
     keeper: Option<OwnedFd>,
-    /// How many were replaced.
+    /// Number of replaced keepers.
     keepers: u32,
     listener_from: OwnedFd,
-    /// For another keeper.
+    /// Listener for another keeper.
     listener: Option<Listener>,
-    /// Signals from before there was somebody to pass them on to.
+    /// Signals that arrived before there was a process to forward them to.
     early: Vec<Signal>,
 }
 
-/// Whom signals are passed on to.
+/// Target of forwarded signals.
 #[derive(Clone, Copy)]
 struct SignalTarget {
     waiter: i32,
     command: i32,
 }
 
-/// What this process is woken by.
+/// Event that wakes this process.
 enum WakeSource {
     Message,
     Signals,
     KeeperGone,
 }
 
-/// Until when signals are this process's own.
+/// Stage of the start, which determines whether signals are this process's own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Rules are loaded.
+    /// Rules are being loaded.
     Preparing,
-    /// Everything is known; the command is about to start.
+    /// Preparation is complete; the command is about to start.
     Starting,
-    /// It runs.
+    /// The command runs.
     Running(SignalTarget),
 }
 
@@ -213,23 +214,24 @@ impl Front<'_> {
         }
     }
 
-    /// Waits for the keeper, which waits for the agent, so that nothing is left for the first process
-    /// of a container, which may not reap. While processes of the workload are watched on, they stay.
+    /// Waits for the keeper, which waits for the agent, so that none is left to the init process of
+    /// a container, which may not reap. They stay while processes of the workload are still
+    /// watched.
     fn see_off(&self) {
         let shared_state = &self.inherited.shared_state;
         let outlives = shared_state.outlived.get();
         if let Some(keeper) = self.keeper.as_ref().filter(|_| !outlives) {
             is_readable(keeper.as_fd(), FAREWELL);
         }
-        // It ends with the command, whoever outlives that.
+        // The waiter ends with the command, whatever outlives that.
         orphans::see_off(shared_state.waiter_pid.get());
     }
 
-    /// Where there is no keeper, this process says what the agent took with it.
+    /// Reports what an agent without a keeper took with it.
     fn agent_gone(&self) -> Failure {
         let shared_state = &self.inherited.shared_state;
         shared_state.count_lost_alerts(shared_state.generation.get());
-        // Its waiter is this process's child.
+        // The agent's waiter is this process's child.
         orphans::see_off(shared_state.waiter_pid.get());
         if let Some(text) = shared_state.lost_alerts_to_say() {
             eprintln!("tollgate: {text}");
@@ -265,8 +267,7 @@ impl Front<'_> {
         }
     }
 
-    /// Waits for something to happen. Signals wait while there is nobody to pass them on to and
-    /// soon will be.
+    /// Waits for an event. Signals wait while there is temporarily no process to forward them to.
     fn wait(&self, stage: Stage) -> Result<WakeSource, Failure> {
         loop {
             let mut polled = vec![PollFd::new(self.from_agent.file().as_fd(), poll::IN)];
@@ -306,17 +307,17 @@ impl Front<'_> {
         }
     }
 
-    /// Ends by a signal that came before there was a command.
+    /// Terminates by a signal that arrived before there was a command.
     fn give_up(&self, signal: i32) {
         let keeper = self.keeper.as_ref();
         let kill = |process: &OwnedFd| sys::pidfd::send_signal(process.as_fd(), SIGKILL);
-        // In this order, or the keeper would tell of the agent's end.
+        // In this order, or the keeper would report the agent's end.
         let _ = keeper.map(kill);
         let _ = sys::pidfd::open(self.agent()).map(|agent| kill(&agent));
         let _ = signals::die_of(signal);
     }
 
-    /// Makes another keeper, unless it ended on purpose.
+    /// Starts another keeper, unless the last one ended on purpose.
     fn keeper_gone(&mut self) -> Result<(), Failure> {
         while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
         self.keeper = None;
@@ -332,7 +333,7 @@ impl Front<'_> {
             self.listener = received.ok().and_then(|(_, fd)| fd).map(Listener::new);
         }
         let Some(listener) = &self.listener else {
-            // It did not live to see the command start: neither does the agent.
+            // The keeper died before the command started; the agent dies as well.
             let _ = sys::pidfd::open(self.agent())
                 .and_then(|agent| sys::pidfd::send_signal(agent.as_fd(), SIGKILL));
             return Err(Failure::Gone { process: "keeper" });
@@ -361,29 +362,30 @@ impl Front<'_> {
         shared_state.agent_pid(shared_state.generation.get())
     }
 
-    /// Passes on what was sent to this process alone.
+    /// Forwards a signal that was sent to this process alone.
     fn forward(&self, below: SignalTarget, signal: &Signal, since: SignalWindow) {
         if self.is_ours(signal) {
             return;
         }
-        // What came before the command existed did not reach it by itself.
+        // A signal sent before the command existed did not reach it by itself.
         let reached = signals::reached_command(signal, self.leads_session);
         if reached && matches!(since, SignalWindow::Running) {
             return;
         }
         if signal.signal == SIGCONT {
-            // A stop of the whole group has stopped these too, and without them the command
-            // would wait for ever in the first call that is looked at.
+            // A stop of the whole group has also stopped keeper and agent. Without them the command
+            // would wait forever in its first trapped call.
             let keeper = self.inherited.shared_state.keeper_pid.get();
             for pid in [keeper, self.agent(), below.waiter] {
                 let _ = sys::signal::send(pid, SIGCONT);
             }
         }
-        // Fails only if the command has just ended, which is the next message.
+        // Fails only if the command has just ended, which the next message reports.
         let _ = sys::signal::send(below.command, signal.signal);
     }
 
-    /// Whether one of ours sent it to continue this process, or this process to stop itself.
+    /// Returns true if one of our processes sent the signal to continue this process, or this
+    /// process sent it to stop itself.
     fn is_ours(&self, signal: &Signal) -> bool {
         const SI_USER: i32 = 0;
         let shared_state = &self.inherited.shared_state;
@@ -393,30 +395,30 @@ impl Front<'_> {
             shared_state.agent_pid(1),
             shared_state.keeper_pid.get(),
         ];
-        // 0 is whoever is outside of this pid namespace, and an agent that has not been yet.
+        // 0 is a process outside of this pid namespace, or an agent that has not existed yet.
         signal.code == SI_USER && signal.pid != 0 && ours.contains(&signal.pid)
     }
 
-    /// The command was stopped: so is this process, as the caller's job control expects. Whoever
-    /// continues it means the command.
+    /// Stops this process after the command was stopped, as the caller's job control expects.
+    /// Whoever continues it means the command.
     ///
-    /// The command may be running again. The agent says so before it sends SIGCONT: if nothing
-    /// was said after the stop became pending, SIGCONT is yet to come and finds the stop.
+    /// The command may be running again. The agent reports that before it sends SIGCONT: if there
+    /// was no report after the stop became pending, SIGCONT is yet to come and finds the stop.
     fn stop(&self, signal: i32) {
-        // Blocked; fails for no reason that is known.
+        // The signal is blocked. No reason for a failure is known.
         let _ = sys::signal::send(self.pid, signal);
         if !self.from_agent.is_ready() {
             let _ = signals::take_stop(signal);
         }
-        // A stop that was not taken is read, and left alone, by `forward`.
+        // A stop that was not taken is read and ignored by `forward`.
     }
 }
 
-/// When a signal may have come.
+/// Time at which a signal may have arrived.
 enum SignalWindow {
     /// While the command existed.
     Running,
-    /// Perhaps before.
+    /// Possibly before the command existed.
     Unknown,
 }
 

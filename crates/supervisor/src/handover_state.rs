@@ -1,6 +1,6 @@
-//! What the filter of the running command hands over, told to agents that take over: rules that they
-//! load may need more. And what the policy in force says, told to the keeper, too, which refuses in a
-//! dead agent's place.
+//! State for agents that take over: what the running command's filter traps, since newly loaded
+//! rules may need more, and what the current policy denies, which the keeper also needs to refuse
+//! calls in a dead agent's place.
 
 use std::collections::BTreeMap;
 
@@ -13,28 +13,30 @@ use policy::EnforcerKind;
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use serde::{Deserialize, Serialize};
 
-/// The part of a plan that its filter was compiled from. Calls are named, so that another version
-/// of this program understands it.
+/// The part of a plan that its filter was compiled from. Calls are stored by name, so that another
+/// version of this program understands them.
 #[derive(Deserialize, Serialize)]
 struct HandoverState {
     version: u32,
     stdio: u8,
     calls: BTreeMap<String, Vec<Vec<Test>>>,
     policy: Policy,
-    /// What of a policy is in the kernel and tells of violations, by the ids of enforcers.
+    /// Parts of a policy that are loaded in the kernel and report violations, by the ids of
+    /// enforcers.
     known: BTreeMap<String, String>,
-    /// The enforcer that tells of those of a container, once it has begun.
+    /// The enforcer that reports a container's violations, once the container has started.
     later: Option<String>,
 }
 
-/// The version of this layout. Another one is refused: what confines a container is not guessed.
+/// Version of this layout. Others are refused, because the confinement of a container is not
+/// guessed.
 const VERSION: u32 = 2;
 
-/// The calls of a policy.
+/// A policy's decisions on calls.
 #[derive(Default, Deserialize, Serialize)]
 struct Policy {
     refuse_foreign: bool,
-    /// What a container's first program is restricted by, by the ids of enforcers.
+    /// Restriction of a container's first program, by the ids of enforcers.
     first: Option<BTreeMap<String, String>>,
     /// Rule, call, tests, action, error number.
     rules: Vec<(String, String, Vec<Test>, Does, i32)>,
@@ -51,7 +53,7 @@ enum Does {
     Watch,
 }
 
-/// Argument, whether all 64 bits count, operator, mask, value.
+/// Argument, whether all 64 bits are compared, operator, mask, value.
 type Test = (u8, bool, Op, u64, u64);
 
 #[derive(Clone, Copy, Deserialize, Serialize)]
@@ -68,7 +70,7 @@ enum Op {
 
 const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch::Any];
 
-/// The memo for an agent that takes over.
+/// Encodes the memo for an agent that takes over.
 pub fn encode(
     plan: &Plan,
     profile: &Profile,
@@ -137,7 +139,7 @@ fn test(test: &RegisterTest) -> Test {
     )
 }
 
-/// What a container's first program is restricted by.
+/// Decodes the restriction of a container's first program.
 pub fn decode_first(memo: &[u8]) -> Result<Option<DeferredConfinement>, Failure> {
     let first = parse(memo)?.policy.first;
     first
@@ -173,8 +175,8 @@ fn parse(memo: &[u8]) -> Result<HandoverState, Failure> {
     }
 }
 
-/// The plan of a memo. Calls that this version does not know are left out: no rule of its asks for
-/// one. A watch that it does not know counts as none: rules that need one are refused by name.
+/// Decodes the plan. Calls that this version does not know are ignored, since none of its rules
+/// uses them. An unknown kind of watch counts as none: rules that need one are refused by name.
 pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure> {
     let memo = parse(memo)?;
     let known = |(name, any_of): (String, Vec<Vec<Test>>)| {
@@ -194,7 +196,7 @@ pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure> {
         later: memo.later.map(|id| kind_of(&id)).transpose()?,
     };
     let plan = Plan {
-        // Of the kernel's own filter, which no keeper hands on.
+        // Interests of the kernel's own filter, which no keeper hands over.
         interests: BTreeMap::new(),
         calls: memo.calls.into_iter().filter_map(known).collect(),
         stdio: STDIO
@@ -206,7 +208,7 @@ pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure> {
     Ok((plan, profile, resident))
 }
 
-/// A policy is known as a whole or not at all.
+/// Decodes a policy. It fails if any part is unknown.
 fn policy_of(policy: Policy) -> Result<Profile, Failure> {
     let rule = |(rule, call, tests, does, errno): (String, String, Vec<Test>, Does, i32)| {
         let errno = Errno(errno);

@@ -1,8 +1,9 @@
-//! The command in the place of the process that was called: none of ours stands between it and its caller.
+//! Runs the command in the called process, with no process of ours between the command and its
+//! caller.
 //!
-//! So it is where what the caller learns of the command is the command's own to tell: the exit status, stops,
-//! signals. What is watched is what it leaves running, which keeper and agent follow to its end as they do
-//! behind any command that has ended.
+//! This mode is for commands that themselves show the caller everything it learns: exit status,
+//! stops and signals. Keeper and agent watch the processes that the command leaves running, to
+//! their end, as after any command that has ended.
 
 use std::convert::Infallible;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -48,18 +49,19 @@ pub(super) fn run(
     let ((for_keeper, to_keeper), (for_agent, to_agent)) = (pair()?, pair()?);
     let own = std::process::id().cast_signed();
     let keep = || {
-        // Nor is it to be stopped with the caller's group, for whoever continues the command alone knows nothing of it.
+        // Nor may it be stopped with the caller's process group, since whoever continues only the
+        // command does not know of it.
         if sys::file::new_session().is_err() {
             return 1;
         }
-        // Their readers are to learn when the command has ended before it had a listener.
+        // Their readers must notice if the command ends before it has a listener.
         for end in [&to_keeper, &to_agent] {
             sys::fd::close_number(end.as_raw_fd());
         }
         let agent = || agent::beside(&inherited, &for_agent, start, own, stay.complain);
         keeper::first(&inherited, &for_keeper, policy, agent)
     };
-    // The keeper is no child that the command knows of: crun waits for all that it has.
+    // The keeper must not be a child that the command knows of: crun waits for all its children.
     let keeper = with_short_turns(super::START_SLICE, || {
         sys::clone::clone_child(CloneFlags::UNANNOUNCED, keep)
     })
@@ -88,7 +90,7 @@ pub(super) fn run(
         inherited,
         to: [to_keeper, to_agent],
     };
-    // A thread has no filter that was not there when it was made.
+    // A thread lacks filters that were installed after its creation.
     with_short_turns(super::START_SLICE, || {
         std::thread::Builder::new().spawn(move || given.hand_over())
     })
@@ -96,7 +98,7 @@ pub(super) fn run(
     install_and_execute(&command, &program, exec_is_asked, &listener)
 }
 
-/// Installs the filter and executes the command, while another thread gives the listener away.
+/// Installs the filter and executes the command, while another thread sends the listener.
 fn install_and_execute(
     command: &Command,
     program: &FilterProgram,
@@ -111,13 +113,13 @@ fn install_and_execute(
             return Err(Failure::Filter { cause });
         }
     }
-    // Any call might wait for somebody who has no listener yet.
+    // Any call might wait for a process that has no listener yet.
     if !exec_is_asked && !is_given(listener) {
         return Err(Failure::Gone { process: "agent" });
     }
     let error = sys::exec::execve(&command.path, &command.argv, &command.environment);
     Err(match error.errno() {
-        // Nobody has the listener.
+        // No process has the listener.
         ENOSYS => Failure::Gone { process: "agent" },
         _ => Failure::Exec {
             path: command.path.to_string_lossy().into_owned(),
@@ -126,7 +128,8 @@ fn install_and_execute(
     })
 }
 
-/// Waits until somebody has the listener, or nobody is there to have it, without a call.
+/// Waits without a system call until the listener was received, or no process is left to receive
+/// it.
 fn is_given(listener: &AtomicI32) -> bool {
     loop {
         match listener.load(Ordering::Acquire) {
@@ -137,25 +140,26 @@ fn is_given(listener: &AtomicI32) -> bool {
     }
 }
 
-/// What the thread has that gives the listener away.
+/// State of the thread that sends the listener.
 struct ListenerSender {
-    /// The number of the listener's descriptor, or what is to be known of it.
+    /// Number of the listener's descriptor, or a state.
     listener: Arc<AtomicI32>,
-    /// Whether the filter stops the exec that is to come for certain.
+    /// The filter is certain to trap the coming exec.
     exec_is_asked: bool,
     keeper: i32,
     inherited: Arc<InheritedDescriptors>,
-    /// Where keeper and agent wait for the listener; the agent is the last, for when it has answered, this thread
-    /// may be no more.
+    /// Sockets of keeper and agent. The agent comes last: when it has answered, this thread may
+    /// have ended.
     to: [OwnedFd; 2],
 }
 
 impl ListenerSender {
-    /// Gives the listener away. This process keeps none: its calls fail, instead of waiting, if nobody is left.
+    /// Sends the listener. This process keeps no copy, so that its calls fail instead of waiting if
+    /// no receiver is left.
     ///
-    /// The exec that is to come is nobody's to judge. Where it is asked of for certain it is let pass from here, so
-    /// that it waits for no other process to be there; it is received before anybody else has the listener, who
-    /// would find the call gone that poll(2) has told of.
+    /// No rule is evaluated for the coming exec. If it is certain to be trapped, this thread allows
+    /// it, so that it waits for no other process. It does so before another process has the
+    /// listener, which would find the call gone that poll(2) has reported.
     fn hand_over(self) {
         let number = loop {
             match self.listener.load(Ordering::Acquire) {
@@ -176,7 +180,8 @@ impl ListenerSender {
         self.listener.store(outcome, Ordering::Release);
     }
 
-    /// Waits until the keeper has left the caller's group; `false`: it has ended.
+    /// Waits until the keeper has left the caller's process group. Returns false if the keeper has
+    /// ended.
     fn keeper_is_apart(&self) -> bool {
         let mut begun = Instant::now();
         while self.inherited.shared_state.keeper_pid.get() == 0 {
@@ -194,7 +199,7 @@ impl ListenerSender {
         true
     }
 
-    /// Whether somebody has it.
+    /// Sends the listener. Returns true if it was received.
     fn give(&self, listener: &Listener) -> bool {
         let mut exec = Notification::default();
         let is_received =
@@ -204,7 +209,7 @@ impl ListenerSender {
         }
         let mut is_given = false;
         for socket in &self.to {
-            // One that is gone: the other one sees to that.
+            // One of them may have died; the other handles that.
             let sent = sys::socket::send_fd(socket.as_fd(), b"L", Some(listener.as_fd()));
             is_given |= sent.is_ok();
         }
@@ -216,14 +221,15 @@ impl ListenerSender {
     }
 }
 
-/// After this time a keeper that has not begun may have been stopped with its caller's group.
+/// Time after which a keeper that has not started may have been stopped with its caller's process
+/// group.
 const STOPPED_WITH_GROUP: Duration = Duration::from_millis(10);
 const ENOSYS: i32 = Errno::ENOSYS.0;
-/// There is no listener.
+/// The listener is not installed yet.
 const NONE_YET: i32 = -1;
-/// There will be none.
+/// The listener cannot be installed.
 const NEVER: i32 = -2;
-/// It has been given away.
+/// The listener was received.
 const GIVEN: i32 = -3;
-/// There was nobody to give it to.
+/// There was no receiver.
 const LOST: i32 = -4;

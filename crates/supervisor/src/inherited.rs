@@ -1,4 +1,4 @@
-//! What the processes of `run` inherit.
+//! Resources that the processes of `run` inherit.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,37 +16,37 @@ use super::message::{Receiver, Sender, channel};
 use super::respawn::Respawn;
 use super::shared_state::{OpenError, SharedState};
 
-/// Made before the first fork, by the process that was called. A process that is made later inherits it, and one that
-/// is executed later gets the descriptors by number.
+/// Created before the first fork, by the called process. Processes forked later inherit it; a
+/// process executed later gets the descriptors by number.
 #[derive(Debug)]
 pub(super) struct InheritedDescriptors {
     pub(super) shared_state: SharedState,
     pub(super) shared_state_file: OwnedFd,
-    /// What the first agent leaves to those that take over.
+    /// Memo of the first agent for its successors.
     pub(super) memo: HandoverBuffer,
-    /// What the policy refuses, read from the memo when it is first needed.
+    /// Calls that the policy refuses, read from the memo at first use.
     confiner: OnceLock<Option<ActivePolicy>>,
-    /// News for the front.
+    /// Messages to the front.
     pub(super) to_front: Sender,
-    /// News of the command, from the waiter.
+    /// Messages of the waiter about the command.
     pub(super) from_waiter: Receiver,
     /// Wakes the keeper.
     pub(super) keeper_bell: EventFdNotifier,
-    /// Wake the agents, one of odd and one of even generation.
+    /// Wake the agents of even and odd generation.
     pub(super) agent_bells: [EventFdNotifier; 2],
-    /// The process that was called: the front, or without one the command.
+    /// The called process: the front, or the command if there is no front.
     pub(super) front: OwnedFd,
-    /// The front's pid; 0: there is none.
+    /// The front's pid; 0 if there is none.
     pub(super) front_pid: i32,
-    /// Its reading end tells the waiter when none of the others is left.
+    /// Pipe whose reading end shows the waiter that no other process is left.
     pub(super) lifeline: OwnedFd,
-    /// How another agent is started.
+    /// Parameters for starting another agent.
     pub(super) respawn: Respawn,
-    /// Whether the processes of ours stay behind when the command has ended.
+    /// Determines whether our processes outlive the command.
     pub(super) tenure: Detach,
 }
 
-/// The ends that only one process uses.
+/// Ends that only one process uses.
 #[derive(Debug)]
 pub(super) struct PrivateEnds {
     pub(super) from_agent: Receiver,
@@ -55,7 +55,7 @@ pub(super) struct PrivateEnds {
 }
 
 impl InheritedDescriptors {
-    /// All of it.
+    /// Creates all resources.
     pub(super) fn create(respawn: Respawn, tenure: Detach) -> std::io::Result<(Self, PrivateEnds)> {
         let (to_front, from_agent) = channel()?;
         let (to_agent, from_waiter) = channel()?;
@@ -85,8 +85,8 @@ impl InheritedDescriptors {
         Ok((inherited, ends))
     }
 
-    /// As [`Self::create`], where there is neither front nor waiter: the command has ended, as far as the
-    /// others are concerned, and what it leaves running is watched.
+    /// Like [`Self::create`], without front and waiter: for the other processes the command has
+    /// ended, and its remaining processes are watched.
     pub(super) fn create_alone(respawn: Respawn, tenure: Detach) -> std::io::Result<Self> {
         let (inherited, _ends) = Self::create(respawn, tenure)?;
         inherited.shared_state.command_end_told.set(true);
@@ -97,8 +97,8 @@ impl InheritedDescriptors {
         })
     }
 
-    /// What the policy in force refuses. `None`: that cannot be learnt, so nothing may pass. The command
-    /// must have begun: the memo is written before.
+    /// Returns the calls that the policy refuses. `None` if they cannot be determined; then no call
+    /// may pass. The command must have started, because the memo is written before.
     pub(super) fn confiner(&self) -> Option<&ActivePolicy> {
         let read = || {
             let memo = self.memo.read().ok()?;
@@ -108,7 +108,7 @@ impl InheritedDescriptors {
         self.confiner.get_or_init(read).as_ref()
     }
 
-    /// Whether there was a front: there may be none any more.
+    /// Returns true if there was a front, which may have ended.
     pub(super) fn has_front(&self) -> bool {
         self.front_pid != 0
     }
@@ -117,7 +117,7 @@ impl InheritedDescriptors {
         &self.agent_bells[usize::from(generation % 2 == 1)]
     }
 
-    /// The descriptors that a program which takes over is given, in the order of [`Self::open`].
+    /// Returns the descriptors for a program that takes over, in the order of [`Self::open`].
     pub(super) fn descriptors<'a>(&'a self, listener: &'a Listener) -> [BorrowedFd<'a>; 10] {
         [
             self.shared_state_file.as_fd(),
@@ -133,7 +133,7 @@ impl InheritedDescriptors {
         ]
     }
 
-    /// From the numbers of those descriptors.
+    /// Creates the resources from the numbers of those descriptors.
     pub(super) fn open(numbers: &[i32], respawn: Respawn) -> Result<(Self, Listener), OpenError> {
         let mut copies = numbers
             .iter()
@@ -158,7 +158,7 @@ impl InheritedDescriptors {
             front_pid: 0,
             lifeline: next()?,
             respawn,
-            // Whatever was to be left has been left by the one before.
+            // The previous agent has already released the caller's resources.
             tenure: Detach::WithCommand,
         };
         let listener = Listener::new(next()?);
@@ -171,7 +171,7 @@ impl InheritedDescriptors {
     }
 }
 
-/// A note in memory that survives every process of ours.
+/// A note in memory that outlives every process of ours.
 #[derive(Debug)]
 pub(super) struct HandoverBuffer(OwnedFd);
 
@@ -180,7 +180,7 @@ impl HandoverBuffer {
         sys::fd::memory_file(c"tollgate-memo", MFD_CLOEXEC.u32()).map(Self)
     }
 
-    /// With this note.
+    /// Creates a memo with this note.
     fn with(note: &[u8]) -> std::io::Result<Self> {
         let memo = Self::new()?;
         memo.write(note)?;
@@ -196,7 +196,7 @@ impl HandoverBuffer {
         })
     }
 
-    /// Reads it.
+    /// Reads the note.
     pub(super) fn read(&self) -> std::io::Result<Vec<u8>> {
         let file = File::from(self.0.try_clone()?);
         let len = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
@@ -206,11 +206,11 @@ impl HandoverBuffer {
     }
 }
 
-/// A file in memory that holds these bytes, to be read from its beginning.
+/// Creates a file in memory with these bytes, positioned at its beginning.
 ///
 /// # Errors
 ///
-/// If there can be none.
+/// The file cannot be created.
 pub fn in_memory(bytes: &[u8]) -> std::io::Result<OwnedFd> {
     HandoverBuffer::with(bytes).map(|memo| memo.0)
 }
@@ -226,15 +226,15 @@ impl EventFdNotifier {
         Ok(Self(bell))
     }
 
-    /// Wakes it.
+    /// Wakes the process.
     pub(super) fn ring(&self) {
-        // Fails only when it rings already.
+        // Fails only if the counter is already set.
         let _ = sys::fd::write(self.0.as_fd(), &1_u64.to_ne_bytes());
     }
 
-    /// Before looking at what it was rung for.
+    /// Resets the counter. Called before checking for work.
     pub(super) fn hush(&self) {
-        // Fails only when it does not ring.
+        // Fails only if the counter is zero.
         let _ = sys::fd::read(self.0.as_fd(), &mut [0; 8]);
     }
 }
@@ -245,25 +245,26 @@ impl AsFd for EventFdNotifier {
     }
 }
 
-/// Whether a process ends within this time, or another descriptor becomes readable.
+/// Waits until a descriptor is readable, or a process has ended. Returns false when the time has
+/// passed.
 pub(super) fn is_readable(fd: BorrowedFd<'_>, patience: Duration) -> bool {
     let mut polled = [PollFd::new(fd, poll::IN)];
     poll::poll(&mut polled, Some(patience)).is_ok_and(|ready| ready > 0)
 }
 
-/// Whether calls wait for somebody to receive them.
+/// Returns true if calls wait for a receiver.
 pub(super) fn has_calls(listener: &Listener) -> bool {
     found(listener) & poll::IN != 0
 }
 
-/// Whether no watched process is left.
+/// Returns true if no watched process is left.
 pub(super) fn has_hung_up(listener: &Listener) -> bool {
     found(listener) & (poll::HUP | poll::ERR) != 0
 }
 
 fn found(listener: &Listener) -> i16 {
     let mut polled = [PollFd::new(listener.as_fd(), poll::IN)];
-    // What cannot be asked is looked at again.
+    // A descriptor that cannot be polled is checked again.
     match poll::poll(&mut polled, Some(Duration::ZERO)) {
         Ok(_) => polled[0].found(),
         Err(_) => 0,

@@ -1,30 +1,31 @@
-//! Running a command under the watch so that nobody can tell the difference from outside.
+//! Runs a command under observation, indistinguishable from an unobserved run to its caller.
 //!
-//! Five processes, each for one reason:
+//! There are five processes, each for one reason:
 //!
-//! - the *front* is what the caller started: it has the pid, the exit status and the stops that the
-//!   caller's job control expects, and passes on signals that are sent to it alone;
-//! - the *keeper* is the front's child. It knows no rules, holds a copy of the listener, and answers
-//!   in the agent's place when that is dead or does not move, until it has started another;
-//! - the *agent* is the keeper's child: receivers, rules, outputs. It is an ancestor of the workload,
-//!   as Yama demands of a tracer, and outlives the command while descendants of it run;
-//! - the *waiter* is the command's parent. The kernel lets every thread of a tracer's process
-//!   consume the stops of its children, so the agent cannot be the parent itself;
-//! - the *command*.
+//! - The *front* is the process that the caller started. It has the pid, the exit status and the
+//!   stops that the caller's job control expects, and forwards signals that were sent to it alone.
+//! - The *keeper* is the front's child. It has no rules and holds a copy of the listener. It
+//!   answers calls in the place of an agent that is dead or makes no progress, until it has started
+//!   another one.
+//! - The *agent* is the keeper's child, with receivers, rules and outputs. It is an ancestor of the
+//!   workload, as Yama requires of a tracer, and outlives the command while descendants of it run.
+//! - The *waiter* is the command's parent. The kernel lets every thread of a tracer's process
+//!   consume the stops of its children, so the agent cannot be the parent itself.
+//! - The *command*.
 //!
-//! They are forked before the first thread exists. Agent, waiter and command share one descriptor
-//! table until the command's exec, which is how the agent gets the listener without any call of
-//! the command's that its own filter might trap. What they have to know of each other is on the
-//! shared state ([`SharedState`]), so that none of them has to live for the others to know it.
+//! The processes are forked before the first thread exists. Agent, waiter and command share one
+//! descriptor table until the command's exec. The agent thereby gets the listener without a call of
+//! the command that its own filter might trap. Information about each other is in the shared state
+//! ([`SharedState`]), so that no process depends on another one being alive.
 //!
-//! Behind a command whose caller waits for nothing that it leaves running, as a container runtime's does, two of
-//! these remain: keeper and agent. The command is the process that was called itself (`in_place`), or its
-//! child where that has something to do afterwards (`below`).
+//! For a command whose caller does not wait for the processes it leaves running, such as a
+//! container runtime, only keeper and agent remain. The command is then the called process itself
+//! (`in_place`), or its child if the called process has work to do afterwards (`below`).
 //!
-//! None of them can be killed unnoticed. Without the agent the keeper does what
-//! `--on-agent-death` says; without the keeper the front starts another; without the front or the
-//! waiter the agent kills the command; without front, keeper and agent the waiter does, because
-//! then calls fail with ENOSYS.
+//! No process can be killed unnoticed. Without the agent, the keeper does what `--on-agent-death`
+//! says. Without the keeper, the front starts another one. Without the front or the waiter, the
+//! agent kills the command. Without front, keeper and agent, the waiter kills it, because calls
+//! then fail with ENOSYS.
 
 mod agent;
 pub mod attached;
@@ -65,43 +66,43 @@ pub use shared_state::{Cause, Gaps, OpenError, SharedState};
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
 
-/// What the agent is given to start from.
+/// Parameters with which the agent's services start.
 pub struct AgentStart {
-    /// Where events come from.
+    /// Source of events.
     pub source: Source,
-    /// Processes of ours between the workload and whoever started it.
+    /// Processes of ours between the workload and its caller.
     pub transparent: Vec<Pid>,
-    /// What all processes of ours know.
+    /// State shared by all our processes.
     pub shared_state: Arc<SharedState>,
-    /// Number of this agent.
+    /// Generation of this agent.
     pub generation: u64,
-    /// Whether it takes over a workload that runs already.
+    /// The agent takes over a running workload.
     pub is_resumed: bool,
-    /// Set if the command, a container runtime, has been let work before there were rules.
+    /// Set if the command, a container runtime, has run before there were rules.
     pub held: Option<HeldRuntimeCalls>,
-    /// The shared state's file, for a process that watches in this one's place.
+    /// File of the shared state, for a process that watches in this one's place.
     pub shared_state_file: Option<OwnedFd>,
-    /// What whoever hands the listener over has offered; otherwise this process receives.
+    /// Ticket of the process that hands over the listener; without it this process receives.
     pub ticket: Option<ClaimOffer>,
 }
 
-/// What is done while the command, a container runtime, works and rules are not asked: passing on what becomes
-/// of it, until it has ended or all these descriptors are readable.
+/// Work while the command, a container runtime, runs and no rule is evaluated: forwards news of the
+/// command until it has ended or all descriptors are readable.
 pub type RuntimeWait<'a> = Box<dyn FnOnce(&[BorrowedFd<'_>]) + 'a>;
 
 /// Calls of a container runtime that wait for rules.
 pub enum HeldRuntimeCalls {
-    /// Somebody answers it, and holds them.
+    /// A thread answers the runtime and holds the calls.
     Answered(AnswerThread),
-    /// They are had from elsewhere.
+    /// Another process has the calls.
     Asked(Asked),
 }
 
-/// Ends whoever answers, and gives the calls.
+/// Stops answering and returns the held calls.
 pub type Asked = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
 
 impl HeldRuntimeCalls {
-    /// The calls; from now on nobody answers.
+    /// Returns the calls. After that no process answers.
     pub fn calls(self) -> std::io::Result<Vec<Notification>> {
         match self {
             Self::Answered(answering) => answering.end(),
@@ -110,140 +111,143 @@ impl HeldRuntimeCalls {
     }
 }
 
-/// Where the calls of a command are seen.
+/// Source of a command's calls.
 #[derive(Debug)]
 pub enum Source {
-    /// At the listener of its filter.
+    /// The listener of its filter.
     Listener(Listener),
-    /// In its stops, or in the kernel: it waits until it is watched.
+    /// Its ptrace stops or the kernel. The command waits until it is watched.
     Command(Pid),
-    /// At processes that run already.
+    /// Processes that already run.
     Running(Vec<Pid>),
-    /// At every process of the machine.
+    /// All processes of the host.
     Host,
-    /// At those of containers and control groups.
+    /// Processes of containers and control groups.
     Places(capture::ebpf::WatchScope),
-    /// At sandboxes of gVisor, which connect to this.
+    /// gVisor sandboxes, which connect to this endpoint.
     Sandboxes(capture::gvisor::Endpoint),
-    /// At the filters of containers, which are handed over by agents that connect to this.
+    /// Filters of containers, handed over by agents that connect to this socket.
     Containers(std::os::unix::net::UnixListener),
-    /// At nothing.
+    /// None.
     Nothing,
 }
 
 /// The engine that watches a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChosenEngine {
-    /// Which one.
+    /// Kind of the engine.
     pub kind: EngineKind,
-    /// Whether the command installs the engine's filter, which `ptrace` can do without.
+    /// The command installs the engine's filter, which `ptrace` can do without.
     pub filtered: bool,
 }
 
-/// Something that happened to processes of ours.
+/// A state change of our processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// Nobody watched for a while.
+    /// No agent watched for some time.
     Gaps(Gaps),
     /// This agent took over from a living one.
     Upgraded,
-    /// One that was to take over from this one did not.
+    /// An agent that was to take over from this one failed.
     UpgradeFailed,
-    /// A signal that asks the keeper for an upgrade was no operator's.
+    /// A signal requested an upgrade and did not come from an operator.
     OrderRefused,
-    /// The keeper is gone.
+    /// The keeper has died.
     KeeperGone,
-    /// There is another keeper.
+    /// The keeper was replaced.
     KeeperReplaced {
-        /// The pid of the other.
+        /// Pid of the new keeper.
         pid: i32,
     },
 }
 
-/// The running services of the agent.
+/// The running services of an agent.
 pub trait Services {
-    /// Whether the last watched process has ended.
+    /// Returns true if the last watched process has ended.
     fn has_ended(&self) -> bool;
-    /// Whether watching has ended because too many events were lost.
+    /// Returns true if watching has ended because too many events were lost.
     fn has_given_up(&self) -> bool {
         false
     }
-    /// The command itself has ended: everything it caused is to be delivered now.
+    /// Delivers everything that the command caused. Called when the command itself has ended.
     fn flush(&self);
-    /// Tells the user.
+    /// Reports a state change to the user.
     fn report(&self, report: &Report);
-    /// Another agent goes on: stops receiving, concludes the calls at hand, writes figures.
+    /// Stops receiving, concludes the current calls and writes statistics, so that another agent
+    /// can continue.
     fn hand_over(&mut self);
-    /// Lets the workload go on unwatched; [`Services::finish`] waits for that.
+    /// Lets the workload continue unwatched; [`Services::finish`] waits for that.
     fn let_go(&self);
-    /// Everything has ended: deliver, write the last figures.
+    /// Delivers everything and writes the last statistics. Called at the end.
     fn finish(self: Box<Self>);
-    /// Readable when [`Services::are_lost`] may have changed.
+    /// Returns a descriptor that is readable when [`Services::are_lost`] may have changed.
     fn link(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// Whether they were another process's, and that is gone.
+    /// Returns true if the services ran in another process, which has died.
     fn are_lost(&self) -> bool {
         false
     }
 }
 
-/// What the command is made from.
+/// Parameters of the command's process.
 #[derive(Clone, Copy)]
 struct Launch<'a> {
     command: &'a Command,
     program: &'a FilterProgram,
     confinement: Option<&'a Confinement>,
     engine: ChosenEngine,
-    /// What was blocked when this program was started.
+    /// Signal mask at this program's start.
     callers_mask: SignalSet,
 }
 
-/// Starts the services in the agent. Threads may be made from here on. There is something to do meanwhile unless
-/// another agent has been before.
+/// Starts the services in the agent, which may create threads from then on. There is work
+/// meanwhile, unless an agent ran before.
 pub type Start =
     Box<dyn FnOnce(AgentStart, Option<RuntimeWait<'_>>) -> anyhow::Result<Box<dyn Services>>>;
 
-/// What an agent needs to know.
+/// Everything that an agent needs.
 pub struct AgentPlan {
-    /// What to run; an agent that takes over does not look at it.
+    /// The program to run; ignored by an agent that takes over.
     pub command: Command,
     /// The filter.
     pub program: FilterProgram,
-    /// What the command does to itself before it installs the filter, if there is a policy.
+    /// Confinement that the command applies to itself before it installs the filter, if there is a
+    /// policy.
     pub confinement: Option<Confinement>,
-    /// Whether the command is a container runtime whose container's first program has to be restricted.
+    /// The command is a container runtime whose container's first program must be restricted.
     pub restricts_first: bool,
-    /// What an agent that takes over has to know.
+    /// Memo for an agent that takes over.
     pub memo: Vec<u8>,
     /// The services.
     pub start: Start,
 }
 
-/// How the processes that watch go on.
+/// Options of the processes that watch.
 pub struct LaunchContext {
-    /// How another agent is started.
+    /// Parameters for starting another agent.
     pub respawn: Respawn,
-    /// What they keep of the caller's.
+    /// The caller's resources that our processes keep.
     pub tenure: Detach,
-    /// Where else is told why a command that runs already cannot be watched.
+    /// Callback that also receives the reason if a running command cannot be watched.
     pub complain: ErrorReporter,
 }
 
-/// Tells somebody, who waits for the command alone.
+/// Reports to a process that waits only for the command.
 pub type ErrorReporter = Box<dyn FnOnce(&str)>;
 
-/// Reads rules and configuration, in the agent; one that takes over is given the first one's memo.
+/// Reads rules and configuration in the agent. An agent that takes over gets the first agent's
+/// memo.
 pub type AgentPreparer =
     Box<dyn FnOnce(Option<&[u8]>) -> Result<AgentPlan, diagnostics::failure::Failure>>;
 
-/// Runs a command under the filter and returns its exit status as a shell would say it.
+/// Runs a command under the filter and returns its exit status as in a shell.
 ///
 /// Preconditions: the process has one thread.
 ///
 /// # Errors
 ///
-/// If the filter cannot be installed, the services do not start or the command cannot be executed.
+/// The filter cannot be installed, the services do not start, or the command cannot be executed.
 pub fn run(
     name: &OsStr,
     engine: ChosenEngine,
@@ -255,14 +259,14 @@ pub fn run(
     front::run(name, engine, policy, stay, prepare)
 }
 
-/// Becomes a command of which nobody waits for what it leaves running: other processes are made, which watch that
-/// and outlive the command. Only where these may look into any process of the same user's.
+/// Execs the command in place. Keeper and agent are forked first, outlive the command and watch the
+/// processes it leaves running. Requires that they may access any process of the same user.
 ///
 /// Preconditions: the process has one thread.
 ///
 /// # Errors
 ///
-/// If the filter cannot be installed or the command cannot be executed.
+/// The filter cannot be installed, or the command cannot be executed.
 pub fn run_in_place(
     policy: Policy,
     stay: LaunchContext,
@@ -272,41 +276,42 @@ pub fn run_in_place(
     in_place::run(policy, stay, prepared)
 }
 
-/// Has a child do what ends with an exit status, or becomes a command by [`run_in_place`]; for a caller that has to
-/// do something afterwards. Answers as [`run`] does.
+/// Runs `command` in a child, where it returns an exit status or becomes a command by
+/// [`run_in_place`]; for a caller that has further work afterwards. Returns an exit status like
+/// [`run`].
 ///
 /// Preconditions: the process has one thread.
 ///
 /// # Errors
 ///
-/// If there can be no process.
+/// The child cannot be created.
 pub fn run_below(command: impl FnOnce() -> i32) -> Result<i32, Failure> {
     below::run(command)
 }
 
-/// Whether this process may look only into those that descend from it.
+/// Returns true if this process may access the memory of its descendants only.
 pub fn sees_descendants_only() -> bool {
     orphans::is_tracing_by_ancestors()
 }
 
-/// Readies this process, which no command stands below, to watch for others: nothing that is meant for a
-/// terminal's programs concerns it, and it may open as much as the system allows.
+/// Prepares this process, which has no command below it, to watch for others: it ignores signals
+/// meant for a terminal's programs, and raises its limit on open descriptors.
 pub fn stand_alone() -> sys::Result<()> {
     signals::outlive_command()?;
     agent::raise_descriptor_limit()
 }
 
-/// Keeps others of the same user from looking into this process and those forked from it, and from
+/// Prevents other processes of the same user from accessing this process and its children, and from
 /// taking their descriptors, the listener among them (`PR_SET_DUMPABLE`).
 fn hide() -> Result<(), Failure> {
     sys::prctl::set_dumpable(false).map_err(Failure::process("hide from the workload"))
 }
 
-/// Runs an agent that takes over. `respawn`: how others after it are started.
+/// Runs an agent that takes over. `respawn` has the parameters for starting its successors.
 ///
 /// # Errors
 ///
-/// If the descriptors are not what a keeper of this build gives.
+/// The descriptors are not those of a keeper of this build.
 pub fn resume(
     take_over: &TakeOver,
     respawn: Respawn,
@@ -315,7 +320,7 @@ pub fn resume(
     hide()?;
     let opened = inherited::InheritedDescriptors::open(&take_over.descriptors, respawn);
     let (inherited, listener) = opened.map_err(|cause| Failure::TakeOver { cause })?;
-    // The originals; the copies are closed by exec already.
+    // These are the originals; exec has closed the copies.
     sys::fd::close_on_exec_from(3).map_err(Failure::process("take over from another agent"))?;
     Ok(agent::resumed(
         &inherited,
@@ -325,77 +330,78 @@ pub fn resume(
     ))
 }
 
-/// Turns of processes and threads for which a runtime waits until they have begun: short ones come sooner where others
-/// use all processors.
+/// Time slice of processes and threads that a runtime waits for until they have started: short
+/// slices are scheduled sooner where others use all processors.
 const START_SLICE: Duration = Duration::from_micros(100);
 const SOCK_SEQPACKET: i32 = abi::constant::SOCK_SEQPACKET.i32();
 
-/// Gives this thread turns as long as others have: whoever watches has them, and what it starts.
+/// Resets this thread's time slice to the default, which the watching processes and their children
+/// use.
 pub fn take_usual_turns() {
-    // A kernel that refuses has not granted others either.
+    // A kernel that refuses this has granted no short slice either.
     let _ = sys::schedule::lengthen_turns(START_SLICE);
 }
 
-/// Why the command did not run.
+/// The command did not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The command's exec failed after it was looked up.
+    /// Executing the command failed after its lookup.
     #[error("cannot execute {path}")]
     Exec {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
     /// The kernel refused the filter or its listener.
     #[error("cannot install the seccomp filter")]
     Filter {
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
     /// A step of the policy failed in the command's process.
     #[error("cannot put the policy in force: the process cannot {step}")]
     Unconfined {
-        /// Which.
+        /// The failed step.
         step: enforce::Step,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// The agent has said why; this is the exit status.
+    /// The agent has reported the reason; this is the exit status.
     #[error("cannot run the command")]
     Refused(i32),
-    /// What the processes before this one share is of no use to this build.
+    /// This build cannot use the state of the processes before this one.
     #[error("cannot take over from another agent")]
     TakeOver {
-        /// Why.
+        /// The cause.
         #[source]
         cause: OpenError,
     },
-    /// The services did not start; the agent has printed why.
+    /// The services did not start; the agent has reported the reason.
     #[error("cannot start watching")]
     Services,
     /// A process of ours was killed.
     #[error("cannot go on watching: the {process} process is gone")]
     Gone {
-        /// Which.
+        /// Name of the process.
         process: &'static str,
     },
     /// `/proc` does not show this process.
     #[error("cannot use /proc")]
     Proc {
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },
-    /// A process could not be made or waited for.
+    /// A process could not be created or waited for.
     #[error("cannot {action}")]
     Process {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         cause: std::io::Error,
     },

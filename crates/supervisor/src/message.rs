@@ -1,4 +1,5 @@
-//! What the processes tell each other: fixed-size messages over a pipe, so that each arrives whole.
+//! Messages between our processes: they have a fixed size and go over a pipe, so that each arrives
+//! whole.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,16 +7,16 @@ use std::time::Duration;
 
 use sys::poll::{self, PollFd};
 
-/// News about the command.
+/// A message about the command or our processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// It runs, or has been continued.
+    /// The command runs, or has been continued.
     Running,
-    /// It was stopped by this signal.
+    /// The command was stopped by this signal.
     Stopped(i32),
-    /// It has ended; exit status as a shell says it.
+    /// The command has ended, with this exit status as in a shell.
     Ended(i32),
-    /// Its exec failed with this error number.
+    /// Executing the command failed with this error number.
     ExecFailed(i32),
     /// The filter could not be installed, with this error number.
     FilterFailed(i32),
@@ -27,17 +28,18 @@ pub(super) enum Message {
     Started(i32),
     /// The waiter's pid.
     Waiter(i32),
-    /// The agent or the waiter could not be made ready, with this error number.
+    /// The agent or the waiter could not be prepared, with this error number.
     NotReady(i32),
-    /// The waiter is gone, and with it the way to learn what becomes of the command.
+    /// The waiter has died, so the command's end cannot be learned.
     WaiterGone,
-    /// What was asked for cannot be done; the agent has said why. Exit status.
+    /// The request cannot be fulfilled; the agent has reported the reason. Contains the exit
+    /// status.
     Refused(i32),
-    /// The agent knows what to do and begins with it.
+    /// The agent has finished its preparation and starts.
     Prepared,
-    /// The agent is gone, and so is the command.
+    /// The agent has died, and the command with it.
     AgentGone,
-    /// The keeper is another process; the former one is the agent.
+    /// The keeper is a new process; the previous one is the agent.
     KeeperMoved,
 }
 
@@ -91,12 +93,12 @@ impl Message {
         })
     }
 
-    /// As a word that is not zero.
+    /// Encodes the message as a non-zero word.
     pub(super) fn to_word(self) -> u64 {
         !u64::from_ne_bytes(self.encode())
     }
 
-    /// From such a word; `None` for zero.
+    /// Decodes a word; `None` for zero.
     pub(super) fn from_word(word: u64) -> Option<Self> {
         if word == 0 {
             return None;
@@ -113,21 +115,21 @@ pub(super) struct Sender(std::fs::File);
 #[derive(Debug)]
 pub(super) struct Receiver(std::fs::File);
 
-/// A pipe for messages.
+/// Creates a pipe for messages.
 pub(super) fn channel() -> std::io::Result<(Sender, Receiver)> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     Ok((Sender(writer.into()), Receiver(reader.into())))
 }
 
 impl Sender {
-    /// Fails when the other side is gone.
+    /// Sends a message. Fails when the other side is closed.
     pub(super) fn send(&self, message: Message) -> std::io::Result<()> {
         (&self.0).write_all(&message.encode())
     }
 }
 
 impl Receiver {
-    /// `None` when every writer is gone.
+    /// Receives a message. Returns `None` when every writer is closed.
     pub(super) fn receive(&self) -> std::io::Result<Option<Message>> {
         let mut bytes = [0; SIZE];
         match (&self.0).read_exact(&mut bytes) {
@@ -137,7 +139,7 @@ impl Receiver {
         }
     }
 
-    /// Whether a message waits, or every writer is gone.
+    /// Returns true if a message waits, or every writer is closed.
     pub(super) fn is_ready(&self) -> bool {
         let mut polled = [PollFd::new(self.0.as_fd(), poll::IN)];
         poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)

@@ -1,16 +1,16 @@
-//! Orphans of the workload: whose children they become.
+//! Orphans of the workload and their new parents.
 //!
-//! An orphan goes to the nearest ancestor that asked for orphans, else to pid 1. Two cases need care.
+//! An orphan goes to the nearest ancestor that is a subreaper, else to pid 1. Two cases need care.
 //!
-//! Yama's `ptrace_scope` 1 lets a process without CAP_SYS_PTRACE look into its descendants only: a
-//! daemon, which detaches itself by a double fork, would be lost to the agent. There the waiter takes
-//! orphans in, and so they stay below the agent. Elsewhere it does not: a daemon expects the parent
-//! that it would have unwatched.
+//! Yama's `ptrace_scope` 1 lets a process without CAP_SYS_PTRACE access its descendants only: a
+//! daemon, which detaches itself by a double fork, would be lost to the agent. In this case the
+//! waiter takes in orphans, so they stay below the agent. Otherwise it does not, because a daemon
+//! expects the parent that it would have unwatched.
 //!
-//! The keeper takes in what a dead agent leaves, the waiter, and so stays above the workload: it alone
-//! can be the next agent there.
+//! The keeper takes in what a dead agent leaves, the waiter, and so stays above the workload: only
+//! the keeper can be the next agent there.
 //!
-//! As the first process of a pid namespace, the front is the parent of every orphan there.
+//! As the first process of a pid namespace, the front is the parent of every orphan in it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -25,12 +25,13 @@ use sys::wait::{self, Target};
 
 use super::inherited::is_readable;
 
-/// How long the waiter may take to end when the workload has ended.
+/// Time limit for the waiter to end after the workload.
 const WAITER_GRACE: Duration = Duration::from_secs(1);
 
-/// Whose child the waiter is to be: who outlives the agent, so that an agent's death leaves nobody to a
-/// first process that perhaps does not reap; where only ancestors may look into the workload the
-/// agent has to be one, and the keeper takes in what it leaves.
+/// Returns the clone flags that determine the waiter's parent: a process that outlives the agent,
+/// so that an agent's death leaves no process to an init process that may not reap. Where only
+/// ancestors may access the workload, the agent must be the parent, and the keeper takes in what it
+/// leaves.
 pub(super) fn flags_for_waiter() -> CloneFlags {
     if is_tracing_by_ancestors() {
         CloneFlags::FILES
@@ -39,18 +40,18 @@ pub(super) fn flags_for_waiter() -> CloneFlags {
     }
 }
 
-/// What the waiter does with orphans.
+/// The waiter's handling of orphans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Orphans {
-    /// Nothing: they are not its children.
+    /// Orphans are not its children.
     Leave,
-    /// It is their parent.
+    /// The waiter is their parent.
     TakeIn,
 }
 
 impl Orphans {
-    /// Decides, and asks the kernel for orphans if they are needed. To be called before there is a
-    /// child that could have some.
+    /// Selects the handling, and becomes a subreaper if needed. Must be called before there is a
+    /// child that could have orphans.
     pub(super) fn decide() -> Self {
         // Refused by no kernel that has seccomp listeners.
         if is_tracing_by_ancestors() && set_child_subreaper(true).is_ok() {
@@ -60,7 +61,7 @@ impl Orphans {
         }
     }
 
-    /// Takes note of orphans that have ended, but leaves the command's end to be asked for.
+    /// Reaps orphans, but leaves the command's status for its own wait.
     pub(super) fn reap(self, command: i32) {
         if self == Self::TakeIn {
             while wait::peek_end()
@@ -70,8 +71,8 @@ impl Orphans {
         }
     }
 
-    /// Remains the orphans' parent when the command has ended, as long as there are any and the
-    /// agent watches them.
+    /// Remains the orphans' parent after the command's end, as long as there are any and the agent
+    /// watches them.
     pub(super) fn outlive_command(
         self,
         agent: &OwnedFd,
@@ -87,7 +88,7 @@ impl Orphans {
                     reap(pid);
                 }
                 Ok(None) if !agent_is_gone(agent, children) => {}
-                // The agent is gone, or there is no child any more.
+                // The agent has died, or there is no child any more.
                 _ => return,
             }
         }
@@ -105,21 +106,20 @@ pub(super) fn forget_if_first(pid: i32) -> sys::Result<()> {
     Ok(())
 }
 
-/// Whether this process may look into its own descendants only.
+/// Returns true if this process may access its own descendants only.
 pub(super) fn is_tracing_by_ancestors() -> bool {
     let capable = capabilities(0).is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE.u8()));
     !capable && is_tracing_restricted()
 }
 
-/// Takes note of the waiter's end if this process is its parent. No stop of what is traced is taken: those
-/// are for others to see.
+/// Reaps the waiter if this process is its parent. Ptrace stops are left to others.
 pub(super) fn reap_waiter(waiter: i32) {
     if waiter > 0 {
         let _ = wait::wait(Target::Pid(waiter), wait::NO_HANG);
     }
 }
 
-/// Waits for the end of the waiter if this process is its parent, and reaps what it can.
+/// Waits for the end of the waiter if this process is its parent, and reaps other children.
 pub(super) fn see_off(waiter: i32) {
     let is_child = || matches!(wait::wait(Target::Pid(waiter), wait::NO_HANG), Ok(None));
     if waiter > 0
@@ -128,12 +128,12 @@ pub(super) fn see_off(waiter: i32) {
     {
         is_readable(process.as_fd(), WAITER_GRACE);
     }
-    // Stops of what was traced are nobody's concern any more, either.
+    // Ptrace stops are no longer needed by any process either.
     while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
 }
 
-/// Whether a process without privileges may look into its own descendants only. Where `/proc` does not show kernel
-/// settings (`subset=pid`) that is assumed.
+/// Returns true if an unprivileged process may access its own descendants only. Also assumed where
+/// `/proc` does not show kernel settings (`subset=pid`).
 fn is_tracing_restricted() -> bool {
     const SETTINGS: &str = "/proc/sys/kernel";
     let scope = std::fs::read_to_string(format!("{SETTINGS}/yama/ptrace_scope"));

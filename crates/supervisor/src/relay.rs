@@ -1,4 +1,4 @@
-//! Passing news of the command on to the front.
+//! Forwards news of the command to the front.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::message::Message;
 use super::shared_state::SharedPid;
 use super::signals::{SIGCONT, SIGKILL, SIGSTOP};
 
-/// How long a killed command may take to end; more only in an uninterruptible call.
+/// Time limit for a killed command to end; only an uninterruptible call takes longer.
 const KILL_GRACE: Duration = Duration::from_secs(1);
 
-/// What can be heard.
+/// A piece of news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CommandEvent {
     Message(Message),
@@ -21,11 +21,11 @@ pub(super) enum CommandEvent {
     FrontGone,
 }
 
-/// The news, as one process at a time hears them: the agent, or the keeper if there is no agent
-/// any more.
+/// News of the command. One process at a time receives them: the agent, or the keeper if there is
+/// no agent any more.
 pub(super) struct Relay<'a> {
     inherited: &'a InheritedDescriptors,
-    /// `None`: it had ended before this process came.
+    /// `None` if the waiter had ended before this process started.
     waiter: Option<OwnedFd>,
     command: Option<OwnedFd>,
     is_front_gone: bool,
@@ -33,7 +33,7 @@ pub(super) struct Relay<'a> {
 }
 
 impl<'a> Relay<'a> {
-    /// Goes on where another left off.
+    /// Continues where another process stopped.
     pub(super) fn new(inherited: &'a InheritedDescriptors) -> Self {
         let open = |pid: &SharedPid| sys::pidfd::open(pid.get()).ok();
         Self {
@@ -45,7 +45,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Goes on for one of the same process, which has heard that the command is stopped, or is not.
+    /// Continues for another relay of this process, which knows whether the command is stopped.
     pub(super) fn after(inherited: &'a InheritedDescriptors, is_stopped: bool) -> Self {
         Self {
             is_stopped,
@@ -53,12 +53,12 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Whether the last that was heard of the command is that it was stopped.
+    /// Returns true if the command was stopped according to the last news.
     pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
-    /// What to poll for; see [`Relay::next`].
+    /// Returns the descriptors to poll; see [`Relay::next`].
     pub(super) fn polled(&self) -> Vec<PollFd<'_>> {
         let mut polled = vec![PollFd::new(
             self.inherited.from_waiter.file().as_fd(),
@@ -75,10 +75,10 @@ impl<'a> Relay<'a> {
         polled
     }
 
-    /// The next news, if there are any.
+    /// Returns the next news, if there is any.
     pub(super) fn next(&self) -> Option<CommandEvent> {
-        // The waiter before its pipe: one that has ended has written everything when the pipe is
-        // looked at.
+        // The waiter is checked before its pipe: a waiter that has ended has written everything
+        // when the pipe is read.
         let has_ended = |fd: &OwnedFd| is_readable(fd.as_fd(), Duration::ZERO);
         let is_waiter_gone = self.waiter.as_ref().is_none_or(has_ended);
         if self.inherited.from_waiter.is_ready()
@@ -87,7 +87,7 @@ impl<'a> Relay<'a> {
             return Some(CommandEvent::Message(message));
         }
         if is_waiter_gone {
-            // One that was killed with its reader.
+            // The waiter was killed together with its reader.
             return Some(
                 self.inherited
                     .shared_state
@@ -98,8 +98,8 @@ impl<'a> Relay<'a> {
         (!self.is_front_gone && has_ended(&self.inherited.front)).then_some(CommandEvent::FrontGone)
     }
 
-    /// Passes one piece of news on; answers with the end of the command, which the caller tells by
-    /// [`Relay::tell_end`] when it has delivered what came before it.
+    /// Forwards a piece of news. Returns the end of the command instead of forwarding it; the
+    /// caller calls [`Relay::tell_end`] after everything before the end is delivered.
     pub(super) fn pass_on(&mut self, news: CommandEvent) -> Option<Message> {
         match news {
             CommandEvent::FrontGone => {
@@ -110,7 +110,7 @@ impl<'a> Relay<'a> {
             }
             CommandEvent::WaiterGone => {
                 self.kill();
-                // The front is not to answer to its caller before the command has ended.
+                // The front must not exit before the command has ended.
                 let _ = self
                     .command
                     .as_ref()
@@ -140,17 +140,17 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Tells how the command ended.
+    /// Reports the end of the command.
     pub(super) fn tell_end(&self, end: Message) {
         tell(self.inherited, end);
         self.inherited.shared_state.command_end_told.set(true);
         if self.is_stopped {
-            // Killed while it was stopped.
+            // The front was killed while it was stopped.
             self.signal_front(SIGCONT);
         }
     }
 
-    /// Ends the command.
+    /// Kills the command.
     pub(super) fn kill(&self) {
         if let Some(command) = &self.command {
             // Fails only if it has just ended.
@@ -159,13 +159,13 @@ impl<'a> Relay<'a> {
     }
 
     fn signal_front(&self, signal: i32) {
-        // A front that is gone is noticed by its descriptor.
+        // The descriptor shows a front that has died.
         let _ = sys::pidfd::send_signal(self.inherited.front.as_fd(), signal);
     }
 }
 
-/// Tells the front.
+/// Sends a message to the front.
 pub(super) fn tell(inherited: &InheritedDescriptors, message: Message) {
-    // As above.
+    // The descriptor shows a front that has died.
     let _ = inherited.to_front.send(message);
 }

@@ -1,36 +1,37 @@
-//! How a program is executed that becomes an agent and takes over from another.
+//! Command line and specification of an agent that takes over from another.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The verb of this program that makes it an agent. The number of a descriptor follows, from which it reads its
-/// specification, and after `--` what is shown of it in lists of processes.
+/// Command of this program that runs an agent. Its arguments are the number of the descriptor with
+/// its specification and, after `--`, the text for process listings.
 pub const AGENT_VERB: &str = "agent";
 
-/// Which agent it becomes, and what it is given.
+/// Generation and descriptors of an agent that takes over.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct TakeOver {
-    /// Number of the agent.
+    /// Generation of the agent.
     pub generation: u64,
-    /// Numbers of the descriptors that the keeper leaves open for it.
+    /// Numbers of the descriptors that the keeper leaves open for the agent.
     pub(super) descriptors: Vec<i32>,
 }
 
 /// Makes the specification of an agent that takes over.
 pub type MakeSpec = Box<dyn Fn(TakeOver) -> Vec<u8> + Send + Sync>;
 
-/// What a keeper needs to start another agent.
+/// Parameters for starting another agent.
 pub struct Respawn {
-    /// Makes its specification.
+    /// Creates its specification.
     pub spec: MakeSpec,
-    /// What is shown of it in lists of processes: the command that it watches.
+    /// Text for process listings: the watched command.
     pub label: Vec<OsString>,
 }
 
 impl Respawn {
-    /// Its command line, where it reads its specification from the descriptor of this number.
+    /// Returns the agent's command line. It reads its specification from the descriptor with this
+    /// number.
     pub(super) fn words(&self, number: i32) -> Vec<OsString> {
         let words = ["tollgate", AGENT_VERB, &number.to_string(), "--"].map(OsString::from);
         words

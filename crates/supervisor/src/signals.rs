@@ -1,20 +1,20 @@
-//! Who reacts to which signal.
+//! Signal handling of our processes.
 //!
-//! A signal from the terminal, or one sent to the group, reaches the command by itself. The agent
-//! and the waiter must outlive it; the front passes on what was sent to it alone.
+//! A signal from the terminal, or one sent to the process group, reaches the command by itself. The
+//! agent and the waiter must survive it; the front forwards signals that were sent to it alone.
 //!
-//! The front blocks what it passes on before the first fork, so that none of our processes dies of
-//! a signal before it has said what to do about it. The command gets the caller's mask back.
+//! The front blocks the signals that it forwards before the first fork, so that no process of ours
+//! dies of a signal before it is handled. The command gets the caller's mask back.
 
 use abi::Errno;
 use sys::signal::{
     Disposition, MaskChange, Signal, SignalSet, SignalStream, change_mask, set_disposition,
 };
 
-/// Read the configuration anew.
+/// Reload the configuration.
 pub const SIGHUP: i32 = abi::Signal::SIGHUP.0;
 pub(super) const SIGKILL: i32 = abi::Signal::SIGKILL.0;
-/// Reopen what alerts are written to.
+/// Reopen the outputs of alerts.
 pub const SIGUSR1: i32 = abi::Signal::SIGUSR1.0;
 pub(super) const SIGCHLD: i32 = abi::Signal::SIGCHLD.0;
 pub(super) const SIGCONT: i32 = abi::Signal::SIGCONT.0;
@@ -22,8 +22,8 @@ pub(super) const SIGSTOP: i32 = abi::Signal::SIGSTOP.0;
 /// Highest signal number of Linux.
 const LAST: i32 = 64;
 
-/// What stays as it is in every process of ours: what cannot be changed, news of children, and
-/// faults, which concern the process that made them.
+/// Signals that stay unchanged in every process of ours: those that cannot be changed, SIGCHLD, and
+/// faults, which concern the process that caused them.
 const UNTOUCHED: [i32; 9] = [
     abi::Signal::SIGILL.0,
     abi::Signal::SIGTRAP.0,
@@ -35,7 +35,7 @@ const UNTOUCHED: [i32; 9] = [
     SIGSTOP,
     abi::Signal::SIGSYS.0,
 ];
-/// What asks a program of ours to end that stands for no command.
+/// Signals that end a program of ours without a command.
 pub(super) const ENDS: [i32; 3] = [
     abi::Signal::SIGINT.0,
     abi::Signal::SIGQUIT.0,
@@ -47,7 +47,8 @@ const STOPS: [i32; 3] = [
     abi::Signal::SIGTTIN.0,
     abi::Signal::SIGTTOU.0,
 ];
-/// What the kernel sends to a whole group because of the terminal: then the command has it too.
+/// Signals that the kernel sends to the whole process group because of the terminal; the command
+/// receives them, too.
 const FROM_TERMINAL: [i32; 8] = [
     SIGHUP,
     abi::Signal::SIGINT.0,
@@ -59,17 +60,18 @@ const FROM_TERMINAL: [i32; 8] = [
     abi::Signal::SIGWINCH.0,
 ];
 
-/// What a caller may send to the command by way of the front.
+/// Returns the signals that a caller may send to the command through the front.
 fn forwarded() -> SignalSet {
     SignalSet(!SignalSet::of(&UNTOUCHED).0)
 }
 
-/// Blocks what the front passes on; answers with the caller's mask.
+/// Blocks the forwarded signals. Returns the caller's mask.
 pub(super) fn block_forwarded() -> sys::Result<SignalSet> {
     change_mask(MaskChange::Block, forwarded())
 }
 
-/// What was blocked as a stream. The stops get their default effect, for [`take_stop`].
+/// Returns the blocked signals as a stream. Stop signals get their default action, for
+/// [`take_stop`].
 pub(super) fn forwarded_stream() -> sys::Result<SignalStream> {
     for signal in STOPS {
         set_disposition(signal, Disposition::Default)?;
@@ -77,14 +79,14 @@ pub(super) fn forwarded_stream() -> sys::Result<SignalStream> {
     SignalStream::new(forwarded())
 }
 
-/// Lets a blocked stop that is pending take effect.
+/// Unblocks a pending stop signal, which takes effect.
 pub(super) fn take_stop(signal: i32) -> sys::Result<()> {
     change_mask(MaskChange::Unblock, SignalSet::of(&[signal]))?;
     change_mask(MaskChange::Block, SignalSet::of(&[signal]))?;
     Ok(())
 }
 
-/// Whether a user means to end the program by it.
+/// Returns true if the signal is a request to terminate.
 pub(super) fn is_deadly(signal: i32) -> bool {
     [
         SIGHUP,
@@ -95,7 +97,7 @@ pub(super) fn is_deadly(signal: i32) -> bool {
     .contains(&signal)
 }
 
-/// Ends this process by a signal that was taken from a stream.
+/// Terminates this process by a signal that was read from a stream.
 pub(super) fn die_of(signal: i32) -> sys::Result<()> {
     set_disposition(signal, Disposition::Default)?;
     sys::signal::send(std::process::id().cast_signed(), signal)?;
@@ -103,15 +105,15 @@ pub(super) fn die_of(signal: i32) -> sys::Result<()> {
     Ok(())
 }
 
-/// Makes a process of ours survive what ends or stops the command.
+/// Makes a process of ours survive the signals that end or stop the command.
 ///
-/// SIGCHLD is blocked before any thread exists: the tracer takes the stops of its tracees from it,
-/// and a thread that did not block it could swallow them. A caller that ignored it would have
+/// SIGCHLD is blocked before any thread exists: the tracer receives the stops of its tracees from
+/// it, and a thread that did not block it could swallow them. A caller that ignored it would have
 /// children reaped unseen, and the exit status lost.
 pub(super) fn outlive_command() -> sys::Result<()> {
     for signal in (1..=LAST).filter(|signal| !UNTOUCHED.contains(signal)) {
         match set_disposition(signal, Disposition::Ignore) {
-            // The C library keeps a few for itself.
+            // The C library reserves a few signals for itself.
             Err(error) if !error.is(Errno::EINVAL) => return Err(error),
             _ => {}
         }
@@ -121,19 +123,19 @@ pub(super) fn outlive_command() -> sys::Result<()> {
     Ok(())
 }
 
-/// News of children as a stream.
+/// Returns SIGCHLD as a stream.
 pub(super) fn child_stream() -> sys::Result<SignalStream> {
     SignalStream::new(SignalSet::of(&[SIGCHLD]))
 }
 
-/// Orders to the agent as a stream: SIGHUP and SIGUSR1.
+/// Returns orders to the agent as a stream: SIGHUP and SIGUSR1.
 ///
-/// The other signals that it was to outlive are blocked from here on instead of ignored: exec keeps
-/// what is ignored, and a program that the agent starts for an output could never be ended by
-/// SIGTERM, while the standard library unblocks everything there. Each waits once at most, whoever
-/// sends it how often. Left ignored are real-time signals, which would pile up and which no shell
-/// sends, SIGPIPE, which the standard library looks after, and SIGUSR2, by which the engine's
-/// watchdog wakes its threads.
+/// The other signals that the agent must survive are now blocked instead of ignored: exec keeps
+/// ignored signals, so that a program started for an output could never be ended by SIGTERM, while
+/// the standard library unblocks everything there. Each is pending at most once, however often it
+/// is sent. Still ignored are real-time signals, which would pile up and which no shell sends,
+/// SIGPIPE, which the standard library handles, and SIGUSR2, by which the engine's watchdog wakes
+/// its threads.
 ///
 /// Preconditions: the process has one thread.
 pub fn orders() -> sys::Result<SignalStream> {
@@ -150,17 +152,18 @@ pub fn orders() -> sys::Result<SignalStream> {
     SignalStream::new(SignalSet::of(&[SIGHUP, SIGUSR1]))
 }
 
-/// Gives the command what the caller had. Of SIGPIPE nobody knows: the Rust runtime ignores it
-/// before this program starts, so the command gets the default, as from a shell.
+/// Restores the caller's signal handling for the command. The original action of SIGPIPE is
+/// unknown, because the Rust runtime ignores it before this program starts; the command gets the
+/// default, as from a shell.
 pub(super) fn reset_for_command(callers_mask: SignalSet) -> sys::Result<()> {
     set_disposition(abi::Signal::SIGPIPE.0, Disposition::Default)?;
     change_mask(MaskChange::Set, callers_mask)?;
     Ok(())
 }
 
-/// Whether the command has it from the kernel too.
+/// Returns true if the kernel sent the signal to the command, too.
 ///
-/// The kernel tells the hang-up of a terminal to the leader of the session alone.
+/// The kernel reports a terminal's hang-up to the session leader only.
 pub(super) fn reached_command(signal: &Signal, leads_session: bool) -> bool {
     const SI_KERNEL: i32 = 0x80;
     let to_leader = leads_session && [SIGHUP, SIGCONT].contains(&signal.signal);

@@ -1,4 +1,4 @@
-//! The command's parent.
+//! The waiter: the command's parent.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use super::message::{Message, Sender};
 use super::orphans::Orphans;
 use super::signals::{self, SIGKILL};
 
-/// Makes the command and reports on it until it has ended. Answers with an exit status.
+/// Starts the command and reports on it until it has ended. Returns an exit status.
 pub(super) fn run(
     launch: Launch<'_>,
     page: &SharedPage,
@@ -33,8 +33,9 @@ pub(super) fn run(
         Ok(pid) => pid,
         Err(error) => return report(agent, Message::NotReady(error.errno())),
     };
-    // After the clone: the command has the caller's dispositions, and the agent's table, in which
-    // its listener is about to appear. It must not stay open here, nor the lifeline's other end.
+    // After the clone: the command has the caller's signal dispositions and the agent's descriptor
+    // table, in which its listener is about to appear. Neither the listener nor the lifeline's
+    // other end may stay open here.
     let ready = sys::namespace::unshare(CloneFlags::FILES.0)
         .and_then(|()| sys::fd::keep_only(&[agent.as_fd(), lifeline.as_fd(), front.as_fd()]))
         .and_then(|()| signals::outlive_command())
@@ -49,10 +50,10 @@ pub(super) fn run(
     let mut is_killed = false;
     loop {
         if let Some(end) = pass_on(pid, page, agent) {
-            // For an agent that comes after the one that hears it and is killed.
+            // For an agent that follows if the one that receives the message is killed.
             shared_state.set_end(end);
             let status = report(agent, end);
-            // There is nothing to learn from it.
+            // The result is not needed.
             let _ = wait::wait(Target::Pid(pid), 0);
             orphans.outlive_command(lifeline, &children, |lifeline, children| {
                 is_alone(lifeline, children, None)
@@ -60,8 +61,9 @@ pub(super) fn run(
             return status;
         }
         orphans.reap(pid);
-        // Whoever killed the front meant the command. The agent would say so, if it is there; and without it
-        // a command that waits at its filter for exec has, itself, the only listener and the lifeline.
+        // Whoever killed the front meant the command. The agent would report this if it existed.
+        // Without an agent, a command that waits at its filter for exec has the only listener and
+        // the lifeline itself.
         let front = Some(front).filter(|_| !is_killed);
         let is_alone = is_alone(lifeline, &children, front);
         if !is_killed && is_readable(inherited.front.as_fd(), Duration::ZERO) {
@@ -69,20 +71,20 @@ pub(super) fn run(
             is_killed = true;
         }
         if is_alone {
-            // Nobody listens any more, and nobody is left to start an agent: calls that the filter
-            // traps fail with ENOSYS from now on.
+            // No process receives calls, and none is left to start an agent: trapped calls fail
+            // with ENOSYS from now on.
             kill(pid);
-            // The front answers to its caller when this process ends: not before the command.
+            // The front exits when this process ends, which must not be before the command ends.
             while wait::wait(Target::Pid(pid), 0).is_err_and(|error| error.is(Errno::EINTR)) {}
             return 1;
         }
     }
 }
 
-/// Reports what has become of the command since the last look; answers with its end.
+/// Reports the command's state changes since the last check. Returns its end.
 ///
-/// One that has ended is reaped after its end was told: the kernel takes milliseconds for that while others
-/// look for it in `/proc`.
+/// An ended command is reaped after its end was reported: reaping takes the kernel milliseconds,
+/// while others look for the process in `/proc`.
 fn pass_on(pid: i32, page: &SharedPage, agent: &Sender) -> Option<Message> {
     loop {
         let ended = wait::peek_end_of(pid).ok().flatten();
@@ -106,13 +108,13 @@ fn pass_on(pid: i32, page: &SharedPage, agent: &Sender) -> Option<Message> {
                 }
             }
             Err(error) if error.is(Errno::EINTR) => {}
-            // It ended before SIGCHLD had its default effect.
+            // The command ended before SIGCHLD had its default disposition.
             Err(_) => return Some(failure(page).unwrap_or(Message::WaiterGone)),
         }
     }
 }
 
-/// Why the command never ran.
+/// Returns the reason why the command never ran.
 fn failure(page: &SharedPage) -> Option<Message> {
     let errno = |slot| match page.int(slot).load(Ordering::Acquire) {
         0 => None,
@@ -123,7 +125,7 @@ fn failure(page: &SharedPage) -> Option<Message> {
         .or_else(|| errno(slot::EXEC_ERROR).map(Message::ExecFailed))
 }
 
-/// Which step of the policy failed.
+/// Returns the failed step of the policy.
 pub(super) fn confine_failure(page: &SharedPage) -> Option<Message> {
     match page.int(slot::CONFINE_ERROR).load(Ordering::Acquire) {
         0 => None,
@@ -134,8 +136,8 @@ pub(super) fn confine_failure(page: &SharedPage) -> Option<Message> {
     }
 }
 
-/// Sleeps until something happens to a child, the front has ended, or front, keeper and agent are gone: then
-/// it is true.
+/// Waits until a child changes state, the front has ended, or front, keeper and agent have all
+/// ended; then returns true.
 fn is_alone(lifeline: &OwnedFd, children: &SignalStream, front: Option<&OwnedFd>) -> bool {
     let mut polled = vec![
         PollFd::new(lifeline.as_fd(), poll::IN),
@@ -145,10 +147,10 @@ fn is_alone(lifeline: &OwnedFd, children: &SignalStream, front: Option<&OwnedFd>
     match poll::poll(&mut polled, None) {
         Ok(_) => {}
         Err(error) if error.is(Errno::EINTR) => return false,
-        // Without poll nothing could be waited for.
+        // Without poll, waiting is impossible.
         Err(_) => return true,
     }
-    // The signal says only that there is something to wait for.
+    // The signal only indicates that there is a child to wait for.
     while let Ok(Some(_)) = children.next() {}
     polled[0].found() != 0
 }
@@ -159,9 +161,9 @@ fn kill(pid: i32) {
 }
 
 fn report(agent: &Sender, message: Message) -> i32 {
-    // Without a reader nobody is left, which the lifeline tells.
+    // Without a reader no process is left, which the lifeline shows.
     i32::from(agent.send(message).is_err())
 }
 
-/// Error numbers are below it.
+/// Upper bound of error numbers.
 pub(super) const ERRNO_RANGE: i32 = 4096;

@@ -1,4 +1,4 @@
-//! An initial RAM disk: cpio's form "newc", which the kernel unpacks
+//! Writer for initial RAM disks in the cpio format "newc", which the kernel unpacks
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ const LINK: u32 = 0o120_777;
 const FILE: u32 = 0o100_755;
 pub(super) const TRAILER: &str = "TRAILER!!!";
 
-/// An archive that is being written.
+/// Writes an archive.
 #[derive(Debug)]
 pub struct Archive<W: Write> {
     out: W,
@@ -22,7 +22,7 @@ pub struct Archive<W: Write> {
     folders: BTreeSet<PathBuf>,
 }
 
-/// What the header of an entry says beside its name.
+/// Header fields of an entry, without its name.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     mode: u32,
@@ -44,7 +44,7 @@ impl Entry {
 }
 
 impl<W: Write> Archive<W> {
-    /// Without entries so far.
+    /// Creates an archive without entries.
     pub fn new(out: W) -> Self {
         Self {
             out,
@@ -54,11 +54,11 @@ impl<W: Write> Archive<W> {
         }
     }
 
-    /// A folder, and those above it, as root's.
+    /// Adds a directory and its parents, owned by root.
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// The archive cannot be written.
     pub fn folder(&mut self, path: &Path) -> io::Result<()> {
         let above: Vec<_> = path.ancestors().collect();
         for folder in above.into_iter().rev() {
@@ -77,20 +77,20 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// A symbolic link.
+    /// Adds a symbolic link.
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// The archive cannot be written.
     pub fn link(&mut self, path: &Path, target: &Path) -> io::Result<()> {
         self.whole(path, LINK, target.as_os_str().as_bytes())
     }
 
-    /// A file of root's, which may be executed.
+    /// Adds an executable file that root owns.
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// The archive cannot be written.
     pub fn bytes(&mut self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         self.whole(path, FILE, bytes)
     }
@@ -110,12 +110,12 @@ impl<W: Write> Archive<W> {
         self.pad()
     }
 
-    /// A file, or everything below a folder, with its owners and modes. Sockets are left out: they lead
-    /// nowhere in another machine.
+    /// Adds a file, or everything below a directory, with owners and modes. Sockets are left out,
+    /// since they lead nowhere in another machine.
     ///
     /// # Errors
     ///
-    /// If something cannot be read or written, or changes its size meanwhile.
+    /// A file cannot be read or written, or changes its size meanwhile.
     pub fn tree(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let found = fs::symlink_metadata(from)?;
         let kind = found.file_type();
@@ -153,16 +153,16 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// How long it is so far.
+    /// Returns the current size in bytes.
     pub fn size(&self) -> u64 {
         self.written
     }
 
-    /// Ends it; gives its size.
+    /// Completes the archive. Returns its size.
     ///
     /// # Errors
     ///
-    /// If it cannot be written.
+    /// The archive cannot be written.
     pub fn end(mut self) -> io::Result<u64> {
         self.header(Path::new(TRAILER), Entry::default())?;
         self.out.flush()?;
@@ -204,12 +204,12 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// What is missing to a whole number of words, as which names and contents are kept.
+/// Number of padding bytes to a whole number of words, as which names and contents are stored.
 pub(super) fn padding(size: u64) -> usize {
     usize::try_from(size.wrapping_neg() % 4).expect("it is below four")
 }
 
-/// Major and minor number of a device: 12 and 20 bits, in the places where `stat` has them.
+/// Splits a device number into major (12 bits) and minor (20 bits), in the layout of `stat`.
 fn numbers(device: u64) -> (u32, u32) {
     let bits = |value: u64, mask: u64| u32::try_from(value & mask).expect("it is masked");
     (

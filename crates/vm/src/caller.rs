@@ -1,5 +1,5 @@
-//! The line between who makes a container and the process that stands for it. Whoever makes a container may
-//! be killed at any moment: what it has not finished then goes with it.
+//! Connection between the process that creates a container (the creator) and the monitor that
+//! stands for it. The creator may be killed at any moment; an unfinished container is then removed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,34 +15,34 @@ use diagnostics::failure::{Failure, Outcome};
 
 use super::cannot;
 
-/// The folder is this container's.
+/// The directory belongs to this container.
 const FOLDER: u8 = b'F';
-/// Begin, with a machine of its own.
+/// Boot a machine for the container.
 const BOOT: u8 = b'B';
-/// Begin with a machine that is ready: the line to it, and then what holds it.
+/// Use a warm machine. The connection to it and its hold descriptor follow.
 const LINE: u8 = b'L';
 const HOLD: u8 = b'H';
-/// The container is made, and stays without its maker.
+/// The container is created and outlives its creator.
 const KEEP: u8 = b'K';
 
 /// A machine that was kept ready.
 #[derive(Debug)]
 pub(super) struct WarmMachine {
-    /// To what runs in it.
+    /// Connection to the guest.
     pub(super) line: UnixStream,
-    /// It ends with this.
+    /// The machine ends when this is closed.
     pub(super) hold: UnixStream,
 }
 
-/// The end of who makes the container.
+/// The creator's end.
 #[derive(Debug)]
 pub(super) struct ContainerCreator(OwnedFd);
 
-/// The other end.
+/// The monitor's end.
 #[derive(Debug)]
 pub(super) struct Caller(OwnedFd);
 
-/// Both ends; the second is inherited.
+/// Creates both ends. The second is inherited by the monitor.
 pub(super) fn pair() -> Result<(ContainerCreator, OwnedFd), Failure> {
     let failed = |error: sys::SyscallError| cannot("make a line")(error.into());
     let (ours, theirs) = sys::socket::pair(SOCK_SEQPACKET.i32()).map_err(failed)?;
@@ -51,12 +51,12 @@ pub(super) fn pair() -> Result<(ContainerCreator, OwnedFd), Failure> {
 }
 
 impl ContainerCreator {
-    /// From now on the folder goes if this goes before the container is made.
+    /// Has the directory removed if the creator dies before the container is created.
     pub(super) fn own_folder(&self) -> io::Result<()> {
         self.send(FOLDER, None)
     }
 
-    /// Has the machine begin. An error: the process that stands for the container has ended.
+    /// Has the machine start. Fails if the monitor has ended.
     pub(super) fn begin(&self, warm: Option<WarmMachine>) -> io::Result<()> {
         let Some(WarmMachine { line, hold }) = warm else {
             return self.send(BOOT, None);
@@ -65,7 +65,7 @@ impl ContainerCreator {
         self.send(HOLD, Some(hold))
     }
 
-    /// Leaves the container to itself.
+    /// Detaches the container from its creator.
     pub(super) fn keep(&self) -> io::Result<()> {
         self.send(KEEP, None)
     }
@@ -78,12 +78,12 @@ impl ContainerCreator {
 }
 
 impl Caller {
-    /// The one whose number is an argument.
+    /// Takes over the inherited descriptor whose number is the argument.
     pub(super) fn inherited(number: Option<&OsString>) -> Result<Self, Failure> {
         inherited(number).map(Self)
     }
 
-    /// Waits until there is a folder; false: the maker has gone, and there is none.
+    /// Waits until the directory exists. Returns false if the creator has died and there is none.
     pub(super) fn has_folder(&self) -> Result<bool, Failure> {
         match self.receive() {
             Ok((Some(FOLDER), _)) => Ok(true),
@@ -92,7 +92,7 @@ impl Caller {
         }
     }
 
-    /// Waits until it is to begin; `None`: the maker has gone.
+    /// Waits for the order to start. Returns `None` if the creator has died.
     pub(super) fn order(&self) -> Result<Option<Option<WarmMachine>>, Failure> {
         match self.receive() {
             Ok((Some(BOOT), _)) => Ok(Some(None)),
@@ -109,7 +109,7 @@ impl Caller {
         }
     }
 
-    /// Waits until the container is made. If the maker goes before that, everything ends.
+    /// Waits until the container is created. If the creator dies before, everything ends.
     pub(super) fn stay_or_end(&self, folder: &Path) {
         match self.receive() {
             Ok((Some(KEEP), _)) => {}
@@ -134,7 +134,7 @@ impl Caller {
     }
 }
 
-/// Removes what a maker has noted that was killed.
+/// Removes the notes of a creator that was killed.
 pub(super) fn forget(folder: &Path) -> Outcome {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -144,14 +144,14 @@ pub(super) fn forget(folder: &Path) -> Outcome {
     }
 }
 
-/// From now on the caller's terminal can be closed and its folder removed: this process has one of its own.
+/// Detaches this process from the caller's terminal and working directory.
 pub(super) fn leave(folder: &Path) -> Result<(), Failure> {
     let broken = |error: rustix::io::Errno| cannot("leave the caller")(error.into());
     rustix::process::setsid().map_err(broken)?;
     rustix::process::chdir(folder).map_err(broken)
 }
 
-/// A descriptor that was handed on by its number; from now on no child gets it.
+/// Takes over an inherited descriptor by its number and sets its close-on-exec flag.
 pub(super) fn inherited(number: Option<&OsString>) -> Result<OwnedFd, Failure> {
     let number = number
         .and_then(|word| word.to_str()?.parse().ok())
@@ -161,13 +161,13 @@ pub(super) fn inherited(number: Option<&OsString>) -> Result<OwnedFd, Failure> {
     fd.map_err(|error| cannot("take over a line")(error.into()))
 }
 
-/// The folder that is the first word after the name of a process of this runtime's own.
+/// Returns the directory, which is the first argument of this runtime's own processes.
 pub(super) fn folder(args: &[OsString]) -> Result<PathBuf, Failure> {
     let lacks = || cannot("begin")(io::Error::other("no folder is named"));
     args.first().map(PathBuf::from).ok_or_else(lacks)
 }
 
-/// How a descriptor is named to a child.
+/// Formats a descriptor's number for a child's arguments.
 pub(super) fn number(fd: &impl AsRawFd) -> String {
     fd.as_raw_fd().to_string()
 }

@@ -1,5 +1,5 @@
-//! The two processes that become a program of the container, in the machine: one outside, which stays, and
-//! one inside.
+//! The two guest processes that become a program of the container: one outside of it, which stays,
+//! and one inside.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -25,19 +25,19 @@ use super::mounts::{MS_BIND, MS_RDONLY, MS_REC, MS_REMOUNT, mount_one, within};
 use super::profile::Profile;
 use super::{FIRST, INSIDE, PAUSE, groups};
 
-/// It has content once the container is made.
+/// Non-empty once the container is created.
 const BEGUN: &str = "/run/begun";
-/// How long that may take, in an emulated machine on a busy one.
+/// Time limit for creating it, in an emulated machine on a busy host.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Namespaces of a container beside that of pids: files of /proc/PID/ns. The machine's network is its own
-/// already.
+/// Namespaces of a container besides that of pids: files of /proc/PID/ns. The machine already has a
+/// network of its own.
 const NAMESPACES: [(&str, u32); 4] = [
     ("cgroup", CLONE_NEWCGROUP.u32()),
     ("uts", CLONE_NEWUTS.u32()),
     ("ipc", CLONE_NEWIPC.u32()),
     ("mnt", CLONE_NEWNS.u32()),
 ];
-/// What every container finds in /dev: name, major and minor number.
+/// Devices in every container's /dev: name, major and minor number.
 const DEVICES: [(&str, u32, u32); 6] = [
     ("null", 1, 3),
     ("zero", 1, 5),
@@ -56,9 +56,9 @@ const LINKS: [(&str, &str); 5] = [
 const CHARACTERS: u32 = 0o020_000;
 const BLOCKS: u32 = 0o060_000;
 const FIFO: u32 = 0o010_000;
-/// Of devices that say nothing about it.
+/// Mode of devices whose mode is not configured.
 const USUAL_MODE: u64 = 0o666;
-/// getrlimit(2)'s names in the order of their numbers.
+/// Names of getrlimit(2) in numeric order.
 const LIMITS: [&str; 16] = [
     "CPU",
     "FSIZE",
@@ -78,7 +78,8 @@ const LIMITS: [&str; 16] = [
     "RTTIME",
 ];
 
-/// Outside: `SESSION`. Enters the container's pids, starts the process inside, and ends as it does.
+/// `SESSION`, outside: enters the container's pid namespace, starts the process inside, and exits
+/// with its status.
 pub(super) fn outside(args: &[OsString]) -> Outcome {
     let id = session(args)?;
     let entered = if id == FIRST {
@@ -96,17 +97,17 @@ pub(super) fn outside(args: &[OsString]) -> Outcome {
         .map_err(broken("start a process"))?;
     fs::write(pid_file(id), child.id().to_string()).map_err(broken("note a pid"))?;
     let ended = child.wait().map_err(broken("wait for a process"));
-    // A pid that is used again is not to get its signals.
+    // A reused pid must not receive the program's signals.
     fs::remove_file(pid_file(id)).map_err(broken("forget a pid"))?;
     ended.map(|ended| Exit::Command(status(ended)))
 }
 
-/// Inside: `SESSION`. Becomes the program.
+/// `SESSION`, inside: becomes the program.
 pub(super) fn inside(args: &[OsString], not_executed: fn(&str, io::Error) -> Failure) -> Outcome {
     let id = session(args)?;
     let config = configuration()?;
     let process = read(&process_file(id))?;
-    // The machine's /proc and /sys are still in sight.
+    // The machine's /proc and /sys are still visible here.
     groups::enter()?;
     if let Some(score) = process["oomScoreAdj"].as_i64() {
         fs::write("/proc/self/oom_score_adj", score.to_string())
@@ -137,7 +138,8 @@ fn configuration() -> Result<Value, Failure> {
     read(Path::new(BUNDLE).join("config.json").as_path())
 }
 
-/// Until the container is made there is nothing to enter: its first process still has the machine's namespaces.
+/// Waits until the container is created. Before that, its first process still has the machine's
+/// namespaces.
 fn wait_for_first() -> Result<(), Failure> {
     let deadline = Instant::now() + LIMIT;
     let failed = broken("enter the container");
@@ -145,7 +147,7 @@ fn wait_for_first() -> Result<(), Failure> {
         match fs::read(BEGUN) {
             Ok(said) if !said.is_empty() => return Ok(()),
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            // It is not made yet.
+            // The container does not exist yet.
             _ if Instant::now() > deadline => return Err(failed(io::ErrorKind::TimedOut.into())),
             _ => std::thread::sleep(PAUSE),
         }
@@ -157,14 +159,14 @@ fn session(args: &[OsString]) -> Result<u32, Failure> {
     number.ok_or_else(|| broken("start it")(io::Error::other("no session is named")))
 }
 
-/// One of the container's namespaces.
+/// Opens one of the container's namespaces.
 fn namespace(name: &str) -> Result<File, Failure> {
     let pid = pid_of(FIRST)
         .ok_or_else(|| broken("enter the container")(io::ErrorKind::NotFound.into()))?;
     File::open(format!("/proc/{pid}/ns/{name}")).map_err(broken("enter the container"))
 }
 
-/// Makes the container: mounts, names, and what is to be hidden.
+/// Creates the container: mounts, host names, and hidden paths.
 fn make(config: &Value) -> Result<(), Failure> {
     let flags = NAMESPACES
         .iter()
@@ -209,7 +211,7 @@ fn make(config: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Devices and links that every container has.
+/// Creates the devices and links of every container.
 fn furnish(root: &Path) -> io::Result<()> {
     let folder = root.join("dev");
     fs::DirBuilder::new()
@@ -234,7 +236,8 @@ fn furnish(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// One of `linux.devices`. It is the machine's device of these numbers, if that has one.
+/// Adds an entry of `linux.devices`, which is the machine's device of these numbers, if there is
+/// one.
 fn add(root: &Path, device: &Value) -> io::Result<()> {
     let path = Path::new(text(&device["path"]));
     let number = |name: &str, usual: u64| {
@@ -267,7 +270,7 @@ fn add(root: &Path, device: &Value) -> io::Result<()> {
     fs::set_permissions(&place, fs::Permissions::from_mode(mode & 0o7777))
 }
 
-/// Paths that are to be hidden or not to be written to; what is not there need not be hidden.
+/// Applies masked and read-only paths. A missing path needs no masking.
 fn hide(config: &Value) -> Result<(), Failure> {
     let there = |name: &str| {
         let paths = list(&config["linux"][name]).iter().map(text);
@@ -288,7 +291,7 @@ fn hide(config: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes the process's limits, user and capabilities, and becomes its program.
+/// Applies the process's limits, user and capabilities, and executes its program.
 fn execute(
     process: &Value,
     profile: Option<&Profile>,
@@ -349,9 +352,9 @@ fn limit(process: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The home of a user in the container's /etc/passwd (passwd(5)).
+/// Returns a user's home directory from the container's /etc/passwd (passwd(5)).
 fn home(user: Option<u64>) -> String {
-    // Without the file nobody has one.
+    // Without the file no user has a home directory.
     let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let user = user.unwrap_or(0).to_string();
     let found = users.lines().find_map(|line| {
@@ -362,8 +365,8 @@ fn home(user: Option<u64>) -> String {
     found.unwrap_or("/").to_owned()
 }
 
-/// Users and capabilities as the configuration says, and its filter: before what is needed to load it is
-/// given up, or with no_new_privs as the last, as runc does.
+/// Sets users and capabilities as configured, and loads the seccomp filter. As in runc, the filter
+/// is loaded before the required privileges are dropped, or last if no_new_privs is set.
 fn give_up(process: &Value, profile: Option<&Profile>) -> Result<(), Failure> {
     let filter = || -> Result<(), Failure> {
         let loaded = profile.map_or(Ok(None), |profile| {
@@ -386,7 +389,7 @@ fn give_up(process: &Value, profile: Option<&Profile>) -> Result<(), Failure> {
     let bounding = set("bounding");
     for capability in (0..64).filter(|number| !bounding.contains(*number)) {
         match sys::prctl::drop_bounding_capability(capability) {
-            // This kernel has none of this number, nor of a higher one.
+            // This kernel has no capability with this or a higher number.
             Err(error) if error.is(Errno::EINVAL) => break,
             outcome => outcome.map_err(failed)?,
         }

@@ -1,4 +1,4 @@
-//! Makes a container: the process that stands for it, its files, and a machine that begins with them.
+//! Creates a container: its monitor, its files, and a machine that boots with them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,22 +20,22 @@ use super::{
 };
 use crate::{Frame, Kind};
 
-/// A container that was made: its monitor, and the line on which it waits for its maker.
+/// A created container: its monitor, and the connection on which the monitor waits for the creator.
 pub(super) struct CreatedContainer {
     pub(super) monitor: Child,
     maker: caller::ContainerCreator,
 }
 
 impl CreatedContainer {
-    /// Leaves it to itself.
+    /// Detaches the container from its creator.
     pub(super) fn keep(&self) {
-        // Fails only if it has ended already.
+        // Fails only if the monitor has already ended.
         let _ = self.maker.keep();
     }
 }
 
 impl Vm {
-    /// The monitor of a machine that waits to be started.
+    /// Creates a container and returns its monitor, whose machine waits to be started.
     pub(super) fn create(
         &self,
         settings: &Settings,
@@ -62,7 +62,7 @@ impl Vm {
         let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
         let agent = is_watched.then(|| settings.agent_spec_in_machine(&note));
         let agent = agent.transpose()?;
-        // It is there before anything that would stay if this process were killed.
+        // Started before anything exists that would remain if this process were killed.
         let mut made = self.launch()?;
         match self.begin(&note) {
             Ok(true) => {}
@@ -97,7 +97,8 @@ impl Vm {
         Ok(made)
     }
 
-    /// False: there is such a container. What one left that did not come to be, is replaced.
+    /// Creates the note. Returns false if the container exists. Leftovers of an unfinished one are
+    /// replaced.
     fn begin(&self, note: &Note) -> Result<bool, Failure> {
         if self
             .store
@@ -115,7 +116,7 @@ impl Vm {
             .map_err(|error| state_failure(&error))
     }
 
-    /// Starts the monitor, which waits for what is to be done.
+    /// Starts the monitor, which waits for orders.
     fn launch(&self) -> Result<CreatedContainer, Failure> {
         let (maker, theirs) = caller::pair()?;
         let monitor = this_program()
@@ -127,7 +128,7 @@ impl Vm {
         Ok(CreatedContainer { monitor, maker })
     }
 
-    /// From now on the monitor removes what is noted if this process goes.
+    /// Has the monitor remove the notes if this process dies.
     fn hand_folder_over(
         &self,
         made: &CreatedContainer,
@@ -151,7 +152,7 @@ impl Vm {
         )
     }
 
-    /// Has a machine begin with the container's files: one that is ready, or its own.
+    /// Has a machine start with the container's files: a warm one, or a new one.
     fn boot(
         &self,
         made: &mut CreatedContainer,
@@ -179,7 +180,7 @@ impl Vm {
         while matches!(made.monitor.try_wait(), Ok(None)) && !patience.is_over() {
             match self.ask(&Frame::new(FIRST, Kind::State, [])) {
                 Ok(answer) if answer.content == b"created" => return Ok(()),
-                // It does not listen yet, or is about to end.
+                // The monitor does not listen yet, or is about to end.
                 _ => std::thread::sleep(PAUSE),
             }
         }
@@ -202,10 +203,10 @@ impl Vm {
     }
 }
 
-/// What QEMU and the console of a machine said last.
+/// Returns the last output of QEMU and the machine's console.
 pub(super) fn last_words(folder: &Path) -> String {
     let last = |file: &str| {
-        // There is none if it did not come to that.
+        // The file does not exist if the start failed earlier.
         let text = fs::read(folder.join(file)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         let lines: Vec<_> = text

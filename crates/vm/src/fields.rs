@@ -1,27 +1,28 @@
-//! What becomes of each part of a container's configuration in a machine: carried out, done in another way,
-//! left out with a warning, or refused. A part that is not in this table is left out with a warning.
+//! Table of the parts of a container's configuration and their treatment in a machine: implemented,
+//! implemented in another way, ignored with a warning, or refused. Parts that are not in the table
+//! are ignored with a warning.
 
 use serde_json::Value;
 
 use super::mounts::TYPES;
 
-/// What becomes of a part.
+/// Treatment of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PartOutcome {
-    /// As the specification says, perhaps with a restriction.
+    /// Implemented as specified, possibly with a restriction.
     Done(&'static str),
-    /// What it is for is reached in another way, or there is nothing that it could be about.
+    /// Its purpose is reached in another way, or does not apply.
     Otherwise(&'static str),
-    /// Without it; whoever makes the container is told.
+    /// Ignored. The creator gets a warning.
     LeftOut(&'static str),
-    /// There is no container.
+    /// The container is refused.
     Refused(&'static str),
 }
 
 use PartOutcome::{Done, LeftOut, Otherwise, Refused};
 
-/// Parts of `config.json` (OCI runtime specification 1.2) with all that is below them. The longest name that
-/// fits counts.
+/// Parts of `config.json` (OCI runtime specification 1.2), each with everything below it. The
+/// longest matching name counts.
 const FIELDS: &[(&str, PartOutcome)] = &[
     ("ociVersion", Done("")),
     ("annotations", Done("")),
@@ -204,11 +205,11 @@ const FIELDS: &[(&str, PartOutcome)] = &[
     ("zos", Refused("this is Linux")),
     ("freebsd", Refused("this is Linux")),
 ];
-/// What a value says of a part that is so anyway.
+/// Values of parts that ask for what is the case anyway.
 const SO_ANYWAY: &[(&str, &str)] = &[("linux.personality.domain", "LINUX")];
 const UNKNOWN: PartOutcome = LeftOut("tollgate does not know it");
 
-/// Why there can be no such container.
+/// Returns the reason to refuse the container, if there is one.
 pub(super) fn refusal(config: &Value) -> Option<String> {
     let refused = found(config)
         .into_iter()
@@ -222,7 +223,7 @@ pub(super) fn refusal(config: &Value) -> Option<String> {
 fn of_mounts(config: &Value) -> Option<String> {
     let mounts = config["mounts"].as_array().into_iter().flatten();
     let others = mounts.filter(|mount| super::image::BindMount::of(mount).is_none());
-    // One without a type could only be a bind: it is refused as one of no type.
+    // A mount without a type could only be a bind mount; it is refused as one without type.
     let mut types = others.map(|mount| mount["type"].as_str().unwrap_or_default());
     let unknown = types.find(|name| !TYPES.contains(name))?;
     Some(format!(
@@ -230,7 +231,7 @@ fn of_mounts(config: &Value) -> Option<String> {
     ))
 }
 
-/// What is left out, a line for each.
+/// Returns a warning line for each ignored part.
 pub(super) fn warnings(config: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, fate) in found(config) {
@@ -244,7 +245,7 @@ pub(super) fn warnings(config: &Value) -> Vec<String> {
     lines
 }
 
-/// The parts that say something, and what becomes of them.
+/// Returns the parts that are set, with their treatment.
 fn found(config: &Value) -> Vec<(String, PartOutcome)> {
     let mut found = Vec::new();
     visit(config, String::new(), &mut found);
@@ -288,7 +289,7 @@ fn says_something(value: &Value) -> bool {
     }
 }
 
-/// That of the longest name that this one begins with.
+/// Returns the treatment of the longest name that is a prefix of this one.
 fn fate(name: &str) -> PartOutcome {
     let fits = |known: &str| {
         let rest = name.strip_prefix(known);

@@ -1,4 +1,4 @@
-//! Inside a machine that was ready before its container: the container's files come over the line.
+//! Guest side of a warm machine: receives the container's files over the connection.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -10,7 +10,7 @@ use super::FIRST;
 use super::guest::{broken, switch_off};
 use crate::{Frame, Kind};
 
-/// Says that the machine is ready, and unpacks the container's files when they come.
+/// Reports that the machine is ready, and unpacks the container's files when they arrive.
 pub(super) fn wait(line: &File, reader: &mut impl Read) {
     let tell = |kind, content: &str| Frame::new(FIRST, kind, content).write(&mut &*line);
     if tell(Kind::Ready, "").is_err() {
@@ -22,11 +22,11 @@ pub(super) fn wait(line: &File, reader: &mut impl Read) {
         has_ended: false,
     };
     let unpacked = crate::unpack(&mut pieces, Path::new("/"), &mut make_node)
-        // To the last piece, behind which other frames come.
+        // Reads up to the last chunk, after which other frames follow.
         .and_then(|()| io::copy(&mut pieces, &mut io::sink()));
     if let Err(cause) = unpacked {
         let failure = broken("unpack the container's files")(cause);
-        // If nobody is left to be told, it ends all the same.
+        // If the host has gone, the machine ends anyway.
         let _ = tell(Kind::Failed, failure.render().trim());
         switch_off();
     }
@@ -38,7 +38,7 @@ fn make_node(path: &Path, mode: u32, (major, minor): (u32, u32)) -> io::Result<(
     Ok(())
 }
 
-/// What the other side sends in pieces.
+/// Reads the file that the host sends in chunks.
 struct ChunkedFile<R> {
     from: R,
     piece: io::Cursor<Vec<u8>>,

@@ -1,48 +1,49 @@
-//! What goes over the line between a machine and this side of it, and between this side's processes.
+//! Frames on the connection between a guest and the host, and between the host's processes.
 //!
-//! Whoever is in the machine may have taken it over, so lengths are bounded and unknown kinds are errors.
-//! Each session (the container's first program is session 0, others are further programs in it) sends a piece
-//! of a stream only when the piece before has been taken: one that nobody reads holds up no other.
+//! The guest may be compromised, so lengths are bounded and unknown kinds are errors. Each session
+//! (session 0 is the container's first program, others are further programs in it) sends a chunk of
+//! a stream only when the previous one was acknowledged, so an unread stream does not block others.
 
 use std::io::{self, Read, Write};
 
-/// Longest content of a frame.
+/// Maximum length of a frame's content in bytes.
 pub const LIMIT: usize = 1 << 20;
-/// Longest piece of a stream.
+/// Maximum length of a stream's chunk in bytes.
 pub const PIECE: usize = 1 << 16;
 const HEADER: usize = 9;
 
-/// What a frame is about.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The machine has started and listens; one that was not given its files yet says it again when it has
-    /// them. Content: none.
+    /// The guest has started and listens. A guest that was not given its files yet sends it again
+    /// when it has them. Content: none.
     Ready = 1,
-    /// Begin: the time in nanoseconds since 1970, eight bytes, and the `process` of the configuration.
+    /// Start. Content: the time in nanoseconds since 1970 (eight bytes) and the `process` of the
+    /// configuration.
     Start,
     /// Send a signal. Content: its number, one byte.
     Signal,
-    /// A piece of the standard input; an empty one is its end.
+    /// A chunk of the standard input; an empty one is its end.
     Input,
-    /// A piece of the standard output.
+    /// A chunk of the standard output.
     Output,
-    /// A piece of the standard error.
+    /// A chunk of the standard error.
     Error,
-    /// A piece was taken. Content: its kind, one byte.
+    /// A chunk was received. Content: its kind, one byte.
     Taken,
-    /// It began, or the signal was sent.
+    /// The program has started, or the signal was sent.
     Done,
-    /// It could not be done. Content: why.
+    /// The request failed. Content: the reason.
     Failed,
-    /// It ended. Content: its status as a shell says it, one byte.
+    /// The program has exited. Content: its status as in a shell, one byte.
     Exited,
-    /// An alert, one line.
+    /// An alert. Content: one line.
     Alert,
-    /// How the container is. The answer's content says it in a word.
+    /// Asks for the container's state. Content of the answer: one word.
     State,
-    /// A piece of the archive of the container's files, for a machine that was ready before there was a
-    /// container; an empty one is its end.
+    /// A chunk of the archive of the container's files, for a warm machine; an empty one is its
+    /// end.
     Files,
 }
 
@@ -67,44 +68,44 @@ impl Kind {
         KINDS.into_iter().find(|kind| kind.byte() == byte)
     }
 
-    /// The number by which it is sent.
+    /// Returns the number on the wire.
     pub fn byte(self) -> u8 {
         self as u8
     }
 }
 
-/// One message.
+/// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Which program it is about.
+    /// Session of the program concerned.
     pub session: u32,
-    /// What it is about.
+    /// Kind of the frame.
     pub kind: Kind,
-    /// The rest.
+    /// Content, by kind.
     pub content: Vec<u8>,
 }
 
-/// Why there is no frame.
+/// A frame cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The other side has ended, between frames.
+    /// The other side has closed the connection between frames.
     #[error("the other side has ended")]
     Ended,
-    /// The line is broken, or ended within a frame.
+    /// The connection failed, or ended within a frame.
     #[error("cannot read from the other side")]
     Io(#[from] io::Error),
-    /// The other side sends something else.
+    /// The frame is invalid.
     #[error("cannot understand the other side: kind {kind}, {len} bytes")]
     Malformed {
-        /// The kind it gave.
+        /// Kind in the header.
         kind: u8,
-        /// The length it gave.
+        /// Length in the header.
         len: u32,
     },
 }
 
 impl Frame {
-    /// One with content.
+    /// Creates a frame with content.
     pub fn new(session: u32, kind: Kind, content: impl Into<Vec<u8>>) -> Self {
         Self {
             session,
@@ -113,11 +114,11 @@ impl Frame {
         }
     }
 
-    /// Reads one.
+    /// Reads a frame.
     ///
     /// # Errors
     ///
-    /// If there is none, or none that this side understands.
+    /// There is no frame, or it is invalid.
     pub fn read(from: &mut impl Read) -> Result<Self, FrameError> {
         let mut header = [0; HEADER];
         let mut have = 0;
@@ -149,11 +150,11 @@ impl Frame {
         })
     }
 
-    /// Writes it at once, so that frames of several threads do not mix.
+    /// Writes the frame with one call, so that frames of several threads do not mix.
     ///
     /// # Errors
     ///
-    /// If the line is broken or the content too long.
+    /// The connection failed, or the content is too long.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let len = u32::try_from(self.content.len()).ok();
         let len = len.filter(|_| self.content.len() <= LIMIT);
@@ -178,7 +179,7 @@ mod tests {
         bytes
     }
 
-    /// A byte at a time, as a slow line gives them.
+    /// Returns one byte at a time, like a slow connection.
     struct Slow<'a>(&'a [u8]);
 
     impl Read for Slow<'_> {

@@ -1,4 +1,4 @@
-//! The control group of a container, in its machine: `linux.resources` by version 2.
+//! The control group of a container in its machine: `linux.resources` for cgroup version 2.
 
 use std::fs;
 use std::io;
@@ -9,18 +9,19 @@ use serde_json::Value;
 
 use super::guest::broken;
 
-/// Where the machine has them.
+/// Mount point of the hierarchy in the machine.
 pub(super) const PLACE: &str = "/sys/fs/cgroup";
-/// The container's; what watches it is not in there.
+/// Group of the container. The agent is not in it.
 const GROUP: &str = "/sys/fs/cgroup/container";
 const CONTROLLERS: [&str; 5] = ["cpu", "memory", "pids", "io", "cpuset"];
-/// `-1` by the specification, and what some callers say instead: 2^63 - 1 in whole pages.
+/// Lower bound of values that mean unlimited. The specification has `-1`; some callers use `2^63 - 1`
+/// in whole pages.
 const MORE_THAN_ANY: u64 = 1 << 62;
 
-/// Makes the group with its limits.
+/// Creates the group with its limits.
 pub(super) fn make(config: &Value) -> Result<(), Failure> {
     let failed = broken("set linux.resources");
-    // A kernel need not have all of them; one that a limit asks for is missed below.
+    // A kernel may lack some; a limit that needs a missing one fails below.
     for controller in CONTROLLERS {
         let file = Path::new(PLACE).join("cgroup.subtree_control");
         let _ = fs::write(file, format!("+{controller}"));
@@ -38,20 +39,20 @@ pub(super) fn make(config: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// From now on this process and what it starts is in there.
+/// Moves this process into the group.
 pub(super) fn enter() -> Result<(), Failure> {
     fs::write(Path::new(GROUP).join("cgroup.procs"), "0")
         .map_err(broken("enter the container's control group"))
 }
 
-/// Who is in there.
+/// Returns the processes in the group.
 pub(super) fn members() -> Vec<i32> {
-    // Without the group nobody is.
+    // Without the group there are no members.
     let text = fs::read_to_string(Path::new(GROUP).join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-/// Files and what is to be in them.
+/// Returns the files of the group with their values.
 fn limits(resources: &Value) -> Vec<(String, String)> {
     let mut limits = Vec::new();
     let mut add = |file: &str, value: Option<String>| {
@@ -79,7 +80,7 @@ fn limits(resources: &Value) -> Vec<(String, String)> {
     limits
 }
 
-/// A limit that is one; zero and less is none.
+/// Formats a limit; zero and less means none.
 fn most(value: &Value) -> Option<String> {
     let number = value.as_u64()?;
     (1..MORE_THAN_ANY)
@@ -87,13 +88,14 @@ fn most(value: &Value) -> Option<String> {
         .then(|| number.to_string())
 }
 
-/// Shares from 2 to 262,144 are weights from 1 to 10,000.
+/// Converts shares (2 to 262,144) to a weight (1 to 10,000).
 fn weight(shares: u64) -> Option<String> {
     let shares = (shares > 0).then(|| shares.clamp(2, 262_144))?;
     Some((1 + (shares - 2) * 9_999 / 262_142).to_string())
 }
 
-/// Memory of the container beside that for its files, in MiB: so much more has the machine.
+/// Returns the memory in MiB that the machine needs for the container in addition to that for its
+/// files.
 pub(super) fn memory_mib(config: &Value) -> u64 {
     let limit = &config["linux"]["resources"]["memory"]["limit"];
     let limit = most(limit).and_then(|limit| limit.parse::<u64>().ok());

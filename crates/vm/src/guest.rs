@@ -1,7 +1,7 @@
-//! Inside the machine: its first process, and the one that does as the other side says.
+//! The guest side: the machine's init process, and the worker that executes the host's orders.
 //!
-//! Programs run under an agent, as those of a runtime on any other machine; what they write, and alerts, goes out
-//! over the line.
+//! Programs run under an agent, as with a runtime on any other machine. Their output and alerts
+//! leave over the connection.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsString};
@@ -27,10 +27,10 @@ use super::{FIRST, OUTSIDE, PAUSE, WORKER, files, groups, process};
 use crate::frame::PIECE;
 use crate::{Frame, Kind};
 
-/// The line's name on both sides.
+/// Name of the virtio-serial port on both sides.
 pub(super) const PORT: &str = "tollgate";
 const PORTS: &str = "/sys/class/virtio-ports";
-/// What is mounted before anything else: type and place.
+/// Initial mounts: type and mount point.
 const MOUNTS: [(&str, &str); 5] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -40,14 +40,14 @@ const MOUNTS: [(&str, &str); 5] = [
 ];
 /// `MODULE_INIT_COMPRESSED_FILE` (Linux 5.17).
 const COMPRESSED: i32 = 4;
-/// How long devices may take to appear, agents to tell their last alerts, and what a program has left
-/// behind to write its last.
+/// Time limit for devices to appear, for agents to report their last alerts, and for a program's
+/// leftover processes to finish their output.
 const LIMIT: Duration = Duration::from_secs(10);
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// A pipe for alerts holds so much, because who writes them does not wait.
+/// Size of an alert pipe in bytes: large, because its writer does not wait.
 const PIPE_SIZE: usize = 1 << 20;
 
-/// The first process: it waits for whatever has lost its parent, and ends the machine with the worker.
+/// Runs the init process, which reaps orphans and shuts the machine down when the worker ends.
 pub(super) fn first_process() -> Outcome {
     let outcome = prepare().and_then(|()| {
         let worker = Command::new("/init")
@@ -71,9 +71,9 @@ pub(super) fn first_process() -> Outcome {
     switch_off()
 }
 
-/// Mounts, and modules without which there is no line.
+/// Mounts file systems, and loads the modules that the connection requires.
 fn prepare() -> Result<(), Failure> {
-    // The root of an initial RAM disk cannot be exchanged later; what is mounted over it can.
+    // The root of an initial RAM disk cannot be replaced later; a mount over it can.
     mount("/", "", "/old", MS_BIND, "")?;
     std::env::set_current_dir("/old").map_err(broken("enter the root"))?;
     mount(".", "", "/", MS_MOVE.u64(), "")?;
@@ -88,7 +88,8 @@ fn prepare() -> Result<(), Failure> {
     raise_loopback().map_err(broken("set the network up"))
 }
 
-/// Loads all, in whatever order they need each other: it differs between kernels.
+/// Loads all modules in whatever order their dependencies require, since it differs between
+/// kernels.
 fn load_modules() -> io::Result<()> {
     let mut left: Vec<PathBuf> = entries(MODULES).collect();
     loop {
@@ -117,13 +118,13 @@ fn load_module(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Files of a folder; none without it.
+/// Returns the files of a directory; none if it does not exist.
 fn entries(folder: &str) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path())
 }
 
-/// Sets the flag `IFF_UP` of interface 1 by a message of rtnetlink(7).
+/// Sets the flag `IFF_UP` of interface 1 by an rtnetlink(7) message.
 fn raise_loopback() -> io::Result<()> {
     use rustix::net::{AddressFamily, SendFlags, SocketType, send, socket};
     const LENGTH: u32 = 32;
@@ -144,28 +145,29 @@ fn raise_loopback() -> io::Result<()> {
     Ok(())
 }
 
-/// What runs in the machine, and the line out.
+/// State of the worker: running programs and the connection to the host.
 struct Worker {
     line: Mutex<File>,
-    /// What an agent is asked to do, but for its command and its file for alerts; without one nothing is watched.
+    /// Specification of agents, without the command and the alert file; `None` if nothing is
+    /// watched.
     agent: Option<AgentSpec>,
     sessions: Mutex<HashMap<u32, Session>>,
 }
 
-/// What is passed to the threads of one program.
+/// Channels to the threads of one program.
 struct Session {
     input: Sender<Vec<u8>>,
     output_taken: Sender<()>,
     error_taken: Sender<()>,
 }
 
-/// Does as the other side says, until that is gone.
+/// Executes the host's orders until the connection closes.
 pub(super) fn worker() -> Outcome {
     let line = open_line().map_err(broken("open the line"))?;
     let reader = line.try_clone().map_err(broken("open the line"))?;
     let mut reader = BufReader::with_capacity(PIECE, reader);
     if !Path::new(AGENT).exists() {
-        // It was made before its container.
+        // The machine was started before its container.
         files::wait(&line, &mut reader);
     }
     let spec = fs::read(AGENT).map_err(broken("read what it is given"))?;
@@ -179,7 +181,7 @@ pub(super) fn worker() -> Outcome {
     loop {
         match Frame::read(&mut reader) {
             Ok(frame) => worker.take(frame),
-            // The other side has ended.
+            // The host has closed the connection.
             Err(_) => switch_off(),
         }
     }
@@ -212,7 +214,7 @@ impl Worker {
             .write(&mut *line)
             .is_err()
         {
-            // Nobody is left to be told.
+            // The host has closed the connection.
             switch_off();
         }
     }
@@ -237,7 +239,7 @@ impl Worker {
             return;
         }
         let sessions = self.sessions();
-        // One that has ended needs nothing more.
+        // A program that has ended needs nothing more.
         let Some(session) = sessions.get(&id) else {
             return;
         };
@@ -271,7 +273,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Passes on what goes into a program and what comes from it and is told of it, and says when it has ended.
+    /// Forwards a program's input, output and alerts, and reports its exit.
     fn attend(self: &Arc<Self>, id: u32, mut child: Child, alerts: Alerts) {
         let (input, pieces) = mpsc::channel();
         let (output_taken, of_output) = mpsc::channel();
@@ -303,14 +305,15 @@ impl Worker {
             for end in [output, error] {
                 wait_for_last_words(id, &end);
             }
-            // That it takes longer is what the limit is for.
+            // The limit covers the case that this takes longer.
             let _ = told.recv_timeout(LIMIT);
             worker.sessions().remove(&id);
             worker.send(id, Kind::Exited, [status]);
         });
     }
 
-    /// The process that begins a program: under an agent that does what the other side has prepared, if one is to watch.
+    /// Builds the command that starts a program, under an agent if the host has prepared its
+    /// specification.
     fn command(&self, id: u32) -> io::Result<Command> {
         let mut command = Command::new("/init");
         command.arg0("tollgate").current_dir("/");
@@ -332,7 +335,7 @@ impl Worker {
         Ok(command)
     }
 
-    /// Sends a signal, when there is somebody to send it to.
+    /// Sends a signal, if its target exists.
     fn signal(&self, id: u32, signal: i32, is_for_all: bool) {
         let deadline = Instant::now() + LIMIT;
         while self.sessions().contains_key(&id) && Instant::now() < deadline {
@@ -342,13 +345,13 @@ impl Worker {
                 } else {
                     Vec::new()
                 };
-                // The first one last: the others end with it.
+                // The first process is last, because the others end with it.
                 for pid in others
                     .into_iter()
                     .filter(|other| *other != pid)
                     .chain([pid])
                 {
-                    // Fails only if it has just ended.
+                    // Fails only if the process has just ended.
                     let _ = sys::signal::send(pid, signal);
                 }
                 return;
@@ -360,7 +363,7 @@ impl Worker {
     fn pass_input_on(&self, id: u32, stdin: Option<impl Write>, pieces: &Receiver<Vec<u8>>) {
         let Some(mut stdin) = stdin else { return };
         for piece in pieces {
-            // That it does not read any more is no failure; it ends by itself.
+            // A program that stops reading is not an error; it ends by itself.
             if piece.is_empty() || stdin.write_all(&piece).is_err() {
                 return;
             }
@@ -393,7 +396,7 @@ impl Worker {
     }
 }
 
-/// A pipe by a name. It stays open for as long as somebody of this process writes.
+/// A named pipe for alerts. It stays open while this process has a writer.
 struct Alerts {
     keeper: File,
     reader: File,
@@ -411,7 +414,7 @@ impl Alerts {
     }
 }
 
-/// What the agent of a program is asked to do.
+/// Returns the path of the agent specification of a program.
 fn agent_file(id: u32) -> PathBuf {
     format!("/run/agent-{id}").into()
 }
@@ -420,22 +423,22 @@ fn alerts_file(id: u32) -> PathBuf {
     format!("/run/alerts-{id}").into()
 }
 
-/// What is to begin.
+/// Returns the path of the process to start.
 pub(super) fn process_file(id: u32) -> PathBuf {
     format!("/run/process-{id}").into()
 }
 
-/// Where its pid is noted.
+/// Returns the path of the pid file.
 pub(super) fn pid_file(id: u32) -> PathBuf {
     format!("/run/pid-{id}").into()
 }
 
-/// The pid of a session's program, when it is there.
+/// Returns the pid of a session's program, if it exists.
 pub(super) fn pid_of(id: u32) -> Option<i32> {
     fs::read_to_string(pid_file(id)).ok()?.parse().ok()
 }
 
-/// Runs it in a thread; its end can be waited for.
+/// Runs a function on a thread. The receiver returns when it ends.
 fn spawned(does: impl FnOnce() + Send + 'static) -> Receiver<()> {
     let (ended, end) = mpsc::channel();
     std::thread::spawn(move || {
@@ -445,10 +448,10 @@ fn spawned(does: impl FnOnce() + Send + 'static) -> Receiver<()> {
     end
 }
 
-/// Waits for the end of a program's output. A container has ended with its first program; others may have left
-/// something behind that has their output still open.
+/// Waits for the end of a program's output. The container has ended with its first program, but
+/// other processes may still hold the output open.
 fn wait_for_last_words(id: u32, end: &Receiver<()>) {
-    // Nothing is sent: it ends with its sender, or by the limit.
+    // The channel carries no messages: the wait ends when its sender is dropped, or at the limit.
     let _ = match id {
         FIRST => end.recv().is_ok(),
         _ => end.recv_timeout(LAST_WORDS).is_ok(),
@@ -459,7 +462,7 @@ fn child_status(child: &mut Child) -> u8 {
     child.wait().map_or(u8::MAX, status)
 }
 
-/// As a shell says it.
+/// Returns the exit status as in a shell.
 pub(super) fn status(status: std::process::ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     code.and_then(|code| u8::try_from(code).ok())
@@ -473,24 +476,24 @@ fn set_clock(nanoseconds: u64) {
         tv_sec: part(nanoseconds / SECOND),
         tv_nsec: part(nanoseconds % SECOND),
     };
-    // The machine's clock is right to a second without it.
+    // Without this, the machine's clock is still accurate to a second.
     let _ = rustix::time::clock_settime(rustix::time::ClockId::Realtime, time);
 }
 
 fn say(text: &str) {
-    // Whoever cannot write to the console has no other place.
+    // If the console cannot be written, there is no other destination.
     let _ = fs::write("/dev/console", text);
 }
 
 pub(super) fn switch_off() -> ! {
     loop {
-        // The machine is started so that this ends it.
+        // The machine is configured to end on a restart.
         let _ = rustix::system::reboot(RebootCommand::Restart);
         std::thread::sleep(PAUSE);
     }
 }
 
-/// Mounts in the machine.
+/// Mounts a file system in the machine.
 pub(super) fn mount(
     source: &str,
     kind: &str,

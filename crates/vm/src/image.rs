@@ -1,5 +1,6 @@
-//! The files of a machine: this program and what it is linked to; and those of a container: its root, rules
-//! and policy. Both are in the initial RAM disk, or the second come later, if the machine was ready before.
+//! The files of a machine (this program and its libraries) and of a container (its root, rules and
+//! policy). Both are in the initial RAM disk, unless the machine was ready before the container;
+//! then the container's files follow over the connection.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,13 +16,13 @@ use serde_json::{Value, json};
 use super::{INITRD, cannot};
 use crate::{Archive, Kernel};
 
-/// Where things are in the machine.
+/// Root of the container in the machine.
 pub(super) const ROOT: &str = "/rootfs";
 pub(super) const BUNDLE: &str = "/bundle";
 pub(super) const AGENT: &str = "/agent";
 pub(super) const MODULES: &str = "/modules";
 pub(super) const HOST_NAME: &str = "/hostname";
-/// Memory beside that for the files, which lie in it twice while they are unpacked.
+/// Memory in MiB in addition to that for the files, which exist twice while they are unpacked.
 const MEMORY_MIB: u64 = 256;
 const FOLDERS: [&str; 8] = [
     "/usr/lib",
@@ -33,13 +34,13 @@ const FOLDERS: [&str; 8] = [
     "/tmp",
     "/old",
 ];
-/// Where a container's callers mount a folder of this machine that it shares with others; alone in a machine
-/// it has one there.
+/// Mount point at which callers mount a shared directory of the host. In a machine of its own, a
+/// container has a private one there.
 const SHARED_MEMORY: &str = "/dev/shm";
-/// Where files that are bound are in the machine, each by its place in `mounts`.
+/// Directory of bind-mounted files in the machine, by index in `mounts`.
 const BOUND: &str = "/bound";
 
-/// Refuses what a machine cannot give.
+/// Refuses configurations that a machine cannot provide.
 pub(super) fn check(config: &Value, id: &str) -> Result<(), Failure> {
     let shared = bound(config).find(|bound| bound.is_shared());
     let why = if let Some(bound) = shared {
@@ -60,7 +61,7 @@ pub(super) fn check(config: &Value, id: &str) -> Result<(), Failure> {
     ))
 }
 
-/// A file or folder of this machine that the container is to see.
+/// A file or directory of the host that is visible in the container.
 pub(super) struct BindMount {
     source: PathBuf,
     destination: PathBuf,
@@ -80,7 +81,7 @@ impl BindMount {
         })
     }
 
-    /// Whether what the container writes there is meant to be seen here.
+    /// Returns true if the host is supposed to see what the container writes there.
     fn is_shared(&self) -> bool {
         !(self.is_memory() || self.is_read_only || self.source.is_file())
     }
@@ -95,7 +96,7 @@ fn bound(config: &Value) -> impl Iterator<Item = BindMount> {
     mounts.filter_map(BindMount::of)
 }
 
-/// The configuration as it is in the machine.
+/// Returns the configuration for use inside the machine.
 fn inner(config: &Value) -> Value {
     let mut config = config.clone();
     let mounts = config["mounts"].as_array_mut().into_iter().flatten();
@@ -115,20 +116,20 @@ fn inner(config: &Value) -> Value {
     config
 }
 
-/// Where the files of a mount are in the machine.
+/// Returns the directory of a mount's files in the machine.
 fn place(at: usize) -> PathBuf {
     Path::new(BOUND).join(at.to_string())
 }
 
-/// An archive of a container's files, which a machine's own may join.
+/// An archive of a container's files, to which a machine's own can be added.
 pub(super) struct PackedImage {
     archive: Archive<BufWriter<File>>,
-    /// What its limit says.
+    /// Memory limit of the container in MiB.
     container_mib: u64,
 }
 
-/// Packs a container's files. `agent`: what the agent in the machine is asked to do, and the files that it needs; without
-/// one nothing is watched.
+/// Packs a container's files. `agent` is the specification of the guest's agent with its files;
+/// without it nothing is watched.
 pub(super) fn pack(
     store: &Store,
     note: &Note,
@@ -141,7 +142,7 @@ pub(super) fn pack(
         skeleton(&mut archive)?;
         let (spec, files) = match agent {
             Some((spec, files)) => (spec.encode(), files),
-            // Without one the file says that the container has come.
+            // Without a specification, the empty file marks that the container has arrived.
             None => (Vec::new(), Vec::new()),
         };
         for file in files {
@@ -169,12 +170,12 @@ pub(super) fn pack(
 }
 
 impl PackedImage {
-    /// How much memory, in MiB, a machine needs with these files, beside what it needs for its own.
+    /// Returns the memory in MiB that a machine needs for these files, in addition to its own.
     pub(super) fn memory_mib(&self) -> u64 {
         self.container_mib + 3 * (self.archive.size() >> 20)
     }
 
-    /// Ends it as it is.
+    /// Completes the archive.
     pub(super) fn end(self) -> Result<(), Failure> {
         self.archive
             .end()
@@ -182,7 +183,7 @@ impl PackedImage {
             .map_err(cannot("pack the container's files"))
     }
 
-    /// Ends it with the files of a machine; gives the memory that this needs, in MiB.
+    /// Completes the archive with the files of a machine. Returns the required memory in MiB.
     pub(super) fn end_with_machine(mut self, kernel: &Kernel) -> Result<u64, Failure> {
         let container_mib = self.container_mib;
         let write = || {
@@ -194,8 +195,7 @@ impl PackedImage {
     }
 }
 
-/// Writes the initial RAM disk of a machine that waits for a container; gives the memory that this needs, in
-/// MiB.
+/// Writes the initial RAM disk of a warm machine. Returns the required memory in MiB.
 pub(super) fn pack_machine(file: File, kernel: &Kernel) -> Result<u64, Failure> {
     let write = || {
         let mut archive = Archive::new(BufWriter::new(file));
@@ -207,7 +207,7 @@ pub(super) fn pack_machine(file: File, kernel: &Kernel) -> Result<u64, Failure> 
     Ok(MEMORY_MIB + 3 * (size >> 20))
 }
 
-/// Folders and links that come before anything that may lie in them.
+/// Adds the directories and links that must come before their contents.
 fn skeleton(archive: &mut Archive<impl io::Write>) -> io::Result<()> {
     for folder in FOLDERS {
         archive.folder(Path::new(folder))?;
@@ -216,7 +216,7 @@ fn skeleton(archive: &mut Archive<impl io::Write>) -> io::Result<()> {
     archive.link(Path::new("/lib64"), Path::new("usr/lib64"))
 }
 
-/// What every machine needs.
+/// Adds the files that every machine needs.
 fn own(archive: &mut Archive<impl io::Write>, kernel: &Kernel) -> io::Result<()> {
     programs(archive)?;
     for module in kernel.modules() {
@@ -224,12 +224,12 @@ fn own(archive: &mut Archive<impl io::Write>, kernel: &Kernel) -> io::Result<()>
         let target = Path::new(MODULES).join(name);
         archive.bytes(&target, &fs::read(module)?)?;
     }
-    // Alerts say where they come from.
+    // Alerts contain the host's name.
     let host = rustix::system::uname();
     archive.bytes(Path::new(HOST_NAME), host.nodename().to_bytes())
 }
 
-/// Notes what is not carried out and what is a copy.
+/// Writes the parts that are ignored, and the mounts that are copies, to the log.
 fn note_differences(store: &Store, config: &Value) -> Result<(), Failure> {
     let bound = bound(config).filter(|bound| !bound.is_memory());
     let copies = bound.map(|bound| {
@@ -251,7 +251,7 @@ fn programs(archive: &mut Archive<impl io::Write>) -> io::Result<()> {
     for library in libraries()? {
         archive.bytes(&library, &fs::read(&library)?)?;
         let name = library.file_name().unwrap_or_default();
-        // The loader is asked for by a path of its own, which may be a link here.
+        // The loader is requested by a path of its own, which may be a link on the host.
         if name.to_string_lossy().starts_with("ld-linux") && !library.starts_with("/usr/lib64") {
             archive.link(&Path::new("/usr/lib64").join(name), &library)?;
         }
@@ -259,7 +259,8 @@ fn programs(archive: &mut Archive<impl io::Write>) -> io::Result<()> {
     Ok(())
 }
 
-/// This program without what only a debugger reads: everything behind the last part that is loaded.
+/// Returns this program without debug information: everything behind the last loaded segment is cut
+/// off.
 fn loaded_part_of_this() -> io::Result<Vec<u8>> {
     let mut file = File::open("/proc/self/exe")?;
     let mut header = [0; 64];
@@ -285,7 +286,7 @@ fn loaded_part_of_this() -> io::Result<Vec<u8>> {
     file.rewind()?;
     let mut bytes = Vec::new();
     file.take(end).read_to_end(&mut bytes)?;
-    // e_shoff, e_shentsize, e_shnum and e_shstrndx: there are no sections any more.
+    // e_shoff, e_shentsize, e_shnum and e_shstrndx: the sections are gone.
     for range in [40..48, 58..60, 60..62, 62..64] {
         if let Some(place) = bytes.get_mut(range) {
             place.fill(0);
@@ -294,7 +295,7 @@ fn loaded_part_of_this() -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Libraries that this program has loaded, and their loader.
+/// Returns the libraries that this program has loaded, and their loader.
 fn libraries() -> io::Result<BTreeSet<PathBuf>> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     let own = fs::read_link("/proc/self/exe")?;

@@ -1,4 +1,4 @@
-//! What machines run, and whether they can run here.
+//! Checks whether virtual machines can run on this host, and selects their kernel.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use probe::Support;
 use super::{Settings, qemu};
 use crate::Kernel;
 
-/// The kernel that is configured, or the newest of Debian's small ones that is installed.
+/// Returns the configured kernel, or else the newest installed one of Debian's cloud kernels.
 pub(super) fn kernel(settings: &Settings) -> Result<Kernel, Failure> {
     let options = &settings.config.runtime;
     let given = |path: &'_ Path| (!path.as_os_str().is_empty()).then(|| path.to_owned());
@@ -21,7 +21,7 @@ pub(super) fn kernel(settings: &Settings) -> Result<Kernel, Failure> {
     })
 }
 
-/// Whether virtual machines can be made here, by the usual configuration.
+/// Reports whether virtual machines can run on this host with the default configuration.
 #[must_use]
 pub fn support() -> Support {
     let path = std::env::var_os("PATH");
@@ -55,8 +55,8 @@ pub fn support() -> Support {
     }
 }
 
-/// Why machines have to be emulated. There are KVMs without the processor's help, which boot no ordinary
-/// kernel.
+/// Returns the reason why machines must be emulated. Some KVMs work without hardware support and
+/// cannot boot an ordinary kernel.
 pub(super) fn why_not_kvm() -> Option<String> {
     if let Err(cause) = fs::OpenOptions::new()
         .read(true)

@@ -1,14 +1,14 @@
-//! A kernel for a machine, and those of its modules without which the machine could not be talked to.
+//! The kernel of a machine, and the modules that the connection to it requires.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Where distributions put kernels.
+/// Directory of distribution kernels.
 const BOOT: &str = "/boot";
-/// Where they put modules, in a folder by the kernel's release.
+/// Directory of modules, with one subdirectory per kernel release.
 const MODULES: &str = "/lib/modules";
-/// Modules for a line out. One that is not there is part of the kernel.
+/// Modules that the connection requires. A missing one is built into the kernel.
 const NEEDED: [&str; 6] = [
     "drivers/virtio/virtio",
     "drivers/virtio/virtio_ring",
@@ -17,43 +17,43 @@ const NEEDED: [&str; 6] = [
     "drivers/virtio/virtio_pci",
     "drivers/char/virtio_console",
 ];
-/// Compressions of modules.
+/// File name extensions of modules.
 const ENDINGS: [&str; 4] = ["ko", "ko.xz", "ko.zst", "ko.gz"];
 
-/// A kernel's image and where its modules are.
+/// A kernel image and the location of its modules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// The image.
+    /// Path of the image.
     pub image: PathBuf,
-    /// Which one it is, as `uname -r` says it.
+    /// Release, as `uname -r` prints it.
     pub release: String,
     modules: PathBuf,
 }
 
-/// Why there is none.
+/// No kernel can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// None is installed.
+    /// No kernel is installed.
     #[error("cannot find a kernel for virtual machines: no {BOOT}/vmlinuz-*cloud*")]
     None,
-    /// The one that was named cannot be used.
+    /// The named image cannot be used.
     #[error("cannot use the kernel {}", .path.display())]
     Unusable {
-        /// The image.
+        /// Path of the image.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
 }
 
 impl Kernel {
-    /// The kernel of that image, or else the newest of Debian's small ones that is installed. `modules`: the
-    /// folder with `kernel/drivers` if it is not the usual one.
+    /// Returns the kernel of the named image, or else the newest installed one of Debian's cloud
+    /// kernels. `modules` is the directory with `kernel/drivers`, if it is not the default one.
     ///
     /// # Errors
     ///
-    /// If there is none, or it is no Linux.
+    /// There is no kernel, or the image is not Linux.
     pub fn find(image: Option<&Path>, modules: Option<&Path>) -> Result<Self, KernelError> {
         let image = image
             .map(Path::to_owned)
@@ -71,7 +71,7 @@ impl Kernel {
         })
     }
 
-    /// Files of modules that have to be loaded.
+    /// Returns the files of the modules to load.
     pub fn modules(&self) -> Vec<PathBuf> {
         let file = |name: &&str| {
             let path = self.modules.join("kernel").join(name);
@@ -83,7 +83,7 @@ impl Kernel {
 }
 
 fn installed() -> Option<PathBuf> {
-    // Without the folder none is installed.
+    // Without the directory no kernel is installed.
     let entries = fs::read_dir(BOOT).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.path());
     let is_small = |path: &PathBuf| {
@@ -95,14 +95,14 @@ fn installed() -> Option<PathBuf> {
     names.filter(is_small).max_by_key(|path| version(path))
 }
 
-/// The numbers in a name, so that 6.10 comes after 6.9.
+/// Returns the numbers in a file name, so that 6.10 sorts after 6.9.
 fn version(path: &Path) -> Vec<u64> {
     let name = path.to_string_lossy();
     let numbers = name.split(|letter: char| !letter.is_ascii_digit());
     numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
-/// The release that an image says it is (Documentation/arch/x86/boot.rst).
+/// Reads the release in an image's header (Documentation/arch/x86/boot.rst).
 fn release(image: &Path) -> io::Result<String> {
     const MAGIC: u64 = 0x202;
     const BASE: u64 = 0x200;

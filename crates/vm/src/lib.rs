@@ -1,12 +1,13 @@
-//! `--runtime vm`: each container in a machine of its own, with a kernel of its own.
+//! `--runtime vm`: each container runs in a virtual machine with a kernel of its own.
 //!
-//! QEMU runs Debian's small kernel; by KVM where that works, else by emulation. The machine has no disk
-//! and no network: its root is an initial RAM disk with this program, the container's files, the rules and
-//! the policy. This program is its first process (`guest`) and watches and confines the container in there
-//! as it does anywhere. On this side a process of ours stands for the container (`monitor`): it has the
-//! container's standard input and output, its pid is the container's, and its exit status is the
-//! container's. The two talk over one line of virtio-serial ([`frame`]). A machine can be ready before
-//! there is a container (`pool`); then the container's files come over that line, too.
+//! QEMU runs Debian's small kernel, with KVM where it works and emulated otherwise. The machine has
+//! no disk and no network: its root is an initial RAM disk with this program, the container's
+//! files, the rules and the policy. In the guest, this program is the init process (`guest`) and
+//! watches and confines the container as it does anywhere. On the host, a monitor process
+//! (`monitor`) stands for the container: it has the container's standard input and output, and its
+//! pid and exit status are the container's. The two exchange frames over virtio-serial ([`frame`]).
+//! A machine can be ready before there is a container (`pool`); the container's files then follow
+//! over the same connection.
 
 pub mod archive;
 mod caller;
@@ -58,7 +59,7 @@ use runtime::containers::state_failure;
 
 /// The name of this runtime for `--runtime`.
 pub const NAME: &str = "vm";
-/// The commands by which this program is one of its own processes.
+/// Commands that run this program as one of the runtime's own processes.
 const MONITOR: &str = "vm-monitor";
 const QEMU: &str = "vm-qemu";
 const SESSION: &str = "vm-session";
@@ -76,19 +77,20 @@ const INITRD: &str = "initrd";
 const SOCKET: &str = "monitor.sock";
 const CONSOLE: &str = "console.log";
 const QEMU_LOG: &str = "qemu.log";
-/// How much time of processors a machine may take to start: five seconds emulated. On a busy machine it waits
-/// for them, but no longer than the second.
+/// Limit on the processor time that a machine may take to start: five seconds emulated. On a busy
+/// host the elapsed time may be longer, up to the second limit.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const START_WAIT: Duration = Duration::from_secs(900);
 const END_LIMIT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
-/// The session of the container's first program, and the one that a caller of the monitor calls its own.
+/// `FIRST` is the session of the container's first program. `OWN` is the number that a caller of the
+/// monitor uses for its own session.
 const FIRST: u32 = 0;
 const OWN: u32 = 1;
 const SIGKILL: i32 = Signal::SIGKILL.0;
 const SIGTERM: i32 = Signal::SIGTERM.0;
 
-/// Options of each command that are carried out, or that are about something which a machine does not have.
+/// Options of each command that are implemented, or that concern something a machine does not have.
 const OPTIONS: [(&str, &[&str]); 7] = [
     (
         "create",
@@ -146,26 +148,26 @@ const OPTIONS: [(&str, &[&str]); 7] = [
     ("start", &[]),
     ("state", &[]),
 ];
-/// Where a terminal is to be handed over; that there is none is said where one is asked for.
+/// Socket for handing over a terminal. A request for a terminal is refused with a message.
 const TERMINAL: &str = "console-socket";
-/// Descriptors that go along; none do.
+/// Descriptors to pass on; not supported.
 const PRESERVED: &str = "preserve-fds";
 
-/// What the monitor is to do.
+/// Instructions for the monitor.
 #[derive(Deserialize, Serialize)]
 struct Plan {
     kernel: PathBuf,
     memory_mib: u64,
-    /// Where alerts are appended.
+    /// File to which alerts are appended.
     alerts: PathBuf,
 }
 
-/// What is noted of a machine that was started.
+/// Note about a started machine.
 #[derive(Deserialize, Serialize)]
 struct Machine {
-    /// The monitor's.
+    /// Pid of the monitor.
     pid: i32,
-    /// When it started, in the kernel's ticks: pids are used again.
+    /// Start time of the monitor in kernel ticks, because pids are reused.
     start: u64,
     annotations: std::collections::BTreeMap<String, String>,
 }
@@ -176,11 +178,11 @@ impl Machine {
     }
 }
 
-/// Carries out a command of the runtime.
+/// Executes a command of the runtime.
 ///
 /// # Errors
 ///
-/// If it is unknown, an option is not supported, or it fails.
+/// The command is unknown, an option is not supported, or the command fails.
 pub fn execute(line: &CommandLine, settings: &Settings) -> Outcome {
     let Some(call) = &line.call else {
         let version = env!("CARGO_PKG_VERSION");
@@ -219,7 +221,7 @@ pub fn execute(line: &CommandLine, settings: &Settings) -> Outcome {
     }
 }
 
-/// What nobody carries out is refused, not passed over.
+/// Refuses options that are not implemented.
 fn check_options(word: &str, call: &Call) -> Result<(), Failure> {
     let Some((_, taken)) = OPTIONS.iter().find(|(command, _)| *command == word) else {
         return Ok(());
@@ -242,8 +244,8 @@ fn check_options(word: &str, call: &Call) -> Result<(), Failure> {
     Err(Failure::new(Exit::Unsupported, message).help(help))
 }
 
-/// Runs one of this runtime's own processes if the words are its command line. `not_executed` makes the error for
-/// the program of a container that cannot be executed, from its name and the cause.
+/// Runs one of this runtime's own processes if `args` is its command line. `not_executed` creates
+/// the error for a container's program that cannot be executed, from its name and the cause.
 pub fn execute_own(
     words: &[OsString],
     not_executed: fn(&str, io::Error) -> Failure,
@@ -263,7 +265,7 @@ pub fn execute_own(
     }
 }
 
-/// This program as another process.
+/// Returns a command that runs this program as another process.
 fn this_program() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tollgate").arg("runtime");
@@ -286,7 +288,7 @@ impl Vm {
         })
     }
 
-    /// One question to the monitor.
+    /// Sends one request to the monitor and returns the answer.
     fn ask(&self, frame: &Frame) -> io::Result<Frame> {
         let mut stream = UnixStream::connect(self.store.file(SOCKET))?;
         frame.write(&mut stream)?;
@@ -313,7 +315,7 @@ impl Vm {
         self.order(&Frame::new(FIRST, Kind::Start, process::start(&process)))
     }
 
-    /// Create, start, and unless it is detached wait and delete.
+    /// Creates and starts a container; unless detached, waits for it and deletes it.
     fn run(&self, settings: &Settings, line: &CommandLine, call: &Call) -> Outcome {
         let mut made = self.create(settings, line, call)?;
         if let Err(failure) = self.start() {
@@ -361,7 +363,7 @@ impl Vm {
         match answer {
             Some(Ok(answer)) => String::from_utf8_lossy(&answer.content).into_owned(),
             Some(Err(_)) if !self.store.file(SOCKET).exists() => "creating".to_owned(),
-            // It ends at this moment, or has ended.
+            // The monitor is ending or has ended.
             _ => "stopped".to_owned(),
         }
     }
@@ -407,7 +409,7 @@ impl Vm {
         self.order(&Frame::new(FIRST, Kind::Signal, [number, all]))
     }
 
-    /// Another program in it.
+    /// Starts another program in the container.
     fn exec(&self, call: &Call) -> Outcome {
         if !self.expect_machine()?.is_there() {
             let message = format!("container {} has stopped", self.id);
@@ -437,7 +439,7 @@ impl Vm {
         self.remove().map(|()| Exit::Ok)
     }
 
-    /// Ends what runs and removes what is noted.
+    /// Stops all processes of the container and removes its notes.
     fn remove(&self) -> Result<(), Failure> {
         if let Some(machine) = self.machine()? {
             let deadline = Instant::now() + END_LIMIT;
@@ -482,15 +484,15 @@ fn write_pid(file: &OsStr, pid: u32) -> Result<(), Failure> {
     fs::write(file, pid.to_string()).map_err(cannot("write the pid file"))
 }
 
-/// When a process started, in ticks; `None`: there is none, or it has ended.
+/// Returns the start time of a process in ticks; `None` if there is none or it has ended.
 fn started(pid: i32) -> Option<u64> {
     let fields = stat(pid)?;
     (fields.first()? != "Z").then_some(())?;
     fields.get(19)?.parse().ok()
 }
 
-/// What /proc/PID/stat says behind the name: state, parent and so on (proc_pid_stat(5)). `None`: there is no such
-/// process.
+/// Returns the fields of /proc/PID/stat after the name: state, parent and so on (proc_pid_stat(5)).
+/// `None` if there is no such process.
 fn stat(pid: impl std::fmt::Display) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = text.rsplit_once(") ")?;

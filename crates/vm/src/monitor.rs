@@ -1,8 +1,8 @@
-//! The process on this side that stands for a container in a machine: it starts the machine, has the
-//! container's standard input and output, answers callers, and writes alerts down.
+//! The monitor: the host process that stands for a container in a machine. It starts the machine,
+//! has the container's standard input and output, answers callers, and writes alerts.
 //!
-//! Whoever has taken the machine over talks to this process. So what comes from there is bounded: frames by
-//! their length, each session's by the pieces that it may send unasked, and alerts are single lines.
+//! A compromised guest can send anything to this process. Input is therefore bounded: frames by
+//! their length, each session by the chunks that it may send unasked, and alerts are single lines.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -26,12 +26,12 @@ use super::{
 use crate::frame::PIECE;
 use crate::{Frame, FrameError, Kind};
 
-/// Frames for a session that nobody has read yet: a piece of each stream, and what ends it.
+/// Maximum number of unread frames per session: a chunk of each stream, and the frame that ends it.
 const WAITING: usize = 8;
-/// As a shell says that a signal ended it.
+/// Exit status base for a signal, as in a shell.
 const BY_SIGNAL: u8 = 128;
 
-/// How far the container is.
+/// State of the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Creating,
@@ -67,10 +67,10 @@ struct Sessions {
     open: HashMap<u32, SyncSender<Frame>>,
 }
 
-/// What one of its threads does.
+/// Body of a monitor thread.
 type Work = Box<dyn FnOnce(&Arc<Monitor>) + Send>;
 
-/// `FOLDER CALLER`: where the plan will be, and the number of the line to who makes the container.
+/// `FOLDER CALLER`: the directory of the plan, and the number of the descriptor to the creator.
 pub(super) fn execute(args: &[OsString]) -> Outcome {
     let folder = caller::folder(args)?;
     let caller = caller::Caller::inherited(args.get(1))?;
@@ -85,7 +85,7 @@ pub(super) fn execute(args: &[OsString]) -> Outcome {
     let plan = fs::read(folder.join(PLAN)).map_err(cannot("read the plan"))?;
     let plan: Plan =
         serde_json::from_slice(&plan).map_err(|error| cannot("read the plan")(error.into()))?;
-    // Before threads begin.
+    // Before threads are started.
     let signals = session::catch()?;
     let is_warm = given.is_some();
     let (link, machine) = match given {
@@ -131,10 +131,10 @@ pub(super) fn execute(args: &[OsString]) -> Outcome {
     end.outcome()
 }
 
-/// Whose machine it is, and what ends it.
+/// Owner of the machine.
 enum Held {
     Own(Child),
-    /// A process that kept it ready; it ends the machine when this line does.
+    /// A pool process, which ends the machine when this connection closes.
     ByAnother(UnixStream),
 }
 
@@ -158,9 +158,10 @@ fn boot(folder: &Path, plan: &Plan) -> Result<(UnixStream, Held), Failure> {
     Ok((link, Held::Own(machine.boot(&theirs)?)))
 }
 
-/// Callers look at the names of processes; this one's would be that of the link by which it was executed.
+/// Sets the process name, which callers inspect; it would otherwise be that of the link by which
+/// the program was executed.
 pub(super) fn name_this() {
-    // It only looks nicer.
+    // Only cosmetic.
     let _ = sys::prctl::set_name(c"tollgate-vm");
 }
 
@@ -184,13 +185,13 @@ impl Monitor {
         receiver
     }
 
-    /// A broken line ends its reader, and with it the machine's time.
+    /// Sends a frame. A failed connection ends its reader, which shuts the machine down.
     fn send(&self, frame: &Frame) {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = frame.write(&mut *link);
     }
 
-    /// Sends the container's files to a machine that was ready without them.
+    /// Sends the container's files to a warm machine.
     fn send_files(&self) {
         let send = || -> io::Result<()> {
             let mut file = File::open(self.folder.join(INITRD))?;
@@ -229,7 +230,8 @@ impl Monitor {
         let phase = self.phase().clone();
         match (frame.kind, frame.session) {
             (Kind::Ready, _) if phase == Phase::Creating => {
-                // QEMU has read it. That it stays costs memory and goes with the container.
+                // QEMU has read the file. If it remains, it uses memory until the container is
+                // removed.
                 let _ = fs::remove_file(self.folder.join(INITRD));
                 return self.enter(Phase::Created);
             }
@@ -242,13 +244,13 @@ impl Monitor {
         let session = frame.session;
         let is_end = matches!(frame.kind, Kind::Exited | Kind::Failed);
         let sent = sessions.open.get(&session).map(|open| open.try_send(frame));
-        // One that sends more than it may is cut off.
+        // A session that sends more than allowed is cut off.
         if is_end || matches!(sent, Some(Err(_))) {
             sessions.open.remove(&session);
         }
     }
 
-    /// Appends a line.
+    /// Appends an alert to the file.
     fn write_alert(&self, line: &[u8]) {
         let is_line = !line.contains(&b'\n') && std::str::from_utf8(line).is_ok();
         if !is_line {
@@ -267,19 +269,19 @@ impl Monitor {
             .append(true)
             .create(true)
             .open(self.folder.join("agent.log"));
-        // There is no other place to say it: the standard error is the container's.
+        // There is no other destination: the standard error belongs to the container.
         let _ = file.and_then(|mut file| writeln!(file, "tollgate: {message}"));
     }
 
     fn serve(self: &Arc<Self>, listener: &UnixListener) {
         for caller in listener.incoming().flatten() {
             let monitor = Arc::clone(self);
-            // A caller that cannot be served finds its line closed.
+            // A caller that cannot be served sees its connection closed.
             let _ = std::thread::Builder::new().spawn(move || monitor.answer(caller));
         }
     }
 
-    /// One caller: a question about the container, or another program.
+    /// Serves one caller: a request about the container, or another program.
     fn answer(&self, mut caller: UnixStream) {
         let Ok(frame) = Frame::read(&mut caller) else {
             return;
@@ -298,7 +300,7 @@ impl Monitor {
             (Kind::State, Ok(word)) => Frame::new(FIRST, Kind::State, word),
             (_, Ok(_)) => Frame::new(FIRST, Kind::Done, []),
         };
-        // Whoever has gone needs no answer.
+        // A caller that has disconnected needs no answer.
         let _ = answer.write(&mut caller);
     }
 
@@ -317,7 +319,7 @@ impl Monitor {
             let waited = self.changed.wait_timeout(phase, Duration::from_secs(1));
             phase = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        // It may have ended already.
+        // The program may have ended already.
         Ok("")
     }
 
@@ -339,7 +341,7 @@ impl Monitor {
         Ok("")
     }
 
-    /// Whoever is in the machine may not obey. Nobody may hold a machine that is to end.
+    /// Ends the machine if the guest does not obey: a compromised guest must not keep it alive.
     fn make_sure(&self) {
         let link = self
             .link
@@ -348,7 +350,7 @@ impl Monitor {
             .try_clone();
         std::thread::spawn(move || {
             std::thread::sleep(END_LIMIT);
-            // A line that cannot be shut down is gone.
+            // Fails only if the connection is closed.
             let _ = link.map(|link| link.shutdown(Shutdown::Both));
         });
     }
@@ -357,11 +359,11 @@ impl Monitor {
         self.take(Frame::new(FIRST, Kind::Exited, [status]));
     }
 
-    /// Another program, whose caller stands for it.
+    /// Starts another program, for which the caller stands.
     fn begin(&self, mut caller: UnixStream, content: Vec<u8>) {
         if *self.phase() != Phase::Running {
             let answer = Frame::new(OWN, Kind::Failed, "the container does not run");
-            // Whoever has gone needs no answer.
+            // A caller that has disconnected needs no answer.
             let _ = answer.write(&mut caller);
             return;
         }
@@ -375,7 +377,7 @@ impl Monitor {
         self.relay(session, caller, receiver);
     }
 
-    /// Passes frames of a session on in both directions, until either side ends.
+    /// Forwards frames of a session in both directions until either side ends.
     fn relay(&self, session: u32, caller: UnixStream, frames: Receiver<Frame>) {
         let Ok(mut to_caller) = caller.try_clone() else {
             return;
@@ -390,7 +392,7 @@ impl Monitor {
                     break;
                 }
             }
-            // The other direction ends, too.
+            // Ends the other direction, too.
             let _ = to_caller.shutdown(Shutdown::Both);
         });
         let mut from_caller = BufReader::new(caller);
@@ -399,17 +401,17 @@ impl Monitor {
                 self.send(&Frame { session, ..frame });
             }
         }
-        // A program whose caller was killed ends, as one does whose process is killed.
+        // A program whose caller was killed is ended, like one whose process is killed.
         if self.sessions().open.remove(&session).is_some() {
             let signal = u8::try_from(SIGKILL).expect("it is below 64");
             self.send(&Frame::new(session, Kind::Signal, [signal]));
         }
-        // It ends with its channel.
+        // The writer ends when its channel is closed.
         let _ = writer.join();
     }
 }
 
-/// Signals that end a process which does nothing about them.
+/// Returns true for signals that terminate a process by default.
 fn is_deadly(number: u8) -> bool {
     [SIGKILL, SIGTERM, 1, 2, 3].contains(&i32::from(number))
 }

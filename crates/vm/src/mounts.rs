@@ -1,4 +1,4 @@
-//! What is mounted into a container's root, in the machine, in the order of its configuration.
+//! Mounts entries of the configuration into the container's root, in order.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
@@ -20,13 +20,13 @@ pub(super) const MS_RDONLY: u64 = abi::constant::MS_RDONLY.u64();
 pub(super) const MS_REMOUNT: u64 = abi::constant::MS_REMOUNT.u64();
 pub(super) const MS_BIND: u64 = abi::constant::MS_BIND.u64();
 pub(super) const MS_REC: u64 = abi::constant::MS_REC.u64();
-/// Types of mounts that a machine has, beside files that are bound.
+/// Supported mount types, besides bind mounts.
 pub(super) const TYPES: [&str; 7] = [
     "proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2",
 ];
-/// The version that machines have.
+/// The cgroup version of machines.
 const GROUPS: &str = "cgroup2";
-/// Options of mounts that are flags; others are for the file system.
+/// Mount options that are flags. Others are passed to the file system.
 const FLAGS: [(&str, u64); 11] = [
     ("ro", MS_RDONLY),
     ("rro", MS_RDONLY),
@@ -40,7 +40,8 @@ const FLAGS: [(&str, u64); 11] = [
     ("rw", 0),
     ("rrw", 0),
 ];
-/// Options that are about other mounts or other programs, and those that say what is so anyway.
+/// Ignored mount options: they concern other mounts or programs, or ask for what is the case
+/// anyway.
 const NO_MATTER: [&str; 20] = [
     "async",
     "atime",
@@ -63,12 +64,12 @@ const NO_MATTER: [&str; 20] = [
     "suid",
     "unbindable",
 ];
-/// A tmpfs begins with what it covers.
+/// Option of a tmpfs that starts with a copy of what it covers.
 const COPY_UP: &str = "tmpcopyup";
 const EINVAL: i32 = Errno::EINVAL.0;
 const ENOENT: i32 = Errno::ENOENT.0;
 const ENOTDIR: i32 = Errno::ENOTDIR.0;
-/// As many links as the kernel follows (path_resolution(7)).
+/// Maximum number of links followed, the kernel's limit (path_resolution(7)).
 const LINKS: u32 = 40;
 
 /// Mounts one entry of `mounts`.
@@ -90,7 +91,7 @@ pub(super) fn mount_one(entry: &Value) -> Result<(), Failure> {
     let found = found.map_err(broken("find a place for a mount"))?;
     let is_file = kind == "bind" && Path::new(source).is_file();
     place(&found, is_file).map_err(broken("make a place for a mount"))?;
-    // Both parts of it come from JSON and from links; the latter need not be text.
+    // Both parts come from JSON and from links, which may not be UTF-8.
     let target = found.to_str().ok_or(io::ErrorKind::InvalidFilename);
     let target = target.map_err(|kind| broken("find a place for a mount")(kind.into()))?;
     match kind {
@@ -116,7 +117,7 @@ pub(super) fn mount_one(entry: &Value) -> Result<(), Failure> {
     }
 }
 
-/// Makes what is mounted over.
+/// Creates the mount point.
 fn place(target: &Path, is_file: bool) -> io::Result<()> {
     if !is_file {
         return fs::create_dir_all(target);
@@ -128,7 +129,7 @@ fn place(target: &Path, is_file: bool) -> io::Result<()> {
     }
 }
 
-/// Where a path of a container leads: its links are followed inside the root, and `..` ends there.
+/// Resolves a container path: links are followed inside the root, and `..` stops there.
 pub(super) fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
     let parts = |path: &Path| -> Vec<OsString> {
         let parts = path.components().rev();
@@ -159,7 +160,7 @@ pub(super) fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
                 }
                 left.extend(parts(&target));
             }
-            // It is no link, or not there yet.
+            // The path is not a link, or does not exist yet.
             Err(error) if matches!(error.raw_os_error(), Some(EINVAL | ENOENT | ENOTDIR)) => {
                 at = next
             }
@@ -169,7 +170,7 @@ pub(super) fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
     Ok(root.join(at))
 }
 
-/// Copies what is in a folder, with owners and modes.
+/// Copies the contents of a directory, with owners and modes.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -192,7 +193,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     own(to, &fs::metadata(from)?)
 }
 
-/// The change of owners takes set-user-ID bits away, so modes come last.
+/// Sets owner and mode. Changing the owner clears set-user-ID bits, so the mode is set last.
 fn own(target: &Path, as_it_was: &fs::Metadata) -> io::Result<()> {
     let (uid, gid) = (Some(as_it_was.uid()), Some(as_it_was.gid()));
     std::os::unix::fs::lchown(target, uid, gid)?;

@@ -1,9 +1,10 @@
-//! Machines that are kept ready: `tollgate runtime pool start [N] | status | stop`.
+//! The pool of warm machines: `tollgate runtime pool start [N] | status | stop`.
 //!
-//! What runs in them is this program, which waits for a container's files ([`super::guest`]). `create` takes
-//! one and sends them over the line; a machine serves one container. [`super::warm`] has the processes that
-//! make machines and keep them. They are noted in a folder beside those of containers, with a lock that the
-//! keeper holds for as long as it lives: without it the folder is what a killed one has left.
+//! A warm machine runs this program, which waits for a container's files ([`super::guest`]).
+//! `create` takes a machine and sends them over the connection; a machine serves one container.
+//! [`super::warm`] has the processes that create and keep the machines. The pool is noted in a
+//! directory beside those of containers, with a lock that the keeper holds while it lives: without
+//! the lock, the directory is the leftover of a killed keeper.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -27,27 +28,28 @@ use super::kernel::kernel;
 use super::{KEEPER, PAUSE, SIGKILL, START_WAIT, Settings, cannot, image, qemu, this_program};
 use crate::Kernel;
 
-/// The command.
+/// Name of the command.
 const NAME: &str = "pool";
-/// Beside the folder with the notes of containers.
+/// Name of the pool's directory, beside that of container notes.
 const FOLDER: &str = "machines";
 const LOCK: &str = "machines.lock";
 const DESCRIPTION: &str = "pool.json";
 const PID: &str = "pid";
 const LOG: &str = "pool.log";
-/// In the folder of a machine: where it is asked for.
+/// Name of the socket in a machine's directory, through which the machine is requested.
 pub(super) const SOCKET: &str = "take.sock";
-/// More are a mistake: each is a process with memory of its own.
+/// Maximum pool size; more would be a mistake, since each machine is a process with memory of its
+/// own.
 const MOST: u32 = 32;
-/// So much memory has a machine at least: for containers with files of some 200 MiB.
+/// Minimum memory of a machine in MiB: for containers with files of some 200 MiB.
 const MEMORY_MIB: u64 = 1024;
-/// How long a machine may take to hand itself over.
+/// Time limit for a machine's handover.
 const HANDOVER_LIMIT: Duration = Duration::from_secs(5);
 
-/// What is noted of a pool.
+/// Note about a pool.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Pool {
-    /// How many are kept ready.
+    /// Number of machines that are kept ready.
     pub(super) size: u32,
     pub(super) memory_mib: u64,
     pub(super) build: Build,
@@ -56,10 +58,10 @@ pub(super) struct Pool {
     pub(super) lock: String,
 }
 
-/// What a machine is made of. A container's machine has to be made of the same.
+/// Inputs of a machine. They must match those of the container's.
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Build {
-    /// Size and time of the last change of this program.
+    /// Size and modification time of this program.
     program: (u64, i64, i64),
     pub(super) kernel: PathBuf,
     release: String,
@@ -83,7 +85,7 @@ impl Pool {
     }
 }
 
-/// Carries out the command `pool`; None if the command is another one.
+/// Executes the command `pool`. Returns `None` for other commands.
 #[must_use]
 pub fn execute(line: &CommandLine) -> Option<Outcome> {
     let words = &line.call.as_ref()?.words;
@@ -119,7 +121,7 @@ fn parse_size(word: &str) -> Result<u32, Failure> {
     })
 }
 
-/// Takes a machine that is ready, if there is one that serves; `folder` gets what it has said so far.
+/// Takes a matching warm machine, if there is one. Its output so far is saved in `folder`.
 pub(super) fn take(
     settings: &Settings,
     kernel: &Kernel,
@@ -127,7 +129,7 @@ pub(super) fn take(
     folder: &Path,
 ) -> Option<WarmMachine> {
     let place = Place::of(settings);
-    // Without a pool there is none that serves.
+    // Without a pool there are no warm machines.
     let pool = Pool::read(&place.folder).ok()?;
     let serves = Build::of(kernel).is_ok_and(|build| build == pool.build);
     if !serves || pool.memory_mib < memory_mib {
@@ -145,7 +147,7 @@ fn take_one(machine: &Path, folder: &Path) -> io::Result<WarmMachine> {
     let mut path = folder.as_os_str().as_bytes().to_vec();
     path.push(0);
     hold.write_all(&path)?;
-    // One that another has taken closes the line.
+    // A machine that was already taken closes the connection.
     match sys::socket::receive_fd(hold.as_fd(), &mut [0])? {
         (1, Some(line)) => Ok(WarmMachine {
             line: line.into(),
@@ -155,7 +157,7 @@ fn take_one(machine: &Path, folder: &Path) -> io::Result<WarmMachine> {
     }
 }
 
-/// Where a pool is noted.
+/// Directory of a pool.
 struct Place {
     folder: PathBuf,
     lock: PathBuf,
@@ -170,9 +172,9 @@ impl Place {
         }
     }
 
-    /// Folders of machines, whether they are ready or not.
+    /// Returns the directories of all machines, ready or not.
     fn machines(&self) -> impl Iterator<Item = PathBuf> {
-        // Without the folder there are none.
+        // Without the directory there are no machines.
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path());
         paths.filter(|path| path.is_dir())
@@ -183,7 +185,7 @@ impl Place {
         self.machines().filter(is_ready).count()
     }
 
-    /// The lock; `None`: a keeper has it.
+    /// Takes the lock; `None` if a keeper has it.
     fn lock(&self) -> Result<Option<OwnedFd>, Failure> {
         let above = self.lock.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(above).map_err(cannot("make the folder of the pool"))?;
@@ -219,7 +221,7 @@ impl Place {
         drop(lock);
         let started = self.wait(&mut keeper, size);
         if started.is_err() {
-            // Fails only if it has ended. Its machines end with it.
+            // Fails only if the keeper has ended. Its machines end with it.
             let _ = keeper.kill();
             let _ = keeper.wait();
             self.clear()?;
@@ -229,7 +231,7 @@ impl Place {
 
     fn launch(&self, kernel: &Kernel, size: u32, lock: &OwnedFd) -> Result<Child, Failure> {
         let failed = |error: sys::SyscallError| cannot("make the initial RAM disk")(error.into());
-        // In memory, so that nothing of it stays when its users are killed; they inherit it.
+        // In memory, so that nothing remains when the processes that inherit it are killed.
         let initrd = sys::fd::memory_file(c"machine", 0).map_err(failed)?;
         let copy = sys::fd::duplicate(initrd.as_fd()).map_err(failed)?;
         let needed = image::pack_machine(copy.into(), kernel)?;
@@ -258,7 +260,7 @@ impl Place {
             .map_err(cannot("start a process"))
     }
 
-    /// Waits until all are ready.
+    /// Waits until all machines are ready.
     fn wait(&self, keeper: &mut Child, size: u32) -> Outcome {
         let deadline = Instant::now() + START_WAIT;
         let wanted = usize::try_from(size).unwrap_or(usize::MAX);
@@ -281,7 +283,7 @@ impl Place {
     }
 
     fn said(&self) -> String {
-        // Without the file nothing was said.
+        // Without the file there is no output.
         fs::read_to_string(self.folder.join(LOG)).unwrap_or_default()
     }
 
@@ -292,7 +294,7 @@ impl Place {
             match pid.and_then(|pid| pid.parse().ok()) {
                 // Fails only if it has just ended. Machines that nobody has taken end with it.
                 Some(pid) => drop(sys::signal::send(pid, SIGKILL)),
-                // It is about to note it.
+                // The keeper is about to write its pid.
                 None if Instant::now() < deadline => {}
                 None => return Err(no_pid()),
             }
@@ -334,7 +336,7 @@ impl Place {
     }
 }
 
-/// Notes who keeps the pool.
+/// Writes the keeper's pid.
 pub(super) fn note_pid(folder: &Path) -> Result<(), Failure> {
     fs::write(folder.join(PID), std::process::id().to_string()).map_err(cannot("note a pid"))
 }

@@ -1,4 +1,4 @@
-//! The process that is to begin in a machine: `process` of the OCI's configuration.
+//! The process to start in a machine: `process` of the OCI configuration.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,8 @@ use diagnostics::failure::Failure;
 use runtime::Call;
 use serde_json::{Value, json};
 
-/// The content of an order to begin: the time, which a machine does not know well, and the process.
+/// Content of a start frame: the current time, which a machine does not know precisely, and the
+/// process.
 pub(super) fn start(process: &[u8]) -> Vec<u8> {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -18,7 +19,7 @@ pub(super) fn start(process: &[u8]) -> Vec<u8> {
     content
 }
 
-/// The time in nanoseconds and the process, of such a content.
+/// Parses the content of a start frame: the time in nanoseconds and the process.
 pub(super) fn started(content: &[u8]) -> Option<(u64, Value)> {
     let (time, process) = content.split_first_chunk()?;
     Some((
@@ -27,7 +28,8 @@ pub(super) fn started(content: &[u8]) -> Option<(u64, Value)> {
     ))
 }
 
-/// What `exec` asks for: `--process FILE`, or `own`, the container's first process, with changes.
+/// Returns the process that `exec` asks for: `--process FILE`, or `own`, the container's first
+/// process, with changes.
 pub(super) fn of_exec(own: &[u8], call: &Call) -> Result<Vec<u8>, Failure> {
     let parse = |text: &[u8]| {
         serde_json::from_slice::<Value>(text).map_err(|error| refuse(error.to_string()))
@@ -74,7 +76,7 @@ fn refuse(why: String) -> Failure {
         .help("name the program and its arguments after the ID, or a file with --process")
 }
 
-/// The user, groups and capabilities that the command line asks for.
+/// Sets the user, groups and capabilities of the command line.
 fn set_identity(process: &mut Value, call: &Call) -> Result<(), Failure> {
     if let Some(user) = call.values(&["user", "u"]).last() {
         let user = user.to_string_lossy();
@@ -100,7 +102,7 @@ fn set_identity(process: &mut Value, call: &Call) -> Result<(), Failure> {
     Ok(())
 }
 
-/// To a list, which need not be there.
+/// Appends to a list, which need not exist.
 fn append(list: &mut Value, value: Value) {
     match list.as_array_mut() {
         Some(list) => list.push(value),

@@ -1,4 +1,4 @@
-//! `linux.seccomp` of a container as a program for the kernel of its machine.
+//! Compiles a container's `linux.seccomp` to a filter for its machine's kernel.
 
 use abi::{Arch, Errno, RegisterTest, Syscall, TestOp};
 use seccomp::table::{self, Rule, Table};
@@ -8,13 +8,13 @@ use sys::seccomp::{FilterFlags, SECCOMP_RET_DATA};
 
 use super::container::{list, text};
 
-/// What a machine of this kind can be called as, by the specification's names.
+/// Architectures that a machine of this kind can execute, by the specification's names.
 const ARCHITECTURES: [(&str, Arch); 3] = [
     ("SCMP_ARCH_X86", Arch::I386),
     ("SCMP_ARCH_X32", Arch::X32),
     ("SCMP_ARCH_X86_64", Arch::X86_64),
 ];
-/// Flags by the specification's names; the last two are for listeners and for other threads.
+/// Filter flags by the specification's names. The last two concern listeners and other threads.
 const FLAGS: [(&str, FilterFlags); 4] = [
     ("SECCOMP_FILTER_FLAG_LOG", FilterFlags::LOG),
     ("SECCOMP_FILTER_FLAG_SPEC_ALLOW", FilterFlags::SPEC_ALLOW),
@@ -22,14 +22,14 @@ const FLAGS: [(&str, FilterFlags); 4] = [
     ("SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV", FilterFlags(0)),
 ];
 
-/// A filter that is to be loaded.
+/// A compiled filter.
 #[derive(Debug)]
 pub(super) struct Profile {
     pub(super) program: FilterProgram,
     pub(super) flags: FilterFlags,
 }
 
-/// The filter of `linux.seccomp`; an error says what in it is not understood.
+/// Compiles `linux.seccomp`. The error describes what is not understood.
 pub(super) fn compile(profile: &Value) -> Result<Option<Profile>, String> {
     if profile.is_null() {
         return Ok(None);
@@ -43,7 +43,7 @@ pub(super) fn compile(profile: &Value) -> Result<Option<Profile>, String> {
                 .ok_or_else(|| format!("the flag `{name}` is unknown"))?
                 .1;
     }
-    // What a machine is itself needs no name.
+    // The native architecture needs no name.
     let mut architectures = vec![Arch::X86_64];
     let named = list(&profile["architectures"]).iter().map(text);
     let known = named.filter_map(|name| ARCHITECTURES.iter().find(|(known, _)| *known == name));
@@ -56,13 +56,13 @@ pub(super) fn compile(profile: &Value) -> Result<Option<Profile>, String> {
         .iter()
         .map(|arch| table(profile, *arch, default));
     let tables: Vec<Table> = tables.collect::<Result<_, _>>()?;
-    // Calls as an architecture that is not named end their thread, as libseccomp has it.
+    // As in libseccomp, calls of an unlisted architecture kill their thread.
     let program = table::compile(Arch::X86_64, &tables, Action::KillThread);
     let program = program.map_err(|error| error.to_string())?;
     Ok(Some(Profile { program, flags }))
 }
 
-/// The rules for one architecture.
+/// Builds the rules of one architecture.
 fn table(profile: &Value, arch: Arch, default: Action) -> Result<Table, String> {
     let rules = list(&profile["syscalls"])
         .iter()
@@ -72,7 +72,8 @@ fn table(profile: &Value, arch: Arch, default: Action) -> Result<Table, String> 
         arch,
         rules: rules.into_iter().flatten().collect(),
         otherwise: default,
-        // Calls that are newer than the profile do not exist, so that programs take older ones instead.
+        // Calls newer than the profile fail as nonexistent, so that programs fall back to older
+        // ones.
         newer: match default {
             Action::Errno(_) => Action::Errno(errno(Errno::ENOSYS)),
             _ => default,
@@ -80,10 +81,10 @@ fn table(profile: &Value, arch: Arch, default: Action) -> Result<Table, String> 
     })
 }
 
-/// One entry of `syscalls`. Several tests of one argument are alternatives, as runc has it.
+/// Parses one entry of `syscalls`. As in runc, several tests of one argument are alternatives.
 fn rules(entry: &Value, arch: Arch) -> Result<Vec<Rule>, String> {
     let action = action(&entry["action"], &entry["errnoRet"])?;
-    // What this kernel does not know no rule can be about.
+    // A name unknown to this kernel needs no rule.
     let known = list(&entry["names"])
         .iter()
         .map(text)
@@ -91,7 +92,7 @@ fn rules(entry: &Value, arch: Arch) -> Result<Vec<Rule>, String> {
     let numbers: Vec<u32> = known.filter_map(|call| call.number(arch)).collect();
     let tests = list(&entry["args"]).iter().map(test);
     let tests: Vec<(u8, Option<RegisterTest>)> = tests.collect::<Result<_, _>>()?;
-    // A test that never holds leaves nothing of its rule.
+    // A test that never holds disables its rule.
     let rule = |tests: &[(u8, Option<RegisterTest>)]| {
         let when = tests.iter().map(|(_, test)| *test).collect::<Option<_>>()?;
         Some(Rule {
@@ -108,7 +109,7 @@ fn rules(entry: &Value, arch: Arch) -> Result<Vec<Rule>, String> {
     })
 }
 
-/// The argument that a test is about, and the test unless it never holds.
+/// Parses a test: the argument, and the test unless it never holds.
 fn test(arg: &Value) -> Result<(u8, Option<RegisterTest>), String> {
     let number = |name: &str| arg[name].as_u64().unwrap_or(0);
     let index = u8::try_from(number("index"))
@@ -130,7 +131,7 @@ fn test(arg: &Value) -> Result<(u8, Option<RegisterTest>), String> {
     Ok((index, test))
 }
 
-/// The action of a name in the specification.
+/// Returns the action with a name of the specification.
 fn action(name: &Value, number: &Value) -> Result<Action, String> {
     let given = number
         .as_u64()
@@ -152,7 +153,7 @@ fn errno(errno: Errno) -> u16 {
     low_half(errno.0.unsigned_abs())
 }
 
-/// What a filter has room for.
+/// Limits a number to the 16 bits of a filter's return value.
 fn low_half(number: u32) -> u16 {
     u16::try_from(number & SECCOMP_RET_DATA).expect("masked to 16 bits")
 }
@@ -165,7 +166,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel would do.
+    /// Returns the kernel's decision on a call.
     fn run(program: &FilterProgram, arch: Arch, call: &str, args: [u64; 6]) -> u32 {
         let call = Syscall::from_name(call).unwrap();
         number(
@@ -222,7 +223,7 @@ mod tests {
                 SECCOMP_RET_ERRNO | 13,
                 "{arch}"
             );
-            // One that the profile's author cannot have known.
+            // A call that the profile's author cannot have known.
             assert_eq!(
                 number(&program, arch, 2000, [0; 6]),
                 SECCOMP_RET_ERRNO | 38,

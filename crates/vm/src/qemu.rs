@@ -1,4 +1,4 @@
-//! QEMU as a child of one of our processes, with one end of a line to what runs in it.
+//! QEMU as a child process, connected to the guest by a socket.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -20,9 +20,9 @@ use super::{
 
 pub(super) const EMULATOR: &str = "qemu-system-x86_64";
 
-/// A machine that is to be.
+/// Description of a machine to boot.
 pub(super) struct Machine<'m> {
-    /// Where QEMU and the machine's console say what goes wrong.
+    /// Directory for the output of QEMU and the console.
     pub(super) folder: &'m Path,
     pub(super) kernel: &'m Path,
     pub(super) initrd: &'m Path,
@@ -30,7 +30,7 @@ pub(super) struct Machine<'m> {
 }
 
 impl Machine<'_> {
-    /// Starts it. It ends with the thread that calls this.
+    /// Starts the machine. It ends with the calling thread.
     pub(super) fn boot(&self, line: &UnixStream) -> Result<Child, Failure> {
         rustix::io::fcntl_setfd(line, rustix::io::FdFlags::empty())
             .map_err(|error| cannot("hand on a line")(error.into()))?;
@@ -75,14 +75,14 @@ impl Machine<'_> {
     }
 }
 
-/// How long a machine is waited for that is to start.
+/// Time limit for a machine's start.
 pub(super) struct BootTimeout {
     holder: u32,
     deadline: Instant,
 }
 
 impl BootTimeout {
-    /// With the machine of which this process is the parent.
+    /// Creates the limit for a machine whose parent is this process.
     pub(super) fn with(holder: u32) -> Self {
         Self {
             holder,
@@ -90,14 +90,14 @@ impl BootTimeout {
         }
     }
 
-    /// Whether it has had its time, by a processor or by the clock.
+    /// Returns true if the limit of processor time or of elapsed time has passed.
     pub(super) fn is_over(&self) -> bool {
         Instant::now() > self.deadline || time_of_children(self.holder) > START_LIMIT
     }
 }
 
-/// What the children of a process have had of the processors' time. Without a list of them (a kernel without
-/// CONFIG_PROC_CHILDREN) it is none, and the clock decides.
+/// Returns the processor time of a process's children. It is zero if the kernel does not list
+/// children (no CONFIG_PROC_CHILDREN); the elapsed time then decides.
 fn time_of_children(pid: u32) -> Duration {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
@@ -105,14 +105,14 @@ fn time_of_children(pid: u32) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// User and system time, in the kernel's ticks; `None`: it has just ended.
+/// Returns the user and system time in kernel ticks; `None` if the process has just ended.
 fn ticks(pid: &str) -> Option<u64> {
     let fields = super::stat(pid)?;
     let time = |at: usize| fields.get(at)?.parse::<u64>().ok();
     Some(time(11)? + time(12)?)
 }
 
-/// `PARENT [WORD]...`: QEMU, which ends with its parent.
+/// `PARENT [WORD]...`: executes QEMU, which ends with its parent.
 pub(super) fn become_it(args: &[OsString]) -> Outcome {
     let failed = |error: sys::SyscallError| cannot("start QEMU")(error.into());
     let Some((parent, args)) = args.split_first() else {
@@ -125,11 +125,11 @@ pub(super) fn become_it(args: &[OsString]) -> Outcome {
     Err(Failure::new(Exit::Unsupported, message).help("install the package qemu-system-x86"))
 }
 
-/// Has the kernel end this process when the thread of the parent that started it ends.
+/// Has the kernel kill this process when the thread that started it ends.
 pub(super) fn end_with(parent: &OsStr) -> Result<(), Failure> {
     sys::prctl::set_parent_death_signal(SIGKILL)
         .map_err(|error| cannot("follow the parent")(error.into()))?;
-    // It may have ended before that.
+    // The parent may have ended before that.
     let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
     match now {
         Some(now) if *now == *parent => Ok(()),
@@ -137,9 +137,9 @@ pub(super) fn end_with(parent: &OsStr) -> Result<(), Failure> {
     }
 }
 
-/// Ends one, whatever it does.
+/// Kills a machine.
 pub(super) fn end(machine: &mut Child) {
-    // Fails only if it has ended.
+    // Fails only if the machine has ended.
     let _ = machine.kill();
     let _ = machine.wait();
 }

@@ -1,5 +1,5 @@
-//! A process on this side that stands for one in a machine: it passes the standard input, output and error
-//! and signals on, and ends as the other ends.
+//! A host process that stands for a program in a machine: it forwards standard input, output, error
+//! and signals, and exits with the program's status.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -18,18 +18,18 @@ use super::{OWN, caller, cannot, process, this_program, write_pid};
 use crate::frame::PIECE;
 use crate::{Frame, FrameError, Kind};
 
-/// Signals that are passed on: all that can be caught but those that are about this process itself (SIGCHLD,
-/// SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH) or that are its own faults.
+/// Signals that are forwarded: all that can be caught, except those that concern this process
+/// (SIGCHLD, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH) or report its own faults.
 const PASSED_ON: [i32; 9] = [1, 2, 3, 10, 12, 14, 15, 18, 29];
-/// The machine ended before the program in it, as a shell says SIGKILL.
+/// Exit status if the machine ends before the program, as a shell reports SIGKILL.
 const LOST: u8 = 137;
 
-/// How a program in a machine ended.
+/// End of a program in a machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum SessionEnd {
-    /// With this status, as a shell says it.
+    /// The program exited with this status, as in a shell.
     Exited(u8),
-    /// It did not begin.
+    /// The program did not start.
     Failed(String),
 }
 
@@ -43,7 +43,7 @@ impl SessionEnd {
     }
 }
 
-/// Begins another program in a machine and stands for it, or leaves that to another process.
+/// Starts another program in a machine and stands for it, or leaves that to another process.
 pub(super) fn begin(mut stream: UnixStream, process: &[u8], call: &Call) -> Outcome {
     let signals = catch()?;
     Frame::new(OWN, Kind::Start, process::start(process))
@@ -74,7 +74,7 @@ pub(super) fn begin(mut stream: UnixStream, process: &[u8], call: &Call) -> Outc
     Ok(Exit::Ok)
 }
 
-/// The process that stands for a detached program. Its argument is the number of its descriptor.
+/// Stands for a detached program. The argument is the number of its descriptor.
 pub(super) fn hold(args: &[OsString]) -> Outcome {
     super::monitor::name_this();
     let signals = catch()?;
@@ -82,13 +82,13 @@ pub(super) fn hold(args: &[OsString]) -> Outcome {
     attend(line.into(), signals, StartState::Yes).outcome()
 }
 
-/// From now on signals wait to be passed on. Before other threads begin.
+/// Blocks signals for forwarding. Must be called before other threads start.
 pub(super) fn catch() -> Result<SignalStream, Failure> {
     SignalStream::new(SignalSet::of(&PASSED_ON))
         .map_err(|error| cannot("wait for signals")(error.into()))
 }
 
-/// Whether the program in the machine runs already.
+/// State of the program in the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartState {
     Yes,
@@ -129,7 +129,8 @@ pub(super) fn attend(stream: UnixStream, signals: SignalStream, began: StartStat
                 return SessionEnd::Exited(frame.content.first().copied().unwrap_or(LOST));
             }
             Kind::Output | Kind::Error => {
-                // That nobody listens any more the program is not told: it ends by itself or by a signal.
+                // If the reader of the output is gone, the program is not informed: it ends by
+                // itself or by a signal.
                 let _ = match frame.kind {
                     Kind::Output => put(&mut io::stdout().lock(), &frame.content),
                     _ => put(&mut io::stderr().lock(), &frame.content),
@@ -143,7 +144,7 @@ pub(super) fn attend(stream: UnixStream, signals: SignalStream, began: StartStat
 }
 
 fn answered(taken: &Sender<()>) {
-    // Nobody waits any more when the standard input has ended.
+    // The reader is gone once the standard input has ended.
     let _ = taken.send(());
 }
 
@@ -159,11 +160,11 @@ fn feed(writer: &Arc<Mutex<UnixStream>>, (signals, was_taken): (SignalStream, Re
     std::thread::spawn(move || pass_signals_on(&line, &signals));
 }
 
-/// One piece at a time, and an empty one at the end.
+/// Forwards the input one chunk at a time, and an empty chunk at its end.
 fn pass_input_on(line: &Mutex<UnixStream>, was_taken: &Receiver<()>) {
     let mut bytes = vec![0; PIECE];
     loop {
-        // One that cannot be read has ended.
+        // An input that cannot be read has ended.
         let size = io::stdin().lock().read(&mut bytes).unwrap_or(0);
         send(line, Kind::Input, &bytes[..size]);
         if size == 0 || was_taken.recv().is_err() {
@@ -175,7 +176,7 @@ fn pass_input_on(line: &Mutex<UnixStream>, was_taken: &Receiver<()>) {
 fn pass_signals_on(line: &Mutex<UnixStream>, signals: &SignalStream) {
     loop {
         let mut polled = [sys::poll::PollFd::new(signals.as_fd(), sys::poll::IN)];
-        // Whatever woke it, it looks.
+        // The reason for waking does not matter; everything is checked.
         let _ = sys::poll::poll(&mut polled, None);
         while let Ok(Some(signal)) = signals.next() {
             if let Ok(number) = u8::try_from(signal.signal) {
@@ -185,7 +186,7 @@ fn pass_signals_on(line: &Mutex<UnixStream>, signals: &SignalStream) {
     }
 }
 
-/// A line that is broken ends the reader of it, which says so.
+/// Sends a frame. A failed connection ends its reader, which reports it.
 fn send(line: &Mutex<UnixStream>, kind: Kind, content: &[u8]) {
     let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = Frame::new(OWN, kind, content).write(&mut *line);

@@ -1,4 +1,4 @@
-//! Unpacks what [`Archive`](crate::Archive) packs, for a machine that is ready before there is a container.
+//! Unpacks what [`Archive`](crate::Archive) packs, for a warm machine.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use super::archive::{TRAILER, padding};
 
 const MAGIC: &[u8] = b"070701";
 const HEADER: usize = 110;
-/// Longest name or target of a link, as the kernel has it.
+/// Maximum length of a name or a link's target, as in the kernel.
 const LONGEST_NAME: usize = 4096;
 const KIND: u32 = 0o170_000;
 const FOLDER: u32 = 0o040_000;
@@ -18,10 +18,10 @@ const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 const MODE: u32 = 0o7777;
 
-/// Makes a device or a pipe: path, mode, major and minor number.
+/// Creates a device or a pipe: path, mode, major and minor number.
 pub type MakeNode<'m> = &'m mut dyn FnMut(&Path, u32, (u32, u32)) -> io::Result<()>;
 
-/// What the header of an entry says.
+/// Header of an entry.
 struct Entry {
     mode: u32,
     uid: u32,
@@ -31,11 +31,11 @@ struct Entry {
     path: PathBuf,
 }
 
-/// Unpacks an archive below a folder; what is there already is replaced, but for folders.
+/// Unpacks an archive below a directory. Existing entries are replaced, except directories.
 ///
 /// # Errors
 ///
-/// If it is no such archive, or something cannot be made.
+/// The archive is invalid, or something cannot be created.
 pub fn unpack(from: &mut impl Read, root: &Path, make_node: MakeNode<'_>) -> io::Result<()> {
     while let Some(entry) = header(from, root)? {
         let path = entry.path.display();
@@ -45,7 +45,7 @@ pub fn unpack(from: &mut impl Read, root: &Path, make_node: MakeNode<'_>) -> io:
     Ok(())
 }
 
-/// The next entry; none at the end.
+/// Returns the header of the next entry; `None` at the end.
 fn header(from: &mut impl Read, root: &Path) -> io::Result<Option<Entry>> {
     let mut header = [0; HEADER];
     from.read_exact(&mut header)?;
@@ -127,7 +127,7 @@ fn put(from: &mut impl Read, entry: &Entry, make_node: MakeNode<'_>) -> io::Resu
         }
         _ => make_node(path, entry.mode, entry.device)?,
     }
-    // In this order: a change of the owner takes set-user-ID away.
+    // In this order, because changing the owner clears set-user-ID bits.
     chown(path, Some(entry.uid), Some(entry.gid))?;
     fs::set_permissions(path, Permissions::from_mode(entry.mode & MODE))
 }

@@ -1,5 +1,5 @@
-//! The processes of a pool: a keeper, and one for each machine, which ends with the keeper until a container
-//! takes the machine, and from then on with the container.
+//! The processes of a pool: a keeper, and a holder for each machine. A machine ends with the keeper
+//! until a container takes it, and from then on with the container.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
@@ -21,25 +21,25 @@ use super::pool::{self, Pool};
 use super::{CONSOLE, QEMU_LOG, WARM, caller, cannot, qemu, this_program};
 use crate::{Frame, Kind};
 
-/// What the process of a machine says to the keeper when the machine is taken.
+/// Message of a holder to the keeper: the machine is taken.
 const TAKEN: &[u8] = b"taken";
-/// After a machine that did not start, the next is tried after so long, twice as long each time.
+/// Delay before the next attempt after a machine that failed to start; doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How long who takes a machine may take to say where to.
+/// Time limit for a taker's request.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
-/// How often a machine that has not started yet is looked at.
+/// Interval of checks of a machine that has not started yet.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const LONGEST_PATH: usize = 4096;
 
-/// `FOLDER`: keeps as many machines ready as the pool is to have.
+/// `FOLDER`: keeps as many machines ready as the pool's size.
 pub(super) fn keep(args: &[OsString]) -> Outcome {
     let folder = caller::folder(args)?;
     let pool = Pool::read(&folder).map_err(cannot("read what is noted of the pool"))?;
-    // It is let go when this process ends, and no other has it.
+    // Released when this process ends; no other process has it.
     let _lock = caller::inherited(Some(&pool.lock.clone().into()))?;
     caller::leave(&folder)?;
-    // It only looks nicer.
+    // Only cosmetic.
     let _ = sys::prctl::set_name(c"tollgate-pool");
     pool::note_pid(&folder)?;
     let last = Arc::new(AtomicU64::new(0));
@@ -52,8 +52,8 @@ pub(super) fn keep(args: &[OsString]) -> Outcome {
     tend(&folder, &last)
 }
 
-/// Starts one machine after another: the next when the one before is taken. It does not return: machines end
-/// with the thread that starts them.
+/// Starts machines one after another, each when the previous one is taken. Never returns, because
+/// machines end with the thread that starts them.
 fn tend(folder: &Path, last: &AtomicU64) -> ! {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -66,7 +66,7 @@ fn tend(folder: &Path, last: &AtomicU64) -> ! {
                         "tollgate: cannot start a virtual machine: {cause}\n"
                     ));
                 }
-                // What is left of it tells nobody anything.
+                // The remaining files are of no use.
                 let _ = fs::remove_dir_all(folder.join(number));
                 std::thread::sleep(pause);
                 pause = LONGEST_PAUSE.min(2 * pause);
@@ -75,7 +75,7 @@ fn tend(folder: &Path, last: &AtomicU64) -> ! {
     }
 }
 
-/// One machine until it is taken: true, or ends.
+/// Runs one machine until it is taken (true) or ends.
 fn one(folder: &Path, number: &str) -> io::Result<bool> {
     DirBuilder::new().mode(0o700).create(folder.join(number))?;
     let mut child = this_program()
@@ -90,7 +90,7 @@ fn one(folder: &Path, number: &str) -> io::Result<bool> {
     output.read_to_end(&mut said)?;
     let is_taken = said == TAKEN;
     let mut wait = move || {
-        // It is waited for so that nothing stays of it.
+        // Reaps the child.
         let _ = child.wait();
     };
     if is_taken {
@@ -101,7 +101,7 @@ fn one(folder: &Path, number: &str) -> io::Result<bool> {
     Ok(is_taken)
 }
 
-/// `FOLDER NUMBER PARENT`: one machine.
+/// `FOLDER NUMBER PARENT`: runs one machine.
 pub(super) fn hold(args: &[OsString]) -> Outcome {
     let [folder, number, parent] = args else {
         return Err(cannot("keep a machine")(io::ErrorKind::InvalidInput.into()));
@@ -127,13 +127,13 @@ pub(super) fn hold(args: &[OsString]) -> Outcome {
     held.map(|()| Exit::Ok)
 }
 
-/// Waits until it has started; then it can be asked for.
+/// Waits until the machine has started, and then listens for takers.
 fn wait(line: &mut UnixStream, folder: &Path) -> Result<UnixListener, Failure> {
     let patience = qemu::BootTimeout::with(std::process::id());
     let mut says_something = false;
     while !says_something && !patience.is_over() {
         let mut polled = [sys::poll::PollFd::new(line.as_fd(), sys::poll::IN)];
-        // Whatever woke it, it looks.
+        // The reason for waking does not matter; everything is checked.
         let _ = sys::poll::poll(&mut polled, Some(LOOK_AGAIN));
         says_something = polled[0].found() != 0;
     }
@@ -155,28 +155,28 @@ fn wait(line: &mut UnixStream, folder: &Path) -> Result<UnixListener, Failure> {
         .map_err(cannot("listen"))
 }
 
-/// Gives the line to the first who asks for it, and waits until who has it then ends.
+/// Hands the connection to the first taker, and waits until the taker ends.
 fn hand_over(line: UnixStream, listener: &UnixListener, folder: &Path) -> io::Result<()> {
     let (mut taker, target) = loop {
         let mut polled = [&line as &dyn AsFd, listener]
             .map(|fd| sys::poll::PollFd::new(fd.as_fd(), sys::poll::IN));
-        // Whatever woke it, it looks.
+        // The reason for waking does not matter; everything is checked.
         let _ = sys::poll::poll(&mut polled, None);
         let [of_line, of_listener] = polled.map(|polled| polled.found() != 0);
         if of_line {
-            // Nothing is expected from there: it has ended, or is no machine of ours.
+            // No frame is expected here: the machine has ended, or is not one of ours.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if !of_listener {
             continue;
         }
         let (mut taker, _) = listener.accept()?;
-        // One that goes again leaves the machine to the next.
+        // A taker that disconnects leaves the machine to the next one.
         if let Ok(target) = target(&mut taker) {
             break (taker, target);
         }
     };
-    // From now on it does not end with the pool.
+    // From now on the machine does not end with the pool.
     sys::prctl::set_parent_death_signal(0)?;
     let mut keeper = io::stdout().lock();
     keeper.write_all(TAKEN)?;
@@ -185,19 +185,19 @@ fn hand_over(line: UnixStream, listener: &UnixListener, folder: &Path) -> io::Re
     sys::fd::replace_standard(null.as_fd(), 1)?;
     for file in [CONSOLE, QEMU_LOG] {
         let (from, to) = (folder.join(file), target.join(file));
-        // In another file system it can only be what was said so far.
+        // Across file systems, only the output so far can be copied.
         fs::rename(&from, &to).or_else(|_| fs::copy(&from, &to).map(drop))?;
     }
     fs::remove_dir_all(folder)?;
     sys::socket::send_fd(taker.as_fd(), b"L", Some(line.as_fd()))?;
     drop(line);
     taker.set_read_timeout(None)?;
-    // Nothing comes but the end.
+    // Only the end of the connection is expected.
     let _ = taker.read(&mut [0]);
     Ok(())
 }
 
-/// Where who takes the machine wants its logs.
+/// Reads the directory in which the taker wants the logs.
 fn target(taker: &mut UnixStream) -> io::Result<PathBuf> {
     use std::os::unix::ffi::OsStringExt;
     taker.set_read_timeout(Some(ASK_LIMIT))?;

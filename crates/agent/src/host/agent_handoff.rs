@@ -1,10 +1,10 @@
-//! An agent that hands its listener to another one, which does the work: that of a container to the agent of
-//! the host, that of an exec session to the agent of its container. It passes on what the keeper wants, and
-//! ends when the other agent does. Then the keeper stands in, as for any agent, and starts another one, which
-//! finds the other agent again.
+//! An agent that hands its listener to another agent, which does the work: a container's agent to the
+//! host agent, and an exec session's agent to the agent of its container. It forwards the keeper's
+//! orders, and ends when the other agent ends. The keeper then stands in, as for any agent, and starts
+//! another one, which connects to the other agent again.
 //!
-//! One that finds no agent of the host starts it. One that finds none of its container, or one that is no
-//! use, does the work itself, and says so.
+//! An agent that finds no host agent starts one. A session's agent that finds no usable agent of its
+//! container does the work itself, and reports so.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -35,64 +35,66 @@ use super::handoff_request::{self, HandoffRequest, HostAgentCommand};
 use crate::journal;
 use crate::spec::AgentSpec;
 
-/// How long a host agent may take to be found or started, rules included.
+/// Time limit for finding or starting a host agent, including its rules.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the agent of a container may: it loads rules, or its keeper starts another one. Meanwhile a session
-/// that begins is held at its first program, and one that runs at what is watched.
+/// Time limit for finding a container's agent, which may be loading rules or being restarted by its
+/// keeper. Meanwhile a new session is held at its first program, and a running one at watched
+/// calls.
 const SESSION_PATIENCE: Duration = Duration::from_secs(3);
-/// How long one that is there may take to watch a container, or to do anything else; longer than an output
-/// may take. One that takes longer is stopped or stuck.
+/// Time limit for an existing agent to take over a container or answer an order; longer than an
+/// output may take. Beyond it the agent is considered stopped or stuck.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 const HAIL_LIMIT: Duration = Duration::from_secs(10);
-/// How long one that has begun to receive may take to conclude what it has, when nobody waits for it any more.
+/// Time limit for an agent that has begun to receive to conclude its calls when nobody waits for it
+/// any more.
 const WITHDRAWAL_LIMIT: Duration = Duration::from_secs(2);
-/// How long an agent that was killed may take to end after its connections have.
+/// Time limit for a killed agent to end after its connections have closed.
 const DEATH_LIMIT: Duration = Duration::from_millis(200);
-/// Time between two looks for one that another process starts.
+/// Interval of checks for an agent that another process starts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Starts that may fail; files may be removed by one that ends just then.
+/// Maximum number of failed starts. An agent that is just ending may remove the files of a new one.
 const STARTS: u32 = 3;
-/// What is shown of the messages of one that did not start.
+/// Maximum size of the shown log of an agent that did not start, in bytes.
 const SHOWN: u64 = 4096;
 
-/// What has to be handed over.
+/// The handover of a listener to another agent.
 pub(in super::super) struct Errand {
     place: AgentSocket,
     container: RuntimeContainer,
-    /// What rules and configuration looked like.
+    /// Hash of rules and configuration.
     rules: Option<u64>,
-    /// While it is there nobody removes what the container's first program is about to be confined by.
+    /// Keeps the confinement of the container's first program loaded until it is applied.
     confinement: Option<Confinement>,
     otherwise: Fallback,
 }
 
-/// What is done when nobody is there to take it.
+/// Fallback if no agent takes the listener.
 enum Fallback {
-    /// The agent of the host is started.
+    /// Start the host agent.
     Launch(Launch),
-    /// This one does the work itself.
+    /// Watch in this process.
     Alone(Alone),
 }
 
-/// How a host agent is started.
+/// Parameters for starting a host agent.
 struct Launch {
-    /// What it is asked to do, encoded.
+    /// Encoded specification of the agent.
     spec: Vec<u8>,
     memo: Vec<u8>,
-    /// Attempts that failed.
+    /// Number of failed attempts.
     failed: u32,
 }
 
-/// Readies this process to do the work itself.
+/// Prepares this process to watch by itself.
 pub(super) type Alone = Box<dyn FnOnce() -> Result<AgentPlan, Failure>>;
 
-/// Why an attempt came to nothing.
+/// Error of a handover attempt.
 enum HandoffError {
-    /// It has just ended, or will not take it, however often.
+    /// The agent has just ended, or repeatedly closes the connection.
     BrokenOff(std::io::Error),
-    /// It does not answer.
+    /// The agent does not answer in time.
     Late,
-    /// It says why it cannot.
+    /// The agent refuses, with its reason.
     Refused(String),
 }
 
@@ -105,20 +107,20 @@ impl From<std::io::Error> for HandoffError {
     }
 }
 
-/// What a runtime calls until its container's or session's first program begins.
+/// State of a runtime's calls until the container's or session's first program starts.
 enum Calls {
-    /// Nobody has received any.
+    /// No process has received calls.
     Waiting,
-    /// Somebody answers them.
+    /// A thread answers the calls.
     Answered(AnswerThread),
-    /// Those that were held by somebody who does not answer any more.
+    /// Calls held by a process that no longer answers.
     Held(Vec<Notification>),
-    /// Who answered has failed: some may wait that nobody knows of.
+    /// The answering thread has failed: unknown calls may be waiting.
     Lost,
 }
 
 impl Calls {
-    /// Ends answering.
+    /// Stops answering and returns the held calls.
     fn take(&mut self) -> std::io::Result<Vec<u64>> {
         let now = std::mem::replace(self, Self::Lost);
         *self = match now {
@@ -131,14 +133,14 @@ impl Calls {
         }
     }
 
-    /// Keeps those that still wait: whoever was given them may have answered some.
+    /// Drops calls that no longer wait: the process that was given them may have answered some.
     fn retain_waiting(&mut self, listener: &Listener) {
         if let Self::Held(calls) = self {
             calls.retain(|call| listener.is_valid(call.id) != Ok(false));
         }
     }
 
-    /// For an engine in this process.
+    /// Converts the state for an engine in this process.
     fn into_held(self) -> Option<HeldRuntimeCalls> {
         match self {
             Self::Waiting | Self::Lost => None,
@@ -149,8 +151,8 @@ impl Calls {
 }
 
 impl Errand {
-    /// Of a container, to the agent of the host. `spec`: what this process is asked to do. `memo`: what an agent that
-    /// takes over has to know.
+    /// Prepares the handover of a container to the host agent. `spec` is this process's
+    /// specification, `memo` the information for an agent that takes over.
     pub(in super::super) fn of_container(
         folder: &Path,
         spec: &AgentSpec,
@@ -159,7 +161,7 @@ impl Errand {
         rules: Option<u64>,
         confinement: Option<Confinement>,
     ) -> std::io::Result<Self> {
-        // Its place depends on all but its place.
+        // The location depends on everything in the specification except the location itself.
         let of_any = spec.of_host(Path::new(""));
         let place = AgentSocket::find(folder, &of_any.encode(), &memo)?;
         let spec = spec.of_host(&place.base()).encode();
@@ -176,7 +178,7 @@ impl Errand {
         })
     }
 
-    /// Of an exec session, to the agent of its container.
+    /// Prepares the handover of an exec session to the agent of its container.
     pub(super) fn of_session(folder: &Path, container: RuntimeContainer, alone: Alone) -> Self {
         Self {
             place: AgentSocket::of_container(folder),
@@ -187,16 +189,16 @@ impl Errand {
         }
     }
 
-    /// Has the other agent watch, which is started if it is the host's and not there. A runtime works on
-    /// until the other agent is ready, and where there is something to do meanwhile until it has ended or
-    /// begins a program in the container.
+    /// Hands the listener to the other agent, and starts the host agent if it does not run.
+    /// Meanwhile a runtime continues to work. If there is other work meanwhile, the handover waits
+    /// until the runtime has ended or starts a program in the container.
     pub(in super::super) fn start(
         mut self,
         listening: AgentStart,
         mut meanwhile: Option<RuntimeWait<'_>>,
     ) -> anyhow::Result<Box<dyn Services>> {
         let mut calls = Calls::Waiting;
-        // Without mounts of its own a program cannot be told from its runtime.
+        // Without mounts of its own, a program cannot be distinguished from its runtime.
         if !listening.is_resumed && self.container.has_mounts {
             calls = Calls::Answered(crate::start::let_work(&listening)?);
         } else {
@@ -222,7 +224,8 @@ impl Errand {
             }
             let pulse = listening.shared_state.pulse(listening.generation);
             if !pulse.withdraw_and_wait(WITHDRAWAL_LIMIT) {
-                // It has received calls and is dead or stopped: they are the keeper's to answer.
+                // The other agent has received calls and is dead or stopped: the keeper must answer
+                // them.
                 let remote =
                     Remote::new(stream, self.confinement, account, listening.shared_state)?;
                 remote.is_lost.set(true);
@@ -259,7 +262,7 @@ impl Errand {
         self.go_without(listening, calls, &why)
     }
 
-    /// Nobody has taken it.
+    /// Applies the fallback.
     fn go_without(
         self,
         listening: AgentStart,
@@ -282,7 +285,7 @@ impl Errand {
         }
     }
 
-    /// An exec session is not watched by the agent of its container.
+    /// Reports that an exec session is not watched by the agent of its container.
     pub(super) fn say_alone(container: &RuntimeContainer, why: &str) {
         let id = &container.told.id;
         journal::warn(&format!(
@@ -302,12 +305,12 @@ impl Errand {
         }
     }
 
-    /// How long one that is there may take for one answer.
+    /// Returns the time limit for one answer of an existing agent.
     fn limit(&self) -> Duration {
         self.patience().min(HAIL_LIMIT)
     }
 
-    /// Connects to the other agent and waits until it shows that it works.
+    /// Connects to the other agent and waits for its greeting.
     fn meet(&self) -> anyhow::Result<Option<(UnixStream, Option<SharedState>)>> {
         let Ok(stream) = self.place.connect() else {
             return Ok(None);
@@ -316,7 +319,7 @@ impl Errand {
         stream.set_write_timeout(Some(self.limit()))?;
         match handoff_request::await_greeting(&stream).map_err(HandoffError::from) {
             Ok(account) => {
-                // Another build's is not looked at; it refuses the container.
+                // The state of another build is ignored; that build refuses the container.
                 let account = account.and_then(|file| SharedState::open(file.as_fd()).ok());
                 Ok(Some((stream, account)))
             }
@@ -324,13 +327,13 @@ impl Errand {
                 if matches!(miss, HandoffError::Late) && self.is_to_host() {
                     kill(&stream);
                 }
-                // It is about to end.
+                // The agent is about to end.
                 Ok(None)
             }
         }
     }
 
-    /// Starts the agent of the host; that of a container others start.
+    /// Starts the host agent. A container's agent is started by others.
     fn find(&mut self) -> anyhow::Result<()> {
         if let Fallback::Launch(launch) = &mut self.otherwise {
             match launch.carry_out(&self.place) {
@@ -387,7 +390,7 @@ impl Errand {
 }
 
 impl Launch {
-    /// Starts the agent of the host, and waits until it listens or says that there is another one.
+    /// Starts the host agent, and waits until it listens or reports that another one exists.
     fn carry_out(&self, place: &AgentSocket) -> anyhow::Result<()> {
         let path = place.log();
         let open = || -> std::io::Result<(File, u64)> {
@@ -404,7 +407,7 @@ impl Launch {
         let spec = spec.context("cannot write the specification of the host agent")?;
         let status = Command::new("/proc/self/exe")
             .arg0("tollgate")
-            // From its standard input.
+            // The agent reads it from its standard input.
             .args([AGENT_VERB, "0", "--", "host"])
             .stdin(spec)
             .stdout(Stdio::null())
@@ -432,17 +435,18 @@ fn is_late(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
-/// Ends an agent that does not answer.
+/// Kills an agent that does not answer.
 fn kill(stream: &UnixStream) {
     let Ok((pid, ..)) = sys::socket::peer_credentials(stream.as_fd()) else {
         return;
     };
-    // Fails only if it has just ended.
+    // Fails only if the agent has just ended.
     let _ = sys::pidfd::open(pid)
         .and_then(|process: OwnedFd| sys::pidfd::send_signal(process.as_fd(), Signal::SIGKILL.0));
 }
 
-/// The other agent is gone: notes what it had not delivered. One that only ends delivers that itself.
+/// Records the alerts that a dead agent had not delivered. An agent that ends normally delivers
+/// them itself.
 fn note_losses(stream: &UnixStream, account: &SharedState, shared_state: &SharedState) {
     let process =
         sys::socket::peer_credentials(stream.as_fd()).and_then(|(pid, ..)| sys::pidfd::open(pid));
@@ -455,13 +459,13 @@ fn note_losses(stream: &UnixStream, account: &SharedState, shared_state: &Shared
     }
 }
 
-/// Services that are another agent's.
+/// Services that run in another agent.
 struct Remote {
     stream: UnixStream,
     is_lost: Cell<bool>,
-    /// Where the other agent keeps account of its alerts, until it is known what died with it.
+    /// The other agent's account of its alerts, until its losses are known.
     account: Cell<Option<SharedState>>,
-    /// Where that is noted.
+    /// Shared state in which the losses are recorded.
     shared_state: Arc<SharedState>,
     /// As in [`Errand`].
     _confinement: Option<Confinement>,
@@ -511,7 +515,7 @@ impl Services for Remote {
 
     fn report(&self, report: &Report) {
         self.ask(match report {
-            // They are in the shared state.
+            // The intervals are in the shared state.
             Report::Gaps(_) => HostAgentCommand::Gaps,
             Report::Upgraded => HostAgentCommand::Upgraded,
             Report::UpgradeFailed => HostAgentCommand::UpgradeFailed,
@@ -540,7 +544,7 @@ impl Services for Remote {
     fn are_lost(&self) -> bool {
         let mut polled = [PollFd::new(self.stream.as_fd(), poll::IN)];
         let is_readable = poll::poll(&mut polled, Some(Duration::ZERO)).is_ok_and(|n| n > 0);
-        // Nothing is sent unasked, so that it is the end.
+        // The other side sends nothing unasked, so readable means closed.
         let is_lost = self.is_lost.get() || is_readable;
         if is_lost && let Some(account) = self.account.take() {
             note_losses(&self.stream, &account, &self.shared_state);

@@ -1,4 +1,4 @@
-//! The files of a host agent, by which those find it that hand containers over.
+//! Files of a host agent, through which other agents find it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,7 +14,7 @@ use rustix::fs::FlockOperation;
 use super::super::filter_cache;
 use super::handoff_request;
 
-/// A folder and what the names of the files there begin with.
+/// A directory and a file name prefix.
 #[derive(Clone, Debug)]
 pub(super) struct AgentSocket {
     folder: PathBuf,
@@ -22,8 +22,8 @@ pub(super) struct AgentSocket {
 }
 
 impl AgentSocket {
-    /// Where the agent is that watches by filters of this memo as this specification says. Who sees other mounts
-    /// or pids needs another one.
+    /// Returns the location of the agent for this specification and for filters of this memo. A
+    /// process with other mounts or pids needs another agent.
     pub(super) fn find(folder: &Path, spec: &[u8], memo: &[u8]) -> io::Result<Self> {
         let mut hasher = DefaultHasher::new();
         handoff_request::build()?.hash(&mut hasher);
@@ -43,7 +43,7 @@ impl AgentSocket {
         })
     }
 
-    /// Where the agent of a container is, of which this folder is kept.
+    /// Returns the location of a container's agent, given the container's directory.
     pub(super) fn of_container(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -51,7 +51,7 @@ impl AgentSocket {
         }
     }
 
-    /// Listens at a place that is one agent's after the other.
+    /// Binds the socket. Only one agent at a time uses a location.
     pub(super) fn open(&self) -> io::Result<UnixListener> {
         match fs::remove_file(self.file("sock")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -68,12 +68,12 @@ impl AgentSocket {
         })
     }
 
-    /// What the names of its files begin with.
+    /// Returns the common prefix of the files' paths.
     pub(super) fn base(&self) -> PathBuf {
         self.folder.join(&self.name)
     }
 
-    /// Where its messages go.
+    /// Returns the path of the log.
     pub(super) fn log(&self) -> PathBuf {
         self.file("log")
     }
@@ -85,7 +85,7 @@ impl AgentSocket {
         self.folder.join(name)
     }
 
-    /// Leaves the memo for an agent that is about to be started.
+    /// Writes the memo for an agent that is about to start.
     pub(super) fn leave_memo(&self, memo: &[u8]) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
         io::Write::write_all(&mut file, memo)?;
@@ -93,7 +93,7 @@ impl AgentSocket {
         Ok(())
     }
 
-    /// What was left.
+    /// Reads the memo.
     pub(super) fn memo(&self) -> io::Result<Vec<u8>> {
         fs::read(self.file("memo"))
     }
@@ -103,12 +103,12 @@ impl AgentSocket {
         self.at_socket(|path| UnixStream::connect(path))
     }
 
-    /// Whether there is somebody to connect to, perhaps.
+    /// Returns true if an agent may be listening.
     pub(super) fn is_there(&self) -> bool {
         self.file("sock").exists()
     }
 
-    /// Makes this process the agent of this place. `None`: there is one.
+    /// Makes this process the agent of this location. Returns `None` if there is one.
     pub(super) fn take(&self) -> io::Result<Option<ClaimedSocket>> {
         let path = self.file("lock");
         let lock = loop {
@@ -118,7 +118,7 @@ impl AgentSocket {
                 Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
                 locked => locked?,
             }
-            // The one before may have removed it meanwhile.
+            // The previous agent may have removed the file meanwhile.
             let there = fs::metadata(&path).map(|there| there.ino());
             if matches!(there, Ok(there) if there == file.metadata()?.ino()) {
                 break file;
@@ -133,7 +133,8 @@ impl AgentSocket {
         }))
     }
 
-    /// Paths of sockets are short, so the folder is reached by a descriptor.
+    /// Passes the socket's path to `act`. It goes through a descriptor of the directory, because
+    /// socket paths are limited in length.
     fn at_socket<T>(&self, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
         let folder = File::open(&self.folder)?;
         let socket = self.file("sock");
@@ -142,20 +143,20 @@ impl AgentSocket {
     }
 }
 
-/// A place whose agent this process is.
+/// A location whose agent is this process.
 #[derive(Debug)]
 pub(super) struct ClaimedSocket {
     place: AgentSocket,
     pub(super) listener: UnixListener,
-    /// Held as long as the process lives.
+    /// Held for the lifetime of the process.
     _lock: File,
 }
 
 impl ClaimedSocket {
-    /// Removes the files, the lock last: then the place can be taken.
+    /// Removes the files, the lock last; the location is free after that.
     pub(super) fn clear(&self) {
         for ending in ["sock", "memo", "lock"] {
-            // What stays is replaced by the next one.
+            // A remaining file is replaced by the next agent.
             let _ = fs::remove_file(self.place.file(ending));
         }
         let log = self.place.log();

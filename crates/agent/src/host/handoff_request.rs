@@ -1,5 +1,5 @@
-//! What an agent of one container and the agent of the host say to each other: the former hands a
-//! container over, then gives orders of some bytes, each of which is answered by one.
+//! Protocol between the agent of a container and the host agent: the former hands over a container,
+//! then sends orders of a few bytes, each answered by one byte.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,67 +9,68 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A container's filter, and what has to be known to watch it.
+/// A request to watch a container, with its filter and the required information.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct HandoffRequest {
-    /// Which build of this program says it: both have to be the same.
+    /// Build of the sender, which must be the receiver's.
     pub(super) build: String,
     pub(super) container: String,
     pub(super) bundle: PathBuf,
     pub(super) has_mounts: bool,
-    /// Number of the agent that hands it over, which chooses among words of the shared state.
+    /// Generation of the sending agent, which selects its fields of the shared state.
     pub(super) generation: u64,
     pub(super) is_resumed: bool,
-    /// The right to receive, which is withdrawn if the other agent is late.
+    /// Ticket that allows receiving. It is withdrawn if the other agent is late.
     pub(super) ticket: u64,
     pub(super) transparent: Vec<i32>,
-    /// Whether somebody answers a runtime's calls, and holds some: they are asked for when all is ready.
+    /// A thread answers a runtime's calls and holds some, which are requested when everything is
+    /// ready.
     pub(super) is_answered: bool,
-    /// What rules and configuration looked like when the filter was made.
+    /// Hash of the rules and configuration that the filter was compiled from.
     pub(super) rules: Option<u64>,
-    /// What another agent of the host took with it when it died: alerts, and outputs whose last line lacks its end.
+    /// Losses of a dead host agent: number of alerts, and outputs with an incomplete last line.
     pub(super) losses: (u64, u64),
 }
 
-/// What comes with it.
+/// A received request with its descriptors.
 pub(super) struct HandedDescriptors {
     pub(super) hail: HandoffRequest,
     pub(super) shared_state: OwnedFd,
     pub(super) listener: OwnedFd,
 }
 
-/// What is asked of the agent of the host.
+/// An order to the host agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostAgentCommand {
-    /// Whether the last watched process has ended.
+    /// Ask whether the last watched process has ended.
     HasEnded,
-    /// Deliver what the container caused.
+    /// Deliver pending alerts of the container.
     Flush,
-    /// Tell of the gaps that are in the shared state.
+    /// Report the unwatched intervals recorded in the shared state.
     Gaps,
     Upgraded,
     UpgradeFailed,
     SignalRefused,
     KeeperGone,
-    /// There is another keeper, of this pid.
+    /// The keeper was replaced by one with this pid.
     KeeperReplaced(i32),
-    /// Receive no more calls.
+    /// Stop receiving calls.
     HandOver,
 }
 
 const GREETING: u8 = b'!';
 const YES: u8 = b'1';
 const NO: u8 = b'0';
-/// What is held is wanted, and nobody is to answer any more.
+/// Request for held calls, after which no other process answers.
 const CALLS: u8 = b'?';
 /// The container is watched.
 const WELCOME: u8 = b'+';
-/// It is not, and what follows says why.
+/// The request is refused; the reason follows.
 const REFUSED: u8 = b'-';
-/// A hail is some hundred bytes.
+/// Maximum size of a request in bytes; actual ones have some hundred.
 const LIMIT: usize = 1 << 20;
 
-/// Which build this is: another one may lay the shared state out otherwise, or decide otherwise.
+/// Returns an identifier of this build: another build may use another layout or other decisions.
 pub(in super::super) fn build() -> io::Result<String> {
     let file = std::fs::metadata("/proc/self/exe")?;
     let (dev, ino, size) = (file.dev(), file.ino(), file.size());
@@ -77,20 +78,20 @@ pub(in super::super) fn build() -> io::Result<String> {
     Ok(format!("{version} {dev}:{ino}:{size}"))
 }
 
-/// Which mounts and pids this process sees: who sees others needs another agent.
+/// Returns the mount and pid namespaces of this process: processes in others need another agent.
 pub(in super::super) fn view() -> io::Result<[PathBuf; 2]> {
     let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}"));
     Ok([namespace("mnt")?, namespace("pid")?])
 }
 
-/// The other agent is there, and works. It shows its shared state, where it keeps account of its alerts, if nobody
-/// else does.
+/// Sends the greeting, which shows that this agent works. Includes its shared state with the
+/// account of its alerts if no other process has one.
 pub(super) fn greet(stream: &UnixStream, shared_state: Option<BorrowedFd<'_>>) -> io::Result<()> {
     sys::socket::send_fd(stream.as_fd(), &[GREETING], shared_state)?;
     Ok(())
 }
 
-/// Waits for it.
+/// Waits for the greeting.
 pub(super) fn await_greeting(stream: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut letter = [0];
     let (count, shared_state) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
@@ -100,7 +101,7 @@ pub(super) fn await_greeting(stream: &UnixStream) -> io::Result<Option<OwnedFd>>
     }
 }
 
-/// Hands a container over.
+/// Sends a request to watch a container.
 pub(super) fn send(
     stream: &UnixStream,
     hail: &HandoffRequest,
@@ -112,7 +113,8 @@ pub(super) fn send(
     write_text(stream, &serde_json::to_vec(hail).expect("it is plain data"))
 }
 
-/// What [`send`] has sent. `None`: nothing, to see whether somebody is there.
+/// Receives the request of [`send`]. Returns `None` if the other side only tested whether an agent
+/// exists.
 pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<HandedDescriptors>> {
     let mut letter = [0];
     let (count, shared_state) = sys::socket::receive_fd(stream.as_fd(), &mut letter)?;
@@ -130,7 +132,7 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<HandedDescriptor
     }))
 }
 
-/// Says whether the container is watched, or why it is not.
+/// Answers a request: the container is watched, or the reason for refusal.
 pub(super) fn answer(mut stream: &UnixStream, outcome: Result<(), &str>) -> io::Result<()> {
     match outcome {
         Ok(()) => stream.write_all(&[WELCOME]),
@@ -141,7 +143,7 @@ pub(super) fn answer(mut stream: &UnixStream, outcome: Result<(), &str>) -> io::
     }
 }
 
-/// Asks for the calls that are held; from then on nobody answers but who asks.
+/// Requests the held calls. From then on only this process answers.
 pub(super) fn ask_calls(mut stream: &UnixStream) -> io::Result<Vec<u64>> {
     stream.write_all(&[CALLS])?;
     let bytes = read_text(stream)?;
@@ -151,13 +153,13 @@ pub(super) fn ask_calls(mut stream: &UnixStream) -> io::Result<Vec<u64>> {
         .collect())
 }
 
-/// Hands them over.
+/// Sends the held calls.
 fn give_calls(stream: &UnixStream, words: &[u64]) -> io::Result<()> {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     write_text(stream, &bytes)
 }
 
-/// What [`answer`] has said. `calls` is asked for those that are held, if they are wanted.
+/// Receives the answer of [`answer`]. Calls `calls` if the other side requests held calls.
 pub(super) fn hear(
     mut stream: &UnixStream,
     calls: &mut dyn FnMut() -> io::Result<Vec<u64>>,
@@ -178,7 +180,7 @@ pub(super) fn hear(
     }
 }
 
-/// Gives an order, and waits for the answer.
+/// Sends an order and waits for the answer.
 pub(super) fn ask(mut stream: &UnixStream, order: HostAgentCommand) -> io::Result<bool> {
     let mut bytes = [0; ORDER_BYTES];
     bytes[0] = order.letter();
@@ -191,7 +193,7 @@ pub(super) fn ask(mut stream: &UnixStream, order: HostAgentCommand) -> io::Resul
     Ok(letter[0] == YES)
 }
 
-/// The next order; `None` when the other side is gone.
+/// Returns the next order; `None` when the other side has closed the connection.
 pub(super) fn next_order(mut stream: &UnixStream) -> Option<HostAgentCommand> {
     let mut bytes = [0; ORDER_BYTES];
     stream.read_exact(&mut bytes).ok()?;
@@ -202,7 +204,7 @@ pub(super) fn next_order(mut stream: &UnixStream) -> Option<HostAgentCommand> {
         .find(|order| order.letter() == letter)
 }
 
-/// Answers an order. A side that is gone needs none.
+/// Answers an order. A closed connection is ignored.
 pub(super) fn obey(mut stream: &UnixStream, answer: bool) {
     let letter = if answer { YES } else { NO };
     let _ = stream.write_all(&[letter]);

@@ -1,4 +1,4 @@
-//! One container in the agent of the host: from the connection to its end.
+//! A container in the host agent, from connection to end.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,7 +21,7 @@ use super::handoff_request::{self, HandedDescriptors, HostAgentCommand};
 use super::{Host, WatchedContainer};
 use crate::journal;
 
-/// Takes containers as long as the process lives.
+/// Accepts containers for the lifetime of the process.
 pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {
     let own = rustix::process::geteuid().as_raw();
     let mut has_failed = false;
@@ -29,7 +29,7 @@ pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) => {
-                // Too many descriptors, for now: each container that ends gives some back.
+                // Too many open descriptors for now; each container that ends releases some.
                 if !has_failed {
                     journal::warn(&format!("containers wait to be watched: {error}"));
                 }
@@ -61,7 +61,7 @@ pub(super) fn admit(listener: &UnixListener, host: &Arc<Host>) {
 }
 
 impl Host {
-    /// Somebody has connected. Answers with the connection's number. `None`: this agent is about to end.
+    /// Registers a connection and returns its number. Returns `None` if this agent is about to end.
     fn begin(&self, stream: &UnixStream) -> Option<u64> {
         let stream = stream.try_clone().ok()?;
         let mut state = self.state();
@@ -82,14 +82,14 @@ impl Host {
     }
 }
 
-/// Watches a container until its last process has ended, or its own agent has.
+/// Watches a container until its last process or its own agent has ended.
 fn serve(stream: &UnixStream, host: &Arc<Host>) {
     let shown = host.account.as_ref().map(|account| account.file.as_fd());
     let handed = match handoff_request::greet(stream, shown)
         .and_then(|()| handoff_request::receive(stream))
     {
         Ok(Some(handed)) => handed,
-        // Somebody looked whether this agent is there.
+        // The other side only tested whether this agent exists.
         Ok(None) => return,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return,
         Err(error) => {
@@ -101,7 +101,8 @@ fn serve(stream: &UnixStream, host: &Arc<Host>) {
         Ok(member) => member,
         Err(error) => {
             let why = format!("{error:#}");
-            // The other side says it; one that is gone has no use for it.
+            // The other side reports the error; one that has closed the connection does not need
+            // it.
             let _ = handoff_request::answer(stream, Err(&why));
             return;
         }
@@ -117,9 +118,9 @@ struct Member<'a> {
     number: u64,
     shared_state: Arc<SharedState>,
     dispatcher: Dispatcher,
-    /// Taken when it is to receive no more.
+    /// The engine; taken when it must stop receiving.
     engine: std::cell::Cell<Option<Holding>>,
-    /// Taken with it.
+    /// Taken together with the engine.
     denials: std::cell::Cell<Option<Denials>>,
 }
 
@@ -190,7 +191,7 @@ impl<'a> Member<'a> {
         })
     }
 
-    /// Carries orders out until the other side is gone.
+    /// Executes orders until the other side closes the connection.
     fn follow(&self, stream: &UnixStream) {
         while let Some(order) = handoff_request::next_order(stream) {
             let answer = self.carry_out(order);
@@ -233,7 +234,8 @@ impl<'a> Member<'a> {
         has_ended
     }
 
-    /// Until they are delivered they are for the next agent to tell, should this one be killed.
+    /// Reports unwatched intervals. Until the alert is delivered, a successor still reports them if
+    /// this agent is killed.
     fn tell_gaps(&self) {
         let Some(gaps) = self.shared_state.gaps_to_tell() else {
             return;
@@ -248,7 +250,7 @@ impl<'a> Member<'a> {
         self.dispatcher.emit_internal(reports::internal(report));
     }
 
-    /// Receives no more, and concludes what it has.
+    /// Stops receiving and concludes the received calls.
     fn stop(&self) {
         if let Some(engine) = self.engine.take() {
             engine.hand_over();
@@ -265,7 +267,7 @@ impl<'a> Member<'a> {
         self.host.rules.leave(self.number);
         let mut state = self.host.state();
         let live = state.live.remove(&self.number);
-        // What one that takes over counts begins with this in its shared state.
+        // The counters of an agent that takes over start from this value in its shared state.
         if let Some(live) = live.filter(|_| has_ended) {
             let (counters, losses) = live.totals();
             state.past = state.past.plus(&counters);

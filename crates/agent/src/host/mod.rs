@@ -1,17 +1,18 @@
-//! One agent for several listeners: for all containers of a machine (`--agent host`), or for a container and
-//! its exec sessions.
+//! One agent for several listeners: for all containers of a host (`--agent host`), or for a container
+//! and its exec sessions.
 //!
-//! Rules are loaded once, and alerts of all containers go through the same outputs. Each container and each
-//! exec session has a keeper and an agent of its own still, but that agent only hands the filter's listener
-//! over and waits ([`Errand`]). So what is said of an agent of a container goes for both of them: if either
-//! dies the keeper stands in, counts, and starts another one.
+//! Rules are loaded once, and alerts of all containers go through the same outputs. Each container and
+//! each exec session still has a keeper and an agent of its own, but that agent only hands over the
+//! filter's listener and waits ([`Errand`]). Statements about a container's agent therefore apply to
+//! both: if either dies, the keeper stands in, counts, and starts another one.
 //!
-//! Each container has an engine of its own here, with threads of its own; what they share are the rules and
-//! the outputs. Containers whose filters were made from other rules, policies or configurations have
-//! another agent of the host ([`place`]).
+//! Each container has an engine of its own here, with threads of its own; the containers share rules
+//! and outputs. Containers whose filters were compiled from other rules, policies or configurations have
+//! another host agent ([`place`]).
 //!
-//! An exec session has its container's filter, and is handed over to the agent of its container in the same
-//! way ([`session`]): so it costs no rules of its own, and is judged by those in force there.
+//! An exec session has its container's filter, and is handed over to the agent of its container in the
+//! same way ([`session`]). It therefore needs no rules of its own, and is evaluated by those in force
+//! there.
 
 mod agent_handoff;
 mod agent_socket;
@@ -53,18 +54,18 @@ use crate::blueprint::{InForce, Origin, blueprint};
 use crate::journal;
 use crate::spec::AgentSpec;
 
-/// Containers that may wait to be taken.
+/// Maximum number of containers that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long the last threads may take when this agent is told to end.
+/// Time limit for the last threads when this agent must end.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// Runs the agent of the host in a process of its own; this one ends when that can be connected to.
+/// Runs the host agent in a new process. This process ends when the agent accepts connections.
 pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
     let place =
         AgentSocket::of_base(base).ok_or_else(|| cannot_begin("its location is not a path"))?;
     let cause = |error: &dyn std::fmt::Display| cannot_begin(&error.to_string());
     supervisor::stand_alone().map_err(|error| cause(&error))?;
-    // It belongs to no terminal, and keeps no folder from being removed.
+    // The agent belongs to no terminal, and keeps no directory from being removed.
     sys::file::new_session().map_err(|error| cause(&error))?;
     sys::file::change_directory(c"/").map_err(|error| cause(&error))?;
     let Some(taken) = place.take().map_err(|error| cause(&error))? else {
@@ -117,16 +118,16 @@ fn cannot_begin(why: &str) -> Failure {
 fn serve(taken: &ClaimedSocket, blueprint: AgentConfig) -> anyhow::Result<()> {
     sys::prctl::set_name(c"tollgate-host").context("cannot name the process")?;
     let listener = taken.listener.try_clone().context("cannot listen")?;
-    // Once more, by this process: who connects is told the pid of whoever said it last.
+    // Called again by this process: connecting processes get the pid of the last caller of listen.
     rustix::net::listen(&listener, BACKLOG).context("cannot listen")?;
     attached::watch(Source::Containers(listener), None, blueprint.into_start())?;
     Ok(())
 }
 
-/// What is told of rules that a container's filter was made from, and are others than those in force.
+/// Callback for a container whose filter was compiled from other rules than the current ones.
 type OnStale = Box<dyn Fn() + Send + Sync>;
 
-/// The agent of the host or of a container, as its threads share it.
+/// The host agent or a container's agent, shared between its threads.
 pub(super) struct Host {
     common: Common,
     installed: Plan,
@@ -135,33 +136,33 @@ pub(super) struct Host {
     state: Mutex<State>,
     left: Condvar,
     on_stale: OnceLock<OnStale>,
-    /// Of the agent of the host: that of a container has a keeper, which has its account.
+    /// Set for the host agent. A container's agent has a keeper that accounts for its alerts.
     account: Option<Account>,
-    /// Which rules are in force, as containers say; 0: not known.
+    /// Hash of the current rules, as reported by containers; 0 if unknown.
     loaded: AtomicU64,
 }
 
-/// Where this process keeps account of alerts that it has not delivered.
+/// Account of alerts that this process has not delivered yet.
 pub(super) struct Account {
     pub(super) shared_state: Arc<SharedState>,
-    /// Its file, for those who find out what dies with this process.
+    /// File of the account, for processes that determine the losses of this one.
     pub(super) file: OwnedFd,
 }
 
 struct State {
     live: BTreeMap<u64, WatchedContainer>,
-    /// Connections, with those that have not handed a container over yet.
+    /// Connections, including those that have not handed over a container yet.
     open: BTreeMap<u64, UnixStream>,
-    /// Number of the next one.
+    /// Number of the next connection.
     next: u64,
     idle_since: Instant,
     is_ending: bool,
-    /// Totals of the containers that have ended.
+    /// Totals of containers that have ended.
     past: CounterSnapshot,
     past_losses: Losses,
 }
 
-/// A container that is watched.
+/// A watched container.
 struct WatchedContainer {
     counters: Arc<dyn Fn() -> CounterSnapshot + Send + Sync>,
     shared_state: Arc<SharedState>,
@@ -175,18 +176,18 @@ impl WatchedContainer {
     }
 }
 
-/// What is left when there is nobody to watch.
+/// Parameters that last without a watched container.
 #[derive(Clone, Debug)]
 pub(super) struct HostAgentOptions {
-    /// What of the policy each container has in the kernel and tells of, and the policy's file.
+    /// Loaded policy of each container that reports violations, with the policy's file.
     pub(super) resident: LoadedPolicy,
     pub(super) policy: Option<PathBuf>,
-    /// How long it stays when there is no container.
+    /// Time that the agent stays without containers.
     pub(super) linger: Duration,
     pub(super) output_timeout: Duration,
 }
 
-/// Starts watching whatever is handed over.
+/// Starts watching containers as they are handed over.
 pub(super) fn start(
     listener: UnixListener,
     rules: Rules,
@@ -211,7 +212,7 @@ pub(super) fn start(
     Ok((started, host))
 }
 
-/// Starts watching a container, and those of its sessions that come to this folder.
+/// Starts watching a container, and those of its sessions that connect in this directory.
 pub(super) fn start_with_sessions(
     folder: &Path,
     request: Request,
@@ -222,7 +223,7 @@ pub(super) fn start_with_sessions(
     let in_force = host.rules.in_force();
     host.rules.join(own.rulings(), &in_force);
     let counters = own.counter_source();
-    // The container is watched without, and its sessions have agents of their own.
+    // The container is watched anyway, and its sessions have agents of their own.
     if let Err(error) = host.open(folder) {
         journal::warn(&format!("cannot watch exec sessions: {error:#}"));
     }
@@ -274,7 +275,7 @@ impl Host {
         })
     }
 
-    /// As the agent of a container.
+    /// Opens the socket of a container's agent.
     fn open(self: &Arc<Self>, folder: &Path) -> anyhow::Result<()> {
         let listener = AgentSocket::of_container(folder).open();
         let listener = listener.context("cannot listen")?;
@@ -291,13 +292,14 @@ impl Host {
         Ok(())
     }
 
-    /// What is done when a container's filter was made from other rules than are in force.
+    /// Sets the callback for containers whose filter was compiled from other rules than the current
+    /// ones.
     pub(super) fn when_stale(&self, reload: OnStale) {
-        // It is called once.
+        // Called once.
         let _ = self.on_stale.set(reload);
     }
 
-    /// What another agent of the host took with it, as a container says that had it.
+    /// Records the losses of a dead host agent, as reported by one of its containers.
     fn take_losses(&self, (alerts, torn): (u64, u64)) {
         if let Some(account) = &self.account {
             account.shared_state.lines_are_torn(torn);
@@ -311,7 +313,7 @@ impl Host {
         }
     }
 
-    /// A container's filter was made from these rules.
+    /// Records the rules that a container's filter was compiled from.
     fn see_rules(&self, rules: Option<u64>) {
         let Some(rules) = rules else { return };
         let before = self.loaded.swap(rules, Ordering::AcqRel);
@@ -337,16 +339,16 @@ impl Host {
     }
 }
 
-/// All containers, as the services see them.
+/// All containers, as services of the supervisor.
 struct Containers {
     host: Arc<Host>,
-    /// The container whose agent this is; `None`: this is the host's.
+    /// Engine of the agent's own container; `None` for the host agent.
     own: Option<Holding>,
 }
 
 impl capture::Engine for Containers {
-    /// The agent of the host ends after some time without a container, that of a container with the last of
-    /// it and its sessions.
+    /// Returns true when the host agent has been without containers for some time, or a container's
+    /// agent has lost the last process of its container and sessions.
     fn has_ended(&self) -> bool {
         let is_over = self.own.as_ref().map(capture::Engine::has_ended);
         let mut state = self.host.state();
@@ -355,7 +357,7 @@ impl capture::Engine for Containers {
         state.is_ending && state.open.is_empty()
     }
 
-    /// Keepers see to what becomes of them.
+    /// Closes all connections. Keepers decide about the containers.
     fn let_go(&self) {
         if let Some(own) = &self.own {
             own.let_go();
@@ -363,7 +365,7 @@ impl capture::Engine for Containers {
         let mut state = self.host.state();
         state.is_ending = true;
         for stream in state.open.values() {
-            // Fails only if the other side is gone, which comes to the same.
+            // Fails only if the other side has closed the connection, which has the same effect.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
     }
@@ -391,7 +393,7 @@ impl capture::Engine for Containers {
     }
 }
 
-/// An engine that watches one container.
+/// Creates the engine that watches one container.
 fn engine(
     host: &Host,
     listening: AgentStart,

@@ -1,4 +1,4 @@
-//! An exec session: it gets the filter of its container, and the agent of its container watches it.
+//! An exec session: it uses its container's filter, and its container's agent watches it.
 
 use std::path::Path;
 
@@ -15,8 +15,9 @@ use super::super::unknown_machine;
 use super::Errand;
 use super::agent_handoff::Alone;
 
-/// Readies an agent that hands the session over. `alone` readies one that watches by itself, by the filter of
-/// this memo if one is given; it is taken where the container's agent has left no filter that is of use here.
+/// Prepares an agent that hands over the session. `alone` prepares one that watches by itself, with
+/// the filter of the given memo if there is one; it is used if the container's agent has left no
+/// usable filter.
 pub(in super::super) fn prepare(
     command: Command,
     folder: &Path,
@@ -26,14 +27,14 @@ pub(in super::super) fn prepare(
 ) -> Result<AgentPlan, Failure> {
     let kept = match memo {
         Some(memo) => Some(CachedFilter {
-            // It has been installed.
+            // The filter is already installed.
             program: empty()?,
             memo: memo.to_vec(),
         }),
         None => CachedFilter::left_in(folder),
     };
     let Some(CachedFilter { program, memo }) = kept else {
-        // The command is looked up again, which costs less than loading rules does.
+        // The command is looked up again, which costs less than loading rules.
         return alone(None).map(|prepared| told(prepared, container));
     };
     let restricts_first = handover_state::decode_first(&memo)?.is_some();
@@ -50,7 +51,7 @@ pub(in super::super) fn prepare(
     })
 }
 
-/// Says so when messages go to the container's log.
+/// Adds a report that the agent watches by itself, once messages go to the container's log.
 fn told(prepared: AgentPlan, container: RuntimeContainer) -> AgentPlan {
     let start = prepared.start;
     AgentPlan {

@@ -1,4 +1,4 @@
-//! The machine, and what this process takes of it.
+//! Metrics of the host, and of this process's resource use.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 
 use super::{Area, Metric, Value};
 
-/// CPUs that are online.
+/// Number of online CPUs.
 pub(super) fn cpus() -> u64 {
     let cpus = std::thread::available_parallelism();
     cpus.map_or(1, |cpus| u64::try_from(cpus.get()).unwrap_or(u64::MAX))
 }
 
-/// When the machine was started.
+/// Boot time of the host.
 pub(super) fn boot_time_ns() -> Option<u64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let line = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
     line.trim().parse::<u64>().ok()?.checked_mul(1_000_000_000)
 }
 
-/// In hexadecimal.
+/// Returns the SHA-256 of `content` in hexadecimal.
 pub(super) fn sha256(content: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, content);
     digest
@@ -29,8 +29,8 @@ pub(super) fn sha256(content: &[u8]) -> String {
         .collect()
 }
 
-/// CPU and memory of this process and of the machine. What cannot be read, such as files of `/proc` that
-/// are hidden, is left out.
+/// CPU and memory use of this process and of the host. Values that cannot be read, such as hidden
+/// files of `/proc`, are omitted.
 pub(super) fn resources() -> Vec<Metric> {
     let falco = |name: &str, value| Metric::new(Area::Falco, name, value);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -59,13 +59,13 @@ pub(super) fn resources() -> Vec<Metric> {
     metrics.into_iter().flatten().collect()
 }
 
-/// A line as `VmRSS:   1234 kB`.
+/// Parses a line such as `VmRSS:   1234 kB`.
 fn kib(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// CPU time of this process in percent of the time that has passed since the first look.
+/// CPU time of this process as a percentage of the time since the first call.
 fn cpu_percent() -> Option<f64> {
     static FIRST: OnceLock<(Instant, Duration)> = OnceLock::new();
     let now = cpu_time()?;
@@ -83,13 +83,13 @@ fn cpu_time() -> Option<Duration> {
     let threads = fs::read_dir("/proc/self/task").ok()?;
     let of_threads = threads.flatten().filter_map(|thread| {
         let stat = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        // Nanoseconds on a CPU come first.
+        // The first field is the time on a CPU in nanoseconds.
         stat.split_whitespace().next()?.parse::<u64>().ok()
     });
     Some(Duration::from_nanos(of_threads.sum()))
 }
 
-/// Of all CPUs, since the machine was started.
+/// CPU use of all CPUs since boot.
 fn host_cpu_percent(stat: &str) -> Option<f64> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks = line
@@ -101,7 +101,7 @@ fn host_cpu_percent(stat: &str) -> Option<f64> {
     (total > 0.0).then(|| 100.0 * (total - idle) / total)
 }
 
-/// Of the control group, where there is one.
+/// Memory use of the control group, if there is one.
 fn container_memory() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::"));

@@ -6,7 +6,7 @@ use rules::Alert;
 
 use super::{Area, Metric, Value};
 
-/// Upper ends of the classes, in nanoseconds; what took longer is in none.
+/// Upper bounds of the histogram's buckets in nanoseconds. Longer times are in no bucket.
 const ENDS_NS: [u64; 8] = [
     10_000,
     100_000,
@@ -18,7 +18,7 @@ const ENDS_NS: [u64; 8] = [
     60_000_000_000,
 ];
 
-/// Counts alerts by the time they took.
+/// Histogram of alert latency.
 #[derive(Debug, Default)]
 pub(crate) struct Latency {
     classes: [AtomicU64; ENDS_NS.len()],
@@ -27,9 +27,9 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// Notes an alert.
+    /// Records an alert.
     pub(crate) fn note(&self, alert: &Alert) {
-        // The two are read from one clock, which may be set back in between.
+        // Both times are from one clock, which may have been set back in between.
         let took = alert.made_ns.saturating_sub(alert.time_ns);
         if let Some(class) = ENDS_NS.iter().position(|end| took <= *end) {
             self.classes[class].fetch_add(1, Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl Latency {
         self.total_ns.fetch_add(took, Ordering::Relaxed);
     }
 
-    /// As a histogram of Prometheus: each class holds those before it.
+    /// Returns a Prometheus histogram, in which each bucket includes those before it.
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let mut below = 0;
         let mut all = Vec::new();

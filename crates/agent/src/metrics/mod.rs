@@ -1,4 +1,4 @@
-//! What the agent can tell of itself, for `/metrics` and for snapshots, under Falco's names.
+//! Metrics of the agent, for `/metrics` and for snapshots, under Falco's names.
 
 mod host;
 mod latency;
@@ -18,12 +18,12 @@ pub(crate) use self::latency::Latency;
 pub(crate) use self::snapshot::{Running, Snapshots};
 use crate::version::FALCO_VERSION;
 
-/// Where a metric belongs.
+/// Group of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Area {
     Falco,
     Scap,
-    /// Named for state in Falco's snapshots, and for the engine on its page.
+    /// Prefixed with `state` in Falco's snapshots, and with the engine on its page.
     State,
     Evt,
     /// Not in Falco.
@@ -33,27 +33,27 @@ enum Area {
 /// A value and its unit.
 #[derive(Clone, Debug, PartialEq)]
 enum Value {
-    /// A number that only grows.
+    /// A monotonic counter.
     Count(u64),
-    /// A number that does not.
+    /// A gauge.
     Gauge(u64),
     Percent(f64),
     Kib(u64),
     Bytes(u64),
-    /// Since the epoch.
+    /// A time in nanoseconds since the epoch.
     TimestampNs(u64),
-    /// Time that only grows.
+    /// A monotonic time in seconds.
     Seconds(u64),
     Nanoseconds(u64),
-    /// The text stands in a label of this name.
+    /// Text in a label of this name.
     Info(&'static str, String),
 }
 
-/// One number with its name.
+/// A metric with its name.
 #[derive(Clone, Debug, PartialEq)]
 struct Metric {
     area: Area,
-    /// Without area and unit.
+    /// Name without group and unit.
     name: String,
     labels: Vec<(String, String)>,
     value: Value,
@@ -75,16 +75,16 @@ impl Metric {
     }
 }
 
-/// Gives the engine's counters.
+/// Callback that returns the engine's counters.
 pub(crate) type Counters = Arc<dyn Fn() -> Snapshot + Send + Sync>;
-/// Gives the rules in force.
+/// Callback that returns the current rules.
 pub(crate) type Judge = Arc<dyn Fn() -> Arc<Engine> + Send + Sync>;
 
-/// Everything that metrics are made from.
+/// Sources of all metrics.
 #[derive(Clone)]
 pub(crate) struct Source {
     pub(crate) wanted: Wanted,
-    /// As Falco calls it.
+    /// Falco's name of the engine.
     pub(crate) engine_name: &'static str,
     pub(crate) counters: Counters,
     pub(crate) judge: Judge,
@@ -94,7 +94,7 @@ pub(crate) struct Source {
     pub(crate) started: SystemTime,
 }
 
-/// The files whose sums are told.
+/// Files whose checksums are reported.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Files {
     config: Vec<PathBuf>,
@@ -125,7 +125,7 @@ impl Files {
 }
 
 impl Source {
-    /// The page `/metrics`.
+    /// Returns the page `/metrics`.
     pub(crate) fn page(&self) -> String {
         prometheus::page(&self.gather())
     }
@@ -143,7 +143,7 @@ impl Source {
         all
     }
 
-    /// What does not change, or only with the clock.
+    /// Returns metrics that are constant or depend only on the clock.
     fn about(&self) -> Vec<Metric> {
         use Area::{Evt, Falco, Scap};
         let system = rustix::system::uname();
@@ -162,7 +162,7 @@ impl Source {
                 "start",
                 Value::TimestampNs(since_epoch(self.started)),
             ),
-            // Rules are loaded anew in place; the configuration is that of the start.
+            // Rules are reloaded in place; the configuration is that of the start.
             Metric::new(
                 Falco,
                 "reload",
@@ -179,7 +179,7 @@ impl Source {
         ] {
             for file in files {
                 let Ok(content) = std::fs::read(file) else {
-                    // It is gone since; whoever reloads says so.
+                    // The file was removed since; a reload reports that.
                     continue;
                 };
                 let sum = host::sha256(&content);

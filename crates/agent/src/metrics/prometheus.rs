@@ -1,14 +1,14 @@
-//! The text that Prometheus reads, with the names that Falco gives.
+//! Prometheus text format, with Falco's metric names.
 
 use std::fmt::Write as _;
 
 use super::{Area, Metric, Value};
 
-/// One page of metrics.
+/// Formats a page of metrics.
 pub(super) fn page(metrics: &[Metric]) -> String {
     let mut out = String::new();
     let mut last = String::new();
-    // Samples of one name have to stand together, under one head.
+    // Samples with the same name must be adjacent, under one header.
     let mut metrics: Vec<(String, &Metric)> = metrics
         .iter()
         .map(|metric| (name(metric), metric))
@@ -73,7 +73,7 @@ fn labels(metric: &Metric) -> String {
     format!("{{{}}}", labels.join(","))
 }
 
-/// Names of labels have letters, digits and underscores, and no two of the latter in a row.
+/// Returns a valid label name: letters, digits and underscores, without two underscores in a row.
 fn sanitized(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {

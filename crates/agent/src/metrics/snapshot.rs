@@ -1,4 +1,4 @@
-//! Metrics on an interval, as internal events and in a file (`metrics`).
+//! Metrics at an interval, as internal events and in a file (`metrics`).
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -19,7 +19,7 @@ use serde_json::{Map, Value as Json, json};
 use super::{Area, Metric, Source, Value, since_epoch};
 use crate::journal;
 
-/// Opened before there is a thread.
+/// Opened snapshots without a thread.
 pub(crate) struct Snapshots {
     file: Option<(PathBuf, File)>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Running {
 }
 
 impl Snapshots {
-    /// Opens the file, if one is wanted; lines are added.
+    /// Opens the file for appending, if one is configured.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         if path.as_os_str().is_empty() {
             return Ok(Self { file: None });
@@ -44,7 +44,7 @@ impl Snapshots {
         Ok(Self { file })
     }
 
-    /// Takes one on each interval.
+    /// Starts taking a snapshot at each interval.
     pub(crate) fn start(self, source: Source) -> anyhow::Result<Running> {
         let (stop, stopped) = channel();
         let interval = source.wanted.interval;
@@ -82,7 +82,7 @@ struct Writer {
     last: Option<Last>,
 }
 
-/// What the next sample is compared with.
+/// Values of the previous snapshot.
 #[derive(Clone, Copy)]
 struct Last {
     at: Instant,
@@ -98,7 +98,7 @@ impl Writer {
             self.emit(&fields);
         }
         if let Err(error) = self.write(&fields) {
-            // Each interval a line, as long as it lasts.
+            // One line per interval while the error persists.
             journal::warn(&format!("cannot write metrics: {error}"));
         }
     }
@@ -144,7 +144,7 @@ impl Writer {
             }
             let (name, value) = field(metric, wanted.megabytes);
             let is_empty = matches!(&value, Json::Number(n) if n.as_f64() == Some(0.0));
-            // Falco always tells of these.
+            // Falco always reports these.
             let is_always = name.starts_with("scap.n_evts") || name == "scap.n_drops";
             if !is_empty || wanted.empty_values || is_always {
                 out.insert(name, value);
@@ -157,7 +157,7 @@ impl Writer {
         out
     }
 
-    /// What has happened since the sample before.
+    /// Adds the rates since the previous snapshot.
     fn rates(&mut self, metrics: &[Metric], out: &mut BTreeMap<String, Json>) {
         let of = |name: &str| {
             let found = metrics
@@ -220,14 +220,14 @@ fn count(metric: &Metric) -> u64 {
     }
 }
 
-/// Exact below 2^53, which counts of events do not reach.
+/// Converts to a float, which is exact below 2^53; event counts stay below.
 fn as_float(n: u64) -> f64 {
     let high = u32::try_from(n >> 32).expect("half of the bits");
     let low = u32::try_from(n & 0xffff_ffff).expect("half of the bits");
     f64::from(high) * 4_294_967_296.0 + f64::from(low)
 }
 
-/// Name and value as a snapshot has them.
+/// Returns name and value of a metric in a snapshot.
 fn field(metric: &Metric, megabytes: bool) -> (String, Json) {
     let area = match metric.area {
         Area::Falco | Area::State => "falco",
@@ -267,7 +267,7 @@ fn field(metric: &Metric, megabytes: bool) -> (String, Json) {
     (format!("{area}.{name}{unit}"), value)
 }
 
-/// Letters, digits, colons and underscores.
+/// Replaces all but letters, digits, colons and underscores.
 fn sanitized(name: &str) -> String {
     let mut out = String::new();
     for c in name.chars() {

@@ -1,4 +1,4 @@
-//! The thread that writes captures, and their files.
+//! The thread that writes capture files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -18,31 +18,31 @@ use rules::{AlertValue, Priority};
 
 use super::{Recording, Rotation};
 
-/// Blocks that belong together.
+/// A group of blocks that belong together.
 pub(super) struct Chunk {
-    /// They begin a file: time and number of the first event in it.
+    /// The blocks begin a file: time and number of its first event.
     pub(super) begins: Option<(u64, u64)>,
     pub(super) bytes: Vec<u8>,
-    /// They are the last of a capture, which has reached this limit in MiB.
+    /// The blocks are the last of a capture that has reached this limit in MiB.
     pub(super) too_large: Option<u64>,
 }
 
-/// Which files are written.
+/// Selection of the files to write.
 pub(super) struct Target {
     naming: Naming,
     keep: Option<u64>,
-    /// The first, opened before there was anything to write.
+    /// The first file, opened before there was anything to write.
     first: Option<Output>,
-    /// Files that were begun.
+    /// Number of files begun.
     count: u64,
 }
 
 enum Naming {
-    /// One.
+    /// One file.
     Single(PathBuf),
-    /// One after the other, with numbers behind the name.
+    /// A sequence of numbered files.
     Numbered(PathBuf),
-    /// One for each match of a rule.
+    /// One file per match of a rule.
     Matches(String),
 }
 
@@ -61,7 +61,7 @@ impl Target {
             count: 0,
         };
         if is_resumed {
-            // What the agent before this one wrote stays.
+            // Files of the previous agent are kept.
             while target.path(0, 0).exists() {
                 target.count += 1;
             }
@@ -107,7 +107,7 @@ impl Target {
         if let (Naming::Numbered(path), Some(keep)) = (&self.naming, self.keep)
             && let Some(old) = self.count.checked_sub(keep)
         {
-            // If it is gone already, so much the better.
+            // A missing file is fine.
             let _ = fs::remove_file(numbered(path, old));
         }
         self.count += 1;
@@ -115,7 +115,7 @@ impl Target {
     }
 }
 
-/// `FILE.scap`, `FILE.scap1`, `FILE.scap2`: as sysdig names them.
+/// Returns `FILE.scap`, `FILE.scap1`, `FILE.scap2`, named like sysdig's.
 fn numbered(path: &Path, number: u64) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(number.to_string());
@@ -130,7 +130,7 @@ fn cannot(path: &Path, error: &io::Error) -> Failure {
     .help("name a file in a folder that exists and can be written")
 }
 
-/// One file. What is in it is whole up to `len` at any time.
+/// An open file. Its content up to `len` is complete at any time.
 struct Output {
     path: PathBuf,
     file: File,
@@ -139,7 +139,7 @@ struct Output {
 
 impl Output {
     fn create(path: &Path) -> io::Result<Self> {
-        // What programs did is nobody's business but the user's.
+        // Only the user may read what programs did.
         let file = OpenOptions::new()
             .write(true)
             .create(true)
@@ -161,7 +161,7 @@ impl Output {
                 Ok(())
             }
             Err(error) => {
-                // Half a block would be the end of what can be read. A pipe cannot be shortened.
+                // An incomplete block would end what can be read. A pipe cannot be truncated.
                 let _ = self.file.set_len(self.len);
                 let _ = self.file.seek(io::SeekFrom::Start(self.len));
                 Err(error)
@@ -170,7 +170,7 @@ impl Output {
     }
 }
 
-/// A recording and its thread.
+/// A recording with its thread.
 pub(crate) struct Writing {
     recording: Arc<Recording>,
     thread: JoinHandle<()>,
@@ -215,7 +215,7 @@ fn write(
     }
 }
 
-/// Writes blocks to their file. A failure comes with the file that it was about.
+/// Writes blocks to their file. An error includes the file.
 fn put(
     chunk: &Chunk,
     target: &mut Target,
@@ -248,7 +248,8 @@ fn stopped(path: &Path, error: &io::Error, written: u64) -> Internal {
     }
 }
 
-/// A capture ended before its time. Rule and fields are Falco's, but for the path.
+/// Creates the alert for a capture that ended early. Rule and fields are Falco's, except for the
+/// path.
 fn full(mib: u64, output: &Output) -> Internal {
     let path = output.path.display().to_string();
     Internal {
@@ -263,7 +264,7 @@ fn full(mib: u64, output: &Output) -> Internal {
     }
 }
 
-/// The next blocks; `None` when there will be no more.
+/// Returns the next blocks; `None` when the recording has ended.
 fn next(recording: &Recording, chunks: &Receiver<Chunk>) -> Option<Chunk> {
     loop {
         match chunks.try_recv() {
@@ -280,7 +281,7 @@ fn next(recording: &Recording, chunks: &Receiver<Chunk>) -> Option<Chunk> {
 }
 
 impl Writing {
-    /// Waits until what was recorded up to now is written.
+    /// Waits until everything recorded so far is written.
     pub(crate) fn flush(&self, deadline: Instant) {
         let is_behind = || self.recording.waiting.load(Ordering::Relaxed) > 0;
         while is_behind() && !self.thread.is_finished() && Instant::now() < deadline {
@@ -288,7 +289,7 @@ impl Writing {
         }
     }
 
-    /// Writes what waits, and says what was lost.
+    /// Writes pending blocks. Returns a message about losses.
     pub(crate) fn finish(self, limit: Duration) -> Option<String> {
         self.recording.end();
         let deadline = Instant::now() + limit;

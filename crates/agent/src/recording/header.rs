@@ -1,11 +1,11 @@
-//! What stands at the beginning of a capture.
+//! The header of a capture.
 
 use std::fs;
 
 use scap::list::MachineInfo;
 use scap::write::Header;
 
-/// Looks at the machine and its users.
+/// Reads the host's properties and users.
 pub(super) fn header() -> Header {
     let system = rustix::system::sysinfo();
     let uptime_ns = u64::try_from(system.uptime).unwrap_or(0) * 1_000_000_000;
@@ -34,7 +34,7 @@ fn number(path: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// Without the file a capture has ids in place of names, as the alerts have then.
+/// Returns the lines of a file. Without it, captures and alerts have ids instead of names.
 fn lines(path: &str) -> impl Iterator<Item = String> {
     let text = fs::read_to_string(path).unwrap_or_default();
     text.lines()

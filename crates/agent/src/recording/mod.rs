@@ -1,8 +1,8 @@
-//! Recording events to captures: all of them (`-w`), or from the match of a rule on (`capture`).
+//! Records events to captures: all of them (`-w`), or from the match of a rule on (`capture`).
 //!
-//! The threads that judge events make blocks and hand them over; one thread writes. What does not
-//! find room in between is counted and lost, so a slow or full disk never holds up the workload, and
-//! everything is described anew behind a gap, so the file stays readable.
+//! The threads that evaluate events encode them as blocks, and one thread writes the blocks. Blocks
+//! that do not fit the queue in between are counted and lost, so a slow or full disk never delays
+//! the workload. After a loss everything is described again, so the file stays readable.
 
 mod file;
 mod header;
@@ -22,20 +22,20 @@ use outputs::Dispatcher;
 use rules::{Recorder, RuleMatch};
 use scap::write::Writer;
 
-/// `-w`.
+/// Options of `-w`.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordOptions {
     pub(crate) path: PathBuf,
     pub(crate) rotation: Rotation,
 }
 
-/// When another file is begun.
+/// Limits at which another file begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rotation {
     pub(crate) bytes: Option<u64>,
     pub(crate) time: Option<Duration>,
     pub(crate) events: Option<u64>,
-    /// How many files are kept.
+    /// Number of files that are kept.
     pub(crate) keep: Option<u64>,
 }
 
@@ -45,16 +45,16 @@ impl Rotation {
     }
 }
 
-/// Bytes that wait for the disk. A second of a busy machine.
+/// Maximum number of bytes that wait for the disk: about one second of a busy machine.
 const MAX_WAITING: usize = 16 << 20;
-/// Chunks that wait for the disk.
+/// Maximum number of chunks that wait for the disk.
 const MAX_CHUNKS: usize = 16_384;
 
 /// All recordings of one agent.
 #[derive(Default)]
 pub(crate) struct Recordings(Vec<Arc<Recording>>);
 
-/// What the writing threads are made of, once threads may be made.
+/// Inputs of the writing threads, which are started later.
 pub(crate) struct UnstartedRecording {
     recording: Arc<Recording>,
     chunks: Receiver<Chunk>,
@@ -62,7 +62,8 @@ pub(crate) struct UnstartedRecording {
 }
 
 impl Recordings {
-    /// Opens what can be opened before the first event. `is_resumed`: another agent wrote before.
+    /// Opens everything that can be opened before the first event. `is_resumed`: an earlier agent
+    /// has written to the files.
     pub(crate) fn open(
         record: Option<&RecordOptions>,
         capture: &CaptureOptions,
@@ -111,7 +112,7 @@ impl Recordings {
         }
     }
 
-    /// What engines report events to; `None` if nothing is recorded.
+    /// Returns the recorder for engines; `None` if nothing is recorded.
     pub(crate) fn recorder(self) -> Option<Arc<dyn Recorder>> {
         (!self.0.is_empty()).then(|| Arc::new(self) as Arc<dyn Recorder>)
     }
@@ -130,7 +131,7 @@ impl Recorder for Recordings {
 }
 
 impl UnstartedRecording {
-    /// Starts writing.
+    /// Starts the writing threads.
     pub(crate) fn start(self, dispatcher: Dispatcher) -> anyhow::Result<Writing> {
         self.recording.begin();
         file::start(self.recording, self.chunks, self.target, dispatcher)
@@ -147,13 +148,13 @@ enum Trigger {
 }
 
 impl Trigger {
-    /// The limit in MiB that a capture of so many bytes has reached.
+    /// Returns the limit in MiB that a capture of this size has reached.
     fn is_exceeded_by(&self, bytes: u64) -> Option<u64> {
         match self {
             Self::Match { max_mib, .. } => {
                 max_mib.filter(|mib| bytes >= mib.saturating_mul(1 << 20))
             }
-            // The next file begins by itself.
+            // The next file begins without a match.
             Self::Always(_) => None,
         }
     }
@@ -163,17 +164,17 @@ fn size(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// One stream of events to files.
+/// A stream of events to files.
 pub(crate) struct Recording {
     trigger: Trigger,
     sender: SyncSender<Chunk>,
-    /// Bytes handed over and not written.
+    /// Bytes that are queued and not written.
     waiting: AtomicUsize,
     recorded: AtomicU64,
     lost: AtomicU64,
-    /// Writing has failed for good, or has ended.
+    /// Writing has failed permanently, or has ended.
     is_over: AtomicBool,
-    /// A capture that a match started may last still. Asked for at every event.
+    /// A triggered capture may still be running. Checked at every event.
     may_capture: AtomicBool,
     state: Mutex<State>,
 }
@@ -211,7 +212,7 @@ impl Recording {
         }
     }
 
-    /// Begins the first file, so that a run without events leaves a capture without events.
+    /// Begins the first file, so that a run without events leaves a valid capture.
     fn begin(&self) {
         if matches!(self.trigger, Trigger::Match { .. }) {
             return;
@@ -297,7 +298,7 @@ impl Recording {
                 file.events += 1;
             }
             if too_large.is_some() {
-                // The next match begins another one.
+                // The next match begins another file.
                 state.file = None;
                 self.may_capture.store(false, Ordering::Relaxed);
             }
@@ -305,13 +306,13 @@ impl Recording {
             self.lost.fetch_add(1, Ordering::Relaxed);
             state.is_behind = true;
             if begins {
-                // Nothing can follow a beginning that is not there.
+                // Nothing can follow a missing beginning.
                 state.file = None;
             }
         }
     }
 
-    /// Hands blocks to the writing thread, if there is room. Never waits.
+    /// Queues blocks for the writing thread if there is room. Never blocks.
     fn hand_over(&self, chunk: Chunk) -> bool {
         let size = chunk.bytes.len();
         if self.waiting.fetch_add(size, Ordering::Relaxed) + size > MAX_WAITING {
@@ -327,15 +328,15 @@ impl Recording {
         }
     }
 
-    /// The writing thread has written this.
+    /// Records that the writing thread has written this many bytes.
     fn written(&self, bytes: usize) {
         self.waiting.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Takes no further events. The writing thread sees the end of the chunks.
+    /// Stops recording. The writing thread sees the end of the queue.
     fn end(&self) {
         self.is_over.store(true, Ordering::Relaxed);
-        // Wakes the thread; if there is no room it is awake.
+        // Wakes the thread. If the queue is full, the thread is awake.
         let _ = self.sender.try_send(Chunk {
             begins: None,
             bytes: Vec::new(),
@@ -347,7 +348,7 @@ impl Recording {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Writing has failed.
+    /// Records that writing has failed.
     fn fail(&self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -379,17 +380,17 @@ impl Current {
     }
 }
 
-/// What an event means to a capture that a match starts.
+/// Effect of an event on a triggered capture.
 enum Extension {
-    /// It is in none.
+    /// The event is in no capture.
     Outside,
-    /// It is in the present one.
+    /// The event is in the current capture.
     Within,
-    /// It starts one, which lasts until then.
+    /// The event starts a capture, which lasts until then.
     Begins(Instant),
 }
 
-/// A match within a capture makes it last longer, if the rule asks for more than is left.
+/// Extends a capture at another match, if the rule asks for more time than is left.
 fn extend(
     state: &mut State,
     matched: &[RuleMatch<'_>],

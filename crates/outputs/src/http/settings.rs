@@ -1,4 +1,4 @@
-//! `http_output`: the keys, and what a channel is made with.
+//! `http_output`: its keys and the options of its channel.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::net::tls::{ClientFiles, TlsOptions};
 /// `http_output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpOutput {
-    /// Whether alerts are posted.
+    /// Post alerts.
     pub enabled: bool,
     /// The URL.
     pub url: String,
@@ -82,7 +82,7 @@ impl OutputKind for HttpOutput {
         Key::texts_by_name("http_output.headers", |output| &mut output.headers),
         Key::boolean("http_output.insecure", |output| &mut output.insecure),
         Key::boolean("http_output.keep_alive", |output| &mut output.keep_alive),
-        // Falco keeps it in one byte.
+        // Falco stores the value in one byte.
         Key::other("http_output.max_consecutive_timeouts", "integer", |output, node| {
             node.small().map(|limit| output.max_consecutive_timeouts = limit)
         }),
@@ -136,7 +136,7 @@ impl HttpOutput {
     }
 }
 
-/// Falco takes quotes off that are part of the value.
+/// Removes the quotes that Falco strips from the value.
 fn unquoted(url: &str) -> &str {
     let without = |quote| url.strip_prefix(quote)?.strip_suffix(quote);
     without('"').or_else(|| without('\'')).unwrap_or(url)

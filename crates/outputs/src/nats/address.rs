@@ -1,19 +1,19 @@
-//! Where a NATS server listens.
+//! Address of a NATS server.
 
 use std::fmt;
 
 use ureq::http::Uri;
 
-/// Port of servers unless told otherwise.
+/// Default port of NATS servers.
 const PORT: u16 = 4222;
 
-/// A server.
+/// Address of a NATS server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     /// Name or IP address; an IPv6 address has brackets.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Whether the address asks for encryption.
+    /// The address asks for encryption.
     pub(super) tls: bool,
 }
 
@@ -24,7 +24,8 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Reads `nats://HOST:PORT`, `tls://HOST:PORT` or `HOST:PORT`. The error says what is wrong with it.
+    /// Parses `nats://HOST:PORT`, `tls://HOST:PORT` or `HOST:PORT`. The error describes the
+    /// mistake.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         let (scheme, _) = url.split_once("://").unwrap_or(("nats", url));
         let tls = match scheme {

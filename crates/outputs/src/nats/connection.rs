@@ -1,4 +1,4 @@
-//! One connection to a NATS server: the protocol, as the server's documentation of clients has it.
+//! One connection to a NATS server, according to the client protocol of its documentation.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,43 +14,43 @@ use super::credentials::Credentials;
 use crate::json::Object;
 use crate::net::names::Names;
 
-/// Longest line that is read: servers of a large cluster name all others in the first one.
+/// Maximum length of a line: servers of a large cluster list all others in the first one.
 const MAX_LINE: usize = 1 << 20;
-/// Largest message that is read; the acknowledgements that come are short.
+/// Maximum size of a received message; the expected acknowledgements are short.
 const MAX_MESSAGE: usize = 1 << 20;
 
-/// What a connection is made with.
+/// Parameters of a new connection.
 pub(super) struct Login<'l> {
     pub(super) credentials: &'l Credentials,
-    /// With it the connection is encrypted, or there is none.
+    /// TLS configuration. If set, an unencrypted connection is refused.
     pub(super) tls: Option<Arc<ClientConfig>>,
-    /// Subscribed to, if acknowledgements are to come.
+    /// Subject to subscribe to for acknowledgements.
     pub(super) inbox: Option<&'l str>,
 }
 
-/// What a server sends.
+/// A message from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Received {
-    /// It has taken everything that was sent before the ping.
+    /// The server has processed everything that was sent before the ping.
     Pong,
     /// `-ERR`: its text, without quotes.
     Error(String),
     /// A message for a subscription.
     Message {
         subject: String,
-        /// Of the header, if it has one.
+        /// Status in the header, if there is one.
         status: Option<u16>,
         payload: Vec<u8>,
     },
-    /// What concerns the connection alone.
+    /// A message that concerns only the connection.
     Other,
 }
 
 pub(super) struct Connection {
     stream: Stream,
-    /// Bytes that were read and not looked at yet.
+    /// Received bytes that are not parsed yet.
     input: Vec<u8>,
-    /// Largest message that the server takes, headers included.
+    /// Maximum size of a message that the server accepts, headers included.
     max_payload: usize,
 }
 
@@ -93,7 +93,7 @@ impl Connection {
         let may_tls = wants_tls || info["tls_available"] == true;
         let stream = match (connection.stream, &login.tls) {
             (Stream::Plain(socket), Some(config)) if may_tls => {
-                // What came in clear is not part of what is encrypted.
+                // Bytes received in plaintext must not be taken for encrypted ones.
                 connection.input.clear();
                 encrypt(socket, address, Arc::clone(config), deadline)?
             }
@@ -145,12 +145,12 @@ impl Connection {
         }
     }
 
-    /// Largest message that the server takes, headers included.
+    /// Maximum size of a message that the server accepts, headers included.
     pub(super) fn max_payload(&self) -> usize {
         self.max_payload
     }
 
-    /// Answers what the server has sent since the last time. Fails if it has closed the connection.
+    /// Answers pending messages of the server. Fails if the server has closed the connection.
     pub(super) fn catch_up(&mut self, deadline: Instant) -> io::Result<()> {
         self.stream.socket().set_nonblocking(true)?;
         let read = loop {
@@ -175,7 +175,7 @@ impl Connection {
     pub(super) fn send(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
         let socket = self.stream.socket();
         socket.set_write_timeout(Some(left(deadline)?))?;
-        // The encrypted stream may have to read before it can write.
+        // The TLS stream may have to read before it can write.
         socket.set_read_timeout(Some(left(deadline)?))?;
         let written = match &mut self.stream {
             Stream::Plain(socket) => socket.write_all(bytes),
@@ -184,7 +184,7 @@ impl Connection {
         written.map_err(in_time)
     }
 
-    /// What the server sends next. Pings are answered here.
+    /// Receives the next message. Answers pings itself.
     pub(super) fn receive(&mut self, deadline: Instant) -> io::Result<Received> {
         let line = self.line(deadline)?;
         let (verb, rest) = line.split_once(' ').unwrap_or((line.as_str(), ""));
@@ -203,7 +203,8 @@ impl Connection {
         }
     }
 
-    /// `MSG SUBJECT SID [REPLY] SIZE`, or `HMSG SUBJECT SID [REPLY] HEADERS SIZE`, and that many bytes.
+    /// Parses `MSG SUBJECT SID [REPLY] SIZE`, or `HMSG SUBJECT SID [REPLY] HEADERS SIZE`, and reads
+    /// that many bytes.
     fn message(&mut self, verb: &str, rest: &str, deadline: Instant) -> io::Result<Received> {
         let words: Vec<_> = rest.split_ascii_whitespace().collect();
         let size = |word: Option<&&str>| {
@@ -240,7 +241,7 @@ impl Connection {
         }
     }
 
-    /// The next line without its end.
+    /// Returns the next line without its line ending.
     fn line(&mut self, deadline: Instant) -> io::Result<String> {
         loop {
             if let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
@@ -255,7 +256,7 @@ impl Connection {
         }
     }
 
-    /// Reads some more.
+    /// Reads more bytes into the buffer.
     fn fill(&mut self, deadline: Instant) -> io::Result<()> {
         self.stream
             .socket()
@@ -312,7 +313,7 @@ fn encrypt(
             .conn
             .complete_io(&mut stream.sock)
             .map_err(|error| match error.kind() {
-                // A certificate that is not trusted stays so.
+                // An untrusted certificate stays untrusted.
                 ErrorKind::InvalidData => refused(format!("cannot encrypt: {error}")),
                 _ => in_time(error),
             })?;
@@ -320,7 +321,7 @@ fn encrypt(
     Ok(Stream::Tls(Box::new(stream)))
 }
 
-/// How long until then; an error if that is now or was before.
+/// Returns the time left until `deadline`, or an error if it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -331,7 +332,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
 
 fn in_time(error: io::Error) -> io::Error {
     match error.kind() {
-        // The kernel's word for the first when the time limit of a socket has passed is the second.
+        // The kernel reports the time limit of a socket as `WouldBlock`.
         ErrorKind::TimedOut | ErrorKind::WouldBlock => {
             io::Error::new(ErrorKind::TimedOut, "the server did not answer in time")
         }
@@ -339,7 +340,7 @@ fn in_time(error: io::Error) -> io::Error {
     }
 }
 
-/// Trying again does not help.
+/// An error that a retry does not fix.
 fn refused(message: String) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, message)
 }

@@ -1,4 +1,4 @@
-//! Who this client is to a NATS server.
+//! Credentials for a NATS server.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use ring::signature::{Ed25519KeyPair, KeyPair};
 
 use super::NatsError;
 
-/// Where secrets are. They are read for each connection, so that they can be replaced.
+/// Location of the secrets. They are read for each connection, so that they can be replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Credentials {
-    /// The server asks for none, or only for a certificate.
+    /// The server requires none, or only a certificate.
     None,
-    /// A name, and the file of its password.
+    /// A user name and the file of the password.
     Password { user: String, file: PathBuf },
     /// The file of a token.
     Token(PathBuf),
@@ -22,7 +22,7 @@ pub(super) enum Credentials {
     Key(PathBuf),
 }
 
-/// What `CONNECT` says of it: names of members, and their values.
+/// Members of the `CONNECT` message: names and values.
 pub(super) type Members = Vec<(&'static str, String)>;
 
 impl Credentials {
@@ -39,7 +39,7 @@ impl Credentials {
     }
 }
 
-/// The text of a file without the line feed at its end.
+/// Reads a file without the line feed at its end.
 fn secret(file: &Path) -> Result<String, NatsError> {
     let text = read(file)?;
     let secret = text.trim_end_matches(['\n', '\r']);
@@ -53,7 +53,7 @@ fn sign(file: &Path, nonce: &str) -> Result<Members, NatsError> {
     let text = read(file)?;
     let seed = section(&text, "USER NKEY SEED").unwrap_or(text.trim());
     let seed = user_seed(seed).ok_or_else(|| unusable(file, "it holds no seed of a user's key"))?;
-    // The seed is the private key; whatever its 32 bytes are, they are one.
+    // The seed is the private key; any 32 bytes are valid.
     let key = Ed25519KeyPair::from_seed_unchecked(&seed)
         .map_err(|error| unusable(file, &error.to_string()))?;
     let signature = URL_SAFE_NO_PAD.encode(key.sign(nonce.as_bytes()));
@@ -61,12 +61,12 @@ fn sign(file: &Path, nonce: &str) -> Result<Members, NatsError> {
         Some(jwt) => ("jwt", jwt.to_owned()),
         None => ("nkey", public_key(key.public_key().as_ref())),
     };
-    // A server that lets everybody in sends nothing to sign.
+    // A server without authentication sends nothing to sign.
     let signature = (!nonce.is_empty()).then_some(("sig", signature));
     Ok([who].into_iter().chain(signature).collect())
 }
 
-/// The text between `-----BEGIN NAME-----` and the dashes after it.
+/// Returns the text between `-----BEGIN NAME-----` and the following dashes.
 fn section<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let (_, after) = text.split_once(&format!("BEGIN {name}"))?;
     let (_, after) = after.split_once('\n')?;
@@ -74,11 +74,12 @@ fn section<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     Some(body.trim())
 }
 
-/// What the first bits of a key's text say it is, as the library `nkeys` has them.
+/// Type prefix of a seed, as in the library `nkeys`.
 const SEED: u8 = 18 << 3;
 const USER: u8 = 20 << 3;
 
-/// The 32 bytes in the text of a seed: base 32 of five bits "seed", five bits "user", the bytes, and a checksum.
+/// Decodes the 32 bytes of a seed: base 32 of five bits "seed", five bits "user", the bytes, and a
+/// checksum.
 fn user_seed(text: &str) -> Option<[u8; 32]> {
     let bytes = from_base32(text)?;
     let (body, sum) = bytes.split_last_chunk::<2>()?;
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_checksum_is_that_of_the_catalogue() {
-        // Its check value, of the digits 1 to 9.
+        // The standard check value, for the digits 1 to 9.
         assert_eq!(checksum(b"123456789"), 0x31c3);
     }
 

@@ -1,4 +1,4 @@
-//! `nats_output`: the keys, and what a channel is made with.
+//! `nats_output`: its keys and the options of its channel.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::net::tls::{ClientFiles, TlsOptions};
 /// `nats_output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsOutput {
-    /// Whether alerts are published.
+    /// Publish alerts.
     pub enabled: bool,
-    /// Servers, of which one is connected to.
+    /// URLs of the servers. The channel connects to one of them.
     pub url: Vec<String>,
-    /// Template of the subject of an alert.
+    /// Template of an alert's subject.
     pub subject: String,
-    /// In milliseconds: how long one attempt may take; 0: `output_timeout`.
+    /// Time limit of one attempt in milliseconds; 0 for `output_timeout`.
     pub timeout_ms: u64,
     /// Name of the user.
     pub user: String,
@@ -39,9 +39,9 @@ pub struct NatsOutput {
 /// `nats_output.tls`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NatsTls {
-    /// Encrypt, or do not connect.
+    /// Require encryption.
     pub enabled: bool,
-    /// Certificate authorities of the server; empty: those of the system.
+    /// Certificate authorities of the server; empty for those of the system.
     pub ca_file: PathBuf,
     /// Certificate of this client.
     pub cert_file: PathBuf,
@@ -52,9 +52,9 @@ pub struct NatsTls {
 /// `nats_output.jetstream`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JetStream {
-    /// Wait until a stream has kept the alert.
+    /// Wait until a stream has stored the alert.
     pub enabled: bool,
-    /// The stream that has to keep it; empty: whichever takes the subject.
+    /// Name of the stream that must store the alert; empty for any.
     pub stream: String,
 }
 
@@ -157,7 +157,7 @@ impl NatsOutput {
     }
 }
 
-/// Where Linux systems keep the certificates of authorities.
+/// Directory of certificate authorities on Linux systems.
 const STORE: &str = "/etc/ssl/certs";
 
 impl NatsTls {

@@ -1,8 +1,8 @@
-//! The subject of an alert: a template in which parts of the alert stand for words in angle brackets.
+//! Subjects of alerts: a template in which words in angle brackets stand for parts of the alert.
 
 use rules::Alert;
 
-/// A template for subjects.
+/// A parsed subject template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Subject {
     parts: Vec<Part>,
@@ -30,7 +30,7 @@ const FIELDS: [(&str, Field); 4] = [
 ];
 
 impl Subject {
-    /// Reads a template such as `falco.<priority>.<rule>`. The error says what is wrong with it.
+    /// Parses a template such as `falco.<priority>.<rule>`. The error describes the mistake.
     pub(super) fn parse(template: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = template;
@@ -63,7 +63,7 @@ impl Subject {
         }
     }
 
-    /// The subject of an alert.
+    /// Returns the subject of an alert.
     pub(super) fn of(&self, alert: &Alert) -> String {
         self.fill(|field| match field {
             Field::Hostname => token(&alert.hostname),
@@ -82,7 +82,8 @@ impl Subject {
     }
 }
 
-/// Lower case, with `_` for what is neither letter nor digit; no dot, which would begin another token.
+/// Converts text to lower case and replaces all but letters and digits by `_`; a dot would begin
+/// another token.
 fn token(text: &str) -> String {
     let mut token = String::new();
     for c in text.chars() {

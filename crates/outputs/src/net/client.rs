@@ -13,23 +13,23 @@ use ureq::{Agent, Body};
 use crate::net::names::Names;
 use crate::net::tls::{self, TlsError, TlsOptions};
 
-/// The options cannot be used.
+/// The HTTP options cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The address is not one that alerts can be sent to.
+    /// The address cannot be used.
     #[error("cannot send alerts to `{url}`: {problem}")]
     Url {
         /// The address.
         url: String,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: String,
     },
-    /// A header is not one.
+    /// A header is invalid.
     #[error("cannot send the header `{name}`: {problem}")]
     Header {
-        /// Its name.
+        /// Name of the header.
         name: String,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: String,
     },
     /// A certificate or key cannot be used.
@@ -43,28 +43,28 @@ pub enum HttpError {
     },
 }
 
-/// What a client is for.
+/// Options of an HTTP client.
 pub(crate) struct ClientOptions<'o> {
     /// `http://` or `https://`.
     pub(crate) url: &'o str,
     /// Value of the `User-Agent` header.
     pub(crate) user_agent: &'o str,
-    /// Whom to trust, and who to be, for `https://`.
+    /// Certificates for `https://`.
     pub(crate) tls: &'o TlsOptions,
-    /// How long a connection is kept without requests.
+    /// Time a connection is kept without requests.
     pub(crate) idle: Duration,
-    /// How long one request may take from the look-up of the name to the end of the answer.
+    /// Time limit for one request, from the name lookup to the end of the answer.
     pub(crate) timeout: Duration,
 }
 
-/// Makes a client that follows no redirection, and to which every status is an answer.
+/// Creates a client that follows no redirections and returns every status as an answer.
 pub(crate) fn agent(options: &ClientOptions<'_>) -> Result<Agent, HttpError> {
     let is_secure = check_url(options.url)?;
     let mut config = Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
-        // The environment is the watched command's: its proxy need not know where alerts go.
+        // The environment belongs to the watched command: its proxy must not learn where alerts go.
         .proxy(None)
         .user_agent(options.user_agent)
         .max_idle_age(options.idle)
@@ -87,10 +87,10 @@ pub(crate) fn compressed(body: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Longest answer that is read; a receiver of alerts has little to say.
+/// Maximum size of an answer in bytes.
 const MAX_ANSWER: u64 = 64 << 10;
 
-/// Headers that are set here: two of a name, or another length, would break the request.
+/// Headers that the channel sets itself. A duplicate, or another length, would break the request.
 const OWN_HEADERS: [&str; 7] = [
     "connection",
     "content-encoding",
@@ -101,7 +101,7 @@ const OWN_HEADERS: [&str; 7] = [
     "user-agent",
 ];
 
-/// The headers that the user wants.
+/// Builds the user's headers.
 pub(crate) fn headers(wanted: &[(String, String)]) -> Result<HeaderMap, HttpError> {
     let mut headers = HeaderMap::new();
     for (name, value) in wanted {
@@ -123,7 +123,7 @@ pub(crate) fn headers(wanted: &[(String, String)]) -> Result<HeaderMap, HttpErro
     Ok(headers)
 }
 
-/// Whether the address is one of `https`.
+/// Checks the address. Returns true for `https`.
 fn check_url(url: &str) -> Result<bool, HttpError> {
     let wrong = |problem: String| HttpError::Url {
         url: url.to_owned(),
@@ -147,7 +147,7 @@ fn check_url(url: &str) -> Result<bool, HttpError> {
     }
 }
 
-/// The port, whatever is written there; without one the scheme decides.
+/// Returns the port as written, if there is one.
 fn written_port(authority: &Authority) -> Option<&str> {
     let text = authority.as_str();
     let place = text.rsplit_once('@').map_or(text, |(_, place)| place);
@@ -155,7 +155,7 @@ fn written_port(authority: &Authority) -> Option<&str> {
     (!port.is_empty()).then_some(port)
 }
 
-/// The text of an answer; nothing of one that is too long.
+/// Reads an answer; empty if it is too long.
 pub(crate) fn read(body: &mut Body) -> io::Result<Vec<u8>> {
     let text = body.with_config().limit(MAX_ANSWER).read_to_vec();
     match text {
@@ -164,7 +164,7 @@ pub(crate) fn read(body: &mut Body) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The cause of an error, if that is one of the system.
+/// Returns the system error behind an HTTP error, if there is one.
 pub(crate) fn io_error(error: ureq::Error) -> io::Error {
     match error {
         ureq::Error::Timeout(_) => {
@@ -175,7 +175,7 @@ pub(crate) fn io_error(error: ureq::Error) -> io::Error {
     }
 }
 
-/// Whether the server may have closed a connection that was in use before.
+/// Returns true if the server may have closed a connection that was in use before.
 pub(crate) fn is_hang_up(error: &io::Error) -> bool {
     let is_protocol = error
         .get_ref()

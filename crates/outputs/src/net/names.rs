@@ -1,8 +1,8 @@
-//! Host names to addresses: `/etc/hosts`, then DNS.
+//! Resolves host names: `/etc/hosts`, then DNS.
 //!
-//! The C library would ask the plug-ins that `/etc/nsswitch.conf` names, and load them from files.
-//! A program that is linked statically and copied into any image has none that fit, so this asks
-//! the two sources that containers use, and nobody else.
+//! The C library would load the plug-ins that `/etc/nsswitch.conf` names. A statically linked
+//! program that is copied into arbitrary images has no matching plug-ins, so this resolver uses
+//! only the two sources that containers use.
 
 mod message;
 
@@ -20,7 +20,7 @@ use ureq::unversioned::transport::NextTimeout;
 
 use self::message::{Answer, Kind};
 
-/// Looks names up.
+/// A resolver of host names.
 #[derive(Debug)]
 pub(crate) struct Names {
     hosts: PathBuf,
@@ -52,7 +52,7 @@ impl Resolver for Names {
             80
         };
         let port = uri.port_u16().unwrap_or(default);
-        // "Never" dereferences to a time span that no clock can hold.
+        // "Never" dereferences to a duration that no clock can represent.
         let deadline = Instant::now() + (*timeout.after).min(MAX_WAIT);
         let addresses = self.addresses(host, deadline).map_err(|error| {
             if error.kind() == ErrorKind::TimedOut {
@@ -69,14 +69,14 @@ impl Resolver for Names {
     }
 }
 
-/// Longest wait for a name, in case nobody sets a limit.
+/// Maximum time for a lookup without a deadline.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// As many as the list has room for.
+/// Capacity of the address list.
 const MAX_ADDRESSES: usize = 16;
 
 impl Names {
-    /// At least one address, or an error.
+    /// Returns at least one address, or an error.
     pub(crate) fn addresses(&self, host: &str, deadline: Instant) -> io::Result<Vec<IpAddr>> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         if let Ok(address) = bare.parse() {
@@ -87,7 +87,7 @@ impl Names {
         if !listed.is_empty() {
             return Ok(listed);
         }
-        // RFC 6761: never asked of anybody else.
+        // RFC 6761: never resolved by a server.
         if host.eq_ignore_ascii_case("localhost") {
             return Ok(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
         }
@@ -106,7 +106,7 @@ impl Names {
         }))
     }
 
-    /// IPv4 addresses, or IPv6 addresses of a name that has none.
+    /// Queries IPv4 addresses, then IPv6 addresses if the name has none.
     fn ask_all(
         &self,
         configuration: &Configuration,
@@ -123,7 +123,7 @@ impl Names {
         Ok(Vec::new())
     }
 
-    /// The first answer of a server that could give one.
+    /// Returns the first usable answer of a server.
     fn ask(
         &self,
         configuration: &Configuration,
@@ -153,7 +153,7 @@ impl Names {
     }
 }
 
-/// What the server answers; nothing if it says that it cannot.
+/// Queries one server. Returns `None` if the server reports a failure.
 fn ask_one(server: SocketAddr, name: &str, kind: Kind, end: Instant) -> io::Result<Option<Answer>> {
     let query = message::query(name, kind)
         .ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, format!("invalid name `{name}`")))?;
@@ -162,7 +162,7 @@ fn ask_one(server: SocketAddr, name: &str, kind: Kind, end: Instant) -> io::Resu
     } else {
         Ipv6Addr::UNSPECIFIED.into()
     };
-    // A port of the kernel's choice, and only this server's datagrams.
+    // The kernel selects the port; only this server's datagrams are received.
     let socket = UdpSocket::bind((any, 0))?;
     socket.connect(server)?;
     socket.send(&query)?;
@@ -174,7 +174,7 @@ fn ask_one(server: SocketAddr, name: &str, kind: Kind, end: Instant) -> io::Resu
         }
         socket.set_read_timeout(Some(left))?;
         match socket.recv(&mut buffer) {
-            // What answers another question is not for us.
+            // An answer to another question is ignored.
             Ok(length) => {
                 if let Some(answer) = message::answer(&buffer[..length], &query, kind) {
                     return Ok(answer);
@@ -189,7 +189,7 @@ fn ask_one(server: SocketAddr, name: &str, kind: Kind, end: Instant) -> io::Resu
     }
 }
 
-/// Addresses of the lines that have the name, as hosts(5) says.
+/// Returns the addresses of a name in a hosts(5) file.
 fn in_hosts(hosts: &str, name: &str) -> Vec<IpAddr> {
     let name = name.trim_end_matches('.');
     let mut addresses = Vec::new();
@@ -206,7 +206,7 @@ fn in_hosts(hosts: &str, name: &str) -> Vec<IpAddr> {
     addresses
 }
 
-/// What resolv.conf(5) says, with its defaults and limits.
+/// Settings of resolv.conf(5), with its defaults and limits.
 #[derive(Debug, PartialEq, Eq)]
 struct Configuration {
     servers: Vec<IpAddr>,
@@ -259,7 +259,7 @@ impl Configuration {
         }
     }
 
-    /// The names to try, in order.
+    /// Returns the names to try, in order.
     fn candidates(&self, host: &str) -> Vec<String> {
         if let Some(absolute) = host.strip_suffix('.') {
             return vec![absolute.to_owned()];

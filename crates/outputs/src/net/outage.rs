@@ -1,23 +1,23 @@
-//! A server at which nobody listens: when to try again, and when to give up.
+//! Retry schedule for a server that refuses connections.
 //!
-//! Receivers of alerts are restarted while programs are watched. What comes meanwhile waits in the
-//! channel's queue, which is bounded, and is delivered as soon as somebody listens again; an alert is
-//! lost only if that takes too long.
+//! Receivers of alerts are restarted while programs are watched. Alerts that arrive meanwhile wait
+//! in the channel's bounded queue and are delivered as soon as the server accepts connections
+//! again. An alert is lost only if that takes too long.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::channel::Peer;
 
-/// Before the second try; each further pause is twice as long.
+/// Pause before the second attempt. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Long enough not to be felt, short enough that alerts come soon after the server.
+/// Longest pause between attempts: alerts must follow soon after the server returns.
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
-/// How long a server may be away. Later each alert is tried once, so that those who wait for the
-/// channel, at the end of a run for example, do not wait for every one of them.
+/// Maximum length of an outage. After that each alert is tried once, so that whoever waits for the
+/// channel, for example at the end of a run, does not wait for every alert.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Tries in vain since the server was last there.
+/// Failed attempts since the server was last reachable.
 #[derive(Debug)]
 pub(crate) struct Outage {
     limit: Duration,
@@ -32,7 +32,7 @@ impl Default for Outage {
 }
 
 impl Outage {
-    /// None yet; of one that lasts longer no end is waited for.
+    /// Creates the state without failures. After `limit`, an outage is no longer waited for.
     pub(crate) fn of_at_most(limit: Duration) -> Self {
         Self {
             limit,
@@ -41,7 +41,8 @@ impl Outage {
         }
     }
 
-    /// Nobody listens: waits a while, and shows why; false if that has taken too long.
+    /// Waits before the next attempt and publishes the reason. Returns false if the outage has
+    /// lasted too long.
     pub(crate) fn wait(&mut self, peer: &Peer, error: &io::Error) -> bool {
         let pause = self.refused(Instant::now());
         let Some(pause) = pause.filter(|_| !peer.is_killed()) else {
@@ -53,7 +54,7 @@ impl Outage {
         true
     }
 
-    /// Somebody listens.
+    /// Marks the server as reachable.
     pub(crate) fn is_over(&mut self, peer: &Peer) {
         if self.began.is_some() {
             self.end();
@@ -61,7 +62,7 @@ impl Outage {
         }
     }
 
-    /// A connection was refused: how long to wait before the next try; `None`: no more.
+    /// Returns the pause after a refused connection; `None` to give up.
     fn refused(&mut self, now: Instant) -> Option<Duration> {
         let began = *self.began.get_or_insert(now);
         if now.duration_since(began) >= self.limit {
@@ -71,7 +72,7 @@ impl Outage {
         Some(self.pause)
     }
 
-    /// Forgets the tries in vain.
+    /// Resets the failed attempts.
     pub(crate) fn end(&mut self) {
         *self = Self::of_at_most(self.limit);
     }

@@ -12,16 +12,16 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
-/// Whom to trust, and who to be.
+/// Trusted authorities and client certificate of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsOptions {
-    /// Trust any server. For tests.
+    /// Accept any server certificate. For tests.
     pub insecure: bool,
-    /// File with the certificates of the authorities to trust.
+    /// File of trusted certificate authorities.
     pub authorities: Option<PathBuf>,
-    /// Folder with such files, if there is no file.
+    /// Directory of such files, used if there is no file.
     pub authority_folder: PathBuf,
-    /// Certificate and key of this client, if it is to show one.
+    /// Certificate and key of this client, if it presents one.
     pub client: Option<ClientFiles>,
 }
 
@@ -45,17 +45,17 @@ pub enum TlsError {
         /// The cause.
         source: io::Error,
     },
-    /// A file is not what it has to be.
+    /// A PEM file is invalid.
     #[error("cannot use {}: {problem}", path.display())]
     Pem {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         problem: String,
     },
 }
 
-/// For the HTTP client.
+/// Builds the TLS configuration of the HTTP client.
 pub(crate) fn http_config(options: &TlsOptions) -> Result<TlsConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let client = options.client.as_ref();
@@ -64,7 +64,7 @@ pub(crate) fn http_config(options: &TlsOptions) -> Result<TlsConfig, TlsError> {
         .disable_verification(options.insecure)
         .client_cert(client.transpose()?)
         .unversioned_rustls_crypto_provider(provider);
-    // Whoever trusts every server needs no store, and may have none.
+    // A client that trusts every server needs no store, and may have none.
     let roots = if options.insecure {
         Vec::new()
     } else {
@@ -88,7 +88,7 @@ fn http_client_certificate(
     Ok(ClientCert::new_with_certs(&chain, key))
 }
 
-/// The certificates of the authorities to trust.
+/// Returns the trusted certificate authorities.
 pub(crate) fn authorities(options: &TlsOptions) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     match &options.authorities {
         Some(file) => certificates(file),
@@ -96,8 +96,9 @@ pub(crate) fn authorities(options: &TlsOptions) -> Result<Vec<CertificateDer<'st
     }
 }
 
-/// The certificates of a folder. OpenSSL's way is to look only at names like `1a2b3c4d.0`, which
-/// `openssl rehash` makes. A folder without them is taken whole, but for this client's own files.
+/// Reads the certificates of a directory. Like OpenSSL, it reads only names like `1a2b3c4d.0`,
+/// which `openssl rehash` creates. In a directory without such names it reads all files except this
+/// client's own.
 fn store(options: &TlsOptions) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let folder = &options.authority_folder;
     let read_error = |source| TlsError::Read {
@@ -114,8 +115,7 @@ fn store(options: &TlsOptions) -> Result<Vec<CertificateDer<'static>>, TlsError>
     } else {
         files.retain(|file| is_pem(file) && !is_own(file, options));
     }
-    // What is in the folder is not this program's affair: a dead link or a foreign file is no
-    // reason not to trust the others.
+    // A dead link or a foreign file in the directory is no reason not to trust the others.
     let all = files.iter().filter_map(|file| certificates(file).ok());
     let mut seen = HashSet::new();
     let all: Vec<_> = all
@@ -154,7 +154,7 @@ fn name(file: &Path) -> &str {
     name.unwrap_or_default()
 }
 
-/// Certificate chain and key of this client, which belong together.
+/// Returns the matching certificate chain and key of this client.
 pub(crate) fn client_certificate(
     files: &ClientFiles,
     provider: &CryptoProvider,
@@ -169,7 +169,7 @@ pub(crate) fn client_certificate(
             "the file has no PEM private key without a passphrase: {error}"
         ))
     })?;
-    // The connection would stop the program if the two did not belong together.
+    // A connection would panic if the two did not match.
     CertifiedKey::from_der(chain.clone(), key.clone_key(), provider).map_err(|error| {
         let certificate = files.certificate.display();
         unusable(format!("not the key of {certificate}: {error}"))
@@ -177,7 +177,7 @@ pub(crate) fn client_certificate(
     Ok((chain, key))
 }
 
-/// The certificates in a file, at least one.
+/// Reads the certificates in a file, at least one.
 fn certificates(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let unusable = |problem: String| TlsError::Pem {
         path: file.clone(),

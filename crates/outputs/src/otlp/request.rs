@@ -13,7 +13,7 @@ use rules::{Alert, AlertValue, Priority};
 
 use crate::channel::Delivery;
 
-/// One request with all alerts, those of each host under a resource of their own.
+/// Builds one request of all alerts, with a resource per host.
 pub(super) fn request(
     alerts: &[Arc<Delivery>],
     resource: &[(String, String)],
@@ -47,7 +47,7 @@ pub(super) fn request(
     }
 }
 
-/// What the user has set wins over `host.name`.
+/// Returns the resource attributes. The user's settings override `host.name`.
 fn resource_attributes(resource: &[(String, String)], host: &str) -> Vec<KeyValue> {
     let set = resource.iter().map(|(name, value)| text(name, value));
     let has_host = resource.iter().any(|(name, _)| name == "host.name");
@@ -63,7 +63,7 @@ fn record(alert: &Alert) -> LogRecord {
         attribute("falco.tags", Value::ArrayValue(ArrayValue { values: tags })),
     ];
     let fields = alert.fields.iter().filter_map(|(name, value)| {
-        // An attribute has a value, or is not there.
+        // An attribute without a value is omitted.
         Some(attribute(name, any(value)?.value?))
     });
     LogRecord {
@@ -77,7 +77,7 @@ fn record(alert: &Alert) -> LogRecord {
     }
 }
 
-/// As OpenTelemetry's model of logs maps the severities of syslog, which are those of Falco.
+/// Maps a priority to a severity number, like the syslog mapping of OpenTelemetry's log data model.
 fn severity(priority: Priority) -> SeverityNumber {
     match priority {
         Priority::Emergency => SeverityNumber::Fatal,
@@ -98,13 +98,13 @@ fn any(value: &AlertValue) -> Option<AnyValue> {
         AlertValue::Int(value) => Value::IntValue(*value),
         AlertValue::Uint(value) => match i64::try_from(*value) {
             Ok(value) => Value::IntValue(value),
-            // OpenTelemetry has no larger number.
+            // OpenTelemetry has no larger integer type.
             Err(_too_large) => Value::StringValue(value.to_string()),
         },
         AlertValue::Float(value) => Value::DoubleValue(*value),
         AlertValue::Text(text) => Value::StringValue(text.clone()),
         AlertValue::List(values) => {
-            // In a list the place of a value counts, so that one that is absent stays, empty.
+            // In a list the index of a value matters, so an absent one stays as an empty value.
             let values = values.iter().map(|value| any(value).unwrap_or_default());
             Value::ArrayValue(ArrayValue {
                 values: values.collect(),

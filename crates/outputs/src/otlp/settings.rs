@@ -1,4 +1,4 @@
-//! `otlp_output`: the keys, and what a channel is made with.
+//! `otlp_output`: its keys and the options of its channel.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,27 +13,27 @@ use crate::net::tls::{ClientFiles, TlsOptions};
 /// `otlp_output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpOutput {
-    /// Whether alerts are exported.
+    /// Export alerts.
     pub enabled: bool,
-    /// URL of the collector; without a path, that of logs is added.
+    /// URL of the collector. The default path of logs is added if it has no path.
     pub endpoint: String,
-    /// How records are written.
+    /// Encoding of records.
     pub protocol: Encoding,
     /// Further headers.
     pub headers: Vec<(String, String)>,
     /// Compress requests with gzip.
     pub compress: bool,
-    /// In milliseconds: how long one request may take; 0: `output_timeout`.
+    /// Time limit of one request in milliseconds; 0 for `output_timeout`.
     pub timeout_ms: u64,
     /// The resource attribute `service.name`.
     pub service_name: String,
     /// Further resource attributes.
     pub resource_attributes: Vec<(String, String)>,
-    /// Certificate authorities of the server; empty: those of the system.
+    /// Certificate authorities of the server; empty for those of the system.
     pub ca_file: PathBuf,
     /// Certificate of this client.
     pub cert_file: PathBuf,
-    /// Its key.
+    /// Key of the client certificate.
     pub key_file: PathBuf,
 }
 
@@ -100,7 +100,7 @@ impl OutputKind for OtlpOutput {
     }
 }
 
-/// Where Linux systems keep the certificates of authorities.
+/// Directory of certificate authorities on Linux systems.
 const STORE: &str = "/etc/ssl/certs";
 
 impl OtlpOutput {
@@ -134,7 +134,7 @@ impl OtlpOutput {
     }
 }
 
-/// The URL with the path of logs, if it has none.
+/// Adds the default path of logs to a URL without a path.
 fn of_logs(endpoint: &str) -> String {
     let after_scheme = endpoint
         .split_once("://")

@@ -13,7 +13,7 @@ use super::descriptor::{
 use super::process::{read_stat, show_stat};
 use super::{bytes, entry, is_there, looked, lookup, text, there};
 
-/// A parameter as a note holds it.
+/// Converts a parameter to its form in a note.
 pub(crate) fn show_param(param: &Param<'_>) -> Value {
     match param {
         Param::Pending => json!("pending"),
@@ -29,7 +29,7 @@ pub(crate) fn show_param(param: &Param<'_>) -> Value {
     }
 }
 
-/// The parameter that a note holds.
+/// Converts a note's value to a parameter.
 fn read_param<'a>(value: &Value, arena: &'a Bump) -> Option<Param<'a>> {
     let copy = |value: &Value| -> Option<&'a [u8]> {
         Some(arena.alloc_slice_copy(&bytes(value.as_str()?)?))
@@ -56,28 +56,28 @@ fn read_param<'a>(value: &Value, arena: &'a Bump) -> Option<Param<'a>> {
     })
 }
 
-/// What the event itself cannot tell of a call.
+/// Facts about a call that the capture's event cannot represent.
 #[derive(Debug, Default)]
 pub(crate) struct CallExtras<'e> {
-    /// Name of the call, if it has no number in captures.
+    /// Name of a call without a number in captures.
     pub(crate) kind: Option<&'e str>,
     /// Parameters by position.
     pub(crate) params: Vec<(usize, Value)>,
-    /// The descriptor, if the event does not tell it as it was.
+    /// The descriptor, if the event does not describe it exactly.
     pub(crate) descriptor: Option<Option<&'e Descriptor<'e>>>,
-    /// What became of the call, if that is not a result.
+    /// The outcome of the call, if it is not a result.
     pub(crate) outcome: Option<Outcome>,
-    /// The result, if the event has no place for it.
+    /// The result, if the event has no field for it.
     pub(crate) result: Option<i64>,
-    /// Sizes of the process, if a rule has asked for them.
+    /// Memory sizes of the process, if a rule has used them.
     pub(crate) stat: Option<&'e Lookup<Stat>>,
     /// Directories among the arguments.
     pub(crate) directories: Vec<(i32, Lookup<Vec<u8>>)>,
-    /// Leaders that were not to be found.
+    /// Leaders that were not found.
     pub(crate) strangers: Vec<(i32, Lookup<()>)>,
-    /// What host names meant.
+    /// Addresses of host names at the time of the call.
     pub(crate) addresses: Addresses,
-    /// What rules have asked about the process's other descriptors.
+    /// Answers about the process's other descriptors that rules have used.
     pub(crate) asked: Option<DescriptorAnswers>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct CallExtras<'e> {
 pub(crate) type Addresses = Vec<(String, Lookup<Arc<[IpAddr]>>)>;
 
 impl CallExtras<'_> {
-    /// Nothing if there is nothing to tell.
+    /// Returns the note; `None` if there are no such facts.
     pub(crate) fn to_json(&self) -> Option<String> {
         let mut told = serde_json::Map::new();
         if !self.params.is_empty() {
@@ -146,7 +146,7 @@ impl CallExtras<'_> {
     }
 }
 
-/// What a note tells of the call that follows.
+/// A note about the call that follows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call(Value);
 
@@ -155,7 +155,7 @@ impl Call {
         serde_json::from_slice(json).ok().map(Self)
     }
 
-    /// Puts the parameters in that the event could not tell.
+    /// Sets the parameters that the event could not represent.
     pub(crate) fn correct<'a>(&self, params: &mut [Param<'a>], arena: &'a Bump) {
         let told = self.0.get("params").and_then(Value::as_array);
         for entry in told.into_iter().flatten() {
@@ -170,12 +170,12 @@ impl Call {
         }
     }
 
-    /// Name of the call, if it has no number in captures.
+    /// Returns the name of a call without a number in captures.
     pub(crate) fn kind(&self) -> Option<&str> {
         self.0.get("kind")?.as_str()
     }
 
-    /// `None`: nothing is noted. `Some(None)`: the event has no descriptor.
+    /// Returns the descriptor. `None`: not in the note. `Some(None)`: the event has no descriptor.
     pub(crate) fn descriptor<'a>(&self, arena: &'a Bump) -> Option<Option<Descriptor<'a>>> {
         Some(read_descriptor(self.0.get("descriptor")?, arena))
     }
@@ -192,7 +192,7 @@ impl Call {
         })
     }
 
-    /// What an open directory among the arguments is called, if that is noted.
+    /// Returns the path of an open directory among the arguments, if the note has it.
     pub(crate) fn directory(&self, number: i32) -> Option<Lookup<Vec<u8>>> {
         let entry = entry(self.0.get("directories")?, number)?;
         Some(looked(entry.get(1), |path| {
@@ -202,22 +202,22 @@ impl Call {
         }))
     }
 
-    /// Which descriptors were open, if that is noted.
+    /// Returns the open descriptors, if the note has them.
     pub(crate) fn open_descriptors(&self) -> Option<Lookup<Vec<i32>>> {
         read_open(self.0.get("asked")?)
     }
 
-    /// What an open descriptor was, if that is noted.
+    /// Returns the type of an open descriptor, if the note has it.
     pub(crate) fn descriptor_type(&self, number: i32) -> Option<Lookup<DescriptorKind>> {
         read_type(self.0.get("asked")?, number)
     }
 
-    /// What an open descriptor was called, if that is noted.
+    /// Returns the name of an open descriptor, if the note has it.
     pub(crate) fn descriptor_name(&self, number: i32) -> Option<Lookup<Vec<u8>>> {
         read_name(self.0.get("asked")?, number)
     }
 
-    /// What a host name meant, if that is noted.
+    /// Returns the addresses of a host name, if the note has them.
     pub(crate) fn addresses(&self, name: &str) -> Option<Lookup<Arc<[IpAddr]>>> {
         let noted = self.0.get("addresses")?.as_array()?;
         let is = |entry: &&Value| entry.get(0).and_then(Value::as_str) == Some(name);
@@ -228,7 +228,7 @@ impl Call {
         }))
     }
 
-    /// Whether a process was not to be found when the event was recorded.
+    /// Returns the lookup result of a process that was not found at recording time.
     pub(crate) fn stranger(&self, pid: i32) -> Option<Lookup<()>> {
         let entry = entry(self.0.get("strangers")?, pid)?;
         Some(is_there(entry.get(1)))

@@ -75,7 +75,7 @@ const KINDS: [(DescriptorKind, &str); 19] = [
     (DescriptorKind::Other, "other"),
 ];
 
-/// Answers about the process's other descriptors.
+/// Converts the answers about the process's other descriptors to their form in a note.
 pub(super) fn show_asked(asked: &DescriptorAnswers) -> Value {
     let types = asked.types.iter();
     let types = types.map(|(number, kind)| {
@@ -83,7 +83,7 @@ pub(super) fn show_asked(asked: &DescriptorAnswers) -> Value {
         json!([number, kind])
     });
     let names = asked.names.iter();
-    // In brackets, so that no name is taken for the mark of what is unknown.
+    // In brackets, so that no name is mistaken for the marker of an unknown one.
     let names =
         names.map(|(number, name)| json!([number, lookup(name, |name| json!([text(name)]))]));
     json!({
@@ -93,11 +93,11 @@ pub(super) fn show_asked(asked: &DescriptorAnswers) -> Value {
     })
 }
 
-/// Which descriptors were open; `None` if nobody has asked.
+/// Reads the open descriptors; `None` if no rule has used them.
 pub(super) fn read_open(asked: &Value) -> Option<Lookup<Vec<i32>>> {
     let numbers = asked.get("open")?;
     let number = |number: &Value| i32::try_from(number.as_i64()?).ok();
-    // What was asked and has no answer is never null: the list may be empty, not missing.
+    // An answer is never null: an empty list differs from a missing one.
     (!numbers.is_null()).then(|| {
         looked(Some(numbers), |numbers| {
             numbers.as_array()?.iter().map(number).collect()
@@ -105,13 +105,13 @@ pub(super) fn read_open(asked: &Value) -> Option<Lookup<Vec<i32>>> {
     })
 }
 
-/// What one was; `None` if nobody has asked.
+/// Reads the type of a descriptor; `None` if no rule has used it.
 pub(super) fn read_type(asked: &Value, number: i32) -> Option<Lookup<DescriptorKind>> {
     let entry = entry(asked.get("types")?, number)?;
     Some(looked(entry.get(1), |word| value_of(word, &KINDS)))
 }
 
-/// What one was called; `None` if nobody has asked.
+/// Reads the name of a descriptor; `None` if no rule has used it.
 pub(super) fn read_name(asked: &Value, number: i32) -> Option<Lookup<Vec<u8>>> {
     let entry = entry(asked.get("names")?, number)?;
     Some(looked(entry.get(1), name_of))

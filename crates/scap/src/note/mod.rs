@@ -1,8 +1,8 @@
-//! What this program tells itself in a capture: facts that rules can ask for and that the format
-//! has no place for, or that were not known when the event was recorded.
+//! Notes: facts that this program records in a capture for its own use, because the format cannot
+//! represent them or they were not known when the event was recorded.
 //!
-//! A note is an event `notification` that is for state only, so that other readers pass over it. It
-//! holds JSON; bytes that need not be UTF-8 stand in it as the characters of the same numbers.
+//! A note is a `notification` event marked as state-only, so other readers ignore it. It contains
+//! JSON. Bytes that may not be UTF-8 are stored as the characters with the same numbers.
 
 mod call;
 mod container;
@@ -54,7 +54,7 @@ fn is_there(value: Option<&Value>) -> Lookup<()> {
     looked(value, |value| value.is_number().then_some(()))
 }
 
-/// The entry of a list of pairs that begins with this number.
+/// Returns the entry with this number in a list of pairs.
 fn entry(list: &Value, number: i32) -> Option<&Value> {
     let is = |entry: &&Value| entry.get(0).and_then(Value::as_i64) == Some(i64::from(number));
     list.as_array()?.iter().find(is)

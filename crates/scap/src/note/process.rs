@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::container::{read_container, show_container};
 use super::{is_there, looked, lookup, there};
 
-/// Everything about a process that a rule can ask for and its events do not tell exactly.
+/// Facts about a process that rules can use and that its events do not represent exactly.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ExactProcess {
     pub(crate) start: u64,

@@ -1,4 +1,4 @@
-//! The blocks of a capture, one after the other, in a buffer that does not grow with the file.
+//! Splits a capture into blocks, with a buffer whose size is independent of the file's.
 
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
@@ -8,18 +8,18 @@ use crate::Error;
 use crate::block::{EVENT_V2, FLAGGED_EVENT_V2, MAGIC};
 use crate::bytes::Bytes;
 
-/// One block without its frame.
+/// A block without its frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block<'b> {
-    /// What it is.
+    /// Block type.
     pub(crate) ty: u32,
-    /// Where it begins, uncompressed.
+    /// Offset in the uncompressed capture.
     pub(crate) offset: u64,
-    /// What is in it.
+    /// Content of the block.
     pub(crate) body: &'b [u8],
 }
 
-/// Where a block is. Holds until the next one is gone to.
+/// Location of a block. Valid until the next [`Blocks::advance`].
 pub(crate) struct Frame {
     pub(crate) ty: u32,
     offset: u64,
@@ -35,21 +35,21 @@ impl Block<'_> {
     }
 }
 
-/// Type and length before a block, length after it.
+/// Size of the frame: type and length before a block, length after it.
 const FRAME: usize = 12;
 const HEADER: usize = 8;
-/// No list or event is longer; what claims to be is refused before it is read.
+/// Maximum length of a block. Longer ones are refused before they are read.
 const MAX_BLOCK: usize = 64 << 20;
-/// How much is read at once, and by how much the buffer grows at most for bytes that have not come. It stays
-/// in the cache of the processor, with what events refer to.
+/// Read size, and the maximum growth of the buffer for bytes that have not arrived. Small enough
+/// for the processor's cache, together with the data that events refer to.
 const CHUNK: usize = 64 << 10;
 
-/// Types of events that nobody wants, by number.
+/// Event types to skip, by number.
 #[derive(Debug)]
 pub(crate) struct Skips(Box<[bool; Self::TYPES]>);
 
 impl Skips {
-    /// More than there are.
+    /// Upper bound on event types.
     const TYPES: usize = 1024;
 
     pub(crate) fn new(is_skipped: impl Fn(u16) -> bool) -> Self {
@@ -66,7 +66,7 @@ impl Skips {
     }
 }
 
-/// The length of the block at the front, if it is a whole event of a type that is skipped.
+/// Returns the length of the first block, if it is a complete event of a skipped type.
 #[inline]
 fn passable(bytes: &[u8], skips: &Skips) -> Option<usize> {
     let (head, _) = bytes.split_first_chunk::<{ HEADER + record::FLAGGED_CODE + 2 }>()?;
@@ -86,15 +86,15 @@ fn passable(bytes: &[u8], skips: &Skips) -> Option<usize> {
     (end == &head[4..8]).then_some(len)
 }
 
-/// Reads blocks.
+/// Reads blocks from a source.
 pub(crate) struct Blocks<R> {
     source: R,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Position of `buffer[start]`, uncompressed.
+    /// Uncompressed offset of `buffer[start]`.
     offset: u64,
-    /// The compressed stream has no end.
+    /// The compressed stream is truncated.
     is_cut: bool,
 }
 
@@ -110,23 +110,23 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    /// How many bytes were consumed, uncompressed.
+    /// Returns the number of consumed bytes, uncompressed.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The first four bytes of what is buffered, as a number.
+    /// Returns the first four buffered bytes as a number.
     pub(crate) fn peek(&self) -> Option<u32> {
         Bytes::new(&self.buffer[self.start..self.end]).u32()
     }
 
-    /// Whether what is buffered begins as a capture of a machine with the other byte order.
+    /// Returns true if the buffer begins with a capture of the other byte order.
     pub(crate) fn is_swapped(&self) -> bool {
         let mut bytes = Bytes::new(&self.buffer[self.start..self.end]);
         bytes.take(HEADER).is_some() && bytes.u32() == Some(MAGIC.swap_bytes())
     }
 
-    /// Goes to the next block; `None` at the end.
+    /// Advances to the next block. Returns `None` at the end.
     #[inline(always)]
     pub(crate) fn advance(&mut self) -> Result<Option<Frame>, Error> {
         if self.end - self.start < HEADER && !self.fill(HEADER)? {
@@ -159,8 +159,8 @@ impl<R: Read> Blocks<R> {
         Ok(Some(Frame { ty, offset, body }))
     }
 
-    /// Passes over events of types that are skipped, as long as they are buffered and nothing is
-    /// wrong with their frames: up to `limit` of them. Returns how many.
+    /// Skips up to `limit` buffered events of skipped types with valid frames. Returns their
+    /// number.
     pub(crate) fn pass_over(&mut self, skips: &Skips, limit: u64) -> u64 {
         let buffered = &self.buffer[..self.end];
         let mut at = self.start;
@@ -176,7 +176,7 @@ impl<R: Read> Blocks<R> {
         passed
     }
 
-    /// What is in the block that was gone to last.
+    /// Returns the content of the current block.
     #[inline(always)]
     pub(crate) fn block(&self, frame: &Frame) -> Block<'_> {
         Block {
@@ -186,8 +186,8 @@ impl<R: Read> Blocks<R> {
         }
     }
 
-    /// Reads until `wanted` bytes are buffered. Room is made as bytes come, so that a length that
-    /// lies costs nothing.
+    /// Reads until `wanted` bytes are buffered. The buffer grows as bytes arrive, so that a false
+    /// length costs no memory.
     #[cold]
     fn fill(&mut self, wanted: usize) -> Result<bool, Error> {
         self.buffer.copy_within(self.start..self.end, 0);
@@ -201,7 +201,7 @@ impl<R: Read> Blocks<R> {
                 Ok(0) => return Ok(false),
                 Ok(read) => self.end += read,
                 Err(cause) if cause.kind() == ErrorKind::Interrupted => {}
-                // A compressed stream without its end.
+                // A truncated compressed stream.
                 Err(cause) if cause.kind() == ErrorKind::UnexpectedEof => {
                     self.is_cut = true;
                     return Ok(false);

@@ -1,4 +1,4 @@
-//! Reading captures.
+//! Reader for captures.
 
 mod blocks;
 mod record;
@@ -17,30 +17,30 @@ use blocks::{Block, Blocks};
 pub(crate) use record::KeptParams;
 pub use record::{MAX_PARAMS, Params, Record, STATE_ONLY, Starts};
 
-/// Takes what stands before and between the events.
+/// Receives the lists before and between the events.
 pub trait Lists {
-    /// The machine.
+    /// Description of the machine.
     fn machine(&mut self, machine: MachineInfo);
-    /// One thread.
+    /// A thread.
     fn thread(&mut self, entry: &ThreadEntry<'_>);
-    /// One descriptor of a thread: thread, number, inode, what it is.
+    /// A descriptor of a thread: thread id, number, inode and entry.
     fn descriptor(&mut self, tid: i64, number: i64, inode: u64, entry: &DescriptorEntry<'_>);
-    /// One user or group.
+    /// A user or group.
     fn user(&mut self, entry: &UserEntry<'_>);
 }
 
-/// Reads a capture from any source, compressed or not.
+/// Reads a capture, compressed or not, from any source.
 pub struct Reader<R: Read> {
     blocks: Blocks<Unpacked<R>>,
     events: u64,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the first bytes.
+    /// Creates a reader and reads the first bytes.
     ///
     /// # Errors
     ///
-    /// If that fails, or they are not those of a capture.
+    /// The source fails, or is not a capture.
     pub fn new(source: R) -> Result<Self, Error> {
         let unpacked = Unpacked::new(source).map_err(|cause| Error::Io { offset: 0, cause })?;
         let mut reader = Self {
@@ -51,12 +51,12 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// How many bytes were consumed, uncompressed.
+    /// Returns the number of consumed bytes, uncompressed.
     pub fn offset(&self) -> u64 {
         self.blocks.offset()
     }
 
-    /// How many events were read.
+    /// Returns the number of events read.
     pub fn events(&self) -> u64 {
         self.events
     }
@@ -66,14 +66,14 @@ impl<R: Read> Reader<R> {
             Ok(Some(frame)) if frame.ty == SECTION => section(&self.blocks.block(&frame)),
             Ok(Some(frame)) => Err(Error::Foreign { found: frame.ty }),
             Ok(None) => Err(Error::Empty),
-            // What is no capture has no lengths either.
+            // A file that is not a capture has no valid lengths either.
             Err(Error::Corrupt { .. } | Error::Truncated { .. })
                 if self.blocks.peek().is_some_and(|found| found != SECTION) =>
             {
                 let found = self.blocks.peek().unwrap_or_default();
                 Err(Error::Foreign { found })
             }
-            // Its lengths mean something else here.
+            // Its lengths have the other byte order.
             Err(Error::Corrupt { .. }) if self.blocks.is_swapped() => Err(Error::Corrupt {
                 offset: 0,
                 problem: BYTE_ORDER.to_owned(),
@@ -82,12 +82,12 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The next event; what stands before it goes to `lists`. `None` at the end.
+    /// Returns the next event, or `None` at the end. Passes the lists before it to `lists`.
     ///
     /// # Errors
     ///
-    /// If the capture cannot be read further. What came before stands.
-    // What is returned through memory is written in parts and copied whole, which stalls the processor
+    /// The capture cannot be read further. Earlier events stay valid.
+    // Returning through memory writes in parts and copies as a whole, which stalls the processor
     // for longer than it takes to find the next event.
     #[inline(always)]
     pub fn next<L: Lists>(&mut self, lists: &mut L) -> Result<Option<Record<'_>>, Error> {
@@ -107,8 +107,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Passes over events of types that nobody wants, up to `limit`. Of those only the frame and the
-    /// type are looked at. Returns how many they were.
+    /// Skips up to `limit` events of skipped types, of which only the frame and the type are
+    /// parsed. Returns their number.
     pub(crate) fn pass_over(&mut self, skips: &Skips, limit: u64) -> u64 {
         let passed = self.blocks.pass_over(skips, limit);
         self.events += passed;
@@ -127,7 +127,7 @@ fn section(block: &Block<'_>) -> Result<(), Error> {
     if magic != MAGIC {
         return Err(block.corrupt(BYTE_ORDER));
     }
-    /// From 2 on older readers cannot know what they read.
+    /// Newest supported major version. A reader cannot parse the events of later ones.
     const NEWEST: u16 = 1;
     if major > NEWEST {
         return Err(Error::Version { major, minor });
@@ -169,11 +169,11 @@ fn list<L: Lists>(block: &Block<'_>, lists: &mut L) -> Result<(), Error> {
     read.ok_or_else(|| block.corrupt(format!("a {what} shorter than its length field")))
 }
 
-/// A source with the bytes that were looked at put back.
+/// A source with its already read prefix prepended.
 type Whole<R> = io::Chain<io::Cursor<Vec<u8>>, R>;
 
-/// A source that may be compressed, by gzip. One that ends within compressed bytes fails with
-/// [`io::ErrorKind::UnexpectedEof`] after what could be unpacked.
+/// A source that may be compressed with gzip. A truncated compressed source fails with
+/// [`io::ErrorKind::UnexpectedEof`] after everything that can be unpacked.
 pub struct Unpacked<R: Read>(Packing<R>);
 
 enum Packing<R: Read> {
@@ -182,11 +182,11 @@ enum Packing<R: Read> {
 }
 
 impl<R: Read> Unpacked<R> {
-    /// Reads the first bytes.
+    /// Creates the source and reads the first bytes.
     ///
     /// # Errors
     ///
-    /// If that fails.
+    /// Reading fails.
     pub fn new(mut source: R) -> io::Result<Self> {
         let mut start = Vec::with_capacity(2);
         source.by_ref().take(2).read_to_end(&mut start)?;
@@ -200,7 +200,7 @@ impl<R: Read> Unpacked<R> {
         }))
     }
 
-    /// Whether it is compressed.
+    /// Returns true if the source is compressed.
     pub fn is_compressed(&self) -> bool {
         matches!(self.0, Packing::Gzip(_))
     }

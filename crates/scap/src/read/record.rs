@@ -1,26 +1,26 @@
-//! Events as they stand in a capture.
+//! Events in their encoded form.
 
 use super::blocks::Block;
 use crate::Error;
 use crate::bytes::Bytes;
 use crate::table::EventType;
 
-/// More parameters than any event type has.
+/// Upper bound on the parameters of an event type.
 pub const MAX_PARAMS: usize = 48;
 
-/// The event is there to tell of state and is not to be shown (`SCAP_DF_STATE_ONLY`).
+/// Flag: the event only carries state and is not shown (`SCAP_DF_STATE_ONLY`).
 pub const STATE_ONLY: u32 = 1;
 
 /// One event of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'b> {
-    /// Where its block begins, uncompressed.
+    /// Offset of the block in the uncompressed capture.
     pub offset: u64,
-    /// Nanoseconds since the epoch.
+    /// Time in nanoseconds since the epoch.
     pub time_ns: u64,
-    /// The thread.
+    /// Thread id.
     pub tid: i64,
-    /// The processor.
+    /// Processor number.
     pub cpu: u16,
     /// Flags of the block.
     pub flags: u32,
@@ -28,20 +28,20 @@ pub struct Record<'b> {
     pub code: u16,
     count: u32,
     is_old: bool,
-    /// Lengths of the parameters, and the parameters.
+    /// Lengths of the parameters, followed by the parameters.
     body: &'b [u8],
 }
 
-/// The parameters of an event, which fit it.
+/// The parameters of an event, with validated lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct Params<'b> {
-    /// Where each starts, and where the last one ends.
+    /// Start of each parameter, and the end of the last one.
     starts: &'b [u32],
     data: &'b [u8],
 }
 
-/// Memory for where the parameters of an event start: each is asked for several times, and adding up
-/// lengths takes longer than all else that is done with most of them.
+/// Buffer for parameter offsets. Parameters are read several times, and summing up lengths costs
+/// more than all other work for most of them.
 #[derive(Clone, Debug)]
 pub struct Starts([u32; MAX_PARAMS + 1]);
 
@@ -51,17 +51,16 @@ impl Default for Starts {
     }
 }
 
-/// How the event's block begins.
+/// Layout of an event's header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeaderKind {
     pub(crate) has_flags: bool,
     pub(crate) is_old: bool,
 }
 
-/// Where the number of an event's type stands in a block's body: behind processor, time, thread and
-/// length.
+/// Offset of the event type in a block's body, after processor, time, thread and length.
 pub(crate) const CODE: usize = 2 + 8 + 8 + 4;
-/// The same where the flags of the block come first.
+/// Like [`CODE`], for blocks that begin with flags.
 pub(crate) const FLAGGED_CODE: usize = CODE + 4;
 
 impl<'b> Record<'b> {
@@ -96,7 +95,7 @@ impl<'b> Record<'b> {
         })
     }
 
-    /// Why a block is no event.
+    /// Describes why a block is not a valid event.
     #[cold]
     fn misfit(block: &Block<'_>, shape: HeaderKind) -> Error {
         let before = if shape.has_flags { FLAGGED_CODE } else { CODE };
@@ -115,23 +114,23 @@ impl<'b> Record<'b> {
         }
     }
 
-    /// The event type; `None` if it is newer than this program.
+    /// Returns the event type; `None` if it is newer than this program.
     #[must_use]
     pub fn ty(&self) -> Option<&'static EventType> {
         EventType::of(self.code)
     }
 
-    /// Whether the event only tells of state.
+    /// Returns true if the event only carries state.
     #[must_use]
     pub fn is_state_only(&self) -> bool {
         self.flags & STATE_ONLY != 0
     }
 
-    /// Finds the parameters of an event of a known type.
+    /// Locates the parameters of an event of a known type.
     ///
     /// # Errors
     ///
-    /// If their lengths do not fit the event.
+    /// Their lengths do not match the event.
     pub fn params<'s>(&self, starts: &'s mut Starts) -> Result<Params<'s>, Error>
     where
         'b: 's,
@@ -142,7 +141,7 @@ impl<'b> Record<'b> {
         }
     }
 
-    /// The same, of an event whose type is known to the caller.
+    /// Like [`Record::params`], for a type that the caller knows.
     #[inline(always)]
     pub(crate) fn params_of<'s>(
         &self,
@@ -156,7 +155,7 @@ impl<'b> Record<'b> {
             return self.old_params(ty, starts);
         }
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
-        // Further ones are those of a newer version.
+        // Additional parameters belong to a newer version.
         let wanted = count.min(ty.params.len()).min(MAX_PARAMS);
         match split(self.body, count, wanted, ty.is_large, starts) {
             Some(params) => Ok(params),
@@ -164,8 +163,8 @@ impl<'b> Record<'b> {
         }
     }
 
-    /// The first parameter, if it is a number of 64 bits, and then the lengths and the bytes of the
-    /// others, which are not looked at. `None` for events of old captures. Lengths have 16 bits.
+    /// Returns the first parameter, if it is a 64-bit number, and the unparsed lengths and bytes of
+    /// the others. Lengths have 16 bits. Returns `None` for events of old captures.
     #[inline]
     pub(crate) fn first_and_rest(&self) -> Option<(i64, &'b [u8], &'b [u8])> {
         if self.is_old {
@@ -180,13 +179,14 @@ impl<'b> Record<'b> {
         (u16::from_le_bytes(*first) == 8).then_some((i64::from_le_bytes(*number), lens, data))
     }
 
-    /// Old captures do not say how many parameters there are: as many as fill the event.
+    /// Locates the parameters in an old capture, which has no parameter count: as many as fill the
+    /// event.
     #[cold]
     fn old_params<'s>(&self, ty: &EventType, starts: &'s mut Starts) -> Result<Params<'s>, Error>
     where
         'b: 's,
     {
-        // These were written with a length that is three too large.
+        // These were written with a length that is too large by three.
         let surplus = if matches!(ty.name, "notification" | "infra") {
             3
         } else {
@@ -216,7 +216,7 @@ impl<'b> Record<'b> {
     }
 }
 
-/// Finds the first `wanted` of `count` parameters.
+/// Locates the first `wanted` of `count` parameters.
 #[inline(always)]
 fn split<'s>(
     body: &'s [u8],
@@ -233,7 +233,7 @@ fn split<'s>(
     if large {
         let (lens, _) = lens.as_chunks::<4>();
         for (place, len) in ends.iter_mut().zip(lens) {
-            // What goes beyond all bounds goes beyond the event, too.
+            // A sum beyond the numeric range is also beyond the event.
             end = end.saturating_add(u32::from_le_bytes(*len));
             *place = end;
         }
@@ -247,7 +247,7 @@ fn split<'s>(
     (end as usize <= data.len()).then_some(Params { starts, data })
 }
 
-/// Bytes of a length.
+/// Returns the size of a length field in bytes.
 const fn width(is_large: bool) -> usize {
     if is_large { 4 } else { 2 }
 }
@@ -259,19 +259,19 @@ impl<'b> Params<'b> {
         data: &[],
     };
 
-    /// How many there are.
+    /// Returns the number of parameters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len().saturating_sub(1)
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no parameters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of one; `None` if the capture does not have it.
+    /// Returns the bytes of a parameter; `None` if the capture does not have it.
     #[must_use]
     #[inline]
     pub fn get(&self, at: usize) -> Option<&'b [u8]> {
@@ -279,7 +279,7 @@ impl<'b> Params<'b> {
         self.data.get(start as usize..end as usize)
     }
 
-    /// A single parameter.
+    /// Creates a single parameter.
     #[cfg(test)]
     pub(crate) fn one(data: &'b [u8], starts: &'b mut Starts) -> Self {
         starts.0[1] = u32::try_from(data.len()).unwrap();
@@ -287,30 +287,29 @@ impl<'b> Params<'b> {
         Self { starts, data }
     }
 
-    /// Bytes of all.
+    /// Returns the total size of all parameters in bytes.
     fn data_len(&self) -> usize {
         self.starts.last().map_or(0, |end| *end as usize)
     }
 }
 
-/// Parameters that outlive their event. Few and short ones, as most are, take no memory of their own.
+/// Parameters that outlive their event. Few and short ones, as most are, need no allocation.
 #[derive(Debug, Default)]
 pub(crate) struct KeptParams {
-    /// How many of the starts are in use; `None` if the others have them.
+    /// Number of used entries of the inline offsets; `None` if the parameters are in `other`.
     few: Option<u8>,
     few_starts: [u32; FEW + 1],
     short_data: [u8; SHORT],
-    /// Memory serves the next ones again.
+    /// Heap storage, reused for later parameters.
     other: Option<Box<(Vec<u32>, Vec<u8>)>>,
 }
 
-/// Parameters and bytes that have a place of their own: together with the thread and the type they fill a
-/// line of the processor's cache.
+/// Number of inline parameters. With their bytes, the thread and the type they fill a cache line.
 const FEW: usize = 3;
 const SHORT: usize = 16;
 
 impl KeptParams {
-    /// Takes the place of what was kept. `false`: there are too many bytes.
+    /// Replaces the kept parameters. Returns false if there are too many bytes.
     #[inline]
     pub(crate) fn replace(&mut self, params: &Params<'_>, limit: usize) -> bool {
         let data = params.data.get(..params.data_len()).unwrap_or_default();
@@ -355,7 +354,7 @@ impl KeptParams {
         }
     }
 
-    /// Bytes of memory beside its own.
+    /// Returns the size of the heap storage in bytes.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.other.as_ref().map_or(0, |other| {

@@ -1,4 +1,4 @@
-//! How the state changes with each event, and what the judge is shown of it.
+//! The state during a replay: its changes with each event, and the events shown to the evaluator.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -18,10 +18,10 @@ use crate::state::State;
 use crate::table::EventType;
 use crate::{Error, note};
 
-/// Threads that are kept past their end.
+/// Maximum number of ended threads that are kept.
 const MAX_LEAVING: usize = 1024;
 
-/// What is known after the events up to now.
+/// The state after all events so far.
 pub(super) struct CaptureState<'j, J: Evaluator> {
     judge: &'j J,
     pub(super) scratch: J::Scratch,
@@ -32,17 +32,17 @@ pub(super) struct CaptureState<'j, J: Evaluator> {
     arena: Bump,
     pub(super) counts: Counts,
     utc_offset: i32,
-    /// When the first event was.
+    /// Time of the first event.
     pub(super) first_ns: Option<u64>,
-    /// What the last event removes.
+    /// Pending removals of the last event.
     afterwards: PostEventChanges,
-    /// Threads whose end was recorded by this program, and of which more may come.
+    /// Ended threads in a recording of this program, of which more events may follow.
     leaving: VecDeque<i64>,
-    /// What was noted of a call that follows.
+    /// Note about a call that follows.
     pub(super) call: Option<NotedCall>,
 }
 
-/// What this program noted of a call when it recorded it.
+/// This program's note about a call.
 pub(super) struct NotedCall {
     pub(super) tid: i64,
     pub(super) time_ns: u64,
@@ -50,8 +50,8 @@ pub(super) struct NotedCall {
 }
 
 impl NotedCall {
-    /// Whether this is the call. One that no rule asks about may not be looked at, and the next one of its
-    /// thread is another.
+    /// Returns true if the note is about this event. A call that no rule uses may be skipped, and
+    /// the next one of its thread is another call.
     pub(super) fn is_of(&self, record: &Record<'_>) -> bool {
         self.tid == record.tid && self.time_ns == record.time_ns
     }
@@ -100,7 +100,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         }
     }
 
-    /// Carries out what the last event left.
+    /// Applies the pending removals of the last event.
     #[inline]
     fn settle(&mut self) {
         match self.afterwards {
@@ -116,7 +116,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         self.afterwards = PostEventChanges::Nothing;
     }
 
-    /// Keeps the beginning of a call until its end.
+    /// Keeps the enter event of a call until its exit.
     #[inline]
     fn enter(&mut self, record: &Record<'_>, ty: &EventType) -> Result<(), Error> {
         self.settle();
@@ -134,7 +134,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         let is_shown = exit.is_wanted && !record.is_state_only();
         if !is_shown {
             if !record.is_state_only() {
-                // Nor is it to be taken for a note of the next call.
+                // The note must not be applied to the next call.
                 self.call.take_if(|noted| noted.is_of(record));
             }
             match exit.action {
@@ -143,7 +143,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
                 _ => {}
             }
         }
-        // What this program has noted of a call may contradict its parameters.
+        // This program's note about a call may contradict its parameters.
         let told = match noted(&self.call, record) {
             None if exit.is_repeatable => opening(record),
             _ => None,
@@ -154,14 +154,14 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         }
     }
 
-    /// The end of a close that the judge does not ask about.
+    /// Applies the exit of a `close` that the evaluator does not use.
     fn close(&mut self, record: &Record<'_>, exit: &Exit) -> Result<(), Error> {
         let raw = record.params_of(exit.ty, &mut self.starts)?;
         let Some(slot) = self.state.find_or_add(record.tid) else {
             return Ok(());
         };
         let enter = self.enters.end(slot, record.tid, record.code);
-        // Numbers take no memory of the arena.
+        // Numbers need no memory of the arena.
         let int =
             |at: Option<usize>| as_int(&exit.slots.get(at?)?.param(&raw, &enter, &self.arena));
         if let (Some(0..), Some(number)) = (int(exit.result), int(exit.number)) {
@@ -171,8 +171,8 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         Ok(())
     }
 
-    /// Opens a file as another event of the same bytes has. `false`: there was none, or it may matter who
-    /// opens it.
+    /// Applies an opening that is known from an earlier event with the same bytes. Returns false if
+    /// there is none, or the result may depend on the process.
     #[inline]
     fn open_again(
         &mut self,
@@ -199,7 +199,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         true
     }
 
-    /// `told`: of a file that others may open in the same way.
+    /// Applies an event. `told` is set for a file that other processes may open in the same way.
     fn carry_out(
         &mut self,
         record: &Record<'_>,
@@ -274,7 +274,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
             self.counts.undecided += undecided;
         }
         if let (Some(told), Some(result)) = (told, result) {
-            // The judge may have found it out just now.
+            // The evaluator may have found this out just now.
             let mut ask = || {
                 let opening = exit.opening(params, Some(result))?;
                 self.judge.has_ruled_out(&mut self.scratch, &opening)
@@ -288,14 +288,15 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
     }
 }
 
-/// What was noted of the call that ends with this event.
+/// Returns the note about the call that ends with this event.
 #[inline]
 fn noted<'n>(noted: &'n Option<NotedCall>, record: &Record<'_>) -> Option<&'n note::Call> {
     let noted = noted.as_ref()?;
     noted.is_of(record).then_some(&noted.call)
 }
 
-/// Lets an event change the state. Whether its process is described by a recording of ours.
+/// Applies an event to the state. Returns true if a recording of this program describes the
+/// process.
 #[inline]
 fn change(
     happening: &AppliedEvent<'_, '_>,
@@ -305,15 +306,15 @@ fn change(
 ) -> bool {
     let process = state.thread(slot).process;
     let is_described = state.process(process).exact.is_some() && !happening.is_description;
-    // It has described the process as it is after the call.
+    // The recording has described the process as it is after the call.
     if !is_described || !happening.exit.action.is_about_process() {
         happening.apply(state, slot, afterwards);
     }
     is_described
 }
 
-/// Lets a thread that has ended be known for a while: engines with several lanes may show an event of a
-/// process behind that of its end.
+/// Keeps an ended thread for a while: engines with several lanes may show an event of a process
+/// after its end.
 fn put_off(afterwards: &mut PostEventChanges, leaving: &mut VecDeque<i64>) {
     let PostEventChanges::Forget { tid } = *afterwards else {
         return;
@@ -327,10 +328,10 @@ fn put_off(afterwards: &mut PostEventChanges, leaving: &mut VecDeque<i64>) {
     }
 }
 
-/// The end of a call that opens a file, and its result.
+/// Returns the exit of a call that opens a file, and its result.
 #[inline]
 fn opening<'b>(record: &Record<'b>) -> Option<(OpenExit<'b>, i64)> {
-    // What only describes is not shown, whoever asks for it.
+    // A state-only event is never shown.
     if record.is_state_only() {
         return None;
     }
@@ -339,7 +340,7 @@ fn opening<'b>(record: &Record<'b>) -> Option<(OpenExit<'b>, i64)> {
     Some((OpenExit { code, lens, rest }, result))
 }
 
-/// What came of an opening, if it would have come of it in any other process as well.
+/// Returns the effect of an opening, if it is the same in every process.
 fn known(
     state: &State,
     slot: usize,
@@ -358,7 +359,7 @@ fn known(
     Some(KnownOpen {
         open,
         result,
-        // A call that fails opens nothing.
+        // A failed call opens nothing.
         alike_from: alike_from.max(0),
     })
 }

@@ -1,4 +1,4 @@
-//! From the bytes of a capture to an event's parameters.
+//! Decodes the parameters of events.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,23 +9,23 @@ use crate::bytes::{Bytes, signed, unsigned, until_nul};
 use crate::flags::Translation;
 use crate::read::Params;
 
-/// Where a parameter of an event's kind comes from.
+/// Source of a parameter of an event kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Slot {
-    /// Position in the end of the call.
+    /// Position in the exit event.
     pub(crate) exit: Option<usize>,
-    /// Position in its beginning, for captures whose ends do not tell.
+    /// Position in the enter event, for captures whose exit events lack it.
     pub(crate) enter: Option<usize>,
     pub(crate) convert: Convert,
 }
 
-/// What is done with the bytes.
+/// Conversion of the bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Convert {
     Address,
     Bytes,
     DescriptorList,
-    /// The type is the first byte.
+    /// The first byte is the type.
     Dynamic,
     Flags(&'static Translation),
     Nothing,
@@ -44,7 +44,7 @@ impl Slot {
         convert: Convert::Nothing,
     };
 
-    /// The bytes; none if the capture left them out.
+    /// Returns the bytes; empty if the capture omits them.
     #[inline]
     pub(crate) fn bytes<'b>(&self, exit: &Params<'b>, enter: &Params<'b>) -> Option<&'b [u8]> {
         if let Some(at) = self.exit
@@ -57,7 +57,7 @@ impl Slot {
         (!of_enter.is_empty()).then_some(of_enter)
     }
 
-    /// The parameter by itself.
+    /// Decodes the parameter.
     #[inline]
     pub(crate) fn param<'a>(
         &self,
@@ -70,8 +70,8 @@ impl Slot {
         param
     }
 
-    /// Puts the parameter where it belongs, unless there is none. Each is written in place: to copy
-    /// what was just written in parts stalls the processor for longer than it takes to decode it.
+    /// Decodes the parameter in place, if there is one. Copying a value that was just written in
+    /// parts stalls the processor for longer than decoding it.
     #[inline]
     pub(crate) fn put<'a>(
         &self,
@@ -107,7 +107,7 @@ impl Slot {
             }
             Convert::Text => {
                 let text = until_nul(bytes);
-                // What capturing programs write for a pointer to nowhere.
+                // Capturing programs write this for an invalid pointer.
                 if text != b"<NA>" {
                     *place = Param::Text(text);
                 }
@@ -196,7 +196,7 @@ fn shown<'a>(address: &Address<'a>, arena: &'a Bump) -> Param<'a> {
     }
 }
 
-/// `number:flags` of each descriptor that is waited for.
+/// Formats `number:flags` for each polled descriptor.
 fn descriptor_list<'a>(bytes: &[u8], arena: &'a Bump) -> Option<Param<'a>> {
     use std::fmt::Write as _;
     let mut rest = Bytes::new(bytes);

@@ -1,5 +1,5 @@
-//! What becomes of each event type of a capture: which kind of event it is, where the parameters of
-//! that kind come from, and what it changes.
+//! Mapping of a capture's event types: the kind of each, the source of the kind's parameters, and
+//! the effect on the state.
 
 use std::collections::HashMap;
 
@@ -17,17 +17,17 @@ use crate::read::{Params, Record, Skips, Starts};
 use crate::table::{EventType, Parameter, Type};
 use crate::{Error, note};
 
-/// What is done with events of one type.
+/// Handling of an event type.
 pub(crate) enum Row {
-    /// The beginning of a call whose end does not say everything.
+    /// The enter event of a call whose exit event is incomplete.
     Enter(&'static EventType),
-    /// An event by itself, or the end of a call.
+    /// A single event, or the exit event of a call.
     Exit(Box<Exit>),
-    /// A call without an event type of its own: the first parameter tells which.
+    /// A call without an event type of its own: the first parameter is its number.
     Generic,
-    /// What capturing programs say of the system.
+    /// Information of the capturing program about the system.
     Meta(Meta),
-    /// Nothing.
+    /// Ignored.
     Skip,
     /// A type that is newer than this program.
     Unknown,
@@ -44,47 +44,47 @@ impl Row {
     }
 }
 
-/// The end of a call.
+/// An exit event.
 pub(crate) struct Exit {
     pub(crate) ty: &'static EventType,
     pub(crate) kind: EventKind,
     pub(crate) action: Action,
-    /// Whether the judge wants to see it.
+    /// The evaluator uses the event.
     pub(crate) is_wanted: bool,
-    /// By parameter of the kind.
+    /// Sources, by parameter of the kind.
     pub(crate) slots: Vec<Slot>,
-    /// Position of the result among the parameters.
+    /// Index of the result among the parameters.
     pub(crate) result: Option<usize>,
-    /// Position of the descriptor's number among the parameters.
+    /// Index of the descriptor number among the parameters.
     pub(crate) number: Option<usize>,
-    /// Of the directory descriptor that the opened path starts at.
+    /// Index of the directory descriptor from which the opened path starts.
     pub(crate) base: Option<usize>,
-    /// What of the call that opens a file is the same whoever makes it.
+    /// Parameters of an opening that do not depend on the process.
     opening: Option<OpeningParams>,
-    /// Whether events with the same bytes open the same file: the result is the first parameter, and
-    /// the beginning of the call tells nothing more.
+    /// Events with the same bytes open the same file: the result is the first parameter, and the
+    /// enter event adds nothing.
     pub(crate) is_repeatable: bool,
-    /// Of the device and the inode of an opened file.
+    /// Indices of the device and the inode of an opened file.
     pub(crate) file: [Option<usize>; 2],
-    /// The ends of a connection, or an address, in the end or the beginning of the call.
+    /// Source of the connection's ends, or of an address, in the exit or the enter event.
     pub(crate) ends: Slot,
     pub(crate) address: Slot,
 }
 
-/// What capturing programs say of the system.
+/// Information of the capturing program about the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meta {
-    /// Of containers, in an event of their own.
+    /// A container, in an event type of its own.
     Container,
-    /// Of something that a name in the event tells.
+    /// Information whose type is named in the event.
     Asynchronous,
     User,
     Group,
-    /// What this program says of a process, for itself alone.
+    /// This program's note about a process.
     Note,
 }
 
-/// What an event changes.
+/// Effect of an event on the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     None,
@@ -111,7 +111,7 @@ pub(crate) enum Action {
 }
 
 impl Action {
-    /// Whether it changes facts about the caller, not its descriptors.
+    /// Returns true if the effect concerns the process and not its descriptors.
     pub(crate) fn is_about_process(self) -> bool {
         matches!(
             self,
@@ -156,19 +156,19 @@ impl Action {
     }
 }
 
-/// What becomes of each event type, by number.
+/// Handling of each event type, by number.
 pub(crate) struct Dialect {
     rows: Vec<Row>,
-    /// Types of which nothing becomes.
+    /// Ignored types.
     pub(crate) skips: Skips,
-    /// By number of a call without an event type of its own.
+    /// Calls without an event type, by number.
     generic: Vec<Option<Box<Exit>>>,
-    /// Calls that have no number either, by name.
+    /// Calls without a number, by name.
     named: HashMap<&'static str, Box<Exit>>,
 }
 
 impl Dialect {
-    /// `concerns`: which kinds of events are to be shown.
+    /// Creates the mapping. `concerns` returns true for kinds of events that are shown.
     pub(crate) fn new(concerns: impl Fn(EventKind) -> bool) -> Self {
         let kinds: Kinds = EventKind::all().map(|kind| (kind.name(), kind)).collect();
         let codes = EventType::all().map(|ty| usize::from(ty.code)).max();
@@ -192,7 +192,7 @@ impl Dialect {
         self.rows.get(usize::from(code)).unwrap_or(&Row::Unknown)
     }
 
-    /// The end of a call that has no event type. `noted`: what this program told of it.
+    /// Returns the exit of a call without an event type. `noted` is this program's note about it.
     #[cold]
     pub(crate) fn untyped(
         &self,
@@ -210,7 +210,7 @@ impl Dialect {
     }
 }
 
-/// Kinds of events by name. To ask for one that does not exist makes a suggestion, which takes long.
+/// Event kinds by name. Looking up an unknown name would compute a suggestion, which is slow.
 type Kinds = HashMap<&'static str, EventKind>;
 
 fn row(ty: &'static EventType, kinds: &Kinds, concerns: &impl Fn(EventKind) -> bool) -> Row {
@@ -231,7 +231,7 @@ fn row(ty: &'static EventType, kinds: &Kinds, concerns: &impl Fn(EventKind) -> b
     }
 }
 
-/// Beginnings are kept where their end is looked at and takes something from them.
+/// Marks enter events to be kept if their exit event is used and takes a parameter from them.
 fn keep_enters(rows: &mut [Row]) {
     for at in (0..rows.len().saturating_sub(1)).step_by(2) {
         let keeps = match &rows[at + 1] {
@@ -246,7 +246,7 @@ fn keep_enters(rows: &mut [Row]) {
 }
 
 impl Exit {
-    /// The result of the call.
+    /// Returns the result of the call.
     #[inline]
     pub(crate) fn result(
         &self,
@@ -257,7 +257,7 @@ impl Exit {
         as_int(&self.slots[self.result?].param(exit, enter, arena))
     }
 
-    /// What an event of these parameters is to whoever does not ask who opens a file.
+    /// Returns an opening as the part of the event that does not depend on the process.
     #[inline]
     pub(crate) fn opening<'b>(
         &self,
@@ -272,7 +272,7 @@ impl Exit {
         Opening::new(self.kind, name, params.get(at.flags), mode, result?)
     }
 
-    /// The name of the file that is opened.
+    /// Returns the name of the opened file.
     pub(crate) fn opened_name<'b>(
         &self,
         exit: &Params<'b>,
@@ -285,17 +285,17 @@ impl Exit {
         }
     }
 
-    /// Whether something may stand in the beginning of the call alone.
+    /// Returns true if a parameter may be in the enter event only.
     fn lacks_beginning(&self) -> bool {
-        // What sysdig 0.29 wrote at the end of a call is there in every capture; later versions
-        // appended what the beginning told before.
+        // The exit parameters of sysdig 0.29 are in every capture. Later versions appended those
+        // that the enter event contained before.
         let always = self.ty.in_029.unwrap_or(0);
         let is_there = |at: Option<usize>| at.is_some_and(|at| at < always);
         let mut slots = self.slots.iter().chain([&self.ends, &self.address]);
         slots.any(|slot| slot.enter.is_some() && !is_there(slot.exit))
     }
 
-    /// Whether that is needed.
+    /// Returns true if a parameter is taken from the enter event.
     fn takes_beginning(&self) -> bool {
         self.lacks_beginning() && (self.is_wanted || self.action != Action::None)
     }
@@ -312,7 +312,7 @@ impl Exit {
 }
 
 fn generic(kinds: &Kinds, concerns: &impl Fn(EventKind) -> bool) -> Vec<Option<Box<Exit>>> {
-    /// More than there are calls.
+    /// Upper bound on call numbers.
     const CALLS: u16 = 1024;
     let ty = EventType::of(1).filter(|ty| ty.name == "syscall");
     let row = |call: u16| {
@@ -341,7 +341,7 @@ fn named(kinds: &Kinds, concerns: &impl Fn(EventKind) -> bool) -> HashMap<&'stat
 }
 
 fn exit(ty: &'static EventType, kind: EventKind, is_wanted: bool) -> Exit {
-    // Both halves of a call have neighbouring numbers.
+    // Enter and exit have adjacent numbers.
     let enter = ty.code.checked_sub(1).and_then(EventType::of);
     let enter = enter.filter(|enter| enter.is_enter && enter.name == ty.name);
     let spec = kind.spec();
@@ -372,7 +372,7 @@ fn exit(ty: &'static EventType, kind: EventKind, is_wanted: bool) -> Exit {
     exit
 }
 
-/// The parameter that holds the number of the event's descriptor.
+/// Returns the index of the parameter with the event's descriptor number.
 fn number(kind: EventKind) -> Option<usize> {
     let spec = kind.spec();
     let (DescriptorSource::Argument(register)
@@ -402,13 +402,13 @@ fn base(kind: EventKind) -> Option<usize> {
     spec.params.iter().position(holds)
 }
 
-/// Where a parameter of a kind comes from.
+/// Returns the source of a parameter of a kind.
 fn slot(
     param: &event::ParamSpec,
     ty: &'static EventType,
     enter: Option<&'static EventType>,
 ) -> Slot {
-    // Facts about the process are asked of the state, which these events have changed.
+    // Facts about the process come from the state, which these events have changed.
     let is_state = param.source == ParamSource::Process || param.name == "cgroups";
     if is_state {
         return Slot::NOWHERE;

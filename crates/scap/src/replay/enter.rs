@@ -1,30 +1,30 @@
-//! Beginnings of calls, kept until their ends.
+//! Enter events, kept until their exit events.
 
 use crate::read::{KeptParams, Params};
 
-/// The last beginning of each thread, by the thread's position. Memory serves the next call again.
+/// The last enter event of each thread, by slot. Storage is reused for the next call.
 #[derive(Debug, Default)]
 pub(super) struct PendingEnters {
     kept: Vec<Enter>,
-    /// Bytes of memory that all have.
+    /// Total size of the storage in bytes.
     size: usize,
 }
 
 #[derive(Debug, Default)]
 struct Enter {
     tid: i64,
-    /// Number of the event type; `None` if there is nothing.
+    /// Number of the event type; `None` if empty.
     code: Option<u16>,
     params: KeptParams,
 }
 
-/// Longer ones than any program writes are not kept.
+/// Maximum size of one event in bytes; no known program writes longer ones.
 const MAX_ONE: usize = 64 << 10;
-/// All that are kept. Those of a machine with a thousand busy threads take a hundredth.
+/// Maximum total size in bytes. A machine with a thousand busy threads needs a hundredth of it.
 const MAX_ALL: usize = 32 << 20;
 
 impl PendingEnters {
-    /// Keeps the beginning of a call. `false`: there is no room.
+    /// Keeps an enter event. Returns false if there is no room.
     #[inline]
     pub(super) fn keep(&mut self, slot: usize, tid: i64, code: u16, params: &Params<'_>) -> bool {
         if self.kept.len() <= slot {
@@ -46,7 +46,7 @@ impl PendingEnters {
         true
     }
 
-    /// The parameters of the call that ends with an event of type `code`.
+    /// Returns the enter parameters of the call that ends with an event of type `code`.
     #[inline]
     pub(super) fn end(&mut self, slot: usize, tid: i64, code: u16) -> Params<'_> {
         let Some(enter) = self.kept.get_mut(slot) else {
@@ -60,7 +60,7 @@ impl PendingEnters {
         }
     }
 
-    /// Forgets what a thread has begun.
+    /// Drops the enter event of a thread.
     #[inline]
     pub(super) fn forget(&mut self, slot: usize) {
         if let Some(enter) = self.kept.get_mut(slot) {

@@ -1,4 +1,4 @@
-//! One event as a judge sees it.
+//! An event in the form that an evaluator uses.
 
 use abi::Errno;
 use bumpalo::Bump;
@@ -14,7 +14,7 @@ use crate::note;
 use crate::read::Record;
 use crate::state::State;
 
-/// What an event is seen with.
+/// An event with its decoding context.
 pub(super) struct EventView<'e, 'b> {
     pub(super) exit: &'e Exit,
     pub(super) record: &'e Record<'b>,
@@ -55,7 +55,7 @@ impl EventView<'_, '_> {
         };
         let outcome = match (self.exit.result, self.result) {
             (_, Some(result)) => Outcome::Returned(result),
-            // Generic events do not tell it, and no event of theirs ever will.
+            // Generic events never contain this parameter.
             (Some(at), None) if self.exit.slots[at].exit.is_some() => Outcome::Unlearnt,
             _ => Outcome::None,
         };
@@ -78,7 +78,7 @@ impl EventView<'_, '_> {
         judge.evaluate(scratch, &event).len() as u64
     }
 
-    /// What the event's descriptor is, by what was known of it and what the event itself tells.
+    /// Returns the event's descriptor, from the state and the event itself.
     fn descriptor<'s>(&'s self, state: &'s State, process: usize) -> Option<Descriptor<'s>> {
         let spec = self.exit.kind.spec();
         let made = self.result.map_or(-1, |result| result.max(-1));
@@ -118,7 +118,7 @@ impl EventView<'_, '_> {
         let flags = self.params.get(usize::from(flags));
         let fact = |at: Option<usize>| match at.and_then(|at| self.params.get(at)) {
             Some(Param::Uint(fact)) => Known::Yes(*fact),
-            // The capture does not tell, which is not to say that there is none.
+            // The capture does not contain it, which does not mean that there is none.
             _ => Known::NotYet,
         };
         let [device, inode] = self.exit.file;
@@ -133,7 +133,8 @@ impl EventView<'_, '_> {
     }
 }
 
-/// A descriptor of which nothing was told; a failed call tells what it would have made.
+/// Returns a descriptor that the capture does not describe. A failed call names the kind it would
+/// have created.
 fn unknown<'a>(number: i64, source: DescriptorSource) -> Descriptor<'a> {
     let kind = match source {
         DescriptorSource::Created(kind) => Known::Yes(kind),

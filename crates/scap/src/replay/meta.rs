@@ -1,4 +1,4 @@
-//! Events in which capturing programs tell of users and containers.
+//! Events that describe users and containers.
 
 use event::{Container, Containment, Evaluator};
 use serde_json::Value;
@@ -32,7 +32,7 @@ impl<J: Evaluator> CaptureState<'_, J> {
         Ok(())
     }
 
-    /// Takes what this program noted when it recorded the capture.
+    /// Applies a note of this program.
     fn note(&mut self, told: &Told<'_, '_>) {
         let desc = told.text("desc");
         let id = told.text("id");
@@ -59,7 +59,7 @@ impl<J: Evaluator> CaptureState<'_, J> {
     }
 
     fn container(&mut self, json: &[u8]) {
-        // What is no JSON, or lacks an id, names no container.
+        // Invalid JSON, or JSON without an id, describes no container.
         if let Some(container) = serde_json::from_slice(json)
             .ok()
             .and_then(|json| container(&json))
@@ -69,7 +69,7 @@ impl<J: Evaluator> CaptureState<'_, J> {
     }
 }
 
-/// An event's parameters by name.
+/// Parameters of an event by name.
 struct Told<'e, 'b> {
     record: &'e Record<'b>,
     params: Params<'b>,
@@ -89,7 +89,7 @@ impl<'b> Told<'_, 'b> {
     }
 }
 
-/// A container as the recorders of captures describe it.
+/// Parses a container from the JSON of capture recorders.
 fn container(json: &Value) -> Option<Container> {
     let told = json.get("container")?;
     let text = |name: &str| {
@@ -114,7 +114,7 @@ fn container(json: &Value) -> Option<Container> {
     })
 }
 
-/// Pod name, namespace and uid, from the labels that Kubernetes gives containers.
+/// Returns pod name, namespace and uid from Kubernetes' container labels.
 fn pod(told: &Value) -> Option<(String, String, String)> {
     let labels = told.get("labels")?;
     let label = |name: &str| {
@@ -124,7 +124,7 @@ fn pod(told: &Value) -> Option<(String, String, String)> {
     Some((label("name")?, label("namespace")?, label("uid")?))
 }
 
-/// The runtimes as captures number them.
+/// Returns the container runtime with this number in captures.
 fn runtime(number: u64) -> Option<String> {
     let name = match number {
         0 => "docker",

@@ -1,4 +1,4 @@
-//! Shows the events of a capture to a judge as a live engine would.
+//! Replays a capture: shows its events to an evaluator as a live engine would.
 
 mod apply;
 mod capture_state;
@@ -25,29 +25,29 @@ pub(crate) use apply::{as_int, opened_kind};
 
 pub use crate::state::StateLosses;
 
-/// What was read and what became of it.
+/// Counters of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Events in the capture.
     pub events: u64,
-    /// Events that the judge was shown.
+    /// Events that the evaluator evaluated.
     pub judged: u64,
-    /// Rules that stayed undecided, because the capture does not tell what they ask for.
+    /// Rules that stayed undecided because the capture lacks the required data.
     pub undecided: u64,
     /// Events of types that are newer than this program.
     pub unknown_types: u64,
 }
 
-/// Replays captures, one after the other.
+/// Replays captures one after the other.
 pub struct Replay<'j, J: Evaluator> {
     dialect: Dialect,
     course: CaptureState<'j, J>,
-    /// How long after the first event a capture counts as ended.
+    /// Maximum time after the first event, in nanoseconds.
     longest_ns: u64,
 }
 
 impl<'j, J: Evaluator> Replay<'j, J> {
-    /// `utc_offset`: seconds that printed times are east of Greenwich.
+    /// Creates a replay. `utc_offset` is the offset of printed times from UTC in seconds.
     pub fn new(judge: &'j J, utc_offset: i32) -> Self {
         Self {
             dialect: Dialect::new(|kind| judge.concerns(kind)),
@@ -56,7 +56,7 @@ impl<'j, J: Evaluator> Replay<'j, J> {
         }
     }
 
-    /// Passes over what came later than this after the first event.
+    /// Ignores events later than `longest` after the first one.
     #[must_use]
     pub fn until(self, longest: Duration) -> Self {
         Self {
@@ -65,35 +65,35 @@ impl<'j, J: Evaluator> Replay<'j, J> {
         }
     }
 
-    /// What was read so far.
+    /// Returns the counters so far.
     pub fn counts(&self) -> Counts {
         self.course.counts
     }
 
-    /// What could not be kept.
+    /// Returns the counters of state that was lost or missing.
     pub fn lost(&self) -> StateLosses {
         self.course.state.lost
     }
 
-    /// Working memory of the judge.
+    /// Returns the evaluator's working memory.
     pub fn scratch(&self) -> &J::Scratch {
         &self.course.scratch
     }
 
-    /// Replays up to `limit` further events. `false`: the capture has no more.
+    /// Replays up to `limit` further events. Returns false at the end of the capture.
     ///
     /// # Errors
     ///
-    /// If the capture cannot be read further. What came before stands.
+    /// The capture cannot be read further. Earlier events stay valid.
     pub fn step<R: Read>(&mut self, reader: &mut Reader<R>, limit: u64) -> Result<bool, Error> {
         let earlier = self.course.counts.events.saturating_sub(reader.events());
         let result = self.steps(reader, limit, earlier);
-        // Those before what cannot be read count, too.
+        // Events before an unreadable one count, too.
         self.course.counts.events = earlier + reader.events();
         result
     }
 
-    /// `earlier`: events of the readers before this one.
+    /// `earlier` is the number of events in previous readers.
     fn steps<R: Read>(
         &mut self,
         reader: &mut Reader<R>,
@@ -110,7 +110,7 @@ impl<'j, J: Evaluator> Replay<'j, J> {
             let before = reader.events();
             let passed = match course.first_ns {
                 Some(_) => reader.pass_over(&dialect.skips, last - before),
-                // Of those the time is not looked at.
+                // The time of these events is not used.
                 None => 0,
             };
             if before + passed >= last {

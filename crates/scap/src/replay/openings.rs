@@ -1,15 +1,15 @@
-//! Openings of files that were met before, by the bytes that the capture has of them.
+//! Cache of file openings, keyed by their bytes in the capture.
 //!
-//! Programs open the same files again and again, and then only the result differs. What was made of all
-//! other bytes is kept: what is open afterwards, and that nothing can come of it. To compare the bytes
-//! takes a fraction of the time that decoding, looking at the name and copying it take.
+//! Programs open the same files again and again, with only the result differing. The cache keeps
+//! what was derived from all other bytes: the resulting descriptor, and that no rule can match.
+//! Comparing the bytes takes a fraction of the time for decoding, evaluating and copying the name.
 
 use std::rc::Rc;
 
 use crate::state::descriptor::Open;
 use crate::state::hash::fold;
 
-/// The end of a call that opens a file, apart from its result.
+/// The exit event of an opening, without its result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenExit<'b> {
     /// Number of the event type.
@@ -20,12 +20,12 @@ pub(super) struct OpenExit<'b> {
     pub(super) rest: &'b [u8],
 }
 
-/// What is known of an opening.
+/// A cached opening.
 #[derive(Clone, Debug)]
 pub(super) struct KnownOpen {
-    /// What is open if it succeeds; `None` if it did not.
+    /// Resulting descriptor; `None` if the opening failed.
     pub(super) open: Option<Rc<Open>>,
-    /// Its result, and from where on results are alike.
+    /// Its result, and the threshold from which results are equivalent.
     pub(super) result: i64,
     pub(super) alike_from: i64,
 }
@@ -36,27 +36,27 @@ impl KnownOpen {
     }
 }
 
-/// What openings came to.
+/// The cache.
 #[derive(Debug, Default)]
 pub(super) struct Openings {
-    /// Empty until some opening is met again.
+    /// Empty until an opening repeats.
     places: Vec<Place>,
     met: OpenFilter,
-    /// Counts those that took the place of another.
+    /// Number of evictions.
     replaced: usize,
 }
 
-/// Openings that are kept. Each has a choice of some places beside each other.
+/// Number of cache entries. Each opening can use one of a few adjacent ones.
 const PLACES: usize = 4096;
 const CHOICE: usize = 4;
-/// Openings with more bytes are not kept. Three lines of the processor's cache hold one.
+/// Maximum size of an opening in bytes. An entry fills three cache lines.
 const MAX_BYTES: usize = 136;
 
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Place {
     hash: u64,
-    /// `None` if nothing is kept here.
+    /// `None` for an empty entry.
     known: Option<KnownOpen>,
     code: u16,
     lens: u8,
@@ -74,7 +74,7 @@ impl Place {
         bytes: [0; MAX_BYTES],
     };
 
-    /// `None` if there are too many bytes.
+    /// Returns `None` if there are too many bytes.
     fn new(hash: u64, told: &OpenExit<'_>, known: KnownOpen) -> Option<Self> {
         let mut place = Self {
             hash,
@@ -104,7 +104,7 @@ impl Place {
 }
 
 impl Openings {
-    /// What is known of an opening with this result.
+    /// Looks up an opening with this result.
     #[inline]
     pub(super) fn find(&self, told: &OpenExit<'_>, result: i64) -> Option<&KnownOpen> {
         if self.places.is_empty() {
@@ -116,8 +116,8 @@ impl Openings {
         places.find_map(|place| place.known(hash, told, result))
     }
 
-    /// Keeps what came of an opening, if it is not the first of its sort: to copy what does not come
-    /// again would be in vain.
+    /// Caches an opening from its second occurrence on: copying one that does not repeat would be
+    /// useless.
     pub(super) fn keep(&mut self, told: &OpenExit<'_>, known: impl FnOnce() -> Option<KnownOpen>) {
         let hash = hash(told);
         if !self.met.again(hash) {
@@ -140,7 +140,7 @@ impl Openings {
     }
 }
 
-/// Openings that were met, as far as some bits of their hashes tell.
+/// Filter of seen openings by some bits of their hashes.
 #[derive(Debug, Default)]
 struct OpenFilter {
     bits: Vec<u64>,
@@ -148,12 +148,12 @@ struct OpenFilter {
 }
 
 impl OpenFilter {
-    /// Words: a bit for each number of 16 bits.
+    /// Size in words: one bit per 16-bit number.
     const WORDS: usize = 1 << 10;
-    /// So many are told apart well enough; after that all are forgotten.
+    /// Number of openings that the filter distinguishes well enough; then it is cleared.
     const MANY: usize = 1 << 14;
 
-    /// Whether this one was met before.
+    /// Returns true if the opening was seen before.
     fn again(&mut self, hash: u64) -> bool {
         if self.bits.is_empty() || self.count == Self::MANY {
             self.bits.clear();
@@ -169,14 +169,14 @@ impl OpenFilter {
     }
 }
 
-/// The first place that an opening can have.
+/// Returns the first possible entry of an opening.
 fn place(hash: u64) -> usize {
     let choices = u64::try_from(PLACES / CHOICE).expect("few places");
     usize::try_from(hash % choices).expect("below the number of places") * CHOICE
 }
 
-/// The hash of an opening: of its last bytes, because names differ at their ends and what follows them
-/// tells where the file is. Who makes others with the same hash has them compared, and no more.
+/// Hashes the last bytes of an opening, because names differ at their ends and the bytes after them
+/// locate the file. A deliberate collision only causes a comparison.
 fn hash(told: &OpenExit<'_>) -> u64 {
     const LAST: usize = 48;
     let last: [u8; LAST] = match told.rest.last_chunk() {

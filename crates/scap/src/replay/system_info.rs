@@ -1,4 +1,4 @@
-//! Answers about processes from the state that a capture's events left.
+//! Answers questions about processes from the replayed state.
 
 use core::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -15,10 +15,10 @@ use crate::state::State;
 use crate::state::descriptor::Open;
 use crate::state::process::{NO_ID, ProcessEntry};
 
-/// The state while one event is looked at.
+/// The state during the evaluation of one event.
 pub(crate) struct RecordedSystemInfo<'s> {
     pub(crate) state: &'s State,
-    /// The process of the event.
+    /// Process of the event.
     pub(crate) caller: &'s ProcessEntry,
     pub(crate) noted: Option<&'s note::Call>,
     pub(crate) utc_offset: i32,
@@ -29,7 +29,7 @@ fn found<T>(fact: Option<T>) -> Lookup<T> {
     fact.map_or(Lookup::Missing, Lookup::Found)
 }
 
-/// A cell that is not filled holds what was not known when the capture was recorded.
+/// Returns a fact of an image. An empty cell means that it was not known at recording time.
 fn of_image<T: Clone>(cell: &OnceLock<Option<T>>) -> Lookup<T> {
     match cell.get() {
         Some(fact) => found(fact.clone()),
@@ -55,7 +55,7 @@ impl RecordedSystemInfo<'_> {
         Some(&**open)
     }
 
-    /// The process of a thread.
+    /// Returns the process of a thread.
     fn of_thread(&self, tid: Tid) -> Option<&ProcessEntry> {
         let thread = self.state.peek(i64::from(tid.0))?;
         Some(self.state.process(thread.process))
@@ -67,7 +67,7 @@ impl SystemInfo for RecordedSystemInfo<'_> {
         Lookup::Found(process.exec_name())
     }
 
-    // Nothing is kept of other threads, and what this program notes in its captures leaves it out.
+    // Other threads have no recorded state, and this program's notes omit it.
     fn thread_name(&self, process: &Process, tid: Tid) -> Lookup<Comm> {
         if tid.0 == process.pid.0 && self.exact(process).is_none() {
             Lookup::Found(process.last_comm())
@@ -192,8 +192,8 @@ impl SystemInfo for RecordedSystemInfo<'_> {
         found(thread.map(process))
     }
 
-    /// Names are not looked up: today's answer says nothing of the time of the capture. A recording
-    /// of this program has the answers of that time.
+    /// Does not resolve names, because a current answer says nothing about the time of the capture.
+    /// Recordings of this program contain the answers of that time.
     fn addresses(&self, name: &str) -> Lookup<Arc<[IpAddr]>> {
         let noted = self.noted.and_then(|noted| noted.addresses(name));
         noted.unwrap_or(Lookup::Missing)

@@ -9,7 +9,7 @@ use event::{Descriptor, DescriptorKind, Endpoint, Known, Name, Role, Socket, Tra
 
 use crate::list::{DescriptorEntry, kind};
 
-/// What an open descriptor is.
+/// An open descriptor.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Open {
     pub(crate) kind: Option<DescriptorKind>,
@@ -20,7 +20,7 @@ pub(crate) struct Open {
     pub(crate) socket: Option<SocketEnds>,
 }
 
-/// What is known of a socket.
+/// Known properties of a socket.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SocketEnds {
     pub(crate) transport: Transport,
@@ -51,7 +51,7 @@ impl Open {
         }
     }
 
-    /// Becomes a file, in the memory that it has.
+    /// Turns the descriptor into a file and reuses its memory.
     pub(crate) fn become_file(
         &mut self,
         kind: DescriptorKind,
@@ -66,7 +66,7 @@ impl Open {
         self.socket = None;
     }
 
-    /// From the list before the events.
+    /// Creates a descriptor from the list before the events.
     pub(crate) fn of_entry(entry: &DescriptorEntry<'_>, inode: u64) -> Self {
         let mut open = match *entry {
             DescriptorEntry::File { name, device } => Self {
@@ -109,7 +109,7 @@ impl Open {
         open
     }
 
-    /// As an event shows it.
+    /// Returns the descriptor as events show it.
     pub(crate) fn show<'a>(&'a self, number: i64, renamed: bool) -> Descriptor<'a> {
         let known = |fact: Option<Endpoint>| fact.map_or(Known::Never, Known::Yes);
         let socket = self.socket.map(|ends| Socket {
@@ -124,7 +124,7 @@ impl Open {
         });
         let name = match self.kind {
             Some(DescriptorKind::Unix) => Name::None,
-            // What is no file has a name of the kernel's making, or none.
+            // A descriptor other than a file has a kernel-made name, or none.
             _ => Name::Resolved(&self.name),
         };
         Descriptor {
@@ -137,19 +137,19 @@ impl Open {
         }
     }
 
-    /// As `fd.name` has it.
+    /// Returns the value of `fd.name`.
     pub(crate) fn full_name<'a>(&self, arena: &'a Bump) -> &'a [u8] {
         let shown = self.show(0, false);
         match (shown.kind, shown.socket) {
             (Known::Yes(DescriptorKind::Ipv4 | DescriptorKind::Ipv6), Some(socket)) => {
-                // Each end is there or is not.
+                // Each end may be absent.
                 connection_name(&socket, arena).unwrap_or_default()
             }
             _ => arena.alloc_slice_copy(&self.name),
         }
     }
 
-    /// Bytes that it takes.
+    /// Returns the memory use in bytes.
     fn weight(&self) -> usize {
         size_of::<Self>() + self.name.capacity()
     }
@@ -183,7 +183,7 @@ fn kind_of_number(number: u8) -> Option<DescriptorKind> {
     })
 }
 
-/// The descriptors of one process, by number.
+/// Descriptors of a process, by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Descriptors {
     small: Vec<Option<Rc<Open>>>,
@@ -191,9 +191,9 @@ pub(crate) struct Descriptors {
     weight: usize,
 }
 
-/// Numbers below this are looked up by position.
+/// Numbers below this are indexed directly.
 const SMALL: usize = 1024;
-/// As many as Falco keeps for one process.
+/// Maximum number per process, as in Falco.
 const LIMIT: usize = 4096;
 
 impl Descriptors {
@@ -205,7 +205,8 @@ impl Descriptors {
         }
     }
 
-    /// Answers with what was there, or gives the new one back: there are too many.
+    /// Inserts a descriptor. Returns the previous one, or the new one as an error if there are too
+    /// many.
     pub(crate) fn insert(
         &mut self,
         number: i64,
@@ -239,7 +240,7 @@ impl Descriptors {
         removed
     }
 
-    /// Numbers, ascending.
+    /// Returns the numbers in ascending order.
     pub(crate) fn numbers(&self) -> Vec<i32> {
         let small = self.small.iter().enumerate();
         let small = small.filter(|(_, open)| open.is_some());
@@ -250,7 +251,8 @@ impl Descriptors {
         small.chain(large).collect()
     }
 
-    /// Bytes that all take, as if none was shared with another process.
+    /// Returns the total memory use in bytes, counting descriptors shared between processes in
+    /// full.
     pub(crate) fn weight(&self) -> usize {
         self.weight + self.small.len() * size_of::<usize>()
     }

@@ -1,4 +1,4 @@
-//! Fast hashes, and a map by small numbers that a hostile capture cannot make slow.
+//! Fast hashing, and a map by small numbers that a hostile capture cannot degrade.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// A map by thread id.
 pub(crate) type IdMap<V> = HashMap<i64, V, Mixing>;
 
-/// Multiplies by a number that is drawn once for each map.
+/// A hasher that multiplies by a random number, drawn once per map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mixing(u64);
 
@@ -46,7 +46,7 @@ impl Hasher for Mixer {
     }
 }
 
-/// Both halves of a product, mixed.
+/// Mixes both halves of a product.
 #[inline]
 pub(crate) fn fold(one: u64, other: u64) -> u64 {
     let product = u128::from(one) * u128::from(other);

@@ -1,4 +1,4 @@
-//! Processes, descriptors, users and containers as far as the events up to now tell.
+//! Processes, descriptors, users and containers as known from the events so far.
 
 pub(crate) mod descriptor;
 pub(crate) mod hash;
@@ -17,30 +17,30 @@ use descriptor::{Descriptors, Open};
 use hash::IdMap;
 use process::{ProcessEntry, Thread};
 
-/// Threads that are kept: as many as Falco keeps.
+/// Maximum number of threads, as in Falco.
 const MAX_THREADS: usize = 131_072;
-/// Bytes of names, arguments and tables that are kept. A real machine with thousands of processes
+/// Maximum size of names, arguments and tables in bytes. A real machine with thousands of processes
 /// needs a tenth of it.
 const MAX_WEIGHT: usize = 256 << 20;
-/// Users, groups and containers that are kept, each.
+/// Maximum number of users, of groups and of containers.
 const MAX_NAMES: usize = 65_536;
 
-/// Closed descriptors whose memory is kept.
+/// Maximum number of closed descriptors whose memory is kept for reuse.
 const MAX_SPARE: usize = 64;
 
-/// What could not be kept, or was missing.
+/// Counters of state that could not be kept, or was missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateLosses {
-    /// Threads, descriptors or names that came when there was no room left.
+    /// Threads, descriptors or names dropped because a limit was reached.
     pub unkept: u64,
-    /// Events that were judged of processes of which the capture had not told.
+    /// Evaluated events of processes that the capture does not describe.
     pub strangers: u64,
 }
 
-/// Position of a process in the table.
+/// Index of a process in the table.
 pub(crate) type ProcessId = usize;
 
-/// Everything that events refer to.
+/// All state that events refer to.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) machine: MachineInfo,
@@ -50,19 +50,19 @@ pub(crate) struct State {
     free_threads: Vec<usize>,
     processes: Vec<ProcessEntry>,
     free_processes: Vec<ProcessId>,
-    /// The thread that was looked up last: most events are of the same one as the event before.
+    /// The last thread looked up: most events are of the same thread as the previous one.
     last: Option<(i64, usize)>,
     users: HashMap<u32, Arc<User>>,
     groups: HashMap<u32, Arc<Group>>,
     containers: HashMap<String, Arc<Container>>,
     weight: usize,
     listed: bool,
-    /// Memory of descriptors that were closed, for the next ones.
+    /// Memory of closed descriptors, for reuse.
     spare: Vec<Rc<Open>>,
 }
 
 impl State {
-    /// The thread of this id.
+    /// Returns the slot of the thread with this id.
     #[inline]
     pub(crate) fn find(&mut self, tid: i64) -> Option<usize> {
         if let Some((last, slot)) = self.last
@@ -75,7 +75,7 @@ impl State {
         Some(slot)
     }
 
-    /// The same, for lookups that are none of an event's own thread.
+    /// Like [`State::find`], for other threads than an event's own; does not change the last one.
     pub(crate) fn peek(&self, tid: i64) -> Option<&Thread> {
         self.threads.get(&tid).map(|slot| &self.thread_slots[*slot])
     }
@@ -95,14 +95,14 @@ impl State {
         &mut self.processes[id]
     }
 
-    /// The process that an [`event::Process`] stands for, while it is in the table.
+    /// Returns the process that an [`event::Process`] refers to, while it is in the table.
     pub(crate) fn held(&self, process: &event::Process) -> Option<&ProcessEntry> {
         let thread = self.peek(i64::from(process.pid.0))?;
         let held = self.process(thread.process);
         std::ptr::eq(Arc::as_ptr(&held.process), process).then_some(held)
     }
 
-    /// Whether there is room for a thread, and for a process with so many bytes.
+    /// Returns true if there is room for a thread, and for a process of this size.
     fn has_room(&mut self, weight: usize) -> bool {
         let fits = self.threads.len() < MAX_THREADS && self.weight + weight <= MAX_WEIGHT;
         self.lost.unkept += u64::from(!fits);
@@ -153,8 +153,8 @@ impl State {
         self.add_thread(tid, id)
     }
 
-    /// Changes what a process holds and accounts for it. If there is no room for it the process loses
-    /// its descriptors.
+    /// Changes a process and updates the memory accounting. Without room for the change, the
+    /// process loses its descriptors.
     pub(crate) fn change(&mut self, id: ProcessId, change: impl FnOnce(&mut ProcessEntry)) {
         let held = &mut self.processes[id];
         let before = held.weight();
@@ -163,7 +163,7 @@ impl State {
         self.account(id, before, after);
     }
 
-    /// The same for its descriptors, of which most changes are.
+    /// Like [`State::change`], for descriptors, which change most often.
     fn change_descriptors<T>(
         &mut self,
         id: ProcessId,
@@ -194,7 +194,7 @@ impl State {
         self.lost.unkept += 1;
     }
 
-    /// Removes a thread, and its process with the last one.
+    /// Removes a thread; with the last one, also its process.
     pub(crate) fn remove(&mut self, tid: i64) {
         if let Some(slot) = self.threads.remove(&tid) {
             self.last = None;
@@ -216,7 +216,7 @@ impl State {
         }
     }
 
-    /// The thread of an event; one that nobody told of is taken for a process of its own.
+    /// Returns the thread of an event. An unknown thread becomes a process of its own.
     pub(crate) fn find_or_add(&mut self, tid: i64) -> Option<usize> {
         if let Some(slot) = self.find(tid) {
             return Some(slot);
@@ -228,7 +228,7 @@ impl State {
         self.open_shared(id, number, Rc::new(open));
     }
 
-    /// Opens a file: the commonest of all, so the memory of closed ones is used again.
+    /// Opens a file, the most frequent change, and reuses the memory of closed descriptors.
     pub(crate) fn open_file(
         &mut self,
         id: ProcessId,
@@ -241,7 +241,7 @@ impl State {
             .spare
             .pop()
             .unwrap_or_else(|| Rc::new(Open::new(kind, b"")));
-        // Nobody else has it: only such are spare.
+        // Spare descriptors have no other owner.
         if let Some(open) = Rc::get_mut(&mut open) {
             open.become_file(kind, name, file);
         }
@@ -256,7 +256,7 @@ impl State {
         }
     }
 
-    /// Keeps the memory of a descriptor that is not open any more.
+    /// Keeps the memory of a closed descriptor for reuse.
     fn spare(&mut self, mut open: Rc<Open>) {
         if self.spare.len() < MAX_SPARE && Rc::get_mut(&mut open).is_some() {
             self.spare.push(open);
@@ -302,7 +302,7 @@ impl State {
         self.groups.insert(gid, Arc::new(Group { name }));
     }
 
-    /// What was told of the container with this id.
+    /// Returns the container with this id.
     pub(crate) fn container(&self, id: &str) -> Option<&Arc<Container>> {
         self.containers.get(id)
     }
@@ -316,7 +316,7 @@ impl State {
             .insert(container.id.clone(), Arc::new(container));
     }
 
-    /// Ends the lists: parents and the roles of sockets follow from all of them together.
+    /// Completes the lists: parents and socket roles follow from all of them together.
     #[inline]
     pub(crate) fn finish_lists(&mut self) {
         if std::mem::take(&mut self.listed) {
@@ -339,7 +339,8 @@ impl State {
     }
 }
 
-/// A connection whose own port the process also listens at was accepted; others were made.
+/// Marks a connection as accepted if the process also listens on its local port, and as connected
+/// otherwise.
 fn give_roles(descriptors: &mut Rc<Descriptors>) {
     let of = |number: &i32| descriptors.get(i64::from(*number));
     let numbers = descriptors.numbers();
@@ -375,7 +376,7 @@ fn give_roles(descriptors: &mut Rc<Descriptors>) {
         if let Some(ends) = &mut open.socket {
             ends.role = role;
         }
-        // It takes the place of one that is there, so there is room.
+        // The descriptor replaces an existing one, so there is room.
         let _before = Rc::make_mut(descriptors).insert(number, Rc::new(open));
     }
 }

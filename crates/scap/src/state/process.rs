@@ -1,4 +1,4 @@
-//! One process and its threads.
+//! A process and its threads.
 
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
@@ -30,7 +30,7 @@ impl Thread {
 pub(crate) struct ProcessEntry {
     pub(crate) process: Arc<Process>,
     pub(crate) image: Arc<Image>,
-    /// Parent's pid.
+    /// Process id of the parent.
     pub(crate) parent: i64,
     pub(crate) stat: Option<Stat>,
     pub(crate) status: Option<Status>,
@@ -39,19 +39,19 @@ pub(crate) struct ProcessEntry {
     pub(crate) container: Arc<Container>,
     pub(crate) descriptors: Rc<Descriptors>,
     pub(crate) threads: usize,
-    /// Whether nothing is known of it but its id.
+    /// Only the process id is known.
     pub(crate) is_stranger: bool,
-    /// What this program noted, if it recorded the capture.
+    /// This program's note, if it recorded the capture.
     pub(crate) exact: Option<Box<ExactProcess>>,
-    /// At most so many ancestors are kept alive by it.
+    /// Number of ancestors that the process keeps alive, at most.
     pub(crate) depth: usize,
     text_weight: usize,
 }
 
-/// Ancestors that a process can keep: twice as many as rules can ask for.
+/// Maximum number of ancestors that a process keeps: twice as many as rules can ask for.
 pub(crate) const MAX_DEPTH: usize = 256;
 
-/// Cuts the line of ancestors after so many.
+/// Cuts the chain of ancestors after `kept`.
 fn forget_ancestors(process: &Arc<Process>, kept: usize) {
     let mut last = Arc::clone(process);
     for _ in 0..kept {
@@ -63,8 +63,8 @@ fn forget_ancestors(process: &Arc<Process>, kept: usize) {
     last.set_parent(None);
 }
 
-/// How many ancestors a process would have. `None`: too many, or it would be its own, as in a
-/// hostile list.
+/// Returns the number of ancestors with this parent. `None`: too many, or the process would be its
+/// own ancestor, as in a hostile list.
 fn depth_below(process: &Arc<Process>, parent: &Arc<Process>) -> Option<usize> {
     let mut next = Some(Arc::clone(parent));
     for depth in 0..MAX_DEPTH {
@@ -79,16 +79,16 @@ fn depth_below(process: &Arc<Process>, parent: &Arc<Process>) -> Option<usize> {
     None
 }
 
-/// What captures write for an id that is not set.
+/// Value of an unset id in captures.
 pub(crate) const NO_ID: u32 = u32::MAX;
 
 impl ProcessEntry {
-    /// A process that is not there.
+    /// Creates a missing process.
     pub(crate) fn nobody() -> Self {
         Self::stranger(-1)
     }
 
-    /// A process of which nothing is known but its id.
+    /// Creates a process of which only the id is known.
     pub(crate) fn stranger(pid: i64) -> Self {
         let image = Arc::new(Image {
             command_line: OnceLock::from(None),
@@ -118,7 +118,7 @@ impl ProcessEntry {
         }
     }
 
-    /// From the list before the events.
+    /// Creates a process from the list before the events.
     pub(crate) fn of_entry(entry: &ThreadEntry<'_>) -> Self {
         let facts = Facts {
             pid: entry.pid,
@@ -174,7 +174,7 @@ impl ProcessEntry {
         held
     }
 
-    /// A process that this one makes: everything is shared until one of both changes it.
+    /// Creates a child, which shares everything until either process changes it.
     pub(crate) fn child(&self, pid: i64, start_ns: u64) -> Self {
         let parent = (!self.is_stranger).then(|| Arc::clone(&self.process));
         let depth = if self.depth + 1 < MAX_DEPTH {
@@ -207,7 +207,7 @@ impl ProcessEntry {
         }
     }
 
-    /// A new program. Without an environment in the event the old one stands for it.
+    /// Applies an exec. Without an environment in the event, the old one stays.
     pub(crate) fn exec(&mut self, facts: &Facts<'_>, time_ns: u64) {
         let image = Arc::new(facts.image(time_ns));
         self.text_weight = facts.weight();
@@ -222,13 +222,13 @@ impl ProcessEntry {
         self.is_stranger = false;
     }
 
-    /// Whether it is not known whom it acts as.
+    /// Returns true if the process's credentials are unknown.
     pub(crate) fn is_nameless(&self) -> bool {
         self.status
             .is_none_or(|status| status.credentials.uid == NO_ID)
     }
 
-    /// Takes what this program noted of it.
+    /// Applies this program's note about the process.
     pub(crate) fn correct(&mut self, exact: ExactProcess) {
         let image = Image {
             exec_time_ns: self.image.exec_time_ns,
@@ -270,7 +270,7 @@ impl ProcessEntry {
         self.exact = Some(Box::new(exact));
     }
 
-    /// Learns of its parent, if it had none.
+    /// Sets the parent, if there was none.
     pub(crate) fn adopt(&mut self, parent: Arc<Process>) {
         if self.process.parent().is_none()
             && let Some(depth) = depth_below(&self.process, &parent)
@@ -280,7 +280,7 @@ impl ProcessEntry {
         }
     }
 
-    /// Bytes that it takes, about.
+    /// Returns the approximate memory use in bytes.
     pub(crate) fn weight(&self) -> usize {
         size_of::<Self>()
             + size_of::<Process>()
@@ -291,14 +291,14 @@ impl ProcessEntry {
     }
 }
 
-/// What the list and the events that make processes and start programs tell alike.
+/// Facts that the list and the events of process creation and exec have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'b> {
     pub(crate) pid: i64,
     pub(crate) parent: i64,
     pub(crate) comm: &'b [u8],
     pub(crate) exe: &'b [u8],
-    /// `None` if it is not told, which is not the same as empty.
+    /// `None` if the capture does not contain it, which differs from empty.
     pub(crate) exe_path: Option<&'b [u8]>,
     pub(crate) args: &'b [u8],
     pub(crate) env: Option<&'b [u8]>,
@@ -309,7 +309,7 @@ pub(crate) struct Facts<'b> {
 }
 
 impl Facts<'_> {
-    /// A process without credentials, session and parent.
+    /// Creates a process without credentials, session and parent.
     pub(crate) fn held(&self, start_ns: u64, exec_ns: u64) -> ProcessEntry {
         let image = Arc::new(self.image(exec_ns));
         let comm = Comm::new(self.comm);
@@ -346,14 +346,14 @@ impl Facts<'_> {
 
     fn weight(&self) -> usize {
         let path = self.exe_path.unwrap_or_default().len();
-        // Arguments take a vector each; empty ones do, too.
+        // Each argument is a vector, even an empty one.
         let vectors = self.args.iter().filter(|byte| **byte == 0).count();
         let args = self.args.len() + vectors * size_of::<Vec<u8>>();
         self.exe.len() + path + args + self.env.unwrap_or_default().len()
     }
 }
 
-/// A fact of an image as it was looked up; nothing for what was not known.
+/// Converts a lookup to an image's cell; empty for unknown facts.
 fn filled<T: Copy>(fact: &Lookup<T>) -> OnceLock<Option<T>> {
     match fact {
         Lookup::Found(fact) => OnceLock::from(Some(*fact)),
@@ -362,7 +362,7 @@ fn filled<T: Copy>(fact: &Lookup<T>) -> OnceLock<Option<T>> {
     }
 }
 
-/// A fact of an image: what is there, that there is none, or nothing for what is not known.
+/// Converts a fact to an image's cell: present, absent, or empty for an unknown fact.
 fn cell<T>(is: &Lookup<()>, fact: impl FnOnce() -> Option<T>) -> OnceLock<Option<T>> {
     match is {
         Lookup::Found(()) => OnceLock::from(fact()),
@@ -389,12 +389,12 @@ fn process(
     )
 }
 
-/// Ids are 64 bits wide in captures and 31 in the kernel.
+/// Converts an id, which has 64 bits in captures and 31 in the kernel.
 pub(crate) fn number(id: i64) -> i32 {
     i32::try_from(id).unwrap_or(-1)
 }
 
-/// Arguments that end with a NUL each.
+/// Splits arguments that each end with a NUL.
 fn arguments(args: &[u8]) -> Vec<Vec<u8>> {
     let args = args.strip_suffix(b"\0").unwrap_or(args);
     if args.is_empty() {
@@ -403,7 +403,7 @@ fn arguments(args: &[u8]) -> Vec<Vec<u8>> {
     args.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
 }
 
-/// A directory without a slash at its end, but for the root.
+/// Returns a directory without its trailing slash, except for the root.
 pub(crate) fn directory(path: &[u8]) -> Box<[u8]> {
     match path.strip_suffix(b"/") {
         Some(path) if !path.is_empty() => path.into(),
@@ -411,8 +411,8 @@ pub(crate) fn directory(path: &[u8]) -> Box<[u8]> {
     }
 }
 
-/// The container that control groups name: `controller=path`, each ended by a NUL. Captures hold
-/// what the recorder saw from the host, so a process without one runs on the host.
+/// Returns the container that control groups name: `controller=path`, each ended by a NUL. Captures
+/// contain what the recorder saw on the host, so a process without a container runs on the host.
 pub(crate) fn container(cgroups: &[u8]) -> Container {
     cgroups
         .split(|byte| *byte == 0)

@@ -1,11 +1,11 @@
-//! Blocks as bytes.
+//! Encodes blocks.
 
 use crate::block::{EVENT_V2, FLAGGED_EVENT_V2, MACHINE, MAGIC, SECTION, USERS_V2};
 use crate::list::{HOSTNAME_LEN, MachineInfo, UserEntry};
 use crate::read::STATE_ONLY;
 use crate::table::EventType;
 
-/// Longest event that every reader takes, with its frame: libscap reads into 64 KiB.
+/// Maximum length of an event with its frame that every reader accepts: libscap reads into 64 KiB.
 pub(crate) const MAX_EVENT: usize = 60 << 10;
 
 /// Appends blocks to a buffer.
@@ -13,7 +13,7 @@ pub(crate) struct Blocks<'o> {
     out: &'o mut Vec<u8>,
 }
 
-/// One event about to be written.
+/// An event to be written.
 pub(crate) struct EventDraft<'d> {
     pub(crate) ty: &'static EventType,
     pub(crate) time_ns: u64,
@@ -23,7 +23,7 @@ pub(crate) struct EventDraft<'d> {
     pub(crate) values: &'d Values,
 }
 
-/// Values of an event's parameters, in order.
+/// Parameter values of an event, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Values {
     lens: Vec<usize>,
@@ -48,14 +48,14 @@ impl Values {
         }
     }
 
-    /// Text with the NUL that ends it.
+    /// Appends text with a terminating NUL.
     pub(crate) fn push_text(&mut self, text: &[u8]) {
         self.lens.push(text.len() + 1);
         self.bytes.extend_from_slice(text);
         self.bytes.push(0);
     }
 
-    /// A number of so many bytes.
+    /// Appends a number of `size` bytes.
     pub(crate) fn push_number(&mut self, value: u64, size: u8) {
         let bytes = value.to_le_bytes();
         self.push(&bytes[..usize::from(size.min(8))]);
@@ -71,7 +71,7 @@ impl<'o> Blocks<'o> {
         Self { out }
     }
 
-    /// Writes a block; `fill` writes what is in it.
+    /// Writes a block; `fill` writes its content.
     fn block(&mut self, ty: u32, fill: impl FnOnce(&mut Vec<u8>)) {
         let start = self.out.len();
         self.out.extend_from_slice(&ty.to_le_bytes());
@@ -90,7 +90,7 @@ impl<'o> Blocks<'o> {
             out.extend_from_slice(&MAGIC.to_le_bytes());
             out.extend_from_slice(&1_u16.to_le_bytes());
             out.extend_from_slice(&2_u16.to_le_bytes());
-            // Not known before the end.
+            // Unknown until the end.
             out.extend_from_slice(&u64::MAX.to_le_bytes());
         });
     }
@@ -117,7 +117,7 @@ impl<'o> Blocks<'o> {
     }
 
     pub(crate) fn event(&mut self, draft: &EventDraft<'_>) {
-        /// Time, thread, length, type, number of parameters.
+        /// Size of an event header: time, thread, length, type, number of parameters.
         const HEADER: usize = 8 + 8 + 4 + 2 + 4;
         let ty = if draft.is_state_only {
             FLAGGED_EVENT_V2
@@ -145,7 +145,7 @@ impl<'o> Blocks<'o> {
     }
 }
 
-/// Lengths of what was cut to less than this before.
+/// Converts a length that was limited to less than this before.
 fn number(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
@@ -157,7 +157,7 @@ fn write_text(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// Writes an entry behind its length, which counts itself.
+/// Writes an entry with its length in front, which includes itself.
 fn sized(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -167,7 +167,7 @@ fn sized(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
 }
 
 fn write_user(out: &mut Vec<u8>, user: &UserEntry<'_>) {
-    /// Readers refuse longer names.
+    /// Maximum length of a name; readers refuse longer ones.
     const MAX_NAME: usize = 255;
     let short = |text: &[u8]| text[..text.len().min(MAX_NAME)].to_vec();
     sized(out, |out| match *user {

@@ -1,4 +1,4 @@
-//! One event: the beginning and the end of its call.
+//! Writes one event: the enter and the exit of its call.
 
 use event::{
     Category, DescriptorKind, DescriptorSource, Event, EventKind, Known, Lookup, Name, Outcome,
@@ -15,25 +15,25 @@ use crate::note;
 use crate::replay::{as_int, opened_kind};
 use crate::table::{self, EventType, Parameter, Type};
 
-/// How each kind of event is written.
+/// Encodings of all event kinds.
 pub(super) struct Dialects(Vec<Option<Dialect>>);
 
 struct Dialect {
     enter: Option<&'static EventType>,
     exit: &'static EventType,
-    /// By parameter of the exit, then of the enter: where its value is in the event.
+    /// Sources of the exit parameters, then of the enter parameters, in the event.
     exit_from: Vec<From>,
     enter_from: Vec<From>,
-    /// By parameter of the kind: whether the event in the file tells it.
+    /// By parameter of the kind: the event in the file contains it.
     is_told: Vec<bool>,
-    /// Whether the event in the file tells the result.
+    /// The event in the file contains the result.
     tells_result: bool,
-    /// The number of a call that has no event type.
+    /// Number of a call without an event type.
     generic: Option<u16>,
 }
 
 enum From {
-    /// The kind's parameter at this position, with portable flags.
+    /// The kind's parameter at this index, with a translation of its flags.
     Param(usize, Option<&'static Translation>),
     Tuple,
     Address,
@@ -64,7 +64,7 @@ impl Dialect {
         };
         let enter = exit.code.checked_sub(1).and_then(EventType::of);
         let enter = enter.filter(|enter| enter.is_enter && enter.name == name);
-        // No more than sysdig 0.29 knows.
+        // Only parameters that sysdig 0.29 knows.
         let from = |ty: &'static EventType| -> Vec<From> {
             let known = ty.in_029.unwrap_or(ty.params.len());
             let params = ty.params.iter().take(known);
@@ -99,9 +99,9 @@ impl Dialect {
         })
     }
 
-    /// A call without an event type of its own.
+    /// Returns the encoding of a call without an event type of its own.
     fn generic(kind: EventKind) -> Option<Self> {
-        // Calls that captures have no number for go by the one that means just that.
+        // Calls without a number in captures use the one for unknown calls.
         let number = kind
             .is_syscall()
             .then(|| table::call_number(kind.name()).unwrap_or(0))?;
@@ -137,7 +137,7 @@ fn from(kind: EventKind, param: &Parameter) -> From {
 }
 
 impl Writer {
-    /// Appends the event itself, behind a note of what it cannot tell.
+    /// Appends the event itself, after a note of what it cannot represent.
     pub(super) fn call(&mut self, event: &Event<'_>, moment: Moment, out: &mut Vec<u8>) {
         let Some(dialect) = self.dialects.of(event.kind) else {
             return;
@@ -176,7 +176,7 @@ impl Writer {
         self.follow(event);
     }
 
-    /// Sets the values of one half of the call.
+    /// Sets the values of the enter or the exit event.
     fn fill(&mut self, event: &Event<'_>, is_enter: bool) {
         let values = &mut self.values;
         values.clear();
@@ -186,7 +186,7 @@ impl Writer {
         if let Some(number) = dialect.generic {
             values.push_number(u64::from(number), 2);
             if is_enter {
-                // The number that the machine has for it, which nobody needs.
+                // The machine's own number, which no reader needs.
                 values.push_number(0, 2);
             }
             return;
@@ -201,7 +201,7 @@ impl Writer {
             (Some(dialect.exit), &dialect.exit_from)
         };
         let Some(ty) = ty else { return };
-        // What comes last and is not there is left out, as in captures of older versions.
+        // Trailing missing parameters are omitted, as in captures of older versions.
         let is_there = |from: &From| match from {
             From::Param(at, _) => !matches!(
                 value_of(event, *at),
@@ -216,7 +216,7 @@ impl Writer {
         }
     }
 
-    /// Keeps what the file tells of descriptors in step with what the event did.
+    /// Updates the descriptors known to the file with the event's effect.
     fn follow(&mut self, event: &Event<'_>) {
         let pid = event.process.pid;
         match event.kind.name() {
@@ -244,7 +244,7 @@ fn is_birth_or_exec(event: &Event<'_>) -> bool {
     )
 }
 
-/// The process as it is after the call.
+/// Appends the process's state after the call.
 fn process_values(event: &Event<'_>, values: &mut Values) {
     let portrait = ProcessSnapshot::of_caller(event);
     if event.kind.name().starts_with("exec") {
@@ -259,7 +259,7 @@ fn process_values(event: &Event<'_>, values: &mut Values) {
     values.set_first(&result.to_le_bytes());
 }
 
-/// The parameters that the event in the file cannot tell.
+/// Returns the parameters that the event in the file cannot represent.
 fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
     let specs = event.kind.spec().params.iter();
     let params = specs.zip(event.params).enumerate();
@@ -271,12 +271,12 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
             );
             let told = dialect.is_told[*at];
             match param {
-                // Never learnt, unless it is the result.
+                // Never learned, unless it is the result.
                 Param::Pending => !follows,
                 Param::Tuple => false,
                 Param::Absent(_) => told && !follows,
                 Param::Unreadable | Param::Texts(_) => true,
-                // The NUL that ends text in the file ends it.
+                // A NUL in the text would end it in the file.
                 Param::Text(text) => {
                     !told
                         || text.is_empty()
@@ -292,8 +292,8 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
         .collect()
 }
 
-/// Processes beside the caller and its ancestors that rules can ask for: the leaders of its session and
-/// group, and those that arguments name.
+/// Returns processes other than the caller and its ancestors that rules can ask for: the leaders of
+/// its session and group, and those in arguments.
 pub(super) fn others(event: &Event<'_>) -> Vec<i32> {
     let mut others = Vec::new();
     if let Lookup::Found(stat) = event.stat() {
@@ -301,7 +301,7 @@ pub(super) fn others(event: &Event<'_>) -> Vec<i32> {
     }
     for (spec, param) in event.kind.spec().params.iter().zip(event.params) {
         if let (ParamType::Pid, Param::Int(pid)) = (spec.ty, param) {
-            // Negative numbers name groups, or nobody.
+            // Negative numbers name groups, or no process.
             others.extend(i32::try_from(*pid).ok().filter(|pid| *pid > 0));
         }
     }
@@ -311,7 +311,7 @@ pub(super) fn others(event: &Event<'_>) -> Vec<i32> {
     others
 }
 
-/// Those of them that were not to be found, which the file may know from before.
+/// Returns those of [`others`] that were not found, although the file may know them from before.
 fn strangers(event: &Event<'_>) -> Vec<(i32, Lookup<()>)> {
     let found = |pid| match event.world.process(event::Pid(pid)).map(|_| ()) {
         Lookup::Found(()) => None,
@@ -320,7 +320,7 @@ fn strangers(event: &Event<'_>) -> Vec<(i32, Lookup<()>)> {
     others(event).into_iter().filter_map(found).collect()
 }
 
-/// Directories among the arguments that relative paths of the event start at.
+/// Returns the directories among the arguments from which relative paths of the event start.
 fn directories(event: &Event<'_>) -> Vec<(i32, Lookup<Vec<u8>>)> {
     let specs = event.kind.spec().params;
     let mut found: Vec<(i32, Lookup<Vec<u8>>)> = Vec::new();
@@ -357,7 +357,7 @@ fn directories(event: &Event<'_>) -> Vec<(i32, Lookup<Vec<u8>>)> {
     found
 }
 
-/// Whether the event in the file tells its descriptor as it is.
+/// Returns true if the event in the file describes its descriptor exactly.
 fn is_told(event: &Event<'_>) -> bool {
     let (name, flags) = match event.kind.spec().descriptor {
         DescriptorSource::None => return event.descriptor.is_none(),
@@ -380,7 +380,7 @@ fn is_told(event: &Event<'_>) -> bool {
         && descriptor.inode == Known::NotYet
 }
 
-/// Whether the file's number has too few bits, or flags that it has no names for.
+/// Returns true if the file's number has too few bits, or lacks names for some flags.
 fn is_narrowed(event: &Event<'_>, dialect: &Dialect, at: usize) -> bool {
     let Some(Param::Uint(value)) = event.params.get(at) else {
         return false;
@@ -409,8 +409,7 @@ fn is_narrowed(event: &Event<'_>, dialect: &Dialect, at: usize) -> bool {
     }
 }
 
-/// Addresses of host names that rules have asked for, where they compare them with an end of a
-/// connection.
+/// Returns the addresses of host names that rules compare with an end of a connection.
 fn addresses(event: &Event<'_>) -> note::Addresses {
     let descriptor = event.descriptor.as_ref();
     match descriptor.and_then(|descriptor| descriptor.socket.as_ref()) {
@@ -419,10 +418,10 @@ fn addresses(event: &Event<'_>) -> note::Addresses {
     }
 }
 
-/// Longest text that is written; longer ones stand in a note.
+/// Maximum length of written text; longer text goes into a note.
 const MAX_TEXT: usize = 4096;
 
-/// A parameter, with the result where the call's result is it.
+/// Returns a parameter, or the call's result where the parameter is the result.
 fn value_of<'a>(event: &Event<'a>, at: usize) -> Param<'a> {
     let param = event.params.get(at).copied().unwrap_or(Param::Pending);
     let spec = &event.kind.spec().params[at];

@@ -1,5 +1,5 @@
-//! Descriptors that an event is about and that the file has not told of: the call that could have
-//! made them.
+//! Introduces descriptors that the file has not described yet, by the calls that could have created
+//! them.
 
 use event::{
     Descriptor, DescriptorKind, DescriptorSource, Endpoint, Event, Known, Lookup, Name, Pid, Role,
@@ -28,7 +28,7 @@ impl Writer {
         };
         let key = (event.process.pid, number);
         if event.kind.name() == "close" {
-            // What has this number next is another one.
+            // The next descriptor with this number is another one.
             let known = self.descriptors.remove(&key);
             if known.is_some() {
                 return;
@@ -40,8 +40,8 @@ impl Writer {
         }
     }
 
-    /// Tells of the process's other descriptors that rules have asked about, for other readers: what
-    /// this program needs of them is noted.
+    /// Introduces the process's other descriptors that rules have used, for other readers. This
+    /// program reads them from the note.
     pub(super) fn introduce_asked(&mut self, event: &Event<'_>, moment: Moment, out: &mut Vec<u8>) {
         let Some(asked) = event.live.descriptors.asked() else {
             return;
@@ -63,7 +63,7 @@ impl Writer {
         }
     }
 
-    /// Makes a descriptor unless the file tells of it already.
+    /// Introduces a descriptor unless the file describes it already.
     fn tell(
         &mut self,
         pid: Pid,
@@ -160,7 +160,8 @@ impl Writer {
     }
 }
 
-/// Whether the descriptor was open before the call, or is of a kind that its event does not tell.
+/// Returns true if the descriptor was open before the call, or is of a kind that its event does not
+/// describe.
 fn is_open(event: &Event<'_>) -> bool {
     matches!(
         event.kind.spec().descriptor,
@@ -170,7 +171,7 @@ fn is_open(event: &Event<'_>) -> bool {
     )
 }
 
-/// A descriptor by its kind and its name, which is that of its file or its ends.
+/// Creates a descriptor from its kind and its name, which is that of its file or its ends.
 fn named(number: i64, kind: DescriptorKind, name: &[u8]) -> Descriptor<'_> {
     let is_socket = matches!(
         kind,
@@ -201,7 +202,7 @@ fn named(number: i64, kind: DescriptorKind, name: &[u8]) -> Descriptor<'_> {
     }
 }
 
-/// Both ends of a connection, from `address:port->address:port`.
+/// Parses both ends of a connection from `address:port->address:port`.
 fn ends_of_name(name: &str) -> Option<[Endpoint; 2]> {
     let end = |text: &str| {
         let (ip, port) = text.rsplit_once(':')?;
@@ -225,7 +226,7 @@ fn maker(kind: DescriptorKind) -> Option<&'static str> {
     })
 }
 
-/// Domain, type and protocol that `socket` would have been called with.
+/// Returns the domain, type and protocol of the matching `socket` call.
 fn socket_arguments(kind: DescriptorKind, transport: Known<Transport>) -> (u64, u64, u64) {
     let domain = match kind {
         DescriptorKind::Unix => 1,
@@ -243,7 +244,7 @@ fn socket_arguments(kind: DescriptorKind, transport: Known<Transport>) -> (u64, 
     }
 }
 
-/// Both ends of a connection, the client's first unless the process made it.
+/// Appends both ends of a connection, the client's first unless the process made it.
 pub(super) fn push_tuple(out: &mut Vec<u8>, kind: DescriptorKind, socket: &Socket<'_>) -> bool {
     if kind == DescriptorKind::Unix {
         let Some(path) = socket.unix_path else {
@@ -268,7 +269,7 @@ pub(super) fn push_tuple(out: &mut Vec<u8>, kind: DescriptorKind, socket: &Socke
     push_ends(out, source, destination)
 }
 
-/// The own end first.
+/// Appends both ends, the process's own first.
 pub(super) fn push_ends(out: &mut Vec<u8>, source: Endpoint, destination: Endpoint) -> bool {
     if source.ip.is_ipv4() != destination.ip.is_ipv4() {
         return false;
@@ -287,7 +288,7 @@ fn push_end(out: &mut Vec<u8>, end: Endpoint) {
     out.extend_from_slice(&end.port.to_le_bytes());
 }
 
-/// An end of the same family that stands for none.
+/// Returns an unspecified end of the same family.
 fn nowhere(other: Endpoint) -> Endpoint {
     let ip = if other.ip.is_ipv4() {
         core::net::Ipv4Addr::UNSPECIFIED.into()
@@ -297,7 +298,7 @@ fn nowhere(other: Endpoint) -> Endpoint {
     Endpoint { ip, port: 0 }
 }
 
-/// An address alone, as `bind` has it.
+/// Appends a single address, as in `bind`.
 pub(super) fn push_address(values: &mut Values, kind: DescriptorKind, socket: &Socket<'_>) {
     let mut bytes = Vec::new();
     match (kind, socket.unix_path, socket.local) {

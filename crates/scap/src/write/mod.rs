@@ -1,10 +1,10 @@
-//! Recording: from events that a judge sees to blocks of a capture.
+//! Records the events that an evaluator sees as blocks of a capture.
 //!
-//! An engine knows of processes and descriptors when an event is about them, and other programs know
-//! them from the events before. So a process is described by events of its birth and program, and a
-//! descriptor by the call that could have made it, before the first event that needs them; these are
-//! marked as being for state only. What rules can ask for beyond that is noted for this program
-//! alone (`crate::note`).
+//! An engine queries processes and descriptors when an event concerns them, while other programs
+//! know them from earlier events. The writer therefore introduces a process by events of its
+//! creation and exec, and a descriptor by the call that could have created it, before the first
+//! event that needs them. These events are marked as state-only. Further facts that rules can use
+//! are noted for this program alone (`crate::note`).
 
 mod block;
 mod call;
@@ -26,10 +26,10 @@ use block::{Blocks, EventDraft, Values};
 use call::Dialects;
 use process::ProcessSnapshot;
 
-/// What stands at the beginning of every file.
+/// Content of the beginning of every file.
 #[derive(Clone, Debug, Default)]
 pub struct Header {
-    /// The machine.
+    /// Description of the machine.
     pub machine: MachineInfo,
     /// Users: id, group, name, home directory, shell.
     pub users: Vec<(u32, u32, String, String, String)>,
@@ -37,10 +37,10 @@ pub struct Header {
     pub groups: Vec<(u32, String)>,
 }
 
-/// Processes that are remembered as described. Beyond it all are described anew.
+/// Maximum number of processes remembered as described. Beyond it, all are described again.
 const MAX_DESCRIBED: usize = 16_384;
 
-/// Turns events into blocks. Everything that it appends to a buffer in one call belongs together.
+/// Encodes events as blocks. All bytes appended by one call belong together.
 pub struct Writer {
     header: Header,
     dialects: Dialects,
@@ -49,18 +49,18 @@ pub struct Writer {
     values: Values,
 }
 
-/// What the file says of a process already.
+/// What the file already contains about a process.
 struct Described {
-    /// Kept, so that its address stays its own.
+    /// Held so that its address is not reused.
     image: Arc<Image>,
     digest: u64,
-    /// What it was in when it was looked at as somebody's ancestor.
+    /// Process group and session at the time it was visited as an ancestor.
     session: Option<(i32, i32)>,
-    /// The thread that was introduced last.
+    /// The last introduced thread.
     tid: i32,
 }
 
-/// Where and when an event was.
+/// Place and time of an event.
 #[derive(Clone, Copy)]
 struct Moment {
     time_ns: u64,
@@ -69,7 +69,7 @@ struct Moment {
 }
 
 impl Writer {
-    /// A writer that has described nothing yet.
+    /// Creates a writer that has described nothing yet.
     #[must_use]
     pub fn new(header: Header) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Writer {
         }
     }
 
-    /// Begins a file. What was described in another one is forgotten.
+    /// Begins a file. Descriptions in earlier files are forgotten.
     pub fn begin(&mut self, out: &mut Vec<u8>) {
         self.forget();
         let mut blocks = Blocks::new(out);
@@ -103,13 +103,13 @@ impl Writer {
         blocks.users(users.chain(groups));
     }
 
-    /// Describes everything anew: what was appended last got lost.
+    /// Forgets all descriptions, because the last appended bytes were lost.
     pub fn forget(&mut self) {
         self.described.clear();
         self.descriptors.clear();
     }
 
-    /// Appends an event, behind what has to be known for it.
+    /// Appends an event, after everything that it depends on.
     pub fn event(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
         if self.described.len() > MAX_DESCRIBED || self.descriptors.len() > MAX_DESCRIBED {
             self.forget();
@@ -128,7 +128,7 @@ impl Writer {
         self.call(event, moment, out);
     }
 
-    /// Describes the caller, its ancestors, and the leaders and targets that rules can ask for.
+    /// Introduces the caller, its ancestors, and the leaders and targets that rules can ask for.
     fn introduce(&mut self, event: &Event<'_>, moment: Moment, out: &mut Vec<u8>) {
         let caller = ProcessSnapshot::of_caller(event);
         let mut line = Vec::new();
@@ -147,7 +147,7 @@ impl Writer {
             }
         }
         for process in line.iter().rev() {
-            // Those that are gone are what they were.
+            // Processes that have ended do not change.
             let known = self.described.get(&(process.pid, process.start));
             let image = process.image();
             let session = session(&event.world.stat(process));
@@ -180,8 +180,8 @@ impl Writer {
         };
         if is_new {
             portrait.clone_values(&mut self.values, None);
-            // sysdig learns whose child it is from the parent's half of the call, unless it has seen
-            // the child's.
+            // sysdig learns the parent from the parent's half of the call, unless it has seen the
+            // child's.
             let tid = match portrait.process.parent() {
                 Some(parent) => {
                     self.values.set_first(&moment.tid.to_le_bytes());
@@ -196,7 +196,7 @@ impl Writer {
         self.state_event("execve", true, moment, out);
         portrait.exec_values(&mut self.values);
         self.state_event("execve", false, moment, out);
-        // sysdig takes neither ids nor the directory from there.
+        // sysdig reads neither ids nor the directory from there.
         if let Some([uid, gid]) = portrait.ids() {
             for (call, id) in [("setuid", uid), ("setgid", gid)] {
                 self.values.clear();
@@ -223,7 +223,7 @@ impl Writer {
         self.described.insert(key, described);
     }
 
-    /// Tells of a thread that is not the first of its process.
+    /// Introduces a thread that is not the first of its process.
     fn introduce_thread(
         &mut self,
         event: &Event<'_>,
@@ -243,7 +243,7 @@ impl Writer {
         self.state_event("clone", false, moment, out);
     }
 
-    /// Appends an event with the present values that is for state only.
+    /// Appends a state-only event with the current values.
     fn state_event(&mut self, name: &str, is_enter: bool, moment: Moment, out: &mut Vec<u8>) {
         if let Some(ty) = EventType::widely_known(name, is_enter) {
             self.append(ty, moment, true, out);
@@ -278,7 +278,8 @@ impl Writer {
     }
 }
 
-/// Process group and session: what leaders are found by. `None` once they cannot be told any more.
+/// Returns process group and session, which leaders are found by. `None` if they can no longer be
+/// read.
 fn session(stat: &event::Lookup<event::Stat>) -> Option<(i32, i32)> {
     match stat {
         event::Lookup::Found(stat) => Some((stat.pgid, stat.sid)),

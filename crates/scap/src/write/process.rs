@@ -1,4 +1,4 @@
-//! A process as events of its birth and its program describe it.
+//! Describes a process by events of its creation and exec.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,7 +7,7 @@ use event::{Comm, CommandLine, Containment, Event, Image, Lookup, Process, Stat,
 use super::block::Values;
 use crate::note::ExactProcess;
 
-/// Everything that is known of a process at the moment of an event.
+/// A process's state at the moment of an event.
 pub(super) struct ProcessSnapshot<'e> {
     pub(super) process: &'e Process,
     pub(super) image: Arc<Image>,
@@ -16,19 +16,19 @@ pub(super) struct ProcessSnapshot<'e> {
     executable: Vec<u8>,
     environment: Vec<u8>,
     directory: Vec<u8>,
-    /// Virtual and resident memory. They change all the time.
+    /// Virtual and resident memory, which change constantly.
     sizes: (u64, u64),
     pub(super) exact: ExactProcess,
 }
 
-/// Longest arguments, environment and directory that are recorded. All of them together fit the
-/// longest event.
+/// Maximum recorded length of arguments, environment and directory. Together they fit the longest
+/// event.
 const MAX_ARGS: usize = 32 << 10;
 const MAX_ENV: usize = 16 << 10;
 const MAX_PATH: usize = 4096;
 
 impl<'e> ProcessSnapshot<'e> {
-    /// The caller, as the rules have seen it.
+    /// Creates a snapshot of the caller, as the rules have seen it.
     pub(super) fn of_caller(event: &Event<'e>) -> Self {
         let comm = match event.comm() {
             Lookup::Found(comm) => *comm,
@@ -45,7 +45,7 @@ impl<'e> ProcessSnapshot<'e> {
         )
     }
 
-    /// An ancestor or a leader.
+    /// Creates a snapshot of an ancestor or a leader.
     pub(super) fn of_other(event: &Event<'_>, process: &'e Process, image: Arc<Image>) -> Self {
         let world = event.world;
         let tid = Tid(process.pid.0);
@@ -115,7 +115,7 @@ impl<'e> ProcessSnapshot<'e> {
         }
     }
 
-    /// Changes when anything changes that a rule can ask for, but for sizes: those change always.
+    /// Returns a hash of everything that rules can ask for, except sizes, which change constantly.
     pub(super) fn digest(&self, json: &str) -> u64 {
         let parent = self.process.parent().map_or(0, |parent| parent.pid.0);
         super::digest(&[
@@ -130,7 +130,7 @@ impl<'e> ProcessSnapshot<'e> {
         &self.directory[..self.directory.len().min(MAX_PATH)]
     }
 
-    /// Whom it acts as, if that is known.
+    /// Returns the user and group ids, if known.
     pub(super) fn ids(&self) -> Option<[u32; 2]> {
         let credentials = self.status()?.credentials;
         Some([credentials.uid, credentials.gid])
@@ -140,7 +140,7 @@ impl<'e> ProcessSnapshot<'e> {
         &self.executable
     }
 
-    /// `thread`: another thread than the first.
+    /// Sets the values of a clone event. `thread` is a thread other than the first.
     pub(super) fn clone_values(&self, values: &mut Values, thread: Option<i32>) {
         /// Portable `CLONE_THREAD`, `CLONE_VM`, `CLONE_FILES`, `CLONE_FS`, `CLONE_SIGHAND`.
         const THREAD: u64 = 1 << 13 | 1 << 15 | 1 | 1 << 1 | 1 << 11;
@@ -178,7 +178,7 @@ impl<'e> ProcessSnapshot<'e> {
         values.push_number(flags, 4);
     }
 
-    /// What the events of birth and program begin with alike: result to control groups.
+    /// Sets the values that clone and exec events share, from the result to the control groups.
     fn common_values(&self, values: &mut Values, tid: i32) {
         values.clear();
         values.push(&0_i64.to_le_bytes());
@@ -206,7 +206,7 @@ impl<'e> ProcessSnapshot<'e> {
         values.push(&self.cgroups());
     }
 
-    /// Control groups are not kept by engines; the container that they told stands in their place.
+    /// Builds control groups from the container, because engines do not keep the original ones.
     fn cgroups(&self) -> Vec<u8> {
         let container = &self.exact.container;
         let id = match (&container.containment, &container.full_id) {
@@ -239,7 +239,7 @@ impl<'e> ProcessSnapshot<'e> {
     }
 }
 
-/// A process is not described anew for every page that it touches.
+/// Removes the sizes, so that a process is not described again for every page it touches.
 fn without_sizes(stat: Lookup<Stat>) -> Lookup<Stat> {
     match stat {
         Lookup::Found(stat) => Lookup::Found(Stat {
@@ -254,14 +254,14 @@ fn without_sizes(stat: Lookup<Stat>) -> Lookup<Stat> {
 type Users = Vec<(u32, Lookup<Arc<event::User>>)>;
 type Groups = Vec<(u32, Lookup<Arc<event::Group>>)>;
 
-/// Names of the users and the group that the process acts for, as its own root has them.
+/// Returns the names of the effective users and the group, as the process's own root has them.
 fn names(
     event: &Event<'_>,
     process: &Process,
     status: &Lookup<Status>,
     login_uid: &Lookup<u32>,
 ) -> (Users, Groups) {
-    // What rules have seen of the caller counts, whatever would be answered now.
+    // For the caller, the values that rules have used count, not current ones.
     let is_caller = std::ptr::eq(process, event.process);
     let user = |uid| {
         let seen = event.live.users.about(uid).filter(|_| is_caller);
@@ -287,7 +287,7 @@ fn names(
     (users.collect(), groups)
 }
 
-/// A fact that belongs to the image: as it is kept there, or asked for.
+/// Returns a fact of the image from its cell, or looks it up.
 fn fact<T: Clone>(cell: &OnceLock<Option<T>>, ask: impl FnOnce() -> Lookup<T>) -> Lookup<T> {
     match cell.get() {
         Some(Some(fact)) => Lookup::Found(fact.clone()),

@@ -1,4 +1,4 @@
-//! The other side: waits for a detector's alerts.
+//! The gRPC client: receives a detector's alerts.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
@@ -22,26 +22,26 @@ use crate::error::ServeError;
 use crate::listen::{Address, Stream};
 use crate::tls;
 
-/// How long a connection may take.
+/// Time limit for connecting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Whose certificates are shown to a server over TCP, and who vouches for its own.
+/// Certificate files of a client over TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
     /// The certificate.
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// Who vouches for the server.
+    /// Certificate authorities of the server.
     pub authorities: PathBuf,
 }
 
-/// Subscribes to a server's alerts. They come until the server ends or the receiver is dropped; the
-/// last item may say why there are no more.
+/// Subscribes to a server's alerts. They arrive until the server ends the call or the receiver is
+/// dropped; the last item may be the error that ended it.
 ///
 /// # Errors
 ///
-/// If the server cannot be reached or does not take the call.
+/// The server cannot be reached or refuses the call.
 pub fn subscribe(
     address: &Address,
     files: &ClientFiles,
@@ -72,7 +72,7 @@ pub fn subscribe(
             let response = tokio::time::timeout(PATIENCE, open(&address, connector)).await;
             let response = response.unwrap_or_else(|elapsed| Err(unreached(&address, elapsed)));
             match response {
-                // Nobody waits any more.
+                // The caller no longer waits.
                 Err(error) => drop(ready.send(Err(error))),
                 Ok(opened) => {
                     drop(ready.send(Ok(())));
@@ -104,7 +104,7 @@ fn unreached(
     }
 }
 
-/// A call that the server has taken. Dropping the sender would end it.
+/// A call that the server has accepted. Dropping the sender would end it.
 struct Opened {
     response: Response<Incoming>,
     _requests: http_body_util::channel::Sender<Bytes>,
@@ -136,7 +136,7 @@ async fn call(
 ) -> Result<Opened, AnyError> {
     let (mut client, connection) =
         http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
-    // Its end shows in the call's.
+    // The call's result shows the end of the connection.
     tokio::spawn(async move { drop(connection.await) });
     let authority = match address {
         Address::Unix(_) => "localhost",
@@ -158,7 +158,7 @@ async fn call(
     })
 }
 
-/// Takes alerts until the server's last word.
+/// Receives alerts until the server ends the call.
 async fn receive(
     address: &Address,
     opened: Opened,
@@ -205,7 +205,8 @@ async fn receive(
     verdict(address, &trailers.unwrap_or(head))
 }
 
-/// The status stands behind the last message, or in front if there is none.
+/// Checks the gRPC status, which follows the last message, or is in the headers if there is no
+/// message.
 fn verdict(address: &Address, headers: &HeaderMap) -> Result<(), ServeError> {
     let text = |name: &str| {
         let value = headers.get(name)?;

@@ -1,14 +1,14 @@
-//! Messages on their way: a byte that says whether it is compressed, four with its length, and itself.
+//! gRPC frames: one byte for compression, four bytes of length, and the message.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 
-/// Length of what stands before a message.
+/// Length of a frame header.
 const HEADER: usize = 5;
-/// Longest message that is taken; gRPC's usual limit.
+/// Maximum length of a received message; gRPC's usual limit.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// A message as it is sent.
+/// Encodes a message as a frame.
 pub(super) fn encode(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut frame = BytesMut::with_capacity(HEADER + length);
@@ -20,27 +20,27 @@ pub(super) fn encode(message: &impl Message) -> Bytes {
     frame.freeze()
 }
 
-/// Why what came is no message.
+/// A received frame is invalid.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum FrameError {
-    /// Nothing that compresses was agreed on.
+    /// The frame is compressed, although no compression was negotiated.
     #[error("a message is compressed")]
     Compressed,
-    /// It would take too much memory.
+    /// The message is too long.
     #[error("a message of {length} bytes is too long")]
     TooLong {
-        /// What it says of itself.
+        /// Length in the frame header.
         length: usize,
     },
-    /// It is not made of the fields it ought to be made of.
+    /// The message does not have the expected fields.
     #[error("a message is damaged: {problem}")]
     Damaged {
-        /// What is wrong.
+        /// Description of the error.
         problem: String,
     },
 }
 
-/// Takes the first message out of what was received, once it is whole.
+/// Decodes the first complete message of the received bytes.
 pub(super) fn decode<M: Message + Default>(
     received: &mut BytesMut,
 ) -> Result<Option<M>, FrameError> {

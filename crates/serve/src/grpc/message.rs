@@ -1,16 +1,16 @@
-//! The messages, with Falco's numbers for their fields.
+//! The protobuf messages, with Falco's field numbers.
 
 use std::collections::BTreeMap;
 
 use rules::{Alert, AlertValue, Priority};
 
-/// A moment.
+/// A point in time.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Timestamp {
-    /// Since the epoch.
+    /// Seconds since the epoch.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// Besides.
+    /// Nanoseconds within the second.
     #[prost(int32, tag = "2")]
     pub nanos: i32,
 }
@@ -18,69 +18,69 @@ pub struct Timestamp {
 /// An alert.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Output {
-    /// When the event happened.
+    /// Time of the event.
     #[prost(message, optional, tag = "1")]
     pub time: Option<Timestamp>,
-    /// From 0, an emergency, to 7, debug.
+    /// Priority, from 0 (emergency) to 7 (debug).
     #[prost(int32, tag = "2")]
     pub priority: i32,
-    /// What older clients know as the source: 0 syscall, 2 internal.
+    /// Source for older clients: 0 is syscall, 2 is internal.
     #[prost(int32, tag = "3")]
     pub source_deprecated: i32,
     /// Name of the rule.
     #[prost(string, tag = "4")]
     pub rule: String,
-    /// What the rule says.
+    /// Output text of the rule.
     #[prost(string, tag = "5")]
     pub output: String,
-    /// The fields that are in it, as text.
+    /// Fields of the output text, formatted.
     #[prost(btree_map = "string, string", tag = "6")]
     pub output_fields: BTreeMap<String, String>,
-    /// Name of the host.
+    /// Host name.
     #[prost(string, tag = "7")]
     pub hostname: String,
     /// Tags of the rule.
     #[prost(string, repeated, tag = "8")]
     pub tags: Vec<String>,
-    /// Where the event comes from.
+    /// Source of the event.
     #[prost(string, tag = "9")]
     pub source: String,
 }
 
-/// The answer of `falco.version.service`.
+/// Response of `falco.version.service`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Version {
     /// `MAJOR.MINOR.PATCH`.
     #[prost(string, tag = "1")]
     pub version: String,
-    /// Its parts.
+    /// Major version.
     #[prost(uint32, tag = "2")]
     pub major: u32,
-    /// Its parts.
+    /// Minor version.
     #[prost(uint32, tag = "3")]
     pub minor: u32,
-    /// Its parts.
+    /// Patch version.
     #[prost(uint32, tag = "4")]
     pub patch: u32,
-    /// What stands behind a `-`.
+    /// Version part after a `-`.
     #[prost(string, tag = "5")]
     pub prerelease: String,
-    /// What stands behind a `+`.
+    /// Version part after a `+`.
     #[prost(string, tag = "6")]
     pub build: String,
-    /// Of the rule engine.
+    /// Minor version of the rule engine.
     #[prost(uint32, tag = "7")]
     pub engine_minor: u32,
-    /// Of the fields that rules know.
+    /// Checksum of the fields that rules can use.
     #[prost(string, tag = "8")]
     pub engine_fields_checksum: String,
-    /// Of the rule engine.
+    /// Major version of the rule engine.
     #[prost(uint32, tag = "9")]
     pub engine_major: u32,
-    /// Of the rule engine.
+    /// Patch version of the rule engine.
     #[prost(uint32, tag = "10")]
     pub engine_patch: u32,
-    /// Of the rule engine, as a whole.
+    /// Full version of the rule engine.
     #[prost(string, tag = "11")]
     pub engine_version: String,
 }
@@ -89,7 +89,7 @@ const INTERNAL: &str = "internal";
 const NANOS: u64 = 1_000_000_000;
 
 impl Output {
-    /// The message for an alert, `line` being it as text.
+    /// Creates the message of an alert. `line` is the alert as text.
     pub(super) fn of(alert: &Alert, line: &str) -> Self {
         let is_internal = &*alert.source == INTERNAL;
         let priority = Priority::ALL

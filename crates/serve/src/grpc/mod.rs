@@ -1,4 +1,4 @@
-//! Falco's gRPC interface, which it had until 0.43: `falco.outputs.service` and
+//! Falco's gRPC interface, which Falco had until 0.43: `falco.outputs.service` and
 //! `falco.version.service`.
 
 mod client;

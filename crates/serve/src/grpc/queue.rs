@@ -1,5 +1,5 @@
-//! Alerts on their way to clients. Each subscriber gets all that come after it, and those before that no client
-//! has taken yet.
+//! Queue of alerts for gRPC clients. Each subscriber gets all later alerts, and those before that
+//! no client has taken yet.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,9 +12,10 @@ use tokio::sync::Notify;
 use super::frame;
 use super::message::Output;
 
-/// Alerts that are kept. What no client has taken is kept, and what comes then is lost, and counted.
+/// Maximum number of kept alerts. Untaken alerts are kept; when the queue is full, new ones are
+/// lost and counted.
 const CAPACITY: usize = 8192;
-/// Their bytes.
+/// Maximum size of kept alerts in bytes.
 const MAX_BYTES: usize = 8 << 20;
 
 /// Keeps alerts for clients.
@@ -23,7 +24,7 @@ pub struct GrpcChannel {
     pub(super) queue: Arc<Queue>,
 }
 
-/// One list for all subscribers, so that memory does not grow with their number.
+/// The list that all subscribers share, so that memory does not grow with their number.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     state: Mutex<State>,
@@ -35,49 +36,49 @@ pub(super) struct Queue {
 struct State {
     frames: VecDeque<Bytes>,
     bytes: usize,
-    /// Number of the first frame that is kept. Frames are numbered from 0 as they come.
+    /// Number of the first frame that is kept. Frames are numbered from 0.
     first: u64,
     /// Number of the first frame that no client has taken.
     taken: u64,
     subscribers: Vec<Cursor>,
     last_id: u64,
-    /// Alerts that subscribers were too slow for, each counted once for each subscriber.
+    /// Alerts missed by slow subscribers, counted once per subscriber.
     missed: u64,
 }
 
-/// How far a subscriber is.
+/// Position of a subscriber.
 #[derive(Debug)]
 struct Cursor {
     id: u64,
-    /// Number of the frame that it gets next.
+    /// Number of its next frame.
     next: u64,
 }
 
-/// What became of a frame.
+/// Result of queueing a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PushResult {
     Kept,
-    /// Kept, and a subscriber that was too slow misses older ones.
+    /// The frame was kept, and a slow subscriber misses older ones.
     KeptAndMissed,
-    /// There was no room.
+    /// The queue was full.
     Lost,
 }
 
 impl GrpcChannel {
-    /// Keeps account of what waits for clients from now on.
+    /// Records the number of alerts that wait for clients in `account`.
     pub fn keep_account(&self, account: Arc<dyn QueueAccount>) {
-        // A second one would be a defect; the first stays.
+        // A second call would be a defect; the first account stays.
         let _ = self.queue.account.set(account);
     }
 
-    /// How many alerts no client has taken yet.
+    /// Returns the number of alerts that no client has taken yet.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let state = self.queue.state();
         state.end() - state.taken
     }
 
-    /// How many alerts subscribers were too slow for, counted once for each subscriber.
+    /// Returns the number of alerts missed by slow subscribers, counted once per subscriber.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.queue.state().missed
@@ -85,7 +86,7 @@ impl GrpcChannel {
 }
 
 impl State {
-    /// Number of the next frame.
+    /// Returns the number of the next frame.
     fn end(&self) -> u64 {
         self.first + count(self.frames.len())
     }
@@ -97,7 +98,7 @@ impl State {
         }
     }
 
-    /// Drops what nobody needs any more.
+    /// Drops frames that no subscriber needs any more.
     fn trim(&mut self) {
         let slowest = self.subscribers.iter().map(|cursor| cursor.next).min();
         let needed = slowest.map_or(self.taken, |slowest| slowest.min(self.taken));
@@ -111,7 +112,7 @@ impl State {
     }
 
     fn push(&mut self, frame: Bytes) -> PushResult {
-        // What some client has got makes room; who has not got it misses it.
+        // Frames that some client has received make room; other clients miss them.
         while self.is_full(frame.len()) && self.first < self.taken {
             self.drop_first();
         }
@@ -143,7 +144,7 @@ fn count(frames: usize) -> u64 {
 
 impl Queue {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Sums and moves that cannot panic.
+        // No critical section can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -165,7 +166,7 @@ impl Queue {
         self.state().subscribers.len()
     }
 
-    /// One more client. The first frame that it gets is the first that nobody has taken.
+    /// Adds a subscriber. Its first frame is the first that no client has taken.
     pub(super) fn subscribe(self: &Arc<Self>) -> Subscriber {
         let mut state = self.state();
         state.last_id += 1;
@@ -178,7 +179,8 @@ impl Queue {
     }
 }
 
-/// A client that gets alerts, until this is dropped. What it alone has not taken waits for others.
+/// A subscription, which ends when dropped. Frames that this client alone has not taken wait for
+/// others.
 #[derive(Debug)]
 pub(super) struct Subscriber {
     id: u64,
@@ -186,7 +188,8 @@ pub(super) struct Subscriber {
 }
 
 impl Subscriber {
-    /// The next frame and its number, if there is one. It stays the next until [`Subscriber::took`].
+    /// Returns the next frame and its number, if there is one. It stays the next one until
+    /// [`Subscriber::took`].
     pub(super) fn peek(&self) -> Option<(u64, Bytes)> {
         let mut state = self.queue.state();
         let next = state.cursor(self.id)?.next;
@@ -194,7 +197,7 @@ impl Subscriber {
         Some((next, state.frames.get(at)?.clone()))
     }
 
-    /// The next frame, once there is one.
+    /// Waits for the next frame and returns it with its number.
     pub(super) async fn next(&self) -> (u64, Bytes) {
         loop {
             let arrived = self.queue.arrived.notified();
@@ -205,14 +208,14 @@ impl Subscriber {
         }
     }
 
-    /// The client has got the frame with this number.
+    /// Marks the frame with this number as received by the client.
     pub(super) fn took(&self, number: u64) {
         let mut state = self.queue.state();
         let Some(cursor) = state.cursor(self.id) else {
             return;
         };
         if cursor.next > number {
-            // It was dropped on its way, and counted.
+            // The frame was dropped in transit and counted as missed.
             state.missed -= 1;
             return;
         }
@@ -228,7 +231,7 @@ impl Subscriber {
         }
     }
 
-    /// The client is given up: it misses what is left.
+    /// Gives up the client. It misses the remaining frames.
     pub(super) fn give_up(self) {
         let mut state = self.queue.state();
         let end = state.end();

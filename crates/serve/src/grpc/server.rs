@@ -1,4 +1,4 @@
-//! The server.
+//! The gRPC server.
 
 use std::convert::Infallible;
 use std::os::fd::BorrowedFd;
@@ -30,44 +30,44 @@ use crate::listen::{Address, Listener, RegisteredListener};
 use crate::progress::Progress;
 use crate::tls::{self, ServerFiles};
 
-/// Decides by its socket whether a process on this machine may have alerts.
+/// Callback that decides by its socket whether a process on this host may receive alerts.
 pub type PeerCheck = Arc<dyn Fn(BorrowedFd<'_>) -> bool + Send + Sync>;
 
-/// Connections at a time; one that takes alerts stays when others come.
+/// Limits on concurrent connections. A connection that receives alerts is not closed for a new one.
 const LIMITS: Limits = Limits {
     all: 64,
     of_one_peer: 32,
 };
-/// Calls at a time that one connection may make.
+/// Maximum number of concurrent calls of one connection.
 const MAX_CALLS: u32 = 8;
-/// How long the handshake of TLS may take, and the time until the first call.
+/// Time limit for the TLS handshake, and for the first call after it.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a connection may be without a call.
+/// Time limit for a connection without a call.
 const IDLE: Duration = Duration::from_secs(300);
-/// How long a client may not read, or not take the next alert.
+/// Time limit for a client that does not read or take the next alert.
 const STALL: Duration = Duration::from_secs(30);
-/// How often a client that is silent is asked whether it is there.
+/// Interval of pings to a silent client.
 const PING: Duration = Duration::from_secs(20);
-/// Frames on their way to one client.
+/// Frames in flight to one client.
 const ON_THE_WAY: usize = 16;
 
 /// Status codes of gRPC.
 const OK: &str = "0";
 const UNIMPLEMENTED: &str = "12";
 
-/// A server that listens and does not answer yet.
+/// A listening server that does not serve yet.
 pub struct GrpcListener {
     listener: Listener,
     tls: Option<Arc<ServerConfig>>,
 }
 
 impl GrpcListener {
-    /// Listens. A socket in the file system is its owner's, and its clients are looked at; over TCP both sides show
-    /// certificates.
+    /// Binds the address. A unix socket belongs to its owner, and its clients are checked; over TCP
+    /// both sides present certificates.
     ///
     /// # Errors
     ///
-    /// If somebody listens there already, or the certificates are of no use.
+    /// The address is in use, or the certificates are invalid.
     pub fn bind(address: &Address, files: &ServerFiles) -> Result<Self, ServeError> {
         let tls = match address {
             Address::Unix(_) => None,
@@ -77,11 +77,11 @@ impl GrpcListener {
         Ok(Self { listener, tls })
     }
 
-    /// Answers, on so many threads. `check` decides about clients of a socket in the file system.
+    /// Starts serving with `threads` threads. `check` decides about clients of a unix socket.
     ///
     /// # Errors
     ///
-    /// If no thread can be made.
+    /// No thread can be created.
     pub fn start(
         self,
         channel: &GrpcChannel,
@@ -113,7 +113,7 @@ impl GrpcListener {
                     };
                     tokio::select! {
                         () = serve(&listener, acceptor, shared) => {}
-                        // Also when the other end is dropped.
+                        // Also completes when the other end is dropped.
                         _ = stopped.changed() => {}
                     }
                 });
@@ -132,7 +132,7 @@ impl GrpcListener {
     }
 }
 
-/// A server that answers until this is dropped.
+/// A running server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct GrpcServer {
     _stop: watch::Sender<()>,
@@ -142,7 +142,7 @@ pub struct GrpcServer {
 impl Drop for GrpcServer {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // If it is gone already, so much the better.
+            // A missing file is fine.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -158,7 +158,7 @@ struct Shared {
 async fn serve(listener: &RegisteredListener, acceptor: Option<TlsAcceptor>, shared: Arc<Shared>) {
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // Out of descriptors, most likely: others may close some.
+            // Most likely out of descriptors; others may close some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -190,7 +190,7 @@ async fn serve(listener: &RegisteredListener, acceptor: Option<TlsAcceptor>, sha
     }
 }
 
-/// What goes wrong with one client is nobody else's affair.
+/// Serves one connection. Its errors affect no other client.
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     shared: Arc<Shared>,
@@ -215,7 +215,7 @@ async fn connection(
         _ = connection.as_mut() => return,
         () = calls.none_for_long() => connection.as_mut().graceful_shutdown(),
     }
-    // What was called at the last moment is answered.
+    // Calls made at the last moment are answered.
     let _ = tokio::time::timeout(PATIENCE, connection).await;
 }
 
@@ -238,7 +238,7 @@ fn answer(request: Request<Incoming>, shared: Arc<Shared>, call: Call) -> Respon
     response
 }
 
-/// Alerts as they come, until the client has said its last word or is gone.
+/// Sends alerts until the client ends the call or disconnects.
 async fn subscription(shared: Arc<Shared>, mut requests: Incoming, mut sender: Sender<Bytes>) {
     let subscriber = shared.queue.subscribe();
     let mut received = BytesMut::new();
@@ -246,7 +246,7 @@ async fn subscription(shared: Arc<Shared>, mut requests: Incoming, mut sender: S
         let (number, frame) = tokio::select! {
             next = subscriber.next() => next,
             word = next_data(&mut requests) => match word {
-                // Requests are empty; that there is one more means nothing.
+                // Requests are empty, so further data has no meaning.
                 Some(data) if received.len() + data.len() < MAX_REQUESTS => {
                     received.extend_from_slice(&data);
                     while let Ok(Some(Empty {})) = frame::decode(&mut received) {}
@@ -263,12 +263,12 @@ async fn subscription(shared: Arc<Shared>, mut requests: Incoming, mut sender: S
     }
 }
 
-/// What became of a frame for a client.
+/// Result of sending a frame to a client.
 enum SendResult {
     Yes,
-    /// The client is gone.
+    /// The client has disconnected.
     No,
-    /// The client has not taken anything for too long.
+    /// The client has not read anything for too long.
     Stalled,
 }
 
@@ -280,10 +280,10 @@ async fn send(sender: &mut Sender<Bytes>, frame: Bytes) -> SendResult {
     }
 }
 
-/// Bytes of requests that are not taken apart yet.
+/// Maximum size of requests that are not parsed yet, in bytes.
 const MAX_REQUESTS: usize = 1 << 16;
 
-/// A request.
+/// An empty request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 struct Empty {}
 
@@ -292,7 +292,7 @@ async fn next_data(requests: &mut Incoming) -> Option<Bytes> {
         let frame =
             std::future::poll_fn(|context| std::pin::Pin::new(&mut *requests).poll_frame(context))
                 .await;
-        // An error is the client's end.
+        // An error means that the client has disconnected.
         if let Ok(data) = frame?.ok()?.into_data() {
             return Some(data);
         }
@@ -304,7 +304,7 @@ async fn all_that_wait(shared: Arc<Shared>, mut sender: Sender<Bytes>) {
     while let Some((number, frame)) = subscriber.peek() {
         match send(&mut sender, frame).await {
             SendResult::Yes => subscriber.took(number),
-            // What it has not taken waits for the next.
+            // Untaken frames wait for the next client.
             SendResult::No | SendResult::Stalled => return,
         }
     }
@@ -312,7 +312,7 @@ async fn all_that_wait(shared: Arc<Shared>, mut sender: Sender<Bytes>) {
 }
 
 async fn version(shared: Arc<Shared>, mut sender: Sender<Bytes>) {
-    // A client that is gone needs no answer.
+    // A disconnected client needs no answer.
     let _ = send(&mut sender, frame::encode(&shared.version)).await;
     end(sender, OK).await;
 }
@@ -320,18 +320,18 @@ async fn version(shared: Arc<Shared>, mut sender: Sender<Bytes>) {
 async fn end(mut sender: Sender<Bytes>, status: &'static str) {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static(status));
-    // A client that is gone needs no answer.
+    // A disconnected client needs no answer.
     let _ = tokio::time::timeout(STALL, sender.send_trailers(trailers)).await;
 }
 
-/// The calls that a connection is making.
+/// The calls in progress on a connection.
 #[derive(Clone)]
 struct Calls {
     count: watch::Sender<usize>,
     place: ConnectionSlotHandle,
 }
 
-/// One of them, until it is dropped.
+/// One call in progress, until it is dropped.
 struct Call(Calls);
 
 impl Calls {
@@ -348,7 +348,7 @@ impl Calls {
         Call(self.clone())
     }
 
-    /// Ends when there has been none for too long.
+    /// Completes when there has been no call for too long.
     async fn none_for_long(&self) {
         let mut count = self.count.subscribe();
         let mut limit = PATIENCE;
@@ -358,7 +358,7 @@ impl Calls {
                 return;
             }
             limit = IDLE;
-            // Fails only without a sender, which this has.
+            // Fails only without a sender, which `self` holds.
             let _ = count.wait_for(|count| *count == 0).await;
         }
     }

@@ -1,4 +1,4 @@
-//! The agent as the keeper sees it.
+//! The agent from the keeper's point of view.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use super::super::signals::SIGKILL;
 /// The agent.
 pub(super) struct Agent {
     pub(super) pid: i32,
-    /// `None`: it had ended before it was looked at.
+    /// `None` if the agent had ended before its process was opened.
     pub(super) process: Option<OwnedFd>,
-    /// How it ended, once it was reaped.
+    /// Wait status, once the agent was reaped.
     pub(super) status: Option<Status>,
-    /// The keeper killed it, for this reason.
+    /// Reason for which the keeper killed the agent.
     killed_for: Option<Cause>,
-    /// The keeper killed it because an upgrade failed.
+    /// The keeper killed the agent because an upgrade failed.
     ends_for_upgrade: bool,
 }
 
@@ -38,31 +38,32 @@ impl Agent {
         self.status.is_some() || self.process.as_ref().is_none_or(has_ended)
     }
 
-    /// Why it ended, with the signal or status.
+    /// Returns the cause of the agent's end, with the signal or exit status.
     pub(super) fn cause(&self) -> (Cause, u64) {
         let number = |number: i32| u64::try_from(number).unwrap_or(0);
         match (self.killed_for, self.status) {
             (Some(cause), _) => (cause, number(SIGKILL)),
             (None, Some(Status::Signaled { signal, .. })) => (Cause::Killed, number(signal)),
             (None, Some(Status::Exited(status))) => (Cause::Exited, number(status)),
-            // Somebody else's child: the keeper that started it is gone.
+            // Another process's child: the keeper that started it has died.
             (None, _) => (Cause::Gone, 0),
         }
     }
 
-    /// The keeper has killed it, and it may be ending still.
+    /// Returns true if the keeper has killed the agent, which may not have ended yet.
     pub(super) fn is_condemned(&self) -> bool {
         self.killed_for.is_some()
     }
 
-    /// Kills it because it cannot go on after an upgrade that failed. That is not its own death.
+    /// Kills the agent because it cannot continue after a failed upgrade. This does not count as a
+    /// death of its own.
     pub(super) fn end_for_upgrade(&mut self, cause: Cause) {
         self.ends_for_upgrade = true;
         self.kill(cause);
     }
 
-    /// Whether its end does not count among those after which no other agent is started. True once: successors
-    /// that end count.
+    /// Returns true if the agent's end is exempt from the limit on deaths. Returns true once: the
+    /// ends of successors count.
     pub(super) fn take_pardon(&mut self) -> bool {
         std::mem::take(&mut self.ends_for_upgrade)
     }
@@ -70,7 +71,7 @@ impl Agent {
     pub(super) fn kill(&mut self, cause: Cause) {
         self.killed_for = Some(cause);
         if let Some(process) = &self.process {
-            // Fails only if it has just ended.
+            // Fails only if the process has just ended.
             let _ = sys::pidfd::send_signal(process.as_fd(), SIGKILL);
         }
     }

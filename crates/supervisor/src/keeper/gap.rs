@@ -1,4 +1,4 @@
-//! Answering calls while nobody watches.
+//! Answers calls during an unwatched interval.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -14,14 +14,15 @@ use super::super::inherited::{EventFdNotifier, InheritedDescriptors, has_calls, 
 use super::super::shared_state::{Cause, FOREIGN, NATIVE_CALLS, SharedState, UNNAMED, Unwatched};
 use super::{OnAgentDeath, Policy};
 
-/// How long one turn may take when nothing happens.
+/// Maximum duration of one turn without events.
 const TURN: Duration = Duration::from_millis(50);
-/// Ids looked up at once: about a millisecond. At first this many of the newest.
+/// Number of ids looked up at once, which takes about a millisecond. The first lookup covers this
+/// many of the newest.
 const SWEEP: u64 = 4096;
-/// Calls answered in one turn.
+/// Maximum number of calls answered in one turn.
 const CALLS: usize = 256;
 
-/// What a turn came to.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TurnResult {
     GoOn,
@@ -29,7 +30,7 @@ pub(super) enum TurnResult {
     HungUp,
 }
 
-/// A time in which the keeper answers.
+/// An unwatched interval, in which the keeper answers calls.
 pub(super) struct UnwatchedInterval<'a> {
     shared_state: &'a SharedState,
     confiner: Option<&'a ActivePolicy>,
@@ -44,17 +45,17 @@ pub(super) struct UnwatchedInterval<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Waiting<'a> {
     id: u64,
-    /// Where it is counted by its number.
+    /// Index of its counter.
     index: usize,
-    /// Who is dead and had received it.
+    /// The dead receiver of the call.
     dead: Option<&'a ReceiverStatus>,
-    /// Its receiver had begun with it, and may have let it go without learning the result or asking the rules: then
-    /// it has passed unwatched.
+    /// The receiver had begun with the call, and may have allowed it without learning the result or
+    /// evaluating rules. The call then passed unwatched.
     is_begun: bool,
 }
 
 impl<'a> UnwatchedInterval<'a> {
-    /// A gap begins.
+    /// Begins an unwatched interval.
     pub(super) fn begin(
         inherited: &'a InheritedDescriptors,
         listener: &'a Listener,
@@ -62,7 +63,7 @@ impl<'a> UnwatchedInterval<'a> {
         (cause, detail): (Cause, u64),
     ) -> Self {
         let gap = Self::begin_silently(inherited, listener, policy, cause);
-        // A keeper that was killed in a gap left it open.
+        // A keeper killed during an unwatched interval left it open.
         if gap.shared_state.gap.begun.get() == gap.shared_state.gap.ended.get() {
             gap.shared_state.gap.begun.add(1);
             gap.shared_state.gap.began_ns.set(gap.began_ns);
@@ -71,7 +72,7 @@ impl<'a> UnwatchedInterval<'a> {
         gap
     }
 
-    /// To look whether there is one.
+    /// Begins without recording an interval, to check whether there are calls.
     pub(super) fn begin_silently(
         inherited: &'a InheritedDescriptors,
         listener: &'a Listener,
@@ -89,7 +90,7 @@ impl<'a> UnwatchedInterval<'a> {
         }
     }
 
-    /// It is over. What passed is for the agent to report.
+    /// Ends the interval. The agent reports the calls that passed.
     pub(super) fn end(&self) {
         let began_ns = self.shared_state.gap.began_ns.get().min(self.began_ns);
         let lasted = now_ns(Clock::Monotonic).saturating_sub(began_ns);
@@ -104,7 +105,7 @@ impl<'a> UnwatchedInterval<'a> {
     /// agent's are newer.
     pub(super) fn take_over_held(&self, generation: u64) {
         let pulse = self.shared_state.pulse(generation);
-        // First: a keeper that is killed in between leaves nothing behind that nobody looks for.
+        // Done first, so that a keeper killed in between leaves no ids that are never looked up.
         if let Some((first, newest)) = pulse.ids() {
             self.shared_state.unswept().add(first, newest);
         }
@@ -120,7 +121,7 @@ impl<'a> UnwatchedInterval<'a> {
         self.sweep();
     }
 
-    /// Answers the calls that receivers of a living agent are at work on.
+    /// Answers the calls that receivers of a living agent are working on.
     pub(super) fn answer_held(&self, generation: u64) {
         let held = self.shared_state.pulse(generation).held();
         for held in held.into_iter().filter(|held| held.is_begun) {
@@ -142,8 +143,8 @@ impl<'a> UnwatchedInterval<'a> {
         }
     }
 
-    /// Looks up some ids of those that dead agents may hold; answers with the number found. The kernel refuses an
-    /// answer to a call that nobody has received.
+    /// Looks up some of the ids that dead agents may hold. Returns the number of calls found. The
+    /// kernel refuses answers to calls that were not received.
     pub(super) fn sweep(&self) -> u64 {
         let unswept = self.shared_state.unswept();
         let Some(range) = unswept.next() else {
@@ -164,12 +165,12 @@ impl<'a> UnwatchedInterval<'a> {
         found
     }
 
-    /// Answers what waits, or waits a while for something to happen.
+    /// Answers waiting calls, or waits a while for an event.
     pub(super) fn serve(&self, signals: &SignalStream, bell: &EventFdNotifier) -> TurnResult {
         self.serve_for(TURN, signals, bell)
     }
 
-    /// The same where a turn may take as long as this.
+    /// Like `serve`, with a maximum duration of the turn.
     pub(super) fn serve_for(
         &self,
         turn: Duration,
@@ -181,7 +182,7 @@ impl<'a> UnwatchedInterval<'a> {
             PollFd::new(signals.as_fd(), poll::IN),
             PollFd::new(bell.as_fd(), poll::IN),
         ];
-        // Whatever woke it, everything is looked at.
+        // The reason for waking does not matter; everything is checked.
         let _ = poll::poll(&mut polled, Some(turn));
         let found = polled[0].found();
         if found & (poll::HUP | poll::ERR) != 0 {
@@ -199,7 +200,7 @@ impl<'a> UnwatchedInterval<'a> {
         TurnResult::GoOn
     }
 
-    /// Should another receiver take the call first, this waits for the next one.
+    /// Receives and answers a call. If another receiver is faster, this waits for the next call.
     fn receive(&self) {
         let mut call = Notification::default();
         let received = self
@@ -210,7 +211,8 @@ impl<'a> UnwatchedInterval<'a> {
         }
     }
 
-    /// Counts the call that a keeper was answering when it was killed, and answers the one that it had received.
+    /// Counts the call that a killed keeper was answering, and answers the one that it had
+    /// received.
     pub(super) fn take_over_keepers(&self) {
         self.conclude_answering();
         if let Some(call) = self.shared_state.keepers_call().call() {
@@ -227,7 +229,7 @@ impl<'a> UnwatchedInterval<'a> {
         (self.policy.on_agent_death == OnAgentDeath::Deny).then_some(Errno::EPERM.0)
     }
 
-    /// Answers a call, and counts it. `args`: its registers, if they are known.
+    /// Answers and counts a call. `args` are its registers, if known.
     fn answer(&self, waiting: Waiting<'_>, audit: u32, nr: u32, args: Option<&[u64; 6]>) {
         let is_harmless = || {
             let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
@@ -243,15 +245,16 @@ impl<'a> UnwatchedInterval<'a> {
         self.respond(waiting, confined.or_else(refusal).or_else(by_policy));
     }
 
-    /// A container's first program does not begin while nobody restricts it.
+    /// Returns the refusal of a container's first exec, which must not happen before the
+    /// restriction.
     fn refusal_of_first(&self, audit: u32, nr: u32) -> Option<i32> {
         let known = abi::arch::decode(audit, nr).and_then(|(_, call)| call);
         let begins = matches!(known, Some(Syscall::EXECVE | Syscall::EXECVEAT));
         (begins && self.shared_state.first_waits()).then_some(Errno::EPERM.0)
     }
 
-    /// For a call of which only the id is known: it may be one that the filter handed over in order to
-    /// have it refused.
+    /// Returns the refusal of a call of which only the id is known, since the filter may have
+    /// trapped it in order to have it refused.
     fn refusal_of_unknown(&self) -> Option<i32> {
         let confined = match self.confiner {
             Some(confiner) => confiner.refusal_of_unknown().map(|errno| errno.0),
@@ -261,8 +264,9 @@ impl<'a> UnwatchedInterval<'a> {
         confined.or_else(first).or_else(|| self.refusal())
     }
 
-    /// Answers a call, and counts it. False: nobody waits for it any more. What is done is noted in the shared state before,
-    /// so that the next keeper can tell how far one was that is killed meanwhile.
+    /// Answers and counts a call. Returns false if no caller waits for it any more. The shared
+    /// state records the step in advance, so that the next keeper can determine the progress of one
+    /// killed meanwhile.
     fn respond(&self, waiting: Waiting<'_>, refusal: Option<i32>) -> bool {
         let passed = Unwatched::Passed(self.cause);
         let total = refusal.map_or(passed, |_| Unwatched::Denied);
@@ -291,11 +295,11 @@ impl<'a> UnwatchedInterval<'a> {
         answering.call.set(call);
         answering.total.set(total.to_number());
         answering.before.set(before);
-        // Last: from now on the rest counts.
+        // Set last: from now on the other fields are valid.
         answering.id.set(waiting.id);
     }
 
-    /// A keeper was killed while it answered a call. What it has answered and not counted is counted.
+    /// Counts the call that a killed keeper has answered and not counted.
     fn conclude_answering(&self) {
         let answering = &self.shared_state.answering;
         let id = answering.id.get();
@@ -330,12 +334,12 @@ impl<'a> UnwatchedInterval<'a> {
         self.shared_state.gap.total(total).add(1);
     }
 
-    /// Whether no watched process is left.
+    /// Returns true if no watched process is left.
     pub(super) fn is_over(&self) -> bool {
         has_hung_up(self.listener)
     }
 
-    /// Says how many calls nobody watched, where no agent will.
+    /// Reports the number of unwatched calls if no agent will.
     pub(super) fn say_totals(&self) {
         let passed: u64 = Cause::ALL
             .iter()
@@ -346,12 +350,12 @@ impl<'a> UnwatchedInterval<'a> {
     }
 }
 
-/// Waits a while for something to happen, when the listener has nothing more to tell.
+/// Waits a while for an event, when the listener has no more calls.
 pub(super) fn rest(signals: &SignalStream, bell: &EventFdNotifier) {
     let mut polled = [
         PollFd::new(signals.as_fd(), poll::IN),
         PollFd::new(bell.as_fd(), poll::IN),
     ];
-    // Whatever woke it, everything is looked at.
+    // The reason for waking does not matter; everything is checked.
     let _ = poll::poll(&mut polled, Some(TURN));
 }

@@ -1,10 +1,10 @@
-//! The keeper: a small process that holds a copy of the listener and sees to it that there is an
+//! The keeper: a small process that holds a copy of the listener and ensures that there is an
 //! agent.
 //!
-//! It knows no rules. While the agent works the keeper sleeps, and looks a few times a second
-//! whether calls wait that nobody takes. When the agent has ended, was stopped or gets no
-//! processor, there is a [`gap`]: the keeper answers in its place, counts what it lets pass, and
-//! starts another agent.
+//! The keeper has no rules. While the agent works, the keeper sleeps, and checks a few times a
+//! second for calls that are not received. When the agent has ended, is stopped or gets no
+//! processor, an unwatched interval ([`gap`]) begins: the keeper answers in the agent's place,
+//! counts the calls that it lets pass, and starts another agent.
 
 mod charge;
 mod gap;
@@ -38,38 +38,38 @@ use super::relay::tell;
 use super::shared_state::{Cause, Order, State};
 use super::signals::{self, SIGCHLD};
 
-/// What becomes of the workload while nobody watches.
+/// What happens to the workload while no agent watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnAgentDeath {
-    /// Its calls pass, and are counted.
+    /// Calls pass and are counted.
     Continue,
-    /// Its calls fail with EPERM.
+    /// Calls fail with EPERM.
     Deny,
-    /// It is killed.
+    /// The workload is killed.
     Kill,
 }
 
-/// What a keeper is told.
+/// Settings of a keeper.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// What to do with the workload.
+    /// What happens to the workload while no agent watches.
     pub on_agent_death: OnAgentDeath,
-    /// How long calls may wait without progress.
+    /// Time limit for calls without progress of the agent.
     pub limit: Duration,
 }
 
-/// Has another agent take over.
+/// Signal that requests an upgrade to another agent.
 const UPGRADE: i32 = 12;
-/// Looks at a working agent within the limit.
+/// Number of checks of a working agent per limit.
 const LOOKS: u32 = 4;
-/// Time between two looks while one agent takes over from another.
+/// Interval of checks during an upgrade.
 const UPGRADE_POLL: Duration = Duration::from_millis(20);
-/// How long an agent may take to load its rules.
+/// Time limit for an agent to load its rules.
 const PREPARATION_NS: u64 = 60_000_000_000;
-/// An agent that got no processor for this many limits is replaced.
+/// Number of limits without a processor after which an agent is replaced.
 const STARVED_LIMITS: u32 = 10;
 
-/// Starts the first agent and keeps watch. Answers with an exit status that nobody sees.
+/// Starts the first agent and monitors it. Returns an exit status that no process reads.
 pub(super) fn first(
     inherited: &InheritedDescriptors,
     listener_from: &OwnedFd,
@@ -101,7 +101,7 @@ pub(super) fn first(
     keep(inherited, Source::Socket(listener_from), policy, may_lead)
 }
 
-/// Goes on for a keeper that is gone.
+/// Continues for a keeper that has died.
 pub(super) fn replacing(
     inherited: &InheritedDescriptors,
     listener: &Listener,
@@ -113,18 +113,18 @@ pub(super) fn replacing(
         .set(std::process::id().cast_signed());
     shared_state.keepers_replaced.add(1);
     inherited.agent_bell(shared_state.generation.get()).ring();
-    // The caller's pipes would stay open; without a log it can still keep watch.
+    // The caller's pipes would stay open; without a log the keeper can still monitor.
     let _ = inherited.tenure.leave();
     UnwatchedInterval::begin_silently(inherited, listener, policy, Cause::Gone).take_over_keepers();
     keep(inherited, Source::Own(listener), policy, false)
 }
 
-/// Where the listener comes from.
+/// Source of the listener.
 #[derive(Clone, Copy)]
 enum Source<'a> {
-    /// The first agent sends it.
+    /// The first agent sends the listener.
     Socket(&'a OwnedFd),
-    /// It is there.
+    /// This process has the listener.
     Own(&'a Listener),
 }
 
@@ -184,24 +184,24 @@ struct Keeper<'a> {
     signals: SignalStream,
     policy: Policy,
     agent: Agent,
-    /// When agents ended, the oldest first.
+    /// Times of agents' deaths, the oldest first.
     deaths: [u64; STORM_DEATHS],
     upgrade: Option<Upgrade>,
-    /// An upgrade was asked for and has not begun.
+    /// An upgrade was requested and has not begun.
     wants_upgrade: bool,
-    /// When the last one began, 0: never.
+    /// Start of the last upgrade; 0 for none.
     upgraded_ns: u64,
     orders: SenderCheck,
     stall: Stall,
-    /// How often in a row the agent was scheduled again and did not receive.
+    /// Number of times in a row that the agent was scheduled again and did not receive.
     fruitless: u32,
-    /// Only ancestors of the workload may look into it, and this is the one that is left when the agent
-    /// is dead.
+    /// This process may become the agent. Only ancestors of the workload may access its memory, and
+    /// this is the one left when the agent is dead.
     may_lead: bool,
 }
 
 impl Keeper<'_> {
-    /// Keeps watch to the end. Answers with an exit status.
+    /// Monitors agents to the end. Returns an exit status.
     fn go_on(&mut self, mut next: Next) -> i32 {
         while next == Next::GoOn {
             next = self.step();
@@ -217,7 +217,7 @@ impl Keeper<'_> {
         self.read_signals();
         self.take_listener();
         self.reap();
-        // First: an agent that has handed over may have ended since.
+        // Checked first: an agent that has handed over may have ended since.
         if self.upgrade.is_some() {
             self.follow_upgrade();
         }
@@ -253,7 +253,7 @@ impl Keeper<'_> {
             polled[2] = PollFd::new(process.as_fd(), poll::IN);
             count = 3;
         }
-        // One that had ended before this process was there wakes nobody.
+        // An agent that had ended before this process started wakes no process.
         let patience =
             if !self.inherited.shared_state.unswept().is_empty() || self.agent.process.is_none() {
                 Some(Duration::ZERO)
@@ -262,12 +262,12 @@ impl Keeper<'_> {
             } else {
                 self.listener.as_ref().map(|_| self.policy.limit / LOOKS)
             };
-        // Whatever woke it, everything is looked at.
+        // The reason for waking does not matter; everything is checked.
         let _ = poll::poll(&mut polled[..count], patience);
     }
 
-    /// Goes on looking for calls that a dead agent had received. One that is found late is a gap of
-    /// its own.
+    /// Continues the lookup of calls that a dead agent had received. One that is found late is an
+    /// unwatched interval of its own.
     fn sweep(&mut self) {
         let Some(listener) = &self.listener else {
             return;
@@ -327,7 +327,7 @@ impl Keeper<'_> {
         let shared_state = &self.inherited.shared_state;
         let generation = shared_state.generation.get();
         self.drop_upgrade();
-        // It may have been reaped after it was seen to have ended.
+        // The agent may have been reaped after it was seen to have ended.
         self.reap();
         if shared_state.state(generation) == State::Finished {
             return Next::Done;
@@ -348,13 +348,12 @@ impl Keeper<'_> {
         };
         let (once, often) = (self.policy.limit, self.policy.limit * STARVED_LIMITS);
         let (stopped, starved) = match shared_state.state(generation) {
-            // All of it is being ended, and not starved.
+            // The agent is being killed; it is not starved.
             State::Ready if self.agent.is_condemned() => (often, often),
-            // Who stands in can only refuse a container's first program, which nobody but its runtime waits
-            // for.
+            // A keeper can only refuse a container's first exec, for which only its runtime waits.
             State::Ready if shared_state.first_waits() => (once, often),
             State::Ready => (once, once),
-            // Threads are started, containers looked up.
+            // Threads are being started and containers looked up.
             _ => (often, often),
         };
         let vitals = shared_state.pulse(generation).vitals();
@@ -368,7 +367,7 @@ impl Keeper<'_> {
         )
     }
 
-    /// The next agent's turn.
+    /// Gives the turn to the next agent.
     fn hand_to(&mut self, generation: u64, successor: Successor) {
         let shared_state = &self.inherited.shared_state;
         shared_state.generation.set(generation);

@@ -1,4 +1,4 @@
-//! Telling an agent that works from one that does not.
+//! Detects an agent that makes no progress.
 
 use std::time::Duration;
 
@@ -6,41 +6,41 @@ use capture::notify::Health;
 use process_info::procfs::Proc;
 use sys::time::{Clock, now_ns};
 
-/// What a look says.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StallCheck {
-    /// It works, or there is nothing to do.
+    /// The agent works, or there is no work.
     Works,
-    /// A signal or a tracer has stopped it, and calls may wait.
+    /// A signal or a tracer has stopped the agent, and calls may wait.
     Stopped,
-    /// Calls wait, and it makes no progress.
+    /// Calls wait, and the agent makes no progress.
     Starved,
 }
 
-/// How long calls may wait without progress.
+/// Time limits for calls without progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StallLimit {
-    /// If the agent is stopped.
+    /// Limit if the agent is stopped.
     pub(super) stopped: Duration,
-    /// If it only gets no processor.
+    /// Limit if the agent only gets no processor.
     pub(super) starved: Duration,
 }
 
-/// What was seen so far.
+/// State of the checks so far.
 #[derive(Debug, Default)]
 pub(super) struct Stall {
     last: Health,
     looked_ns: u64,
-    /// Since when there was no progress though calls waited.
+    /// Start of the time without progress while calls waited.
     since_ns: Option<u64>,
-    /// The patience that was had.
+    /// The time limits of the previous check.
     patience: Option<StallLimit>,
 }
 
 impl Stall {
-    /// Looks once more. An agent that only is scheduled makes no progress by that: it counts what
-    /// it takes from the listener. One that holds a call for long (its caller may lack a processor)
-    /// is in order as long as its threads run.
+    /// Performs a check. Being scheduled is no progress of an agent: only calls taken from the
+    /// listener count. An agent that holds a call for long (the caller may lack a processor) is in
+    /// order as long as its threads run.
     pub(super) fn look(
         &mut self,
         vitals: Health,
@@ -50,8 +50,8 @@ impl Stall {
         agent: i32,
     ) -> StallCheck {
         let now = now_ns(Clock::Monotonic);
-        // One that is stopped just when the kernel has handed it a call holds that call, and neither the
-        // listener nor its counts show it: whether calls wait cannot be told.
+        // An agent stopped at the moment the kernel gave it a call holds that call, which neither
+        // the listener nor its counters show. Whether calls wait is then unknown.
         let is_stopped = vitals.progress == self.last.progress && is_stopped(agent);
         let is_needed = is_waited_for || is_stopped;
         self.begin_again_under(patience);
@@ -63,19 +63,19 @@ impl Stall {
         }
     }
 
-    /// What was waited for under another patience does not count: an agent that has become ready after a long
-    /// time had calls wait all along.
+    /// Restarts the measurement if the limits differ: for an agent that took long to become ready,
+    /// calls were waiting all along.
     fn begin_again_under(&mut self, patience: StallLimit) {
         if self.patience.replace(patience) != Some(patience) {
             self.since_ns = None;
         }
     }
 
-    /// For how long there was no progress.
+    /// Returns the time without progress.
     fn since(&mut self, vitals: Health, is_waited_for: bool, now: u64, interval: u64) -> u64 {
         let is_still = vitals.progress == self.last.progress;
         let is_frozen = vitals.is_busy && vitals.ticks == self.last.ticks;
-        // This process did not run itself: whoever stopped both lets both go on.
+        // This process did not run itself: whoever stopped both continues both.
         let is_late = now - self.looked_ns > 3 * interval;
         let is_stalled = is_still && (is_waited_for || is_frozen) && !is_late;
         self.last = vitals;
@@ -84,7 +84,7 @@ impl Stall {
             self.since_ns = None;
             return 0;
         }
-        // From now on, though the calls may have come just after the look before.
+        // Measured from now, although the calls may have arrived just after the previous check.
         now - *self.since_ns.get_or_insert(now)
     }
 }
@@ -93,7 +93,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether a stop signal or a tracer holds the process.
+/// Returns true if a stop signal or a tracer holds the process.
 fn is_stopped(pid: i32) -> bool {
     let stat = Proc::open().and_then(|proc| proc.stat(pid));
     stat.is_ok_and(|stat| matches!(stat.state, b'T' | b't'))

@@ -1,4 +1,4 @@
-//! Standing in for an agent that is dead or does not move.
+//! Stands in for an agent that is dead or makes no progress.
 
 use std::time::Duration;
 
@@ -16,23 +16,24 @@ use super::stall::Stall;
 use super::successor::{Program, Successor};
 use super::{Keeper, Next, OnAgentDeath, PREPARATION_NS, STARVED_LIMITS, workload};
 
-/// Deaths of agents within [`STORM_WINDOW_NS`] after which there is no other.
+/// Number of agents' deaths within [`STORM_WINDOW_NS`] after which no other agent is started.
 pub(super) const STORM_DEATHS: usize = 6;
 const STORM_WINDOW_NS: u64 = 60_000_000_000;
-/// Turns of standing in between two attempts to start an agent, where that is refused: of a call each, or
-/// of some milliseconds.
+/// Number of turns between attempts to start an agent after a failure. A turn is one call, or some
+/// milliseconds.
 const RETRY_TURNS: u32 = 4;
-/// How long the waiter may take to say how a command ended that has ended.
+/// Time limit for the waiter to report the end of a command.
 const END_GRACE_NS: u64 = 5_000_000_000;
-/// How long an engine of another process may take to conclude its calls. A stopped one would take for ever.
+/// Time limit for the engine of another process to conclude its calls. A stopped one would never
+/// finish.
 const OTHER_ENGINE_NS: u64 = 1_000_000_000;
-/// Time between two looks for that.
+/// Interval of checks for [`OTHER_ENGINE_NS`].
 const OTHER_ENGINE_POLL: Duration = Duration::from_millis(2);
-/// Time between two looks for a command's end.
+/// Interval of checks for a command's end.
 const END_POLL: Duration = Duration::from_millis(10);
 
 impl Keeper<'_> {
-    /// The agent ended before there was anything to keep.
+    /// Handles an agent that ended before the listener existed.
     pub(super) fn never_began(&self) -> Next {
         workload::kill_all(self.inherited, &self.agent, None);
         tell(self.inherited, Message::AgentGone);
@@ -44,7 +45,7 @@ impl Keeper<'_> {
         let shared_state = &self.inherited.shared_state;
         let (cause, detail) = self.agent.cause();
         shared_state.count_lost_alerts(generation);
-        // Of a workload that has ended, too, an agent has to tell: only agents have the outputs.
+        // An agent must report even on a workload that has ended: only agents have the outputs.
         let is_over = has_hung_up(listener);
         let gap = UnwatchedInterval::begin(self.inherited, listener, self.policy, (cause, detail));
         self.await_other_engine(&gap, generation);
@@ -59,7 +60,8 @@ impl Keeper<'_> {
         self.find_successor(listener, &gap, None)
     }
 
-    /// Where another process's engine received for the agent that is dead, it concludes the calls that it has.
+    /// Waits for the engine of another process, which received for the dead agent, to conclude its
+    /// calls.
     fn await_other_engine(&mut self, gap: &UnwatchedInterval<'_>, generation: u64) {
         let pulse = self.inherited.shared_state.pulse(generation);
         let limit = now_ns(Clock::Monotonic) + OTHER_ENGINE_NS;
@@ -78,8 +80,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Becomes the agent, and leaves what this process did to a child of it. Returns if there cannot be
-    /// one.
+    /// Becomes the agent, with a child as the new keeper. Returns if that fails.
     fn lead(&mut self, listener: &Listener, gap: &UnwatchedInterval<'_>) {
         let inherited = self.inherited;
         let shared_state = &inherited.shared_state;
@@ -87,7 +88,7 @@ impl Keeper<'_> {
         shared_state.invite(generation);
         let own_pid = std::process::id().cast_signed();
         let keeper = sys::clone::clone_child(CloneFlags::default(), || {
-            // Whoever is told looks there.
+            // The reader of the message looks there.
             shared_state
                 .keeper_pid
                 .set(std::process::id().cast_signed());
@@ -98,7 +99,7 @@ impl Keeper<'_> {
         });
         let Ok(keeper) = keeper else { return };
         shared_state.keeper_pid.set(keeper);
-        // The keeper sees the end of this process, and starts another agent.
+        // The new keeper sees the end of this process, and starts another agent.
         std::process::exit(Successor::exec(
             inherited,
             listener,
@@ -107,7 +108,7 @@ impl Keeper<'_> {
         ));
     }
 
-    /// Answers calls until one agent after the other has been tried. `first`: one that was started.
+    /// Answers calls while successors are tried. `first` is one that is already started.
     fn find_successor(
         &mut self,
         listener: &Listener,
@@ -128,7 +129,7 @@ impl Keeper<'_> {
             let successor = match successor {
                 Ok(successor) => successor,
                 Err(error) => {
-                    // The workload has used up all processes or memory that may be had, for now.
+                    // The workload has exhausted processes or memory for now.
                     if waited == 0 {
                         eprintln!("tollgate: cannot start a new agent: {error}; retrying");
                     }
@@ -146,8 +147,9 @@ impl Keeper<'_> {
         }
     }
 
-    /// Answers calls until the agent is ready; `None` if it has ended instead, and another one is
-    /// needed. When the workload has ended this one still is waited for: it tells of the gap.
+    /// Answers calls until the agent is ready. Returns `None` if it has ended and another one is
+    /// needed. The agent is waited for even when the workload has ended, since it reports the
+    /// unwatched interval.
     fn await_successor(
         &mut self,
         gap: &UnwatchedInterval<'_>,
@@ -184,14 +186,14 @@ impl Keeper<'_> {
         if !is_over {
             return None;
         }
-        // One was tried, and there is nothing left to watch.
+        // One agent was tried, and no watched process is left.
         gap.say_totals();
         self.say_lost_alerts();
         self.say_the_end();
         Some(Next::Done)
     }
 
-    /// Answers calls for a while; `None` if there are more to come.
+    /// Answers calls for a while. Returns `None` if there are more to come.
     fn serve_a_while(&mut self, gap: &UnwatchedInterval<'_>) -> Option<Next> {
         for _ in 0..RETRY_TURNS {
             let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
@@ -210,7 +212,7 @@ impl Keeper<'_> {
         None
     }
 
-    /// Records a death; whether there were too many.
+    /// Records a death. Returns true if there were too many.
     fn is_storm(&mut self) -> bool {
         if self.agent.take_pardon() {
             return false;
@@ -222,7 +224,8 @@ impl Keeper<'_> {
         oldest != 0 && now - oldest < STORM_WINDOW_NS
     }
 
-    /// There is no agent any more: the policy decides each call, and this process tells the front.
+    /// Answers calls without any further agent: the policy decides each call, and this process
+    /// reports to the front.
     fn stand_in_for_good(&mut self, gap: &UnwatchedInterval<'_>) -> Next {
         let what = match self.policy.on_agent_death {
             OnAgentDeath::Deny => "calls that would be watched are refused",
@@ -262,14 +265,14 @@ impl Keeper<'_> {
         }
     }
 
-    /// What agents took with them, where no other will say so.
+    /// Reports the alerts lost with agents if no successor will.
     fn say_lost_alerts(&self) {
         if let Some(text) = self.inherited.shared_state.lost_alerts_to_say() {
             eprintln!("tollgate: {text}");
         }
     }
 
-    /// The workload has ended and the agent with it: tells the front what nobody has told it.
+    /// Reports to the front the end of a workload whose agent has also ended.
     fn say_the_end(&self) {
         if self.inherited.shared_state.command_end_told.get() {
             return;
@@ -297,7 +300,7 @@ impl Keeper<'_> {
         Next::Done
     }
 
-    /// Answers calls until the agent makes progress. One that does not for long is replaced.
+    /// Answers calls until the agent makes progress. After a long time the agent is replaced.
     pub(super) fn stand_in_for_starved(&mut self) -> Next {
         let Some(listener) = self.listener.take() else {
             return Next::GoOn;
@@ -319,7 +322,7 @@ impl Keeper<'_> {
             self.inherited.keeper_bell.hush();
             self.read_signals();
             self.reap();
-            // Nobody is left who could call: the agent may take its time to end.
+            // No caller is left: the agent may take its time to end.
             if turn == TurnResult::HungUp {
                 break;
             }
@@ -328,7 +331,7 @@ impl Keeper<'_> {
                 self.fruitless = 0;
                 break;
             }
-            // It is scheduled again. If that does not make it receive, this begins anew.
+            // The agent is scheduled again. If it still does not receive, this starts over.
             if vitals.ticks != before.ticks {
                 self.fruitless += 1;
                 break;

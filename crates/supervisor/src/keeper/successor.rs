@@ -1,4 +1,4 @@
-//! Starting another agent.
+//! Starts another agent.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,28 +16,28 @@ use super::super::inherited::{InheritedDescriptors, in_memory, is_readable};
 use super::super::respawn::TakeOver;
 use super::super::signals::SIGKILL;
 
-/// Which program the agent is.
+/// Program of the new agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
-    /// The one that runs now, even if its file has been replaced.
+    /// The running program, even if its file has been replaced.
     This,
-    /// The one that lies where this one lay.
+    /// The program that is installed at the same path.
     Installed,
 }
 
 /// Exit status of a child that could not be executed.
 const NOT_EXECUTED: i32 = 127;
 
-/// An agent that is not yet at work.
+/// An agent that does not work yet.
 pub(super) struct Successor {
     pid: i32,
     status: Option<Status>,
-    /// One that is no child, whose end is told in no other way.
+    /// Set for an agent that is not a child, whose end is not reported otherwise.
     process: Option<OwnedFd>,
 }
 
 impl Successor {
-    /// Starts it: this program with a specification by which it takes over.
+    /// Starts the agent: a program with a specification by which it takes over.
     pub(super) fn start(
         inherited: &InheritedDescriptors,
         listener: &Listener,
@@ -55,7 +55,7 @@ impl Successor {
         })
     }
 
-    /// A process that is about to become it, or to end.
+    /// Returns the successor for a process that is about to become it, or to end.
     pub(super) fn of(pid: i32) -> Self {
         Self {
             pid,
@@ -64,7 +64,7 @@ impl Successor {
         }
     }
 
-    /// This process becomes it. Answers with an exit status if that fails.
+    /// Executes the agent in this process. Returns an exit status if that fails.
     pub(super) fn exec(
         inherited: &InheritedDescriptors,
         listener: &Listener,
@@ -82,7 +82,7 @@ impl Successor {
         let environment = StringArray::own_environment();
         let _ = sys::signal::change_mask(MaskChange::Set, SignalSet::default());
         let error = match program {
-            // Whatever is mounted over /proc by now.
+            // Works regardless of what is mounted over /proc by now.
             Program::This => match own_program() {
                 Ok(file) => sys::exec::execve_fd(file.as_fd(), &argv, &environment).to_string(),
                 Err(error) => error.to_string(),
@@ -97,7 +97,7 @@ impl Successor {
         self.pid
     }
 
-    /// A child was reaped.
+    /// Handles the end of a child.
     pub(super) fn ended(&mut self, pid: i32, status: Status) {
         if pid == self.pid {
             self.status = Some(status);
@@ -115,17 +115,17 @@ impl Successor {
 
     pub(super) fn kill(&mut self) {
         if let Some(process) = &self.process {
-            // Fails only if it has just ended.
+            // Fails only if the process has just ended.
             let _ = sys::pidfd::send_signal(process.as_fd(), SIGKILL);
         } else if self.status.is_none() {
-            // It has not been reaped, so the pid is its own.
+            // The process has not been reaped, so the pid is its own.
             let _ = sys::signal::send(self.pid, SIGKILL);
         }
     }
 }
 
-/// Readies what exec hands on to a program that takes over: open descriptors, among them that of its specification, and
-/// its arguments.
+/// Prepares the arguments and the open descriptors, including that of the specification, for a
+/// program that takes over.
 fn hand_on(
     inherited: &InheritedDescriptors,
     listener: &Listener,
@@ -141,24 +141,24 @@ fn hand_on(
             .map(|descriptor| descriptor.as_raw_fd())
             .to_vec(),
     };
-    // A file of its own: one for another agent may be read just now.
+    // A separate file, because another agent may be reading its own at this moment.
     let spec = in_memory(&(inherited.respawn.spec)(take_over))?;
     sys::fd::set_close_on_exec(spec.as_fd(), false)?;
     let words = inherited.respawn.words(spec.as_raw_fd());
     Ok((spec, StringArray::from_words(words)?))
 }
 
-/// The program that runs now.
+/// Opens the running program.
 fn own_program() -> Result<OwnedFd, ProcError> {
     Proc::open()?.open_path(std::process::id().cast_signed(), "exe")
 }
 
-/// Where this program was when it was started. Where that cannot be told the path is empty, which
-/// exec refuses: the upgrade fails aloud and the agent goes on.
+/// Returns the path of this program at its start. If it cannot be determined, the path is empty,
+/// which exec refuses: the upgrade fails with a message, and the agent continues.
 fn installed() -> CString {
     let path = std::env::current_exe().unwrap_or_default();
     let bytes = path.as_os_str().as_bytes();
-    // The kernel's mark on a file that was replaced.
+    // The kernel's suffix for a file that was replaced.
     let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
     CString::new(bytes).unwrap_or_default()
 }

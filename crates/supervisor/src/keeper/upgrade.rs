@@ -1,4 +1,4 @@
-//! One agent takes over from another that lives.
+//! Upgrade: a new agent takes over from a living one.
 
 use sys::time::{Clock, now_ns};
 use sys::wait::{self, Target};
@@ -7,22 +7,22 @@ use super::super::shared_state::{Cause, Order, State};
 use super::successor::{Program, Successor};
 use super::{Keeper, PREPARATION_NS};
 
-/// How long an agent may take to conclude the calls it holds.
+/// Time limit for an agent to conclude the calls it holds.
 const HAND_OVER_NS: u64 = 10_000_000_000;
 
-/// An agent about to take over from a living one.
+/// A new agent that is about to take over from a living one.
 pub(super) struct Upgrade {
     pub(super) successor: Successor,
     began_ns: u64,
-    /// When the living one was told.
+    /// Time at which the living one was ordered to hand over.
     ordered_ns: Option<u64>,
 }
 
-/// Time between the beginnings of two upgrades. One that is ordered sooner waits.
+/// Minimum time between the starts of two upgrades. An earlier request waits.
 const UPGRADE_INTERVAL_NS: u64 = 1_000_000_000;
 
 impl Keeper<'_> {
-    /// Whether the last upgrade is long enough ago.
+    /// Returns true if the last upgrade is long enough ago.
     pub(super) fn may_upgrade(&self) -> bool {
         let since = now_ns(Clock::Monotonic) - self.upgraded_ns;
         self.upgraded_ns == 0 || since >= UPGRADE_INTERVAL_NS
@@ -64,7 +64,8 @@ impl Keeper<'_> {
                 self.drop_upgrade();
                 self.upgrade_failed();
                 if is_told {
-                    // The old one hands over to nobody: a gap, and another agent.
+                    // The old agent hands over without a successor; an unwatched interval and
+                    // another agent follow.
                     self.agent.end_for_upgrade(Cause::Exited);
                 }
             }

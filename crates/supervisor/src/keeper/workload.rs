@@ -1,4 +1,4 @@
-//! Killing the workload.
+//! Kills the workload.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::super::inherited::{InheritedDescriptors, has_calls, has_hung_up};
 use super::super::signals::SIGKILL;
 use super::Agent;
 
-/// How long killed processes may take to end; more only in uninterruptible calls.
+/// Time limit for killed processes to end; only uninterruptible calls take longer.
 const PATIENCE_NS: u64 = 5_000_000_000;
-/// Pause between two looks.
+/// Interval of checks.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Kills every process of the workload, those that are born meanwhile, and what calls then.
+/// Kills every process of the workload, those created meanwhile, and those that make calls then.
 pub(super) fn kill_all(
     inherited: &InheritedDescriptors,
     agent: &Agent,
@@ -52,14 +52,15 @@ pub(super) fn kill_all(
     }
 }
 
-/// Processes that are nobody's descendants any more show themselves when they call.
+/// Kills processes that have left the workload's process tree, when they make a call.
 fn kill_callers(listener: &Listener) {
     while has_calls(listener) {
         let mut call = Notification::default();
         if !matches!(listener.receive(&mut call), Ok(Received::Notification)) {
             return;
         }
-        // A thread's id names its process; 0 is one of another pid namespace, and means this group.
+        // A thread's id identifies its process. 0 is a process of another pid namespace, and as an
+        // argument would mean this process group.
         if call.tid > 0 {
             let _ = sys::signal::send(call.tid, SIGKILL);
         }
@@ -83,7 +84,7 @@ fn children(of: i32) -> Vec<i32> {
     let Ok(proc) = Proc::open() else {
         return Vec::new();
     };
-    // A process that has just ended has none.
+    // A process that has just ended has no threads.
     let threads = proc.numbers(&format!("{of}/task")).into_iter().flatten();
     let list = |thread: i32| proc.contents(&format!("{of}/task/{thread}/children"));
     let lists = threads.filter_map(|thread| list(thread).ok());

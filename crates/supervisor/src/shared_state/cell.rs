@@ -1,4 +1,5 @@
-//! What a field of the shared state can be: one 64-bit atomic, with the operations that its kind of value has.
+//! Types of fields of the shared state: each is one 64-bit atomic, with the operations of its kind
+//! of value.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +24,7 @@ impl SharedNumber {
         self.value.fetch_add(value, Ordering::AcqRel);
     }
 
-    /// Subtracts as much as is there.
+    /// Subtracts `value`, but not below 0.
     pub(crate) fn subtract(&self, value: u64) {
         let less = |before: u64| Some(before.saturating_sub(value));
         let updated = self
@@ -37,7 +38,7 @@ impl SharedNumber {
         self.value.swap(0, Ordering::AcqRel)
     }
 
-    /// Replaces `before` by `after`. Returns whether it was `before`.
+    /// Replaces `before` by `after`. Returns true if the number was `before`.
     pub(crate) fn replace(&self, before: u64, after: u64) -> bool {
         self.value
             .compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire)
@@ -46,7 +47,7 @@ impl SharedNumber {
 }
 
 sys::shared_layout! {
-    /// A pid; 0 if it is not known.
+    /// A pid; 0 if unknown.
     #[derive(Debug)]
     pub(crate) struct SharedPid {
         pid: SharedNumber,
@@ -64,7 +65,7 @@ impl SharedPid {
 }
 
 sys::shared_layout! {
-    /// Whether something holds.
+    /// A flag.
     #[derive(Debug)]
     pub(crate) struct SharedFlag {
         flag: SharedNumber,
@@ -98,12 +99,12 @@ impl SharedBits {
         self.bits.fetch_or(bits, Ordering::AcqRel);
     }
 
-    /// Returns those of them that were there.
+    /// Removes bits and returns those that were set.
     pub(crate) fn remove(&self, bits: u64) -> u64 {
         self.bits.fetch_and(!bits, Ordering::AcqRel) & bits
     }
 
-    /// Returns all and leaves none.
+    /// Returns all bits and clears them.
     pub(crate) fn take(&self) -> u64 {
         self.bits.swap(0, Ordering::AcqRel)
     }

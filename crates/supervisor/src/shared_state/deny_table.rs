@@ -1,38 +1,38 @@
-//! Calls that are refused while nobody watches.
+//! Calls that are refused during unwatched intervals.
 
 use abi::{Arch, Syscall};
 
 use super::SharedState;
 use super::layout::DenyFields;
 
-/// Calls that the filter hands over in order to have them refused. The keeper goes on refusing them
-/// while nobody watches.
+/// Calls that the filter traps in order to have them refused. The keeper continues to refuse them
+/// during unwatched intervals.
 #[derive(Clone, Copy, Debug)]
 pub struct DenyTable<'a>(&'a [DenyFields]);
 
 impl SharedState {
-    /// What is to be refused while nobody watches.
+    /// Returns the table of calls that are refused during unwatched intervals.
     pub fn deny_table(&self) -> DenyTable<'_> {
         DenyTable(&self.deny_table)
     }
 }
 
 impl DenyTable<'_> {
-    /// Has a call refused with an error number, in every architecture of the audit number. False:
-    /// the table is full.
+    /// Adds a call that is refused with an error number, in every architecture of the audit number.
+    /// Returns false if the table is full.
     pub fn refuse(&self, audit: u32, nr: u32, errno: u16) -> bool {
         let call = pack(audit, nr);
         let mut entries = self.0.iter();
         let Some(entry) = entries.find(|entry| [0, call].contains(&entry.call.get())) else {
             return false;
         };
-        // The number first: an entry counts when its call is there.
+        // The number is set first: an entry is valid when its call is set.
         entry.errno.set(u64::from(errno));
         entry.call.set(call);
         true
     }
 
-    /// Has a call refused by whatever number it can be made.
+    /// Adds a call under every number by which it can be made.
     pub fn refuse_everywhere(&self, call: Syscall, errno: u16) -> bool {
         Arch::ALL.into_iter().all(|arch| {
             let number = call.number(arch);
@@ -40,7 +40,7 @@ impl DenyTable<'_> {
         })
     }
 
-    /// The error number that a call is refused with.
+    /// Returns the error number with which a call is refused.
     pub(crate) fn refusal(&self, audit: u32, nr: u32) -> Option<i32> {
         let call = pack(audit, nr);
         let mut filled = self.0.iter().take_while(|entry| entry.call.get() != 0);

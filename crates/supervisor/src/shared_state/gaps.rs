@@ -1,4 +1,4 @@
-//! Times in which nobody watched, and what is to be told of them.
+//! Unwatched intervals and their reports.
 
 use std::time::{Duration, Instant};
 
@@ -6,29 +6,29 @@ use super::SharedState;
 use super::cell::SharedNumber;
 use super::layout::{FOREIGN, GapFields, UNNAMED};
 
-/// How long a keeper may take to end a gap that need not last.
+/// Time limit for a keeper to end an unnecessary interval.
 const GAP_PATIENCE: Duration = Duration::from_secs(2);
-/// Time between two looks for that.
+/// Interval of checks for that.
 const GAP_POLL: Duration = Duration::from_millis(2);
 
-/// Why nobody watched.
+/// Cause of an unwatched interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Cause {
     /// A signal killed the agent.
     Killed = 0,
-    /// It ended by itself.
+    /// The agent ended by itself.
     Exited = 1,
-    /// It was stopped, and then killed by the keeper.
+    /// The agent was stopped, and then killed by the keeper.
     Stopped = 2,
-    /// It got no processor, or was held in another way.
+    /// The agent got no processor, or was blocked in another way.
     Starved = 3,
-    /// It ended and nobody could learn how.
+    /// The agent ended, and its status could not be learned.
     Gone = 4,
 }
 
 impl Cause {
-    /// All of them.
+    /// All causes.
     pub const ALL: [Self; 5] = [
         Self::Killed,
         Self::Exited,
@@ -45,27 +45,28 @@ impl Cause {
     }
 }
 
-/// The gaps since the last report.
+/// Unwatched intervals since the last report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gaps {
-    /// How many were told before.
+    /// Number of intervals reported before.
     pub told_before: u64,
-    /// How many.
+    /// Number of intervals.
     pub count: u64,
-    /// Why the last one began.
+    /// Cause of the last one.
     pub cause: Cause,
-    /// Its signal or exit status.
+    /// Signal or exit status of the cause.
     pub detail: u64,
-    /// How long they lasted.
+    /// Total duration in nanoseconds.
     pub lasted_ns: u64,
-    /// Alerts that were queued when an agent died: each output's. Some may have been delivered.
+    /// Alerts that were queued when an agent died, summed over the outputs. Some may have been
+    /// delivered.
     pub lost_alerts: u64,
-    /// Native calls by number, then the index `FOREIGN` and `UNNAMED`.
+    /// Unwatched calls: native ones by number, then the index `FOREIGN` and `UNNAMED`.
     pub calls: Vec<(usize, u64)>,
 }
 
 impl Gaps {
-    /// The name of a call.
+    /// Returns the name of a call.
     pub fn name(&self, call: usize) -> String {
         let native = || {
             let (arch, number) = (abi::Arch::native()?, u32::try_from(call).ok()?);
@@ -79,17 +80,17 @@ impl Gaps {
     }
 }
 
-/// What becomes of a call that nobody watches.
+/// Result of an unwatched call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unwatched {
-    /// It passes, for this cause.
+    /// The call passed, for this cause.
     Passed(Cause),
-    /// It is refused.
+    /// The call was refused.
     Denied,
 }
 
 impl Unwatched {
-    /// As a number.
+    /// Encodes the result as a number.
     pub(crate) fn to_number(self) -> u64 {
         match self {
             Self::Passed(cause) => cause as u64,
@@ -97,7 +98,7 @@ impl Unwatched {
         }
     }
 
-    /// From such a number.
+    /// Decodes such a number.
     pub(crate) fn from_number(number: u64) -> Option<Self> {
         let cause = Cause::ALL.into_iter().find(|cause| *cause as u64 == number);
         match cause {
@@ -107,11 +108,11 @@ impl Unwatched {
     }
 }
 
-/// No number of a cause.
+/// Encoding of a refusal, which is no number of a cause.
 const DENIED: u64 = Cause::ALL.len() as u64;
 
 impl GapFields {
-    /// How many calls that became of.
+    /// Returns the counter of calls with this result.
     pub(crate) fn total(&self, what: Unwatched) -> &SharedNumber {
         match what {
             Unwatched::Passed(cause) => &self.passed[cause as usize],
@@ -119,7 +120,7 @@ impl GapFields {
         }
     }
 
-    /// Notes why nobody watches.
+    /// Records the cause of an unwatched interval.
     pub(crate) fn set_cause(&self, cause: Cause, detail: u64) {
         self.cause.set(cause as u64);
         self.detail.set(detail);
@@ -127,29 +128,30 @@ impl GapFields {
 }
 
 impl SharedState {
-    /// Calls that passed unwatched for this cause.
+    /// Returns the number of calls that passed unwatched for this cause.
     pub fn passed(&self, cause: Cause) -> u64 {
         self.gap.total(Unwatched::Passed(cause)).get()
     }
 
-    /// Calls that were refused because nobody watched.
+    /// Returns the number of calls refused because no agent watched.
     pub fn denied(&self) -> u64 {
         self.gap.denied.get()
     }
 
-    /// Says how many have not been reported, and takes them.
+    /// Returns a message about unreported lost alerts, and resets their number.
     pub(crate) fn lost_alerts_to_say(&self) -> Option<String> {
         let lost = self.gap.alerts.take();
         (lost > 0).then(|| format!("{lost} queued alerts were lost"))
     }
 
-    /// How often nobody watched.
+    /// Returns the number of unwatched intervals.
     pub fn gaps(&self) -> u64 {
         self.gap.begun.get()
     }
 
-    /// What has not been told yet, once the last gap is over. It stays in the shared state until it is
-    /// [told](Self::gaps_told), so that it does not die with an agent that was about to tell it.
+    /// Returns the unreported intervals once the last one is over. They stay in the shared state
+    /// until they are [told](Self::gaps_told), so that they are not lost with an agent that was
+    /// about to report them.
     pub fn gaps_to_tell(&self) -> Option<Gaps> {
         let told = self.gap.reported.get();
         let ended = self.gap.ended.get();
@@ -169,8 +171,9 @@ impl SharedState {
         })
     }
 
-    /// Waits until the keeper does not stand in any more, before the last report: a gap is told when it is
-    /// over. A keeper that was killed while it stood in ends none, so that this does.
+    /// Waits until the keeper no longer stands in, before the last report, since an interval is
+    /// reported when it is over. Ends the interval itself if the keeper was killed while it stood
+    /// in.
     pub(crate) fn await_end_of_gap(&self) {
         let deadline = Instant::now() + GAP_PATIENCE;
         let begun = self.gap.begun.get();
@@ -182,7 +185,8 @@ impl SharedState {
         }
     }
 
-    /// Their alert is delivered. Of two agents that told the same gaps only the first one's counts.
+    /// Marks the intervals as reported after their alert is delivered. If two agents reported the
+    /// same ones, only the first counts.
     pub fn gaps_told(&self, gaps: &Gaps) {
         let (before, now) = (gaps.told_before, gaps.told_before + gaps.count);
         if !self.gap.reported.replace(before, now) {
@@ -195,7 +199,7 @@ impl SharedState {
         }
     }
 
-    /// Whether gaps up to this number are told.
+    /// Returns true if the intervals up to this number are reported.
     pub(crate) fn are_told(&self, gaps: u64) -> bool {
         self.gap.reported.get() >= gaps
     }

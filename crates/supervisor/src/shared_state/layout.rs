@@ -1,4 +1,4 @@
-//! The memory that front, keeper and agent share, as one structure.
+//! Layout of the memory that front, keeper and agent share, as one structure.
 
 use std::mem::{align_of, offset_of};
 use std::sync::atomic::AtomicU64;
@@ -8,28 +8,29 @@ use sys::notify::Slot;
 
 use super::cell::{SharedBits, SharedFlag, SharedNumber, SharedPid};
 
-/// Version of [`Layout`], and of what its values mean: raise it with every change of either.
+/// Version of [`Layout`] and of the meaning of its values. Increment it with every change of
+/// either.
 pub(super) const VERSION: u64 = 6;
-/// Native calls are counted one by one below this number.
+/// Native calls with numbers below this have counters of their own.
 pub(crate) const NATIVE_CALLS: usize = 512;
 /// Index of calls of another architecture or with a higher number.
 pub(crate) const FOREIGN: usize = NATIVE_CALLS;
-/// Index of calls whose number is not known.
+/// Index of calls with an unknown number.
 pub(crate) const UNNAMED: usize = NATIVE_CALLS + 1;
-/// Counters of calls.
+/// Number of call counters.
 pub(super) const CALL_COUNTERS: usize = NATIVE_CALLS + 2;
-/// Agents whose calls may be looked for at once; more share an entry.
+/// Number of agents whose calls may be looked up at once; more share an entry.
 pub(super) const UNSWEPT_RANGES: usize = 4;
-/// Entries of the deny table.
+/// Capacity of the deny table.
 pub(super) const DENY_LIMIT: usize = 64;
 
 sys::shared_layout! {
-    /// All of it. The first two fields stay where they are in every version.
+    /// The shared state. The first two fields keep their positions in every version.
     #[derive(Debug)]
     pub struct Layout {
-        /// [`VERSION`] of the build that made it.
+        /// [`VERSION`] of the build that created the state.
         pub(super) version: SharedNumber,
-        /// How long it is, in bytes.
+        /// Size in bytes.
         pub(super) size: SharedNumber,
         pub(crate) front_pid: SharedPid,
         pub(crate) keeper_pid: SharedPid,
@@ -37,116 +38,116 @@ sys::shared_layout! {
         pub(crate) command_pid: SharedPid,
         /// The keeper has ended on purpose.
         pub(crate) keeper_done: SharedFlag,
-        /// Keepers that replaced a dead one.
+        /// Number of keepers that replaced a dead one.
         pub(crate) keepers_replaced: SharedNumber,
-        /// What the command ended with, as a [`Message`](crate::message::Message).
+        /// End of the command, as a [`Message`](crate::message::Message).
         pub(super) command_end: SharedNumber,
-        /// Whether the front has been told.
+        /// The end was reported to the front.
         pub(crate) command_end_told: SharedFlag,
-        /// Processes of the workload outlived the command, and are watched on.
+        /// Processes of the workload outlived the command and are still watched.
         pub(crate) outlived: SharedFlag,
-        /// Number of the agent whose turn it is.
+        /// Generation of the agent whose turn it is.
         pub(crate) generation: SharedNumber,
-        /// Agents of even and of odd generation.
+        /// Agents of even and odd generation.
         pub(super) agents: [AgentFields; 2],
-        /// Agents that took over from a living one.
+        /// Number of agents that took over from a living one.
         pub(crate) upgrades: SharedNumber,
-        /// Generation of the last of them.
+        /// Generation of the last such agent.
         pub(crate) upgraded_to: SharedNumber,
-        /// Agents that were to take over and did not.
+        /// Number of agents that failed to take over.
         pub(crate) upgrades_failed: SharedNumber,
-        /// Signals that asked for an upgrade and were no operator's.
+        /// Number of signals that requested an upgrade and did not come from an operator.
         pub(crate) orders_refused: SharedNumber,
         pub(crate) gap: GapFields,
-        /// Alerts that agents took with them.
+        /// Number of alerts lost with agents.
         pub(super) alerts_lost: SharedNumber,
-        /// Outputs whose last line lacks its end because an agent died.
+        /// Outputs whose last line is incomplete because an agent died.
         pub(super) torn_lines: SharedBits,
         /// A container's first program has to be restricted before it begins.
         pub(super) first_waits: SharedFlag,
-        /// The number of the policy that BPF carries for it; 0: none yet.
+        /// Number of the BPF policy that enforces for the container; 0 if none is loaded yet.
         pub(super) tenant: SharedNumber,
         /// Capabilities that a policy drops and a container's first program would not have had.
         pub(super) lacked: SharedNumber,
-        /// Alerts that a host agent took with it, which no other one has been told of yet.
+        /// Alerts lost with a host agent, which no other host agent has been informed of yet.
         pub(super) host_alerts: SharedNumber,
-        /// Outputs whose last line lacks its end because of that.
+        /// Outputs whose last line is incomplete because of that.
         pub(super) host_torn_lines: SharedBits,
         /// The call that the keeper is answering.
         pub(crate) answering: AnsweringFields,
-        /// Ids of calls that dead agents may hold, and that are still to be looked up.
+        /// Ids of calls that dead agents may hold and that must still be looked up.
         pub(super) unswept: [UnsweptFields; UNSWEPT_RANGES],
-        /// Calls to refuse while nobody watches.
+        /// Calls refused during unwatched intervals.
         pub(super) deny_table: [DenyFields; DENY_LIMIT],
-        /// What the keeper has received.
+        /// The notification that the keeper has received.
         pub(super) keepers_call: SlotFields,
-        /// Receivers of agents of even and of odd generation, and totals of those that have ended.
+        /// Receivers of agents of even and odd generation, and totals of those that have ended.
         pub(super) pulses: [PulseFields; 3],
     }
 }
 
 sys::shared_layout! {
-    /// An agent.
+    /// Fields of an agent.
     #[derive(Debug)]
     pub(crate) struct AgentFields {
         pub(super) pid: SharedPid,
-        /// How far it is, as a [`State`](super::State).
+        /// State of the agent, as a [`State`](super::State).
         pub(super) state: SharedNumber,
-        /// What it is to do, as an [`Order`](super::Order).
+        /// Order to the agent, as an [`Order`](super::Order).
         pub(super) order: SharedNumber,
-        /// Alerts that it has queued, one for each output.
+        /// Number of queued alerts, counted once per output.
         pub(super) alerts_queued: SharedNumber,
-        /// Those that it need not deliver any more.
+        /// Number of alerts that were delivered or counted as lost.
         pub(super) alerts_settled: SharedNumber,
-        /// Outputs to which it is writing lines.
+        /// Outputs to which the agent is writing lines.
         pub(super) writing: SharedBits,
     }
 }
 
 sys::shared_layout! {
-    /// Times in which nobody watched.
+    /// Fields of unwatched intervals.
     #[derive(Debug)]
     pub(crate) struct GapFields {
         pub(crate) begun: SharedNumber,
         pub(crate) ended: SharedNumber,
         pub(super) reported: SharedNumber,
-        /// Why the last one began, as a [`Cause`](super::Cause).
+        /// Cause of the last one, as a [`Cause`](super::Cause).
         pub(super) cause: SharedNumber,
-        /// Its signal or exit status.
+        /// Signal or exit status of the cause.
         pub(crate) detail: SharedNumber,
-        /// When it began.
+        /// Start of the interval in nanoseconds.
         pub(crate) began_ns: SharedNumber,
-        /// How long those that are not reported yet lasted.
+        /// Total duration of unreported intervals in nanoseconds.
         pub(crate) lasted_ns: SharedNumber,
-        /// Alerts that agents took with them, not reported yet.
+        /// Alerts lost with agents and not reported yet.
         pub(super) alerts: SharedNumber,
-        /// Calls that passed unwatched, by cause.
+        /// Number of calls that passed unwatched, by cause.
         pub(crate) passed: [SharedNumber; 5],
-        /// Calls that were refused because nobody watched.
+        /// Number of calls refused because no agent watched.
         pub(crate) denied: SharedNumber,
-        /// Calls in those that are not reported yet: by number, then foreign ones, then those of which only the id was
-        /// known.
+        /// Calls in unreported intervals: by number, then foreign ones, then those of which only
+        /// the id was known.
         pub(crate) calls: [SharedNumber; CALL_COUNTERS],
     }
 }
 
 sys::shared_layout! {
-    /// A call that the keeper is answering.
+    /// Fields of a call that the keeper is answering.
     #[derive(Debug)]
     pub(crate) struct AnsweringFields {
-        /// Its id, or 0: it answers none. The rest counts while it is not 0.
+        /// Id of the call; 0 for none. The other fields are valid while it is not 0.
         pub(crate) id: SharedNumber,
-        /// Where it is counted by number.
+        /// Index of the counter by number.
         pub(crate) call: SharedNumber,
-        /// Which total it is part of.
+        /// The total that includes the call.
         pub(crate) total: SharedNumber,
-        /// That total before.
+        /// Value of that total before.
         pub(crate) before: SharedNumber,
     }
 }
 
 sys::shared_layout! {
-    /// Ids to look up.
+    /// A range of ids to look up.
     #[derive(Debug)]
     pub(crate) struct UnsweptFields {
         pub(super) first: SharedNumber,
@@ -158,14 +159,14 @@ sys::shared_layout! {
     /// A call to refuse.
     #[derive(Debug)]
     pub(crate) struct DenyFields {
-        /// Its architecture and number; 0: none.
+        /// Architecture and number of the call; 0 for none.
         pub(super) call: SharedNumber,
         pub(super) errno: SharedNumber,
     }
 }
 
 sys::shared_layout! {
-    /// Where the kernel writes a notification.
+    /// Buffer to which the kernel writes a notification.
     #[repr(align(64))]
     #[derive(Debug)]
     pub(crate) struct SlotFields {
@@ -174,7 +175,7 @@ sys::shared_layout! {
 }
 
 sys::shared_layout! {
-    /// What [`ReceiverStatus`] lays out, in cache lines of its own.
+    /// Fields of [`ReceiverStatus`], in cache lines of their own.
     #[repr(align(64))]
     #[derive(Debug)]
     pub(crate) struct PulseFields {
@@ -183,15 +184,15 @@ sys::shared_layout! {
 }
 
 const WORD: usize = size_of::<AtomicU64>();
-/// Words of the whole.
+/// Size of the structure in words.
 pub(super) const WORDS: usize = size_of::<Layout>() / WORD;
-/// Those of the fields that every version has.
+/// Size in words of the fields that every version has.
 pub(super) const HEADER_WORDS: usize = offset_of!(Layout, front_pid) / WORD;
-/// The smallest page of every architecture here, at which a mapping begins.
+/// The smallest page size of all supported architectures; mappings are aligned to it.
 const PAGE: usize = 4096;
 const _: () = assert!(align_of::<Layout>() <= PAGE);
 
-/// Where the words of a pulse begin.
+/// Returns the offset of a receiver status in words.
 pub(super) fn pulse(index: usize) -> usize {
     (offset_of!(Layout, pulses) + index * size_of::<PulseFields>()) / WORD
 }
@@ -205,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    /// Every field, those of parts after the part: its name and its words.
+    /// Returns every field with its words; fields of a part follow the part.
     fn fields() -> Vec<(String, std::ops::Range<usize>)> {
         let mut found = Vec::new();
         let mut list = |prefix: &str, base: usize, all: &[(&str, usize)], size: usize| {
@@ -283,7 +284,7 @@ mod tests {
 
     type Writer<'a> = (&'static str, Box<dyn Fn() + 'a>);
 
-    /// How each field is written.
+    /// Returns a writer for each field.
     fn writers(layout: &Layout) -> Vec<Writer<'_>> {
         macro_rules! writers {
             ($($name:literal: $write:expr,)+) => {

@@ -1,22 +1,22 @@
-//! Ids of calls that dead agents may hold, as the keeper still has to look for them.
+//! Ids of calls that dead agents may hold and that the keeper must still look up.
 //!
-//! They are in the shared state, so that a keeper that is killed leaves them to the next one. Each entry is the first
-//! id and how many there are: looking goes downwards, so that one store tells how far it is.
+//! The ids are in the shared state, so that a killed keeper leaves them to the next one. Each entry
+//! is the first id and a count: the lookup goes downwards, so that one store records its progress.
 
 use super::SharedState;
 use super::layout::{UNSWEPT_RANGES, UnsweptFields};
 
-/// What is to be looked for.
+/// Ranges of ids to look up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeftoverSearch<'a>(&'a [UnsweptFields; UNSWEPT_RANGES]);
 
-/// One entry.
+/// A range of ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     entry: usize,
-    /// The id to look up next, downwards.
+    /// The next id to look up, downwards.
     pub(crate) next: u64,
-    /// Ids that are left.
+    /// Number of remaining ids.
     pub(crate) left: u64,
 }
 
@@ -27,7 +27,8 @@ impl SharedState {
 }
 
 impl LeftoverSearch<'_> {
-    /// Adds the ids from `first` to `newest`, which are newer than all others. Doing it twice does no harm.
+    /// Adds the ids from `first` to `newest`, which are higher than all others. The operation is
+    /// idempotent.
     pub(crate) fn add(&self, first: u64, newest: u64) {
         let left = |first: u64| newest.wrapping_sub(first).saturating_add(1);
         let in_use = |entry: &&UnsweptFields| entry.left.get() != 0;
@@ -35,18 +36,19 @@ impl LeftoverSearch<'_> {
         if let Some(entry) = self.0.iter().find(same) {
             entry.left.set(left(first));
         } else if let Some(entry) = self.0.iter().find(|entry| !in_use(entry)) {
-            // In this order: an entry counts when it has ids left.
+            // In this order: an entry is valid when its count is not 0.
             entry.first.set(first);
             entry.left.set(left(first));
         } else {
-            // The newest of the others goes on to here. Looking up an id twice finds nothing the second time.
+            // The newest of the other ranges is extended to here. Looking up an id twice finds
+            // nothing the second time.
             let distance = |entry: &&UnsweptFields| first.wrapping_sub(entry.first.get());
             let nearest = self.0.iter().min_by_key(distance).unwrap_or(&self.0[0]);
             nearest.left.set(left(nearest.first.get()));
         }
     }
 
-    /// The ids to look up now.
+    /// Returns the range to look up now.
     pub(crate) fn next(&self) -> Option<Range> {
         self.0.iter().enumerate().find_map(|(entry, range)| {
             let (first, left) = (range.first.get(), range.left.get());
@@ -58,7 +60,7 @@ impl LeftoverSearch<'_> {
         })
     }
 
-    /// So many of them have been looked up.
+    /// Records that `ids` of the range were looked up.
     pub(crate) fn looked_up(&self, range: Range, ids: u64) {
         self.0[range.entry].left.set(range.left.saturating_sub(ids));
     }
@@ -67,7 +69,7 @@ impl LeftoverSearch<'_> {
         self.next().is_none()
     }
 
-    /// Nobody is left who could wait.
+    /// Removes all ranges, because no caller is left.
     pub(crate) fn clear(&self) {
         self.0.iter().for_each(|entry| entry.left.set(0));
     }
@@ -80,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// Looks up ids by steps, from a shared state of another process.
+    /// Looks up ids in steps, with another process's shared state.
     fn sweep(shared_state: &SharedState, step: u64, steps: usize) -> Vec<u64> {
         let unswept = shared_state.unswept();
         let mut found = Vec::new();

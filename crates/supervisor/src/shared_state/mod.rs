@@ -1,5 +1,5 @@
-//! The memory that all processes of `run` share, so that none of them is needed to know what
-//! another one did before it was killed.
+//! The memory that all processes of `run` share, so that the actions of a killed process are known
+//! without it.
 
 mod cell;
 mod deny_table;
@@ -25,51 +25,51 @@ use self::layout::{AgentFields, HEADER_WORDS, Layout, VERSION, WORDS};
 pub(crate) use self::layout::{FOREIGN, NATIVE_CALLS, UNNAMED};
 use super::message::Message;
 
-/// How far an agent is.
+/// State of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum State {
-    /// It loads rules.
+    /// The agent loads rules.
     Starting = 0,
-    /// It waits for its turn.
+    /// The agent waits for its turn.
     Prepared = 1,
-    /// It receives.
+    /// The agent receives calls.
     Ready = 2,
-    /// It has stopped receiving, and holds no call.
+    /// The agent has stopped receiving, and holds no call.
     HandedOver = 3,
-    /// It ends because there is nothing left to do.
+    /// The agent ends because no work is left.
     Finished = 4,
 }
 
-/// What an agent is to do.
+/// Order to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(super) enum Order {
-    /// What it does.
+    /// Continue.
     None = 0,
-    /// Receive.
+    /// Start receiving.
     Start = 1,
     /// Stop receiving.
     HandOver = 2,
 }
 
-/// The shared state, mapped. Its fields are those of [`Layout`].
+/// The shared state, mapped. Its fields are those of `Layout`.
 #[derive(Debug)]
 pub struct SharedState {
     words: Arc<SharedWords>,
-    /// Of the agents of even and of odd generation.
+    /// Receivers of the agents of even and odd generation.
     live: [Arc<ReceiverStatus>; 2],
     /// Totals of the agents that have ended.
     past: ReceiverStatus,
 }
 
-/// Why shared state cannot be used.
+/// The shared state cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another build laid it out.
+    /// Another build created it with a different layout.
     #[error("its shared state has layout {found}, and this build knows layout {VERSION} alone")]
     Layout {
-        /// The version of its layout.
+        /// Version of its layout.
         found: u64,
     },
     /// A descriptor is missing, or the memory cannot be mapped.
@@ -86,7 +86,7 @@ impl Deref for SharedState {
 }
 
 impl SharedState {
-    /// An empty one and its file.
+    /// Creates an empty state and its file.
     pub(super) fn create() -> sys::Result<(Self, OwnedFd)> {
         let (words, file) = SharedWords::create(WORDS)?;
         let shared_state = Self::on(words);
@@ -95,15 +95,15 @@ impl SharedState {
         Ok((shared_state, file))
     }
 
-    /// The one in a file.
+    /// Maps the state in a file.
     ///
     /// # Errors
     ///
-    /// If another build laid it out, or it cannot be mapped.
+    /// Another build created it with a different layout, or it cannot be mapped.
     pub fn open(file: BorrowedFd<'_>) -> Result<Self, OpenError> {
         let header = SharedWords::open(file, HEADER_WORDS)?;
         let [found, found_size]: &[SharedNumber; HEADER_WORDS] = header.view(0);
-        // The version alone would do, if nobody forgot to raise it.
+        // The version alone would suffice if it were always incremented.
         if found.get() != VERSION || found_size.get() != size() {
             return Err(OpenError::Layout { found: found.get() });
         }
@@ -120,44 +120,45 @@ impl SharedState {
         }
     }
 
-    /// Whether a container's first program is still to be restricted, and so may not begin by itself.
+    /// Returns true if a container's first program must still be restricted and may not start
+    /// before.
     pub fn first_waits(&self) -> bool {
         self.first_waits.get()
     }
 
-    /// It is to be restricted, or need not be.
+    /// Sets whether the first program must still be restricted.
     pub(super) fn set_first_waits(&self, waits: bool) {
         self.first_waits.set(waits);
     }
 
-    /// It is restricted.
+    /// Records that the first program is restricted.
     pub fn first_begins(&self) {
         self.first_waits.set(false);
     }
 
-    /// The number of the policy that BPF carries for a container, once it does.
+    /// Returns the number of the BPF policy that enforces for a container, once it is loaded.
     pub fn tenant(&self) -> Option<u32> {
         let number = u32::try_from(self.tenant.get()).ok();
         number.filter(|number| *number != 0)
     }
 
-    /// BPF carries it.
+    /// Records the number of the loaded BPF policy.
     pub fn set_tenant(&self, number: u32) {
         self.tenant.set(u64::from(number));
     }
 
-    /// Capabilities that a policy drops and that the command would not have without it; none of those that
-    /// were compared when the policy was compiled.
+    /// Returns capabilities that a policy drops and that the command would not have without it.
+    /// Does not include those compared when the policy was compiled.
     pub fn lacked(&self) -> Capabilities {
         Capabilities(self.lacked.get())
     }
 
-    /// What a container's first program lacks.
+    /// Sets the capabilities that a container's first program lacks.
     pub fn set_lacked(&self, set: Capabilities) {
         self.lacked.set(set.0);
     }
 
-    /// Where the kernel writes what the keeper receives, for a keeper that comes after it.
+    /// Returns the buffer to which the kernel writes what the keeper receives, for the next keeper.
     pub(super) fn keepers_call(&self) -> Slot<'_> {
         Slot::new(&self.keepers_call.words)
     }
@@ -202,25 +203,25 @@ impl SharedState {
         self.agent(generation).order.set(order as u64);
     }
 
-    /// What the agent shows of its work.
+    /// Returns the receiver status of an agent.
     pub fn pulse(&self, generation: u64) -> &Arc<ReceiverStatus> {
         &self.live[parity(generation)]
     }
 
-    /// Totals of the agents that have ended.
+    /// Returns the totals of agents that have ended.
     pub fn past(&self) -> CounterSnapshot {
         self.past.totals()
     }
 
-    /// An agent's work is over: its totals become part of the past.
+    /// Adds an ended agent's totals to those of the past.
     pub(super) fn bury(&self, generation: u64) {
         self.past.bury(self.pulse(generation));
     }
 
-    /// Readies an agent's fields.
+    /// Initializes the fields of an agent.
     pub(super) fn invite(&self, generation: u64) {
         self.pulse(generation).reset();
-        // Of one of the same fields that died while it handed over.
+        // Lines of an agent with the same fields that died while it handed over.
         self.note_torn_lines(generation);
         let agent = self.agent(generation);
         agent.alerts_queued.set(0);
@@ -229,7 +230,7 @@ impl SharedState {
         self.set_state(generation, State::Starting);
     }
 
-    /// What the command ended with.
+    /// Returns the end of the command.
     pub(super) fn end(&self) -> Option<Message> {
         Message::from_word(self.command_end.get())
     }
@@ -238,35 +239,37 @@ impl SharedState {
         self.command_end.set(end.to_word());
     }
 
-    /// An agent has to deliver an alert.
+    /// Counts an alert that an agent must deliver.
     pub fn alert_queued(&self, generation: u64) {
         self.agent(generation).alerts_queued.add(1);
     }
 
-    /// It has, or has counted them as lost.
+    /// Counts alerts that an agent has delivered or counted as lost.
     pub fn alerts_settled(&self, generation: u64, alerts: u64) {
         self.agent(generation).alerts_settled.add(alerts);
     }
 
-    /// An agent begins to write lines. Returns whether one that died may have left a line without its end there.
+    /// Records that an agent begins to write lines. Returns true if one that died may have left an
+    /// incomplete line.
     pub fn lines_begin(&self, generation: u64, output: LineOutput) -> bool {
         let bit = line_bit(output);
         self.agent(generation).writing.insert(bit);
         self.torn_lines.remove(bit) != 0
     }
 
-    /// All lines of an agent have their end.
+    /// Records that all lines of an agent are complete.
     pub fn lines_end(&self, generation: u64, output: LineOutput) {
         self.agent(generation).writing.remove(line_bit(output));
     }
 
-    /// Lines that an agent had begun will not be ended by it.
+    /// Records that the lines begun by an agent will not be completed by it.
     fn note_torn_lines(&self, generation: u64) {
         self.torn_lines
             .insert(self.agent(generation).writing.take());
     }
 
-    /// An agent is dead: what it had not settled is lost, but for what it was just about to settle.
+    /// Counts the unsettled alerts of a dead agent as lost, except those that it was just about to
+    /// settle.
     pub(super) fn count_lost_alerts(&self, generation: u64) {
         self.note_torn_lines(generation);
         let agent = self.agent(generation);
@@ -276,31 +279,31 @@ impl SharedState {
         self.alerts_lost.add(lost);
     }
 
-    /// Alerts that agents took with them.
+    /// Returns the number of alerts lost with agents.
     pub fn lost_alerts(&self) -> u64 {
         self.alerts_lost.get()
     }
 
-    /// Notes here what a host agent took with it that is dead, for the next one. `its`: that agent's shared
-    /// state, in which each loss is found by one process alone.
+    /// Records the losses of a dead host agent for the next one. `its` is that agent's shared
+    /// state, in which each loss is found by one process only.
     pub fn note_losses_of_host(&self, its: &Self) {
         its.count_lost_alerts(0);
         self.host_alerts.add(its.gap.alerts.take());
         self.host_torn_lines.insert(its.torn_lines.take());
     }
 
-    /// What is noted of that: alerts, and outputs as bits.
+    /// Returns these losses: alerts, and outputs as bits.
     pub fn losses_of_host(&self) -> (u64, u64) {
         (self.host_alerts.get(), self.host_torn_lines.get())
     }
 
-    /// Another agent of the host has been told of them.
+    /// Removes losses of which another host agent has been informed.
     pub fn losses_of_host_told(&self, (alerts, torn): (u64, u64)) {
         self.host_alerts.subtract(alerts);
         self.host_torn_lines.remove(torn);
     }
 
-    /// As the agent of the host: these outputs have a last line without its end.
+    /// Records, in the host agent, outputs with an incomplete last line.
     pub fn lines_are_torn(&self, outputs: u64) {
         self.torn_lines.insert(outputs);
     }

@@ -1,10 +1,10 @@
-//! Messages of DNS (RFC 1035): one question, and the addresses in its answer.
+//! DNS messages (RFC 1035): one question, and the addresses in its answer.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 
-/// Which addresses are asked for.
+/// Kind of address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     V4,
@@ -12,7 +12,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Type of the record: A, AAAA (RFC 3596).
+    /// Record type: A, or AAAA (RFC 3596).
     fn code(self) -> u16 {
         match self {
             Kind::V4 => 1,
@@ -21,23 +21,23 @@ impl Kind {
     }
 }
 
-/// What a server knows.
+/// Answer of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// All addresses of the kind that fit into the message.
     Addresses(Vec<IpAddr>),
-    /// The name does not exist, so that it has no addresses of another kind either.
+    /// The name does not exist, so it has no addresses of another kind either.
     NoSuchName,
 }
 
-/// Class of all records there are: the Internet.
+/// Record class: the Internet.
 const CLASS: u16 = 1;
 const HEADER: usize = 12;
-/// A question that a server may pass on to others.
+/// Flag: the server may forward the question.
 const RECURSION_DESIRED: u16 = 0x0100;
 const IS_ANSWER: u16 = 0x8000;
 
-/// The question; nothing if it is no name.
+/// Builds the question. Returns `None` if the name is invalid.
 pub(super) fn query(name: &str, kind: Kind) -> Option<Vec<u8>> {
     const MAX_NAME: usize = 253;
     const MAX_LABEL: usize = 63;
@@ -45,7 +45,7 @@ pub(super) fn query(name: &str, kind: Kind) -> Option<Vec<u8>> {
         return None;
     }
     let mut message = Vec::with_capacity(HEADER + name.len() + 6);
-    // Keyed anew for each value, from the kernel's random numbers.
+    // Each value has a new key from the kernel's random numbers.
     let [id_high, id_low, ..] = RandomState::new().build_hasher().finish().to_be_bytes();
     message.extend([id_high, id_low]);
     for word in [RECURSION_DESIRED, 1, 0, 0, 0] {
@@ -65,8 +65,8 @@ pub(super) fn query(name: &str, kind: Kind) -> Option<Vec<u8>> {
     Some(message)
 }
 
-/// Reads what came back. The outer nothing: this is no answer to the question. The inner nothing:
-/// the server says that it cannot answer.
+/// Parses a response. The outer `None`: the message does not answer the question. The inner `None`:
+/// the server reports a failure.
 pub(super) fn answer(message: &[u8], query: &[u8], kind: Kind) -> Option<Option<Answer>> {
     const RESPONSE_CODE: u16 = 0x000f;
     const NO_ERROR: u16 = 0;
@@ -81,7 +81,7 @@ pub(super) fn answer(message: &[u8], query: &[u8], kind: Kind) -> Option<Option<
         NO_SUCH_NAME => return Some(Some(Answer::NoSuchName)),
         _ => return Some(None),
     }
-    // The question is repeated, perhaps in another case.
+    // The answer repeats the question, possibly in another case.
     let question = query.get(HEADER..)?;
     let repeated = message.get(HEADER..query.len())?;
     if !repeated.eq_ignore_ascii_case(question) {
@@ -91,7 +91,7 @@ pub(super) fn answer(message: &[u8], query: &[u8], kind: Kind) -> Option<Option<
     let mut at = query.len();
     let mut addresses = Vec::new();
     for _ in 0..count {
-        // A message that ends early, as one does that was too long, keeps what it has.
+        // A truncated message keeps its complete records.
         let Some(record) = record(message, at) else {
             break;
         };
@@ -110,8 +110,8 @@ struct Record<'m> {
     end: usize,
 }
 
-/// The record at a place. Whose it is does not matter: a server that passes questions on has
-/// followed aliases to the end.
+/// Returns the record at an offset. Its owner is ignored: a recursive server has followed all
+/// aliases.
 fn record(message: &[u8], at: usize) -> Option<Record<'_>> {
     let at = skip_name(message, at)?;
     let length = usize::from(word(message, at + 8)?);
@@ -124,7 +124,7 @@ fn record(message: &[u8], at: usize) -> Option<Record<'_>> {
     })
 }
 
-/// Where a name ends: after an empty label, or after a pointer to the rest.
+/// Returns the offset after a name, which ends with an empty label or a pointer.
 fn skip_name(message: &[u8], mut at: usize) -> Option<usize> {
     const POINTER: u8 = 0xc0;
     loop {

@@ -1,4 +1,4 @@
-//! Descriptors: opened, connected, copied, closed.
+//! Effects of events on descriptors: open, connect, duplicate, close.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -34,7 +34,7 @@ impl AppliedEvent<'_, '_> {
         state.open_file(process, number, kind, &path, file);
     }
 
-    /// The path that an opened name leads to, by text alone.
+    /// Makes a path absolute lexically, without resolving links.
     fn absolute<'n>(&self, state: &State, process: usize, raw: &'n [u8]) -> Cow<'n, [u8]> {
         if is_plain(raw) {
             return raw.into();
@@ -116,7 +116,7 @@ impl AppliedEvent<'_, '_> {
         });
     }
 
-    /// A message between two ends that no connection ties together.
+    /// Applies a message between two addresses outside of a connection.
     pub(super) fn exchange(&self, state: &mut State, process: usize, role: Role) {
         let Some(number) = self.number() else { return };
         self.name_ends(state, process, number, |ends, event| {
@@ -164,7 +164,7 @@ impl AppliedEvent<'_, '_> {
         state.open(process, number, open);
     }
 
-    /// Takes the ends of a connection into what is known of a descriptor.
+    /// Adds the ends of a connection to a descriptor.
     fn name_ends(
         &self,
         state: &mut State,
@@ -189,7 +189,7 @@ impl AppliedEvent<'_, '_> {
         state.open(process, number, open);
     }
 
-    /// What is known of a descriptor, to be changed.
+    /// Returns a descriptor for modification.
     fn known(&self, state: &State, process: usize, number: i64) -> Open {
         let known = state.process(process).descriptors.get(number);
         known.map_or_else(
@@ -241,7 +241,7 @@ impl AppliedEvent<'_, '_> {
     }
 
     pub(super) fn close_range(&self, state: &mut State, process: usize) {
-        /// `CLOSE_RANGE_CLOEXEC`: nothing is closed yet.
+        /// `CLOSE_RANGE_CLOEXEC`: the call closes nothing.
         const LATER: i64 = 4;
         let flags = self.int("flags").unwrap_or(0);
         let (Some(first), Some(last)) = (self.int("first"), self.int("last")) else {

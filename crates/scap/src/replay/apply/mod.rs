@@ -1,4 +1,4 @@
-//! What an event changes about the state.
+//! Effects of events on the state.
 
 mod descriptor;
 mod process;
@@ -12,24 +12,24 @@ use crate::note;
 use crate::read::Params;
 use crate::state::State;
 
-/// One event while it is carried out.
+/// An event being applied.
 pub(crate) struct AppliedEvent<'e, 'b> {
     pub(crate) exit: &'e Exit,
     pub(crate) time_ns: u64,
     pub(crate) tid: i64,
-    /// It tells of what is, not of what happens.
+    /// The event describes existing state, not an action.
     pub(crate) is_description: bool,
-    /// As the capture has them.
+    /// Parameters as encoded in the capture.
     pub(crate) raw: &'e Params<'b>,
     pub(crate) raw_enter: &'e Params<'b>,
-    /// As they are shown; empty if the event is not.
+    /// Parameters as shown; empty if the event is not shown.
     pub(crate) params: &'e [Param<'b>],
-    /// For what is made of them.
+    /// Arena for derived values.
     pub(crate) arena: &'b Bump,
     pub(crate) result: Option<i64>,
 }
 
-/// What has to be done after the event was looked at, because it shows what it removes.
+/// Changes that are applied after the event was evaluated, because the event shows what it removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostEventChanges {
     Nothing,
@@ -38,7 +38,7 @@ pub(crate) enum PostEventChanges {
 }
 
 impl<'b> AppliedEvent<'_, 'b> {
-    /// Carries the event out; `slot` is its thread.
+    /// Applies the event; `slot` is its thread.
     pub(crate) fn apply(&self, state: &mut State, slot: usize, afterwards: &mut PostEventChanges) {
         let process = state.thread(slot).process;
         if self.exit.action == Action::ProcessExit {
@@ -83,7 +83,7 @@ impl<'b> AppliedEvent<'_, 'b> {
         self.text_at(self.exit.kind.param_index(name)?)
     }
 
-    /// Number of the event's descriptor, if it is an argument.
+    /// Returns the number of the event's descriptor, if it is an argument.
     fn number(&self) -> Option<i64> {
         self.int_at(self.exit.number?)
     }
@@ -99,8 +99,8 @@ impl<'b> AppliedEvent<'_, 'b> {
         })
     }
 
-    /// Takes something from a parameter as the kind of event has it. It is looked at where it was
-    /// written: see [`Slot::put`](super::decode::Slot::put).
+    /// Passes a parameter to `take`. The parameter is used where it was written: see
+    /// [`Slot::put`](super::decode::Slot::put).
     #[inline]
     fn param<T>(&self, at: usize, take: impl FnOnce(&Param<'b>) -> Option<T>) -> Option<T> {
         match (self.params.get(at), self.exit.slots.get(at)) {
@@ -110,7 +110,8 @@ impl<'b> AppliedEvent<'_, 'b> {
         }
     }
 
-    /// Bytes of a parameter of the capture's own event type, which processes are described by.
+    /// Returns the bytes of a parameter by its name in the capture's event type, which describes
+    /// processes.
     fn told(&self, name: &str) -> Option<&[u8]> {
         let bytes = self.raw.get(self.exit.ty.param(name)?)?;
         (!bytes.is_empty()).then_some(bytes)
@@ -118,7 +119,7 @@ impl<'b> AppliedEvent<'_, 'b> {
 
     fn told_text(&self, name: &str) -> &[u8] {
         let text = self.told(name).map(until_nul).unwrap_or_default();
-        // What capturing programs write for what they could not read.
+        // Capturing programs write this for data that they could not read.
         if text == b"<NA>" { b"" } else { text }
     }
 
@@ -133,7 +134,7 @@ impl<'b> AppliedEvent<'_, 'b> {
 }
 
 impl Exit {
-    /// All parameters, as they are shown.
+    /// Decodes all parameters, as shown.
     pub(crate) fn params<'b>(
         &self,
         raw: &Params<'b>,
@@ -148,11 +149,11 @@ impl Exit {
         params
     }
 
-    /// Puts what this program noted of the call in the place of what the capture has no place for.
+    /// Replaces parameters by those in this program's note, which the capture cannot represent.
     #[cold]
     pub(crate) fn correct<'b>(&self, params: &mut [Param<'b>], call: &note::Call, arena: &'b Bump) {
         call.correct(params, arena);
-        // What was written in the result's place says nothing.
+        // The value in the result's field is meaningless.
         match (self.result, call.outcome()) {
             (Some(at), Some(Outcome::Returned(result))) => params[at] = Param::Int(result),
             (Some(at), Some(_)) => params[at] = Param::Pending,
@@ -161,7 +162,7 @@ impl Exit {
     }
 }
 
-/// What is opened, by the parameter with the flags.
+/// Returns the kind of the opened descriptor, from the parameter with the flags.
 pub(crate) fn opened_kind(flags: Option<&Param<'_>>) -> DescriptorKind {
     let flags = flags.and_then(as_int).unwrap_or_default();
     OpenFlags(flags.cast_unsigned()).kind()

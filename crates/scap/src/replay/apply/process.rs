@@ -1,4 +1,4 @@
-//! Processes: born, named, given programs and ids.
+//! Effects of events on processes: creation, names, programs and ids.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl AppliedEvent<'_, '_> {
         let Some(mut status) = state.process(process).status else {
             return;
         };
-        // -1 leaves an id as it is.
+        // -1 leaves an id unchanged.
         let id = |name: &str| {
             let id = self.int(name)?;
             u32::try_from(id & i64::from(u32::MAX))
@@ -89,11 +89,11 @@ impl AppliedEvent<'_, '_> {
     }
 
     pub(super) fn rename(&self, state: &mut State, process: usize) {
-        // The present name alone: `proc.name` stays the one at exec, as in Falco.
+        // Changes only the current name: `proc.name` stays the one at exec, as in Falco.
         /// `PR_SET_NAME`.
         const SET_NAME: i64 = 15;
         let held = state.process(process);
-        // Other threads than the first have names of their own.
+        // Threads other than the first have names of their own.
         let is_first = i64::from(held.process.pid.0) == self.tid;
         if is_first
             && self.int("option") == Some(SET_NAME)
@@ -115,11 +115,11 @@ impl AppliedEvent<'_, '_> {
             && self.is_description
             && child != self.tid
         {
-            // Another process with the id of one that is gone.
+            // An earlier process with the same id.
             state.remove(child);
         }
         match self.result {
-            // The child's own event: it knows best who it is.
+            // The child's own event, which describes it best.
             Some(0) => self.begin_child(state, is_thread),
             Some(child) if flags & IN_NAMESPACE == 0 && state.peek(child).is_none() => {
                 if is_thread {
@@ -144,7 +144,7 @@ impl AppliedEvent<'_, '_> {
             {
                 state.add_thread(own, process);
             }
-            // A process of which the capture did not tell before.
+            // A process that the capture has not described before.
             if let Some(thread) = state.peek(own)
                 && state.process(thread.process).is_nameless()
             {
@@ -155,7 +155,7 @@ impl AppliedEvent<'_, '_> {
             return;
         }
         if self.is_description {
-            // Another process with the id of one that is gone.
+            // An earlier process with the same id.
             state.remove(own);
         }
         let known = state.peek(own).map(|thread| thread.process);
@@ -194,7 +194,7 @@ impl AppliedEvent<'_, '_> {
         }
     }
 
-    /// Takes over program, arguments and directory as the event tells them.
+    /// Sets program, arguments and directory from the event.
     fn describe(&self, state: &mut State, process: usize, is_new_program: bool) {
         let held = state.process(process);
         let before = &held.image;
@@ -249,7 +249,8 @@ impl AppliedEvent<'_, '_> {
         state.change(process, |held| held.exec(&facts, time));
     }
 
-    /// The program's path: the kernel's where the capture has it, or what the call named.
+    /// Returns the path of the program: the kernel's if the capture has it, else the call's
+    /// argument.
     fn exe_path(&self, held: &ProcessEntry) -> Option<Vec<u8>> {
         let trusted = self.told_text("trusted_exepath");
         if !trusted.is_empty() {
