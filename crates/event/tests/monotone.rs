@@ -204,15 +204,10 @@ impl Scene {
     }
 }
 
-/// Returns the facts before a call without changes, and after one with some.
-fn world(
-    parent: &Arc<Process>,
-    caller: &Arc<Process>,
-    changed: Changes,
-    missing: bool,
-) -> FakeSystemInfo {
+/// Returns the status of the caller after a call with these changes.
+fn status(changed: Changes) -> Status {
     let number = |changed: bool| if changed { 1000 } else { 0 };
-    let status = Status {
+    Status {
         credentials: Credentials {
             uid: number(changed.credentials),
             gid: number(changed.credentials),
@@ -234,7 +229,11 @@ fn world(
         } else {
             7
         },
-    };
+    }
+}
+
+/// Returns what `/proc` has of the caller after a call with these changes.
+fn facts(changed: Changes, missing: bool) -> Facts {
     let stat = Stat {
         ppid: Pid(7),
         pgid: if changed.session { CALLER } else { 7 },
@@ -245,7 +244,7 @@ fn world(
         vm_size_kib: 100,
         vm_rss_kib: 50,
     };
-    let own = Facts {
+    Facts {
         comm: Lookup::Found(Comm::new(if changed.comm { b"after" } else { b"before" })),
         thread_name: Lookup::Found(Comm::new(if changed.thread_name {
             b"after"
@@ -256,7 +255,7 @@ fn world(
         status: if missing {
             Lookup::Missing
         } else {
-            Lookup::Found(status)
+            Lookup::Found(status(changed))
         },
         command_line: Lookup::Found(CommandLine::default()),
         executable: Lookup::Found(b"/x".to_vec()),
@@ -269,9 +268,18 @@ fn world(
         executable_writable: Lookup::Found(true),
         environment: Lookup::Found(Vec::new()),
         login_uid: Lookup::Found(0),
-    };
+    }
+}
+
+/// Returns the facts before a call without changes, and after one with some.
+fn world(
+    parent: &Arc<Process>,
+    caller: &Arc<Process>,
+    changed: Changes,
+    missing: bool,
+) -> FakeSystemInfo {
     let mut world = FakeSystemInfo::default();
-    world.facts.insert(caller.pid, own);
+    world.facts.insert(caller.pid, facts(changed, missing));
     world.processes.insert(parent.pid, Arc::clone(parent));
     world.processes.insert(caller.pid, Arc::clone(caller));
     let home = if changed.directory {

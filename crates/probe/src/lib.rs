@@ -83,7 +83,15 @@ struct Probe {
     purpose: &'static str,
     /// Set if the engine `notify` needs the feature.
     notify_needs_it: bool,
-    run: fn() -> Support,
+    run: Run,
+}
+
+/// Where the function of a probe is.
+enum Run {
+    /// In this crate.
+    Here(fn() -> Support),
+    /// With the eBPF engine, whose programs are not known to this crate.
+    Engine,
 }
 
 /// The result of one probe.
@@ -103,124 +111,122 @@ pub struct Finding {
 const PTRACE: &str = "ptrace-engine";
 
 /// The probes in the order of display.
-fn probes(ebpf: fn() -> Support) -> [Probe; 19] {
-    [
-        Probe {
-            name: "kernel",
-            purpose: "levels 5.5 (notify), 5.11, 5.19 and 6.6 (faster, safer)",
-            notify_needs_it: true,
-            run: kernel::version,
-        },
-        Probe {
-            name: "seccomp-filter",
-            purpose: "drops what no rule needs inside the kernel",
-            notify_needs_it: true,
-            run: seccomp::filter,
-        },
-        Probe {
-            name: "notify-listener",
-            purpose: "sees calls without privileges",
-            notify_needs_it: true,
-            run: seccomp::listener,
-        },
-        Probe {
-            name: "notify-continue",
-            purpose: "continues a call after it was inspected",
-            notify_needs_it: true,
-            run: seccomp::continue_call,
-        },
-        Probe {
-            name: "wait-killable",
-            purpose: "signals do not repeat a trapped call",
-            notify_needs_it: false,
-            run: seccomp::wait_killable,
-        },
-        Probe {
-            name: "sync-wake-up",
-            purpose: "faster switch to and from the monitor",
-            notify_needs_it: false,
-            run: seccomp::sync_wake_up,
-        },
-        Probe {
-            name: "no-new-privs",
-            purpose: "set-uid programs keep their privileges under a filter",
-            notify_needs_it: false,
-            run: seccomp::no_new_privs,
-        },
-        Probe {
-            name: "process-memory",
-            purpose: "reads paths and arguments of a watched program",
-            notify_needs_it: true,
-            run: memory::read,
-        },
-        Probe {
-            name: "pidfd-getfd",
-            purpose: "reads sockets of a watched program",
-            notify_needs_it: false,
-            run: memory::pidfd_getfd,
-        },
-        Probe {
-            name: "ptrace-seize",
-            purpose: "reads call results",
-            notify_needs_it: false,
-            run: memory::seize,
-        },
-        Probe {
-            name: PTRACE,
-            purpose: "the engine ptrace: where notify does not work, and for running processes",
-            notify_needs_it: false,
-            run: tracing::engine,
-        },
-        Probe {
-            name: "inotify",
-            purpose: "reports sensitive files that are opened without a call that the engine saw",
-            notify_needs_it: false,
-            run: tripwire::inotify,
-        },
-        Probe {
-            name: "yama",
-            purpose: "which processes can be read",
-            notify_needs_it: false,
-            run: security::yama,
-        },
-        Probe {
-            name: "capabilities",
-            purpose: "SYS_PTRACE and SYS_ADMIN",
-            notify_needs_it: false,
-            run: security::capabilities,
-        },
-        Probe {
-            name: "user-namespace",
-            purpose: "root in a namespace for unprivileged users",
-            notify_needs_it: false,
-            run: security::user_namespace,
-        },
-        Probe {
-            name: "landlock",
-            purpose: "confines without privileges",
-            notify_needs_it: false,
-            run: security::landlock,
-        },
-        Probe {
-            name: "ebpf",
-            purpose: "watches a whole host",
-            notify_needs_it: false,
-            run: ebpf,
-        },
-        Probe {
-            name: "cgroup",
-            purpose: "identifies containers",
-            notify_needs_it: false,
-            run: container::cgroup,
-        },
-        Probe {
-            name: "container-identity",
-            purpose: "container.id and rules that use it",
-            notify_needs_it: false,
-            run: container::identity,
-        },
-    ]
-}
+const PROBES: [Probe; 19] = [
+    Probe {
+        name: "kernel",
+        purpose: "levels 5.5 (notify), 5.11, 5.19 and 6.6 (faster, safer)",
+        notify_needs_it: true,
+        run: Run::Here(kernel::version),
+    },
+    Probe {
+        name: "seccomp-filter",
+        purpose: "drops what no rule needs inside the kernel",
+        notify_needs_it: true,
+        run: Run::Here(seccomp::filter),
+    },
+    Probe {
+        name: "notify-listener",
+        purpose: "sees calls without privileges",
+        notify_needs_it: true,
+        run: Run::Here(seccomp::listener),
+    },
+    Probe {
+        name: "notify-continue",
+        purpose: "continues a call after it was inspected",
+        notify_needs_it: true,
+        run: Run::Here(seccomp::continue_call),
+    },
+    Probe {
+        name: "wait-killable",
+        purpose: "signals do not repeat a trapped call",
+        notify_needs_it: false,
+        run: Run::Here(seccomp::wait_killable),
+    },
+    Probe {
+        name: "sync-wake-up",
+        purpose: "faster switch to and from the monitor",
+        notify_needs_it: false,
+        run: Run::Here(seccomp::sync_wake_up),
+    },
+    Probe {
+        name: "no-new-privs",
+        purpose: "set-uid programs keep their privileges under a filter",
+        notify_needs_it: false,
+        run: Run::Here(seccomp::no_new_privs),
+    },
+    Probe {
+        name: "process-memory",
+        purpose: "reads paths and arguments of a watched program",
+        notify_needs_it: true,
+        run: Run::Here(memory::read),
+    },
+    Probe {
+        name: "pidfd-getfd",
+        purpose: "reads sockets of a watched program",
+        notify_needs_it: false,
+        run: Run::Here(memory::pidfd_getfd),
+    },
+    Probe {
+        name: "ptrace-seize",
+        purpose: "reads call results",
+        notify_needs_it: false,
+        run: Run::Here(memory::seize),
+    },
+    Probe {
+        name: PTRACE,
+        purpose: "the engine ptrace: where notify does not work, and for running processes",
+        notify_needs_it: false,
+        run: Run::Here(tracing::engine),
+    },
+    Probe {
+        name: "inotify",
+        purpose: "reports sensitive files that are opened without a call that the engine saw",
+        notify_needs_it: false,
+        run: Run::Here(tripwire::inotify),
+    },
+    Probe {
+        name: "yama",
+        purpose: "which processes can be read",
+        notify_needs_it: false,
+        run: Run::Here(security::yama),
+    },
+    Probe {
+        name: "capabilities",
+        purpose: "SYS_PTRACE and SYS_ADMIN",
+        notify_needs_it: false,
+        run: Run::Here(security::capabilities),
+    },
+    Probe {
+        name: "user-namespace",
+        purpose: "root in a namespace for unprivileged users",
+        notify_needs_it: false,
+        run: Run::Here(security::user_namespace),
+    },
+    Probe {
+        name: "landlock",
+        purpose: "confines without privileges",
+        notify_needs_it: false,
+        run: Run::Here(security::landlock),
+    },
+    Probe {
+        name: "ebpf",
+        purpose: "watches a whole host",
+        notify_needs_it: false,
+        run: Run::Engine,
+    },
+    Probe {
+        name: "cgroup",
+        purpose: "identifies containers",
+        notify_needs_it: false,
+        run: Run::Here(container::cgroup),
+    },
+    Probe {
+        name: "container-identity",
+        purpose: "container.id and rules that use it",
+        notify_needs_it: false,
+        run: Run::Here(container::identity),
+    },
+];
 
 /// Probes in a child whether a process can restrict itself with Landlock. The calling process must have one
 /// thread.
@@ -260,13 +266,16 @@ pub fn why_not_notify() -> Option<String> {
 /// Runs all probes. `ebpf` probes the eBPF engine, whose programs are not known to this crate. The calling
 /// process must have one thread, because some probes fork.
 pub fn all(ebpf: fn() -> Support) -> Vec<Finding> {
-    probes(ebpf)
+    PROBES
         .iter()
         .map(|probe| Finding {
             name: probe.name,
             purpose: probe.purpose,
             notify_needs_it: probe.notify_needs_it,
-            support: (probe.run)(),
+            support: match probe.run {
+                Run::Here(run) => run(),
+                Run::Engine => ebpf(),
+            },
         })
         .collect()
 }

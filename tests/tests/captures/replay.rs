@@ -283,7 +283,7 @@ fn each_bad_input_is_told_with_its_place_and_what_to_do() {
         ),
         (
             write("packets", &packets),
-            &["at byte 28: ", "pcapng", "help: tcpdump"],
+            &["at byte 28: ", "pcapng", "help: network captures"],
             false,
         ),
         (
