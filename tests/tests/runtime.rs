@@ -967,7 +967,7 @@ rt list",
         "{finished:?}"
     );
     assert!(
-        finished.stdout.contains("there is no /nowhere.json"),
+        finished.stdout.contains("no such file: /nowhere.json"),
         "{finished:?}"
     );
     assert_eq!(finished.stdout.matches("\n3\n").count(), 2, "{finished:?}");

@@ -39,7 +39,7 @@ settle; remains $ID
     );
     assert_eq!(told.matches("status 2\n").count(), 3, "{finished:?}");
     assert!(
-        told.contains("does not know it, and processes of it run: ["),
+        told.contains("does not know it, but it still has processes: ["),
         "{finished:?}"
     );
     assert!(told.ends_with("status 3\n"), "{finished:?}");

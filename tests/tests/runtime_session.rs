@@ -30,7 +30,7 @@ begin() {
 }
 # Waits until a text is among the alerts this often.
 told() { for try in $(seq 400); do test "$(grep -c "$1" alerts)" -lt "$2" || return 0; sleep 0.02; done; exit 93; }
-alone() { cat state/*/$ID/agent.log | grep -c 'agent of its own' || true; }
+alone() { cat state/*/$ID/agent.log | grep -c 'got a separate agent' || true; }
 end() {
     rt delete --force $ID
     settle

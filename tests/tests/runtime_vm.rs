@@ -627,7 +627,7 @@ rt create --bundle plain $ID 2>&1 || true
     for said in [
         "is a writable mount",
         "hooks: a hook expects",
-        "nothing of type `ext4`",
+        "does not support type `ext4`",
         "the action \"SCMP_ACT_NOTIFY\" is not supported there",
         "the runtime vm has no --preserve-fds",
         "the runtime vm has no --cgroup",
@@ -667,7 +667,7 @@ fn kata_is_found_and_not_driven() {
         "kata",
         r#"
 ln bin/tollgate-runtime bin/tollgate
-row() { bin/tollgate doctor | grep '^ *kata ' | grep -oE 'is installed; containerd drives it|there is no' || true; }
+row() { bin/tollgate doctor | grep '^ *kata ' | grep -oE 'is installed; containerd drives it|not found' || true; }
 row
 export PATH=$PWD/shim:$PATH
 row
@@ -681,7 +681,7 @@ test -z "$(remains $ID)"
     );
     assert_eq!(finished.code(), 0, "{finished:?}");
     let refused = "3 as `io.containerd.kata.v2`\n".repeat(3);
-    let expected = format!("there is no\nis installed; containerd drives it\n{refused}");
+    let expected = format!("not found\nis installed; containerd drives it\n{refused}");
     assert_eq!(finished.stdout, expected, "{finished:?}");
 }
 

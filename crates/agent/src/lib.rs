@@ -111,6 +111,11 @@ pub fn execute(spec: AgentSpec, tenure: Detach, complain: ErrorReporter) -> Outc
 ///
 /// As [`execute`]; also if there is no specification of this version.
 pub fn execute_given(source: &OsStr) -> Outcome {
+    // Before anything of the specification is there: another process of the user could open this one's memory and
+    // descriptors, and keep them.
+    sys::prctl::set_dumpable(false).map_err(|error| {
+        Failure::from_error(Exit::Unsupported, &error).help("allow prctl(PR_SET_DUMPABLE)")
+    })?;
     let spec = AgentSpec::receive(source)?;
     execute(spec, Detach::WithCommand, Box::new(|_why| ()))
 }

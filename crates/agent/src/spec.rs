@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use config::OnAgentDeath;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+use rustix::fs::SealFlags;
 use serde::{Deserialize, Serialize};
 pub use supervisor::AGENT_VERB;
 use supervisor::TakeOver;
@@ -227,12 +228,22 @@ fn read(source: &OsStr) -> std::io::Result<Vec<u8>> {
             } else {
                 sys::fd::close_number(number);
             }
-            File::from(copy)
+            let file = File::from(copy);
+            // Whoever could write it could choose the rules.
+            if !rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::WRITE) {
+                return Err(std::io::Error::other("it is not sealed against writing"));
+            }
+            file
         }
         None => File::open(source)?,
     };
     let mut bytes = Vec::new();
-    file.take(LIMIT).read_to_end(&mut bytes)?;
+    file.take(LIMIT + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LIMIT {
+        return Err(std::io::Error::other(format!(
+            "it has more than {LIMIT} bytes"
+        )));
+    }
     Ok(bytes)
 }
 

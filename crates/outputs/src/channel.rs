@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::format::Formatter;
 use crate::internal;
+use crate::json;
 use crate::queue::QueueAccount;
 
 /// Callback that runs once every channel has delivered an alert or counted it as lost.
@@ -218,7 +219,8 @@ impl Peer {
     }
 
     pub(crate) fn set_trouble(&self, text: Option<String>) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) =
+            text.map(|text| json::shown(&text));
     }
 
     pub(crate) fn count_timeout(&self) {

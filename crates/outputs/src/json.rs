@@ -35,6 +35,19 @@ pub fn write_escaped(out: &mut String, text: &str) {
     out.push_str(&text[clean..]);
 }
 
+/// Returns text of a peer for a terminal or a log: invisible characters escaped, at most 500 characters.
+pub(crate) fn shown(text: &str) -> String {
+    const LENGTH: usize = 500;
+    let mut out = String::new();
+    for c in text.chars().take(LENGTH) {
+        match needs_escape(c) && c != '"' && c != '\\' {
+            true => write_escape(&mut out, c),
+            false => out.push(c),
+        }
+    }
+    out
+}
+
 fn needs_escape(c: char) -> bool {
     if c.is_ascii() {
         return c == '"' || c == '\\' || c.is_ascii_control();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::channel::{Channel, Delivery};
 use crate::dispatcher::DispatcherShared;
 use crate::internal;
+use crate::json;
 use crate::queue::Task;
 
 /// Maximum number of alerts per delivery when outputs are buffered and a backlog has built up.
@@ -114,9 +115,9 @@ impl Worker {
             return;
         }
         *reported = Some(Instant::now());
-        (self.hub.on_problem)(&format!(
-            "{what} {}: {error}",
-            self.hub.lanes[self.lane].name
-        ));
+        // The cause may be words of a server.
+        let cause = json::shown(&error.to_string());
+        let name = &self.hub.lanes[self.lane].name;
+        (self.hub.on_problem)(&format!("{what} {name}: {cause}"));
     }
 }

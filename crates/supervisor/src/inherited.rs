@@ -6,8 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use abi::constant::{MFD_CLOEXEC, O_CLOEXEC};
+use abi::constant::{MFD_ALLOW_SEALING, MFD_CLOEXEC, O_CLOEXEC};
 use capture::notify::ActivePolicy;
+use rustix::fs::SealFlags;
 use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
@@ -180,13 +181,6 @@ impl HandoverBuffer {
         sys::fd::memory_file(c"tollgate-memo", MFD_CLOEXEC.u32()).map(Self)
     }
 
-    /// Creates a memo with this note.
-    fn with(note: &[u8]) -> std::io::Result<Self> {
-        let memo = Self::new()?;
-        memo.write(note)?;
-        Ok(memo)
-    }
-
     /// Replaces the note.
     pub(super) fn write(&self, note: &[u8]) -> std::io::Result<()> {
         let file = File::from(self.0.try_clone()?);
@@ -206,13 +200,19 @@ impl HandoverBuffer {
     }
 }
 
-/// Creates a file in memory with these bytes, positioned at its beginning.
+/// Creates a file in memory with these bytes, positioned at its beginning. Nobody can change it any more: between
+/// exec and the first call of the process that gets it, others of the user can open it by `/proc/PID/fd`.
 ///
 /// # Errors
 ///
-/// The file cannot be created.
+/// The file cannot be created or sealed.
 pub fn in_memory(bytes: &[u8]) -> std::io::Result<OwnedFd> {
-    HandoverBuffer::with(bytes).map(|memo| memo.0)
+    let flags = MFD_CLOEXEC.u32() | MFD_ALLOW_SEALING.u32();
+    let memo = HandoverBuffer(sys::fd::memory_file(c"tollgate-spec", flags)?);
+    memo.write(bytes)?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&memo.0, seals)?;
+    Ok(memo.0)
 }
 
 /// An event counter that wakes one process.

@@ -796,7 +796,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
 ///
 /// - `exit_group` and `exit` do not return.
 /// - A vfork parent sleeps until its child is done with its memory, and the child's first call
-/// finds the parent alive anyway.
+///   finds the parent alive anyway.
 /// - `PTRACE_TRACEME` fails in a thread that is traced.
 fn has_no_result_to_wait_for(call: &Call) -> bool {
     use abi::Syscall as S;

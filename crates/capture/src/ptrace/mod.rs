@@ -11,15 +11,15 @@
 //! Differences from `notify`:
 //!
 //! - A thread has one tracer: debuggers do not work in the workload, and a process that is being
-//! debugged cannot be watched.
+//!   debugged cannot be watched.
 //! - A workload could install a filter of its own whose answer goes before ours (USER_NOTIF before
-//! TRACE) and answer itself. So while the filter is in use, a listener is refused, with the error that the
-//! kernel gives where there is one already.
+//!   TRACE) and answer itself. So while the filter is in use, a listener is refused, with the error that the
+//!   kernel gives where there is one already.
 //! - Nobody can take over from a tracer. If it dies, a command that it started is killed
-//! (`PTRACE_O_EXITKILL`), because its planned calls would fail with ENOSYS from then on.
+//!   (`PTRACE_O_EXITKILL`), because its planned calls would fail with ENOSYS from then on.
 //! - The tracer reads the caller's memory itself and cannot be replaced while a page does not come, so
-//! it reads only pages that are in memory, and has others fetched. A process that takes a page away between
-//! the check and the read, and holds the tracer up for a second, is killed, and that is reported.
+//!   it reads only pages that are in memory, and has others fetched. A process that takes a page away between
+//!   the check and the read, and holds the tracer up for a second, is killed, and that is reported.
 
 mod attach;
 mod engine;

@@ -152,23 +152,30 @@ impl Connection {
 
     /// Answers pending messages of the server. Fails if the server has closed the connection.
     pub(super) fn catch_up(&mut self, deadline: Instant) -> io::Result<()> {
-        self.stream.socket().set_nonblocking(true)?;
-        let read = loop {
-            match self.read() {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break Ok(()),
-                Err(error) => break Err(error),
+        // One read at a time: a server that sends without end gets no more memory than for one read, and no
+        // more time than until the deadline.
+        while self.read_pending()? {
+            while self.input.contains(&b'\n') {
+                match self.receive(deadline)? {
+                    Received::Error(text) => return Err(io::Error::other(text)),
+                    Received::Pong | Received::Message { .. } | Received::Other => {}
+                }
             }
-        };
-        self.stream.socket().set_nonblocking(false)?;
-        read?;
-        while self.input.contains(&b'\n') {
-            match self.receive(deadline)? {
-                Received::Error(text) => return Err(io::Error::other(text)),
-                Received::Pong | Received::Message { .. } | Received::Other => {}
-            }
+            left(deadline)?;
         }
         Ok(())
+    }
+
+    /// Reads once without waiting. Returns false if nothing was there.
+    fn read_pending(&mut self) -> io::Result<bool> {
+        self.stream.socket().set_nonblocking(true)?;
+        let read = self.read();
+        self.stream.socket().set_nonblocking(false)?;
+        match read {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Sends bytes.
