@@ -1701,7 +1701,9 @@ fn disks_are_denied_though_their_rule_is_made_from_a_list() {
         .map(|name| format!("/dev/{name}"))
         .find(|path| std::fs::File::open(path).is_ok());
     let Some(disk) = disk else {
-        e2e::skip!("has no disk that root can open", || Ok(table.clone()));
+        e2e::skip!("needs a disk whose device file can be opened", || Ok(
+            table.clone()
+        ));
     };
     let lab = Lab::new();
     let deed = format!("reads={disk}");

@@ -31,9 +31,10 @@ fn arguments_behind_userfaultfd_do_not_hold_the_agent() {
         .arg(&binary)
         .arg(source)
         .status();
-    if !built.is_ok_and(|status| status.success()) {
-        testing::skip!("needs gcc", || Ok("the program was not built".to_owned()));
-    }
+    let Ok(built) = built else {
+        testing::skip!("needs gcc", || Ok("it cannot be started".to_owned()));
+    };
+    assert!(built.success(), "the program is built");
     let mut child = Command::new(&binary)
         .arg("x".repeat(LONG))
         .stdout(Stdio::piped())
