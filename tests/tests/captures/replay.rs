@@ -288,12 +288,15 @@ fn each_bad_input_is_told_with_its_place_and_what_to_do() {
         ),
         (
             write("cut", &whole[..at + 30]),
-            &["the file ends inside a block", "help: what came"],
+            &[
+                "the file ends inside a block",
+                "help: the events before that were replayed",
+            ],
             true,
         ),
         (
             write("damaged", &damaged),
-            &[&place, "help: what came before was replayed"],
+            &[&place, "help: the events before that were replayed"],
             true,
         ),
     ];
