@@ -526,14 +526,15 @@ fn files_below_another_root_that_cannot_be_looked_at_are_reported() {
     let root = watch.scratch().path().display().to_string();
     let jail = watch.scratch().path().join("jail");
     std::fs::create_dir(&jail).expect("the scratch folder is writable");
-    std::fs::copy(e2e::which("busybox"), jail.join("sh")).expect("the jail is writable");
+    std::fs::copy(e2e::which("busybox"), jail.join("sleep")).expect("the jail is writable");
     let mute = Mute::mount(jail.join("mute"));
     let rule = format!(
         "- rule: Secret\n  desc: a file\n  condition: evt.type in (open, openat) and \
          fd.name in ({root}/secret, /mute/link/file)\n  output: \"name=%fd.name\"\n  priority: NOTICE\n"
     );
+    // Long enough for the engine to look at a process that is still there.
     let script = format!(
-        "echo secret >{root}/secret; for i in 1 2 3; do chroot {root}/jail /sh -c :; cat {root}/secret; done; : >{root}/end"
+        "echo secret >{root}/secret; for i in 1 2 3; do chroot {root}/jail /sleep 0.2; cat {root}/secret; done; : >{root}/end"
     );
     let command = ["sh", "-c", &script].map(str::to_owned);
     let end = watch.scratch().path().join("end");
