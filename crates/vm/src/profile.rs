@@ -145,7 +145,7 @@ fn action(name: &Value, number: &Value) -> Result<Action, String> {
         "SCMP_ACT_LOG" => Action::Log,
         "SCMP_ACT_TRACE" => Action::Trace(given),
         "SCMP_ACT_TRAP" => Action::Trap,
-        _ => return Err(format!("the action {name} cannot be had there")),
+        _ => return Err(format!("the action {name} is not supported there")),
     })
 }
 
