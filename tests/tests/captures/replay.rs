@@ -288,15 +288,12 @@ fn each_bad_input_is_told_with_its_place_and_what_to_do() {
         ),
         (
             write("cut", &whole[..at + 30]),
-            &[
-                "the file ends inside a block",
-                "help: the events before that were replayed",
-            ],
+            &["the file ends inside a block", "help: the events before"],
             true,
         ),
         (
             write("damaged", &damaged),
-            &[&place, "help: the events before that were replayed"],
+            &[&place, "help: the events before"],
             true,
         ),
     ];
