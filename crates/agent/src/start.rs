@@ -182,6 +182,7 @@ fn filter_alone(
     loaded.select(&config.rules);
     let (sink, verify) = (DeferredSink::default(), verify_options(config, engine));
     let rules = Rules::first(&mut loaded, &engine_options(config, None), &sink, &verify)?;
+    // Without a policy the kernel holds none of it, so nothing there is listened to.
     let resident = enforced.resident.clone().unwrap_or_default();
     Ok(CachedFilter {
         program: compile(&rules.installed, profile, engine, *denials, config)?,

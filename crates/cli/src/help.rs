@@ -57,6 +57,7 @@ fn groups(command: &Command) -> StyledStr {
         let _ = writeln!(text, "{header}{group}:{header:#}");
         for name in *verbs {
             let about = command.find_subcommand(name).and_then(Command::get_about);
+            // A test fails for a verb without a text.
             let about = about.map(ToString::to_string).unwrap_or_default();
             let lines = wrap(&about, columns);
             let lines = lines.join(&format!("\n{}", " ".repeat(widest + 4)));

@@ -60,6 +60,7 @@ fn page_name(path: &str) -> String {
 fn page(command: &Command, path: &str) -> String {
     let name = page_name(path);
     let about = command.get_about().map(ToString::to_string);
+    // A test walks the whole tree: every visible verb and option has a text.
     let about = about.unwrap_or_default();
     let mut out = Roff::default();
     out.line(&format!(
@@ -75,6 +76,7 @@ fn page(command: &Command, path: &str) -> String {
     out.text(&format!("{about}."));
     if let Some(notes) = command.get_after_help() {
         let notes = notes.to_string();
+        // `split` has at least one part.
         let notes = notes.split("Examples:\n").next().unwrap_or_default();
         out.paragraphs(notes.trim_end());
     }
@@ -94,6 +96,7 @@ fn synopsis(out: &mut Roff, command: &Command) {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.trim_start_matches("Usage: ").trim();
     let name = command.get_bin_name().unwrap_or(command.get_name());
+    // A usage begins with the name; else the name alone is right.
     let rest = usage.strip_prefix(name).unwrap_or_default();
     out.line(&format!("\\fB{}\\fR{}", escape(name), escape(rest)));
 }

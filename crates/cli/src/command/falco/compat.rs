@@ -66,6 +66,7 @@ fn push_options(out: &mut String) {
         let long = option.get_long().map(|long| format!("`--{long}`"));
         let names: Vec<_> = short.into_iter().chain(long).collect();
         let help = option.get_help().map(ToString::to_string);
+        // An option that Falco has and that has no text here shows an empty cell.
         row(out, &[&names.join(" "), &help.unwrap_or_default()]);
     }
 }
