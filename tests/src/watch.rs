@@ -20,6 +20,9 @@ const WORK: &str = "%W";
 /// The work folder inside containers: part of the overlay.
 const WORK_INSIDE: &str = "/var/tmp/e2e";
 
+/// What a run takes over from the environment of the tests: where programs are.
+const INHERITED: [&str; 4] = ["PATH", "TMPDIR", "CARGO_HOME", "RUSTUP_HOME"];
+
 /// Location of the program and its workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Environment {
@@ -223,14 +226,20 @@ impl Watch {
     pub fn start(&self) -> Limited {
         let words = self.command_line();
         let mut command = Command::new(&words[0]);
-        // Without HOME, bash and Python look it up in the name service: connections that a test would count.
-        if let Some(home) = std::env::home_dir() {
-            command.env("HOME", home);
-        }
+        // The environment is the same wherever the tests run. Without HOME and SHELL, bash and Python ask the name
+        // service: connections that a test would count.
         command
             .args(&words[1..])
-            .envs(self.environment.iter().cloned());
-        command.stdin(Stdio::piped()).env("TERM", "xterm");
+            .env_clear()
+            .envs(
+                INHERITED
+                    .iter()
+                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
+            )
+            .envs(std::env::home_dir().map(|home| ("HOME", home)))
+            .envs([("SHELL", "/bin/sh"), ("TERM", "xterm"), ("LANG", "C.UTF-8")])
+            .envs(self.environment.iter().cloned())
+            .stdin(Stdio::piped());
         Limited::start(&mut command, self.limit)
     }
 

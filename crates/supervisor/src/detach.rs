@@ -48,13 +48,13 @@ impl Detach {
     /// The process's descriptors cannot be listed.
     pub fn detached(log: PathBuf, ends: Ends) -> std::io::Result<Self> {
         let mut numbers = Vec::new();
-        for entry in std::fs::read_dir("/proc/self/fd")? {
+        for entry in std::fs::read_dir("/proc/thread-self/fd")? {
             let name = entry?.file_name();
             // The names are descriptor numbers.
             numbers.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
         }
         // The descriptor of this listing is closed again.
-        numbers.retain(|number| Path::new(&format!("/proc/self/fd/{number}")).exists());
+        numbers.retain(|number| Path::new(&format!("/proc/thread-self/fd/{number}")).exists());
         Ok(Self::Detached(DetachedProcesses { numbers, log, ends }))
     }
 
@@ -123,6 +123,8 @@ mod tests {
 
     #[test]
     fn what_was_opened_before_is_left_and_what_was_opened_later_is_not() {
+        // Other tests open and close files in the table that the threads share.
+        sys::namespace::unshare(CloneFlags::FILES.0).expect("a table of its own");
         let (reader, _writer) = sys::fd::pipe(0).expect("pipe");
         let log = PathBuf::from("/dev/null");
         let Detach::Detached(left) = Detach::detached(log, Ends::AtOnce).expect("/proc is there")
