@@ -51,7 +51,7 @@ impl<J: Evaluator> Engine<J> {
         let role = Role::of(call);
         let is_looked_at = self.is_judged(call) || shared.verifier.looks_at(call);
         if role == Role::Plain && !is_looked_at && !shared.is_state(call) {
-            Counters::add(&counters.unjudged);
+            Counters::add(&counters.unevaluated);
             return Inspection::GoOn;
         }
         let arena = std::mem::take(&mut self.arena);
@@ -107,7 +107,7 @@ impl<J: Evaluator> Engine<J> {
             return look;
         }
         if !self.is_judged(call) {
-            Counters::add(&counters.unjudged);
+            Counters::add(&counters.unevaluated);
             return match self.worker.is_doubtful(call, &view.decoded) {
                 true => self.let_go(&view, Some(process)),
                 false => Inspection::GoOn,
@@ -133,7 +133,7 @@ impl<J: Evaluator> Engine<J> {
             Relevance::Undecided if returns(call) => result_of(&view, &process),
             Relevance::Settled | Relevance::Undecided => {
                 self.worker.conclude(&view, Stage::Entry, &process);
-                Counters::add(&counters.concluded_at_entry);
+                Counters::add(&counters.decided_at_entry);
                 Inspection::GoOn
             }
         }
