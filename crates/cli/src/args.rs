@@ -1,5 +1,8 @@
 //! The command line.
 
+mod bench;
+mod workload;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -91,10 +94,10 @@ pub(crate) enum Verb {
     Generate(crate::command::generate::args::Generate),
     /// Measure how much watching slows a workload down
     #[command(arg_required_else_help = true)]
-    Bench(bench::command::Bench),
+    Bench(bench::Bench),
     /// Run one load generator, for measurements and tests
     #[command(hide = true)]
-    Workload(workload::Args),
+    Workload(workload::Workload),
     /// Print a completion script for a shell
     Completions(Completions),
     /// Print the manual page of the program or of a verb
