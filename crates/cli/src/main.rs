@@ -2,6 +2,7 @@
 
 mod args;
 mod command;
+mod engine;
 mod help;
 mod options;
 
