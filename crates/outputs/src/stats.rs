@@ -19,7 +19,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::dispatcher::{ChannelCounters, Counters, Dispatcher, OnProblem};
+use crate::dispatcher::{Counters, Dispatcher};
+use crate::hub::{ChannelCounters, OnProblem};
 use crate::json::Object;
 use crate::time;
 

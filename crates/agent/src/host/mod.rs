@@ -43,7 +43,6 @@ use supervisor::{AgentStart, SharedState, Source, attached};
 
 pub(super) use self::agent_handoff::Errand;
 use self::agent_socket::{AgentSocket, ClaimedSocket};
-pub(super) use self::handoff_request::{build, view};
 pub(super) use self::session::prepare as prepare_session;
 use super::engines::{Common, Holding, Losses, Request, Started, snapshot};
 use super::first::Restriction;
