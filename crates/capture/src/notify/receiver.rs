@@ -275,10 +275,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             return true;
         }
         let live = LiveProcess::default();
-        let view = CallView {
-            outcome,
-            ..CallView::at_entry(call, time_ns, decoded, &live, arena)
-        };
+        let view = CallView::at_entry(call, time_ns, decoded, &live, arena).returned(outcome);
         if decision.is_reported {
             Counters::add(&shared.counters.violations);
             self.worker
@@ -665,14 +662,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
     }
 
     fn finish(&mut self, view: &CallView<'_>, outcome: Outcome, process: &Arc<Process>) {
-        self.worker.finish(
-            view.call,
-            view.time_ns,
-            &view.decoded,
-            outcome,
-            process,
-            view.arena,
-        );
+        self.worker.finish(&view.returned(outcome), process);
     }
 
     /// Handles an exec, whose result is always learned. A program that may start with one of descriptors 0..2

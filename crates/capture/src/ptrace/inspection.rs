@@ -171,14 +171,7 @@ impl<J: Evaluator> Engine<J> {
             return None;
         }
         let outcome = Outcome::Returned(-i64::from(Errno::ENOSYS.0));
-        self.worker.finish(
-            call,
-            view.time_ns,
-            &view.decoded,
-            outcome,
-            process,
-            view.arena,
-        );
+        self.worker.finish(&view.returned(outcome), process);
         Some(Inspection::Refused(-i64::from(Errno::ENOSYS.0)))
     }
 
@@ -231,9 +224,10 @@ impl<J: Evaluator> Engine<J> {
             let arena = Bump::new();
             let time_ns = now_ns(Clock::Real);
             let decoded = decode::decode(call, &self.memory, &arena);
-            let outcome = Outcome::Returned(result);
-            self.worker
-                .finish(call, time_ns, &decoded, outcome, &process, &arena);
+            let live = LiveProcess::default();
+            let entry = CallView::at_entry(call, time_ns, decoded, &live, &arena);
+            let view = entry.returned(Outcome::Returned(result));
+            self.worker.finish(&view, &process);
         }
         Some(result)
     }
