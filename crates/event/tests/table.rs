@@ -5,7 +5,7 @@ use std::path::Path;
 
 use abi::{ArgKind, Syscall};
 use event::field::{self, ArgumentKind, Field, FieldError, Supplied};
-use event::{DescriptorSource, EventKind, ParamSource, ParamType};
+use event::{DescriptorSource, EventKind, ParamSource, ParamType, PathParams};
 
 #[test]
 fn kinds_have_names_of_their_own_and_are_found_by_them() {
@@ -154,6 +154,31 @@ fn descriptors_point_at_parameters_and_arguments_that_exist() {
             | DescriptorSource::Addressed { fd, .. }
             | DescriptorSource::Message { fd, .. } => assert!(is_fd(fd), "{}", kind.name()),
             _ => {}
+        }
+    }
+}
+
+#[test]
+fn paths_that_a_call_works_on_are_paths_or_texts_of_the_row() {
+    for kind in EventKind::all() {
+        let positions = match kind.spec().paths {
+            PathParams::None => Vec::new(),
+            PathParams::One(at) => vec![at],
+            PathParams::Two { source, target } => vec![source, target],
+            PathParams::Descriptor => {
+                assert_ne!(
+                    kind.spec().descriptor,
+                    DescriptorSource::None,
+                    "{}",
+                    kind.name()
+                );
+                Vec::new()
+            }
+        };
+        for at in positions {
+            let param = kind.spec().params[usize::from(at)];
+            let is_path = matches!(param.ty, ParamType::Path | ParamType::Text);
+            assert!(is_path, "{} {}", kind.name(), param.name);
         }
     }
 }
