@@ -81,9 +81,8 @@ impl<J: Evaluator> Engine<J> {
         let live = LiveProcess::default();
         let mut view = CallView::at_entry(call, time_ns, decoded, &live, arena);
         self.worker.name_file(&mut view);
-        let is_state = shared.is_state(call);
         if role == Role::Plain
-            && !is_state
+            && !shared.is_state(call)
             && self.worker.weigh_unnamed(&view, Stage::Strings) == Relevance::Reject
         {
             Counters::add(&counters.rejected_at_strings);
@@ -103,36 +102,43 @@ impl<J: Evaluator> Engine<J> {
             self.worker.note_thread_name(call.tid, &process, name);
         }
         self.keep_stdio(call, &process);
-        if is_state && let Some(look) = self.note_state(&view, &process) {
+        if shared.is_state(call)
+            && let Some(look) = self.note_state(&view, &process)
+        {
             return look;
         }
-        if !self.is_judged(call) {
-            Counters::add(&counters.unjudged);
-            return match self.worker.is_doubtful(call, &view.decoded) {
-                true => self.let_go(&view, Some(process)),
-                false => Inspection::GoOn,
-            };
+        if self.is_judged(call) {
+            return self.evaluate_entry(&mut view, process);
         }
+        Counters::add(&counters.unjudged);
+        match self.worker.is_doubtful(call, &view.decoded) {
+            true => self.let_go(&view, Some(process)),
+            false => Inspection::GoOn,
+        }
+    }
+
+    /// Evaluates a call that a rule asks for, with its caller and its descriptor.
+    fn evaluate_entry(&mut self, view: &mut CallView<'_>, process: Arc<Process>) -> Inspection {
+        let shared = Arc::clone(&self.worker.shared);
+        let (counters, call) = (&shared.counters, view.call);
         if let Some(descriptor) = view.decoded.descriptor {
-            let census = &shared.tree.census;
-            let resolved = decode::resolve(census, call, descriptor, None, process.pid, arena);
+            let (census, pid) = (&shared.tree.census, process.pid);
+            let resolved = decode::resolve(census, call, descriptor, None, pid, view.arena);
             view.decoded.descriptor = Some(resolved);
         }
-        let weight = self.worker.weigh_entry(&view, &process);
-        if let Some(name) = self.worker.new_name(&view, &process) {
+        let weight = self.worker.weigh_entry(view, &process);
+        if let Some(name) = self.worker.new_name(view, &process) {
             self.worker.note_name(&process, name);
         }
         match weight {
             Relevance::Reject => {
                 Counters::add(&counters.rejected_at_entry);
-                self.let_go(&view, Some(process))
+                self.let_go(view, Some(process))
             }
-            Relevance::Settled if self.is_to_be_proven(&view, &process) => {
-                result_of(&view, &process)
-            }
-            Relevance::Undecided if returns(call) => result_of(&view, &process),
+            Relevance::Settled if self.is_to_be_proven(view, &process) => result_of(view, &process),
+            Relevance::Undecided if returns(call) => result_of(view, &process),
             Relevance::Settled | Relevance::Undecided => {
-                self.worker.conclude(&view, Stage::Entry, &process);
+                self.worker.conclude(view, Stage::Entry, &process);
                 Counters::add(&counters.concluded_at_entry);
                 Inspection::GoOn
             }
