@@ -758,10 +758,8 @@ pub fn merge<'a>(
     socket.transport = kernel.transport;
     merge_unspecified(&mut socket, &kernel, found);
     if socket.has_unread_address() {
-        let peer_path = found
-            .socket
-            .as_ref()
-            .and_then(|own| own.peer_path.as_deref());
+        let own = found.socket.as_ref();
+        let peer_path = own.and_then(|own| own.peer_path.as_deref());
         merge_unread(&mut socket, &kernel, path(peer_path), view);
         if socket.has_unread_address() && descriptor.kind == Known::Yes(DescriptorKind::Ipv6) {
             // A socket with an IPv4 address in IPv6 form counts as an IPv4 socket.

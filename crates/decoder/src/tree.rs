@@ -552,11 +552,10 @@ impl Tree {
         let spare = self.pidfds.load(Ordering::Relaxed) < PIDFD_LIMIT;
         let pidfd = pidfd.filter(|_| spare);
         let image = self.inherited_image(parent.as_ref(), identity);
-        let start_ns = start_ns(identity.start);
         let process = Arc::new(Process::new(
             pid,
             identity.start,
-            start_ns,
+            start_ns(identity.start),
             parent.clone(),
             image,
             identity.comm,
@@ -591,14 +590,10 @@ impl Tree {
             stdio_suspect,
             has_sockets,
         };
-        self.replace_node(&mut inner, node);
         if first_of_the_workload {
             inner.root.get_or_insert_with(|| Arc::clone(&process));
         }
-        inner.added_since_sweep += 1;
-        if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
-            self.sweep(&mut inner);
-        }
+        self.add_node(&mut inner, node);
         drop(inner);
         if origin == Origin::Watched {
             shorten_line(&process);
@@ -607,12 +602,17 @@ impl Tree {
         process
     }
 
-    /// Puts a node in the place of a former process of this pid, and counts the pidfds that are open.
-    fn replace_node(&self, inner: &mut Inner, node: Node) {
+    /// Puts a node in the place of a former process of this pid, counts the pidfds that are open, and sweeps
+    /// after many additions.
+    fn add_node(&self, inner: &mut Inner, node: Node) {
         let held = |node: &Node| usize::from(node.pidfd.is_some());
         self.pidfds.fetch_add(held(&node), Ordering::Relaxed);
         if let Some(former) = inner.nodes.insert(node.process.pid, node) {
             self.pidfds.fetch_sub(held(&former), Ordering::Relaxed);
+        }
+        inner.added_since_sweep += 1;
+        if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
+            self.sweep(inner);
         }
     }
 

@@ -72,6 +72,17 @@ pub enum Target {
     Places(WatchScope),
 }
 
+impl Target {
+    /// Returns what the programs compare, and the containers and groups to watch.
+    fn scope(&self) -> (Scope, Option<WatchScope>) {
+        match self {
+            Self::Host => (Scope::All, None),
+            Self::Processes(_) => (Scope::Pids, None),
+            Self::Places(watched) => (Scope::Places, Some(watched.clone())),
+        }
+    }
+}
+
 /// Components of an engine.
 pub struct Parts<J: Evaluator> {
     /// Calls that the rules ask for; see [`plan`].
@@ -415,11 +426,7 @@ impl<J: Evaluator + 'static> Engine<J> {
     pub fn start(parts: Parts<J>) -> Result<Self, Error> {
         let plan = with_renames(parts.plan, &parts.paths);
         let tables = Tables::new(&plan, asks_for_ends(&*parts.judge))?;
-        let (scope, watched) = match &parts.target {
-            Target::Host => (Scope::All, None),
-            Target::Processes(_) => (Scope::Pids, None),
-            Target::Places(watched) => (Scope::Places, Some(watched.clone())),
-        };
+        let (scope, watched) = parts.target.scope();
         let control = Control {
             agent: std::process::id().cast_signed(),
             scope,
