@@ -312,10 +312,10 @@ impl<J: Evaluator> Shared<J> {
             rejected_path: by_path,
             rejected_name: by_name,
             rejected_socket: by_socket,
-            rejected_place: by_place,
+            rejected_container: by_place,
             ring_calls: by_ring,
             sent,
-            judged: load(&self.judged),
+            evaluated: load(&self.judged),
             crowds: load(&self.crowds),
             lost_critical,
             lost_bulk: lost_bulk + no_memory,
@@ -329,7 +329,7 @@ impl<J: Evaluator> Shared<J> {
             processes: self.table.len() as u64,
             evicted: self.table.evicted(),
             places: self.places.len() as u64,
-            evicted_places: self.places.evicted(),
+            evicted_container_keys: self.places.evicted(),
             evicted_roots: self.places.evicted_roots(),
         }
     }

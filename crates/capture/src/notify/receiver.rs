@@ -206,7 +206,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let is_state = shared.is_state(&call);
         let is_watched = shared.confiner.watches(&call) || shared.verifier.looks_at(&call);
         if role == Role::Plain && !shared.is_judged(&call) && !is_state && !is_watched {
-            Counters::add(&counters.unjudged);
+            Counters::add(&counters.unevaluated);
             shared.answer(call.id);
             return;
         }
@@ -341,7 +341,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         if self.worker.is_doubtful(call, &view.decoded) {
             return self.let_go(&view, Some(process));
         }
-        Counters::add(&counters.unjudged);
+        Counters::add(&counters.unevaluated);
         shared.answer(call.id);
     }
 
@@ -520,7 +520,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             return;
         }
         self.worker.conclude(view, Stage::Entry, process);
-        Counters::add(&shared.counters.concluded_at_entry);
+        Counters::add(&shared.counters.decided_at_entry);
         if !shared.answer(view.call.id) && !shared.waits_killable {
             shared.expect_repeated(view.call);
         }

@@ -51,7 +51,7 @@ impl<J: Evaluator> Engine<J> {
         let role = Role::of(call);
         let is_looked_at = self.is_judged(call) || shared.verifier.looks_at(call);
         if role == Role::Plain && !is_looked_at && !shared.is_state(call) {
-            Counters::add(&counters.unjudged);
+            Counters::add(&counters.unevaluated);
             return Inspection::GoOn;
         }
         let arena = std::mem::take(&mut self.arena);
@@ -110,7 +110,7 @@ impl<J: Evaluator> Engine<J> {
         if self.is_judged(call) {
             return self.evaluate_entry(&mut view, process);
         }
-        Counters::add(&counters.unjudged);
+        Counters::add(&counters.unevaluated);
         match self.worker.is_doubtful(call, &view.decoded) {
             true => self.let_go(&view, Some(process)),
             false => Inspection::GoOn,
@@ -139,7 +139,7 @@ impl<J: Evaluator> Engine<J> {
             Relevance::Undecided if returns(call) => result_of(view, &process),
             Relevance::Settled | Relevance::Undecided => {
                 self.worker.conclude(view, Stage::Entry, &process);
-                Counters::add(&counters.concluded_at_entry);
+                Counters::add(&counters.decided_at_entry);
                 Inspection::GoOn
             }
         }
