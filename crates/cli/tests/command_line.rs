@@ -88,6 +88,7 @@ fn help_is_as_it_was() {
         ("help-runtime.txt", &["runtime", "--help"]),
         ("help-doctor.txt", &["doctor", "--help"]),
         ("help-policy.txt", &["policy", "--help"]),
+        ("help-policy-init.txt", &["policy", "init", "--help"]),
         ("help-policy-check.txt", &["policy", "check", "--help"]),
         ("help-policy-explain.txt", &["policy", "explain", "--help"]),
         ("help-generate.txt", &["generate", "--help"]),
@@ -120,7 +121,9 @@ fn what_policies_mean_is_shown_as_it_was() {
     for (name, args) in [
         ("policy-list.txt", &["policy", "list", "disable-tcp"][..]),
         ("policy-check.txt", &["policy", "check", file]),
+        ("policy-check-long.txt", &["policy", "check", "--long", file]),
         ("policy-explain.txt", &["policy", "explain", file]),
+        ("policy-explain-long.txt", &["policy", "explain", "--long", file]),
         (
             "policy-explain-seccomp.txt",
             &["policy", "explain", "--enforcer", "seccomp", file],
