@@ -81,7 +81,7 @@ pub(crate) enum Verb {
     /// Check, list, explain and test rules
     #[command(subcommand, arg_required_else_help = true)]
     Rules(Rules),
-    /// Check, list and explain policies
+    /// Write, check, list and explain policies
     #[command(subcommand, arg_required_else_help = true)]
     Policy(crate::command::policy::args::Policy),
     /// Drop-in OCI runtime: wraps runc and watches its containers
