@@ -145,7 +145,10 @@ mod tests {
             let node = settings::read(path, text).expect("good YAML");
             let mut config = Config::default();
             key.set(&mut config, &node).expect("a good value");
-            assert!(config == Config::default(), "the default of `{path}` is another one");
+            assert!(
+                config == Config::default(),
+                "the default of `{path}` is another one"
+            );
         }
     }
 }

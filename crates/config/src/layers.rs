@@ -47,11 +47,17 @@ mod tests {
     #[test]
     fn a_later_file_changes_only_the_keys_that_it_has() {
         let base = "outputs: {rate: 1, max_burst: 7}\nrules_files: [a, b]\npriority: error\n";
-        let node = merged(base, "outputs:\n  rate: 2\nrules_files: [c]\njson_output: true\n");
+        let node = merged(
+            base,
+            "outputs:\n  rate: 2\nrules_files: [c]\njson_output: true\n",
+        );
         assert_eq!(at(&node, "outputs.rate").integer(), Ok(2));
         assert_eq!(at(&node, "outputs.rate").origin.to_string(), "upper:2:9");
         assert_eq!(at(&node, "outputs.max_burst").integer(), Ok(7));
-        assert_eq!(at(&node, "outputs.max_burst").origin.to_string(), "base:1:31");
+        assert_eq!(
+            at(&node, "outputs.max_burst").origin.to_string(),
+            "base:1:31"
+        );
         assert_eq!(at(&node, "rules_files").texts(), Ok(vec!["c".to_owned()]));
         assert_eq!(at(&node, "priority").text(), Ok("error"));
         assert_eq!(at(&node, "json_output").boolean(), Ok(true));

@@ -189,7 +189,12 @@ fn untrusted(file: &Path, error: &Untrusted) -> Failure {
         file.display(),
         error.cause()
     );
-    Failure::new(Exit::BadInput, message).help(error.fix())
+    let failure = Failure::new(Exit::BadInput, message);
+    if file.starts_with(places::FOLDER) {
+        return failure.help(error.fix());
+    }
+    let own = "or read root's own file: `sudo -H`, and unset XDG_CONFIG_HOME";
+    failure.help(format!("{}, {own}", error.fix()))
 }
 
 fn failure(problems: &[Problem]) -> Failure {
@@ -300,7 +305,8 @@ fn parse_layers(
 
 /// Returns false for an empty file.
 fn has_settings(node: &Node) -> bool {
-    !matches!(&node.value, Value::Null) && !matches!(&node.value, Value::Map(entries) if entries.is_empty())
+    !matches!(&node.value, Value::Null)
+        && !matches!(&node.value, Value::Map(entries) if entries.is_empty())
 }
 
 /// State of applying settings to a configuration.
@@ -1131,7 +1137,10 @@ syscall_event_drops:
             max_burst: 9,
         };
         assert_eq!(config.throttle, throttle);
-        assert_eq!(config.files, ["m.yaml", "u.yaml", "n.yaml"].map(PathBuf::from));
+        assert_eq!(
+            config.files,
+            ["m.yaml", "u.yaml", "n.yaml"].map(PathBuf::from)
+        );
         let origin = |path: &str| {
             let shown = effective.shown().into_iter().find(|key| key.path == path);
             shown.expect("it is a key").origin.to_string()
@@ -1142,7 +1151,10 @@ syscall_event_drops:
         assert_eq!(origin("outputs.max_burst"), "-o outputs.max_burst=9");
         assert_eq!(origin("verify"), "default");
         let refused = effective.is_known().expect_err("a key is unknown").render();
-        assert!(refused.contains("n.yaml:2:1: unknown key `nosuch`"), "{refused}");
+        assert!(
+            refused.contains("n.yaml:2:1: unknown key `nosuch`"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -1154,8 +1166,8 @@ syscall_event_drops:
         let machine = layer("m.yaml", "priority: [\n");
         let named = layer("n.yaml", "a: 1\na: 2\n");
         let mode = CompatMode::Tollgate;
-        let problems = parse_layers(&[machine], named, &[], mode, &|_| None)
-            .expect_err("both are broken");
+        let problems =
+            parse_layers(&[machine], named, &[], mode, &|_| None).expect_err("both are broken");
         let places: Vec<_> = problems.iter().map(|p| p.origin.to_string()).collect();
         assert_eq!(places.len(), 2, "{places:?}");
         assert!(places[0].starts_with("m.yaml:") && places[1].starts_with("n.yaml:2"));

@@ -49,10 +49,7 @@ impl Places {
         Self::of(&variable, is_secure)
     }
 
-    fn of(
-        variable: &impl Fn(&str) -> Option<OsString>,
-        is_secure: bool,
-    ) -> Result<Self, Failure> {
+    fn of(variable: &impl Fn(&str) -> Option<OsString>, is_secure: bool) -> Result<Self, Failure> {
         let Some(folder) = variable(VARIABLE) else {
             let mut places = Self::in_folder(Path::new(FOLDER));
             // The environment is the caller's, whose rights this program exceeds.
@@ -62,9 +59,8 @@ impl Places {
             return Ok(places);
         };
         if is_secure {
-            let message = format!(
-                "cannot use {VARIABLE}: this program has privileges that its caller lacks"
-            );
+            let message =
+                format!("cannot use {VARIABLE}: this program has privileges that its caller lacks");
             return Err(Failure::new(Exit::BadInput, message)
                 .help(format!("unset it; configuration is read from {FOLDER}")));
         }
@@ -120,7 +116,10 @@ mod tests {
         let machine = "/etc/tollgate/config.yaml";
         for (variables, user) in [
             (&[home][..], "/home/u/.config/tollgate/config.yaml"),
-            (&[home, ("XDG_CONFIG_HOME", "/x")], "/x/tollgate/config.yaml"),
+            (
+                &[home, ("XDG_CONFIG_HOME", "/x")],
+                "/x/tollgate/config.yaml",
+            ),
             (
                 &[home, ("XDG_CONFIG_HOME", "relative")],
                 "/home/u/.config/tollgate/config.yaml",

@@ -82,7 +82,10 @@ impl RuleSources {
 
     /// Returns the files and directories, which need not exist. Built-in rules have no path.
     pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.named.iter().chain(self.used_folder()).chain(&self.added)
+        self.named
+            .iter()
+            .chain(self.used_folder())
+            .chain(&self.added)
     }
 
     fn used_folder(&self) -> Option<&PathBuf> {

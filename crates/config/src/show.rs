@@ -59,10 +59,16 @@ impl From<&Origin> for ShownOrigin {
 }
 
 impl Effective {
-    /// Returns every key that has an effect, sorted by path.
+    /// Returns every key that has an effect, sorted by path. Of two names of one setting, returns the one that is set.
     #[must_use]
     pub fn shown(&self) -> Vec<Shown> {
+        let [new, old] = ["rules_files", "rules_file"];
+        let unused = match find(&self.root, old) {
+            Some(_) => new,
+            None => old,
+        };
         let keys = KEYS.iter().zip(DEFAULTS);
+        let keys = keys.filter(|(key, _)| key.path != unused);
         keys.map(|(key, (_, default))| {
             let is_text = key.json_type == "string";
             match find(&self.root, key.path) {

@@ -9,6 +9,8 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{StatVfsMountFlags, statvfs};
+
 /// Number of symbolic links that the kernel follows in one path (path_resolution(7)).
 const MOST_LINKS: u32 = 40;
 /// Bits of a mode (inode(7)).
@@ -111,7 +113,11 @@ impl Owners {
         let words: Vec<_> = map.split_whitespace().collect();
         if !words.is_empty() && words != ["0", "0", "4294967295"] {
             let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
-            uids.extend(overflow.ok().and_then(|text| text.trim().parse::<u32>().ok()));
+            uids.extend(
+                overflow
+                    .ok()
+                    .and_then(|text| text.trim().parse::<u32>().ok()),
+            );
         }
         Self { uids }
     }
@@ -123,7 +129,7 @@ impl Owners {
         let is_link = meta.is_symlink();
         let by = if !self.uids.contains(&meta.uid()) {
             Changer::Owner(meta.uid())
-        } else if is_shared || is_link {
+        } else if is_shared || is_link || is_read_only(path) {
             return Ok(());
         } else if mode & WRITABLE_BY_OTHERS != 0 {
             Changer::All
@@ -137,6 +143,11 @@ impl Owners {
             by,
         })
     }
+}
+
+/// Returns true if the mount is read-only, as those of Kubernetes' configuration maps, whose folders have mode 777.
+fn is_read_only(path: &Path) -> bool {
+    statvfs(path).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// Follows a path as the kernel does, and checks each file on the way.
@@ -242,7 +253,11 @@ mod tests {
         // Nobody's files are trusted if no owner is.
         let error = walk(&file, &Owners { uids: Vec::new() }).expect_err("no owner is trusted");
         assert!(matches!(error.by, Changer::Owner(_)));
-        assert!(error.fix().starts_with("`chown root:root "), "{}", error.fix());
+        assert!(
+            error.fix().starts_with("`chown root:root "),
+            "{}",
+            error.fix()
+        );
     }
 
     #[test]

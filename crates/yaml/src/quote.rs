@@ -71,6 +71,9 @@ mod tests {
 
     #[test]
     fn a_comment_stays_on_its_line() {
-        assert_eq!(comment("a\n- rule: b\u{2028}c\u{1b}"), "a\\n- rule: b\\u2028c\\x1b");
+        assert_eq!(
+            comment("a\n- rule: b\u{2028}c\u{1b}"),
+            "a\\n- rule: b\\u2028c\\x1b"
+        );
     }
 }

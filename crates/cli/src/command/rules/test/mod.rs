@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use config::rule_files::{self, Loaded};
+use config::rule_files::Loaded;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal::{self, Colour};
@@ -18,7 +18,7 @@ use serde_json::json;
 use yaml::settings::Problem;
 
 use super::event as explained;
-use crate::args::TestRules;
+use crate::args::{AddedRules, TestRules};
 use crate::command::replay;
 
 /// Runs the verb.
@@ -118,7 +118,9 @@ impl Bench {
         } else {
             &args.rules
         };
-        let mut loaded = rule_files::load(files);
+        let mut sources = super::sources(files, &args.added)?;
+        sources.added.splice(0..0, suite.added.iter().cloned());
+        let mut loaded = sources.load();
         let options = EngineOptions {
             rule_matching: RuleMatching::All,
             ..EngineOptions::default()
