@@ -529,6 +529,8 @@ pub(crate) enum Rules {
     Explain(Explain),
     /// Run tests of rules: events in YAML or captures, and the alerts to expect
     Test(TestRules),
+    /// Write an exception, and its test, so that an alert is not raised again
+    Silence(crate::command::rules::silence::args::Silence),
     /// Find rules that never alert, cannot match or are expensive
     Lint(Lint),
     /// Estimate how much each rule costs, from measured figures

@@ -340,6 +340,7 @@ pub(crate) const PAGES: &[Page] = &[
             "rules events",
             "rules explain",
             "rules test",
+            "rules silence",
             "rules lint",
             "rules cost",
         ],
@@ -416,6 +417,32 @@ pub(crate) const PAGES: &[Page] = &[
             ],
         ),
         &["rules cost", "rules lint"],
+    ),
+    see(
+        files(
+            page(
+                "rules silence",
+                &[
+                    Example(
+                        "tollgate rules silence --dry-run alert.json",
+                        "list exceptions for an alert",
+                    ),
+                    Example(
+                        "tail -n 1 alerts.jsonl | sudo tollgate rules silence",
+                        "choose one, and write it for all runs",
+                    ),
+                    Example(
+                        "tollgate rules silence --choose 2 --against old.scap --output my.yaml alert.json",
+                        "write the second one to a file, and count what it silences in a capture",
+                    ),
+                ],
+            ),
+            &[(
+                "/etc/tollgate/rules.d",
+                "folder of the exceptions, with their tests in the folder tests",
+            )],
+        ),
+        &["rules test", "rules explain"],
     ),
     see(
         exits(

@@ -9,6 +9,7 @@ mod fields;
 mod given;
 mod lint;
 mod list;
+pub(crate) mod silence;
 mod test;
 pub(super) mod words;
 
@@ -29,6 +30,7 @@ pub(crate) fn execute(verb: Rules) -> Outcome {
         Rules::Events(args) => events::execute(&args),
         Rules::Explain(args) => explain::execute(&args),
         Rules::Test(args) => test::execute(&args),
+        Rules::Silence(args) => silence::execute(&args),
         Rules::Lint(args) => lint::execute(&args),
         Rules::Cost(args) => cost::execute(&args),
     }

@@ -43,6 +43,23 @@ pub(crate) fn execute(args: &TestRules) -> Outcome {
     Ok(if failed > 0 { Exit::Failed } else { Exit::Ok })
 }
 
+/// Runs the tests of a file, and returns what differs from what they expect.
+pub(super) fn faults(file: &Path) -> Result<Vec<String>, Failure> {
+    let args = TestRules {
+        files: Vec::new(),
+        rules: Vec::new(),
+        added: AddedRules::default(),
+        json: false,
+    };
+    let suite = read(file)?;
+    let bench = Bench::new(&args, &suite)?;
+    let mut faults = Vec::new();
+    for test in &suite.tests {
+        faults.extend(bench.faults(test)?);
+    }
+    Ok(faults)
+}
+
 fn read(file: &Path) -> Result<Suite, Failure> {
     let text = fs::read_to_string(file).map_err(|error| {
         let message = format!("cannot read {}: {error}", file.display());
