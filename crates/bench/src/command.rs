@@ -10,6 +10,7 @@ use crate::client::Client;
 use crate::execute::Processes;
 use crate::host::Host;
 use crate::limit::{BrokenLimit, Limit};
+use crate::own_command::{self, OwnCommand};
 use crate::part::Part;
 use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
@@ -25,10 +26,14 @@ const RESULTS: &str = "Result options";
 
 /// Measure how much a subject slows a workload down.
 #[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Bench {
     /// Verb to run
     #[command(subcommand)]
-    pub verb: Verb,
+    pub verb: Option<Verb>,
+    /// A command of the user's own
+    #[command(flatten)]
+    pub own: OwnCommand,
 }
 
 /// The verbs of `tollgate bench`.
@@ -234,7 +239,13 @@ const INTERRUPTED: u8 = 130;
 /// If the input is invalid, a subject does not start, or a file cannot be written; [`Error::exit_code`]
 /// distinguishes these.
 pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8, Error> {
-    match &bench.verb {
+    let Some(verb) = &bench.verb else {
+        if bench.own.command.is_empty() {
+            return Err(Error::NothingToMeasure);
+        }
+        return own_command::execute(&bench.own, program, out);
+    };
+    match verb {
         Verb::Quick(quick) => measure(quick_plan(quick)?, program, &quick.out, out),
         Verb::Compare(Compare {
             plan: Some(path),
@@ -427,7 +438,7 @@ fn form(summary: &Summary, json: bool, markdown: bool) -> String {
     }
 }
 
-fn print(out: &mut dyn Write, text: &str) -> Result<u8, Error> {
+pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<u8, Error> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader (`head`, a pager) closed the pipe.
         Err(source) if source.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
@@ -510,7 +521,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<Verb, clap::Error> {
         let words = crate::command_line::split(line).unwrap();
-        Ok(Program::try_parse_from(words)?.bench.verb)
+        Ok(Program::try_parse_from(words)?.bench.verb.expect("it has a verb"))
     }
 
     #[test]
@@ -524,6 +535,20 @@ mod tests {
         assert_eq!(quick.subjects, ["a=x {}", "b=y {}"]);
         assert_eq!(quick.out.out, Some(PathBuf::from("/nowhere")));
         assert!(quick.workload.unwrap().is_match("open_close"));
+    }
+
+    #[test]
+    fn a_command_needs_two_dashes_and_no_verb() {
+        let bench = |line: &str| {
+            let words = crate::command_line::split(line).unwrap();
+            Program::try_parse_from(words).map(|program| program.bench)
+        };
+        let own = bench("bench --rounds 7 --engine ptrace -- make -j2").unwrap();
+        assert!(own.verb.is_none());
+        assert_eq!(own.own.command, ["make", "-j2"]);
+        for wrong in ["bench make", "bench --rounds 7", "bench --rounds 0 -- make", "bench quick -- make"] {
+            assert!(bench(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
@@ -551,7 +576,8 @@ mod tests {
             folder.path().join("results").display()
         );
         let bench = Bench {
-            verb: parse(&line).unwrap(),
+            verb: Some(parse(&line).unwrap()),
+            own: OwnCommand::default(),
         };
         // A program that plays the workloads; one of the two prints a figure.
         let program = folder.path().join("program");
@@ -594,7 +620,8 @@ mod tests {
         };
         let mut printed = Vec::new();
         let bench = Bench {
-            verb: Verb::Compare(compare),
+            verb: Some(Verb::Compare(compare)),
+            own: OwnCommand::default(),
         };
         let code = execute(&bench, Path::new("/nowhere"), &mut printed).unwrap();
         let printed = String::from_utf8(printed).unwrap();
@@ -622,7 +649,8 @@ mod tests {
         };
         let mut again = Vec::new();
         let bench = Bench {
-            verb: Verb::Report(report),
+            verb: Some(Verb::Report(report)),
+            own: OwnCommand::default(),
         };
         let code = execute(&bench, Path::new("/nowhere"), &mut again).unwrap();
         assert_eq!(code, 1, "six samples of `broken` failed");

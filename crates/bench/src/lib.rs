@@ -31,6 +31,7 @@ pub mod execute;
 pub mod host;
 mod limit;
 mod order;
+mod own_command;
 mod pages;
 mod part;
 pub mod plan;
