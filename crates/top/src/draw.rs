@@ -128,7 +128,7 @@ fn alerts(frame: &mut Frame<'_>, area: Rect, tally: &Tally, state: &mut State) {
     let all = state.alerts(tally);
     let selected = state.clamp(all.len());
     let [list, detail] =
-        Layout::vertical([Constraint::Percentage(45), Constraint::Percentage(55)]).areas(area);
+        Layout::vertical([Constraint::Percentage(35), Constraint::Percentage(65)]).areas(area);
     let rows = all.iter().map(|row| {
         let count = match row.count {
             0 | 1 => String::new(),
@@ -154,22 +154,27 @@ fn alerts(frame: &mut Frame<'_>, area: Rect, tally: &Tally, state: &mut State) {
     let chosen = selected.and_then(|row| all.get(row));
     let text = match chosen {
         None => vec![Line::from("no alert yet")],
-        Some(row) => details(row),
+        // One row is the title, and the message may take two more.
+        Some(row) => details(row, detail.height.saturating_sub(3)),
     };
     let block = Block::new().borders(Borders::TOP).title("why");
     frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }).block(block), detail);
 }
 
-/// The lines about one alert: message, process tree, and the parts of the condition that matched.
-fn details(row: &AlertRow) -> Vec<Line<'static>> {
+/// The lines about one alert: message, the parts of the condition that matched, and the process tree from the
+/// oldest ancestor down. Where there is little room the tree takes one line.
+fn details(row: &AlertRow, height: u16) -> Vec<Line<'static>> {
     let mut lines = vec![Line::from(row.message.clone())];
-    let mut depth = 0;
-    // From the oldest ancestor down to the process.
-    for process in row.tree.iter().rev() {
-        lines.push(Line::styled(format!("{}{process}", "  ".repeat(depth)), DIM));
-        depth += 1;
-    }
     lines.extend(row.why.iter().map(|line| Line::from(line.clone())));
+    let needed = lines.len() + row.tree.len();
+    if needed > usize::from(height) {
+        lines.insert(1, Line::styled(format!("by {}", row.tree.join(" < ")), DIM));
+        return lines;
+    }
+    let tree = row.tree.iter().rev().enumerate();
+    lines.extend(tree.map(|(depth, process)| {
+        Line::styled(format!("{}{process}", "  ".repeat(depth)), DIM)
+    }));
     lines
 }
 

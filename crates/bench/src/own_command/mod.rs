@@ -9,16 +9,12 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
-
 use self::result::{Result as Compared, Run};
 use crate::execute::{Execution, Executor, Invocation, Output, Processes};
 use crate::order::Schedule;
 use crate::record::{self, Exit};
 use crate::{Error, Stop};
 
-/// Heading of these options in help texts.
-const HEADING: &str = "Options for CMD";
 /// What a round runs, in the order of the report.
 const SUBJECTS: [&str; 3] = ["plain", "plain again", "watched"];
 const WATCHED: usize = 2;
@@ -33,62 +29,28 @@ const TIMEOUT: Duration = Duration::from_secs(3600);
 const INTERRUPTED: u8 = 130;
 
 /// Options of `tollgate bench -- CMD`.
-#[derive(Args, Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OwnCommand {
-    /// Number of rounds; each runs CMD plain, plain again and watched; a verdict needs 6 [default: 10 or
-    /// more, by the time that CMD takes]
-    #[arg(long, value_name = "N", help_heading = HEADING, requires = "command",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
-    /// Number of rounds before those that count
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = HEADING)]
-    warmup: u32,
-    /// Run this shell command before each run of CMD, such as 'make clean'
-    #[arg(long, value_name = "SHELL", help_heading = HEADING, requires = "command")]
-    prepare: Option<String>,
-    /// Capture engine that CMD is watched by
-    #[arg(long, value_enum, default_value_t = EngineName::Auto, hide_possible_values = true,
-          value_name = "auto|notify|ptrace|ebpf", help_heading = HEADING)]
-    engine: EngineName,
-    /// Go on if CMD fails
-    #[arg(long, help_heading = HEADING, requires = "command")]
-    ignore_failure: bool,
-    /// Show what CMD prints [default: discard it]
-    #[arg(long, help_heading = HEADING, requires = "command")]
-    show_output: bool,
-    /// Seed of the random order in each round
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = HEADING)]
-    seed: u64,
-    /// Write all times to FILE, with the keys of hyperfine
-    #[arg(long, value_name = "FILE", help_heading = HEADING, requires = "command")]
-    export_json: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long, help_heading = HEADING, requires = "command")]
-    json: bool,
-    /// The command and its arguments, after --
-    #[arg(last = true, value_name = "CMD")]
-    pub(crate) command: Vec<String>,
-}
-
-/// The engines of `tollgate run`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum EngineName {
-    #[default]
-    Auto,
-    Notify,
-    Ptrace,
-    Ebpf,
-}
-
-impl EngineName {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Notify => "notify",
-            Self::Ptrace => "ptrace",
-            Self::Ebpf => "ebpf",
-        }
-    }
+    /// Number of rounds. `None`: 10 or more, by the time that the command takes.
+    pub rounds: Option<u32>,
+    /// Number of rounds before those that count.
+    pub warmup: u32,
+    /// Shell command to run before each run of the command.
+    pub prepare: Option<String>,
+    /// Engine of `tollgate run`, as its option `--engine` takes it.
+    pub engine: String,
+    /// Goes on if the command fails.
+    pub ignore_failure: bool,
+    /// Shows what the command prints.
+    pub show_output: bool,
+    /// Seed of the random order in each round.
+    pub seed: u64,
+    /// File for all times.
+    pub export_json: Option<PathBuf>,
+    /// Prints JSON.
+    pub json: bool,
+    /// The command and its arguments.
+    pub command: Vec<String>,
 }
 
 /// Why no further round is run.
@@ -104,6 +66,9 @@ pub(crate) fn execute(
     program: &Path,
     out: &mut dyn Write,
 ) -> Result<u8, Error> {
+    if asked.command.is_empty() {
+        return Err(Error::NothingToMeasure);
+    }
     let stop = Stop::on_signals()?;
     let output = match asked.show_output {
         true => Output::Shown,
@@ -133,7 +98,7 @@ fn compare(
     executor: &mut dyn Executor,
     stop: &Stop,
 ) -> Result<(Compared, End), Error> {
-    let mut compared = Compared::new(asked.command.clone(), asked.engine.word(), asked.seed);
+    let mut compared = Compared::new(asked.command.clone(), asked.engine.clone(), asked.seed);
     let mut rounds = Rounds {
         asked,
         program,
@@ -203,7 +168,8 @@ impl Rounds<'_> {
         let mut words = Vec::new();
         if subject == WATCHED {
             words.push(self.program.display().to_string());
-            words.extend(["run", "-q", "--engine", self.asked.engine.word(), "--"].map(str::to_owned));
+            let options = ["run", "-q", "--engine", &self.asked.engine, "--"];
+            words.extend(options.map(str::to_owned));
         }
         words.extend(self.asked.command.iter().cloned());
         words
@@ -292,8 +258,13 @@ mod tests {
             rounds: Some(rounds),
             warmup: 2,
             prepare: Some("sync".to_owned()),
+            engine: "auto".to_owned(),
+            ignore_failure: false,
+            show_output: false,
+            seed: 1,
+            export_json: None,
+            json: false,
             command: vec!["make".to_owned(), "-j2".to_owned()],
-            ..OwnCommand::default()
         };
         let mut executor = Pretended {
             ran: Vec::new(),

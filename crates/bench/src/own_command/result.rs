@@ -42,7 +42,7 @@ impl From<&Execution> for Run {
 #[derive(Debug)]
 pub(super) struct Result {
     command: Vec<String>,
-    engine: &'static str,
+    engine: String,
     seed: u64,
     rounds: Vec<[Run; 3]>,
 }
@@ -70,9 +70,9 @@ struct Ratio {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct Report<'a> {
     results: Vec<Figures>,
-    engine: &'static str,
+    engine: &'a str,
     rounds: usize,
     seed: u64,
     confidence: f64,
@@ -99,7 +99,7 @@ impl From<Interval> for Ratio {
 }
 
 impl Result {
-    pub(super) fn new(command: Vec<String>, engine: &'static str, seed: u64) -> Self {
+    pub(super) fn new(command: Vec<String>, engine: String, seed: u64) -> Self {
         Self {
             command,
             engine,
@@ -149,7 +149,7 @@ impl Result {
         let verdict = self.verdict();
         let report = Report {
             results: (0..SUBJECTS.len()).filter_map(|subject| self.figures(subject)).collect(),
-            engine: self.engine,
+            engine: &self.engine,
             rounds: self.rounds.len(),
             seed: self.seed,
             confidence: CONFIDENCE,
@@ -184,7 +184,7 @@ impl Result {
 
     /// The ratio with its interval, or why there is none; then the control and failed runs.
     fn conclusion(&self) -> String {
-        let (rounds, engine) = (self.rounds.len(), self.engine);
+        let (rounds, engine) = (self.rounds.len(), &self.engine);
         let mut out = String::from("\n");
         let (Some(ratio), Some(verdict)) = (self.ratio(WATCHED), self.verdict()) else {
             return out;
