@@ -83,6 +83,9 @@ fn help_is_as_it_was() {
         ("help-rules-check.txt", &["rules", "check", "--help"]),
         ("help-rules-explain.txt", &["rules", "explain", "--help"]),
         ("help-rules-test.txt", &["rules", "test", "--help"]),
+        ("help-rules-silence.txt", &["rules", "silence", "--help"]),
+        ("help-config-show.txt", &["config", "show", "--help"]),
+        ("help-config-check.txt", &["config", "check", "--help"]),
         ("help-rules-lint.txt", &["rules", "lint", "--help"]),
         ("help-rules-cost.txt", &["rules", "cost", "--help"]),
         ("help-runtime.txt", &["runtime", "--help"]),
@@ -183,7 +186,7 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
             "--stats <FILE>",
         ),
         (&["run", "--engine", "kmod", "--", "true"], "kmod"),
-        (&["rules", "check"], "<FILE>"),
+        (&["rules", "test"], "<FILE>"),
         (
             &["man", "nothing"],
             "help: choose one of run, enforce, learn, watch, replay, falco, rules",

@@ -24,7 +24,6 @@ pub(super) struct EventText {
 /// Rules, of which one is the alert's.
 pub(super) struct RulesUnderTest {
     loaded: Loaded,
-    engine: Engine,
     name: String,
 }
 
@@ -36,11 +35,7 @@ impl RulesUnderTest {
     /// [`Exit::BadInput`] if a file has errors, or there is no such rule.
     pub(super) fn load(files: Vec<RuleFile>, name: &str) -> Result<Self, Failure> {
         let mut loaded = rule_files::load_read(files);
-        let options = EngineOptions {
-            rule_matching: RuleMatching::All,
-            ..EngineOptions::default()
-        };
-        let (engine, _plan) = loaded.compile(&options, NoSink);
+        loaded.compile(&all_rules(), NoSink);
         loaded.usable()?;
         if loaded.ruleset.rule(name).is_none() {
             let names = loaded.ruleset.rules.iter().map(|rule| &*rule.name);
@@ -48,19 +43,24 @@ impl RulesUnderTest {
         }
         Ok(Self {
             loaded,
-            engine,
             name: name.to_owned(),
         })
     }
 
-    /// Loads the same rules with one more file.
+    /// Loads the same rules with one more file, an exception. They are not compiled before [`RulesUnderTest::alerts`]
+    /// needs it.
     pub(super) fn with(&self, name: &str, text: &str) -> Result<Self, Failure> {
         let mut files = self.loaded.files.clone();
         files.push(RuleFile {
             name: name.into(),
             text: Ok(text.to_owned()),
         });
-        Self::load(files, &self.name)
+        let loaded = rule_files::load_read(files);
+        loaded.usable()?;
+        Ok(Self {
+            loaded,
+            name: self.name.clone(),
+        })
     }
 
     /// Returns the rule of the alert.
@@ -77,7 +77,8 @@ impl RulesUnderTest {
 
     /// Returns the rules that alert on the event.
     pub(super) fn alerts(&self, event: &EventText) -> Vec<String> {
-        let alerts = self.engine.judge_given(&event.event()).alerts;
+        let (engine, _problems) = Engine::new(&self.loaded.ruleset, &all_rules(), Box::new(NoSink));
+        let alerts = engine.judge_given(&event.event()).alerts;
         alerts.iter().map(|alert| alert.rule.to_string()).collect()
     }
 
@@ -116,6 +117,14 @@ impl RulesUnderTest {
                 "it may be silenced already; `tollgate rules explain --event ALERT --rule RULE` shows why",
             )
         })
+    }
+}
+
+/// Options with which every rule that matches alerts.
+fn all_rules() -> EngineOptions {
+    EngineOptions {
+        rule_matching: RuleMatching::All,
+        ..EngineOptions::default()
     }
 }
 
