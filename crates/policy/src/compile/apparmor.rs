@@ -248,6 +248,9 @@ fn lower_one(
         Restriction::Syscall(_) => {
             CompiledPart::missing("AppArmor supports operations, not system calls")
         }
+        Restriction::OnlyPeers(_) => {
+            CompiledPart::missing("only Seccomp and Landlock support a list of allowed peers")
+        }
         Restriction::OnlyFiles(_) => {
             CompiledPart::missing("only Landlock supports a list of allowed files")
         }

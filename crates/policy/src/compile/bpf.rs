@@ -354,6 +354,9 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
         Restriction::Mode { bits } => one(Key::Mode(*bits)),
         Restriction::Operation(operation) => lower_operation(operation, &entry),
         Restriction::Syscall(_) => CompiledPart::missing("hooks see operations, not system calls"),
+        Restriction::OnlyPeers(_) => {
+            CompiledPart::missing("only Seccomp and Landlock support a list of allowed peers")
+        }
         Restriction::OnlyFiles(_) => {
             CompiledPart::missing("only Landlock supports a list of allowed files")
         }

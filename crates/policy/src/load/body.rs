@@ -19,13 +19,14 @@ const FIELDS: [&str; 6] = [
     "networkProxyConfig",
 ];
 
-const ENHANCE_FIELDS: [&str; 11] = [
+const ENHANCE_FIELDS: [&str; 12] = [
     "hardeningRules",
     "attackProtectionRules",
     "vulMitigationRules",
     "appArmorRawRules",
     "bpfRawRules",
     "landlockRawRules",
+    "connectRawRules",
     "syscallRawRules",
     "networkProxyRawRules",
     "privileged",
@@ -173,6 +174,9 @@ fn read_enhance(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     }
     if let Some(node) = fields.find("landlockRawRules") {
         rules.extend(raw::read_only_files(reader, node, switches));
+    }
+    if let Some(node) = fields.find("connectRawRules") {
+        rules.extend(raw::read_only_peers(reader, node, switches));
     }
     rules.extend(syscalls::read(
         reader,

@@ -9,7 +9,7 @@ use crate::diagnostic::Code;
 use crate::pattern::Pattern;
 use crate::policy::{Rule, RuleAction, RuleOrigin};
 use crate::restriction::{
-    AllowedFile, FileAccess, MountMatch, PtraceAccess, PtraceScope, Restriction,
+    AllowedFile, AllowedPeer, FileAccess, MountMatch, PtraceAccess, PtraceScope, Restriction,
 };
 
 pub(super) fn read(reader: &mut Reader, node: &Node, switches: Switches, rules: &mut Vec<Rule>) {
@@ -124,6 +124,34 @@ pub(super) fn read_only_files(
         &fields.location,
         switches.verdict(),
         vec![Restriction::OnlyFiles(allowed)],
+    ))
+}
+
+/// Parses `connectRawRules`, an extension to vArmor: the only peers that may be connected to. The list may be
+/// empty.
+pub(super) fn read_only_peers(
+    reader: &mut Reader,
+    node: &Node,
+    switches: Switches,
+) -> Option<Rule> {
+    let what = "connectRawRules.only";
+    let fields = reader.fields(node, "connectRawRules", &["only"]);
+    reader.required(&fields, "connectRawRules", "only")?;
+    let mut allowed = Vec::new();
+    for (node, text) in reader.words_of(&fields, "only") {
+        match AllowedPeer::parse(text) {
+            Ok(peer) => allowed.push(peer),
+            Err(problem) => {
+                reader.problem(Code::UnknownValue, &node.location, problem);
+                return None;
+            }
+        }
+    }
+    Some(raw_rule(
+        what.to_owned(),
+        &fields.location,
+        switches.verdict(),
+        vec![Restriction::OnlyPeers(allowed)],
     ))
 }
 

@@ -1,5 +1,6 @@
 //! Restrictions: what a rule denies, independent of enforcers.
 
+mod peer;
 mod read;
 
 use std::fmt;
@@ -10,6 +11,7 @@ use ipnet::IpNet;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
 
+pub use peer::{AllowedPeer, PeerHost};
 pub(crate) use read::{read_network, read_restriction, socket_domain, socket_type};
 
 /// One denied operation or access.
@@ -68,6 +70,8 @@ pub enum Restriction {
     Syscall(SyscallMatch),
     /// Access to any files other than these.
     OnlyFiles(Vec<AllowedFile>),
+    /// Connecting to any peers other than these.
+    OnlyPeers(Vec<AllowedPeer>),
     /// Rules in AppArmor's language.
     AppArmorText(String),
 }
@@ -308,6 +312,7 @@ impl fmt::Display for Restriction {
             Self::Operation(operation) => write!(f, "operation {}", operation.name),
             Self::Syscall(syscall) => write!(f, "call {}", syscall.call),
             Self::OnlyFiles(files) => write!(f, "file any but {} allowed", files.len()),
+            Self::OnlyPeers(peers) => write!(f, "connect any but {} allowed", peers.len()),
             Self::AppArmorText(text) => write!(f, "apparmor {}", text.trim()),
         }
     }
