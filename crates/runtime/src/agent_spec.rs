@@ -112,6 +112,7 @@ impl Settings {
                         false => Vec::new(),
                     },
                 },
+                guard: None,
             },
             interception: Interception {
                 engine: Some(EngineKind::Notify),

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use abi::{Capabilities, Errno, Syscall};
 use event::{Known, Outcome, Param, ParamSource, Tid};
 use policy::compile::denial_classifier::{
-    Attempt, DenialCause, DenialClassifier, NamedFile, PathKind,
+    Attempt, DenialCause, DenialClassifier, DeniedObject, NamedFile, PathKind,
 };
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -45,7 +45,15 @@ const NOT_FOLLOWED: [Syscall; 17] = [
 /// Number of bytes that the kernel reads of a script (`BINPRM_BUF_SIZE`).
 const SCRIPT: usize = 256;
 
-/// Returns the rule that a call failed by, and the error.
+/// A call that an enforcer denied.
+pub(super) struct Denial<'w> {
+    pub(super) cause: DenialCause<'w>,
+    pub(super) errno: Errno,
+    /// The file that it was about.
+    pub(super) object: Option<DeniedObject>,
+}
+
+/// Returns the rule that a call failed by, the error, and the file.
 pub(super) fn blame<'w>(
     witness: &'w DenialClassifier,
     call: &Call,
@@ -53,7 +61,7 @@ pub(super) fn blame<'w>(
     outcome: Outcome,
     census: &ProcessInspector,
     lacked: Capabilities,
-) -> Option<(DenialCause<'w>, Errno)> {
+) -> Option<Denial<'w>> {
     let Outcome::Returned(result) = outcome else {
         return None;
     };
@@ -71,7 +79,11 @@ pub(super) fn blame<'w>(
         is_root: census.is_root(call.tid),
         lacked,
     };
-    Some((witness.classify(&attempt)?, errno))
+    Some(Denial {
+        cause: witness.classify(&attempt)?,
+        errno,
+        object: witness.object(&attempt),
+    })
 }
 
 fn port(decoded: &Decoded<'_>) -> Option<u16> {
