@@ -101,6 +101,10 @@ impl EngineObserver for Announcer {
         self.violations.report(&self.dispatcher, event, violation);
     }
 
+    fn allows_connect(&self, process: &Process, peer: &str) -> bool {
+        self.violations.allows_connect(&name(process), peer)
+    }
+
     fn addresses(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
         outputs::addresses(name, LOOKUP)
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,6 +15,7 @@ use rules::AlertValue;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sys::poll::{self, PollFd};
+use sys::signal::{MaskChange, SignalSet, change_mask};
 
 /// Name of the policy in messages.
 pub const POLICY_NAME: &str = "guard";
@@ -34,6 +35,8 @@ pub struct GuardSpec {
     pub report: Option<i32>,
     /// Options that allow what a rule denies, by rule.
     pub options: BTreeMap<String, String>,
+    /// Ask on the terminal before a connection is refused.
+    pub ask: bool,
     /// Variable that the command gets, as `NAME=VALUE`.
     pub environment: Option<String>,
 }
@@ -43,6 +46,8 @@ pub struct GuardSpec {
 pub(super) struct DenialReporter {
     lines: BTreeMap<String, u32>,
     options: BTreeMap<String, String>,
+    /// Answers by peer, if the user is asked.
+    answers: Option<Mutex<HashMap<String, bool>>>,
     state: Mutex<State>,
 }
 
@@ -76,6 +81,7 @@ impl DenialReporter {
                 .map(|rule| (rule.id.clone(), rule.location.line))
                 .collect(),
             options: spec.options.clone(),
+            answers: spec.ask.then(Mutex::default),
             state: Mutex::new(State {
                 report: report.map(File::from),
                 known: HashMap::new(),
@@ -83,6 +89,21 @@ impl DenialReporter {
                 unwritten: 0,
             }),
         })
+    }
+
+    /// Asks on the terminal whether a process may connect to a peer. One question at a time; an answer holds for
+    /// the peer until the end. Without a terminal the answer is no.
+    pub(super) fn asks(&self, process: &str, peer: &str) -> bool {
+        let Some(answers) = &self.answers else {
+            return false;
+        };
+        let mut answers = answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answer) = answers.get(peer) {
+            return *answer;
+        }
+        let answer = ask(process, peer).unwrap_or(false);
+        answers.insert(peer.to_owned(), answer);
+        answer
     }
 
     /// Reports a denial. `fields` describe the caller.
@@ -127,7 +148,7 @@ impl DenialReporter {
             .map(|line| format!(", policy line {line}"))
             .unwrap_or_default();
         Described {
-            what: format!("{} {deed}", field("proc.name")),
+            what: printable(&format!("{} {deed}", field("proc.name"))),
             by: format!("{}{line} ({})", violation.enforcer, violation.rule),
             option: self.option(violation),
         }
@@ -137,7 +158,9 @@ impl DenialReporter {
         match (violation.access, violation.object) {
             // An abstract name, or a peer with more than its name, is no value of the option.
             (Some("connect"), Some(object)) if object.contains('@') || object.contains(' ') => None,
-            (Some(access), Some(object)) => Some(format!("--allow-{access} {}", quoted(object))),
+            (Some(access), Some(object)) => {
+                Some(printable(&format!("--allow-{access} {}", quoted(object))))
+            }
             _ => self.options.get(violation.rule).cloned(),
         }
     }
@@ -218,6 +241,23 @@ impl State {
     }
 }
 
+/// Asks a question on the controlling terminal.
+fn ask(process: &str, peer: &str) -> std::io::Result<bool> {
+    // A process in the background must fail here, and not stop.
+    change_mask(MaskChange::Block, SignalSet::ALL)?;
+    let mut terminal = File::options().read(true).write(true).open("/dev/tty")?;
+    // What the name of a process contains must not control the terminal.
+    let process = process.escape_default();
+    let peer = peer.escape_default();
+    write!(
+        terminal,
+        "tollgate guard: {process} wants to connect to {peer}. Allow it? [y/N] "
+    )?;
+    let mut answer = String::new();
+    BufReader::new(terminal).read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
 fn name(errno: Errno) -> String {
     errno
         .name()
@@ -231,6 +271,18 @@ fn shown(value: &AlertValue) -> String {
         AlertValue::Uint(number) => number.to_string(),
         _ => String::new(),
     }
+}
+
+/// Escapes what would control a terminal: the command chooses names.
+fn printable(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character.is_control() {
+            true => plain.extend(character.escape_default()),
+            false => plain.push(character),
+        }
+    }
+    plain
 }
 
 /// Quotes a word for a shell if it needs that.
@@ -265,6 +317,7 @@ mod tests {
             policy: policy.to_owned(),
             report: None,
             options: options.into(),
+            ask: false,
             environment: None,
         })
         .expect("no descriptor")
@@ -304,6 +357,7 @@ mod tests {
         );
         assert!(text(Some("connect"), Some("unix:@x")).ends_with("no option allows it\n"));
         assert!(text(None, None).contains("may not call openat (EACCES)"));
+        assert!(text(Some("read"), Some("/\x1b[2J")).contains(r"may not read /\u{1b}[2J "));
         let by_rule = Violation {
             rule: "other-architecture",
             ..violation(None, None)

@@ -18,6 +18,7 @@ mod filter_cache;
 mod first;
 pub mod guard;
 mod host;
+mod identity;
 pub mod journal;
 pub mod learn;
 mod metrics;

@@ -332,6 +332,7 @@ mod tests {
                     policy: "policy:".to_owned(),
                     report: Some(3),
                     options: [("r".to_owned(), "--o".to_owned())].into(),
+                    ask: true,
                     environment: Some("A=b".to_owned()),
                 }),
             },

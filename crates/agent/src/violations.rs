@@ -75,6 +75,12 @@ impl Violations {
         })
     }
 
+    /// Asks whether a process may connect to a peer that the list does not have.
+    pub(super) fn allows_connect(&self, process: &str, peer: &str) -> bool {
+        let guard = self.guard.as_ref();
+        guard.is_some_and(|guard| guard.asks(process, peer))
+    }
+
     /// Reports a violation, or records a process's action.
     pub(super) fn report(
         &self,

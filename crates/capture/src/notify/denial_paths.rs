@@ -130,7 +130,11 @@ fn place(
     follows: bool,
     census: &ProcessInspector,
 ) -> NamedFile {
-    let (raw, base) = without_self(raw, base, tid, census);
+    let direct = through_proc(raw, tid, census);
+    let (raw, base) = match direct {
+        Some(path) => (path, None),
+        None => without_self(raw, base, tid, census),
+    };
     let whole = argument_check::find(tid, &raw, base, census);
     if let (Ok(found), true) = (&whole, follows) {
         return described(found, census)
@@ -162,6 +166,44 @@ fn place(
         },
         _ => as_written(tid, &raw, base, is, census),
     }
+}
+
+/// Replaces a link below `/proc/PID` that leads to a file, and that is not followed otherwise, by the path of that
+/// file.
+pub(super) fn through_proc(raw: &[u8], tid: Tid, census: &ProcessInspector) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(raw).ok()?;
+    let text = match text.strip_prefix("/dev/fd/") {
+        Some(rest) => format!("/proc/self/fd/{rest}"),
+        None => text.to_owned(),
+    };
+    let mut words = text.strip_prefix("/proc/")?.split('/');
+    let own = || census.thread_group(tid).map_or(tid.0, |pid| pid.0);
+    let pid = match words.next()? {
+        "self" => own(),
+        "thread-self" => tid.0,
+        number => number.parse().ok()?,
+    };
+    let mut link = words.next()?;
+    if link == "task" {
+        words.next()?;
+        link = words.next()?;
+    }
+    let place = match link {
+        "root" | "cwd" | "exe" => format!("/proc/{pid}/{link}"),
+        "fd" => format!("/proc/{pid}/fd/{}", words.next()?.parse::<u32>().ok()?),
+        _ => return None,
+    };
+    let target = std::fs::read_link(place)
+        .ok()?
+        .into_os_string()
+        .into_encoded_bytes();
+    // A pipe or socket has no path.
+    let target = target.starts_with(b"/").then_some(target)?;
+    let rest: Vec<&str> = words.collect();
+    Some(match rest.is_empty() {
+        true => target,
+        false => [&target[..], b"/", rest.join("/").as_bytes()].concat(),
+    })
 }
 
 /// Replaces `/proc/self`, which means the caller and not this process.

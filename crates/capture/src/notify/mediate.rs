@@ -24,7 +24,7 @@ use sys::time::{Clock, now_ns};
 use self::address::Address;
 use super::confine::Violation;
 use super::worker::{CallEvaluator, CallView};
-use super::{Shared, argument_check};
+use super::{Shared, argument_check, denial_paths};
 use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::decode;
@@ -108,7 +108,7 @@ pub(super) fn hold<J: Evaluator + 'static>(
 fn answer<J: Evaluator + 'static>(shared: &Arc<Shared<J>>, call: &Call, process: &Process) {
     let memory = Memory::new(Arc::default());
     memory.allow(Access::Free);
-    let result = match connect(shared, call, &memory) {
+    let result = match connect(shared, call, &memory, process) {
         Ok(()) => Ok(0),
         Err(refusal) => {
             if let Some(peer) = &refusal.peer {
@@ -121,7 +121,12 @@ fn answer<J: Evaluator + 'static>(shared: &Arc<Shared<J>>, call: &Call, process:
 }
 
 /// Connects the caller's socket, or says why not.
-fn connect<J: Evaluator>(shared: &Shared<J>, call: &Call, memory: &Memory) -> Result<(), Refusal> {
+fn connect<J: Evaluator>(
+    shared: &Shared<J>,
+    call: &Call,
+    memory: &Memory,
+    process: &Process,
+) -> Result<(), Refusal> {
     let length = usize::try_from(call.int(2)).map_err(|_| EINVAL)?;
     if length > LARGEST {
         return Err(EINVAL.into());
@@ -139,16 +144,26 @@ fn connect<J: Evaluator>(shared: &Shared<J>, call: &Call, memory: &Memory) -> Re
         errno: EACCES,
         peer: Some(peer),
     };
+    // A user may allow what the list does not have.
+    let unless_asked = |peer: String| match shared.notices.allows_connect(process, &peer) {
+        true => Ok(()),
+        false => Err(denied(peer)),
+    };
     let target = match Address::parse(&bytes) {
         Address::None => bytes,
         Address::Internet(address, port) => {
             if !shared.mediator.allows(shared, address, port) {
-                return Err(denied(address::text(address, port)));
+                unless_asked(address::text(address, port))?;
             }
             bytes
         }
         Address::Path(path) => match unix::find(shared, call, path) {
-            Ok(found) => return found.connect(&socket).map_err(Refusal::from),
+            Ok(found) => {
+                if let Some(peer) = found.unlisted() {
+                    unless_asked(peer)?;
+                }
+                return found.connect(&socket).map_err(Refusal::from);
+            }
             Err(unix::Missing::Denied(text)) => return Err(denied(text)),
             Err(unix::Missing::Failed(errno)) => return Err(errno.into()),
         },

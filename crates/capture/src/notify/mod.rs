@@ -142,6 +142,11 @@ pub trait EngineObserver: Send + Sync {
     fn violation(&self, event: &Event<'_>, violation: &Violation<'_>) {
         let _ = (event, violation);
     }
+    /// Asks whether a process may connect to a peer that the policy's list does not have. The process waits.
+    fn allows_connect(&self, process: &Process, peer: &str) -> bool {
+        let _ = (process, peer);
+        false
+    }
     /// Returns the addresses that a host name has now.
     ///
     /// # Errors

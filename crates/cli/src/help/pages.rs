@@ -454,6 +454,7 @@ pub(crate) const PAGES: &[Page] = &[
         page(
             "policy",
             &[
+                Example("tollgate policy init web.yaml", "write a starting policy"),
                 Example("tollgate policy list", "list the built-in rules"),
                 Example("tollgate policy check web.yaml", "check a file for errors"),
                 Example(
@@ -463,6 +464,7 @@ pub(crate) const PAGES: &[Page] = &[
             ],
         ),
         &[
+            "policy init",
             "policy list",
             "policy check",
             "policy explain",
@@ -472,6 +474,19 @@ pub(crate) const PAGES: &[Page] = &[
             "enforce",
             "learn",
         ],
+    ),
+    see(
+        page(
+            "policy init",
+            &[
+                Example("tollgate policy init", "write policy.yaml for any command"),
+                Example(
+                    "tollgate policy init --kind service web.yaml",
+                    "write one for a network server",
+                ),
+            ],
+        ),
+        &["policy check", "policy explain", "enforce", "learn"],
     ),
     see(
         page(
@@ -502,7 +517,11 @@ pub(crate) const PAGES: &[Page] = &[
             &[
                 Example(
                     "tollgate policy explain web.yaml",
-                    "show every rule for every enforcer",
+                    "show how far each rule is enforced",
+                ),
+                Example(
+                    "tollgate policy explain --long web.yaml",
+                    "show what each rule compiles to, and its gaps",
                 ),
                 Example(
                     "tollgate policy explain --enforcer seccomp web.yaml",
@@ -781,6 +800,10 @@ pub(crate) const PAGES: &[Page] = &[
         page(
             "bench",
             &[
+                Example(
+                    "tollgate bench -- make -j2",
+                    "compare a command with and without watching",
+                ),
                 Example(
                     "tollgate bench quick",
                     "measure `tollgate run` in three minutes",

@@ -321,6 +321,9 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
     };
     let one = |key| CompiledPart::one(entry(key));
     match restriction {
+        Restriction::File { access, .. } if access.contents => {
+            CompiledPart::missing("only Landlock denies reading without listing")
+        }
         Restriction::File { path, access } => one(Key::File {
             path: PathKey::new(path),
             access: *access,

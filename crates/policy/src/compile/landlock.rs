@@ -318,6 +318,9 @@ fn rights(access: FileAccess) -> u64 {
     if access.read {
         rights |= READ;
     }
+    if access.contents {
+        rights |= READ & !LISTING;
+    }
     if access.write || access.append {
         rights |= WRITE;
     }

@@ -155,8 +155,8 @@ pub(super) fn read_only_peers(
     ))
 }
 
-const PERMISSIONS: [&str; 10] = [
-    "all", "*", "read", "r", "write", "w", "exec", "x", "append", "a",
+const PERMISSIONS: [&str; 11] = [
+    "all", "*", "read", "r", "contents", "write", "w", "exec", "x", "append", "a",
 ];
 
 fn read_file(reader: &mut Reader, node: &Node, id: String, switches: Switches) -> Option<Rule> {
@@ -196,6 +196,7 @@ fn read_permissions(reader: &mut Reader, fields: &Fields<'_>) -> Option<(FileAcc
             return None;
         }
         access.read |= all || matches!(word, "read" | "r");
+        access.contents |= word == "contents";
         access.write |= all || matches!(word, "write" | "w");
         access.append |= all || matches!(word, "write" | "w" | "append" | "a");
         exec |= all || matches!(word, "exec" | "x");

@@ -97,27 +97,35 @@ pub struct FileAccess {
     pub write: bool,
     /// Opening for appending.
     pub append: bool,
+    /// Opening files for reading, without listing folders.
+    pub contents: bool,
 }
 
 impl FileAccess {
-    /// Parses the letters `r`, `w` and `a`.
+    /// Parses the letters `r`, `w`, `a` and `c`.
     #[must_use]
     pub fn from_letters(letters: &str) -> Option<Self> {
-        let known = letters.chars().all(|c| "rwa".contains(c));
+        let known = letters.chars().all(|c| "rwac".contains(c));
         (known && !letters.is_empty()).then(|| Self {
             read: letters.contains('r'),
             write: letters.contains('w'),
             append: letters.contains('a'),
+            contents: letters.contains('c'),
         })
     }
 
     /// The kinds of access as letters.
     #[must_use]
     pub fn letters(self) -> String {
-        [(self.read, 'r'), (self.write, 'w'), (self.append, 'a')]
-            .into_iter()
-            .filter_map(|(set, letter)| set.then_some(letter))
-            .collect()
+        [
+            (self.read, 'r'),
+            (self.write, 'w'),
+            (self.append, 'a'),
+            (self.contents, 'c'),
+        ]
+        .into_iter()
+        .filter_map(|(set, letter)| set.then_some(letter))
+        .collect()
     }
 
     /// Returns true if no kind of access is selected.

@@ -11,11 +11,14 @@ use policy::AllowedPeer;
 use rustix::fs::{AtFlags, StatxFlags};
 
 use super::address::Address;
-use super::{Shared, argument_check, connect_to};
+use super::{Shared, argument_check, connect_to, denial_paths};
 use decoder::call::Call;
 
 /// Maximum number of sockets that are remembered.
 const SOCKET_LIMIT: usize = 4096;
+
+/// Errors of names that lead nowhere: ENOENT, EACCES, ENOTDIR, ENAMETOOLONG.
+const USUAL: [Errno; 4] = [Errno(2), Errno(13), Errno(20), Errno(36)];
 
 /// Sockets that processes of the workload have bound since the start.
 #[derive(Debug)]
@@ -39,34 +42,51 @@ impl Default for OwnSockets {
 
 /// Reason why a path is not connected to.
 pub(super) enum Missing {
-    /// The list does not have the socket with this name.
+    /// The socket cannot be connected to for this caller.
     Denied(String),
     /// The kernel would fail the call.
     Failed(Errno),
 }
 
 /// A socket's file.
-pub(super) struct FoundSocket(OwnedFd);
+pub(super) struct FoundSocket {
+    file: OwnedFd,
+    path: String,
+    is_allowed: bool,
+}
 
 impl FoundSocket {
+    /// The socket in the notation of a list of peers, if the list does not have it.
+    pub(super) fn unlisted(&self) -> Option<String> {
+        (!self.is_allowed).then(|| format!("unix:{}", self.path))
+    }
+
     /// Connects to this file, whatever its name leads to by now.
     pub(super) fn connect(&self, socket: &OwnedFd) -> Result<(), Errno> {
-        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let family: u16 = 1;
         let address = [&family.to_ne_bytes()[..], path.as_bytes(), b"\0"].concat();
         connect_to(socket, &address)
     }
 }
 
-/// Finds the socket that a path of the caller names, if it may be connected to.
+/// Finds the socket that a path of the caller names.
 pub(super) fn find<J: Evaluator>(
     shared: &Shared<J>,
     call: &Call,
     path: &[u8],
 ) -> Result<FoundSocket, Missing> {
     let census = &shared.tree.census;
-    let found = argument_check::find(call.tid, path, None, census)
-        .map_err(|error| Missing::Failed(Errno(error.raw_os_error())))?;
+    let direct = denial_paths::through_proc(path, call.tid, census);
+    let path = direct.as_deref().unwrap_or(path);
+    let found = argument_check::find(call.tid, path, None, census).map_err(|error| {
+        let errno = Errno(error.raw_os_error());
+        match USUAL.contains(&errno) {
+            true => Missing::Failed(errno),
+            // A way that is not followed here.
+            false => Missing::Denied(format!("unix:{}", path.escape_ascii())),
+        }
+    })?;
     let real = census
         .own_descriptor(&found)
         .map_err(|error| Missing::Failed(Errno(error.raw_os_error())))?;
@@ -76,14 +96,16 @@ pub(super) fn find<J: Evaluator>(
         AllowedPeer::Socket(pattern) => pattern.matches(&text),
         AllowedPeer::Host { .. } => false,
     });
-    if !is_listed && !shared.mediator.sockets.has(&found) {
-        return Err(Missing::Denied(format!("unix:{text}")));
-    }
+    let is_allowed = is_listed || shared.mediator.sockets.has(&found);
     // The connect is made with the rights of this process.
     if !is_of_our_user(call) {
         return Err(Missing::Denied(format!("unix:{text} as another user")));
     }
-    Ok(FoundSocket(found))
+    Ok(FoundSocket {
+        file: found,
+        path: text,
+        is_allowed,
+    })
 }
 
 fn is_of_our_user(call: &Call) -> bool {

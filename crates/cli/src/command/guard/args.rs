@@ -26,6 +26,9 @@ pub(crate) struct Guard {
     pub(crate) action: Option<Action>,
     #[command(flatten)]
     pub(crate) options: BoxOptions,
+    /// Ask on the terminal before a connection is refused; an answer holds for the peer until CMD ends
+    #[arg(long)]
+    pub(crate) ask: bool,
     /// Write each denial as a line of JSON to descriptor N as well
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) report_fd: Option<i32>,

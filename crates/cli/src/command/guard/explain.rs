@@ -16,10 +16,11 @@ use super::layout::Layout;
 use super::read;
 
 /// What no layer of a box covers.
-const UNCOVERED: [&str; 5] = [
+const UNCOVERED: [&str; 6] = [
     "names, sizes and times of files that may not be read (stat), and changes of mode, owner and times of the \
      user's own files",
     "descriptors that the command inherits",
+    "signals to other processes of the same user",
     "connections that others make to the command, and what a peer that is allowed does for it",
     "programs that are given to an interpreter as data: `sh FILE` reads FILE and executes sh",
     "processor time, memory and disk",

@@ -38,7 +38,10 @@ const LOOKUPS: [&str; 3] = [
     "unix:/run/systemd/resolve/io.systemd.Resolve",
     "unix:/run/systemd/userdb/**",
 ];
-const LOOPBACK: [&str; 2] = ["127.0.0.0/8:*", "[::1]:*"];
+/// This host; an unspecified address is its loopback address, too.
+const LOOPBACK: [&str; 4] = ["127.0.0.0/8:*", "[::1]:*", "0.0.0.0:*", "[::]:*"];
+/// Requests that put input into a terminal, which the shell outside would read: `TIOCSTI`, `TIOCLINUX`.
+const KEYSTROKES: [u32; 2] = [0x5412, 0x541c];
 
 impl Layout {
     /// Composes the box of a command.
@@ -322,7 +325,7 @@ impl Layout {
             };
             let _ = writeln!(
                 text,
-                "      - {{pattern: {}, permissions: [read, write, exec]}}",
+                "      - {{pattern: {}, permissions: [contents, write]}}",
                 quoted(&pattern)
             );
         }
@@ -331,6 +334,13 @@ impl Layout {
             text,
             "    - {{names: [io_uring_setup, io_uring_enter, io_uring_register], action: SCMP_ACT_ERRNO}}"
         );
+        for request in KEYSTROKES {
+            let _ = writeln!(
+                text,
+                "    - {{names: [ioctl], action: SCMP_ACT_ERRNO, args: [{{index: 1, value: 0xffffffff, valueTwo: {request:#x}, \
+                 op: SCMP_CMP_MASKED_EQ}}]}}"
+            );
+        }
         if self.lists_programs() {
             // A program in memory has no path. The flag says that it will not be executed.
             let _ = writeln!(

@@ -23,6 +23,9 @@ const PRESETS: [Preset; 4] = [
     Preset::Agent,
 ];
 
+/// Number of options that are fewer than a larger box is wide.
+const FEW: usize = 3;
+
 /// Folder of the records, which is removed in the end.
 struct Folder(PathBuf);
 
@@ -69,9 +72,12 @@ pub(super) fn execute(args: Learn) -> Outcome {
             Ok((*preset, needed(&seen, &layout)))
         })
         .collect();
-    // Of two that need as many options the smaller box comes first.
-    if let Some((preset, needs)) = proposals?.into_iter().min_by_key(|(_, needs)| needs.len()) {
-        terminal::complain(&line(preset, &needs, &args.command));
+    let proposals = proposals?;
+    // The smallest box that needs a few options; without one, the box that needs the fewest.
+    let small = proposals.iter().find(|(_, needs)| needs.len() <= FEW);
+    let best = small.or_else(|| proposals.iter().min_by_key(|(_, needs)| needs.len()));
+    if let Some((preset, needs)) = best {
+        terminal::complain(&line(*preset, needs, &args.command));
     }
     Ok(outcome)
 }

@@ -54,6 +54,7 @@ pub(crate) fn execute(args: Guard) -> Outcome {
         policy: text,
         report,
         options: layout.options(),
+        ask: args.ask,
         environment: layout.peers.is_some().then(|| RESOLVER.to_owned()),
     };
     run::start(spec(guard, how, args.command))
