@@ -12,6 +12,7 @@ use policy::Model;
 
 use super::args::{BoxOptions, Learn, Preset};
 use super::layout::Layout;
+use super::places::resolved;
 use crate::args;
 use crate::command::learn as learning;
 
@@ -97,11 +98,9 @@ fn needed(seen: &Model, layout: &Layout) -> BTreeSet<String> {
     let mut needs = BTreeSet::new();
     let mut need = |option: &str, path: &str, letter| {
         let path = path.trim_end_matches("/**").trim_end_matches("/*");
-        if path.starts_with('/')
-            && Path::new(path).exists()
-            && !layout.allows(Path::new(path), letter)
-        {
-            needs.insert(format!("{option} {path}"));
+        let path = &resolved(Path::new(path));
+        if path.exists() && !layout.allows(path, letter) {
+            needs.insert(format!("{option} {}", path.display()));
         }
     };
     for (paths, option, letter) in [
