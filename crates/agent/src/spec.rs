@@ -313,6 +313,9 @@ mod tests {
         AgentSpec {
             detection: Detection {
                 rules: vec![odd(), "/r".into()],
+                add_rules: vec![odd()],
+                rules_folder: Some(odd()),
+                layers: vec![odd(), "/l".into()],
                 config: Some(odd()),
                 options: vec!["a=b".to_owned()],
                 json: true,

@@ -93,6 +93,21 @@ const CERTIFICATES: &[(&str, &str)] = &[(
     "default folder of the certificates and keys of TLS connections to a detector",
 )];
 
+const CONFIG_FILES: &[(&str, &str)] = &[
+    (
+        "/etc/tollgate/config.yaml",
+        "configuration of all runs on this machine",
+    ),
+    (
+        "~/.config/tollgate/config.yaml",
+        "configuration of the user; $XDG_CONFIG_HOME replaces ~/.config",
+    ),
+    (
+        "/etc/tollgate/rules.d/*.yaml",
+        "rules of this machine, loaded after the built-in ones in the order of their names",
+    ),
+];
+
 const RUNTIME_FILES: &[(&str, &str)] = &[
     ("/etc/tollgate/runtime.yaml", "default configuration"),
     (
@@ -303,6 +318,57 @@ pub(crate) const PAGES: &[Page] = &[
     ),
     see(
         page(
+            "config",
+            &[
+                Example(
+                    "tollgate config show",
+                    "show the effective value of each key, and its origin",
+                ),
+                Example(
+                    "tollgate config check",
+                    "check the files that every run reads",
+                ),
+            ],
+        ),
+        &["config show", "config check", "run"],
+    ),
+    see(
+        files(
+            page(
+                "config show",
+                &[
+                    Example(
+                        "tollgate config show --changed",
+                        "show the keys that a file sets",
+                    ),
+                    Example(
+                        "tollgate config show -c my.yaml -o outputs.rate=5 --json",
+                        "show what a run with these options uses, for a program",
+                    ),
+                ],
+            ),
+            CONFIG_FILES,
+        ),
+        &["config check", "run"],
+    ),
+    see(
+        files(
+            page(
+                "config check",
+                &[
+                    Example(
+                        "tollgate config check",
+                        "check the files that every run reads",
+                    ),
+                    Example("tollgate config check my.yaml", "check one file"),
+                ],
+            ),
+            CONFIG_FILES,
+        ),
+        &["config show", "rules check"],
+    ),
+    see(
+        page(
             "rules",
             &[
                 Example(
@@ -323,6 +389,7 @@ pub(crate) const PAGES: &[Page] = &[
             "rules events",
             "rules explain",
             "rules test",
+            "rules silence",
             "rules lint",
             "rules cost",
         ],
@@ -332,6 +399,10 @@ pub(crate) const PAGES: &[Page] = &[
             "rules check",
             &[
                 Example("tollgate rules check my_rules.yaml", "check one file"),
+                Example(
+                    "tollgate rules check --add-rules my_changes.yaml",
+                    "check a file that changes the built-in rules",
+                ),
                 Example(
                     "tollgate rules check --json base.yaml local.yaml",
                     "check two files that are loaded together, for a program",
@@ -395,6 +466,32 @@ pub(crate) const PAGES: &[Page] = &[
             ],
         ),
         &["rules cost", "rules lint"],
+    ),
+    see(
+        files(
+            page(
+                "rules silence",
+                &[
+                    Example(
+                        "tollgate rules silence --dry-run alert.json",
+                        "list exceptions for an alert",
+                    ),
+                    Example(
+                        "tail -n 1 alerts.jsonl | sudo tollgate rules silence",
+                        "choose one, and write it for all runs",
+                    ),
+                    Example(
+                        "tollgate rules silence --choose 2 --against old.scap --output my.yaml alert.json",
+                        "write the second one to a file, and count what it silences in a capture",
+                    ),
+                ],
+            ),
+            &[(
+                "/etc/tollgate/rules.d",
+                "folder of the exceptions, with their tests in the folder tests",
+            )],
+        ),
+        &["rules test", "rules explain"],
     ),
     see(
         exits(
