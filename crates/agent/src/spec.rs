@@ -24,7 +24,7 @@ use crate::confine::Optional;
 use crate::options::{Detection, Interception};
 
 /// Version of the encoding. Increment it with every change of [`AgentSpec`] or its parts.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Magic bytes of a specification; the version follows.
 const MAGIC: &[u8; 8] = b"tgagent\n";
 /// Maximum size in bytes; actual specifications have some KiB.
@@ -409,7 +409,7 @@ mod tests {
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
                 (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
             });
-        assert_eq!((VERSION, hash), (2, 0x20ff_4f68_02c0_0b47));
+        assert_eq!((VERSION, hash), (3, 0x20ff_4f68_02c0_0b47));
     }
 
     #[test]

@@ -127,14 +127,14 @@ fn connect<J: Evaluator>(
     memory: &Memory,
     process: &Process,
 ) -> Result<(), Refusal> {
-    let length = usize::try_from(call.int(2)).map_err(|_| EINVAL)?;
+    let length = usize::try_from(call.int(2)).map_err(|_negative| EINVAL)?;
     if length > LARGEST {
         return Err(EINVAL.into());
     }
     let mut bytes = vec![0; length];
     memory
         .read_exact(call.tid, call.raw(1), &mut bytes)
-        .map_err(|_| EFAULT)?;
+        .map_err(|_unreadable| EFAULT)?;
     let socket = take(call)?;
     if !shared.listener.is_valid(call.id).unwrap_or(false) {
         // The descriptor may belong to another process by now.
