@@ -1,5 +1,6 @@
 //! Reports the engine's notices as internal alerts.
 
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -32,6 +33,9 @@ pub(super) struct Announcer {
 /// Time that a cause stays valid for the same process: the search takes longer than all other work
 /// on an event.
 const CAUSE_KEPT: Duration = Duration::from_millis(100);
+
+/// Time limit for looking up a name that the workload connects to.
+const LOOKUP: Duration = Duration::from_secs(10);
 
 impl Announcer {
     pub(super) fn new(
@@ -95,6 +99,14 @@ impl EngineObserver for Announcer {
 
     fn violation(&self, event: &Event<'_>, violation: &Violation<'_>) {
         self.violations.report(&self.dispatcher, event, violation);
+    }
+
+    fn allows_connect(&self, process: &Process, peer: &str) -> bool {
+        self.violations.allows_connect(&name(process), peer)
+    }
+
+    fn addresses(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
+        outputs::addresses(name, LOOKUP)
     }
 
     fn events_dropped(&self, losses: &Losses) -> ControlFlow<()> {

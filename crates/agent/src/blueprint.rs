@@ -126,6 +126,7 @@ pub(super) fn blueprint(
         door: None,
         resident: made.resident,
         policy: None,
+        guard: None,
         learner: detection.learner.clone(),
         sink,
         recorder,

@@ -15,6 +15,7 @@ use policy::{Code, Mode, Policy, RuleAction};
 use probe::Support;
 use serde::{Deserialize, Serialize};
 
+use crate::guard::{self, GuardSpec};
 use crate::journal;
 use crate::policy_files::{self as files, exit};
 use crate::spec::optional_path;
@@ -27,6 +28,8 @@ pub struct Optional {
     pub policy: Option<PathBuf>,
     /// Options of the policy's enforcement.
     pub how: PolicyStrictness,
+    /// Set by `tollgate guard`, whose policy is in no file.
+    pub guard: Option<GuardSpec>,
 }
 
 /// Options of a policy's enforcement.
@@ -44,21 +47,41 @@ impl Optional {
     ///
     /// Preconditions: the process has one thread.
     pub fn prepare(&self, quiet: bool, place: Target) -> Result<Option<Confinement>, Failure> {
-        let Some(path) = &self.policy else {
+        let Some(file) = self.read() else {
             return Ok(None);
         };
-        let prepared = prepare_at(path, &self.how, place)?;
+        let prepared = prepare_file(file, &self.how, place)?;
         prepared.tell(quiet);
         Ok(Some(prepared.confinement))
+    }
+
+    /// Returns the same for an agent that takes over, which does not have the descriptors of the first.
+    pub(crate) fn of_successor(&self) -> Self {
+        let guard = self.guard.clone();
+        Self {
+            guard: guard.map(|guard| GuardSpec {
+                report: None,
+                ..guard
+            }),
+            ..self.clone()
+        }
+    }
+
+    /// Reads the policy, if there is one.
+    fn read(&self) -> Option<files::Loaded> {
+        match &self.guard {
+            Some(guard) => Some(files::parse(guard::POLICY_NAME, &guard.policy)),
+            None => self.policy.as_deref().map(files::read),
+        }
     }
 
     /// Returns the classifier of denials for an agent that takes over. If the file is missing or
     /// invalid, the classifier recognizes none, and a warning says so.
     pub fn witness(&self, place: Target) -> DenialClassifier {
-        let Some(path) = &self.policy else {
+        let Some(file) = self.read() else {
             return DenialClassifier::default();
         };
-        match read(path, &self.how) {
+        match only_policy(file, &self.how) {
             Ok((mut policy, _)) => {
                 restrict_to_available(&mut policy);
                 DenialClassifier::compile(&policy, &machine_at(place))
@@ -108,8 +131,20 @@ pub fn prepare_at(
     how: &PolicyStrictness,
     place: Target,
 ) -> Result<PreparedPolicy, Failure> {
+    prepare_file(files::read(path), how, place)
+}
+
+/// Like [`prepare_at`], for a policy that has been read.
+///
+/// Preconditions: the process has one thread.
+pub fn prepare_file(
+    mut file: files::Loaded,
+    how: &PolicyStrictness,
+    place: Target,
+) -> Result<PreparedPolicy, Failure> {
     let mut machine = machine_at(place);
-    let mut file = files::read(path);
+    let path = PathBuf::from(&file.name);
+    let path = path.as_path();
     check_is_single(path, &file)?;
     let mut unavailable = Vec::new();
     if let [policy] = &mut file.policies[..] {
@@ -176,7 +211,15 @@ fn check_is_single(path: &Path, file: &files::Loaded) -> Result<(), Failure> {
 
 /// Returns the policy of a file that was prepared before. Tests no enforcer.
 pub fn read(path: &Path, how: &PolicyStrictness) -> Result<(Policy, MachineFeatures), Failure> {
-    let mut file = files::read(path);
+    only_policy(files::read(path), how)
+}
+
+fn only_policy(
+    mut file: files::Loaded,
+    how: &PolicyStrictness,
+) -> Result<(Policy, MachineFeatures), Failure> {
+    let path = PathBuf::from(&file.name);
+    let path = path.as_path();
     let machine = machine_at(Target::Elsewhere);
     match &mut file.policies[..] {
         [policy] if !file.diagnostics.iter().any(policy::Diagnostic::is_error) => {
@@ -202,10 +245,18 @@ fn machine_at(place: Target) -> MachineFeatures {
     }
 }
 
-/// Rejects rules that kill or signal the caller. In a container, calls are refused by the process
+/// Rejects rules that kill or signal the caller, and lists of peers. In a container, calls are refused by the process
 /// that holds them, because the container's runtime makes the same calls under the same filter and
 /// must be allowed to.
 fn can_be_held(path: &Path, confinement: &Confinement) -> Result<(), Failure> {
+    if confinement.calls.peers.is_some() {
+        let message = format!(
+            "cannot enforce {} in a container: the supervisor would connect its peers outside of the container",
+            path.display(),
+        );
+        return Err(Failure::new(Exit::Unsupported, message)
+            .help("use connectRawRules with `tollgate enforce` or `run`, in the container"));
+    }
     let is_fatal = |action| {
         matches!(
             action,

@@ -16,6 +16,7 @@ mod engines;
 mod failure;
 mod filter_cache;
 mod first;
+pub mod guard;
 mod host;
 mod identity;
 pub mod journal;

@@ -108,10 +108,15 @@ pub fn read(path: &Path) -> Loaded {
             };
         }
     };
-    let (policies, diagnostics) = policy::load(&name, &text);
+    parse(&name, &text)
+}
+
+/// Reads a policy from memory.
+pub fn parse(name: &str, text: &str) -> Loaded {
+    let (policies, diagnostics) = policy::load(name, text);
     Loaded {
-        name,
-        text,
+        name: name.to_owned(),
+        text: text.to_owned(),
         policies,
         diagnostics,
     }

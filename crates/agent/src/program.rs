@@ -12,7 +12,11 @@ use sys::exec::StringArray;
 
 /// Looks up the command and prepares its arguments and environment for exec. A running command is
 /// not looked up, since its file may be gone.
-pub fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failure> {
+pub fn command(
+    words: &[OsString],
+    added: Option<&str>,
+    runs_already: bool,
+) -> Result<Command, Failure> {
     let name = name(words);
     let file = if runs_already {
         name.into()
@@ -24,6 +28,7 @@ pub fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failur
         Failure::new(Exit::BadInput, format!("cannot run the command: {error}"))
     };
     let argv: Result<Vec<_>, _> = words.iter().map(|word| c_string(word)).collect();
+    // A variable that is set already keeps its value: the C library reads the first.
     let environment: Result<Vec<_>, _> = env::vars_os()
         .map(|(name, value)| {
             let mut entry = name;
@@ -31,6 +36,7 @@ pub fn command(words: &[OsString], runs_already: bool) -> Result<Command, Failur
             entry.push(value);
             c_string(&entry)
         })
+        .chain(added.map(|entry| c_string(OsStr::new(entry))))
         .collect();
     Ok(Command {
         path: c_string(file.as_os_str()).map_err(strings)?,

@@ -40,6 +40,7 @@ use super::status_line::StatusLine;
 use super::subscribers;
 use super::violations::Violations;
 use super::watched_files::{self, WatchedFiles};
+use crate::guard::DenialReporter;
 use crate::journal;
 use crate::learn::Learner;
 use crate::metrics;
@@ -133,6 +134,8 @@ pub(super) struct AgentConfig {
     pub(super) resident: LoadedPolicy,
     /// Path of the policy.
     pub(super) policy: Option<PathBuf>,
+    /// Reporter of a guarded command's denials.
+    pub(super) guard: Option<Arc<DenialReporter>>,
     /// Recorder of the observed behaviour.
     pub(super) learner: Option<Arc<Learner>>,
     pub(super) verify: VerifyOptions,
@@ -281,6 +284,7 @@ impl AgentConfig {
             watcher: Some(watcher),
             denials: Some(denials),
             learner: self.learner,
+            guard: self.guard,
             recordings,
             shared_state,
             totals: (self.manner == CompatMode::Falco).then_some((matched, drops)),
@@ -341,7 +345,11 @@ impl AgentConfig {
             profile: self.profile.clone(),
             witness: self.witness.clone(),
             first: later.or_else(|| self.first.as_ref().map(InitProcessPolicy::to_others)),
-            violations: Arc::new(Violations::new(self.learner.clone(), &options)?),
+            violations: Arc::new(Violations::new(
+                self.learner.clone(),
+                &options,
+                self.guard.clone(),
+            )?),
             verify: self.verify,
             program: self.program.clone(),
             entered: self.entered.take(),
@@ -543,6 +551,7 @@ pub(super) struct AgentRuntime {
     /// Taken at the end.
     denials: Option<Denials>,
     learner: Option<Arc<Learner>>,
+    guard: Option<Arc<DenialReporter>>,
     recordings: Vec<Writing>,
     shared_state: Arc<SharedState>,
     /// Totals printed at the end, where that is the convention.
@@ -661,6 +670,9 @@ impl Services for AgentRuntime {
         self.end_recordings();
         if let Some(learner) = &self.learner {
             learner.end();
+        }
+        if let Some(guard) = &self.guard {
+            guard.finish();
         }
         self.reception.close();
         // Channels without progress since the last wait are not waited for again.

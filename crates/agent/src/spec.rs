@@ -24,7 +24,7 @@ use crate::confine::Optional;
 use crate::options::{Detection, Interception};
 
 /// Version of the encoding. Increment it with every change of [`AgentSpec`] or its parts.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Magic bytes of a specification; the version follows.
 const MAGIC: &[u8; 8] = b"tgagent\n";
 /// Maximum size in bytes; actual specifications have some KiB.
@@ -133,6 +133,7 @@ impl AgentSpec {
     pub(crate) fn taking_over(&self, takes_over: TakeOver) -> Self {
         Self {
             takes_over: Some(takes_over),
+            confine: self.confine.of_successor(),
             ..self.clone()
         }
     }
@@ -303,6 +304,7 @@ mod tests {
 
     use super::*;
     use crate::confine::PolicyStrictness;
+    use crate::guard::GuardSpec;
     use crate::options::Refusal;
 
     /// Something of everything, with paths and words that are no text.
@@ -329,6 +331,13 @@ mod tests {
                     audit: true,
                     accept_partial: vec!["x".to_owned()],
                 },
+                guard: Some(GuardSpec {
+                    policy: "policy:".to_owned(),
+                    report: Some(3),
+                    options: [("r".to_owned(), "--o".to_owned())].into(),
+                    ask: true,
+                    environment: Some("A=b".to_owned()),
+                }),
             },
             interception: Interception {
                 engine: Some(event::EngineKind::Notify),
@@ -400,7 +409,7 @@ mod tests {
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
                 (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
             });
-        assert_eq!((VERSION, hash), (2, 0x66bf_fbf6_9b6c_cb4f));
+        assert_eq!((VERSION, hash), (3, 0x20ff_4f68_02c0_0b47));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use abi::constant::O_CLOEXEC;
 use anyhow::Context;
@@ -20,6 +21,7 @@ use supervisor::{AgentPlan, handover_state};
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::filter_cache::{CachedFilter, KeptRules, Key, Sources};
 use crate::first::InitProcessPolicy;
+use crate::guard::DenialReporter;
 use crate::services::{AgentConfig, Rules, RuntimeContainer};
 use crate::settings::{compile, configuration, engine_options, verify_options};
 use crate::sink::DeferredSink;
@@ -80,7 +82,7 @@ fn session(
     engine: EngineKind,
     memo: Option<&[u8]>,
 ) -> Result<AgentPlan, Failure> {
-    let command = program::command(&spec.command, memo.is_some())?;
+    let command = program::command(&spec.command, None, memo.is_some())?;
     let container = their_container(&spec).ok_or_else(|| {
         Failure::new(Exit::Internal, "cannot watch a session of no container")
             .help("`agent` is an internal verb")
@@ -96,7 +98,7 @@ fn of_host(
     engine: EngineKind,
     memo: Option<&[u8]>,
 ) -> Result<AgentPlan, Failure> {
-    let command = program::command(&spec.command, memo.is_some())?;
+    let command = program::command(&spec.command, None, memo.is_some())?;
     let enforced = Enforced::prepare(&spec, engine, memo)?;
     let restricts_first = enforced.elsewhere.is_some();
     let cache = Cache::open(&spec, &enforced, memo)?;
@@ -197,7 +199,9 @@ fn filter_alone(
 
 /// Prepares an agent that watches by itself.
 fn own(spec: AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<AgentPlan, Failure> {
-    let command = program::command(&spec.command, memo.is_some())?;
+    let guard = spec.confine.guard.as_ref();
+    let added = guard.and_then(|guard| guard.environment.as_deref());
+    let command = program::command(&spec.command, added, memo.is_some())?;
     let enforced = Enforced::prepare(&spec, engine, memo)?;
     let cache = Cache::open(&spec, &enforced, memo)?;
     match cache.as_ref().and_then(Cache::look_up) {
@@ -357,6 +361,13 @@ impl Enforced {
             _ => None,
         };
         blueprint.policy = spec.confine.policy;
+        if let Some(guard) = &spec.confine.guard {
+            let reporter = DenialReporter::new(guard).map_err(|error| {
+                let message = format!("cannot use the descriptor of --report-fd: {error}");
+                Failure::new(Exit::BadInput, message).help("open it before: 3>denials.jsonl")
+            })?;
+            blueprint.guard = Some(Arc::new(reporter));
+        }
         blueprint.witness = std::mem::take(&mut self.witness);
         Ok(blueprint)
     }

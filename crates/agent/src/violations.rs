@@ -11,6 +11,7 @@ use policy::EnforcerKind;
 use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader, Priority};
 use serde_json::json;
 
+use crate::guard::DenialReporter;
 use crate::learn::Learner;
 
 /// Rule name of these alerts.
@@ -49,6 +50,8 @@ const LEARNT: [&str; 7] = [
 /// once for all containers of a process, because it takes as long as loading rules.
 pub(super) struct Violations {
     told: Described,
+    /// Reporter of a guarded command, in place of alerts.
+    guard: Option<Arc<DenialReporter>>,
     /// Recorder for learning, with its description of events.
     learnt: Option<(Arc<Learner>, Described)>,
 }
@@ -58,6 +61,7 @@ impl Violations {
     pub(super) fn new(
         learner: Option<Arc<Learner>>,
         options: &EngineOptions,
+        guard: Option<Arc<DenialReporter>>,
     ) -> anyhow::Result<Self> {
         let fields = LEARNT.map(|name| format!("%{name}"));
         let learnt = |learner| {
@@ -66,8 +70,15 @@ impl Violations {
         };
         Ok(Self {
             told: Described::new(&output(), options)?,
+            guard,
             learnt: learner.map(learnt).transpose()?,
         })
+    }
+
+    /// Asks whether a process may connect to a peer that the list does not have.
+    pub(super) fn allows_connect(&self, process: &str, peer: &str) -> bool {
+        let guard = self.guard.as_ref();
+        guard.is_some_and(|guard| guard.asks(process, peer))
     }
 
     /// Reports a violation, or records a process's action.
@@ -83,6 +94,12 @@ impl Violations {
             // recorded.
             let fields = made.first().map(|alert| alert.fields.as_slice());
             return learner.learn(event, violation, fields.unwrap_or_default());
+        }
+        if let Some(guard) = &self.guard {
+            let made = self.told.of(event);
+            // Without fields the denial itself is reported nevertheless.
+            let fields = made.first().map(|alert| alert.fields.as_slice());
+            return guard.report(violation, fields.unwrap_or_default());
         }
         let ruling = Ruling {
             rule: violation.rule,

@@ -70,6 +70,8 @@ pub(crate) enum Verb {
     Run(Run),
     /// Run a command under a policy
     Enforce(Enforce),
+    /// Let a coding agent, build or install run in a box, and report every denial
+    Guard(Box<crate::command::guard::args::Guard>),
     /// Record what a command does, and write a policy from it
     Learn(Learn),
     /// Watch running processes, containers or the whole host

@@ -127,6 +127,7 @@ fn execute(verb: Verb) -> Outcome {
     match verb {
         Verb::Run(args) => command::run::execute(args),
         Verb::Enforce(args) => command::enforce::execute(args),
+        Verb::Guard(args) => command::guard::execute(*args),
         Verb::Learn(args) => command::learn::execute(args),
         Verb::Watch(args) => command::watch::execute(args),
         Verb::Top(args) => command::top::execute(&args),

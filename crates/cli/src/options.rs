@@ -81,6 +81,7 @@ impl From<args::Confine> for confine::Optional {
         Self {
             policy: args.policy,
             how: args.how.into(),
+            guard: None,
         }
     }
 }

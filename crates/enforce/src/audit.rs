@@ -177,6 +177,7 @@ fn is_about(
         },
         Restriction::AppArmorText(_)
         | Restriction::OnlyFiles(_)
+        | Restriction::OnlyPeers(_)
         | Restriction::Egress { .. }
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => false,

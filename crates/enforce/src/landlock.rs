@@ -190,6 +190,12 @@ fn handle(profile: &Profile, lacks: &mut Vec<String>) -> Result<Handled, Landloc
     if !ports.is_empty() {
         ruleset = ruleset.handle_access(AccessNet::ConnectTcp)?;
     }
+    if profile.entries.contains(&Entry::AbstractSockets) {
+        match version < SCOPES {
+            true => lacks.push(format!("version {version} does not know abstract sockets")),
+            false => ruleset = ruleset.scope(Scope::AbstractUnixSocket)?,
+        }
+    }
     // The kernel refuses a ruleset that handles nothing. Signals to outside processes are what a workload
     // needs least.
     if is_domain && rights.is_empty() {
@@ -205,7 +211,11 @@ fn handle(profile: &Profile, lacks: &mut Vec<String>) -> Result<Handled, Landloc
 fn withheld_ports(profile: &Profile) -> Vec<(u16, u16)> {
     let ports = profile.entries.iter().filter_map(|entry| match entry {
         Entry::ConnectPorts { first, last, .. } => Some((*first, *last)),
-        Entry::Hole { .. } | Entry::Only { .. } | Entry::AnyRuleset | Entry::Domain => None,
+        Entry::Hole { .. }
+        | Entry::Only { .. }
+        | Entry::AnyRuleset
+        | Entry::Domain
+        | Entry::AbstractSockets => None,
     });
     ports.collect()
 }

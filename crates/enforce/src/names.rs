@@ -414,11 +414,12 @@ impl Names {
 
     /// Adds names, and the names that mounts and overlays derive from them, until there are no new ones.
     fn add_mounted(&mut self, given: Vec<(String, DeniedPath)>, mounts: &Mounts) {
-        let mut known: BTreeSet<(String, PathBuf)> = BTreeSet::new();
+        // A rule withholds several rights from one path, each by an entry of its own.
+        let mut known: BTreeSet<(String, PathBuf, u64)> = BTreeSet::new();
         let mut open = given;
         while let Some((rule, denied)) = open.pop() {
             let path = PathBuf::from(&denied.path);
-            if !known.insert((rule.clone(), path.clone())) {
+            if !known.insert((rule.clone(), path.clone(), denied.rights)) {
                 continue;
             }
             let mut others: Vec<(NameKind, PathBuf)> = Vec::new();
@@ -656,6 +657,16 @@ mod tests {
             unknown[0].ends_with("has 3 names (hard links), of which 2 were found"),
             "{unknown:?}"
         );
+    }
+
+    #[test]
+    fn two_rights_that_one_rule_withholds_from_a_path_are_both_kept() {
+        let denied = |rights| {
+            let path = "/x".to_owned();
+            ("rule".to_owned(), DeniedPath { path, rights })
+        };
+        let names = find(vec![denied(1), denied(4), denied(4)], &Mounts::new(ROOT));
+        assert_eq!(names.denied, [denied(4), denied(1)]);
     }
 
     #[test]

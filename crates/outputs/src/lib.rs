@@ -45,6 +45,7 @@ pub use internal::{Internal, internal_alert};
 pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
 pub use nats::{JetStream, NatsError, NatsOutput, NatsTls};
 pub use net::client::HttpError;
+pub use net::names::addresses;
 pub use net::tls::{ClientFiles, TlsError, TlsOptions};
 pub use otlp::{Encoding, OtlpOutput};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};

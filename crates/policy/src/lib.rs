@@ -22,6 +22,6 @@ pub use load::load;
 pub use model::Model;
 pub use policy::{Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
 pub use restriction::{
-    Destination, FileAccess, MountMatch, PortRange, PtraceAccess, PtraceScope, Restriction,
-    SocketMatch, SyscallMatch,
+    AllowedPeer, Destination, FileAccess, MountMatch, PeerHost, PortRange, PtraceAccess,
+    PtraceScope, Restriction, SocketMatch, SyscallMatch,
 };

@@ -168,6 +168,7 @@ impl Model {
         Profile {
             rules,
             refuse_foreign: false,
+            peers: None,
         }
     }
 
@@ -374,6 +375,7 @@ impl Model {
             | Restriction::Mode { .. }
             | Restriction::Syscall(_)
             | Restriction::OnlyFiles(_)
+            | Restriction::OnlyPeers(_)
             | Restriction::AppArmorText(_) => None,
         }
     }

@@ -38,6 +38,7 @@ spec:
         zzzzzzzzzzzz: 1
         only:
         - {pattern: /usr/**, permissions: [read], zzzzzzzzzzzz: 1}
+      connectRawRules: {only: ['example.org:443'], zzzzzzzzzzzz: 1}
       bpfRawRules:
         zzzzzzzzzzzz: 1
         files:
@@ -84,7 +85,7 @@ policy:
 ];
 
 /// Number of places in the loader that read a mapping. A new one needs a mapping in [`DOCUMENTS`].
-const PLACES: usize = 26;
+const PLACES: usize = 27;
 
 type Keys = BTreeMap<String, BTreeSet<String>>;
 

@@ -106,6 +106,7 @@ impl Settings {
                         false => Vec::new(),
                     },
                 },
+                guard: None,
             },
             interception: Interception {
                 engine: Some(EngineKind::Notify),

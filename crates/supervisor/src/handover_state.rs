@@ -9,8 +9,8 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use enforce::{DeferredConfinement, LoadedPolicy};
 use event::{CallPlan, Need, Plan, StdioWatch};
-use policy::EnforcerKind;
 use policy::compile::seccomp::{Action, CallRule, Profile};
+use policy::{AllowedPeer, EnforcerKind};
 use serde::{Deserialize, Serialize};
 
 /// The part of a plan that its filter was compiled from. Calls are stored by name, so that another
@@ -40,6 +40,9 @@ struct Policy {
     first: Option<BTreeMap<String, String>>,
     /// Rule, call, tests, action, error number.
     rules: Vec<(String, String, Vec<Test>, Does, i32)>,
+    /// The peers to which a caller is connected nevertheless.
+    #[serde(default)]
+    peers: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Deserialize, Serialize)]
@@ -97,6 +100,10 @@ pub fn encode(
             refuse_foreign: profile.refuse_foreign,
             first: first.map(|first| by_id(&first.0)),
             rules: profile.rules.iter().map(call_rule).collect(),
+            peers: profile
+                .peers
+                .as_ref()
+                .map(|peers| peers.iter().map(ToString::to_string).collect()),
         },
         known: by_id(&resident.known),
         later: resident.later.map(|kind| kind.id().to_owned()),
@@ -241,7 +248,18 @@ fn policy_of(policy: Policy) -> Result<Profile, Failure> {
             .into_iter()
             .map(rule)
             .collect::<Result<_, Failure>>()?,
+        peers: policy.peers.map(peers_of).transpose()?,
     })
+}
+
+fn peers_of(texts: Vec<String>) -> Result<Vec<AllowedPeer>, Failure> {
+    let peer = |text: String| {
+        AllowedPeer::parse(&text).map_err(|problem| {
+            Failure::new(Exit::Internal, format!("cannot take over: {problem}"))
+                .help("install the version that began")
+        })
+    };
+    texts.into_iter().map(peer).collect()
 }
 
 fn register_test((arg, full, op, mask, value): Test) -> RegisterTest {

@@ -78,6 +78,24 @@ pub fn peer_address(fd: BorrowedFd<'_>) -> Result<RawAddress> {
     Ok(address)
 }
 
+/// Connects a socket to an address in the kernel's form.
+///
+/// # Errors
+/// EACCES, ECONNREFUSED, EINPROGRESS and others of connect(2).
+pub fn connect(fd: BorrowedFd<'_>, address: &[u8]) -> Result<()> {
+    // SAFETY: the kernel reads `address.len()` bytes.
+    unsafe {
+        syscall!(
+            "connect",
+            libc::SYS_connect,
+            fd,
+            address.as_ptr(),
+            address.len()
+        )
+    }
+    .map(drop)
+}
+
 /// Address family (`AF_*`) of a socket.
 ///
 /// # Errors

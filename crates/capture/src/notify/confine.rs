@@ -4,9 +4,9 @@
 //! rule decided, and for calls that were trapped because a rule watches them.
 
 use abi::{Arch, Errno, RegisterTest, Syscall};
-use policy::EnforcerKind;
 use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::{Action, CallRule, Profile};
+use policy::{AllowedPeer, EnforcerKind};
 
 use decoder::call::Call;
 use seccomp::adapt;
@@ -24,6 +24,10 @@ pub struct Violation<'a> {
     pub call: Syscall,
     /// Arguments in registers.
     pub args: [u64; 6],
+    /// The file or peer that was denied, if it is known.
+    pub object: Option<&'a str>,
+    /// What was wanted of it: `read`, `write`, `exec` or `connect`.
+    pub access: Option<&'static str>,
 }
 
 /// Name of the rule for calls of architectures that the policy's rules do not cover.
@@ -76,6 +80,36 @@ impl ActivePolicy {
             })
     }
 
+    /// Returns the peers to which callers are connected, if the policy lists them.
+    pub(crate) fn peers(&self) -> Option<&[AllowedPeer]> {
+        self.profile.peers.as_deref()
+    }
+
+    /// Returns the rule with the list of peers.
+    pub(crate) fn mediating_rule(&self) -> Option<&str> {
+        self.peers()?;
+        let mut rules = self.profile.of(Syscall::CONNECT);
+        let is_list = |rule: &&CallRule| rule.when.is_empty() && rule.action.errno().is_some();
+        rules.find(is_list).map(|rule| rule.rule.as_str())
+    }
+
+    /// Returns whether a refused call is made in the caller's place if the list has its peer: no other rule
+    /// refuses it.
+    pub(crate) fn mediates(&self, call: &Call) -> bool {
+        let Some(list) = self
+            .mediating_rule()
+            .filter(|_| call.syscall == Syscall::CONNECT)
+        else {
+            return false;
+        };
+        let is_native = Some(call.arch) == self.native;
+        let mut refusing = self
+            .profile
+            .of(call.syscall)
+            .filter(|rule| rule.action.denies());
+        is_native && refusing.all(|rule| rule.rule == list)
+    }
+
     /// Returns whether a call number that no table has is refused.
     pub(crate) fn refuses_unknown(&self) -> bool {
         self.profile.refuse_foreign
@@ -117,6 +151,8 @@ impl ActivePolicy {
                     errno: Some(Errno::EPERM),
                     call: call.syscall,
                     args: call.args,
+                    object: None,
+                    access: None,
                 },
                 is_reported: self.profile.reports(),
             });
@@ -136,6 +172,8 @@ impl ActivePolicy {
                 errno: rule.action.errno(),
                 call: call.syscall,
                 args: call.args,
+                object: None,
+                access: None,
             },
             is_reported: rule.action.reports(),
         })

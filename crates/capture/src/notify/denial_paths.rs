@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use abi::{Capabilities, Errno, Syscall};
 use event::{Known, Outcome, Param, ParamSource, Tid};
 use policy::compile::denial_classifier::{
-    Attempt, DenialCause, DenialClassifier, NamedFile, PathKind,
+    Attempt, DenialCause, DenialClassifier, DeniedObject, NamedFile, PathKind,
 };
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -45,7 +45,15 @@ const NOT_FOLLOWED: [Syscall; 17] = [
 /// Number of bytes that the kernel reads of a script (`BINPRM_BUF_SIZE`).
 const SCRIPT: usize = 256;
 
-/// Returns the rule that a call failed by, and the error.
+/// A call that an enforcer denied.
+pub(super) struct Denial<'w> {
+    pub(super) cause: DenialCause<'w>,
+    pub(super) errno: Errno,
+    /// The file that it was about.
+    pub(super) object: Option<DeniedObject>,
+}
+
+/// Returns the rule that a call failed by, the error, and the file.
 pub(super) fn blame<'w>(
     witness: &'w DenialClassifier,
     call: &Call,
@@ -53,7 +61,7 @@ pub(super) fn blame<'w>(
     outcome: Outcome,
     census: &ProcessInspector,
     lacked: Capabilities,
-) -> Option<(DenialCause<'w>, Errno)> {
+) -> Option<Denial<'w>> {
     let Outcome::Returned(result) = outcome else {
         return None;
     };
@@ -71,7 +79,11 @@ pub(super) fn blame<'w>(
         is_root: census.is_root(call.tid),
         lacked,
     };
-    Some((witness.classify(&attempt)?, errno))
+    Some(Denial {
+        cause: witness.classify(&attempt)?,
+        errno,
+        object: witness.object(&attempt),
+    })
 }
 
 fn port(decoded: &Decoded<'_>) -> Option<u16> {
@@ -118,7 +130,11 @@ fn place(
     follows: bool,
     census: &ProcessInspector,
 ) -> NamedFile {
-    let (raw, base) = without_self(raw, base, tid, census);
+    let direct = through_proc(raw, tid, census);
+    let (raw, base) = match direct {
+        Some(path) => (path, None),
+        None => without_self(raw, base, tid, census),
+    };
     let whole = argument_check::find(tid, &raw, base, census);
     if let (Ok(found), true) = (&whole, follows) {
         return described(found, census)
@@ -150,6 +166,44 @@ fn place(
         },
         _ => as_written(tid, &raw, base, is, census),
     }
+}
+
+/// Replaces a link below `/proc/PID` that leads to a file, and that is not followed otherwise, by the path of that
+/// file.
+pub(super) fn through_proc(raw: &[u8], tid: Tid, census: &ProcessInspector) -> Option<Vec<u8>> {
+    let text = std::str::from_utf8(raw).ok()?;
+    let text = match text.strip_prefix("/dev/fd/") {
+        Some(rest) => format!("/proc/self/fd/{rest}"),
+        None => text.to_owned(),
+    };
+    let mut words = text.strip_prefix("/proc/")?.split('/');
+    let own = || census.thread_group(tid).map_or(tid.0, |pid| pid.0);
+    let pid = match words.next()? {
+        "self" => own(),
+        "thread-self" => tid.0,
+        number => number.parse().ok()?,
+    };
+    let mut link = words.next()?;
+    if link == "task" {
+        words.next()?;
+        link = words.next()?;
+    }
+    let place = match link {
+        "root" | "cwd" | "exe" => format!("/proc/{pid}/{link}"),
+        "fd" => format!("/proc/{pid}/fd/{}", words.next()?.parse::<u32>().ok()?),
+        _ => return None,
+    };
+    let target = std::fs::read_link(place)
+        .ok()?
+        .into_os_string()
+        .into_encoded_bytes();
+    // A pipe or socket has no path.
+    let target = target.starts_with(b"/").then_some(target)?;
+    let rest: Vec<&str> = words.collect();
+    Some(match rest.is_empty() {
+        true => target,
+        false => [&target[..], b"/", rest.join("/").as_bytes()].concat(),
+    })
 }
 
 /// Replaces `/proc/self`, which means the caller and not this process.

@@ -20,6 +20,7 @@ pub(crate) mod guard;
 mod init_restriction;
 mod interruption;
 mod losses;
+mod mediate;
 pub(crate) mod names;
 mod obstacle;
 mod privileges;
@@ -39,6 +40,7 @@ pub(crate) mod worker;
 pub(crate) mod writers;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -139,6 +141,19 @@ pub trait EngineObserver: Send + Sync {
     /// Reports a call that a policy denies or watches.
     fn violation(&self, event: &Event<'_>, violation: &Violation<'_>) {
         let _ = (event, violation);
+    }
+    /// Asks whether a process may connect to a peer that the policy's list does not have. The process waits.
+    fn allows_connect(&self, process: &Process, peer: &str) -> bool {
+        let _ = (process, peer);
+        false
+    }
+    /// Returns the addresses that a host name has now.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be looked up.
+    fn addresses(&self, name: &str) -> std::io::Result<Vec<IpAddr>> {
+        Err(std::io::Error::other(format!("cannot look up {name}")))
     }
     /// Reports at a call that its process cannot be read. Reported once for each process.
     fn unreadable(&self, process: &Process, call: &'static str, obstacle: AccessObstacle) {
@@ -450,6 +465,7 @@ pub(crate) struct Shared<J: Evaluator> {
     repeated: Mutex<HashMap<Tid, Call>>,
     expects_repeated: AtomicBool,
     pub(crate) verifier: Verifier,
+    mediator: mediate::Mediator,
     /// Tracker of callers that repeat a call without progress.
     pub(crate) progress: Progress,
     pub(crate) tripwire: Option<Tripwire>,
@@ -503,6 +519,7 @@ impl<J: Evaluator> Shared<J> {
                 FilterFlags::NEW_LISTENER.union(FilterFlags::WAIT_KILLABLE_RECV),
             ),
             verifier: Verifier::new(parts.verify),
+            mediator: mediate::Mediator::default(),
             progress: Progress::default(),
             tripwire: None,
             names,

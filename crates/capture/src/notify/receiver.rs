@@ -26,7 +26,7 @@ use super::tracer::{CallOwner, FollowedCall, TracerRequest};
 use super::verify::{self, ReportedOnce};
 use super::wake_up::ArrivalWatcher;
 use super::worker::{CallEvaluator, CallView, Role};
-use super::{ReceiverSlot, RingAnswer, Shared, init_restriction};
+use super::{ReceiverSlot, RingAnswer, Shared, init_restriction, mediate};
 use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::decode;
@@ -188,6 +188,9 @@ impl<J: Evaluator + 'static> Receiver<J> {
             return;
         }
         // First: a refused call is not to be made, whatever else waits for it.
+        if self.is_mediated(&call, notification) {
+            return;
+        }
         if self.is_refused(&call) {
             return;
         }
@@ -213,6 +216,19 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let arena = std::mem::take(&mut self.arena);
         self.look(&call, role, &arena);
         self.arena = recycled(arena);
+    }
+
+    /// Has a connect made in the caller's place; returns false if the call goes on.
+    fn is_mediated(&self, call: &Call, notification: &sys::notify::Notification) -> bool {
+        let shared = &self.worker.shared;
+        if !shared.confiner.mediates(call) {
+            return false;
+        }
+        match self.caller(call) {
+            Some(caller) => mediate::hold(Arc::clone(shared), *call, *notification, caller),
+            None => Counters::add(&shared.counters.gone),
+        }
+        true
     }
 
     /// Reports and refuses the calls that the policy denies; returns false if the call goes on.

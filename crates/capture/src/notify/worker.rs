@@ -13,6 +13,7 @@ use sys::time::{Clock, now_ns};
 use super::active_rules::ActiveRules;
 use super::argument_check::{self, ArgumentComparison, CallObject};
 use super::confine::Violation;
+use super::denial_paths::Denial;
 use super::obstacle::obstacle;
 use super::{ArgumentChange, Shared, denial_paths, verify, writers};
 use crate::tripwire::{self, Tripwire};
@@ -207,9 +208,15 @@ impl<J: Evaluator> CallEvaluator<J> {
         let census = &shared.tree.census;
         let lacked = (shared.lacked)();
         let found = denial_paths::blame(confiner.witness(), call, decoded, outcome, census, lacked);
-        let Some((blame, errno)) = found else {
+        let Some(Denial {
+            cause: blame,
+            errno,
+            object,
+        }) = found
+        else {
             return;
         };
+        let object = object.as_ref();
         Counters::add(&shared.counters.violations);
         let violation = Violation {
             rule: blame.rule,
@@ -217,6 +224,8 @@ impl<J: Evaluator> CallEvaluator<J> {
             errno: Some(errno),
             call: call.syscall,
             args: call.args,
+            object: object.map(|object| object.path.as_str()),
+            access: object.map(|object| object.access),
         };
         self.tell_violation(view, process, &violation);
     }
@@ -236,6 +245,9 @@ impl<J: Evaluator> CallEvaluator<J> {
             self.settle_account(tripwire, &view, &truth);
         }
         self.look_at_opened(&view, process);
+        if outcome == Outcome::Returned(0) {
+            self.shared.mediator.bound(&self.shared, call);
+        }
         if Role::of(call) == Role::Exec {
             self.finish_exec(&view, process);
         }

@@ -1,5 +1,7 @@
 //! `tollgate enforce`: runs a command under a policy.
 
+use std::ffi::OsString;
+
 use abi::Arch;
 use agent::confine::{self, Optional};
 use agent::options::{Detection, Interception};
@@ -24,7 +26,7 @@ pub(crate) fn execute(args: Enforce) -> Outcome {
         return run::start(watched(args, Places::of_user()?));
     }
     prepared.tell(args.quiet);
-    become_command(&args, &prepared.confinement)
+    become_command(&args.command, &prepared.confinement)
 }
 
 /// Returns the specification of a run without rules, which reports violations.
@@ -43,6 +45,7 @@ fn watched(args: Enforce, places: Places) -> AgentSpec {
         confine: Optional {
             policy: Some(args.policy),
             how: args.how.into(),
+            guard: None,
         },
         interception: Interception::default(),
         on_agent_death: OnAgentDeath::Continue,
@@ -55,8 +58,8 @@ fn watched(args: Enforce, places: Places) -> AgentSpec {
 
 /// Restricts this process and executes the command in place, if no monitor is needed. Returns only if that
 /// fails.
-fn become_command(args: &Enforce, confinement: &Confinement) -> Outcome {
-    let command = program::command(&args.command, false)?;
+pub(super) fn become_command(command: &[OsString], confinement: &Confinement) -> Outcome {
+    let command = program::command(command, None, false)?;
     let program = match confinement.calls.is_empty() {
         true => None,
         false => Some(program(confinement)?),

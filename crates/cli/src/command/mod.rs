@@ -8,6 +8,7 @@ pub(crate) mod doctor;
 pub(crate) mod enforce;
 pub(crate) mod falco;
 pub(crate) mod generate;
+pub(crate) mod guard;
 pub(crate) mod help;
 pub(crate) mod learn;
 pub(crate) mod man;

@@ -169,6 +169,55 @@ pub(crate) const PAGES: &[Page] = &[
     see(
         exits(
             page(
+                "guard",
+                &[
+                    Example(
+                        "tollgate guard -- claude",
+                        "let a coding agent work in the current folder",
+                    ),
+                    Example(
+                        "tollgate guard --preset install -- npm install",
+                        "install packages whose scripts are not trusted",
+                    ),
+                    Example(
+                        "tollgate guard --preset build --report-fd 3 -- make 3>denials.jsonl",
+                        "build without a network, and write denials as JSON",
+                    ),
+                ],
+            ),
+            Exits::Command,
+        ),
+        &["guard explain", "guard learn", "enforce", "learn"],
+    ),
+    see(
+        page(
+            "guard explain",
+            &[
+                Example("tollgate guard explain", "show the box of a coding agent"),
+                Example(
+                    "tollgate guard explain --preset install -- npm",
+                    "show the box of an npm install",
+                ),
+            ],
+        ),
+        &["guard"],
+    ),
+    see(
+        exits(
+            page(
+                "guard learn",
+                &[Example(
+                    "tollgate guard learn -- make",
+                    "run a build, and print the options that it needs",
+                )],
+            ),
+            Exits::Command,
+        ),
+        &["guard"],
+    ),
+    see(
+        exits(
+            page(
                 "enforce",
                 &[
                     Example(

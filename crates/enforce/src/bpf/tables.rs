@@ -397,6 +397,7 @@ impl Collected {
                 read: true,
                 write: true,
                 append: true,
+                contents: false,
             };
             self.add_file(&pattern, access, outcome);
             return Ok(());

@@ -153,6 +153,29 @@ impl Names {
     }
 }
 
+/// Returns all addresses of a host name, IPv4 and IPv6.
+///
+/// # Errors
+/// Fails if the name has none, or cannot be looked up within `limit`.
+pub fn addresses(host: &str, limit: Duration) -> io::Result<Vec<IpAddr>> {
+    let (names, deadline) = (Names::default(), Instant::now() + limit);
+    let first = names.addresses(host, deadline)?;
+    let text = fs::read_to_string(&names.hosts).unwrap_or_default();
+    if first.iter().any(IpAddr::is_ipv6) || in_hosts(&text, host) == first {
+        return Ok(first);
+    }
+    let text = fs::read_to_string(&names.resolv_conf).unwrap_or_default();
+    let configuration = Configuration::parse(&text);
+    let mut all = first;
+    for name in configuration.candidates(host) {
+        // Without an answer for IPv6 those for IPv4 count.
+        if let Ok(Answer::Addresses(more)) = names.ask(&configuration, &name, Kind::V6, deadline) {
+            all.extend(more);
+        }
+    }
+    Ok(all)
+}
+
 /// Queries one server. Returns `None` if the server reports a failure.
 fn ask_one(server: SocketAddr, name: &str, kind: Kind, end: Instant) -> io::Result<Option<Answer>> {
     let query = message::query(name, kind)

@@ -211,6 +211,9 @@ fn lower_one(
 ) -> CompiledPart<String> {
     let line = |text: String| format!("{} {text}", qualifier(rule.verdict));
     match restriction {
+        Restriction::File { access, .. } if access.contents => {
+            CompiledPart::missing("only Landlock denies reading without listing")
+        }
         Restriction::File { path, access } => lower_file(rule, path, *access, &line),
         Restriction::Exec { path } => {
             // Mapping is denied too, because `ld.so PROGRAM` runs a program by mapping it.
@@ -247,6 +250,9 @@ fn lower_one(
         }
         Restriction::Syscall(_) => {
             CompiledPart::missing("AppArmor supports operations, not system calls")
+        }
+        Restriction::OnlyPeers(_) => {
+            CompiledPart::missing("only Seccomp and Landlock support a list of allowed peers")
         }
         Restriction::OnlyFiles(_) => {
             CompiledPart::missing("only Landlock supports a list of allowed files")

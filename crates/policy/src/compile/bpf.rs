@@ -321,6 +321,9 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
     };
     let one = |key| CompiledPart::one(entry(key));
     match restriction {
+        Restriction::File { access, .. } if access.contents => {
+            CompiledPart::missing("only Landlock denies reading without listing")
+        }
         Restriction::File { path, access } => one(Key::File {
             path: PathKey::new(path),
             access: *access,
@@ -354,6 +357,9 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
         Restriction::Mode { bits } => one(Key::Mode(*bits)),
         Restriction::Operation(operation) => lower_operation(operation, &entry),
         Restriction::Syscall(_) => CompiledPart::missing("hooks see operations, not system calls"),
+        Restriction::OnlyPeers(_) => {
+            CompiledPart::missing("only Seccomp and Landlock support a list of allowed peers")
+        }
         Restriction::OnlyFiles(_) => {
             CompiledPart::missing("only Landlock supports a list of allowed files")
         }

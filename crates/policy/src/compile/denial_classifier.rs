@@ -65,6 +65,15 @@ pub enum PathKind {
     Unknown,
 }
 
+/// The file that a denied call was about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeniedObject {
+    /// Absolute path.
+    pub path: String,
+    /// What was wanted of it: `read`, `write` or `exec`.
+    pub access: &'static str,
+}
+
 /// The rule and enforcer that denied a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenialCause<'a> {
@@ -207,6 +216,8 @@ impl DenialClassifier {
                 Entry::ConnectPorts { rule, first, last } => self.ports.push((rule, first, last)),
                 Entry::Domain => self.domains.push(rule.id.clone()),
                 Entry::AnyRuleset => self.add_mounts(rule),
+                // Whoever holds the call decides and reports.
+                Entry::AbstractSockets => {}
             }
         }
         let on_files = !self.holes.is_empty() || !self.only.is_empty();
@@ -428,17 +439,43 @@ impl DenialClassifier {
             let mut paths = attempt.paths.iter().filter(|_| deed == FileAction::Move);
             return paths.find_map(|named| self.hole(&named.path, u64::MAX));
         }
-        for named in attempt.paths {
-            let wanted = deed.rights(attempt.args, named.is) & self.handled;
-            let found = self
-                .hole(&named.path, wanted)
-                .or_else(|| self.outside(&named.path, wanted))
-                .or_else(|| self.aside(named, wanted));
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
+        let mut named = attempt.paths.iter();
+        named.find_map(|named| self.withholding(named, self.wanted(deed, attempt, named)))
+    }
+
+    fn wanted(&self, deed: FileAction, attempt: &Attempt<'_>, named: &NamedFile) -> u64 {
+        deed.rights(attempt.args, named.is) & self.handled
+    }
+
+    /// The rule that withholds one of the `wanted` rights at a file.
+    fn withholding(&self, named: &NamedFile, wanted: u64) -> Option<&str> {
+        self.hole(&named.path, wanted)
+            .or_else(|| self.outside(&named.path, wanted))
+            .or_else(|| self.aside(named, wanted))
+    }
+
+    /// The file that a denied call was about: the first of which something is withheld.
+    #[must_use]
+    pub fn object(&self, attempt: &Attempt<'_>) -> Option<DeniedObject> {
+        let deed = deed(attempt.call.base())?;
+        let mut each = attempt.paths.iter().filter_map(|named| {
+            let wanted = self.wanted(deed, attempt, named);
+            let kinds = [("exec", EXECUTE), ("write", WRITES), ("read", READ)];
+            let mut kinds = kinds.into_iter().filter(|(_, rights)| wanted & rights != 0);
+            let found =
+                kinds.find(|(_, rights)| self.withholding(named, wanted & rights).is_some());
+            found.map(|(access, _)| DeniedObject {
+                path: named.path.clone(),
+                access,
+            })
+        });
+        let whole = || {
+            attempt.paths.first().map(|named| DeniedObject {
+                path: named.path.clone(),
+                access: deed.access(attempt.args),
+            })
+        };
+        each.next().or_else(whole)
     }
 
     /// A rule that withholds one of the `wanted` rights at a path.
@@ -498,10 +535,25 @@ impl Ruleset {
     }
 }
 
+/// Rights that change something.
+const WRITES: u64 = WRITE_FILE | TRUNCATE | MAKE | REMOVE;
+
 /// Rights that are checked at the file itself; all others are checked at its folder.
 const ON_ITSELF: u64 = EXECUTE | READ | WRITE_FILE | TRUNCATE;
 
 impl FileAction {
+    /// What a call wants of a file, if no rule says more.
+    fn access(self, args: [u64; 6]) -> &'static str {
+        match self {
+            Self::Execute => "exec",
+            Self::Follow => "read",
+            Self::Open(position) if args[usize::from(position)] & ACCESS_MODE == READ_ONLY => {
+                "read"
+            }
+            _ => "write",
+        }
+    }
+
     /// The rights that a call requests for a file of this kind.
     fn rights(self, args: [u64; 6], is: PathKind) -> u64 {
         let read = match is {

@@ -100,6 +100,8 @@ pub enum Entry {
     AnyRuleset,
     /// Requires only that a domain exists: processes outside of it are out of reach.
     Domain,
+    /// Requires that abstract Unix sockets outside of the domain are out of reach.
+    AbstractSockets,
     /// TCP ports to which connections are denied.
     ConnectPorts {
         /// Id of the rule.
@@ -131,7 +133,7 @@ impl Profile {
         let handled = entries.iter().fold(0, |sum, entry| match entry {
             Entry::Hole { rights, .. } => sum | rights | REFER,
             Entry::AnyRuleset | Entry::Only { .. } => ALL_RIGHTS,
-            Entry::Domain | Entry::ConnectPorts { .. } => sum,
+            Entry::Domain | Entry::AbstractSockets | Entry::ConnectPorts { .. } => sum,
         });
         Self { handled, entries }
     }
@@ -207,6 +209,10 @@ fn lower_one(
         }))
         .gap("mode, owner, times and extended attributes can still be changed")
         .breaks("mounting anything"),
+        Restriction::OnlyPeers(_) if rule.verdict.denies() => lower_peers(rule),
+        Restriction::OnlyPeers(_) => {
+            CompiledPart::missing("connections outside of a list cannot be reported only")
+        }
         Restriction::AppArmorText(_) => {
             CompiledPart::missing("the rule is in the language of AppArmor")
         }
@@ -226,6 +232,18 @@ fn lower_ports(rule: &Rule, ports: &[PortRange]) -> CompiledPart<Entry> {
     }))
     .gap("UDP, multipath TCP and TCP fast open are not covered")
     .breaks("connections to these ports at any address")
+}
+
+/// Denies whatever a process could connect to by itself: allowed peers are connected for it.
+fn lower_peers(rule: &Rule) -> CompiledPart<Entry> {
+    let ports = Entry::ConnectPorts {
+        rule: rule.id.clone(),
+        first: 0,
+        last: u16::MAX,
+    };
+    CompiledPart::many([ports, Entry::AbstractSockets]).gap(
+        "UDP, multipath TCP, TCP fast open and Unix sockets with a path are not covered; Seccomp refuses them",
+    )
 }
 
 /// Hooks at which any ruleset on files denies every request: changes of the mount tree
@@ -299,6 +317,9 @@ fn rights(access: FileAccess) -> u64 {
     let mut rights = 0;
     if access.read {
         rights |= READ;
+    }
+    if access.contents {
+        rights |= READ & !LISTING;
     }
     if access.write || access.append {
         rights |= WRITE;
@@ -418,6 +439,7 @@ impl fmt::Display for Entry {
             Self::Only { path, rights, .. } => write!(f, "grant {} on {path}", names(*rights)),
             Self::AnyRuleset => f.write_str("a ruleset that handles files, and allows all"),
             Self::Domain => f.write_str("a domain of its own"),
+            Self::AbstractSockets => f.write_str("no abstract Unix sockets of others"),
             Self::ConnectPorts { first, last, .. } => {
                 write!(f, "withhold connecting to TCP ports {first} to {last}")
             }

@@ -4,6 +4,7 @@
 //! crate that installs the filter turns it into a kernel program.
 
 mod oci;
+mod peers;
 
 use std::fmt;
 
@@ -15,7 +16,9 @@ use super::{Assessment, CompiledPart, MachineFeatures, NameKind, lower_rule};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::policy::{Mode, Policy, Rule, RuleAction};
-use crate::restriction::{PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch};
+use crate::restriction::{
+    AllowedPeer, PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch,
+};
 
 /// Action on a system call. Stricter actions compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +116,8 @@ pub struct Profile {
     /// Set if calls of other architectures (32-bit, x32) fail with EPERM: their arguments differ in meaning,
     /// and some have no registers to test.
     pub refuse_foreign: bool,
+    /// The peers to which whoever holds a refused `connect` connects the caller nevertheless.
+    pub peers: Option<Vec<AllowedPeer>>,
 }
 
 impl Profile {
@@ -124,6 +129,7 @@ impl Profile {
         let rules: Vec<CallRule> = lowered.flat_map(|lowered| lowered.entries).collect();
         let mut profile = Self {
             refuse_foreign: rules.iter().any(|rule| rule.action.denies()),
+            peers: peers_of(policy),
             rules,
         };
         let by_ring = |rule: &&CallRule| rule.action.denies() && abi::ring_may_do(rule.call);
@@ -168,6 +174,18 @@ impl Profile {
         }
         best
     }
+}
+
+/// The peers that every list of the policy allows.
+fn peers_of(policy: &Policy) -> Option<Vec<AllowedPeer>> {
+    let denying = policy.rules.iter().filter(|rule| rule.verdict.denies());
+    let mut lists = denying
+        .flat_map(|rule| &rule.restrictions)
+        .filter_map(|one| match one {
+            Restriction::OnlyPeers(peers) => Some(peers),
+            _ => None,
+        });
+    lists.next().cloned()
 }
 
 /// Rule compiler for `Seccomp`.
@@ -257,6 +275,7 @@ fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Compile
         Restriction::OnlyFiles(_) => {
             CompiledPart::missing("only Landlock supports a list of allowed files")
         }
+        Restriction::OnlyPeers(peers) => peers::lower(rule, peers),
         Restriction::AppArmorText(_) => {
             CompiledPart::missing("the rule is in the language of AppArmor")
         }

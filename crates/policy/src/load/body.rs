@@ -20,13 +20,14 @@ const FIELDS: [&str; 7] = [
     "networkProxyConfig",
 ];
 
-const ENHANCE_FIELDS: [&str; 11] = [
+const ENHANCE_FIELDS: [&str; 12] = [
     "hardeningRules",
     "attackProtectionRules",
     "vulMitigationRules",
     "appArmorRawRules",
     "bpfRawRules",
     "landlockRawRules",
+    "connectRawRules",
     "syscallRawRules",
     "networkProxyRawRules",
     "privileged",
@@ -63,7 +64,9 @@ pub(super) fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<Polic
         profiles: Vec::new(),
     };
     for (node, rule) in reader.words_of(&fields, "acceptPartial") {
-        policy.accepted.push((rule.to_owned(), node.location.clone()));
+        policy
+            .accepted
+            .push((rule.to_owned(), node.location.clone()));
     }
     check_mode_parts(reader, &fields, mode);
     if let Some(config) = fields.find("networkProxyConfig") {
@@ -178,6 +181,9 @@ fn read_enhance(reader: &mut Reader, node: &Node, policy: &mut Policy) {
     }
     if let Some(node) = fields.find("landlockRawRules") {
         rules.extend(raw::read_only_files(reader, node, switches));
+    }
+    if let Some(node) = fields.find("connectRawRules") {
+        rules.extend(raw::read_only_peers(reader, node, switches));
     }
     rules.extend(syscalls::read(
         reader,

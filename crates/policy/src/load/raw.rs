@@ -9,7 +9,7 @@ use crate::diagnostic::Code;
 use crate::pattern::Pattern;
 use crate::policy::{Rule, RuleAction, RuleOrigin};
 use crate::restriction::{
-    AllowedFile, FileAccess, MountMatch, PtraceAccess, PtraceScope, Restriction,
+    AllowedFile, AllowedPeer, FileAccess, MountMatch, PtraceAccess, PtraceScope, Restriction,
 };
 
 pub(super) fn read(reader: &mut Reader, node: &Node, switches: Switches, rules: &mut Vec<Rule>) {
@@ -127,8 +127,36 @@ pub(super) fn read_only_files(
     ))
 }
 
-const PERMISSIONS: [&str; 10] = [
-    "all", "*", "read", "r", "write", "w", "exec", "x", "append", "a",
+/// Parses `connectRawRules`, an extension to vArmor: the only peers that may be connected to. The list may be
+/// empty.
+pub(super) fn read_only_peers(
+    reader: &mut Reader,
+    node: &Node,
+    switches: Switches,
+) -> Option<Rule> {
+    let what = "connectRawRules.only";
+    let fields = reader.fields(node, "connectRawRules", &["only"]);
+    reader.required(&fields, "connectRawRules", "only")?;
+    let mut allowed = Vec::new();
+    for (node, text) in reader.words_of(&fields, "only") {
+        match AllowedPeer::parse(text) {
+            Ok(peer) => allowed.push(peer),
+            Err(problem) => {
+                reader.problem(Code::UnknownValue, &node.location, problem);
+                return None;
+            }
+        }
+    }
+    Some(raw_rule(
+        what.to_owned(),
+        &fields.location,
+        switches.verdict(),
+        vec![Restriction::OnlyPeers(allowed)],
+    ))
+}
+
+const PERMISSIONS: [&str; 11] = [
+    "all", "*", "read", "r", "contents", "write", "w", "exec", "x", "append", "a",
 ];
 
 fn read_file(reader: &mut Reader, node: &Node, id: String, switches: Switches) -> Option<Rule> {
@@ -168,6 +196,7 @@ fn read_permissions(reader: &mut Reader, fields: &Fields<'_>) -> Option<(FileAcc
             return None;
         }
         access.read |= all || matches!(word, "read" | "r");
+        access.contents |= word == "contents";
         access.write |= all || matches!(word, "write" | "w");
         access.append |= all || matches!(word, "write" | "w" | "append" | "a");
         exec |= all || matches!(word, "exec" | "x");

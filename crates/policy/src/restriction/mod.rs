@@ -1,5 +1,6 @@
 //! Restrictions: what a rule denies, independent of enforcers.
 
+mod peer;
 mod read;
 
 use std::fmt;
@@ -10,6 +11,7 @@ use ipnet::IpNet;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
 
+pub use peer::{AllowedPeer, PeerHost};
 pub(crate) use read::{read_network, read_restriction, socket_domain, socket_type};
 
 /// One denied operation or access.
@@ -68,6 +70,8 @@ pub enum Restriction {
     Syscall(SyscallMatch),
     /// Access to any files other than these.
     OnlyFiles(Vec<AllowedFile>),
+    /// Connecting to any peers other than these.
+    OnlyPeers(Vec<AllowedPeer>),
     /// Rules in AppArmor's language.
     AppArmorText(String),
 }
@@ -93,27 +97,35 @@ pub struct FileAccess {
     pub write: bool,
     /// Opening for appending.
     pub append: bool,
+    /// Opening files for reading, without listing folders.
+    pub contents: bool,
 }
 
 impl FileAccess {
-    /// Parses the letters `r`, `w` and `a`.
+    /// Parses the letters `r`, `w`, `a` and `c`.
     #[must_use]
     pub fn from_letters(letters: &str) -> Option<Self> {
-        let known = letters.chars().all(|c| "rwa".contains(c));
+        let known = letters.chars().all(|c| "rwac".contains(c));
         (known && !letters.is_empty()).then(|| Self {
             read: letters.contains('r'),
             write: letters.contains('w'),
             append: letters.contains('a'),
+            contents: letters.contains('c'),
         })
     }
 
     /// The kinds of access as letters.
     #[must_use]
     pub fn letters(self) -> String {
-        [(self.read, 'r'), (self.write, 'w'), (self.append, 'a')]
-            .into_iter()
-            .filter_map(|(set, letter)| set.then_some(letter))
-            .collect()
+        [
+            (self.read, 'r'),
+            (self.write, 'w'),
+            (self.append, 'a'),
+            (self.contents, 'c'),
+        ]
+        .into_iter()
+        .filter_map(|(set, letter)| set.then_some(letter))
+        .collect()
     }
 
     /// Returns true if no kind of access is selected.
@@ -308,6 +320,7 @@ impl fmt::Display for Restriction {
             Self::Operation(operation) => write!(f, "operation {}", operation.name),
             Self::Syscall(syscall) => write!(f, "call {}", syscall.call),
             Self::OnlyFiles(files) => write!(f, "file any but {} allowed", files.len()),
+            Self::OnlyPeers(peers) => write!(f, "connect any but {} allowed", peers.len()),
             Self::AppArmorText(text) => write!(f, "apparmor {}", text.trim()),
         }
     }
