@@ -91,12 +91,37 @@ pub enum DescriptorKind {
     Other,
 }
 
+impl DescriptorKind {
+    /// All kinds, in their order.
+    pub const ALL: [Self; 19] = [
+        Self::File,
+        Self::Directory,
+        Self::Ipv4,
+        Self::Ipv6,
+        Self::Unix,
+        Self::Netlink,
+        Self::OtherSocket,
+        Self::Pipe,
+        Self::Event,
+        Self::EventPoll,
+        Self::Signal,
+        Self::Timer,
+        Self::Inotify,
+        Self::Memfd,
+        Self::Pidfd,
+        Self::Userfault,
+        Self::IoUring,
+        Self::Bpf,
+        Self::Other,
+    ];
+}
+
 /// Transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// TCP, and what is TCP underneath: Multipath TCP and SMC.
-    Tcp,
     /// TCP, or a protocol over TCP: Multipath TCP and SMC.
+    Tcp,
+    /// UDP and UDP-Lite.
     Udp,
     /// ICMP and ICMPv6.
     Icmp,
