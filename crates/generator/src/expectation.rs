@@ -189,9 +189,9 @@ pub(crate) enum Verdict {
     /// The action was played; no alert is expected, or none was looked for.
     Played,
     /// The expected alert arrived, this many nanoseconds after the event.
-    Met { rule: String, delay_ns: Option<u64> },
+    Detected { rule: String, delay_ns: Option<u64> },
     /// The expected alert did not arrive in time.
-    NotMet {
+    Missed {
         /// What each alert of its rule has wrong.
         different: Vec<String>,
         /// Rules of other alerts that arrived.
@@ -208,7 +208,7 @@ impl Verdict {
         for (alert, fit) in comparison.alerts() {
             match fit {
                 Fit::Expected(_) => {
-                    return Self::Met {
+                    return Self::Detected {
                         rule: alert.rule.clone(),
                         delay_ns: alert.delay_ns,
                     };
@@ -217,14 +217,14 @@ impl Verdict {
                 Fit::Allowed | Fit::Unexpected => drop(others.insert(alert.rule.clone())),
             }
         }
-        Self::NotMet { different, others }
+        Self::Missed { different, others }
     }
 
     /// Returns true if the action failed, or the alert did not come.
     pub(crate) fn is_wrong(&self) -> bool {
         matches!(
             self,
-            Self::NotMet { .. } | Self::NotPlayed(Outcome::Failed { .. })
+            Self::Missed { .. } | Self::NotPlayed(Outcome::Failed { .. })
         )
     }
 }

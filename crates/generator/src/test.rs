@@ -131,7 +131,7 @@ impl Line<'_> {
     fn text(&self, width: usize) -> String {
         let Self(verdict, action) = self;
         let (word, colour, rest) = match verdict {
-            Verdict::Met { rule, delay_ns } => {
+            Verdict::Detected { rule, delay_ns } => {
                 let delay = delay_ns.map_or_else(String::new, |delay| {
                     format!(
                         " after {:.2} ms",
@@ -140,12 +140,12 @@ impl Line<'_> {
                 });
                 ("detected", Colour::Good, format!("{rule}{delay}"))
             }
-            Verdict::NotMet { others, .. } if others.is_empty() => (
+            Verdict::Missed { others, .. } if others.is_empty() => (
                 "missed",
                 Colour::Bad,
                 format!("no alert of {}", action.rule.unwrap_or_default()),
             ),
-            Verdict::NotMet { others, .. } => {
+            Verdict::Missed { others, .. } => {
                 let others: Vec<_> = others.iter().map(String::as_str).collect();
                 let rule = action.rule.unwrap_or_default();
                 let rest = format!("no alert of {rule}, but of {}", others.join(", "));
@@ -175,12 +175,12 @@ impl Line<'_> {
         };
         object["rule"] = json!(action.rule);
         match verdict {
-            Verdict::Met { rule, delay_ns } => {
+            Verdict::Detected { rule, delay_ns } => {
                 object["verdict"] = json!("detected");
                 object["alert"] = json!(rule);
                 object["delay_ns"] = json!(delay_ns);
             }
-            Verdict::NotMet { others, .. } => {
+            Verdict::Missed { others, .. } => {
                 object["verdict"] = json!("missed");
                 object["other_alerts"] = json!(others);
             }

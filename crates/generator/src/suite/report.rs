@@ -69,8 +69,8 @@ fn differences(expected: &Expected, alert: &Alert) -> Vec<String> {
 fn word(verdict: &Verdict) -> &'static str {
     match verdict {
         Verdict::Played => "played",
-        Verdict::Met { .. } => "passed",
-        Verdict::NotMet { .. } => "failed",
+        Verdict::Detected { .. } => "passed",
+        Verdict::Missed { .. } => "failed",
         Verdict::NotPlayed(Outcome::Skipped { .. }) => "skipped",
         Verdict::NotPlayed(_) => "error",
     }
@@ -78,11 +78,11 @@ fn word(verdict: &Verdict) -> &'static str {
 
 fn reason(verdict: &Verdict) -> Option<String> {
     match verdict {
-        Verdict::Played | Verdict::Met { .. } => None,
-        Verdict::NotMet { different, .. } if different.is_empty() => {
+        Verdict::Played | Verdict::Detected { .. } => None,
+        Verdict::Missed { different, .. } if different.is_empty() => {
             Some("no alert of the rule came".to_owned())
         }
-        Verdict::NotMet { different, .. } => Some(different.join("; ")),
+        Verdict::Missed { different, .. } => Some(different.join("; ")),
         Verdict::NotPlayed(Outcome::Skipped { reason }) => Some(reason.clone()),
         Verdict::NotPlayed(Outcome::Failed { error }) => Some(error.clone()),
         Verdict::NotPlayed(Outcome::Done) => None,
@@ -241,9 +241,9 @@ mod tests {
             Verdict::of(&comparison)
         };
         let passed = weigh("WARNING", &alerts);
-        assert!(matches!(passed, Verdict::Met { .. }), "{passed:?}");
+        assert!(matches!(passed, Verdict::Detected { .. }), "{passed:?}");
         let different = |verdict| match verdict {
-            Verdict::NotMet { different, .. } => different,
+            Verdict::Missed { different, .. } => different,
             other => panic!("{other:?}"),
         };
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
         let results = vec![
             (
                 test("x"),
-                Verdict::Met {
+                Verdict::Detected {
                     rule: "R".to_owned(),
                     delay_ns: None,
                 },

@@ -17,15 +17,17 @@ use super::super::{Letter, State};
 /// `PermissionDenied` when a firewall of this host rejects the packet, which may be temporary.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Refusal(String);
+struct FinalError(String);
 
 pub(super) fn refused(message: String) -> io::Error {
-    io::Error::other(Refusal(message))
+    io::Error::other(FinalError(message))
 }
 
 /// Returns true for an error that a retry does not fix.
 pub(in super::super) fn is_refusal(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<Refusal>())
+    error
+        .get_ref()
+        .is_some_and(|inner| inner.is::<FinalError>())
 }
 
 /// A connection that was not made, encrypted or not.
