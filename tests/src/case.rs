@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use generator::expectation::{Comparison, Expectation, Fit};
+
 use crate::{
     Alert, Engine, Environment, Identity, Pattern, SENTINEL, StockRule, Watch, WatchResult,
     stock_rules,
@@ -213,11 +215,34 @@ fn fired(
     place: Environment,
     identity: Identity,
 ) -> Result<(), String> {
-    let alerts = watched.of(&stock.name);
-    let by = |alert: &&&Alert| Pattern(act.process).fits(&alert.field("proc.name"));
-    let Some(alert) = alerts.iter().find(by) else {
-        return Err(format!("{} did not fire for {}", stock.name, act.process));
+    let is_by = |alert: &&Alert| {
+        alert.rule == stock.name && Pattern(act.process).fits(&alert.field("proc.name"))
     };
+    let differences = |alert: &&Alert| {
+        let fits = alert_fits(alert, stock, act, place, identity);
+        fits.err().into_iter().collect()
+    };
+    let expectation = Expectation::nothing()
+        .require(&stock.name, is_by, differences)
+        .allow(|_| true);
+    let comparison = Comparison::new(expectation).with(&watched.alerts);
+    // The first alert of the rule counts: a later one does not make up for it.
+    let first = comparison.alerts().find(|(_, fit)| **fit != Fit::Allowed);
+    match first {
+        Some((_, Fit::Expected(_))) => Ok(()),
+        Some((_, Fit::Different(differences))) => Err(differences.join(", ")),
+        _ => Err(format!("{} did not fire for {}", stock.name, act.process)),
+    }
+}
+
+/// Checks what the alert of a program says.
+fn alert_fits(
+    alert: &Alert,
+    stock: &StockRule,
+    act: &TestProgram,
+    place: Environment,
+    identity: Identity,
+) -> Result<(), String> {
     // The one priority that alerts spell differently from rules.
     let priority = alert
         .priority
@@ -292,8 +317,9 @@ fn did_not_fire(
     {
         return Err(format!("the start of {} was not seen at all", act.process));
     }
-    let is_of = |alert: &&Alert| alert.rule == stock.name;
-    match workload(watched, place).iter().find(is_of) {
+    let expectation = Expectation::nothing().allow(|alert: &&Alert| alert.rule != stock.name);
+    let comparison = Comparison::new(expectation).with(workload(watched, place));
+    match comparison.unexpected().next() {
         Some(alert) => Err(format!("{} fired: {alert}", stock.name)),
         None => Ok(()),
     }

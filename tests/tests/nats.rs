@@ -573,6 +573,31 @@ fn an_encrypted_server_and_client_know_one_another_by_their_certificates() {
     assert_eq!(outcome(&watched), [0, 0, 3], "{}", watched.story());
     let watched = set(marking(THRICE), &[&server.url()]).run();
     assert_eq!(outcome(&watched), [0, 0, 3], "{}", watched.story());
+    // The same server under a name that is not in its certificate.
+    let elsewhere = format!("nats_output.url=nats://127.0.0.1:{}", server.port);
+    let settings = [&elsewhere, tls, &known, &own[0], &own[1]];
+    let watched = set(marking(THRICE), &settings).run();
+    assert_eq!(outcome(&watched), [0, 0, 3], "{}", watched.story());
+}
+
+#[test]
+fn an_account_that_may_not_subscribe_is_told_so_and_its_alerts_are_counted() {
+    let server = Server::start(
+        "authorization {\n users: [\n  \
+         {user: agent, password: right, permissions: {subscribe: {deny: [\">\"]}}}\n ]\n}\n",
+    );
+    let file = server.file("password");
+    fs::write(&file, "right\n").expect("it can be written");
+    let setting = format!("nats_output.password_file={}", file.display());
+    let settings = [&server.url(), "nats_output.user=agent", &setting];
+    let finished = run_loudly(&set(marking(": < %W/mark; exit 3"), &settings));
+    assert_eq!(finished.code(), 3);
+    for said in [
+        "nats_output needs to subscribe to `_INBOX.>`",
+        "tollgate: nats: 1 alerts lost, 0 not delivered",
+    ] {
+        assert!(finished.stderr.contains(said), "{}", finished.stderr);
+    }
 }
 
 fn encrypted(

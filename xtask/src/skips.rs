@@ -9,7 +9,8 @@ use anyhow::{Context, Result};
 use crate::tokens::{Token, tokens};
 use crate::tree::{File, Finding, Tree};
 
-/// The skips that are allowed in `.ci/run`: one `TEST: REASON` per line. A test may end in `*`.
+/// The skips that are allowed in `.ci/run`: one `TEST: REASON` per line. A test may end in `*`. A line `part TEST:
+/// REASON` allows a part of the test to be skipped, not the whole.
 const ALLOWED: &str = "tests/skips.txt";
 
 /// Features of the host of `.ci/run`: no reason in the list may name one of these.
@@ -29,6 +30,8 @@ const ALWAYS_THERE: [&str; 9] = [
 #[derive(Debug, PartialEq, Eq)]
 struct Allowed<'a> {
     line: usize,
+    /// `test` or `part`.
+    extent: &'a str,
     test: &'a str,
     reason: &'a str,
 }
@@ -121,8 +124,13 @@ fn parse_list(text: &str) -> std::result::Result<Vec<Allowed<'_>>, usize> {
     let rows = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     rows.map(|(number, row)| {
         let (test, reason) = row.split_once(": ").ok_or(number)?;
+        let (extent, test) = match test.strip_prefix("part ") {
+            Some(test) => ("part", test),
+            None => ("test", test),
+        };
         Ok(Allowed {
             line: number,
+            extent,
             test: test.trim(),
             reason: reason.trim(),
         })
@@ -136,7 +144,9 @@ impl Allowed<'_> {
             Some(start) => skip.test.starts_with(start),
             None => skip.test == self.test,
         };
-        is_test && skip.reason == self.reason
+        // Who may skip the whole test may skip a part of it.
+        let is_extent = self.extent == "test" || self.extent == skip.extent;
+        is_test && is_extent && skip.reason == self.reason
     }
 }
 
@@ -244,6 +254,14 @@ mod tests {
             summary(&[], &list).0,
             "skips: 0 tests, 0 parts of tests, 0 not allowed\n"
         );
+    }
+
+    #[test]
+    fn a_part_that_may_be_skipped_does_not_allow_the_whole_test() {
+        let list = parse_list("part a::b: needs c\n").unwrap();
+        let unlisted = |text| summary(&parse_skips(text), &list).1;
+        assert_eq!(unlisted("part\ta::b\tneeds c\tx\n"), 0);
+        assert_eq!(unlisted("test\ta::b\tneeds c\tx\n"), 1);
     }
 
     #[test]

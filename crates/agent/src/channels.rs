@@ -7,6 +7,8 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use outputs::{Channel, Common};
 
+use crate::journal;
+
 /// Opens everything that can be opened before the first alert, so that a mistake is an error at the
 /// start.
 pub(super) fn open(config: &Config) -> Result<Vec<Box<dyn Channel>>, Failure> {
@@ -14,6 +16,9 @@ pub(super) fn open(config: &Config) -> Result<Vec<Box<dyn Channel>>, Failure> {
         json: config.json_output,
         timeout: timeout(config),
     };
+    for warning in config.outputs.exposures() {
+        journal::warn(&warning);
+    }
     config
         .outputs
         .open(&common)

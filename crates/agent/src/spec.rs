@@ -192,10 +192,14 @@ impl AgentSpec {
                  watch it",
             ));
         }
-        postcard::from_bytes(body).map_err(|error| {
-            refused(format!("its specification is damaged: {error}"))
-                .help("start the command again")
-        })
+        let damaged = |why: &dyn std::fmt::Display| {
+            refused(format!("its specification is damaged: {why}")).help("start the command again")
+        };
+        match postcard::take_from_bytes(body) {
+            Ok((envelope, [])) => Ok(envelope),
+            Ok((_, rest)) => Err(damaged(&format!("{} bytes follow it", rest.len()))),
+            Err(error) => Err(damaged(&error)),
+        }
     }
 
     /// Reads the specification given to this process. `source` is the number of a descriptor, or
@@ -301,11 +305,17 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use config::{IoUring, Verify};
+    use serde_reflection::{ContainerFormat, Samples, Tracer, TracerConfig};
 
     use super::*;
     use crate::confine::PolicyStrictness;
     use crate::guard::GuardSpec;
     use crate::options::Refusal;
+
+    fn take_over() -> TakeOver {
+        let json = serde_json::json!({"generation": 2, "descriptors": [3, 4]});
+        serde_json::from_value(json).expect("its fields")
+    }
 
     /// Something of everything, with paths and words that are no text.
     fn full() -> AgentSpec {
@@ -319,7 +329,18 @@ mod tests {
                 config: Some(odd()),
                 options: vec!["a=b".to_owned()],
                 json: true,
+                write: Some(odd()),
+                rotation: crate::options::Rotation {
+                    write_size: Some(1),
+                    write_time: Some(2),
+                    write_events: Some(3),
+                    write_keep: Some(4),
+                },
+                stats: Some(odd()),
                 stats_interval: 7,
+                pidfile: Some(odd()),
+                container_id: Some("id".to_owned()),
+                ring_kib: Some(64),
                 judges: std::num::NonZeroUsize::new(3),
                 hooks: capture::ebpf::Hooks::Raw,
                 manner: config::CompatMode::Falco,
@@ -357,7 +378,7 @@ mod tests {
                 },
                 sessions: Some(odd()),
             },
-            takes_over: None,
+            takes_over: Some(take_over()),
             command: vec!["runc".into(), OsStr::from_bytes(b"\xfe").to_owned()],
         }
     }
@@ -371,17 +392,9 @@ mod tests {
         let spec = full();
         let again = AgentSpec::decode(&spec.encode()).expect("this version");
         assert_eq!(format!("{again:?}"), format!("{spec:?}"));
-        for mode in [
-            StartMode::Command,
-            StartMode::Learn,
-            StartMode::Host { base: "/b".into() },
-        ] {
-            let spec = AgentSpec {
-                mode: mode.clone(),
-                ..full()
-            };
+        for spec in of_each_mode() {
             let again = AgentSpec::decode(&spec.encode()).expect("this version");
-            assert_eq!(again.mode, mode);
+            assert_eq!(again.mode, spec.mode);
         }
     }
 
@@ -400,16 +413,101 @@ mod tests {
         assert!(refusal(&bytes).contains(&expected));
     }
 
+    /// A specification of each start mode. A mode that is missing here does not compile.
+    fn of_each_mode() -> Vec<AgentSpec> {
+        let container = full().mode.container().expect("it has one").clone();
+        let first = StartMode::Command;
+        let following = |mode: &StartMode| match mode {
+            StartMode::Command => Some(StartMode::Learn),
+            StartMode::Learn => Some(full().mode),
+            StartMode::Container { .. } => Some(StartMode::ContainerOfHost {
+                container: container.clone(),
+                agents: "/agents".into(),
+            }),
+            StartMode::ContainerOfHost { .. } => Some(StartMode::Session {
+                container: container.clone(),
+                agent: "/agent".into(),
+            }),
+            StartMode::Session { .. } => Some(StartMode::Host { base: "/b".into() }),
+            StartMode::Host { .. } => None,
+        };
+        let modes = std::iter::successors(Some(first), following);
+        modes.map(|mode| AgentSpec { mode, ..full() }).collect()
+    }
+
+    /// The layout of everything that a specification can have: each type that it contains, with the
+    /// names and types of fields and all variants, in order.
+    fn layout() -> String {
+        let mut tracer = Tracer::new(TracerConfig::default());
+        let mut samples = Samples::new();
+        for spec in of_each_mode() {
+            let envelope = Envelope {
+                pretended_kernel: Some((6, 1)),
+                spec,
+            };
+            let traced = tracer.trace_value(&mut samples, &envelope);
+            traced.expect("a value");
+        }
+        let mut whole = vec!["OsString".to_owned(), "StartMode".to_owned()];
+        macro_rules! all_variants {
+            ($($kind:ty),*) => {$(
+                tracer.trace_simple_type::<$kind>().expect("a type");
+                let name = std::any::type_name::<$kind>().rsplit("::").next();
+                whole.extend(name.map(str::to_owned));
+            )*};
+        }
+        all_variants!(
+            capture::ebpf::Hooks,
+            config::CompatMode,
+            event::EngineKind,
+            IoUring,
+            OnAgentDeath,
+            Refusal,
+            Verify
+        );
+        // Fails if a type was not seen, for example behind an option without a value.
+        let registry = tracer.registry().expect("all types are known");
+        for (name, format) in &registry {
+            let is_enum = matches!(format, ContainerFormat::Enum(_));
+            assert!(
+                !is_enum || whole.contains(name),
+                "trace all variants of {name}"
+            );
+        }
+        let types = registry
+            .iter()
+            .map(|(name, format)| format!("{name}: {format:?}\n"));
+        types.collect()
+    }
+
     #[test]
     fn a_changed_form_has_a_new_version() {
-        // FNV-1a over what is written: where this fails, raise `VERSION` and note the new number.
-        let hash = full()
-            .encode()
-            .iter()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-        assert_eq!((VERSION, hash), (3, 0x20ff_4f68_02c0_0b47));
+        let layout = layout();
+        for variant in [
+            "Command",
+            "Learn",
+            "Container",
+            "ContainerOfHost",
+            "Session",
+            "Host",
+        ] {
+            assert!(layout.contains(&format!("name: \"{variant}\"")), "{layout}");
+        }
+        // FNV-1a over the layout and what is written: where this fails, raise `VERSION` and note the
+        // new number.
+        let bytes = [layout.into_bytes(), full().encode()].concat();
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        assert_eq!((VERSION, hash), (3, 0x91f1_56bb_9067_25d0));
+    }
+
+    #[test]
+    fn bytes_after_a_specification_are_refused() {
+        let mut bytes = full().encode();
+        bytes.push(0);
+        let text = refusal(&bytes);
+        assert!(text.contains("is damaged: 1 bytes follow it"), "{text}");
     }
 
     #[test]

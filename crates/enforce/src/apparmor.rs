@@ -74,6 +74,8 @@ pub(crate) struct Profile {
     /// The text that the process writes, and the file.
     order: Vec<u8>,
     file: CString,
+    /// Folder of AppArmor's kernel interface.
+    interface: PathBuf,
     /// Lock that keeps other processes from removing profiles. Closed by the command's exec.
     _lock: OwnedFd,
 }
@@ -93,8 +95,15 @@ impl Profile {
             order: format!("{verb} {name}").into_bytes(),
             name,
             file: CString::new(file).expect("a constant without a zero"),
+            interface: FOLDER.into(),
             _lock: lock,
         })
+    }
+
+    /// Removes the profile from the kernel: no process applies it.
+    pub(crate) fn discard(&self) {
+        // A profile that stays is removed by the next sweep.
+        let _ = remove(&self.interface, &self.name);
     }
 
     /// Applies the profile to the calling process at its next exec. Makes only system calls.
@@ -195,10 +204,15 @@ pub(crate) fn sweep() -> Result<(), Error> {
         if used.iter().any(|label| label.contains(&name)) {
             continue;
         }
-        let path = Path::new(FOLDER).join(".remove");
-        fs::write(&path, &name).map_err(unusable(&path))?;
+        remove(Path::new(FOLDER), &name)?;
     }
     Ok(())
+}
+
+/// Removes a profile from the kernel whose interface is in this folder.
+fn remove(interface: &Path, name: &str) -> Result<(), Error> {
+    let path = interface.join(".remove");
+    fs::write(&path, name).map_err(unusable(&path))
 }
 
 /// The profiles that confine processes.
@@ -356,11 +370,11 @@ fn try_profile() -> Result<bool, Error> {
         )
         .expect("a constant without a zero"),
         name: name.clone(),
+        interface: FOLDER.into(),
         _lock: lock(FlockOperation::LockShared)?,
     };
     let refused = refused_to_child(&taken, DENIED);
-    let path = Path::new(FOLDER).join(".remove");
-    fs::write(&path, &name).map_err(unusable(&path))?;
+    remove(Path::new(FOLDER), &name)?;
     refused
 }
 
@@ -390,6 +404,22 @@ fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {}", chain(cause)),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// A profile that is loaded into a kernel whose interface is in this folder.
+    pub(crate) fn profile(name: &str, interface: &Path) -> Profile {
+        Profile {
+            name: name.to_owned(),
+            order: Vec::new(),
+            file: CString::default(),
+            interface: interface.to_owned(),
+            _lock: fs::File::open(interface).unwrap().into(),
+        }
     }
 }
 

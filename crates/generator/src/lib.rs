@@ -9,6 +9,7 @@ mod alerts;
 pub mod bench;
 pub mod demo;
 pub mod detector;
+pub mod expectation;
 pub mod list;
 pub mod options;
 pub mod run;

@@ -1,6 +1,5 @@
 //! `tollgate generate test`: performs actions and checks that a detector alerts on each.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use diagnostics::exit::Exit;
@@ -12,20 +11,8 @@ use super::run;
 use crate::action::{Action, Outcome as Played, Player};
 use crate::alerts::{Alert, Alerts};
 use crate::detector::Detector;
+use crate::expectation::{Comparison, Expectation, Verdict};
 use crate::options::TestOptions;
-
-/// Result of playing an action under a detector.
-#[derive(Debug, PartialEq)]
-enum Verdict {
-    /// An alert of this rule arrived, this many nanoseconds after the event.
-    Detected { rule: String, delay_ns: Option<u64> },
-    /// No alert arrived in time. `others` are the rules of other alerts that did.
-    Missed { others: BTreeSet<String> },
-    /// The action has no rule, so no alert is expected.
-    NoRule,
-    /// The action was not played to its end.
-    NotPlayed(Played),
-}
 
 /// Source of verdicts.
 enum VerdictSource<'options> {
@@ -64,10 +51,11 @@ pub fn execute(args: &TestOptions) -> Outcome {
             std::thread::sleep(args.play.sleep);
             let verdict = judge.verdict(action);
             wrong += usize::from(verdict.is_wrong());
+            let line = Line(&verdict, action);
             let line = if args.json {
-                verdict.object(action).to_string()
+                line.object().to_string()
             } else {
-                verdict.text(action, width)
+                line.text(width)
             };
             terminal::print(&format!("{line}\n"))?;
         }
@@ -86,13 +74,25 @@ fn finish(wrong: usize) -> Result<Exit, Failure> {
     })
 }
 
+/// Returns the alert that an action must raise; other alerts are about another aspect of it.
+fn expectation(action: &Action) -> Expectation<'_, Alert> {
+    let expectation = Expectation::nothing().allow(|_| true);
+    match action.rule {
+        None => expectation,
+        Some(rule) => {
+            let is_candidate = |alert: &Alert| action.is_for(&alert.rule);
+            expectation.require(rule, is_candidate, |_| Vec::new())
+        }
+    }
+}
+
 impl VerdictSource<'_> {
     fn verdict(&self, action: &Action) -> Verdict {
-        let (played, alerts) = match self {
+        let (played, comparison) = match self {
             VerdictSource::Started(detector, player) => {
                 let (played, printed) = player.play_printing(action);
                 if !detector.has_rule_for(action) && played == Played::Done {
-                    return Verdict::NoRule;
+                    return Verdict::Played;
                 }
                 let alerts = printed.lines().filter_map(Alert::parse);
                 // These alerts were read at the end, so their arrival time is unknown.
@@ -100,70 +100,37 @@ impl VerdictSource<'_> {
                     delay_ns: None,
                     ..alert
                 });
-                (played, alerts.collect())
+                (played, Comparison::new(expectation(action)).with(alerts))
             }
             VerdictSource::Running(alerts, player, timeout) => {
                 alerts.forget();
                 let played = player.play(action);
-                let came = if played == Played::Done && action.rule.is_some() {
-                    wait(action, alerts, *timeout)
-                } else {
-                    Vec::new()
+                // There are no alerts of what was not played.
+                let timeout = match played {
+                    Played::Done => *timeout,
+                    _ => Duration::ZERO,
                 };
-                (played, came)
+                let deadline = Instant::now() + timeout;
+                (played, alerts.compare(expectation(action), deadline))
             }
         };
         if played != Played::Done {
             return Verdict::NotPlayed(played);
         }
         if action.rule.is_none() {
-            return Verdict::NoRule;
+            return Verdict::Played;
         }
-        weigh(action, alerts)
+        Verdict::of(&comparison)
     }
 }
 
-/// Returns the alerts up to and including the expected one.
-fn wait(action: &Action, alerts: &Alerts, timeout: Duration) -> Vec<Alert> {
-    let deadline = Instant::now() + timeout;
-    let mut came = Vec::new();
-    while Instant::now() < deadline {
-        let Some(alert) = alerts.next(deadline) else {
-            continue;
-        };
-        let found = action.is_for(&alert.rule);
-        came.push(alert);
-        if found {
-            break;
-        }
-    }
-    came
-}
+/// A verdict, to be printed.
+struct Line<'v>(&'v Verdict, &'v Action);
 
-fn weigh(action: &Action, alerts: Vec<Alert>) -> Verdict {
-    let mut others = BTreeSet::new();
-    for alert in alerts {
-        if action.is_for(&alert.rule) {
-            return Verdict::Detected {
-                rule: alert.rule,
-                delay_ns: alert.delay_ns,
-            };
-        }
-        others.insert(alert.rule);
-    }
-    Verdict::Missed { others }
-}
-
-impl Verdict {
-    fn is_wrong(&self) -> bool {
-        matches!(
-            self,
-            Verdict::Missed { .. } | Verdict::NotPlayed(Played::Failed { .. })
-        )
-    }
-
-    fn text(&self, action: &Action, width: usize) -> String {
-        let (word, colour, rest) = match self {
+impl Line<'_> {
+    fn text(&self, width: usize) -> String {
+        let Self(verdict, action) = self;
+        let (word, colour, rest) = match verdict {
             Verdict::Detected { rule, delay_ns } => {
                 let delay = delay_ns.map_or_else(String::new, |delay| {
                     format!(
@@ -173,18 +140,18 @@ impl Verdict {
                 });
                 ("detected", Colour::Good, format!("{rule}{delay}"))
             }
-            Verdict::Missed { others } if others.is_empty() => (
+            Verdict::Missed { others, .. } if others.is_empty() => (
                 "missed",
                 Colour::Bad,
                 format!("no alert of {}", action.rule.unwrap_or_default()),
             ),
-            Verdict::Missed { others } => {
+            Verdict::Missed { others, .. } => {
                 let others: Vec<_> = others.iter().map(String::as_str).collect();
                 let rule = action.rule.unwrap_or_default();
                 let rest = format!("no alert of {rule}, but of {}", others.join(", "));
                 ("missed", Colour::Bad, rest)
             }
-            Verdict::NoRule => ("played", Colour::Doubtful, "no rule is for it".to_owned()),
+            Verdict::Played => ("played", Colour::Doubtful, "no rule is for it".to_owned()),
             Verdict::NotPlayed(Played::Skipped { reason }) => {
                 ("skipped", Colour::Doubtful, reason.clone())
             }
@@ -200,23 +167,24 @@ impl Verdict {
         format!("{word}  {:width$}  {rest}", action.name)
     }
 
-    fn object(&self, action: &Action) -> Value {
-        let mut object = match self {
+    fn object(&self) -> Value {
+        let Self(verdict, action) = self;
+        let mut object = match verdict {
             Verdict::NotPlayed(played) => run::object(action, played),
             _ => run::object(action, &Played::Done),
         };
         object["rule"] = json!(action.rule);
-        match self {
+        match verdict {
             Verdict::Detected { rule, delay_ns } => {
                 object["verdict"] = json!("detected");
                 object["alert"] = json!(rule);
                 object["delay_ns"] = json!(delay_ns);
             }
-            Verdict::Missed { others } => {
+            Verdict::Missed { others, .. } => {
                 object["verdict"] = json!("missed");
                 object["other_alerts"] = json!(others);
             }
-            Verdict::NoRule => object["verdict"] = json!("no rule"),
+            Verdict::Played => object["verdict"] = json!("no rule"),
             Verdict::NotPlayed(_) => object["verdict"] = json!("not played"),
         }
         object
@@ -234,15 +202,18 @@ mod tests {
     #[test]
     fn the_alert_of_another_rule_does_not_count() {
         let action = crate::action::find("syscall.WriteBelowEtc").unwrap();
-        let verdict = weigh(action, vec![alert("Write below root")]);
+        let weigh = |rules: &[&str]| {
+            let alerts = rules.iter().map(|rule| alert(rule));
+            Verdict::of(&Comparison::new(expectation(action)).with(alerts))
+        };
+        let verdict = weigh(&["Write below root"]);
         assert!(verdict.is_wrong());
-        assert!(verdict.text(action, 0).contains("but of Write below root"));
-        let verdict = weigh(
-            action,
-            vec![alert("Write below root"), alert("Write below etc")],
-        );
+        let text = Line(&verdict, action).text(0);
+        assert!(text.contains("but of Write below root"));
+        let verdict = weigh(&["Write below root", "Write below etc"]);
         assert!(!verdict.is_wrong());
-        assert_eq!(verdict.object(action)["alert"], "Write below etc");
+        let object = Line(&verdict, action).object();
+        assert_eq!(object["alert"], "Write below etc");
     }
 
     #[test]
@@ -250,9 +221,9 @@ mod tests {
         let action = crate::action::find("syscall.WriteBelowEtc").unwrap();
         let failed = Verdict::NotPlayed(Played::Failed { error: "E".into() });
         assert!(failed.is_wrong());
-        assert_eq!(failed.object(action)["verdict"], "not played");
+        assert_eq!(Line(&failed, action).object()["verdict"], "not played");
         let skipped = Verdict::NotPlayed(Played::Skipped { reason: "R".into() });
         assert!(!skipped.is_wrong());
-        assert_eq!(skipped.object(action)["outcome"], "skipped");
+        assert_eq!(Line(&skipped, action).object()["outcome"], "skipped");
     }
 }

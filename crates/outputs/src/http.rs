@@ -169,7 +169,7 @@ impl HttpChannel {
         }
         let mut answer = request.send(body).map_err(client::io_error)?;
         // Read even if unused: only then can the connection be reused.
-        let text = client::read(answer.body_mut())?;
+        let text = client::read(answer.body_mut())?.unwrap_or_default();
         if let Some(stdout) = &mut self.echo {
             stdout.write_all(&text)?;
         }

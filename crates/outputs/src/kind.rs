@@ -25,6 +25,11 @@ pub trait OutputKind: Clone + Debug + Default + PartialEq + 'static {
         None
     }
 
+    /// Returns a warning if the settings give a secret away.
+    fn exposure(&self) -> Option<String> {
+        None
+    }
+
     /// Opens everything that can fail, so that a mistake is an error at the start. Creates no
     /// thread: the process still forks.
     ///
@@ -86,6 +91,7 @@ pub(crate) trait Output {
     fn group(&self) -> &'static str;
     fn is_enabled(&self) -> bool;
     fn missing(&self) -> Option<Missing>;
+    fn exposure(&self) -> Option<String>;
     fn open(&self, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError>;
     /// Sets the key at `path`. Returns `None` if there is no such key.
     fn set(&mut self, path: &str, node: &Node) -> Option<Result<(), Problem>>;
@@ -102,6 +108,10 @@ impl<T: OutputKind> Output for T {
 
     fn missing(&self) -> Option<Missing> {
         OutputKind::missing(self)
+    }
+
+    fn exposure(&self) -> Option<String> {
+        OutputKind::exposure(self)
     }
 
     fn open(&self, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {

@@ -105,6 +105,12 @@ impl Outputs {
         enabled.filter_map(|output| Some((output.group(), output.missing()?)))
     }
 
+    /// Returns warnings about enabled outputs whose settings give a secret away.
+    pub fn exposures(&self) -> impl Iterator<Item = String> {
+        let enabled = self.each().filter(|output| output.is_enabled());
+        enabled.filter_map(|output| output.exposure())
+    }
+
     /// Creates the channels of the enabled outputs, without their threads.
     ///
     /// # Errors

@@ -1,7 +1,8 @@
 //! The `nats` channel: publishes each alert to a NATS server.
 //!
-//! The client is our own, because it must wait for the server's answer before an alert counts as
-//! delivered, look up names without the C library, and work without an asynchronous runtime.
+//! The client is `async-nats`, on a runtime of the channel's thread. What it leaves to its user is
+//! here: an alert counts as delivered when the server has answered, and names are looked up without
+//! the C library.
 
 mod address;
 mod connection;
@@ -16,17 +17,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ring::rand::{SecureRandom, SystemRandom};
-use rustls::ClientConfig;
-use serde_json::Value;
 
 use self::address::Address;
-use self::connection::{Connection, Login, Received};
+use self::connection::{Connection, Unnamed, check_system_store, client_config, is_refusal};
 use self::credentials::Credentials;
 pub use self::settings::{JetStream, NatsOutput, NatsTls};
 use self::subject::Subject;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::net::outage::Outage;
-use crate::net::tls::{self, TlsError, TlsOptions};
+use crate::net::tls::{TlsError, TlsOptions};
 
 /// Options of [`NatsChannel`].
 #[derive(Clone, Debug)]
@@ -92,8 +91,8 @@ pub enum NatsError {
 
 /// Publishes alerts.
 ///
-/// An alert counts as delivered when the server has answered the ping sent after it or, with
-/// JetStream, when a stream has acknowledged it. Until then the channel publishes it again on a new
+/// An alert counts as delivered when a message that this client sends to itself after the alert has
+/// arrived or, with JetStream, when a stream has acknowledged the alert. Until then the channel publishes it again on a new
 /// connection, so subscribers may see an alert twice. A stream stores it once, because each alert
 /// has an identifier.
 struct NatsChannel {
@@ -102,9 +101,9 @@ struct NatsChannel {
     /// Index of the server to try first: the last one that accepted a connection.
     first: usize,
     subject: Subject,
-    tls: Option<Arc<ClientConfig>>,
+    tls: Option<Unnamed>,
     connection: Option<Connection>,
-    /// Unique prefix of this channel's alert identifiers and inbox.
+    /// Unique prefix of this channel's alert identifiers.
     unique: String,
     /// Number of alerts that have received an identifier.
     count: u64,
@@ -120,10 +119,22 @@ impl fmt::Debug for NatsChannel {
     }
 }
 
+/// Parameters of a new connection.
+struct Login<'l> {
+    credentials: &'l Credentials,
+    /// TLS configuration. If it is missing, an encrypted connection is refused; otherwise an
+    /// unencrypted one.
+    tls: Option<&'l Unnamed>,
+    jetstream: bool,
+}
+
 /// An alert being published.
 struct Letter {
     subject: String,
-    id: u64,
+    /// Identifier by which a stream recognizes an alert that it has stored already.
+    id: String,
+    /// The stream that must store it; `None` for any.
+    stream: Option<String>,
     payload: Vec<u8>,
     state: State,
 }
@@ -142,6 +153,10 @@ enum State {
 impl Letter {
     fn is_open(&self) -> bool {
         matches!(self.state, State::Waiting | State::Untaken(_))
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.state == State::Waiting
     }
 }
 
@@ -171,8 +186,11 @@ impl NatsChannel {
             let problem = "an address with tls:// needs tls.enabled".to_owned();
             return Err(NatsError::Setting { problem });
         }
-        options.credentials.answer("")?;
-        let tls = options.tls.as_ref().map(client_config).transpose()?;
+        options.credentials.check()?;
+        let tls = client_config(options.tls.as_ref())?;
+        if tls.is_some() {
+            check_system_store().map_err(|problem| NatsError::Setting { problem })?;
+        }
         Ok(Self {
             addresses,
             first: 0,
@@ -204,15 +222,14 @@ impl NatsChannel {
                 (Ok(()), Some(error)) => error,
                 (Err(error), _) => error,
             };
-            match error.kind() {
-                ErrorKind::PermissionDenied => {
-                    for letter in letters.iter_mut().filter(|letter| letter.is_open()) {
-                        letter.state = State::Refused(error.to_string());
-                    }
-                    return Err(error);
+            if is_refusal(&error) {
+                for letter in letters.iter_mut().filter(|letter| letter.is_open()) {
+                    letter.state = State::Refused(error.to_string());
                 }
-                ErrorKind::TimedOut => self.peer.count_timeout(),
-                _ => {}
+                return Err(error);
+            }
+            if error.kind() == ErrorKind::TimedOut {
+                self.peer.count_timeout();
             }
             if !self.outage.wait(&self.peer, &error) {
                 return Err(error);
@@ -222,65 +239,23 @@ impl NatsChannel {
 
     /// Publishes pending alerts once. A connection that fails is not used again.
     fn attempt(&mut self, letters: &mut [Letter]) -> io::Result<()> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => self.still_open(connection)?,
+        let open = self.connection.take();
+        let mut connection = match open.and_then(Connection::still_open) {
+            Some(connection) => connection,
             None => self.connect()?,
         };
         let deadline = Instant::now() + self.options.timeout;
-        let mut bytes = Vec::new();
-        for letter in letters.iter_mut().filter(|letter| letter.is_open()) {
-            letter.state = State::Waiting;
-            self.write(letter, connection.max_payload(), &mut bytes);
-        }
-        bytes.extend(b"PING\r\n");
-        connection.send(&bytes, deadline)?;
-        let mut has_answered = false;
-        let is_waiting = |letter: &Letter| letter.state == State::Waiting;
-        while !has_answered || letters.iter().any(is_waiting) {
-            match connection.receive(deadline)? {
-                Received::Pong => {
-                    has_answered = true;
-                    if !self.options.jetstream {
-                        for letter in letters.iter_mut().filter(|letter| is_waiting(letter)) {
-                            letter.state = State::Delivered;
-                        }
-                    }
-                }
-                Received::Error(text) => refuse(letters, &text)?,
-                Received::Message {
-                    subject,
-                    status,
-                    payload,
-                } => {
-                    let id = subject.rsplit('.').next().and_then(|id| id.parse().ok());
-                    let letter = letters.iter_mut().find(|letter| Some(letter.id) == id);
-                    // Other answers are late: they belong to an attempt that has timed out.
-                    if let Some(letter) = letter.filter(|letter| letter.is_open()) {
-                        letter.state = acknowledged(status, &payload);
-                    }
-                }
-                Received::Other => {}
-            }
-        }
+        connection.publish(letters, deadline)?;
         self.connection = Some(connection);
         Ok(())
     }
 
-    /// Returns the connection, or a new one if the server has closed it since the last alert.
-    fn still_open(&mut self, mut connection: Connection) -> io::Result<Connection> {
-        match connection.catch_up(Instant::now() + self.options.timeout) {
-            Ok(()) => Ok(connection),
-            Err(_closed) => self.connect(),
-        }
-    }
-
     /// Connects to the first reachable server.
     fn connect(&mut self) -> io::Result<Connection> {
-        let inbox = self.options.jetstream.then(|| self.inbox());
         let login = Login {
             credentials: &self.options.credentials,
-            tls: self.tls.clone(),
-            inbox: inbox.as_deref(),
+            tls: self.tls.as_ref(),
+            jetstream: self.options.jetstream,
         };
         let mut last = None;
         for step in 0..self.addresses.len() {
@@ -296,38 +271,6 @@ impl NatsChannel {
         }
         Err(last.unwrap_or_else(|| ErrorKind::NotFound.into()))
     }
-
-    fn inbox(&self) -> String {
-        format!("_INBOX.{}", self.unique)
-    }
-
-    /// Writes the message of an alert, or refuses one that would make the server close the
-    /// connection.
-    fn write(&self, letter: &mut Letter, max: usize, bytes: &mut Vec<u8>) {
-        let Letter { subject, id, .. } = &letter;
-        let (verb, head) = if self.options.jetstream {
-            let mut header = format!("NATS/1.0\r\nNats-Msg-Id: {}-{id}\r\n", self.unique);
-            if !self.options.stream.is_empty() {
-                let stream = &self.options.stream;
-                header.push_str(&format!("Nats-Expected-Stream: {stream}\r\n"));
-            }
-            header.push_str("\r\n");
-            let length = header.len();
-            let verb = format!("HPUB {subject} {}.{id} {length}", self.inbox());
-            (verb, header)
-        } else {
-            (format!("PUB {subject}"), String::new())
-        };
-        let size = head.len() + letter.payload.len();
-        if size > max {
-            let why = format!("an alert has {size} bytes, and the server takes {max}");
-            letter.state = State::Refused(why);
-            return;
-        }
-        bytes.extend(format!("{verb} {size}\r\n{head}").as_bytes());
-        bytes.extend(&letter.payload);
-        bytes.extend(b"\r\n");
-    }
 }
 
 impl Channel for NatsChannel {
@@ -336,12 +279,15 @@ impl Channel for NatsChannel {
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
+        let stream = &self.options.stream;
+        let stream = (!stream.is_empty()).then_some(stream);
         let mut letters = Vec::with_capacity(alerts.len());
         for alert in alerts {
             self.count += 1;
             letters.push(Letter {
                 subject: self.subject.of(alert.alert()),
-                id: self.count,
+                id: format!("{}-{}", self.unique, self.count),
+                stream: stream.cloned(),
                 payload: alert.line().trim_end_matches('\n').as_bytes().to_vec(),
                 state: State::Waiting,
             });
@@ -369,7 +315,7 @@ impl Channel for NatsChannel {
 
     /// Reads certificates again and drops the connection. Secrets are read for each connection.
     fn reopen(&mut self) -> io::Result<()> {
-        let tls = self.options.tls.as_ref().map(client_config).transpose();
+        let tls = client_config(self.options.tls.as_ref());
         self.tls = tls.map_err(io::Error::other)?;
         self.connection = None;
         self.outage.end();
@@ -379,73 +325,6 @@ impl Channel for NatsChannel {
     fn peer(&self) -> Arc<Peer> {
         Arc::clone(&self.peer)
     }
-}
-
-/// Parses a JetStream answer: `{"stream":"ALERTS","seq":1}`, or an object with `error`.
-fn acknowledged(status: Option<u16>, payload: &[u8]) -> State {
-    if status == Some(503) {
-        return State::Untaken("no stream takes the subject".to_owned());
-    }
-    let Ok(answer) = serde_json::from_slice::<Value>(payload) else {
-        return State::Refused("the answer of the stream is no JSON".to_owned());
-    };
-    let error = &answer["error"];
-    if error.is_null() {
-        return match answer["seq"].as_u64() {
-            Some(_) => State::Delivered,
-            None => State::Refused("the answer is not that of a stream".to_owned()),
-        };
-    }
-    let why = error["description"].as_str().unwrap_or("unknown error");
-    let why = format!("the stream answered: {why}");
-    // As in HTTP, codes from 500 on are server errors, which may be temporary.
-    if error["code"].as_u64().is_some_and(|code| code >= 500) {
-        State::Untaken(why)
-    } else {
-        State::Refused(why)
-    }
-}
-
-/// Refuses alerts whose subject the server forbids to this client. Any other error ends the
-/// connection.
-fn refuse(letters: &mut [Letter], text: &str) -> io::Result<()> {
-    let message = format!("the server answered: {text}");
-    if !text.starts_with("Permissions Violation") {
-        return Err(io::Error::other(message));
-    }
-    let subject = text.split('"').nth(1).unwrap_or_default();
-    let concerned = letters
-        .iter_mut()
-        .filter(|letter| letter.is_open() && letter.subject == subject);
-    let mut count = 0;
-    for letter in concerned {
-        letter.state = State::Refused(message.clone());
-        count += 1;
-    }
-    if count == 0 {
-        return Err(io::Error::new(ErrorKind::PermissionDenied, message));
-    }
-    Ok(())
-}
-
-fn client_config(options: &TlsOptions) -> Result<Arc<ClientConfig>, TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut roots = rustls::RootCertStore::empty();
-    // Unusable certificates in the system's store are skipped, as by every client.
-    roots.add_parsable_certificates(tls::authorities(options)?);
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .expect("the provider has the versions that it is built with")
-        .with_root_certificates(roots);
-    let Some(files) = &options.client else {
-        return Ok(Arc::new(builder.with_no_client_auth()));
-    };
-    let (chain, key) = tls::client_certificate(files, &provider)?;
-    let config = builder.with_client_auth_cert(chain, key);
-    config.map(Arc::new).map_err(|error| TlsError::Pem {
-        path: files.key.clone(),
-        problem: error.to_string(),
-    })
 }
 
 /// Returns 24 digits that are unique to this channel.

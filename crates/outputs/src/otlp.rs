@@ -166,7 +166,7 @@ impl OtlpChannel {
         };
         let status = answer.status();
         match status {
-            status if status.is_success() => self.taken(&text),
+            status if status.is_success() => self.taken(text.as_deref()),
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
@@ -181,19 +181,23 @@ impl OtlpChannel {
         }
     }
 
-    /// Parses the number of records that a collector rejected in a successful answer.
-    fn taken(&self, text: &[u8]) -> Answer {
-        let (rejected, why) = match self.options.encoding {
-            Encoding::Protobuf => {
-                let answer = ExportLogsServiceResponse::decode(text).unwrap_or_default();
-                let partial = answer.partial_success.unwrap_or_default();
-                (partial.rejected_log_records, partial.error_message)
-            }
-            Encoding::Json => partial_json(text),
+    /// Parses the number of records that a collector rejected in a successful answer. An answer that
+    /// cannot be read proves nothing; sending the alerts again could store them twice.
+    fn taken(&self, text: Option<&[u8]>) -> Answer {
+        let partial = match (text, self.options.encoding) {
+            (None, _) => Err("it is too long".to_owned()),
+            // Some collectors answer without a body.
+            (Some([]), _) => Ok((0, String::new())),
+            (Some(text), Encoding::Protobuf) => partial_protobuf(text),
+            (Some(text), Encoding::Json) => partial_json(text),
         };
-        let rejected = usize::try_from(rejected).unwrap_or_default();
-        let why = format!("the collector refused {rejected} of the alerts: {why}");
-        Answer::Taken(rejected, why)
+        match partial {
+            Ok((rejected, why)) => {
+                let why = format!("the collector refused {rejected} of the alerts: {why}");
+                Answer::Taken(rejected, why)
+            }
+            Err(why) => Answer::Refused(format!("cannot read the answer of the collector: {why}")),
+        }
     }
 }
 
@@ -255,18 +259,33 @@ fn agent(options: &OtlpOptions) -> Result<Agent, HttpError> {
     })
 }
 
+fn partial_protobuf(text: &[u8]) -> Result<(usize, String), String> {
+    let answer = ExportLogsServiceResponse::decode(text).map_err(|error| error.to_string())?;
+    let partial = answer.partial_success.unwrap_or_default();
+    Ok((count(partial.rejected_log_records)?, partial.error_message))
+}
+
 /// Parses `partialSuccess`: its number is a string, as in the JSON mapping of 64-bit integers, or a
 /// number, which is also allowed.
-fn partial_json(text: &[u8]) -> (i64, String) {
-    let answer: Value = serde_json::from_slice(text).unwrap_or_default();
-    let partial = &answer["partialSuccess"];
-    let number = &partial["rejectedLogRecords"];
-    let number = match number {
-        Value::String(text) => text.parse().ok(),
-        number => number.as_i64(),
+fn partial_json(text: &[u8]) -> Result<(usize, String), String> {
+    let answer: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let answer = answer.as_object().ok_or("it is no object")?;
+    let partial = match answer.get("partialSuccess") {
+        None | Some(Value::Null) => return Ok((0, String::new())),
+        Some(partial) => partial.as_object().ok_or("partialSuccess is no object")?,
     };
-    let why = partial["errorMessage"].as_str().unwrap_or_default();
-    (number.unwrap_or_default(), why.to_owned())
+    let number = match partial.get("rejectedLogRecords") {
+        None | Some(Value::Null) => Some(0),
+        Some(Value::String(text)) => text.parse().ok(),
+        Some(number) => number.as_i64(),
+    };
+    let number = number.ok_or("rejectedLogRecords is no number")?;
+    let why = partial.get("errorMessage").and_then(Value::as_str);
+    Ok((count(number)?, why.unwrap_or_default().to_owned()))
+}
+
+fn count(rejected: i64) -> Result<usize, String> {
+    usize::try_from(rejected).map_err(|_negative| format!("{rejected} records were refused"))
 }
 
 /// `Retry-After`: seconds, or a date such as `Wed, 21 Oct 2026 07:28:00 GMT`.

@@ -64,6 +64,13 @@ impl Enforcer for AppArmor {
         }
     }
 
+    /// A named profile belongs to who loaded it.
+    fn discard(&self) {
+        if let Self::Loaded(profile) = self {
+            profile.discard();
+        }
+    }
+
     fn deferred(&self) -> Option<String> {
         Some(self.name().to_owned())
     }
@@ -129,3 +136,21 @@ impl Reports for Audit {
 /// `AT_FDCWD` as a register holds it.
 const AT_FDCWD: u64 = 0xffff_ffff_ffff_ff9c;
 const O_WRONLY_CLOEXEC: u64 = 0o2_000_001;
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_profile_that_is_not_applied_is_removed_by_who_loaded_it() {
+        let kernel = tempfile::tempdir().unwrap();
+        let removed = kernel.path().join(".remove");
+        AppArmor::Named("tollgate-other.1".to_owned()).discard();
+        assert!(!removed.exists());
+        let profile = apparmor::testing::profile("tollgate-p.1", kernel.path());
+        AppArmor::Loaded(profile).discard();
+        assert_eq!(fs::read_to_string(removed).unwrap(), "tollgate-p.1");
+    }
+}

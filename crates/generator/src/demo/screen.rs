@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use super::action::ACTIONS;
 use super::report::Report;
 use super::stage::{self, Stage};
-use super::tally::{Tally, Verdict};
+use super::tally::Tally;
+use crate::expectation::Fit;
 
 /// Makes one pass in this process and reports it on standard output.
 ///
@@ -106,8 +107,8 @@ fn pass(stage: Stage, screen: &Screen) -> Result<Tally, Failure> {
     for line in BufReader::new(stdout).lines() {
         let line = line.map_err(|error| told("hear", error))?;
         let report = Report::parse(&line).unwrap_or(Report::Failed { why: line });
-        let verdict = tally.take(&report);
-        screen.show(&report, verdict, &tally)?;
+        let fit = tally.take(&report);
+        screen.show(&report, fit.as_ref(), &tally)?;
     }
     let status = child.wait().map_err(|error| told("wait for", error))?;
     if !status.success() && tally.failed.is_none() {
@@ -164,14 +165,14 @@ impl Screen {
         Ok(Exit::Ok)
     }
 
-    fn show(&self, report: &Report, verdict: Option<Verdict>, tally: &Tally) -> Outcome {
+    fn show(&self, report: &Report, fit: Option<&Fit>, tally: &Tally) -> Outcome {
         match report {
             Report::Begin {
                 action,
                 twin: false,
             } => self.say(&format!("\n{}\n", self.strong(ACTIONS[*action].name))),
             Report::Begin { twin: true, .. } | Report::Failed { .. } => Ok(Exit::Ok),
-            Report::Alert { alert, .. } => self.alert(alert, verdict, tally),
+            Report::Alert { alert, .. } => self.alert(alert, fit, tally),
             Report::Skipped { action, why } => {
                 let word = self.paint("skipped", Colour::Doubtful);
                 self.say(&format!(
@@ -189,15 +190,15 @@ impl Screen {
         }
     }
 
-    fn alert(&self, alert: &Value, verdict: Option<Verdict>, tally: &Tally) -> Outcome {
+    fn alert(&self, alert: &Value, fit: Option<&Fit>, tally: &Tally) -> Outcome {
         let text = alert["output"]
             .as_str()
             .unwrap_or("(an alert without a text)");
         let rule = alert["rule"].as_str().unwrap_or("(no rule)");
-        let (word, colour) = match verdict {
-            Some(Verdict::Expected) => ("expected", Colour::Good),
-            Some(Verdict::Allowed) => ("seen from another side", Colour::Good),
-            Some(Verdict::Unexpected) => ("unexpected", Colour::Bad),
+        let (word, colour) = match fit {
+            Some(Fit::Expected(_)) => ("expected", Colour::Good),
+            Some(Fit::Allowed) => ("seen from another side", Colour::Good),
+            Some(Fit::Different(_) | Fit::Unexpected) => ("unexpected", Colour::Bad),
             // Alerts of tollgate about itself are counted and summed up at the end.
             None => return Ok(Exit::Ok),
         };

@@ -4,17 +4,7 @@ use serde_json::{Value, json};
 
 use super::action::{ACTIONS, Action};
 use super::report::Report;
-
-/// Verdict on an alert during an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// The alert is required.
-    Expected,
-    /// The alert is allowed: it is about another aspect of the action.
-    Allowed,
-    /// The alert must not be raised.
-    Unexpected,
-}
+use crate::expectation::{Comparison, Expectation, Fit};
 
 /// Results of one pass.
 #[derive(Debug, Default)]
@@ -39,10 +29,9 @@ pub(crate) struct TriedAction {
     /// Index in [`ACTIONS`].
     pub(crate) action: usize,
     /// Rules that alerted on the action, once per alert.
-    rules: Vec<String>,
-    /// Rules that alerted on the harmless twin.
-    twin_rules: Vec<String>,
-    in_twin: bool,
+    rules: Comparison<'static, String>,
+    /// Rules that alerted on the harmless twin, where none is expected; `None` until it begins.
+    twin_rules: Option<Comparison<'static, String>>,
     /// Errors of either script.
     pub(crate) problems: Vec<String>,
     /// Output of the action's script.
@@ -54,26 +43,26 @@ impl TriedAction {
         &ACTIONS[self.action]
     }
 
+    fn begin(action: usize) -> Self {
+        Self {
+            action,
+            rules: Comparison::new(expectation(&ACTIONS[action])),
+            twin_rules: None,
+            problems: Vec::new(),
+            output: String::new(),
+        }
+    }
+
     /// Returns the rules that had to alert and did not.
-    pub(crate) fn missed(&self) -> Vec<&'static str> {
-        let came = |rule: &&&str| self.rules.iter().any(|came| came == **rule);
-        self.action()
-            .expected
-            .iter()
-            .filter(|rule| !came(rule))
-            .copied()
-            .collect()
+    pub(crate) fn missed(&self) -> Vec<&str> {
+        self.rules.missed()
     }
 
     /// Returns the rules that alerted and should not have.
     pub(crate) fn unexpected(&self) -> Vec<&str> {
-        let wrong = |rule: &&String| verdict(self.action(), false, rule) == Verdict::Unexpected;
-        self.rules
-            .iter()
-            .filter(wrong)
-            .chain(&self.twin_rules)
-            .map(String::as_str)
-            .collect()
+        let twin = self.twin_rules.iter().flat_map(Comparison::unexpected);
+        let unexpected = self.rules.unexpected().chain(twin);
+        unexpected.map(String::as_str).collect()
     }
 
     /// Returns true if all results are as expected.
@@ -82,37 +71,30 @@ impl TriedAction {
     }
 
     fn alerts(&self) -> usize {
-        self.rules.len() + self.twin_rules.len()
+        let twin = self.twin_rules.as_ref();
+        self.rules.alerts().len() + twin.map_or(0, |twin| twin.alerts().len())
     }
 }
 
-fn verdict(action: &Action, twin: bool, rule: &str) -> Verdict {
-    match () {
-        () if twin => Verdict::Unexpected,
-        () if action.expected.contains(&rule) => Verdict::Expected,
-        () if action.allowed.contains(&rule) => Verdict::Allowed,
-        () => Verdict::Unexpected,
-    }
+fn expectation(action: &'static Action) -> Expectation<'static, String> {
+    let allowed =
+        Expectation::nothing().allow(|rule: &String| action.allowed.contains(&rule.as_str()));
+    action.expected.iter().fold(allowed, |all, expected| {
+        all.require(*expected, move |rule| rule == expected, |_| Vec::new())
+    })
 }
 
 impl Tally {
-    /// Adds one message. Returns the verdict if it is an alert.
-    pub(crate) fn take(&mut self, report: &Report) -> Option<Verdict> {
+    /// Adds one message. Returns its relation to what is expected if it is an alert.
+    pub(crate) fn take(&mut self, report: &Report) -> Option<Fit> {
         match report {
             Report::Begin {
                 action,
                 twin: false,
-            } => self.actions.push(TriedAction {
-                action: *action,
-                rules: Vec::new(),
-                twin_rules: Vec::new(),
-                in_twin: false,
-                problems: Vec::new(),
-                output: String::new(),
-            }),
+            } => self.actions.push(TriedAction::begin(*action)),
             Report::Begin { twin: true, .. } => {
                 if let Some(tried) = self.actions.last_mut() {
-                    tried.in_twin = true;
+                    tried.twin_rules = Some(Comparison::new(Expectation::nothing()));
                 }
             }
             Report::Alert { alert, arrived_ns } => return self.alert(alert, *arrived_ns),
@@ -124,7 +106,7 @@ impl Tally {
                 self.dropped += dropped;
                 if let Some(tried) = self.actions.last_mut() {
                     tried.problems.extend(problem.clone());
-                    if !tried.in_twin {
+                    if tried.twin_rules.is_none() {
                         tried.output.clone_from(output);
                     }
                 }
@@ -135,7 +117,7 @@ impl Tally {
         None
     }
 
-    fn alert(&mut self, alert: &Value, arrived_ns: u64) -> Option<Verdict> {
+    fn alert(&mut self, alert: &Value, arrived_ns: u64) -> Option<Fit> {
         let rule = alert["rule"].as_str().unwrap_or("(no rule)").to_owned();
         if alert["source"] == "internal" {
             let text = alert["output"].as_str().unwrap_or(&rule).to_owned();
@@ -146,21 +128,15 @@ impl Tally {
             self.latencies_ns.push(arrived_ns.saturating_sub(made_ns));
         }
         let tried = self.actions.last_mut()?;
-        let verdict = verdict(tried.action(), tried.in_twin, &rule);
-        if tried.in_twin {
-            &mut tried.twin_rules
-        } else {
-            &mut tried.rules
-        }
-        .push(rule);
-        Some(verdict)
+        let comparison = tried.twin_rules.as_mut().unwrap_or(&mut tried.rules);
+        Some(comparison.take(rule))
     }
 
     /// Returns the number of required alerts.
     pub(crate) fn expected(&self) -> usize {
         self.actions
             .iter()
-            .map(|tried| tried.action().expected.len())
+            .map(|tried| tried.rules.expected())
             .sum()
     }
 
@@ -213,8 +189,8 @@ impl Tally {
                 json!({
                     "name": tried.action().name,
                     "expected": tried.action().expected,
-                    "alerts": tried.rules,
-                    "twin_alerts": tried.twin_rules,
+                    "alerts": rules(Some(&tried.rules)),
+                    "twin_alerts": rules(tried.twin_rules.as_ref()),
                     "missed": tried.missed(),
                     "unexpected": tried.unexpected(),
                     "problems": tried.problems,
@@ -242,6 +218,11 @@ impl Tally {
             "skipped": skipped,
         })
     }
+}
+
+fn rules<'c>(comparison: Option<&'c Comparison<'static, String>>) -> Vec<&'c str> {
+    let alerts = comparison.into_iter().flat_map(Comparison::alerts);
+    alerts.map(|(rule, _)| rule.as_str()).collect()
 }
 
 #[cfg(test)]
@@ -273,18 +254,15 @@ mod tests {
             twin: false,
         });
         assert_eq!(tally.missed(), 1);
-        assert_eq!(tally.take(&alert(rule, 1_500)), Some(Verdict::Expected));
-        assert_eq!(
-            tally.take(&alert("Other", 3_000)),
-            Some(Verdict::Unexpected)
-        );
+        assert_eq!(tally.take(&alert(rule, 1_500)), Some(Fit::Expected(0)));
+        assert_eq!(tally.take(&alert("Other", 3_000)), Some(Fit::Unexpected));
         tally.take(&end(0));
         assert!(tally.is_complete());
         tally.take(&Report::Begin {
             action: 0,
             twin: true,
         });
-        assert_eq!(tally.take(&alert(rule, 1_600)), Some(Verdict::Unexpected));
+        assert_eq!(tally.take(&alert(rule, 1_600)), Some(Fit::Unexpected));
         tally.take(&end(2));
         assert_eq!(
             (tally.expected(), tally.alerts(), tally.missed()),

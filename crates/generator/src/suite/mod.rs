@@ -18,9 +18,10 @@ use yaml::settings::Problem;
 
 use crate::action::{Outcome as Played, Player, PlayerOptions};
 use crate::alerts::{Alert, Alerts};
+use crate::expectation::{Comparison, Verdict};
 use crate::options::{Descriptions, ReportFormat, SuiteRunOptions, SuiteTestOptions};
 use load::Test;
-use report::{Report, Verdict, weigh};
+use report::{Report, expectation};
 
 /// Time limit for the alerts of a test.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,29 +74,19 @@ pub fn test(args: &SuiteTestOptions) -> Outcome {
         }
         let (played, printed) = play(&player, &test, deadline);
         let verdict = match (played, &alerts) {
-            (Played::Done, Some(alerts)) => wait(&test, alerts, deadline),
+            (Played::Done, Some(alerts)) => {
+                let deadline = deadline.min(Instant::now() + PATIENCE);
+                Verdict::of(&alerts.compare(expectation(&test), deadline))
+            }
             (Played::Done, None) => {
-                let came: Vec<Alert> = printed.lines().filter_map(Alert::parse).collect();
-                weigh(&test, &came)
+                let came = printed.lines().filter_map(Alert::parse);
+                Verdict::of(&Comparison::new(expectation(&test)).with(came))
             }
             (other, _) => Verdict::NotPlayed(other),
         };
         results.push((test, verdict));
     }
     finish(&Report { results }, args.report_format)
-}
-
-/// Returns the verdict as soon as it is a pass, or at the deadline.
-fn wait(test: &Test, alerts: &Alerts, deadline: Instant) -> Verdict {
-    let deadline = deadline.min(Instant::now() + PATIENCE);
-    let mut came = Vec::new();
-    loop {
-        let verdict = weigh(test, &came);
-        if verdict == Verdict::Passed || Instant::now() >= deadline {
-            return verdict;
-        }
-        came.extend(alerts.next(deadline));
-    }
 }
 
 fn play(player: &Player, test: &Test, deadline: Instant) -> (Played, String) {

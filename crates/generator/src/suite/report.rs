@@ -8,37 +8,21 @@ use serde_json::{Map, Value, json};
 use super::load::{Expected, Test};
 use crate::action::Outcome;
 use crate::alerts::Alert;
+use crate::expectation::{Expectation, Verdict};
 use crate::options::ReportFormat;
-
-/// Result of one test.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Verdict {
-    /// The test was played; alerts were not checked.
-    Played,
-    /// The expected alert arrived.
-    Passed,
-    /// No alert of the rule arrived, or none met the requirements.
-    Failed(Vec<String>),
-    /// The test was not played.
-    NotPlayed(Outcome),
-}
 
 /// Tests and their results.
 pub(super) struct Report {
     pub(super) results: Vec<(Test, Verdict)>,
 }
 
-/// Compares the alerts of the rule with the test's requirements. One alert that meets them is enough.
-pub(super) fn weigh(test: &Test, alerts: &[Alert]) -> Verdict {
-    let mut wrong = Vec::new();
-    for alert in alerts.iter().filter(|alert| alert.rule == test.rule) {
-        let differences = differences(&test.expected, alert);
-        if differences.is_empty() {
-            return Verdict::Passed;
-        }
-        wrong.push(differences.join(", "));
-    }
-    Verdict::Failed(wrong)
+/// Returns the alert that a test must raise: of its rule, and with what it requires.
+pub(super) fn expectation(test: &Test) -> Expectation<'_, Alert> {
+    let is_candidate = |alert: &Alert| alert.rule == test.rule;
+    let differences = |alert: &Alert| differences(&test.expected, alert);
+    Expectation::nothing()
+        .require(&test.rule, is_candidate, differences)
+        .allow(|_| true)
 }
 
 fn differences(expected: &Expected, alert: &Alert) -> Vec<String> {
@@ -82,36 +66,26 @@ fn differences(expected: &Expected, alert: &Alert) -> Vec<String> {
     all
 }
 
-impl Verdict {
-    pub(super) fn is_wrong(&self) -> bool {
-        match self {
-            Verdict::Played | Verdict::Passed => false,
-            Verdict::Failed(_) => true,
-            Verdict::NotPlayed(outcome) => matches!(outcome, Outcome::Failed { .. }),
-        }
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Played => "played",
+        Verdict::Detected { .. } => "passed",
+        Verdict::Missed { .. } => "failed",
+        Verdict::NotPlayed(Outcome::Skipped { .. }) => "skipped",
+        Verdict::NotPlayed(_) => "error",
     }
+}
 
-    fn word(&self) -> &'static str {
-        match self {
-            Verdict::Played => "played",
-            Verdict::Passed => "passed",
-            Verdict::Failed(_) => "failed",
-            Verdict::NotPlayed(Outcome::Skipped { .. }) => "skipped",
-            Verdict::NotPlayed(_) => "error",
+fn reason(verdict: &Verdict) -> Option<String> {
+    match verdict {
+        Verdict::Played | Verdict::Detected { .. } => None,
+        Verdict::Missed { different, .. } if different.is_empty() => {
+            Some("no alert of the rule came".to_owned())
         }
-    }
-
-    fn reason(&self) -> Option<String> {
-        match self {
-            Verdict::Played | Verdict::Passed => None,
-            Verdict::Failed(wrong) if wrong.is_empty() => {
-                Some("no alert of the rule came".to_owned())
-            }
-            Verdict::Failed(wrong) => Some(wrong.join("; ")),
-            Verdict::NotPlayed(Outcome::Skipped { reason }) => Some(reason.clone()),
-            Verdict::NotPlayed(Outcome::Failed { error }) => Some(error.clone()),
-            Verdict::NotPlayed(Outcome::Done) => None,
-        }
+        Verdict::Missed { different, .. } => Some(different.join("; ")),
+        Verdict::NotPlayed(Outcome::Skipped { reason }) => Some(reason.clone()),
+        Verdict::NotPlayed(Outcome::Failed { error }) => Some(error.clone()),
+        Verdict::NotPlayed(Outcome::Done) => None,
     }
 }
 
@@ -144,21 +118,15 @@ impl Report {
         for (rule, results) in self.by_rule() {
             let _ = writeln!(text, "{}", if rule.is_empty() { "(no rule)" } else { rule });
             for (test, verdict) in results {
-                let reason = verdict
-                    .reason()
-                    .map_or_else(String::new, |reason| format!(": {reason}"));
-                let _ = writeln!(
-                    text,
-                    "  {:8} {}{reason}",
-                    verdict.word(),
-                    test.scenario.name
-                );
+                let reason =
+                    reason(verdict).map_or_else(String::new, |reason| format!(": {reason}"));
+                let _ = writeln!(text, "  {:8} {}{reason}", word(verdict), test.scenario.name);
             }
         }
-        let count = |word: &str| {
+        let count = |wanted: &str| {
             self.results
                 .iter()
-                .filter(|(_, verdict)| verdict.word() == word)
+                .filter(|(_, verdict)| word(verdict) == wanted)
                 .count()
         };
         let words =
@@ -192,8 +160,8 @@ fn object(test: &Test, verdict: &Verdict) -> Value {
     if let Some(case) = &test.case {
         object.insert("case".into(), case.clone());
     }
-    object.insert("verdict".into(), json!(verdict.word()));
-    if let Some(reason) = verdict.reason() {
+    object.insert("verdict".into(), json!(word(verdict)));
+    if let Some(reason) = reason(verdict) {
         object.insert("reason".into(), json!(reason));
     }
     Value::Object(object)
@@ -234,6 +202,7 @@ fn yaml(value: &Value, depth: usize, text: &mut String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::expectation::Comparison;
     use yaml::settings;
 
     fn test(priority: &str) -> Test {
@@ -266,23 +235,36 @@ mod tests {
             alert("R", "nginx"),
             alert("R", "httpd"),
         ];
-        assert_eq!(weigh(&test("WARNING"), &alerts), Verdict::Passed);
-        let Verdict::Failed(wrong) = weigh(&test("WARNING"), &alerts[..2]) else {
-            panic!()
+        let weigh = |priority: &str, alerts: &[Alert]| {
+            let test = test(priority);
+            let comparison = Comparison::new(expectation(&test)).with(alerts.to_vec());
+            Verdict::of(&comparison)
         };
-        assert_eq!(wrong, [r#"proc.name is "nginx", not "httpd""#]);
+        let passed = weigh("WARNING", &alerts);
+        assert!(matches!(passed, Verdict::Detected { .. }), "{passed:?}");
+        let different = |verdict| match verdict {
+            Verdict::Missed { different, .. } => different,
+            other => panic!("{other:?}"),
+        };
         assert_eq!(
-            weigh(&test("WARNING"), &alerts[..1]),
-            Verdict::Failed(Vec::new())
+            different(weigh("WARNING", &alerts[..2])),
+            [r#"proc.name is "nginx", not "httpd""#]
         );
-        assert!(weigh(&test("ERROR"), &alerts).is_wrong());
+        assert!(different(weigh("WARNING", &alerts[..1])).is_empty());
+        assert!(weigh("ERROR", &alerts).is_wrong());
     }
 
     #[test]
     fn reports_are_grouped_and_their_yaml_is_yaml() {
         let reason = "R".to_owned();
         let results = vec![
-            (test("x"), Verdict::Passed),
+            (
+                test("x"),
+                Verdict::Detected {
+                    rule: "R".to_owned(),
+                    delay_ns: None,
+                },
+            ),
             (test("y"), Verdict::NotPlayed(Outcome::Skipped { reason })),
         ];
         let report = Report { results };

@@ -1,367 +1,344 @@
-//! One connection to a NATS server, according to the client protocol of its documentation.
+//! One connection to a NATS server: the crate `async-nats` on a runtime of this thread.
+//!
+//! The client reconnects by itself and forgets then which messages the server has taken. A
+//! connection here lives as long as its socket: the channel opens the next one and publishes again
+//! what is not acknowledged.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
+mod errors;
+mod tls;
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use serde_json::Value;
+use async_nats::connection::State as ConnectionState;
+use async_nats::jetstream::context::{Context, ContextBuilder, PublishAckFuture};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::{Client, ConnectOptions, Event, ServerAddr, ServerError, Subscriber};
+use futures_util::StreamExt as _;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::{Receiver, channel};
 
+use self::errors::acknowledged;
+pub(super) use self::errors::is_refusal;
+pub(super) use self::tls::{Unnamed, check_system_store, client_config};
 use super::address::Address;
-use super::credentials::Credentials;
-use crate::json::Object;
+use super::{Letter, Login, State};
 use crate::net::names::Names;
 
-/// Maximum length of a line: servers of a large cluster list all others in the first one.
-const MAX_LINE: usize = 1 << 20;
-/// Maximum size of a received message; the expected acknowledgements are short.
-const MAX_MESSAGE: usize = 1 << 20;
+/// Number of alerts between two acknowledgements of core NATS. `async-nats` keeps 128 events that
+/// nobody has read and drops others, so this many alerts may be refused at once.
+const CHUNK: usize = 64;
 
-/// Parameters of a new connection.
-pub(super) struct Login<'l> {
-    pub(super) credentials: &'l Credentials,
-    /// TLS configuration. If set, an unencrypted connection is refused.
-    pub(super) tls: Option<Arc<ClientConfig>>,
-    /// Subject to subscribe to for acknowledgements.
-    pub(super) inbox: Option<&'l str>,
-}
-
-/// A message from the server.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Received {
-    /// The server has processed everything that was sent before the ping.
-    Pong,
-    /// `-ERR`: its text, without quotes.
-    Error(String),
-    /// A message for a subscription.
-    Message {
-        subject: String,
-        /// Status in the header, if there is one.
-        status: Option<u16>,
-        payload: Vec<u8>,
-    },
-    /// A message that concerns only the connection.
-    Other,
-}
+/// Events that wait to be read; more than one chunk causes.
+const EVENTS: usize = 256;
 
 pub(super) struct Connection {
-    stream: Stream,
-    /// Received bytes that are not parsed yet.
-    input: Vec<u8>,
-    /// Maximum size of a message that the server accepts, headers included.
-    max_payload: usize,
+    client: Client,
+    events: Receiver<Event>,
+    acknowledgement: Acknowledgement,
+    /// Last, so that it outlives what runs on it. Dropping it ends the client's tasks.
+    runtime: Runtime,
 }
 
-enum Stream {
-    Plain(TcpStream),
-    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
-}
-
-impl Stream {
-    fn socket(&self) -> &TcpStream {
-        match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.get_ref(),
-        }
-    }
+/// What acknowledges an alert.
+enum Acknowledgement {
+    /// A message to this client itself: the server handles the messages of a client in order.
+    Barrier {
+        inbox: String,
+        arrivals: Subscriber,
+        count: u64,
+    },
+    /// The stream's answer.
+    Stream(Context),
 }
 
 impl Connection {
-    /// Connects and logs in. A server that refuses the login is an error of the kind `PermissionDenied`.
+    /// Connects and logs in. A server that refuses the login is a refusal ([`is_refusal`]).
     pub(super) fn open(
         address: &Address,
         login: &Login<'_>,
         deadline: Instant,
     ) -> io::Result<Self> {
-        let socket = connect(address, deadline)?;
-        socket.set_nodelay(true)?;
-        let mut connection = Self {
-            stream: Stream::Plain(socket),
-            input: Vec::new(),
-            max_payload: usize::MAX,
-        };
-        let line = connection.line(deadline)?;
-        let info = line.strip_prefix("INFO ").ok_or_else(|| {
-            let message = format!("{address} is no NATS server");
-            io::Error::new(ErrorKind::InvalidData, message)
-        })?;
-        let info: Value = serde_json::from_str(info).map_err(io::Error::other)?;
-        connection.note(&info);
-        let wants_tls = info["tls_required"] == true;
-        let may_tls = wants_tls || info["tls_available"] == true;
-        let stream = match (connection.stream, &login.tls) {
-            (Stream::Plain(socket), Some(config)) if may_tls => {
-                // Bytes received in plaintext must not be taken for encrypted ones.
-                connection.input.clear();
-                encrypt(socket, address, Arc::clone(config), deadline)?
-            }
-            (_, Some(_)) => return Err(refused(format!("{address} has no TLS"))),
-            (_, None) if wants_tls => {
-                let message = format!("{address} wants TLS: set nats_output.tls.enabled");
-                return Err(refused(message));
-            }
-            (stream, None) => stream,
-        };
-        connection.stream = stream;
-        connection.log_in(login, &info, deadline)?;
-        Ok(connection)
-    }
-
-    fn log_in(&mut self, login: &Login<'_>, info: &Value, deadline: Instant) -> io::Result<()> {
-        let nonce = info["nonce"].as_str().unwrap_or_default();
-        let members = login.credentials.answer(nonce).map_err(io::Error::other)?;
-        let mut text = String::from("CONNECT ");
-        let flag = |value: bool| move |out: &mut String| out.push_str(&value.to_string());
-        let mut object = Object::open(&mut text);
-        object
-            .member("verbose", flag(false))
-            .member("pedantic", flag(false))
-            .member("tls_required", flag(login.tls.is_some()))
-            .member("headers", flag(true))
-            .member("no_responders", flag(true))
-            .member("echo", flag(false))
-            .number("protocol", 1)
-            .string("lang", "rust")
-            .string("name", "tollgate")
-            .string("version", env!("CARGO_PKG_VERSION"));
-        for (name, value) in &members {
-            object.string(name, value);
-        }
-        object.close();
-        text.push_str("\r\n");
-        if let Some(inbox) = login.inbox {
-            text.push_str(&format!("SUB {inbox}.* 1\r\n"));
-        }
-        text.push_str("PING\r\n");
-        self.send(text.as_bytes(), deadline)?;
-        loop {
-            match self.receive(deadline)? {
-                Received::Pong => return Ok(()),
-                Received::Error(text) => return Err(login_error(&text)),
-                Received::Message { .. } | Received::Other => {}
+        let mut last = None;
+        for ip in Names::default().addresses(&address.host, deadline)? {
+            match Self::open_at(SocketAddr::new(ip, address.port), address, login, deadline) {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last = Some(error),
             }
         }
+        Err(last.unwrap_or_else(|| ErrorKind::NotFound.into()))
     }
 
-    /// Maximum size of a message that the server accepts, headers included.
-    pub(super) fn max_payload(&self) -> usize {
-        self.max_payload
-    }
-
-    /// Answers pending messages of the server. Fails if the server has closed the connection.
-    pub(super) fn catch_up(&mut self, deadline: Instant) -> io::Result<()> {
-        // One read at a time: a server that sends without end gets no more memory than for one read, and no
-        // more time than until the deadline.
-        while self.read_pending()? {
-            while self.input.contains(&b'\n') {
-                match self.receive(deadline)? {
-                    Received::Error(text) => return Err(io::Error::other(text)),
-                    Received::Pong | Received::Message { .. } | Received::Other => {}
+    fn open_at(
+        at: SocketAddr,
+        address: &Address,
+        login: &Login<'_>,
+        deadline: Instant,
+    ) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let (sender, events) = channel(EVENTS);
+        let is_first = AtomicBool::new(true);
+        let options = ConnectOptions::new()
+            .name("tollgate")
+            .connection_timeout(left(deadline)?)
+            .ignore_discovered_servers()
+            .require_tls(login.tls.is_some())
+            // Also without TLS, or the client would encrypt at a server's wish.
+            .tls_client_config(tls::naming(login.tls, &address.host)?)
+            // A second attempt never begins: the channel opens a new connection.
+            .reconnect_delay_callback(move |_| {
+                if is_first.swap(false, Ordering::Relaxed) {
+                    Duration::ZERO
+                } else {
+                    Duration::MAX
                 }
-            }
-            left(deadline)?;
-        }
-        Ok(())
-    }
-
-    /// Reads once without waiting. Returns false if nothing was there.
-    fn read_pending(&mut self) -> io::Result<bool> {
-        self.stream.socket().set_nonblocking(true)?;
-        let read = self.read();
-        self.stream.socket().set_nonblocking(false)?;
-        match read {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Sends bytes.
-    pub(super) fn send(&mut self, bytes: &[u8], deadline: Instant) -> io::Result<()> {
-        let socket = self.stream.socket();
-        socket.set_write_timeout(Some(left(deadline)?))?;
-        // The TLS stream may have to read before it can write.
-        socket.set_read_timeout(Some(left(deadline)?))?;
-        let written = match &mut self.stream {
-            Stream::Plain(socket) => socket.write_all(bytes),
-            Stream::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
-        };
-        written.map_err(in_time)
-    }
-
-    /// Receives the next message. Answers pings itself.
-    pub(super) fn receive(&mut self, deadline: Instant) -> io::Result<Received> {
-        let line = self.line(deadline)?;
-        let (verb, rest) = line.split_once(' ').unwrap_or((line.as_str(), ""));
-        match verb {
-            "PING" => self.send(b"PONG\r\n", deadline).map(|()| Received::Other),
-            "PONG" => Ok(Received::Pong),
-            "-ERR" => Ok(Received::Error(rest.trim().trim_matches('\'').to_owned())),
-            "MSG" | "HMSG" => self.message(verb, rest, deadline),
-            "INFO" => {
-                let info = serde_json::from_str(rest).map_err(io::Error::other)?;
-                self.note(&info);
-                Ok(Received::Other)
-            }
-            "+OK" => Ok(Received::Other),
-            _ => Err(malformed()),
-        }
-    }
-
-    /// Parses `MSG SUBJECT SID [REPLY] SIZE`, or `HMSG SUBJECT SID [REPLY] HEADERS SIZE`, and reads
-    /// that many bytes.
-    fn message(&mut self, verb: &str, rest: &str, deadline: Instant) -> io::Result<Received> {
-        let words: Vec<_> = rest.split_ascii_whitespace().collect();
-        let size = |word: Option<&&str>| {
-            let size = word.and_then(|word| word.parse::<usize>().ok());
-            size.filter(|size| *size <= MAX_MESSAGE)
-                .ok_or_else(malformed)
-        };
-        let total = size(words.last())?;
-        let headers = if verb == "HMSG" {
-            size(words.iter().rev().nth(1))?
-        } else {
-            0
-        };
-        let subject = words.first().ok_or_else(malformed)?;
-        while self.input.len() < total + 2 {
-            self.fill(deadline)?;
-        }
-        let all: Vec<u8> = self.input.drain(..total + 2).take(total).collect();
-        let (head, payload) = all.split_at_checked(headers).ok_or_else(malformed)?;
-        // `NATS/1.0 503`
-        let head = String::from_utf8_lossy(head);
-        let status = head.lines().next().and_then(|line| line.split(' ').nth(1));
-        Ok(Received::Message {
-            subject: (*subject).to_owned(),
-            status: status.and_then(|status| status.trim().parse().ok()),
-            payload: payload.to_vec(),
+            })
+            .event_callback(move |event| {
+                let sender = sender.clone();
+                async move {
+                    // The connection is being dropped if nobody listens.
+                    let _ = sender.send(event).await;
+                }
+            });
+        let options = login.credentials.apply(options).map_err(io::Error::other)?;
+        // An address, so that `async-nats` does not ask the C library for it.
+        let server: ServerAddr = format!("nats://{at}").parse()?;
+        let connected = runtime.block_on(async {
+            let client = in_time(deadline, options.connect(server)).await?;
+            let client =
+                client.map_err(|error| errors::connecting(&error, address, login.tls.is_some()))?;
+            let acknowledgement = Acknowledgement::prepare(&client, login.jetstream).await?;
+            Ok::<_, io::Error>((client, acknowledgement))
+        });
+        let (client, acknowledgement) = connected?;
+        Ok(Self {
+            client,
+            events,
+            acknowledgement,
+            runtime,
         })
     }
 
-    fn note(&mut self, info: &Value) {
-        let max = info["max_payload"].as_u64();
-        if let Some(max) = max.and_then(|max| usize::try_from(max).ok()) {
-            self.max_payload = max;
-        }
-    }
-
-    /// Returns the next line without its line ending.
-    fn line(&mut self, deadline: Instant) -> io::Result<String> {
-        loop {
-            if let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.input.drain(..=end).collect();
-                let line = String::from_utf8_lossy(&line);
-                return Ok(line.trim_end_matches(['\r', '\n']).to_owned());
+    /// Reads what the server has sent meanwhile. Returns `None` if it has closed the connection.
+    pub(super) fn still_open(mut self) -> Option<Self> {
+        let Self {
+            client,
+            events,
+            runtime,
+            ..
+        } = &mut self;
+        let is_open = runtime.block_on(async {
+            settle().await;
+            let mut is_sound = true;
+            while let Ok(event) = events.try_recv() {
+                is_sound &= !matches!(event, Event::Disconnected | Event::ServerError(_));
             }
-            if self.input.len() > MAX_LINE {
-                return Err(malformed());
+            is_sound && client.connection_state() == ConnectionState::Connected
+        });
+        is_open.then_some(self)
+    }
+
+    /// Publishes pending alerts and waits for their acknowledgements.
+    pub(super) fn publish(&mut self, letters: &mut [Letter], deadline: Instant) -> io::Result<()> {
+        let Self {
+            client,
+            events,
+            acknowledgement,
+            runtime,
+        } = self;
+        let mut link = Link { client, events };
+        runtime.block_on(async {
+            for letters in letters.chunks_mut(CHUNK) {
+                let published = async {
+                    match acknowledgement {
+                        Acknowledgement::Barrier {
+                            inbox,
+                            arrivals,
+                            count,
+                        } => {
+                            *count += 1;
+                            link.publish(letters, &format!("{inbox}.{count}"), arrivals)
+                                .await
+                        }
+                        Acknowledgement::Stream(stream) => link.store(letters, stream).await,
+                    }
+                };
+                in_time(deadline, published).await??;
             }
-            self.fill(deadline)?;
+            Ok(())
+        })
+    }
+}
+
+impl Acknowledgement {
+    async fn prepare(client: &Client, jetstream: bool) -> io::Result<Self> {
+        if jetstream {
+            // The channel has a deadline of its own.
+            let context = ContextBuilder::new().timeout(Duration::MAX);
+            return Ok(Self::Stream(context.build(client.clone())));
         }
+        let inbox = client.new_inbox();
+        let arrivals = client.subscribe(format!("{inbox}.*")).await;
+        Ok(Self::Barrier {
+            inbox,
+            arrivals: arrivals.map_err(io::Error::other)?,
+            count: 0,
+        })
+    }
+}
+
+/// The client and its events, while it publishes.
+struct Link<'c> {
+    client: &'c Client,
+    events: &'c mut Receiver<Event>,
+}
+
+impl Link<'_> {
+    /// Core NATS: what the server has not refused before the barrier arrives, it has taken.
+    async fn publish(
+        &mut self,
+        letters: &mut [Letter],
+        barrier: &str,
+        arrivals: &mut Subscriber,
+    ) -> io::Result<()> {
+        for letter in letters.iter_mut().filter(|letter| letter.is_open()) {
+            letter.state = State::Waiting;
+            let payload = letter.payload.clone().into();
+            let sent = self.client.publish(letter.subject.clone(), payload).await;
+            if let Err(error) = sent {
+                letter.state = errors::unsent(letter, self.client, &error)?;
+            }
+        }
+        let sent = self.client.publish(barrier.to_owned(), "".into()).await;
+        sent.map_err(io::Error::other)?;
+        let mut is_reached = false;
+        while !is_reached {
+            tokio::select! {
+                // What has arrived counts, though the server has closed the connection after it.
+                biased;
+                message = arrivals.next() => {
+                    let message = message.ok_or_else(closed)?;
+                    // Others belong to attempts that have timed out.
+                    is_reached = message.subject.as_str() == barrier;
+                }
+                event = self.events.recv() => is_reached = hear(event, letters, Some(barrier))?,
+            }
+        }
+        self.hear_all(letters, barrier).await?;
+        for letter in letters.iter_mut().filter(|letter| letter.is_waiting()) {
+            letter.state = State::Delivered;
+        }
+        Ok(())
     }
 
-    /// Reads more bytes into the buffer.
-    fn fill(&mut self, deadline: Instant) -> io::Result<()> {
-        self.stream
-            .socket()
-            .set_read_timeout(Some(left(deadline)?))?;
-        self.read().map_err(in_time)
+    /// JetStream: a stream that has stored an alert says so.
+    async fn store(&mut self, letters: &mut [Letter], stream: &Context) -> io::Result<()> {
+        let mut answers = Vec::new();
+        for (at, letter) in letters.iter_mut().enumerate() {
+            if !letter.is_open() {
+                continue;
+            }
+            letter.state = State::Waiting;
+            let mut message = PublishMessage::build()
+                .payload(letter.payload.clone().into())
+                .message_id(&letter.id);
+            if let Some(expected) = &letter.stream {
+                message = message.expected_stream(expected);
+            }
+            match stream.send_publish(letter.subject.clone(), message).await {
+                Ok(answer) => answers.push((at, answer)),
+                Err(error) => letter.state = errors::unstored(letter, self.client, &error)?,
+            }
+        }
+        for (at, answer) in answers {
+            self.answer(letters, at, answer).await?;
+        }
+        Ok(())
     }
 
-    fn read(&mut self) -> io::Result<()> {
-        let mut buffer = [0; 8192];
-        let count = match &mut self.stream {
-            Stream::Plain(socket) => socket.read(&mut buffer)?,
-            Stream::Tls(stream) => stream.read(&mut buffer)?,
-        };
-        if count == 0 {
-            return Err(io::Error::new(
-                ErrorKind::UnexpectedEof,
-                "the server closed the connection",
-            ));
+    /// Waits until the stream, or an error of the server, decides on one alert.
+    async fn answer(
+        &mut self,
+        letters: &mut [Letter],
+        at: usize,
+        answer: PublishAckFuture,
+    ) -> io::Result<()> {
+        let mut answer = answer.into_future();
+        while letters[at].is_waiting() {
+            tokio::select! {
+                biased;
+                answer = &mut answer => letters[at].state = acknowledged(answer),
+                event = self.events.recv() => {
+                    hear(event, letters, None)?;
+                }
+            }
         }
-        self.input.extend(&buffer[..count]);
+        Ok(())
+    }
+
+    /// Takes over the errors that the server has sent before the barrier: the client's task passes
+    /// them on after it has read the barrier.
+    async fn hear_all(&mut self, letters: &mut [Letter], barrier: &str) -> io::Result<()> {
+        settle().await;
+        while let Ok(event) = self.events.try_recv() {
+            if matches!(event, Event::ServerError(_)) {
+                hear(Some(event), letters, Some(barrier))?;
+            }
+        }
         Ok(())
     }
 }
 
-fn connect(address: &Address, deadline: Instant) -> io::Result<TcpStream> {
-    let names = Names::default();
-    let mut last = None;
-    for ip in names.addresses(&address.host, deadline)? {
-        let to = SocketAddr::new(ip, address.port);
-        match TcpStream::connect_timeout(&to, left(deadline)?) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => last = Some(error),
+/// Handles an event. Returns true if the server refuses the barrier, which proves as much as its
+/// arrival: that the server has read it.
+fn hear(event: Option<Event>, letters: &mut [Letter], barrier: Option<&str>) -> io::Result<bool> {
+    match event {
+        Some(Event::ServerError(ServerError::Other(text))) => {
+            let subject = text.split('"').nth(1);
+            if barrier.is_some() && errors::is_publish_violation(&text) && subject == barrier {
+                return Ok(true);
+            }
+            errors::refuse(letters, &text)?;
         }
+        Some(Event::ServerError(error)) => return Err(errors::answered(&error)),
+        Some(Event::Disconnected | Event::Closed) | None => return Err(closed()),
+        Some(_) => {}
     }
-    let error = last.unwrap_or_else(|| ErrorKind::NotFound.into());
-    let message = format!("cannot reach {address}: {error}");
-    Err(io::Error::new(error.kind(), message))
+    Ok(false)
 }
 
-fn encrypt(
-    socket: TcpStream,
-    address: &Address,
-    config: Arc<ClientConfig>,
-    deadline: Instant,
-) -> io::Result<Stream> {
-    let host = address.host.trim_matches(['[', ']']).to_owned();
-    let name = ServerName::try_from(host).map_err(|error| refused(error.to_string()))?;
-    let tls = ClientConnection::new(config, name).map_err(io::Error::other)?;
-    socket.set_read_timeout(Some(left(deadline)?))?;
-    socket.set_write_timeout(Some(left(deadline)?))?;
-    let mut stream = StreamOwned::new(tls, socket);
-    while stream.conn.is_handshaking() {
-        stream
-            .conn
-            .complete_io(&mut stream.sock)
-            .map_err(|error| match error.kind() {
-                // An untrusted certificate stays untrusted.
-                ErrorKind::InvalidData => refused(format!("cannot encrypt: {error}")),
-                _ => in_time(error),
-            })?;
+/// Lets the client's tasks run until they wait for the server.
+async fn settle() {
+    // The socket's task, that of events and once more each, for what the first round has begun.
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
     }
-    Ok(Stream::Tls(Box::new(stream)))
+}
+
+async fn in_time<T>(deadline: Instant, future: impl Future<Output = T>) -> io::Result<T> {
+    let result = tokio::time::timeout_at(deadline.into(), future).await;
+    result.map_err(|_elapsed| late())
+}
+
+fn closed() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the server closed the connection")
 }
 
 /// Returns the time left until `deadline`, or an error if it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
-        return Err(in_time(ErrorKind::TimedOut.into()));
-    }
-    Ok(left)
-}
-
-fn in_time(error: io::Error) -> io::Error {
-    match error.kind() {
-        // The kernel reports the time limit of a socket as `WouldBlock`.
-        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
-            io::Error::new(ErrorKind::TimedOut, "the server did not answer in time")
-        }
-        _ => error,
-    }
-}
-
-/// An error that a retry does not fix.
-fn refused(message: String) -> io::Error {
-    io::Error::new(ErrorKind::PermissionDenied, message)
-}
-
-fn login_error(text: &str) -> io::Error {
-    let message = format!("the server refuses this client: {text}");
-    let lower = text.to_ascii_lowercase();
-    if lower.contains("authorization") || lower.contains("permissions") {
-        refused(message)
+        Err(late())
     } else {
-        io::Error::other(message)
+        Ok(left)
     }
 }
 
-fn malformed() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "the server sent what is not NATS")
+fn late() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "the server did not answer in time")
 }

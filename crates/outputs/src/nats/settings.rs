@@ -1,10 +1,12 @@
 //! `nats_output`: its keys and the options of its channel.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use yaml::key::Key;
 
+use super::address::Address;
 use super::credentials::Credentials;
 use super::{NatsChannel, NatsError, NatsOptions};
 use crate::channel::Channel;
@@ -104,6 +106,23 @@ impl OutputKind for NatsOutput {
         Missing::if_empty(first, "url", "nats://HOST:4222")
     }
 
+    fn exposure(&self) -> Option<String> {
+        let is_set = |file: &Path| !file.as_os_str().is_empty();
+        let secret = [
+            ("password_file", is_set(&self.password_file)),
+            ("token_file", is_set(&self.token_file)),
+        ];
+        let (secret, _) = secret.into_iter().find(|(_, is_set)| *is_set)?;
+        let far = self.url.iter().filter_map(|url| Address::parse(url).ok());
+        let far = far.map(|address| address.host).find(|host| !is_loopback(host))?;
+        (!self.tls.enabled).then(|| {
+            format!(
+                "nats_output: the secret in {secret} is sent to {far} without encryption\n  help: set \
+                 nats_output.tls.enabled, or use credentials_file, whose seed is never sent"
+            )
+        })
+    }
+
     fn open(&self, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
         let help = "see the keys nats_output.* in `tollgate man run`";
         let channel = self.options(common).and_then(NatsChannel::open);
@@ -112,6 +131,15 @@ impl OutputKind for NatsOutput {
             Err(error) => Err(ChannelOpenError::new(error, help)),
         }
     }
+}
+
+/// Returns true if what is sent to this host does not leave this one.
+fn is_loopback(host: &str) -> bool {
+    let bare = host.trim_matches(['[', ']']);
+    let address = bare.parse::<IpAddr>();
+    address.map_or(bare.eq_ignore_ascii_case("localhost"), |address| {
+        address.to_canonical().is_loopback()
+    })
 }
 
 impl NatsOutput {
@@ -225,6 +253,33 @@ mod tests {
         stream.jetstream.enabled = true;
         stream.jetstream.stream = "a b".to_owned();
         assert!(error(&stream).contains("`a b`"));
+    }
+
+    #[test]
+    fn a_secret_that_leaves_the_host_without_encryption_is_warned_of() {
+        let output = |url: &str| NatsOutput {
+            url: vec!["nats://localhost".to_owned(), url.to_owned()],
+            token_file: "/t".into(),
+            ..NatsOutput::default()
+        };
+        let far = output("nats://a.example");
+        let warning = far.exposure().expect("a warning");
+        assert!(
+            warning.starts_with("nats_output: the secret in token_file is sent to a.example"),
+            "{warning}"
+        );
+        for near in ["nats://127.0.0.1:1", "nats://[::1]", "LOCALHOST:4222"] {
+            assert_eq!(output(near).exposure(), None, "{near}");
+        }
+        let mut encrypted = far.clone();
+        encrypted.tls.enabled = true;
+        assert_eq!(encrypted.exposure(), None);
+        let key = NatsOutput {
+            token_file: PathBuf::new(),
+            credentials_file: "/c".into(),
+            ..far
+        };
+        assert_eq!(key.exposure(), None, "the seed is not sent");
     }
 
     #[test]

@@ -2,6 +2,13 @@
 
 use rules::Alert;
 
+/// Maximum length of a subject in bytes. A server closes the connection at a line of more than 4096
+/// (`max_control_line`), in which subject and inbox have to fit.
+const MAX_SUBJECT: usize = 2048;
+
+/// Maximum length of an alert's part in bytes.
+const MAX_TOKEN: usize = 255;
+
 /// A parsed subject template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Subject {
@@ -56,11 +63,17 @@ impl Subject {
                 |c: char| !c.is_whitespace() && !c.is_control() && c != '*' && c != '>';
             !token.is_empty() && token.chars().all(is_allowed)
         };
-        if sample.split('.').all(is_token) {
-            Ok(subject)
-        } else {
-            Err("it needs words with dots between them, without spaces and wildcards".to_owned())
+        if !sample.split('.').all(is_token) {
+            let problem = "it needs words with dots between them, without spaces and wildcards";
+            return Err(problem.to_owned());
         }
+        let longest = subject.fill(|_| "x".repeat(MAX_TOKEN)).len();
+        if longest > MAX_SUBJECT {
+            return Err(format!(
+                "with names of {MAX_TOKEN} bytes it has {longest}, and a server takes {MAX_SUBJECT}"
+            ));
+        }
+        Ok(subject)
     }
 
     /// Returns the subject of an alert.
@@ -83,7 +96,7 @@ impl Subject {
 }
 
 /// Converts text to lower case and replaces all but letters and digits by `_`; a dot would begin
-/// another token.
+/// another token. Cuts after [`MAX_TOKEN`] bytes.
 fn token(text: &str) -> String {
     let mut token = String::new();
     for c in text.chars() {
@@ -93,6 +106,9 @@ fn token(text: &str) -> String {
             token.push('_');
         }
     }
+    let mut ends = (0..=token.len().min(MAX_TOKEN)).rev();
+    let end = ends.find(|end| token.is_char_boundary(*end));
+    token.truncate(end.unwrap_or_default());
     match token.trim_matches('_') {
         "" => "_".to_owned(),
         token => token.to_owned(),
@@ -128,6 +144,18 @@ mod tests {
     }
 
     #[test]
+    fn a_long_name_is_cut_so_that_the_server_takes_the_subject() {
+        let alerts = deliveries(1, Format::default());
+        let mut alert = alerts[0].alert().clone();
+        let subject = Subject::parse("falco.<rule>").unwrap();
+        for (rule, length) in [("x", 255), ("\u{e4}", 254)] {
+            alert.rule = rule.repeat(5000).into();
+            let filled = subject.of(&alert);
+            assert_eq!(filled.len(), "falco.".len() + length);
+        }
+    }
+
+    #[test]
     fn templates_that_are_no_subject_are_refused() {
         for (template, problem) in [
             ("", "it needs words"),
@@ -137,6 +165,11 @@ mod tests {
             ("a.*", "it needs words"),
             ("a.>", "it needs words"),
             ("a.<rule", "a `<` has no `>`"),
+            (&"a".repeat(2049), "with names of 255 bytes it has 2049"),
+            (
+                &["<rule>"; 9].join("."),
+                "with names of 255 bytes it has 2303",
+            ),
             (
                 "a.<who>",
                 "`<who>` is not one of <hostname>, <priority>, <rule>, <source>",

@@ -1,5 +1,5 @@
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
@@ -14,6 +14,14 @@ struct Client {
     stream: BufReader<TcpStream>,
 }
 
+/// What a client publishes.
+enum Published {
+    /// An alert: its line and what follows that.
+    Alert(String, String),
+    /// The empty message to the client itself.
+    Barrier(String),
+}
+
 impl Client {
     fn say(&mut self, text: &str) {
         let written = self.stream.get_mut().write_all(text.as_bytes());
@@ -26,30 +34,59 @@ impl Client {
         (count > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// The line of a message and what follows it.
-    fn message(&mut self) -> Option<(String, String)> {
-        let line = self.line()?;
-        if !line.contains("PUB ") {
-            return Some((line, String::new()));
+    /// The next message. Pings are answered, subscriptions taken.
+    fn published(&mut self) -> Option<Published> {
+        loop {
+            let line = self.line()?;
+            let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            match verb {
+                "PING" => self.say("PONG\r\n"),
+                "PUB" | "HPUB" => {
+                    let size: usize = rest.rsplit(' ').next()?.parse().ok()?;
+                    let mut body = vec![0; size + 2];
+                    self.stream.read_exact(&mut body).ok()?;
+                    body.truncate(size);
+                    if rest.starts_with("_INBOX.") {
+                        let subject = rest.split(' ').next()?.to_owned();
+                        return Some(Published::Barrier(subject));
+                    }
+                    return Some(Published::Alert(line, String::from_utf8(body).ok()?));
+                }
+                "SUB" => assert!(rest.starts_with("_INBOX."), "{line}"),
+                "PONG" => return Some(Published::Alert(line, String::new())),
+                _ => panic!("the client says {line}"),
+            }
         }
-        let size: usize = line.rsplit(' ').next()?.parse().ok()?;
-        let mut body = vec![0; size + 2];
-        self.stream.read_exact(&mut body).ok()?;
-        body.truncate(size);
-        Some((line, String::from_utf8(body).ok()?))
+    }
+
+    /// The alerts before a barrier, and the barrier.
+    fn batch(&mut self) -> Option<(Vec<(String, String)>, String)> {
+        let mut alerts = Vec::new();
+        loop {
+            match self.published()? {
+                Published::Alert(line, body) => alerts.push((line, body)),
+                Published::Barrier(subject) => return Some((alerts, subject)),
+            }
+        }
+    }
+
+    /// Lets a barrier arrive. The subscription to it is the client's first.
+    fn acknowledge(&mut self, barrier: &str) {
+        self.say(&format!("MSG {barrier} 1 0\r\n\r\n"));
     }
 
     /// Lets it in; gives what it said of itself.
     fn log_in(&mut self) -> String {
         self.say(&format!("{INFO}\r\n"));
         let connect = self.line().expect("CONNECT");
-        let mut line = self.line().expect("more");
-        if line.starts_with("SUB ") {
-            line = self.line().expect("PING");
-        }
-        assert_eq!(line, "PING");
+        assert_eq!(self.line().expect("more"), "PING");
         self.say("PONG\r\n");
         connect
+    }
+
+    /// Serves until the client goes.
+    fn swallow(&mut self) {
+        while self.published().is_some() {}
     }
 }
 
@@ -89,24 +126,23 @@ fn opened(options: NatsOptions) -> NatsChannel {
     channel
 }
 
-/// Serves until the client goes; gives the messages.
+/// Serves until the client goes; gives the alerts.
 fn collecting() -> (Part, Receiver<(String, String)>) {
     let (sender, got) = channel();
     let part = move |mut client: Client| {
         client.log_in();
-        while let Some((line, body)) = client.message() {
-            if line == "PING" {
-                client.say("PONG\r\n");
-            } else if sender.send((line, body)).is_err() {
-                return;
+        while let Some((alerts, barrier)) = client.batch() {
+            for alert in alerts {
+                sender.send(alert).expect("the test waits");
             }
+            client.acknowledge(&barrier);
         }
     };
     (Box::new(part), got)
 }
 
 #[test]
-fn alerts_are_published_in_order_and_delivered_when_the_ping_is_answered() {
+fn alerts_are_published_in_order_and_delivered_when_the_barrier_arrives() {
     let (part, got) = collecting();
     let url = server(vec![part]);
     let mut channel = opened(options(&url));
@@ -125,7 +161,7 @@ fn alerts_are_published_in_order_and_delivered_when_the_ping_is_answered() {
 fn an_alert_is_not_delivered_before_the_server_has_answered() {
     let silent = |mut client: Client| {
         client.log_in();
-        while client.message().is_some() {}
+        client.swallow();
     };
     let (part, got) = collecting();
     let url = server(vec![Box::new(silent), part]);
@@ -144,9 +180,11 @@ fn an_alert_is_not_delivered_before_the_server_has_answered() {
 fn a_connection_that_the_server_has_closed_meanwhile_is_replaced_without_a_wait() {
     let once = |mut client: Client| {
         client.log_in();
-        client.message().unwrap();
-        client.message().unwrap();
-        client.say("PONG\r\n");
+        let (_, barrier) = client.batch().unwrap();
+        client.acknowledge(&barrier);
+        let stream = client.stream.get_ref();
+        stream.shutdown(Shutdown::Write).unwrap();
+        client.swallow();
     };
     let (part, got) = collecting();
     let url = server(vec![Box::new(once), part]);
@@ -165,11 +203,11 @@ fn pings_of_the_server_are_answered() {
     let pinging = move |mut client: Client| {
         client.log_in();
         client.say("PING\r\n");
-        while let Some((line, _)) = client.message() {
-            match line.as_str() {
-                "PING" => client.say("PONG\r\n"),
-                "PONG" => sender.send(()).unwrap(),
-                _ => {}
+        while let Some(published) = client.published() {
+            match published {
+                Published::Barrier(barrier) => client.acknowledge(&barrier),
+                Published::Alert(line, _) if line == "PONG" => sender.send(()).unwrap(),
+                Published::Alert(..) => {}
             }
         }
     };
@@ -180,23 +218,68 @@ fn pings_of_the_server_are_answered() {
     answers.recv_timeout(Duration::from_secs(5)).unwrap();
 }
 
+/// The counters and the error of some alerts at a server that answers a batch so.
+fn answered(count: usize, answer: fn(&str, usize) -> String) -> DeliveryError {
+    let answering = move |mut client: Client| {
+        client.log_in();
+        while let Some((alerts, barrier)) = client.batch() {
+            client.say(&answer(&barrier, alerts.len()));
+        }
+    };
+    let url = server(vec![Box::new(answering)]);
+    let mut channel = opened(options(&url));
+    let alerts = deliveries(count, Format::default());
+    channel.deliver(&alerts).unwrap_err()
+}
+
 #[test]
 fn what_a_server_refuses_is_counted_apart_and_not_sent_again() {
-    let refusing = |mut client: Client| {
-        client.log_in();
-        client.message().unwrap();
-        client.message().unwrap();
-        client.say("-ERR 'Permissions Violation for Publish to \"a.t\"'\r\nPONG\r\n");
-        while client.message().is_some() {}
-    };
-    let url = server(vec![Box::new(refusing)]);
-    let mut channel = opened(options(&url));
-    let error = channel
-        .deliver(&deliveries(1, Format::default()))
-        .unwrap_err();
+    let error = answered(1, |barrier, _| {
+        format!("-ERR 'Permissions Violation for Publish to \"a.t\"'\r\nMSG {barrier} 1 0\r\n\r\n")
+    });
     assert_eq!((error.delivered, error.rejected, error.dead), (0, 1, false));
     let said = error.source.to_string();
     assert!(said.contains("Permissions Violation"), "{said}");
+}
+
+#[test]
+fn no_refusal_of_a_large_batch_is_missed() {
+    // All at once, so that the client reads the barrier before it has passed on the last refusal.
+    let error = answered(256, |barrier, count| {
+        let refusal =
+            |subject| format!("-ERR 'Permissions Violation for Publish to \"{subject}\"'\r\n");
+        format!(
+            "{}{}MSG {barrier} 1 0\r\n\r\n",
+            refusal(barrier).repeat(count - 1),
+            refusal("a.t")
+        )
+    });
+    assert_eq!((error.delivered, error.rejected), (0, 256));
+}
+
+#[test]
+fn a_refused_barrier_proves_that_the_server_has_read_it() {
+    let refusing = |mut client: Client| {
+        client.log_in();
+        while let Some((_, barrier)) = client.batch() {
+            client.say(&format!(
+                "-ERR 'Permissions Violation for Publish to \"{barrier}\"'\r\n"
+            ));
+        }
+    };
+    let url = server(vec![Box::new(refusing)]);
+    let mut channel = opened(options(&url));
+    channel.deliver(&deliveries(3, Format::default())).unwrap();
+}
+
+#[test]
+fn an_account_without_subscriptions_is_told_what_it_needs() {
+    let error = answered(2, |_, _| {
+        "-ERR 'Permissions Violation for Subscription to \"_INBOX.x.*\"'\r\n".to_owned()
+    });
+    assert_eq!((error.delivered, error.rejected), (0, 2));
+    let said = error.source.to_string();
+    assert!(said.contains("needs to subscribe to `_INBOX.>`"), "{said}");
 }
 
 #[test]
@@ -270,7 +353,12 @@ fn no_secret_is_sent_to_a_server_without_the_encryption_that_is_asked_for() {
     let (sender, got) = channel();
     let plain = move |mut client: Client| {
         client.say(&format!("{INFO}\r\n"));
-        sender.send(client.line()).unwrap();
+        let mut greeting = [0; 16];
+        client.stream.read_exact(&mut greeting).unwrap();
+        client.say("-ERR 'Unknown Protocol Operation'\r\n");
+        let mut rest = greeting.to_vec();
+        client.stream.read_to_end(&mut rest).unwrap();
+        sender.send(rest).unwrap();
     };
     let url = server(vec![Box::new(plain)]);
     let dir = tempfile::tempdir().unwrap();
@@ -290,29 +378,45 @@ fn no_secret_is_sent_to_a_server_without_the_encryption_that_is_asked_for() {
     let error = channel
         .deliver(&deliveries(1, Format::default()))
         .unwrap_err();
-    assert!(
-        error.source.to_string().ends_with("has no TLS"),
-        "{error:?}"
-    );
-    assert_eq!(got.recv_timeout(Duration::from_secs(5)).unwrap(), None);
+    assert_eq!((error.delivered, error.rejected), (0, 1));
+    let said = error.source.to_string();
+    assert!(said.starts_with("cannot encrypt the connection"), "{said}");
+    let got = got.recv_timeout(Duration::from_secs(5)).unwrap();
+    // A handshake record, not `CONNECT`.
+    assert_eq!(got[0], 0x16, "{got:?}");
+    let has = |text: &[u8]| got.windows(text.len()).any(|window| window == text);
+    assert!(!has(b"secret") && !has(b"CONNECT"), "{got:?}");
+}
+
+/// The identifier of the alert that a client publishes, and the subject for the answer.
+fn stored(client: &mut Client) -> (String, String) {
+    let Some(Published::Alert(line, body)) = client.published() else {
+        panic!("no alert");
+    };
+    let reply = line.split(' ').nth(2).unwrap().to_owned();
+    let id = body.lines().find(|line| line.starts_with("Nats-Msg-Id: "));
+    assert!(body.contains("Nats-Expected-Stream: S\r\n"), "{body}");
+    (id.unwrap().to_owned(), reply)
+}
+
+fn jetstream(url: &str) -> NatsChannel {
+    opened(NatsOptions {
+        jetstream: true,
+        stream: "S".to_owned(),
+        ..options(url)
+    })
 }
 
 #[test]
 fn a_stream_delivers_by_its_answer_and_an_alert_keeps_its_identifier() {
     let ids = |mut client: Client, answers: bool| {
         client.log_in();
-        let (line, body) = client.message().unwrap();
-        let reply = line.split(' ').nth(2).unwrap().to_owned();
-        let id = body.lines().find(|line| line.starts_with("Nats-Msg-Id: "));
-        let id = id.unwrap().to_owned();
-        assert!(body.contains("Nats-Expected-Stream: S\r\n"), "{body}");
-        assert_eq!(client.message().unwrap().0, "PING");
-        client.say("PONG\r\n");
+        let (id, reply) = stored(&mut client);
         if answers {
             let answer = r#"{"stream":"S","seq":1}"#;
-            client.say(&format!("MSG {reply} 1 {}\r\n{answer}\r\n", answer.len()));
+            client.say(&format!("MSG {reply} 0 {}\r\n{answer}\r\n", answer.len()));
         }
-        while client.message().is_some() {}
+        client.swallow();
         id
     };
     let (sender, got) = channel();
@@ -321,11 +425,7 @@ fn a_stream_delivers_by_its_answer_and_an_alert_keeps_its_identifier() {
         Box::new(move |client| sender.send(ids(client, false)).unwrap()),
         Box::new(move |client| again.send(ids(client, true)).unwrap()),
     ]);
-    let mut channel = opened(NatsOptions {
-        jetstream: true,
-        stream: "S".to_owned(),
-        ..options(&url)
-    });
+    let mut channel = jetstream(&url);
     channel.deliver(&deliveries(1, Format::default())).unwrap();
     drop(channel);
     let all: Vec<_> = got.iter().collect();
@@ -333,17 +433,58 @@ fn a_stream_delivers_by_its_answer_and_an_alert_keeps_its_identifier() {
     assert_eq!(all[0], all[1]);
 }
 
+/// What becomes of an alert when the stream answers so, and what is said of it.
+fn by_answer(header: &'static str, answer: &'static str) -> (State, String) {
+    let answering = move |mut client: Client| {
+        client.log_in();
+        let (_, reply) = stored(&mut client);
+        let (head, total) = (header.len(), header.len() + answer.len());
+        let message = match head {
+            0 => format!("MSG {reply} 0 {total}"),
+            _ => format!("HMSG {reply} 0 {head} {total}"),
+        };
+        client.say(&format!("{message}\r\n{header}{answer}\r\n"));
+        client.swallow();
+    };
+    let url = server(vec![Box::new(answering)]);
+    let mut channel = jetstream(&url);
+    channel.outage = Outage::of_at_most(Duration::ZERO);
+    let mut letters = [Letter {
+        subject: "a.t".to_owned(),
+        id: "1".to_owned(),
+        stream: Some("S".to_owned()),
+        payload: b"text".to_vec(),
+        state: State::Waiting,
+    }];
+    let error = channel.publish(&mut letters).err();
+    let [letter] = letters;
+    (
+        letter.state,
+        error.map_or_else(String::new, |error| error.to_string()),
+    )
+}
+
 #[test]
 fn answers_of_streams_are_told_apart() {
-    let answer = |text: &str| acknowledged(None, text.as_bytes());
-    assert_eq!(answer(r#"{"stream":"S","seq":7}"#), State::Delivered);
+    let (state, _) = by_answer("", r#"{"stream":"S","seq":7}"#);
+    assert_eq!(state, State::Delivered);
     let full = r#"{"error":{"code":400,"description":"maximum bytes exceeded"}}"#;
-    let why = "the stream answered: maximum bytes exceeded".to_owned();
-    assert_eq!(answer(full), State::Refused(why));
-    let leaderless = r#"{"error":{"code":503,"description":"no leader"}}"#;
-    let why = "the stream answered: no leader".to_owned();
-    assert_eq!(answer(leaderless), State::Untaken(why));
-    assert!(matches!(answer("{}"), State::Refused(_)));
-    assert!(matches!(answer("hello"), State::Refused(_)));
-    assert!(matches!(acknowledged(Some(503), b""), State::Untaken(_)));
+    let (state, _) = by_answer("", full);
+    let State::Refused(why) = state else {
+        panic!("{state:?}");
+    };
+    assert!(
+        why.starts_with("the stream answered: ") && why.contains("maximum bytes exceeded"),
+        "{why}"
+    );
+    let (state, said) = by_answer("", r#"{"error":{"code":503,"description":"no leader"}}"#);
+    assert!(matches!(state, State::Untaken(_)), "{state:?}");
+    assert!(said.contains("no leader"), "{said}");
+    for other in ["{}", "hello"] {
+        let (state, _) = by_answer("", other);
+        assert!(matches!(state, State::Refused(_)), "{other}: {state:?}");
+    }
+    let (state, said) = by_answer("NATS/1.0 503\r\n\r\n", "");
+    assert!(matches!(state, State::Untaken(_)), "{state:?}");
+    assert_eq!(said, "no stream takes the subject");
 }

@@ -155,12 +155,12 @@ fn written_port(authority: &Authority) -> Option<&str> {
     (!port.is_empty()).then_some(port)
 }
 
-/// Reads an answer; empty if it is too long.
-pub(crate) fn read(body: &mut Body) -> io::Result<Vec<u8>> {
+/// Reads an answer; `None` if it is too long.
+pub(crate) fn read(body: &mut Body) -> io::Result<Option<Vec<u8>>> {
     let text = body.with_config().limit(MAX_ANSWER).read_to_vec();
     match text {
-        Err(ureq::Error::BodyExceedsLimit(_)) => Ok(Vec::new()),
-        text => text.map_err(io_error),
+        Err(ureq::Error::BodyExceedsLimit(_)) => Ok(None),
+        text => text.map(Some).map_err(io_error),
     }
 }
 

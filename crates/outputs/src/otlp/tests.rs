@@ -181,6 +181,49 @@ fn records_that_a_collector_refuses_in_part_are_counted_apart() {
 }
 
 #[test]
+fn alerts_whose_answer_cannot_be_read_are_not_delivered() {
+    let html = b"<html>Welcome</html>".to_vec();
+    let json = |text: &str| (Encoding::Json, text.as_bytes().to_vec());
+    for (encoding, body) in [
+        (Encoding::Protobuf, html.clone()),
+        (Encoding::Json, html),
+        (Encoding::Protobuf, vec![0; 65 << 10]),
+        (Encoding::Json, vec![b' '; 65 << 10]),
+        json("[]"),
+        json(r#"{"partialSuccess":7}"#),
+        json(r#"{"partialSuccess":{"rejectedLogRecords":"all"}}"#),
+        json(r#"{"partialSuccess":{"rejectedLogRecords":-1}}"#),
+    ] {
+        let story = String::from_utf8_lossy(&body[..20.min(body.len())]).into_owned();
+        let (url, _got) = collector(vec![("200 OK", body)]);
+        let result = opened(options(&url, encoding)).deliver(&deliveries(2, Format::default()));
+        let error = result.expect_err(&story);
+        assert_eq!((error.delivered, error.rejected), (0, 2), "{story}");
+        let said = error.source.to_string();
+        assert!(
+            said.starts_with("cannot read the answer of the collector: "),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn an_answer_without_a_refusal_is_a_delivery() {
+    for (encoding, body) in [
+        (Encoding::Protobuf, ""),
+        (Encoding::Json, ""),
+        (Encoding::Json, "{}"),
+        (Encoding::Json, r#"{"partialSuccess":{}}"#),
+        (Encoding::Json, r#"{"partialSuccess":null}"#),
+    ] {
+        let (url, _got) = collector(vec![("200 OK", body.as_bytes().to_vec())]);
+        opened(options(&url, encoding))
+            .deliver(&deliveries(2, Format::default()))
+            .unwrap_or_else(|error| panic!("{body}: {error:?}"));
+    }
+}
+
+#[test]
 fn only_statuses_that_may_pass_are_tried_again() {
     for status in [
         "429 Too Many Requests",
