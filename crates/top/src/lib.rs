@@ -1,4 +1,4 @@
-//! Live processes, calls and alerts in a terminal.
+//! Screen processes, calls and alerts in a terminal.
 //!
 //! [`Tally`] counts what a feed reports, within fixed bounds; [`State`] is what the user chose; [`draw`] draws both.
 //! The crate knows no engine. Whatever a workload controls is escaped where it enters ([`escaped`]).
@@ -13,7 +13,7 @@ pub use alerts::{AlertRow, Alerts};
 pub use draw::draw;
 pub use state::{Key, Sort, State, Tab};
 pub use tally::{Caller, Costs, Seen, Tally};
-pub use terminal::{Live, run};
+pub use terminal::{Screen, run};
 
 /// Longest text that is kept of one value, in characters.
 const LONGEST: usize = 400;

@@ -209,13 +209,13 @@ fn clock(time_ns: u64) -> String {
 
 /// Reports of the engine about itself.
 #[derive(Debug, Default)]
-pub(super) struct Notices {
+pub(super) struct EngineReports {
     undecided: AtomicU64,
     timeouts: AtomicU64,
     trouble: Mutex<Option<String>>,
 }
 
-impl Notices {
+impl EngineReports {
     /// Formats what the user has to know; empty if there is nothing.
     pub(super) fn trouble(&self) -> String {
         let count = |name: &str, count: &AtomicU64| match count.load(Ordering::Relaxed) {
@@ -229,7 +229,7 @@ impl Notices {
     }
 }
 
-impl EngineObserver for Notices {
+impl EngineObserver for EngineReports {
     fn undecided(&self, _event: &Event<'_>, rules: &[Arc<str>]) {
         let count = u64::try_from(rules.len()).unwrap_or(u64::MAX);
         self.undecided.fetch_add(count, Ordering::Relaxed);
