@@ -39,9 +39,16 @@ impl Screen {
     fn tmux(&self, words: &[&str]) -> String {
         let socket = self.scratch.path().join("tmux");
         let mut command = Command::new("tmux");
-        command.arg("-S").arg(socket).args(words).stdin(Stdio::null());
+        command
+            .arg("-S")
+            .arg(socket)
+            .args(words)
+            .stdin(Stdio::null());
         // Not within the tmux that may run this test.
-        command.env_remove("TMUX").env("LC_ALL", "C.UTF-8").env("TERM", "xterm-256color");
+        command
+            .env_remove("TMUX")
+            .env("LC_ALL", "C.UTF-8")
+            .env("TERM", "xterm-256color");
         let finished = Limited::start(&mut command, LIMIT).finish(b"");
         assert_eq!(finished.code(), 0, "{words:?}: {finished:?}");
         finished.stdout
@@ -81,7 +88,11 @@ impl Drop for Screen {
     fn drop(&mut self) {
         let socket = self.scratch.path().join("tmux");
         let mut command = Command::new("tmux");
-        command.arg("-S").arg(socket).arg("kill-server").stdin(Stdio::null());
+        command
+            .arg("-S")
+            .arg(socket)
+            .arg("kill-server")
+            .stdin(Stdio::null());
         // The server may have ended already.
         let _ = command.stderr(Stdio::null()).status();
     }
@@ -134,10 +145,17 @@ fn live_alerts_appear_and_a_signal_restores_the_terminal() {
     need_root!();
     let scratch = Scratch::new();
     let pid = scratch.path().join("pid");
-    let line = format!("sh -c 'echo $$ > {}; exec {} top'", pid.display(), e2e::program().display());
+    let line = format!(
+        "sh -c 'echo $$ > {}; exec {} top'",
+        pid.display(),
+        e2e::program().display()
+    );
     let screen = Screen::start(&line);
     screen.shows("watching all processes (eBPF)  0 lost");
-    let cat = Command::new("cat").arg("/etc/shadow").stdout(Stdio::null()).status();
+    let cat = Command::new("cat")
+        .arg("/etc/shadow")
+        .stdout(Stdio::null())
+        .status();
     assert!(cat.expect("it is installed").success());
     screen.press("3");
     let text = screen.shows("Read sensitive file untrusted");
@@ -158,5 +176,11 @@ fn without_a_terminal_or_root_the_reason_is_given() {
     let line = line.replace("tollgate", &e2e::program().display().to_string());
     let screen = Screen::start(&line);
     screen.is_restored(3);
-    assert!(screen.text().contains("live processes need root: `sudo tollgate top`"), "{}", screen.text());
+    assert!(
+        screen
+            .text()
+            .contains("live processes need root: `sudo tollgate top`"),
+        "{}",
+        screen.text()
+    );
 }

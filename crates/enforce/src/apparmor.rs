@@ -330,7 +330,9 @@ pub(crate) fn probe() -> Support {
             "a profile was loaded, and denied nothing",
             "look for AppArmor in `dmesg`",
         ),
-        Err(error @ Error::Parser { .. }) => Support::no_unless_fixed(chain(&error), fix::install("apparmor")),
+        Err(error @ Error::Parser { .. }) => {
+            Support::no_unless_fixed(chain(&error), fix::install("apparmor"))
+        }
         Err(error) => Support::no_unless_fixed(
             chain(&error),
             fix::run_as_root("tollgate enforce --policy FILE -- CMD"),

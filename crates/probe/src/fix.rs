@@ -111,7 +111,11 @@ pub(super) const READABLE_AFTER_BOOT: &str =
 /// Returns how to make a process readable by its supervisor.
 #[must_use]
 pub fn process_access() -> Option<String> {
-    let allow = || Some(allow_calls("ptrace(2), process_vm_readv(2) and pidfd_getfd(2)"));
+    let allow = || {
+        Some(allow_calls(
+            "ptrace(2), process_vm_readv(2) and pidfd_getfd(2)",
+        ))
+    };
     let own = sys::credential::capabilities(0);
     if own.is_ok_and(|sets| sets.effective.contains(CAP_SYS_PTRACE.u8())) {
         // Neither Yama nor a missing capability refuses the call then.
@@ -147,7 +151,9 @@ pub fn newer_kernel(version: &str) -> String {
 /// configuration option without `CONFIG_`; `None` if the kernel was built without the module.
 #[must_use]
 pub fn boot_with_module(option: &str) -> Option<String> {
-    is_built_with(option).unwrap_or(true).then(|| boot(&format!("lsm={MODULES}")))
+    is_built_with(option)
+        .unwrap_or(true)
+        .then(|| boot(&format!("lsm={MODULES}")))
 }
 
 /// Returns how to add a parameter to the kernel's command line.
@@ -208,7 +214,9 @@ fn has_program(name: &str) -> bool {
     // Programs of root are not in every user's PATH.
     let path = env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(Into::into);
-    env::split_paths(&path).chain(usual).any(|folder| folder.join(name).is_file())
+    env::split_paths(&path)
+        .chain(usual)
+        .any(|folder| folder.join(name).is_file())
 }
 
 #[cfg(test)]
@@ -222,7 +230,11 @@ mod tests {
             value,
             is_enough: |value| value >= 1,
         };
-        let wanted = [parameter("a.low", 9), parameter("a.high", 9), parameter("a.gone", 9)];
+        let wanted = [
+            parameter("a.low", 9),
+            parameter("a.high", 9),
+            parameter("a.gone", 9),
+        ];
         let read = |name: &str| match name {
             "a.low" => Some("0\n".to_owned()),
             "a.high" => Some("1\n".to_owned()),

@@ -7,8 +7,8 @@ use sys::ptrace::{EVENT_STOP, detach, interrupt, seize as attach};
 use sys::wait::{ALL, Status, Target, wait};
 use sys::{pidfd, process_memory};
 
-use super::{Support, fix};
 use super::attempt::{SleepingChild, in_child};
+use super::{Support, fix};
 
 /// Data to read from the child, which has a copy at the same address.
 static MARK: [u8; 16] = *b"tollgate probe \n";
@@ -17,7 +17,9 @@ pub(super) fn read() -> Support {
     in_child(|| {
         let sleeper = match SleepingChild::start() {
             Ok(sleeper) => sleeper,
-            Err(error) => return Support::no_unless_fixed(error.to_string(), fix::process_access()),
+            Err(error) => {
+                return Support::no_unless_fixed(error.to_string(), fix::process_access());
+            }
         };
         let address = u64::try_from(MARK.as_ptr().addr()).expect("an address has at most 64 bits");
         let mut bytes = [0; 16];
@@ -44,7 +46,10 @@ fn read_by_file(sleeper: &SleepingChild, address: u64, failure: &str) -> Support
             fix::process_access(),
         ),
         Ok(_) => Support::no_unless_fixed(failure, fix::process_access()),
-        Err(error) => Support::no_unless_fixed(format!("{failure}; /proc/PID/mem: {error}"), fix::process_access()),
+        Err(error) => Support::no_unless_fixed(
+            format!("{failure}; /proc/PID/mem: {error}"),
+            fix::process_access(),
+        ),
     }
 }
 
@@ -84,7 +89,10 @@ pub(super) fn seize() -> Support {
                     event: EVENT_STOP, ..
                 },
             ))) => Support::yes("works: seized and stopped a child process"),
-            Ok(other) => Support::no_unless_fixed(format!("the child did not stop: {other:?}"), fix::process_access()),
+            Ok(other) => Support::no_unless_fixed(
+                format!("the child did not stop: {other:?}"),
+                fix::process_access(),
+            ),
             Err(error) => Support::partial_unless_fixed(
                 format!("{error}: call results cannot be read"),
                 fix::process_access(),

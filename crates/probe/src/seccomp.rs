@@ -12,8 +12,8 @@ use sys::seccomp::{
 };
 use sys::syscall::getppid_raw;
 
-use super::{Support, fix};
 use super::attempt::in_child;
+use super::{Support, fix};
 
 const ALLOW_ALL: [SockFilter; 1] = [SockFilter::stmt(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)];
 

@@ -10,8 +10,8 @@ use sys::credential;
 use sys::namespace::unshare;
 
 use super::Support;
-use super::fix::{self, Parameter};
 use super::attempt::in_child;
+use super::fix::{self, Parameter};
 
 pub(super) fn yama() -> Support {
     let file = "/proc/sys/kernel/yama/ptrace_scope";

@@ -13,8 +13,8 @@ use sys::shared::SharedPage;
 use sys::syscall::getppid_raw;
 use sys::wait::{ALL, Status, Target, wait};
 
-use super::{Support, fix};
 use super::attempt::in_child;
+use super::{Support, fix};
 
 /// Index of the flag that lets the child continue.
 const GO: usize = 0;

@@ -37,12 +37,10 @@ pub(super) fn inotify() -> Support {
     }
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok();
     match limit.and_then(|text| text.trim().parse::<u64>().ok()) {
-        Some(limit) if limit < ENOUGH => {
-            Support::partial_unless_fixed(
+        Some(limit) if limit < ENOUGH => Support::partial_unless_fixed(
             format!("works; limit of {limit} watches per user"),
             fix(),
-        )
-        }
+        ),
         Some(limit) => Support::yes(format!("works (limit of {limit} watches per user)")),
         None => Support::yes("works"),
     }

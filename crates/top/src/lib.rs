@@ -43,7 +43,10 @@ mod tests {
     fn nothing_that_a_terminal_interprets_is_left() {
         assert_eq!(escaped("plain 'text' \"ü\""), "plain 'text' \"ü\"");
         assert_eq!(escaped("a\u{1b}[2J\nb"), "a\\u{1b}[2J\\nb");
-        assert_eq!(escaped("\u{202e}x\u{200b}\u{9b}"), "\\u{202e}x\\u{200b}\\u{9b}");
+        assert_eq!(
+            escaped("\u{202e}x\u{200b}\u{9b}"),
+            "\\u{202e}x\\u{200b}\\u{9b}"
+        );
         assert_eq!(escaped(&"x".repeat(1000)).chars().count(), LONGEST + 1);
     }
 }

@@ -46,7 +46,9 @@ pub fn run(live: &Screen<'_>) -> io::Result<()> {
     let ended = follow(&mut terminal, live);
     let restored = ratatui::try_restore();
     match PANICKED.load(Ordering::Acquire) {
-        true => Err(io::Error::other("a thread of the engine failed; see the message above")),
+        true => Err(io::Error::other(
+            "a thread of the engine failed; see the message above",
+        )),
         false => ended.and(restored),
     }
 }

@@ -423,12 +423,12 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) ->
         let problem = check_rule(policy, rule, machine)
             .filter(|problem| problem.code != Code::Partial || !by_policy.contains(&rule.id));
         diagnostics.extend(problem.map(|problem| match is_accepted {
-                false => problem,
-                true => Diagnostic {
-                    help: None,
-                    ..Diagnostic::new(Code::Accepted, problem.location, problem.message)
-                },
-            }));
+            false => problem,
+            true => Diagnostic {
+                help: None,
+                ..Diagnostic::new(Code::Accepted, problem.location, problem.message)
+            },
+        }));
     }
     let places = policy.accepted.iter().map(|(_, place)| place);
     let unplaced = accepted.iter().map(|name| (name, &policy.location));

@@ -63,7 +63,9 @@ pub(super) fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<Polic
         profiles: Vec::new(),
     };
     for (node, rule) in reader.words_of(&fields, "acceptPartial") {
-        policy.accepted.push((rule.to_owned(), node.location.clone()));
+        policy
+            .accepted
+            .push((rule.to_owned(), node.location.clone()));
     }
     check_mode_parts(reader, &fields, mode);
     if let Some(config) = fields.find("networkProxyConfig") {

@@ -20,7 +20,7 @@ use rules::Engine;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use top::{Screen, Tally};
 
-use self::feed::{Feed, EngineReports, ThreadSink};
+use self::feed::{EngineReports, Feed, ThreadSink};
 use super::replay;
 use crate::args::Top;
 
@@ -31,8 +31,9 @@ const THREADS: usize = 4;
 pub(crate) fn execute(args: &Top) -> Outcome {
     if !stdout().is_terminal() || !stdin().is_terminal() {
         let message = "cannot draw: stdin and stdout have to be a terminal";
-        return Err(Failure::new(Exit::BadInput, message)
-            .help("`tollgate watch` prints alerts as lines, `tollgate replay` those of a capture"));
+        return Err(Failure::new(Exit::BadInput, message).help(
+            "`tollgate watch` prints alerts as lines, `tollgate replay` those of a capture",
+        ));
     }
     let over = ends()?;
     let tally = Arc::new(Mutex::new(Tally::new(Instant::now())));
@@ -122,8 +123,11 @@ fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> O
 fn show_capture(path: &Path, feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> Outcome {
     // An unreadable file is an error before the terminal changes.
     std::fs::File::open(path).map_err(|cause| {
-        Failure::new(Exit::BadInput, format!("cannot open {}: {cause}", path.display()))
-            .help("name a capture of sysdig or Falco, or one made with -w")
+        Failure::new(
+            Exit::BadInput,
+            format!("cannot open {}: {cause}", path.display()),
+        )
+        .help("name a capture of sysdig or Falco, or one made with -w")
     })?;
     let name = top::escaped(&path.display().to_string());
     let (is_read, broken) = (AtomicBool::new(false), Mutex::new(None));
@@ -158,10 +162,11 @@ fn show_capture(path: &Path, feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool
 fn concluded(drawn: std::io::Result<()>) -> Outcome {
     match drawn {
         Ok(()) => Ok(Exit::Ok),
-        Err(error) => Err(
-            Failure::new(Exit::Internal, format!("cannot draw in the terminal: {error}"))
-                .help("`tollgate watch` prints alerts as lines"),
-        ),
+        Err(error) => Err(Failure::new(
+            Exit::Internal,
+            format!("cannot draw in the terminal: {error}"),
+        )
+        .help("`tollgate watch` prints alerts as lines")),
     }
 }
 
@@ -171,7 +176,9 @@ fn unsupported(error: &ebpf::Error) -> Failure {
             .help("find its PID in this PID namespace, for example with `ps -e`");
     }
     let help = match rustix::process::geteuid().is_root() {
-        false => "live processes need root: `sudo tollgate top`; a capture does not: `tollgate top FILE`",
+        false => {
+            "live processes need root: `sudo tollgate top`; a capture does not: `tollgate top FILE`"
+        }
         true => "`tollgate doctor` shows what eBPF lacks here; `tollgate top FILE` shows a capture",
     };
     Failure::from_error(Exit::Unsupported, error).help(help)
