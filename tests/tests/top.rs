@@ -151,7 +151,7 @@ fn live_alerts_appear_and_a_signal_restores_the_terminal() {
         e2e::program().display()
     );
     let screen = Screen::start(&line);
-    screen.shows("watching all processes (eBPF)  0 lost");
+    screen.shows("all processes (eBPF)  0 lost");
     let cat = Command::new("cat")
         .arg("/etc/shadow")
         .stdout(Stdio::null())

@@ -32,9 +32,9 @@ pub fn draw(frame: &mut Frame<'_>, tally: &Tally, state: &mut State, status: &st
     .areas(area);
     let all = &tally.all;
     let line = format!(
-        "tollgate top  {status}  {} events/s  alerts: {}",
-        number(all.events_rate),
-        tally.alerts.total
+        "tollgate top  {status}  alerts: {}  {} events/s",
+        tally.alerts.total,
+        number(all.events_rate)
     );
     frame.render_widget(Paragraph::new(line).style(HEADING), top);
     frame.render_widget(tab_line(state), tabs);
@@ -297,7 +297,7 @@ mod tests {
     fn screen(width: u16, height: u16, state: &mut State) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let tally = tally();
-        let status = "watching all processes (eBPF)  0 lost";
+        let status = "all processes (eBPF)  0 lost";
         terminal
             .draw(|frame| draw(frame, &tally, state, status))
             .unwrap();
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn processes_fit_80_columns_with_the_most_expensive_first() {
         let lines = screen(80, 24, &mut State::default());
-        let title = "tollgate top  watching all processes (eBPF)  0 lost  51 events/s  alerts: 1";
+        let title = "tollgate top  all processes (eBPF)  0 lost  alerts: 1  51 events/s";
         assert_eq!(lines[0], title);
         assert_eq!(
             lines[2],

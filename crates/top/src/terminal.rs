@@ -71,12 +71,11 @@ fn follow(terminal: &mut ratatui::DefaultTerminal, live: &Screen<'_>) -> io::Res
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             other => other?,
         };
-        if let Event::Key(pressed) = event::read()? {
-            if let Some(key) = key(pressed.code, pressed.modifiers) {
-                if pressed.kind != KeyEventKind::Release {
-                    state.press(key);
-                }
-            }
+        if let Event::Key(pressed) = event::read()?
+            && pressed.kind != KeyEventKind::Release
+            && let Some(key) = key(pressed.code, pressed.modifiers)
+        {
+            state.press(key);
         }
     }
     Ok(())

@@ -107,7 +107,7 @@ fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> O
     };
     let status = || {
         let lost = engine.counters().lost();
-        format!("watching {what} (eBPF)  {lost} lost{}", notices.trouble())
+        format!("{what} (eBPF)  {lost} lost{}", notices.trouble())
     };
     let drawn = top::run(&Screen {
         tally,
