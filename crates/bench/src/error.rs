@@ -38,7 +38,9 @@ pub enum Error {
         reason: String,
     },
     /// Neither a verb nor a command was given.
-    #[error("cannot measure anything: give a verb, or a command after `--`, as in `tollgate bench -- make`")]
+    #[error(
+        "cannot measure anything: give a verb, or a command after `--`, as in `tollgate bench -- make`"
+    )]
     NothingToMeasure,
     /// The user's own command failed.
     #[error("cannot compare: `{line}` ({subject}) failed: {reason}")]

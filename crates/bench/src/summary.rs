@@ -56,7 +56,8 @@ pub struct Index {
 }
 
 /// Stands at the head of every form of a quick run.
-pub(crate) const QUICK: &str = "quick run: short samples, for a first impression; do not cite these figures";
+pub(crate) const QUICK: &str =
+    "quick run: short samples, for a first impression; do not cite these figures";
 
 impl Index {
     /// The ratio, unless its verdict is that the rounds do not say.

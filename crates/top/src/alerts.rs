@@ -47,8 +47,7 @@ impl Alerts {
     pub fn add(&mut self, alert: AlertRow) {
         self.total += 1;
         let mut alert = cleaned(alert);
-        let is_same =
-            |row: &AlertRow| row.rule == alert.rule && row.subject == alert.subject;
+        let is_same = |row: &AlertRow| row.rule == alert.rule && row.subject == alert.subject;
         let earlier = self.rows.iter().position(is_same);
         let before = earlier.and_then(|position| self.rows.remove(position));
         alert.count = 1 + before.map_or(0, |row| row.count);
@@ -67,7 +66,11 @@ impl Alerts {
 
 fn cleaned(alert: AlertRow) -> AlertRow {
     let lines = |lines: Vec<String>| -> Vec<String> {
-        lines.iter().take(MOST_LINES).map(|line| escaped(line)).collect()
+        lines
+            .iter()
+            .take(MOST_LINES)
+            .map(|line| escaped(line))
+            .collect()
     };
     AlertRow {
         priority: escaped(&alert.priority),
@@ -101,7 +104,10 @@ mod tests {
         alerts.add(alert("a", "cat /etc/shadow", "1 cat"));
         alerts.add(alert("b", "nc", "2 nc"));
         alerts.add(alert("a", "cat /etc/shadow", "3 cat"));
-        let rows: Vec<_> = alerts.latest().map(|row| (&*row.rule, &*row.process, row.count)).collect();
+        let rows: Vec<_> = alerts
+            .latest()
+            .map(|row| (&*row.rule, &*row.process, row.count))
+            .collect();
         assert_eq!(rows, [("a", "3 cat", 2), ("b", "2 nc", 1)]);
         assert_eq!(alerts.total, 3);
     }

@@ -32,9 +32,9 @@ pub fn draw(frame: &mut Frame<'_>, tally: &Tally, state: &mut State, status: &st
     .areas(area);
     let all = &tally.all;
     let line = format!(
-        "tollgate top  {status}  {} events/s  alerts: {}",
-        number(all.events_rate),
-        tally.alerts.total
+        "tollgate top  {status}  alerts: {}  {} events/s",
+        tally.alerts.total,
+        number(all.events_rate)
     );
     frame.render_widget(Paragraph::new(line).style(HEADING), top);
     frame.render_widget(tab_line(state), tabs);
@@ -97,7 +97,15 @@ fn processes(frame: &mut Frame<'_>, area: Rect, tally: &Tally, state: &mut State
         Constraint::Length(9),
         Constraint::Length(6),
     ];
-    let heading = [">PID", "PROCESS", "PARENT", ">EVENTS/s", ">COST us/s", ">COST ms", ">ALERTS"];
+    let heading = [
+        ">PID",
+        "PROCESS",
+        "PARENT",
+        ">EVENTS/s",
+        ">COST us/s",
+        ">COST ms",
+        ">ALERTS",
+    ];
     table(frame, area, Table::new(rows, widths), &heading, selected);
 }
 
@@ -120,7 +128,14 @@ fn calls(frame: &mut Frame<'_>, area: Rect, tally: &Tally, state: &mut State) {
         Constraint::Length(10),
         Constraint::Length(8),
     ];
-    let heading = ["CALL", ">EVENTS/s", ">COST us/s", ">COST ms", ">EVENTS", ">ns EACH"];
+    let heading = [
+        "CALL",
+        ">EVENTS/s",
+        ">COST us/s",
+        ">COST ms",
+        ">EVENTS",
+        ">ns EACH",
+    ];
     table(frame, area, Table::new(rows, widths), &heading, selected);
 }
 
@@ -158,7 +173,10 @@ fn alerts(frame: &mut Frame<'_>, area: Rect, tally: &Tally, state: &mut State) {
         Some(row) => details(row, detail.height.saturating_sub(3)),
     };
     let block = Block::new().borders(Borders::TOP).title("why");
-    frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }).block(block), detail);
+    frame.render_widget(
+        Paragraph::new(text).wrap(Wrap { trim: false }).block(block),
+        detail,
+    );
 }
 
 /// The lines about one alert: message, the parts of the condition that matched, and the process tree from the
@@ -172,9 +190,9 @@ fn details(row: &AlertRow, height: u16) -> Vec<Line<'static>> {
         return lines;
     }
     let tree = row.tree.iter().rev().enumerate();
-    lines.extend(tree.map(|(depth, process)| {
-        Line::styled(format!("{}{process}", "  ".repeat(depth)), DIM)
-    }));
+    lines.extend(
+        tree.map(|(depth, process)| Line::styled(format!("{}{process}", "  ".repeat(depth)), DIM)),
+    );
     lines
 }
 
@@ -238,23 +256,36 @@ mod tests {
     use crate::tally::Seen;
 
     fn seen(pid: i32, call: &'static str, ns: u64) -> Seen {
-        Seen { pid, call, ns, is_new: true }
+        Seen {
+            pid,
+            call,
+            ns,
+            is_new: true,
+        }
     }
 
     fn tally() -> Tally {
         let start = Instant::now();
         let mut tally = Tally::new(start);
         for _ in 0..50 {
-            tally.count(seen(4242, "openat", 2000), start, || ("cat".to_owned(), "bash".to_owned()));
+            tally.count(seen(4242, "openat", 2000), start, || {
+                ("cat".to_owned(), "bash".to_owned())
+            });
         }
-        tally.count(seen(4243, "connect", 100), start, || ("curl".to_owned(), "sh".to_owned()));
+        tally.count(seen(4243, "connect", 100), start, || {
+            ("curl".to_owned(), "sh".to_owned())
+        });
         tally.alerts.add(AlertRow {
             priority: "Warning".to_owned(),
             rule: "Read sensitive file untrusted".to_owned(),
             message: "a file was read \u{1b}[31m".to_owned(),
             process: "4242 cat".to_owned(),
             time: "12:00:00".to_owned(),
-            tree: vec!["4242 cat".to_owned(), "4000 bash".to_owned(), "1 init".to_owned()],
+            tree: vec![
+                "4242 cat".to_owned(),
+                "4000 bash".to_owned(),
+                "1 init".to_owned(),
+            ],
             why: vec!["yes   open_read   evt.type: openat".to_owned()],
             ..AlertRow::default()
         });
@@ -266,17 +297,26 @@ mod tests {
     fn screen(width: u16, height: u16, state: &mut State) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         let tally = tally();
-        let status = "watching all processes (eBPF)  0 lost";
-        terminal.draw(|frame| draw(frame, &tally, state, status)).unwrap();
+        let status = "all processes (eBPF)  0 lost";
+        terminal
+            .draw(|frame| draw(frame, &tally, state, status))
+            .unwrap();
         let buffer = terminal.backend().buffer();
-        let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-        (0..height).map(row).map(|line| line.trim_end().to_owned()).collect()
+        let row = |y| {
+            (0..width)
+                .map(|x| buffer[(x, y)].symbol())
+                .collect::<String>()
+        };
+        (0..height)
+            .map(row)
+            .map(|line| line.trim_end().to_owned())
+            .collect()
     }
 
     #[test]
     fn processes_fit_80_columns_with_the_most_expensive_first() {
         let lines = screen(80, 24, &mut State::default());
-        let title = "tollgate top  watching all processes (eBPF)  0 lost  51 events/s  alerts: 1";
+        let title = "tollgate top  all processes (eBPF)  0 lost  alerts: 1  51 events/s";
         assert_eq!(lines[0], title);
         assert_eq!(
             lines[2],

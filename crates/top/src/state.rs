@@ -176,7 +176,10 @@ impl State {
     /// Returns the calls to show, in order.
     #[must_use]
     pub fn calls<'t>(&self, tally: &'t Tally) -> Vec<(&'static str, &'t Costs)> {
-        let mut rows: Vec<_> = tally.calls().filter(|(call, _)| self.passes(call)).collect();
+        let mut rows: Vec<_> = tally
+            .calls()
+            .filter(|(call, _)| self.passes(call))
+            .collect();
         rows.sort_by(|(a, costs), (b, others)| {
             let order = match self.sort {
                 Sort::Cost => by_cost(costs, others),
@@ -192,7 +195,10 @@ impl State {
     #[must_use]
     pub fn alerts<'t>(&self, tally: &'t Tally) -> Vec<&'t AlertRow> {
         let passes = |row: &&AlertRow| {
-            self.passes(&format!("{} {} {} {}", row.priority, row.rule, row.process, row.message))
+            self.passes(&format!(
+                "{} {} {} {}",
+                row.priority, row.rule, row.process, row.message
+            ))
         };
         tally.alerts.latest().filter(passes).collect()
     }
@@ -218,20 +224,36 @@ mod tests {
     fn tally() -> Tally {
         let now = Instant::now();
         let mut tally = Tally::new(now);
-        for (pid, name, call, ns) in
-            [(1, "bash", "openat", 10), (2, "curl", "connect", 900), (3, "cat", "openat", 40)]
-        {
-            let seen = Seen { pid, call, ns, is_new: true };
+        for (pid, name, call, ns) in [
+            (1, "bash", "openat", 10),
+            (2, "curl", "connect", 900),
+            (3, "cat", "openat", 40),
+        ] {
+            let seen = Seen {
+                pid,
+                call,
+                ns,
+                is_new: true,
+            };
             tally.count(seen, now, || (name.to_owned(), "sh".to_owned()));
         }
-        let seen = Seen { pid: 1, call: "openat", ns: 10, is_new: true };
+        let seen = Seen {
+            pid: 1,
+            call: "openat",
+            ns: 10,
+            is_new: true,
+        };
         tally.count(seen, now, || unreachable!("known"));
         tally
     }
 
     fn names(state: &State) -> Vec<String> {
         let tally = tally();
-        state.processes(&tally).iter().map(|caller| caller.name.clone()).collect()
+        state
+            .processes(&tally)
+            .iter()
+            .map(|caller| caller.name.clone())
+            .collect()
     }
 
     #[test]

@@ -100,12 +100,7 @@ impl Tally {
 
     /// Counts what was seen of an event. `names` returns the names of the process and its parent; it is called for the first event
     /// of a process only. The number of calls is bounded by the system-call table.
-    pub fn count(
-        &mut self,
-        seen: Seen,
-        now: Instant,
-        names: impl FnOnce() -> (String, String),
-    ) {
+    pub fn count(&mut self, seen: Seen, now: Instant, names: impl FnOnce() -> (String, String)) {
         let (events, ns) = (u64::from(seen.is_new), seen.ns);
         self.all.add(events, ns);
         self.calls.entry(seen.call).or_default().add(events, ns);
@@ -116,7 +111,11 @@ impl Tally {
 
     /// Counts an alert of a process.
     pub fn alert_of(&mut self, pid: i32) {
-        let known = if self.processes.contains_key(&pid) { pid } else { OTHERS };
+        let known = if self.processes.contains_key(&pid) {
+            pid
+        } else {
+            OTHERS
+        };
         if let Some(caller) = self.processes.get_mut(&known) {
             caller.alerts += 1;
         }
@@ -163,8 +162,12 @@ impl Tally {
         self.ticked = now;
         let seconds = passed.as_secs_f64();
         self.all.tick(seconds);
-        self.calls.values_mut().for_each(|costs| costs.tick(seconds));
-        self.processes.values_mut().for_each(|caller| caller.costs.tick(seconds));
+        self.calls
+            .values_mut()
+            .for_each(|costs| costs.tick(seconds));
+        self.processes
+            .values_mut()
+            .for_each(|caller| caller.costs.tick(seconds));
         let is_quiet = |caller: &Caller| now.saturating_duration_since(caller.last) > FORGET;
         let quiet: Vec<i32> = self
             .processes
@@ -243,7 +246,12 @@ mod tests {
             tally.count(seen(pid, "openat", 1), start, named("p"));
         }
         assert!(tally.processes().count() <= MOST_PROCESSES + 1);
-        let sum = |tally: &Tally| tally.processes().map(|caller| caller.costs.events).sum::<u64>();
+        let sum = |tally: &Tally| {
+            tally
+                .processes()
+                .map(|caller| caller.costs.events)
+                .sum::<u64>()
+        };
         assert_eq!(sum(&tally), u64::try_from(count).unwrap());
         tally.tick(start + FORGET + Duration::from_secs(1));
         assert_eq!(tally.processes().count(), 1, "all are quiet");

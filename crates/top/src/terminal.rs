@@ -14,7 +14,7 @@ use crate::tally::Tally;
 const FRAME: Duration = Duration::from_millis(250);
 
 /// What is shown, and when to end.
-pub struct Live<'a> {
+pub struct Screen<'a> {
     /// Counts, which the feed changes.
     pub tally: &'a Mutex<Tally>,
     /// Returns the status: what is watched, and what was lost.
@@ -23,19 +23,19 @@ pub struct Live<'a> {
     pub is_over: &'a dyn Fn() -> bool,
 }
 
-impl std::fmt::Debug for Live<'_> {
+impl std::fmt::Debug for Screen<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Live").finish_non_exhaustive()
+        f.debug_struct("Screen").finish_non_exhaustive()
     }
 }
 
-/// Draws until the user or [`Live::is_over`] ends it. The terminal is restored at the end, on an error and on a
+/// Draws until the user or [`Screen::is_over`] ends it. The terminal is restored at the end, on an error and on a
 /// panic of any thread.
 ///
 /// # Errors
 ///
 /// The terminal cannot be read or written.
-pub fn run(live: &Live<'_>) -> io::Result<()> {
+pub fn run(live: &Screen<'_>) -> io::Result<()> {
     // Its panic hook restores the terminal, whichever thread panics.
     let mut terminal = ratatui::try_init()?;
     let restore = std::panic::take_hook();
@@ -46,7 +46,9 @@ pub fn run(live: &Live<'_>) -> io::Result<()> {
     let ended = follow(&mut terminal, live);
     let restored = ratatui::try_restore();
     match PANICKED.load(Ordering::Acquire) {
-        true => Err(io::Error::other("a thread of the engine failed; see the message above")),
+        true => Err(io::Error::other(
+            "a thread of the engine failed; see the message above",
+        )),
         false => ended.and(restored),
     }
 }
@@ -54,7 +56,7 @@ pub fn run(live: &Live<'_>) -> io::Result<()> {
 /// Set when a thread has panicked: nothing is drawn over its message.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-fn follow(terminal: &mut ratatui::DefaultTerminal, live: &Live<'_>) -> io::Result<()> {
+fn follow(terminal: &mut ratatui::DefaultTerminal, live: &Screen<'_>) -> io::Result<()> {
     let mut state = State::default();
     while !state.is_ended && !(live.is_over)() && !PANICKED.load(Ordering::Acquire) {
         let status = (live.status)();
@@ -69,12 +71,11 @@ fn follow(terminal: &mut ratatui::DefaultTerminal, live: &Live<'_>) -> io::Resul
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             other => other?,
         };
-        if let Event::Key(pressed) = event::read()? {
-            if let Some(key) = key(pressed.code, pressed.modifiers) {
-                if pressed.kind != KeyEventKind::Release {
-                    state.press(key);
-                }
-            }
+        if let Event::Key(pressed) = event::read()?
+            && pressed.kind != KeyEventKind::Release
+            && let Some(key) = key(pressed.code, pressed.modifiers)
+        {
+            state.press(key);
         }
     }
     Ok(())

@@ -114,7 +114,10 @@ impl Result {
 
     /// The ratio of medians of a subject to plain; `None` without a complete round.
     fn ratio(&self, subject: usize) -> Option<Interval> {
-        let pairs = self.rounds.iter().map(|round| (round[0].wall, round[subject].wall));
+        let pairs = self
+            .rounds
+            .iter()
+            .map(|round| (round[0].wall, round[subject].wall));
         let pairs = Pairs::new(pairs.collect::<Vec<_>>()).ok()?;
         Some(stats::ratio_of_medians(&pairs, CONFIDENCE, self.seed))
     }
@@ -122,7 +125,12 @@ impl Result {
     fn verdict(&self) -> Option<Verdict> {
         let (ratio, control) = (self.ratio(WATCHED)?, self.ratio(1));
         let thresholds = Thresholds::default();
-        Some(stats::verdict(ratio, control, self.rounds.len(), thresholds))
+        Some(stats::verdict(
+            ratio,
+            control,
+            self.rounds.len(),
+            thresholds,
+        ))
     }
 
     fn figures(&self, subject: usize) -> Option<Figures> {
@@ -130,7 +138,11 @@ impl Result {
         let times: Vec<f64> = runs.iter().map(|run| run.wall).collect();
         let sample = Sample::new(times.clone()).ok()?;
         let mean = mean(&times);
-        let prefix = if subject == WATCHED { "tollgate run -- " } else { "" };
+        let prefix = if subject == WATCHED {
+            "tollgate run -- "
+        } else {
+            ""
+        };
         Some(Figures {
             command: format!("{prefix}{}", command_line::join(&self.command)),
             mean,
@@ -148,12 +160,17 @@ impl Result {
     pub(super) fn json(&self) -> String {
         let verdict = self.verdict();
         let report = Report {
-            results: (0..SUBJECTS.len()).filter_map(|subject| self.figures(subject)).collect(),
+            results: (0..SUBJECTS.len())
+                .filter_map(|subject| self.figures(subject))
+                .collect(),
             engine: &self.engine,
             rounds: self.rounds.len(),
             seed: self.seed,
             confidence: CONFIDENCE,
-            ratio: verdict.filter(is_conclusive).and_then(|_| self.ratio(WATCHED)).map(Ratio::from),
+            ratio: verdict
+                .filter(is_conclusive)
+                .and_then(|_| self.ratio(WATCHED))
+                .map(Ratio::from),
             control: self.ratio(1).map(Ratio::from),
             verdict: verdict.map_or_else(|| "too few rounds".to_owned(), verdict_words),
         };
@@ -169,7 +186,9 @@ impl Result {
             let Some(figures) = self.figures(subject) else {
                 return out + "no complete round\n";
             };
-            let deviation = figures.stddev.map_or_else(String::new, |d| format!(" ± {}", time(d)));
+            let deviation = figures
+                .stddev
+                .map_or_else(String::new, |d| format!(" ± {}", time(d)));
             lines.push([
                 name.to_owned(),
                 format!("{}{deviation}", time(figures.mean)),
@@ -198,7 +217,10 @@ impl Result {
                  engine {engine}): {words}",
                 ratio.estimate, ratio.low, ratio.high
             ),
-            false => writeln!(out, "no ratio: {words} ({rounds} rounds); try more --rounds"),
+            false => writeln!(
+                out,
+                "no ratio: {words} ({rounds} rounds); try more --rounds"
+            ),
         };
         if let Some(control) = self.ratio(1) {
             let _ = writeln!(
@@ -210,8 +232,14 @@ impl Result {
         let all = self.rounds.iter().flatten();
         let failed: Vec<_> = all.filter(|run| run.exit_code != Some(0)).collect();
         if let Some(first) = failed.first() {
-            let code = first.exit_code.map_or_else(|| "a signal".to_owned(), |c| c.to_string());
-            let _ = writeln!(out, "{} runs failed, the first with exit status {code}", failed.len());
+            let code = first
+                .exit_code
+                .map_or_else(|| "a signal".to_owned(), |c| c.to_string());
+            let _ = writeln!(
+                out,
+                "{} runs failed, the first with exit status {code}",
+                failed.len()
+            );
         }
         out
     }

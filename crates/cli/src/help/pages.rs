@@ -278,7 +278,10 @@ pub(crate) const PAGES: &[Page] = &[
             "top",
             &[
                 Example("sudo tollgate top", "watch all processes of the host"),
-                Example("sudo tollgate top -p 4711", "watch one process and its children"),
+                Example(
+                    "sudo tollgate top -p 4711",
+                    "watch one process and its children",
+                ),
                 Example("tollgate top calls.scap", "look at a capture"),
             ],
         ),

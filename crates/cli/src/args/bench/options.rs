@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use bench::options::{
-    Apps, Compare, Engine, Environment, Lifecycle, Os, OutputOptions, OwnCommand, Part, Quick, Report,
-    Requests, Server, SuiteOptions, Surroundings, Syscalls, Unix, UnixBenchTest, Verb,
+    Apps, Compare, Engine, Environment, Lifecycle, Os, OutputOptions, OwnCommand, Part, Quick,
+    Report, Requests, Server, SuiteOptions, Surroundings, Syscalls, Unix, UnixBenchTest, Verb,
 };
 
 use super as args;

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use capture::notify::EngineObserver;
-use event::{Comm, Evaluator, Event, EventKind, ImpossibleOpen, Opening, Pid, Plan, Process, Relevance, Tid};
+use event::{
+    Comm, Evaluator, Event, EventKind, ImpossibleOpen, Opening, Pid, Plan, Process, Relevance, Tid,
+};
 use rules::trace::Tracer;
 use rules::{Alert, AlertSink, AlertValue, Engine, Ruleset};
 use top::{AlertRow, Seen, Tally};
@@ -115,7 +117,10 @@ impl Feed {
 
     fn row(&self, alert: &Alert, event: &Event<'_>) -> AlertRow {
         let caller = name(event.process);
-        let object = alert.fields.iter().find(|(field, _)| field.starts_with("fd."));
+        let object = alert
+            .fields
+            .iter()
+            .find(|(field, _)| field.starts_with("fd."));
         let object = object.map(|(_, value)| shown(value)).unwrap_or_default();
         AlertRow {
             priority: alert.priority.to_string(),
@@ -145,7 +150,11 @@ impl Evaluator for Feed {
         self.engine.concerns(kind)
     }
 
-    fn has_ruled_out(&self, scratch: &mut Scratch, opening: &Opening<'_>) -> Option<ImpossibleOpen> {
+    fn has_ruled_out(
+        &self,
+        scratch: &mut Scratch,
+        opening: &Opening<'_>,
+    ) -> Option<ImpossibleOpen> {
         self.engine.has_ruled_out(&mut scratch.rules, opening)
     }
 
@@ -180,7 +189,10 @@ fn name(process: &Process) -> String {
 
 /// Returns the command line, if the alert has it.
 fn command(alert: &Alert) -> Option<String> {
-    let field = alert.fields.iter().find(|(field, _)| &**field == "proc.cmdline");
+    let field = alert
+        .fields
+        .iter()
+        .find(|(field, _)| &**field == "proc.cmdline");
     match field {
         Some((_, AlertValue::Text(text))) => Some(text.clone()),
         _ => None,
@@ -202,20 +214,23 @@ fn tree(process: &Process, command: Option<String>) -> Vec<String> {
 /// The time of day of a time since the epoch.
 fn clock(time_ns: u64) -> String {
     match jiff::Timestamp::from_nanosecond(time_ns.into()) {
-        Ok(time) => time.to_zoned(jiff::tz::TimeZone::system()).strftime("%H:%M:%S").to_string(),
+        Ok(time) => time
+            .to_zoned(jiff::tz::TimeZone::system())
+            .strftime("%H:%M:%S")
+            .to_string(),
         Err(_) => "-".to_owned(),
     }
 }
 
 /// Reports of the engine about itself.
 #[derive(Debug, Default)]
-pub(super) struct Notices {
+pub(super) struct EngineReports {
     undecided: AtomicU64,
     timeouts: AtomicU64,
     trouble: Mutex<Option<String>>,
 }
 
-impl Notices {
+impl EngineReports {
     /// Formats what the user has to know; empty if there is nothing.
     pub(super) fn trouble(&self) -> String {
         let count = |name: &str, count: &AtomicU64| match count.load(Ordering::Relaxed) {
@@ -223,13 +238,18 @@ impl Notices {
             count => format!("  {count} {name}"),
         };
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        let trouble = trouble.as_ref().map_or_else(String::new, |text| format!("  {text}"));
+        let trouble = trouble
+            .as_ref()
+            .map_or_else(String::new, |text| format!("  {text}"));
         let undecided = count("undecided", &self.undecided);
-        format!("{undecided}{}{trouble}", count("unreadable", &self.timeouts))
+        format!(
+            "{undecided}{}{trouble}",
+            count("unreadable", &self.timeouts)
+        )
     }
 }
 
-impl EngineObserver for Notices {
+impl EngineObserver for EngineReports {
     fn undecided(&self, _event: &Event<'_>, rules: &[Arc<str>]) {
         let count = u64::try_from(rules.len()).unwrap_or(u64::MAX);
         self.undecided.fetch_add(count, Ordering::Relaxed);

@@ -10,16 +10,17 @@ use std::thread;
 use std::time::Instant;
 
 use capture::ebpf;
-use config::rule_files;
+use config::rule_files::Loaded;
+use config::{CompatMode, Places, Request};
 use decoder::system_info::SystemInfoOptions;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use event::Pid;
-use rules::EngineOptions;
+use rules::Engine;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use top::{Live, Tally};
+use top::{Screen, Tally};
 
-use self::feed::{Feed, Notices, ThreadSink};
+use self::feed::{EngineReports, Feed, ThreadSink};
 use super::replay;
 use crate::args::Top;
 
@@ -30,19 +31,39 @@ const THREADS: usize = 4;
 pub(crate) fn execute(args: &Top) -> Outcome {
     if !stdout().is_terminal() || !stdin().is_terminal() {
         let message = "cannot draw: stdin and stdout have to be a terminal";
-        return Err(Failure::new(Exit::BadInput, message)
-            .help("`tollgate watch` prints alerts as lines, `tollgate replay` those of a capture"));
+        return Err(Failure::new(Exit::BadInput, message).help(
+            "`tollgate watch` prints alerts as lines, `tollgate replay` those of a capture",
+        ));
     }
     let over = ends()?;
     let tally = Arc::new(Mutex::new(Tally::new(Instant::now())));
-    let mut loaded = rule_files::load(&args.rules);
-    let (engine, _plan) = loaded.compile(&EngineOptions::default(), ThreadSink);
-    loaded.usable()?;
+    let (engine, loaded) = rules(args)?;
     let feed = Feed::new(engine, loaded.ruleset, Arc::clone(&tally));
     match &args.file {
         Some(path) => show_capture(path, feed, &tally, &over),
         None => watch(&args.pids, feed, &tally, &over),
     }
+}
+
+/// Returns the rules that `watch` would use.
+fn rules(args: &Top) -> Result<(Engine, Loaded), Failure> {
+    let places = Places::of_user()?;
+    let request = Request {
+        layers: &places.files,
+        file: None,
+        options: &[],
+        mode: CompatMode::default(),
+    };
+    let mut config = request.load()?.config;
+    config.rules_folder = places.rules;
+    if !args.rules.is_empty() {
+        config.rules_files.clone_from(&args.rules);
+    }
+    let mut loaded = config.rule_sources().load();
+    loaded.select(&config.rules);
+    let (engine, _plan) = loaded.compile(&agent::engine_options(&config, None), ThreadSink);
+    loaded.usable()?;
+    Ok((engine, loaded))
 }
 
 /// Returns a flag that signals set which ask for the end.
@@ -63,7 +84,7 @@ fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> O
         [] => ebpf::Target::Host,
         pids => ebpf::Target::Processes(pids.iter().copied().map(Pid).collect()),
     };
-    let notices = Arc::new(Notices::default());
+    let notices = Arc::new(EngineReports::default());
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let engine = ebpf::Engine::start(ebpf::Parts {
         plan: feed.plan(),
@@ -86,9 +107,9 @@ fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> O
     };
     let status = || {
         let lost = engine.counters().lost();
-        format!("watching {what} (eBPF)  {lost} lost{}", notices.trouble())
+        format!("{what} (eBPF)  {lost} lost{}", notices.trouble())
     };
-    let drawn = top::run(&Live {
+    let drawn = top::run(&Screen {
         tally,
         status: &status,
         is_over: &|| over.load(Ordering::Relaxed) || engine.has_ended(),
@@ -102,8 +123,11 @@ fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> O
 fn show_capture(path: &Path, feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> Outcome {
     // An unreadable file is an error before the terminal changes.
     std::fs::File::open(path).map_err(|cause| {
-        Failure::new(Exit::BadInput, format!("cannot open {}: {cause}", path.display()))
-            .help("name a capture of sysdig or Falco, or one made with -w")
+        Failure::new(
+            Exit::BadInput,
+            format!("cannot open {}: {cause}", path.display()),
+        )
+        .help("name a capture of sysdig or Falco, or one made with -w")
     })?;
     let name = top::escaped(&path.display().to_string());
     let (is_read, broken) = (AtomicBool::new(false), Mutex::new(None));
@@ -121,7 +145,7 @@ fn show_capture(path: &Path, feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool
             true if broken.lock().is_ok_and(|kept| kept.is_some()) => format!("{name}: damaged"),
             true => name.clone(),
         };
-        let drawn = top::run(&Live {
+        let drawn = top::run(&Screen {
             tally,
             status: &status,
             is_over: &|| over.load(Ordering::Relaxed),
@@ -138,10 +162,11 @@ fn show_capture(path: &Path, feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool
 fn concluded(drawn: std::io::Result<()>) -> Outcome {
     match drawn {
         Ok(()) => Ok(Exit::Ok),
-        Err(error) => Err(
-            Failure::new(Exit::Internal, format!("cannot draw in the terminal: {error}"))
-                .help("`tollgate watch` prints alerts as lines"),
-        ),
+        Err(error) => Err(Failure::new(
+            Exit::Internal,
+            format!("cannot draw in the terminal: {error}"),
+        )
+        .help("`tollgate watch` prints alerts as lines")),
     }
 }
 
@@ -151,7 +176,9 @@ fn unsupported(error: &ebpf::Error) -> Failure {
             .help("find its PID in this PID namespace, for example with `ps -e`");
     }
     let help = match rustix::process::geteuid().is_root() {
-        false => "live processes need root: `sudo tollgate top`; a capture does not: `tollgate top FILE`",
+        false => {
+            "live processes need root: `sudo tollgate top`; a capture does not: `tollgate top FILE`"
+        }
         true => "`tollgate doctor` shows what eBPF lacks here; `tollgate top FILE` shows a capture",
     };
     Failure::from_error(Exit::Unsupported, error).help(help)
