@@ -19,6 +19,9 @@ pub(super) struct Alert {
     pub(super) fields: Vec<(String, SyntheticValue)>,
 }
 
+/// A field, and what its value becomes.
+pub(super) type Change = (&'static str, fn(&str) -> String);
+
 impl Alert {
     /// Reads an alert from a file, or from the standard input if that is `-`.
     pub(super) fn read(path: &Path, number: Option<u64>) -> Result<Self, Failure> {
@@ -94,7 +97,7 @@ impl Alert {
     }
 
     /// Sets fields that the alert has. Returns `None` if it has none of them.
-    pub(super) fn with(&self, changes: &[(&str, &dyn Fn(&str) -> String)]) -> Option<Self> {
+    pub(super) fn with(&self, changes: &[Change]) -> Option<Self> {
         let mut changed = self.clone();
         let mut is_changed = false;
         for (name, value) in &mut changed.fields {

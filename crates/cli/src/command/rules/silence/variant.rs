@@ -1,12 +1,12 @@
 //! Variants of an alert that its rule must still detect: the same done by another program.
 
-use super::alert::Alert;
+use super::alert::{Alert, Change};
 use super::evaluation::{EventText, RulesUnderTest};
 
 /// A change of some fields of an alert.
 struct Variant {
     title: &'static str,
-    changes: &'static [(&'static str, &'static dyn Fn(&str) -> String)],
+    changes: &'static [Change],
 }
 
 /// The variants, the most different one first. A rule that is about one program does not match the first.
@@ -14,39 +14,39 @@ const VARIANTS: &[Variant] = &[
     Variant {
         title: "the same, by another program",
         changes: &[
-            ("proc.exepath", &|_| "/opt/other/program".to_owned()),
-            ("proc.exe", &|_| "/opt/other/program".to_owned()),
-            ("proc.name", &|_| "other-program".to_owned()),
-            ("proc.cmdline", &|_| "other-program".to_owned()),
-            ("proc.exeline", &|_| "/opt/other/program".to_owned()),
+            ("proc.exepath", |_| "/opt/other/program".to_owned()),
+            ("proc.exe", |_| "/opt/other/program".to_owned()),
+            ("proc.name", |_| "other-program".to_owned()),
+            ("proc.cmdline", |_| "other-program".to_owned()),
+            ("proc.exeline", |_| "/opt/other/program".to_owned()),
         ],
     },
     Variant {
         title: "the same, by a program of this name in another folder",
         changes: &[
-            ("proc.exepath", &in_other_folder),
-            ("proc.exe", &in_other_folder),
+            ("proc.exepath", in_other_folder),
+            ("proc.exe", in_other_folder),
         ],
     },
     Variant {
         title: "the same, with another command line",
         changes: &[
-            ("proc.cmdline", &|text| format!("{text} --other")),
-            ("proc.exeline", &|text| format!("{text} --other")),
-            ("proc.args", &|text| format!("{text} --other")),
+            ("proc.cmdline", |text| format!("{text} --other")),
+            ("proc.exeline", |text| format!("{text} --other")),
+            ("proc.args", |text| format!("{text} --other")),
         ],
     },
     Variant {
         title: "the same, started by another parent",
         changes: &[
-            ("proc.pname", &|_| "other-parent".to_owned()),
-            ("proc.pexepath", &|_| "/opt/other/parent".to_owned()),
-            ("proc.pcmdline", &|_| "other-parent".to_owned()),
+            ("proc.pname", |_| "other-parent".to_owned()),
+            ("proc.pexepath", |_| "/opt/other/parent".to_owned()),
+            ("proc.pcmdline", |_| "other-parent".to_owned()),
         ],
     },
     Variant {
         title: "the same, in a container of another image",
-        changes: &[("container.image.repository", &|_| {
+        changes: &[("container.image.repository", |_| {
             "other.example/image".to_owned()
         })],
     },
