@@ -110,6 +110,19 @@ impl ProcessInspector {
         link.map(<[u8]>::to_vec).map_err(ProcError::errno)
     }
 
+    /// Returns whether a file is in the procfs of this program, so that numbers of processes in its path are those
+    /// of this program's pid namespace. True if that cannot be found out.
+    pub fn is_own_procfs(&self, file: &OwnedFd) -> bool {
+        let own = self
+            .proc
+            .file("stat")
+            .and_then(|own| Ok(rustix::fs::fstat(own)?));
+        match (own, rustix::fs::fstat(file)) {
+            (Ok(own), Ok(other)) => own.st_dev == other.st_dev,
+            _ => true,
+        }
+    }
+
     /// Reads the auxiliary vector of a process (getauxval(3)), and whether it was truncated.
     pub fn auxiliary_vector(&self, pid: Pid) -> Option<(Vec<u8>, bool)> {
         self.proc.read_all(pid.0, "auxv", VECTOR_LIMIT).ok()

@@ -75,7 +75,7 @@ pub(crate) fn compare(
         }
         _ => match (call.kind.spec().descriptor, i32::try_from(result)) {
             (DescriptorSource::Opened { .. }, Ok(number)) if number >= 0 => {
-                opened(call, decoded, number, census)
+                opened(call, decoded, number, pid, census)
             }
             _ => ArgumentComparison::Same,
         },
@@ -176,6 +176,7 @@ fn opened(
     call: &Call,
     decoded: &Decoded<'_>,
     number: i32,
+    pid: Pid,
     census: &ProcessInspector,
 ) -> ArgumentComparison {
     let Some(descriptor) = decoded.descriptor else {
@@ -205,7 +206,16 @@ fn opened(
                 return temporary(raw, file);
             }
             match resolve(call.tid, raw, base, LookupMode::of(call, decoded), census) {
-                Ok(path) if path == file || leads_to_self(&path, file) => ArgumentComparison::Same,
+                Ok((path, _)) if path == file => ArgumentComparison::Same,
+                Ok((path, found)) if is_procfs(&found) => match compare_entries(&path, file, pid) {
+                    EntryComparison::Callers => ArgumentComparison::Same,
+                    EntryComparison::Numbers
+                        if may_mean_self(raw) && !census.is_own_procfs(&found) =>
+                    {
+                        ArgumentComparison::Unclear(CallObject::Path(file.to_vec()))
+                    }
+                    EntryComparison::Numbers | EntryComparison::Other => changed(),
+                },
                 Ok(_) => changed(),
                 // A pipe or the like behind a descriptor: only paths like this one lead to it.
                 Err(_) if may_mean_self(raw) && !file.starts_with(b"/") => ArgumentComparison::Same,
@@ -284,16 +294,16 @@ impl LookupMode {
     }
 }
 
-/// Returns the path of the file that a name resolves to now.
+/// Returns the file that a name resolves to now, with its path.
 fn resolve(
     tid: Tid,
     raw: &[u8],
     base: Option<i32>,
     manner: LookupMode,
     census: &ProcessInspector,
-) -> Result<Vec<u8>, Errno> {
+) -> Result<(Vec<u8>, OwnedFd), Errno> {
     let found = find_as(tid, raw, base, manner, census)?;
-    census.own_descriptor(&found)
+    Ok((census.own_descriptor(&found)?, found))
 }
 
 /// Resolves a name now, from the caller's root and folder, without waiting for a file system and without
@@ -393,35 +403,64 @@ fn open_below(
     }
 }
 
-/// Returns whether a path resolves through `/proc/self` or `/proc/thread-self`, which for the agent mean the agent.
-fn leads_to_self(resolved: &[u8], file: &[u8]) -> bool {
-    fn below_process(path: &[u8]) -> Option<(&[u8], &[u8])> {
-        let rest = path.strip_prefix(b"/proc/")?;
-        let end = rest
-            .iter()
-            .position(|byte| *byte == b'/')
-            .unwrap_or(rest.len());
-        let number = &rest[..end];
-        let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
-        is_number.then(|| (number, &rest[end..]))
+/// `PROC_SUPER_MAGIC`.
+const PROC_MAGIC: u64 = 0x9fa0;
+
+fn is_procfs(file: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|found| u64::try_from(found.f_type) == Ok(PROC_MAGIC))
+}
+
+/// Comparison of two paths in a procfs, where `self` and `thread-self` mean each process something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EntryComparison {
+    /// The name led the agent to its own entry, and the caller to the caller's.
+    Callers,
+    /// The entries of two processes, neither of which is the agent. In a procfs of another pid namespace one may
+    /// be the agent all the same.
+    Numbers,
+    /// Another file.
+    Other,
+}
+
+/// Compares the path that the agent resolved with the file that the caller opened. The procfs can be mounted
+/// anywhere. If it is attached nowhere (open_tree(2), fsmount(2)), paths begin at its root.
+fn compare_entries(resolved: &[u8], file: &[u8], pid: Pid) -> EntryComparison {
+    let split = |path| <[u8]>::split(path, |byte| *byte == b'/');
+    let (mut ours, mut theirs) = (split(resolved), split(file));
+    let differing = ours
+        .by_ref()
+        .zip(theirs.by_ref())
+        .find(|(our, their)| our != their);
+    let number = |text| {
+        std::str::from_utf8(text)
+            .ok()
+            .and_then(|text| text.parse::<i32>().ok())
+    };
+    let numbers = differing.map(|(our, their)| (number(our), number(their)));
+    let Some((Some(our), Some(their))) = numbers else {
+        return EntryComparison::Other;
+    };
+    let (ours, theirs) = (
+        without_thread(ours.collect()),
+        without_thread(theirs.collect()),
+    );
+    if ours != theirs {
+        return EntryComparison::Other;
     }
-    let own = std::process::id().to_string();
-    let (Some((resolver, below)), Some((_, truly))) =
-        (below_process(resolved), below_process(file))
-    else {
-        return false;
-    };
-    let without_thread = |path: &[u8]| -> Vec<u8> {
-        let Some(rest) = path.strip_prefix(b"/task/") else {
-            return path.to_vec();
-        };
-        let end = rest
-            .iter()
-            .position(|byte| *byte == b'/')
-            .unwrap_or(rest.len());
-        rest[end..].to_vec()
-    };
-    resolver == own.as_bytes() && without_thread(below) == without_thread(truly)
+    let own = std::process::id().cast_signed();
+    match (our == own, their == pid.0) {
+        (true, true) => EntryComparison::Callers,
+        (true, false) => EntryComparison::Other,
+        (false, _) => EntryComparison::Numbers,
+    }
+}
+
+/// Removes the part of a path below the entry of a process that names a thread.
+fn without_thread(mut path: Vec<&[u8]>) -> Vec<&[u8]> {
+    if path.len() >= 2 && path[0] == b"task" {
+        path.drain(..2);
+    }
+    path
 }
 
 fn may_mean_self(raw: &[u8]) -> bool {
@@ -545,17 +584,29 @@ mod tests {
 
     #[test]
     fn the_agents_own_entry_stands_for_the_callers() {
-        let own = std::process::id();
-        let resolved = format!("/proc/{own}/status");
-        assert!(leads_to_self(resolved.as_bytes(), b"/proc/4711/status"));
-        let resolved = format!("/proc/{own}/task/{own}/status");
-        assert!(leads_to_self(
-            resolved.as_bytes(),
-            b"/proc/4711/task/4712/status"
-        ));
-        assert!(!leads_to_self(resolved.as_bytes(), b"/proc/4711/environ"));
-        assert!(!leads_to_self(b"/proc/1/status", b"/proc/4711/status"));
-        assert!(!leads_to_self(resolved.as_bytes(), b"/etc/shadow"));
+        let (own, caller) = (std::process::id(), Pid(4711));
+        let compared = |ours: &str, theirs: &str| {
+            let ours = ours.replace("OWN", &own.to_string());
+            compare_entries(ours.as_bytes(), theirs.as_bytes(), caller)
+        };
+        use EntryComparison::{Callers, Numbers, Other};
+        for (ours, theirs, expected) in [
+            ("/proc/OWN/status", "/proc/4711/status", Callers),
+            ("/OWN/status", "/4711/status", Callers),
+            ("/mnt/proc/OWN", "/mnt/proc/4711", Callers),
+            (
+                "/proc/OWN/task/OWN/status",
+                "/proc/4711/task/4712/status",
+                Callers,
+            ),
+            ("/proc/OWN/status", "/proc/4711/environ", Other),
+            ("/proc/OWN/environ", "/proc/1/environ", Other),
+            ("/proc/OWN/status", "/etc/shadow", Other),
+            ("/OWN/status", "/proc/4711/status", Other),
+            ("/proc/1/status", "/proc/4711/status", Numbers),
+        ] {
+            assert_eq!(compared(ours, theirs), expected, "{ours} {theirs}");
+        }
     }
 
     #[test]
