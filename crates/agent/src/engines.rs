@@ -398,6 +398,7 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &MatchCounts, hooks: &s
             ("malformed", counters.malformed),
             ("unknown_calls", counters.unknown_calls),
             ("undecided", counters.undecided),
+            ("undecided_scope", counters.undecided_scope),
             ("processes", counters.processes),
             ("evicted", counters.evicted),
             ("places", counters.places),

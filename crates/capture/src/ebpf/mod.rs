@@ -317,6 +317,7 @@ impl<J: Evaluator> Shared<J> {
             undecided: load(&self.counters.undecided),
             processes: self.table.len() as u64,
             evicted: self.table.evicted(),
+            undecided_scope: self.places.undecided_records(),
             places: self.places.len() as u64,
             evicted_places: self.places.evicted(),
             evicted_roots: self.places.evicted_roots(),
