@@ -34,6 +34,9 @@ use process_info::procfs::LINK_LIMIT;
 const OWN: [&[u8]; 2] = [b"/etc/passwd", b"/etc/group"];
 /// Name that no rule contains.
 const ANY_NAME: &[u8] = b"/tollgate.tripwire";
+/// Name that stands for those of files without one (open with `O_TMPFILE`): the kernel calls them `#` and their
+/// inode number.
+pub(crate) const NAMELESS: &[u8] = b"#";
 /// Time between two checks while opens wait for the engine.
 const TICK: Duration = Duration::from_millis(10);
 /// Maximum time, in nanoseconds, from the inspection of a call to its open.
@@ -222,6 +225,7 @@ impl Inner {
         while let Ok(event) = reader.next() {
             let flags = event.events();
             let name = event.file_name().map_or(&b""[..], |name| name.to_bytes());
+            let name = if is_nameless(name) { NAMELESS } else { name };
             self.take(event.wd(), name, flags, found);
         }
     }
@@ -260,6 +264,12 @@ impl Inner {
             }
         }
     }
+}
+
+/// Returns whether a name is one that the kernel gives a file that has none.
+fn is_nameless(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(NAMELESS);
+    digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
 /// Returns what is sensitive about each path.
