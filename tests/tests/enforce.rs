@@ -1136,7 +1136,7 @@ fn checked(lab: &Lab, rule: &str, stage: &str) -> String {
     command
         .args(["-m", "sh", "-ec", &script, "sh"])
         .arg(&lab.program)
-        .args(["policy", "check"])
+        .args(["policy", "check", "--long"])
         .arg(lab.policy(&policy(rule, "Landlock")))
         .env("W", lab.scratch.path())
         .stdin(Stdio::null());
@@ -1254,7 +1254,7 @@ fn rules_that_are_told_without_a_gap_are_graded_full() {
         let policy = lab.policy(&policy_with(rule, enforcer, audited));
         let mut command = Command::new(e2e::program());
         command
-            .args(["policy", "check"])
+            .args(["policy", "check", "--long"])
             .arg(&policy)
             .stdin(Stdio::null());
         let checked = Limited::start(&mut command, LIMIT).finish(b"");

@@ -275,7 +275,7 @@ impl Judging<'_> {
     ) -> Result<(Rules, Option<(Profile, LoadedPolicy)>), Failure> {
         let mut loaded = match origin.sources() {
             Some(sources) => rule_files::load_read(sources.files.clone()),
-            None => rule_files::load(&config.rules_files),
+            None => config.rule_sources().load(),
         };
         let idle = loaded.select(&config.rules);
         if !detection.quiet {

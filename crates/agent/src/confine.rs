@@ -293,7 +293,7 @@ fn unusable(path: &Path, file: &files::Loaded, exit: Exit, missing: &[Line]) -> 
     let mut message = format!("cannot enforce {}\n{}", path.display(), file.render());
     for line in missing {
         message.push_str(&format!("{line}\n"));
-        if let Support::No { fix, .. } = probe(line.enforcer) {
+        if let Support::No { fix: Some(fix), .. } = probe(line.enforcer) {
             message.push_str(&format!("  fix: {fix}\n"));
         }
     }

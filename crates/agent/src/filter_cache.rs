@@ -14,13 +14,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use config::Config;
-use config::rule_files::{self, RuleFile};
+use config::rule_files::RuleFile;
 use diagnostics::text_file;
 use event::Plan;
 use rules::{Engine, EngineOptions};
 use seccomp::FilterProgram;
 
-use super::host;
+use super::identity;
 use super::sink::DeferredSink;
 
 /// Maximum number of cached files, two for a filter: one of some tens of KiB, and one twice as
@@ -39,7 +39,7 @@ pub(super) struct Sources {
 impl Sources {
     pub(super) fn read(config: Config) -> Self {
         Self {
-            files: rule_files::read_all(&config.rules_files),
+            files: config.rule_sources().read(),
             config,
         }
     }
@@ -76,7 +76,7 @@ impl CachedFilter {
     }
 
     fn readers() -> std::io::Result<Vec<u8>> {
-        Ok(format!("{}\n{:?}\n", host::build()?, host::view()?).into_bytes())
+        Ok(format!("{}\n{:?}\n", identity::build()?, identity::view()?).into_bytes())
     }
 
     /// Reads a file that was written with the same key.

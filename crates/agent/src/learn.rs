@@ -22,6 +22,8 @@ use rules::AlertValue;
 use rustix::fs::{Access, access};
 use serde_json::{Value, json};
 
+use crate::policy_files::partial_rules;
+
 /// Builds a model and writes a policy from it, once.
 #[derive(Debug)]
 pub struct Learner {
@@ -233,7 +235,10 @@ impl Learner {
         };
         // Needed to return from a signal handler while the policy is in force.
         seen.calls.insert("rt_sigreturn".to_owned());
-        write(&self.output, &seen.policy(&name, enforcers, &self.machine))
+        let policy = |accepted| seen.policy(&name, enforcers, &self.machine, accepted);
+        let none = BTreeSet::new();
+        let accepted = partial_rules(&name, &policy(&none));
+        write(&self.output, &policy(&accepted))
     }
 }
 

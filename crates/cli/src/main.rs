@@ -2,6 +2,7 @@
 
 mod args;
 mod command;
+mod engine;
 mod help;
 mod options;
 
@@ -128,16 +129,17 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Enforce(args) => command::enforce::execute(args),
         Verb::Learn(args) => command::learn::execute(args),
         Verb::Watch(args) => command::watch::execute(args),
-        Verb::Replay(args) => command::replay::execute(&args),
+        Verb::Replay(args) => command::replay::execute(args),
         Verb::Falco(args) => command::falco::execute(*args),
         Verb::Rules(verb) => command::rules::execute(verb),
+        Verb::Config(verb) => command::config::execute(&verb),
         Verb::Policy(verb) => command::policy::execute(&verb),
         Verb::Runtime(args) => command::runtime::execute(&args.words),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
         Verb::Generate(verb) => command::generate::execute(verb),
-        Verb::Bench(args) => command::bench::execute(&args),
-        Verb::Workload(args) => command::workload::execute(&args),
+        Verb::Bench(args) => command::bench::execute(&args.into()),
+        Verb::Workload(args) => command::workload::execute(&args.into()),
         Verb::Completions(args) => command::completions::execute(&args),
         Verb::Man(args) => command::man::execute(&args),
         Verb::Help(args) => command::help::execute(&args),

@@ -18,6 +18,7 @@ mod dispatcher;
 mod file;
 mod format;
 mod http;
+mod hub;
 mod internal;
 pub mod json;
 mod kind;
@@ -35,12 +36,11 @@ mod time;
 mod worker;
 
 pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
-pub use dispatcher::{
-    ChannelCounters, Counters, Dispatcher, OnProblem, Pending, Prepared, Settings, StartError,
-};
+pub use dispatcher::{Counters, Dispatcher, Pending, Prepared, Settings, StartError};
 pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat};
 pub use http::{HttpChannel, HttpOptions, HttpOutput};
+pub use hub::{ChannelCounters, OnProblem};
 pub use internal::{Internal, internal_alert};
 pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
 pub use nats::{JetStream, NatsError, NatsOutput, NatsTls};

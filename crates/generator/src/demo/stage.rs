@@ -18,6 +18,7 @@ use sys::credential::{self, CapabilitySets, Ids};
 use super::action::{ACTIONS, Action, NUMBERS, PRELUDE, PREPARATION, PlayTarget};
 use super::report::Report;
 use super::rootfs;
+use crate::detector::CONFIG_VARIABLE;
 
 /// Environment of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,6 +302,7 @@ fn watch(script: &str, environment: &BTreeMap<String, String>) -> Result<Report>
         .args(["/bin/sh", "-c", &format!("{PRELUDE}\n{script}\n")])
         .env_clear()
         .envs(environment)
+        .env(CONFIG_VARIABLE, "")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
