@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use e2e::Environment::{self, Below, Host, HostNetwork, Inside};
 use e2e::Identity::{self, Docker, Root, User};
-use e2e::{Case, SENTINEL, TestProgram, Watch, need_root, with_listener};
+use e2e::{Alert, Case, Engine, SENTINEL, TestProgram, Watch, need_root, with_listener};
 
 const CONTAINER: &[Environment] = &[Inside, Below];
 const EVERYBODY: &[Identity] = Identity::ALL;
@@ -43,12 +43,27 @@ macro_rules! perl_named {
 
 /// Opens a file without a name (O_TMPFILE | O_RDWR) in a folder.
 macro_rules! nameless {
-    ($at:literal, $then:literal) => {
+    ($at:literal, $then:expr) => {
         concat!(
             "my $at = '",
             $at,
             "'; my $fd = syscall(2, $at, 0x410002, 0600); $fd >= 0 or die;",
             $then
+        )
+    };
+}
+
+/// Names a file without a name that `nameless!` has opened.
+macro_rules! named {
+    ($at:literal, $to:literal) => {
+        nameless!(
+            $at,
+            concat!(
+                "my ($from, $to) = (qq(/proc/self/fd/$fd), '",
+                $to,
+                "');
+            syscall(265, -100, $from, -100, $to, 0x400) == 0 or die"
+            )
         )
     };
 }
@@ -687,9 +702,7 @@ write_below_etc => Case {
         act("cp", &["cp", "/etc/hosts", "/etc/new"]).at(CONTAINER).by(&[Root, Docker])
             .showing(&[("fd.name", "/etc/new")]),
         act("mv", sh!("cd /etc; echo > %W/x; mv %W/x new")).showing(&[("evt.arg.newpath", "/etc/new")]),
-        act("perl", perl!(nameless!("/etc",
-            "my ($from, $to) = (\"/proc/self/fd/$fd\", '/etc/named');
-            syscall(265, -100, $from, -100, $to, 0x400) == 0 or die")))
+        act("perl", perl!(named!("/etc", "/etc/named")))
             .showing(&[("evt.type", "linkat"), ("evt.arg.newpath", "/etc/named")]),
     ],
     near_misses: &[
@@ -714,9 +727,7 @@ write_below_root => Case {
             .showing(&[("fd.name", "/root/new")]),
         act("mv", sh!("echo > %W/x; mv %W/x /moved")).showing(&[("evt.arg.newpath", "/moved")]),
         // A file without a name gets one: linkat of /proc/self/fd/N.
-        act("perl", perl!(nameless!("/",
-            "my ($from, $to) = (\"/proc/self/fd/$fd\", '/named');
-            syscall(265, -100, $from, -100, $to, 0x400) == 0 or die"))).showing(&[("evt.type", "linkat"), ("evt.arg.newpath", "/named")]),
+        act("perl", perl!(named!("/", "/named"))).showing(&[("evt.type", "linkat"), ("evt.arg.newpath", "/named")]),
     ],
     near_misses: &[
         act("sh", sh!("echo ls >> /root/.bash_history")),
@@ -813,6 +824,58 @@ ssh_on_other_port => Case {
         act("ssh", &["ssh", "-o", "BatchMode=yes", "-p", "443", "203.0.113.5"]),
     ],
 };
+}
+
+#[test]
+fn a_file_without_a_name_is_nowhere_until_it_gets_one() {
+    need_root!();
+    let file = e2e::default_rules().expect("rules/default.yaml is part of the repository");
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        for (statement, expected) in [
+            (nameless!("/etc", ""), None),
+            (nameless!("/", ""), None),
+            (nameless!("/root", ""), None),
+            (
+                named!("/etc", "/etc/named"),
+                Some(("Write below etc", "/etc/named")),
+            ),
+            (
+                named!("/etc", "/named"),
+                Some(("Write below root", "/named")),
+            ),
+        ] {
+            let watched = Watch::new(["perl", "-e", statement])
+                .place(Inside)
+                .engine(engine)
+                .rules_file(&file)
+                .rules(SENTINEL)
+                .run();
+            assert_eq!(
+                watched.code(),
+                0,
+                "{engine:?} {statement}: {}",
+                watched.story()
+            );
+            // Seen from outside, a container is made before.
+            let is_its = |alert: &&Alert| {
+                let by_perl = alert
+                    .fields
+                    .get("proc.name")
+                    .is_some_and(|name| name == "perl");
+                alert.rule != "Sentinel" && (by_perl || alert.rule.contains("unseen"))
+            };
+            let alerts: Vec<_> = watched.alerts.iter().filter(is_its).collect();
+            let found = alerts
+                .first()
+                .map(|alert| (alert.rule.as_str(), alert.field("evt.arg.newpath")));
+            let expected = expected.map(|(rule, path)| (rule, path.to_owned()));
+            assert!(
+                found == expected && alerts.len() == usize::from(found.is_some()),
+                "{engine:?} {statement}: {}",
+                watched.story()
+            );
+        }
+    }
 }
 
 /// What people and machines do every day: no default rule may alert.

@@ -40,7 +40,7 @@ pub struct ProcessInspector {
 }
 
 /// Maximum time of one access to a file system.
-const WORK_LIMIT: Duration = Duration::from_millis(50);
+pub(crate) const WORK_LIMIT: Duration = Duration::from_millis(50);
 /// Maximum number of sockets that may linger on close at the same time.
 const LINGERING_LIMIT: usize = 8;
 

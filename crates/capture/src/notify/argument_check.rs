@@ -240,8 +240,7 @@ fn opened(
 /// `O_TMPFILE` without `O_DIRECTORY`, which it includes.
 const TEMPORARY: u64 = 0o20_000_000;
 
-/// Returns whether a call opens a file without a name, in the folder that it passes.
-pub(super) fn is_temporary(decoded: &Decoded<'_>) -> bool {
+fn is_temporary(decoded: &Decoded<'_>) -> bool {
     let flags = decoded.params.iter().find_map(|param| match param {
         Param::Uint(flags) => Some(*flags),
         _ => None,

@@ -494,11 +494,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         let event::DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
             return None;
         };
-        let mut path =
-            tripwire::absolute(&decoded.descriptor?, call.tid, &self.shared.tree.census)?;
-        if argument_check::is_temporary(decoded) {
-            path.extend([b"/", tripwire::NAMELESS].concat());
-        }
+        let path = tripwire::absolute(&decoded.descriptor?, call.tid, &self.shared.tree.census)?;
         let flags = decoded.params.get(usize::from(flags));
         let reads = matches!(flags, Some(event::Param::Uint(flags)) if flags & WRITES == 0);
         Some((path, !reads || call.syscall == abi::Syscall::CREAT))

@@ -34,9 +34,6 @@ use process_info::procfs::LINK_LIMIT;
 const OWN: [&[u8]; 2] = [b"/etc/passwd", b"/etc/group"];
 /// Name that no rule contains.
 const ANY_NAME: &[u8] = b"/tollgate.tripwire";
-/// Name that stands for those of files without one (open with `O_TMPFILE`): the kernel calls them `#` and their
-/// inode number.
-pub(crate) const NAMELESS: &[u8] = b"#";
 /// Time between two checks while opens wait for the engine.
 const TICK: Duration = Duration::from_millis(10);
 /// Maximum time, in nanoseconds, from the inspection of a call to its open.
@@ -225,9 +222,18 @@ impl Inner {
         while let Ok(event) = reader.next() {
             let flags = event.events();
             let name = event.file_name().map_or(&b""[..], |name| name.to_bytes());
-            let name = if is_nameless(name) { NAMELESS } else { name };
+            if is_nameless(name) && self.is_nowhere(event.wd(), name) {
+                continue;
+            }
             self.take(event.wd(), name, flags, found);
         }
+    }
+
+    /// Returns whether a watched folder has no file of this name.
+    fn is_nowhere(&self, id: i32, name: &[u8]) -> bool {
+        let path = self.watches.path(&(id, name.to_vec()));
+        let found = rustix::fs::lstat(&path[..]);
+        matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
     fn take(&mut self, id: i32, name: &[u8], flags: ReadFlags, found: &mut TripwireReport) {
@@ -266,9 +272,10 @@ impl Inner {
     }
 }
 
-/// Returns whether a name is one that the kernel gives a file that has none.
+/// Returns whether a name is one that the kernel gives a file that has none (open with `O_TMPFILE`): `#` and its
+/// inode number. Rules are not about such files, and the engine may not see them being opened.
 fn is_nameless(name: &[u8]) -> bool {
-    let digits = name.strip_prefix(NAMELESS);
+    let digits = name.strip_prefix(b"#");
     digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
