@@ -315,15 +315,12 @@ fn tests_of_rules_use_those_of_the_machine_and_add_their_own() {
 }
 
 #[test]
-fn root_refuses_files_that_another_user_can_change() {
+fn root_refuses_settings_that_another_user_can_change() {
     need_root!();
-    let machine = Machine::new(&[
-        ("config.yaml", "priority: notice\n"),
-        ("rules.d/a.yaml", ""),
-    ]);
+    let machine = Machine::new(&[("config.yaml", "priority: notice\n")]);
     let run = || machine.run(&["run", "-q", "--", "true"]);
     assert_eq!(run().code(), 0);
-    let (config, rule) = (machine.at("config.yaml"), machine.at("rules.d/a.yaml"));
+    let config = machine.at("config.yaml");
     chown(&config, Some(OTHER), None).expect("root may");
     let fix = format!("help: `chown root:root {}`", text(&config));
     refused(
@@ -351,6 +348,32 @@ fn root_refuses_files_that_another_user_can_change() {
         "notice"
     );
     chown(&config, Some(0), None).expect("root may");
+    // A file that is included counts as well, and so does one that is named and that all users can write.
+    let included = machine.write("more.yaml", "");
+    machine.write(
+        "config.yaml",
+        &format!("config_files: [{}]\n", text(&included)),
+    );
+    machine.mode("more.yaml", 0o646);
+    refused(
+        &run(),
+        &["config.yaml:1:", "cannot include", text(&included)],
+    );
+    machine.write("config.yaml", "");
+    refused(
+        &machine.run(&["run", "-q", "-c", text(&included), "--", "true"]),
+        &["all users can write", "`chmod go-w"],
+    );
+    machine.mode("more.yaml", 0o644);
+    assert_eq!(run().code(), 0);
+}
+
+#[test]
+fn root_refuses_rules_that_another_user_can_change() {
+    need_root!();
+    let machine = Machine::new(&[("rules.d/a.yaml", "")]);
+    let run = || machine.run(&["run", "-q", "--", "true"]);
+    let rule = machine.at("rules.d/a.yaml");
     machine.mode("rules.d/a.yaml", 0o666);
     refused(
         &run(),
@@ -374,23 +397,6 @@ fn root_refuses_files_that_another_user_can_change() {
         &["all users can write", text(&machine.at("rules.d"))],
     );
     machine.mode("rules.d", 0o755);
-    // A file that is included counts as well, and so does one that is named and that all users can write.
-    let included = machine.write("more.yaml", "");
-    machine.write(
-        "config.yaml",
-        &format!("config_files: [{}]\n", text(&included)),
-    );
-    machine.mode("more.yaml", 0o646);
-    refused(
-        &run(),
-        &["config.yaml:1:", "cannot include", text(&included)],
-    );
-    machine.write("config.yaml", "");
-    refused(
-        &machine.run(&["run", "-q", "-c", text(&included), "--", "true"]),
-        &["all users can write", "`chmod go-w"],
-    );
-    machine.mode("more.yaml", 0o644);
     assert_eq!(run().code(), 0);
 }
 

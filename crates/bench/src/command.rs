@@ -7,6 +7,7 @@ use crate::execute::Processes;
 use crate::host::Host;
 use crate::limit::{BrokenLimit, Limit};
 use crate::options::{Compare, OutputOptions, Quick, Report, Surroundings, Verb};
+use crate::own_command;
 use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
 use crate::run::{Progress, RunEnd};
@@ -28,6 +29,7 @@ const INTERRUPTED: u8 = 130;
 /// distinguishes these.
 pub fn execute(verb: &Verb, program: &Path, out: &mut dyn Write) -> Result<u8, Error> {
     match verb {
+        Verb::Own(own) => own_command::execute(own, program, out),
         Verb::Quick(quick) => measure(quick_plan(quick)?, program, &quick.out, out),
         Verb::Plan(path, place) => measure(Plan::load(path)?, program, place, out),
         Verb::Compare(Compare { folders, json }) => {
@@ -215,7 +217,7 @@ fn form(summary: &Summary, json: bool, markdown: bool) -> String {
     }
 }
 
-fn print(out: &mut dyn Write, text: &str) -> Result<u8, Error> {
+pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<u8, Error> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader (`head`, a pager) closed the pipe.
         Err(source) if source.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),

@@ -37,6 +37,19 @@ pub enum Error {
         /// The expected form.
         reason: String,
     },
+    /// Neither a verb nor a command was given.
+    #[error("cannot measure anything: give a verb, or a command after `--`, as in `tollgate bench -- make`")]
+    NothingToMeasure,
+    /// The user's own command failed.
+    #[error("cannot compare: `{line}` ({subject}) failed: {reason}")]
+    CommandFailed {
+        /// The way it was run.
+        subject: String,
+        /// The command line.
+        line: String,
+        /// Exit status, the last line of its errors, and what to do.
+        reason: String,
+    },
     /// The program of a subject or workload does not start.
     #[error("cannot start `{program}` of `{line}`: is it installed and in PATH?")]
     Start {
@@ -124,9 +137,11 @@ impl Error {
         }
     }
 
-    /// Returns the program's exit code for this error: 2 for input that the user can correct, otherwise 4.
+    /// Returns the program's exit code for this error: 1 for a command that failed, 2 for input that the user can correct,
+    /// otherwise 4.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Error::CommandFailed { .. } => 1,
             Error::Stage { .. } => 70,
             Error::Supervise { .. } | Error::Signals { .. } | Error::Print { .. } => 4,
             _ => 2,

@@ -63,12 +63,29 @@ pub trait Executor {
 #[derive(Debug)]
 pub struct Processes<'a> {
     stop: &'a Stop,
+    output: Output,
+}
+
+/// What becomes of a command's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Both streams are kept.
+    Kept,
+    /// Standard output is discarded, standard error is kept.
+    Discarded,
+    /// Both go where this program's go.
+    Shown,
 }
 
 impl<'a> Processes<'a> {
     /// Creates an executor that kills its command when `stop` is requested.
     pub fn new(stop: &'a Stop) -> Self {
-        Self { stop }
+        Self::with_output(stop, Output::Kept)
+    }
+
+    /// Creates an executor that treats the output of its commands as `output` says.
+    pub fn with_output(stop: &'a Stop, output: Output) -> Self {
+        Self { stop, output }
     }
 }
 
@@ -85,13 +102,19 @@ impl Executor for Processes<'_> {
         };
         let mut stdout = memory_file().map_err(fail("hold the output of"))?;
         let mut stderr = memory_file().map_err(fail("hold the output of"))?;
+        let kept = |file: &File| file.try_clone().map(Stdio::from);
+        let [out, err] = match self.output {
+            Output::Kept => [kept(&stdout), kept(&stderr)],
+            Output::Discarded => [Ok(Stdio::null()), kept(&stderr)],
+            Output::Shown => [Ok(Stdio::inherit()), Ok(Stdio::inherit())],
+        };
         let mut command = Command::new(&program);
         command
             .args(&invocation.argv[1..])
             .env("TOLLGATE_BENCH_PADDING", "x".repeat(invocation.padding))
             .stdin(Stdio::null())
-            .stdout(stdout.try_clone().map_err(fail("hold the output of"))?)
-            .stderr(stderr.try_clone().map_err(fail("hold the output of"))?)
+            .stdout(out.map_err(fail("hold the output of"))?)
+            .stderr(err.map_err(fail("hold the output of"))?)
             .process_group(0);
         let start = Instant::now();
         let mut child = command.spawn().map_err(|source| Error::Start {

@@ -5,12 +5,15 @@ use std::path::PathBuf;
 use regex::Regex;
 
 pub use crate::client::{Requests, Server};
+pub use crate::own_command::OwnCommand;
 pub use crate::part::Part;
 pub use crate::suite::{Apps, Engine, Environment, Lifecycle, Os, SuiteOptions, Syscalls, Unix};
 
 /// The verbs of `tollgate bench`. Plans use those from [`Verb::Beside`] on; they are no interface for users.
 #[derive(Clone, Debug)]
 pub enum Verb {
+    /// Compare a command of the user's own with and without watching.
+    Own(OwnCommand),
     /// Measure common calls, opens, processes and shells in three minutes.
     Quick(Quick),
     /// Run the twelve tests of UnixBench and compute its index.

@@ -12,7 +12,7 @@ use stats::Sample as Numbers;
 use crate::limit::BrokenLimit;
 use crate::plan::{NATIVE, NATIVE_AGAIN};
 use crate::record::{self, Recording};
-use crate::summary::{Row, Summary, summarise};
+use crate::summary::{QUICK, Row, Summary, summarise};
 use crate::table::time;
 use crate::{Error, tables};
 
@@ -78,8 +78,9 @@ fn page(recording: &Recording, summary: &Summary, history: &[Recording]) -> Page
         .setup
         .as_ref()
         .map_or_else(String::new, |name| format!(", {name}"));
+    let quick = if summary.quick { " (quick run)" } else { "" };
     Page {
-        title: format!("What it costs: {}{setup}", summary.plan),
+        title: format!("What it costs: {}{setup}{quick}", summary.plan),
         lead: lead(summary),
         facts: facts(recording),
         parts,
@@ -88,14 +89,21 @@ fn page(recording: &Recording, summary: &Summary, history: &[Recording]) -> Page
 
 /// Returns one sentence for each subject.
 fn lead(summary: &Summary) -> Vec<String> {
-    let mut lead: Vec<String> = (summary.indices.iter())
+    let mut lead: Vec<String> = Vec::new();
+    if summary.quick {
+        lead.push(format!("{QUICK}."));
+    }
+    let sentences = (summary.indices.iter())
         .filter(|index| ![NATIVE, NATIVE_AGAIN].contains(&index.subject.as_str()))
         .filter_map(|index| {
-            let ratio = index.ratio?;
             let group = if index.group.is_empty() {
                 String::new()
             } else {
                 format!(" ({})", index.group)
+            };
+            let Some(ratio) = index.conclusive_ratio() else {
+                let verdict = index.verdict.as_ref()?;
+                return Some(format!("{}{group}: no figure, {verdict}.", index.subject));
             };
             Some(format!(
                 "{}{group}: {} of native's speed over {} workloads ({} to {} at 95 %).",
@@ -105,8 +113,8 @@ fn lead(summary: &Summary) -> Vec<String> {
                 percent(ratio.low),
                 percent(ratio.high)
             ))
-        })
-        .collect();
+        });
+    lead.extend(sentences);
     let failed: usize = summary.rows.iter().map(|row| row.invalid).sum();
     if failed > 0 {
         lead.push(format!(

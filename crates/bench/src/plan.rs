@@ -39,6 +39,9 @@ pub struct Plan {
     /// The suite that the plan belongs to, which selects additional parts of its report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suite: Option<Suite>,
+    /// Set if samples are shorter than figures that are cited need.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub quick: bool,
     /// Wrapper around every command line, native ones included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<Setup>,

@@ -84,6 +84,7 @@ pub(crate) fn plan(choice: QuickOptions) -> Result<Plan, Error> {
         precision: None,
         suite: None,
         setup: None,
+        quick: true,
         budget_seconds: Some(choice.budget_seconds),
         timeout_seconds: 60,
         workloads,

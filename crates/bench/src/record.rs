@@ -93,6 +93,19 @@ pub enum Exit {
     TimedOut,
 }
 
+impl Exit {
+    /// Returns how the command failed, in words; `None` if it did not.
+    pub(crate) fn failure(self) -> Option<String> {
+        match self {
+            Self::Code(0) => None,
+            Self::Code(code) => Some(format!("exit status {code}")),
+            Self::Interrupted => Some("interrupted".to_owned()),
+            Self::Signal(signal) => Some(format!("killed by signal {signal}")),
+            Self::TimedOut => Some("took longer than the time limit".to_owned()),
+        }
+    }
+}
+
 /// Operations that were expected, and operations that were done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkCheck {

@@ -313,11 +313,12 @@ fn nanoseconds(duration: Duration) -> u64 {
 /// Returns the reason why a sample is invalid, if it is.
 fn reason_to_reject(exit: Exit, witness: WorkCheck) -> Option<String> {
     match exit {
-        Exit::Code(0) => {}
-        Exit::Code(code) => return Some(format!("exit status {code}")),
-        Exit::Interrupted => return Some("interrupted".to_owned()),
-        Exit::Signal(signal) => return Some(format!("killed by signal {signal}")),
         Exit::TimedOut => return Some("took longer than the plan's timeout_seconds".to_owned()),
+        exit => {
+            if let Some(reason) = exit.failure() {
+                return Some(reason);
+            }
+        }
     }
     match (witness.expected, witness.seen) {
         (_, None) => Some("printed no line with operations and elapsed_ns".to_owned()),

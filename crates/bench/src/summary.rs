@@ -26,6 +26,9 @@ pub struct Summary {
     pub suite: Option<Suite>,
     /// Environment of native and subjects, if the plan sets one.
     pub setup: Option<String>,
+    /// Set if the samples were short: the figures are a first impression.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub quick: bool,
     /// One index for each group of workloads and subject.
     pub indices: Vec<Index>,
     /// One row for each workload and subject, in the order of the plan.
@@ -51,6 +54,22 @@ pub struct Index {
     /// Verdict, in words.
     pub verdict: Option<String>,
 }
+
+/// Stands at the head of every form of a quick run.
+pub(crate) const QUICK: &str = "quick run: short samples, for a first impression; do not cite these figures";
+
+impl Index {
+    /// The ratio, unless its verdict is that the rounds do not say.
+    pub(crate) fn conclusive_ratio(&self) -> Option<Ratio> {
+        let verdict = self.verdict.as_deref().unwrap_or_default();
+        let is_open = verdict.starts_with(TOO_FEW_ROUNDS) || verdict.starts_with(INCONCLUSIVE);
+        self.ratio.filter(|_| !is_open)
+    }
+}
+
+/// Beginnings of the verdicts that have no headline figure.
+const TOO_FEW_ROUNDS: &str = "too few rounds";
+const INCONCLUSIVE: &str = "inconclusive";
 
 fn is_none(count: &usize) -> bool {
     *count == 0
@@ -169,6 +188,7 @@ pub fn summarise(recording: &Recording) -> Summary {
             .setup
             .as_ref()
             .map(|setup| setup.name.clone()),
+        quick: recording.plan.quick,
         indices: indices(recording, &rows),
         rows,
     }
@@ -450,11 +470,11 @@ pub(crate) fn verdict_words(verdict: Verdict) -> String {
         }
         Verdict::TooNoisy { smallest_visible } if smallest_visible.is_finite() => {
             format!(
-                "inconclusive: noise hides effects below {}",
+                "{INCONCLUSIVE}: noise hides effects below {}",
                 percent(smallest_visible)
             )
         }
-        Verdict::TooNoisy { .. } => "too few rounds".to_owned(),
+        Verdict::TooNoisy { .. } => TOO_FEW_ROUNDS.to_owned(),
     }
 }
 
@@ -470,7 +490,11 @@ impl Summary {
     }
 
     fn forms(&self, form: fn(&Table) -> String, before: &str) -> String {
-        let mut out = form(&self.table());
+        let mut out = match self.quick {
+            true => format!("{QUICK}\n\n"),
+            false => String::new(),
+        };
+        out += &form(&self.table());
         for table in tables::besides(self) {
             out += &format!("\n{}\n\n{}", table.title, form(&table.table));
         }

@@ -83,8 +83,8 @@ fn indices(summary: &Summary) -> Option<Titled> {
             index.subject.clone(),
             index.workloads.to_string(),
             or_dash(index.system.map(|system| format!("{system:.1}"))),
-            or_dash(index.ratio.map(|ratio| table::ratio(ratio.estimate))),
-            or_dash(index.ratio.map(Ratio::ends)),
+            or_dash(index.conclusive_ratio().map(|ratio| table::ratio(ratio.estimate))),
+            or_dash(index.conclusive_ratio().map(Ratio::ends)),
             or_dash(index.verdict.clone()),
         ]);
     }

@@ -74,6 +74,8 @@ pub(crate) enum Verb {
     Learn(Learn),
     /// Watch running processes, containers or the whole host
     Watch(Watch),
+    /// Show live processes, calls and alerts in a terminal
+    Top(Top),
     /// Read captures of sysdig and Falco: alert on their events, or print them
     Replay(Replay),
     /// Drop-in replacement for the falco binary
@@ -439,6 +441,27 @@ pub(crate) struct Watch {
     pub(crate) seconds: Option<u64>,
     #[command(flatten)]
     pub(crate) detection: Detection,
+}
+
+/// `tollgate top`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Cost is the time that the rules take for events of a process or a call. Events that the kernel's \
+                  filter rejects cost nothing here and are not shown. Keys: / filters as you type, Tab shows the \
+                  next table, s changes the order, the arrow keys select an alert, q quits. Live processes need \
+                  root and the eBPF engine; a capture needs neither."
+)]
+pub(crate) struct Top {
+    /// Show this capture (scap, also gzipped) instead of live processes
+    #[arg(value_name = "FILE", conflicts_with = "pids")]
+    pub(crate) file: Option<PathBuf>,
+    /// Watch this process, with its threads and children; repeatable [default: all processes]
+    #[arg(short = 'p', long = "pid", value_name = "PID", help_heading = TARGET,
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pids: Vec<i32>,
+    /// Load rules from this file or folder; repeatable [default: the built-in rules]
+    #[arg(short = 'r', long = "rules", value_name = "RULES", help_heading = RULES)]
+    pub(crate) rules: Vec<PathBuf>,
 }
 
 /// `tollgate replay`.

@@ -129,6 +129,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Enforce(args) => command::enforce::execute(args),
         Verb::Learn(args) => command::learn::execute(args),
         Verb::Watch(args) => command::watch::execute(args),
+        Verb::Top(args) => command::top::execute(&args),
         Verb::Replay(args) => command::replay::execute(args),
         Verb::Falco(args) => command::falco::execute(*args),
         Verb::Rules(verb) => command::rules::execute(verb),

@@ -822,6 +822,25 @@ syscall_event_drops:
         ]
     }
 
+    fn outputs() -> Outputs {
+        Outputs {
+            stdout: StdoutOutput { enabled: false },
+            file: FileOutput {
+                enabled: true,
+                keep_alive: true,
+                filename: "/tmp/alerts".into(),
+            },
+            syslog: SyslogOutput { enabled: true },
+            program: ProgramOutput {
+                enabled: true,
+                keep_alive: true,
+                program: "cat > /dev/null".to_owned(),
+            },
+            http: http_output(),
+            ..Outputs::default()
+        }
+    }
+
     /// The configuration that [`ALL`] describes.
     fn all_taken() -> Config {
         Config {
@@ -846,22 +865,7 @@ syscall_event_drops:
             },
             queue_capacity: Some(12),
             output_timeout_ms: 100,
-            outputs: Outputs {
-                stdout: StdoutOutput { enabled: false },
-                file: FileOutput {
-                    enabled: true,
-                    keep_alive: true,
-                    filename: "/tmp/alerts".into(),
-                },
-                syslog: SyslogOutput { enabled: true },
-                program: ProgramOutput {
-                    enabled: true,
-                    keep_alive: true,
-                    program: "cat > /dev/null".to_owned(),
-                },
-                http: http_output(),
-                ..Outputs::default()
-            },
+            outputs: outputs(),
             append_output: append_output(),
             verify: Verify::Always,
             io_uring: IoUring::Allow,

@@ -106,6 +106,7 @@ impl SuiteOptions {
             seed: self.seed,
             precision: self.precision.map(|percent| percent / 100.0),
             suite: Some(table.suite),
+            quick: self.quick,
             setup: self.setup.setup(),
             budget_seconds: self.budget.or(default_budget),
             timeout_seconds: table.timeout_seconds,

@@ -10,13 +10,55 @@ use regex::Regex;
 /// Headings of options in help texts.
 const MEASUREMENT: &str = "Measurement options";
 const RESULTS: &str = "Result options";
+const OWN: &str = "Options for CMD";
 
 /// `tollgate bench`.
 #[derive(Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Bench {
     /// Verb to run
     #[command(subcommand)]
-    verb: Verb,
+    verb: Option<Verb>,
+    #[command(flatten)]
+    own: OwnCommand,
+}
+
+/// `tollgate bench -- CMD`.
+#[derive(Args, Clone, Debug)]
+struct OwnCommand {
+    /// Number of rounds; each runs CMD plain, plain again and watched; a verdict needs 6 [default: 10 or
+    /// more, by the time that CMD takes]
+    #[arg(long, value_name = "N", help_heading = OWN, requires = "command",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
+    /// Number of rounds before those that count
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = OWN)]
+    warmup: u32,
+    /// Run this shell command before each run of CMD, such as 'make clean'
+    #[arg(long, value_name = "SHELL", help_heading = OWN, requires = "command")]
+    prepare: Option<String>,
+    /// Capture engine that CMD is watched by
+    #[arg(long, value_enum, default_value_t = super::Engine::Auto, hide_possible_values = true,
+          value_name = "auto|notify|ptrace|ebpf", help_heading = OWN)]
+    engine: super::Engine,
+    /// Go on if CMD fails
+    #[arg(long, help_heading = OWN, requires = "command")]
+    ignore_failure: bool,
+    /// Show what CMD prints [default: discard it]
+    #[arg(long, help_heading = OWN, requires = "command")]
+    show_output: bool,
+    /// Seed of the random order in each round
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = OWN)]
+    seed: u64,
+    /// Write all times to FILE, with the keys of hyperfine
+    #[arg(long, value_name = "FILE", help_heading = OWN, requires = "command")]
+    export_json: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, help_heading = OWN, requires = "command")]
+    json: bool,
+    /// The command and its arguments, after --
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<String>,
 }
 
 /// The verbs of `tollgate bench`.
@@ -373,9 +415,24 @@ mod tests {
     }
 
     #[test]
+    fn a_command_needs_two_dashes_and_no_verb() {
+        let line = "bench --rounds 7 --engine ptrace -- make -j2";
+        let options::Verb::Own(own) = parse(line).unwrap() else {
+            panic!("own")
+        };
+        assert_eq!((own.rounds, own.engine.as_str()), (Some(7), "ptrace"));
+        assert_eq!(own.command, ["make", "-j2"]);
+        for wrong in ["make", "--rounds 7", "--rounds 0 -- make", "quick -- make"] {
+            assert!(parse(&format!("bench {wrong}")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn compare_takes_a_plan_or_two_folders() {
         let plan = parse("bench compare --plan p.toml").unwrap();
-        assert!(matches!(plan, options::Verb::Plan(path, _) if path == PathBuf::from("p.toml")));
+        assert!(
+            matches!(plan, options::Verb::Plan(path, _) if path == std::path::Path::new("p.toml"))
+        );
         let folders = parse("bench compare a b").unwrap();
         assert!(
             matches!(folders, options::Verb::Compare(compare) if compare.folders == ["a", "b"].map(PathBuf::from))

@@ -16,6 +16,7 @@ pub(crate) mod replay;
 pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod runtime;
+pub(crate) mod top;
 pub(crate) mod version;
 pub(crate) mod watch;
 pub(crate) mod workload;

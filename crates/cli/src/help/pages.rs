@@ -226,6 +226,17 @@ pub(crate) const PAGES: &[Page] = &[
     ),
     see(
         page(
+            "top",
+            &[
+                Example("sudo tollgate top", "watch all processes of the host"),
+                Example("sudo tollgate top -p 4711", "watch one process and its children"),
+                Example("tollgate top calls.scap", "look at a capture"),
+            ],
+        ),
+        &["watch", "replay", "rules explain"],
+    ),
+    see(
+        page(
             "replay",
             &[
                 Example(

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bench::options::{
-    Apps, Compare, Engine, Environment, Lifecycle, Os, OutputOptions, Part, Quick, Report,
+    Apps, Compare, Engine, Environment, Lifecycle, Os, OutputOptions, OwnCommand, Part, Quick, Report,
     Requests, Server, SuiteOptions, Surroundings, Syscalls, Unix, UnixBenchTest, Verb,
 };
 
@@ -11,7 +11,10 @@ use super as args;
 
 impl From<args::Bench> for Verb {
     fn from(args: args::Bench) -> Self {
-        match args.verb {
+        let Some(verb) = args.verb else {
+            return Self::Own(args.own.into());
+        };
+        match verb {
             args::Verb::Quick(args) => Self::Quick(args.into()),
             args::Verb::Unix(args) => unix(args),
             args::Verb::Os(args) => Self::Os(
@@ -48,6 +51,24 @@ impl From<args::Bench> for Verb {
             args::Verb::Compare(args) => compare(args),
             args::Verb::Report(args) => Self::Report(args.into()),
             args::Verb::Plans(args) => args.into(),
+        }
+    }
+}
+
+impl From<args::OwnCommand> for OwnCommand {
+    fn from(args: args::OwnCommand) -> Self {
+        let engine = args.engine.kind().map_or("auto", event::EngineKind::name);
+        Self {
+            rounds: args.rounds,
+            warmup: args.warmup,
+            prepare: args.prepare,
+            engine: engine.to_owned(),
+            ignore_failure: args.ignore_failure,
+            show_output: args.show_output,
+            seed: args.seed,
+            export_json: args.export_json,
+            json: args.json,
+            command: args.command,
         }
     }
 }

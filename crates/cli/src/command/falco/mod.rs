@@ -25,7 +25,7 @@ use rules::{EngineOptions, Priority};
 
 use self::args::{Falco, Format};
 use self::validate::Describe;
-use crate::args::{Detection, Hooks, Replay, Rotation, Watch, WatchEngine};
+use crate::args::{Detection, Replay, Watch, WatchEngine};
 use crate::command::rules::check;
 use crate::command::{replay, watch};
 
@@ -364,23 +364,15 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
         seconds: (args.seconds > 0).then_some(args.seconds),
         detection: Detection {
             rules: args.rules,
-            add_rules: Vec::new(),
             config: args.config,
             options,
-            json: false,
-            write: None,
-            rotation: Rotation::default(),
             stats: args.stats,
             stats_interval: args.stats_interval,
             pidfile: args.pidfile,
-            container_id: None,
-            unfiltered: false,
-            ring_kib: None,
-            judges: None,
-            hooks: Hooks::Auto,
-            quiet: false,
             manner: CompatMode::Falco,
+            // It reads none of the machine's files.
             places: Places::default(),
+            ..Detection::default()
         },
     };
     if is_idle {

@@ -228,6 +228,13 @@ fn text(verdicts: &[Verdict<'_>], is_long: bool) -> String {
     out
 }
 
+/// Returns the parts of a condition that holds, each with the values of its fields, one a line.
+pub(crate) fn reasons(clause: &Clause) -> Vec<String> {
+    let mut text = String::new();
+    push_parts(&mut text, clause, true, 0);
+    text.lines().map(str::to_owned).collect()
+}
+
 /// Appends the parts of a clause. Shows those in full whose value is not the wanted one.
 fn push_parts(out: &mut String, clause: &Clause, wanted: bool, depth: usize) {
     if clause.parts.is_empty() {
@@ -308,7 +315,7 @@ fn brief(text: &str) -> String {
 }
 
 /// Formats a value as outputs do.
-pub(super) fn shown(value: &AlertValue) -> String {
+pub(crate) fn shown(value: &AlertValue) -> String {
     match value {
         AlertValue::Absent => "<NA>".to_owned(),
         AlertValue::Bool(value) => value.to_string(),

@@ -2,7 +2,7 @@
 
 pub(super) mod check;
 pub(crate) mod cost;
-mod event;
+pub(super) mod event;
 mod events;
 mod explain;
 mod fields;

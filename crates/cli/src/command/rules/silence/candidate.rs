@@ -93,70 +93,79 @@ impl Candidate {
     }
 }
 
+/// A part of a candidate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// The program.
+    Program,
+    /// The program, only if it runs scripts.
+    Interpreter,
+    /// The file or server.
+    Object,
+    /// The folder of the file.
+    Folder,
+    /// The whole command line.
+    Command,
+    /// The program that started it.
+    Parent,
+    /// The image of the container.
+    Image,
+}
+
+/// Titles and parts of the candidates, narrowest first. A candidate needs all its parts.
+const CANDIDATES: &[(&str, &[Part])] = {
+    use Part::{Command, Folder, Image, Interpreter, Object, Parent, Program};
+    &[
+        (
+            "this command line, on this object",
+            &[Interpreter, Object, Command],
+        ),
+        ("this program, on this object", &[Program, Object]),
+        ("this program, in this folder", &[Program, Folder]),
+        (
+            "this command line, started by this parent",
+            &[Program, Command, Parent],
+        ),
+        ("this command line", &[Program, Command]),
+        ("this program, started by this parent", &[Program, Parent]),
+        (
+            "this program, in containers of this image",
+            &[Program, Image],
+        ),
+        ("this program", &[Program]),
+        ("this object, for every program", &[Object]),
+    ]
+};
+
 /// Returns the candidates for an alert, narrowest first.
 pub(super) fn candidates(alert: &Alert) -> Vec<Candidate> {
     let program = program(alert);
-    let command = Test::equal(alert, "proc.cmdline");
-    let parent = ["proc.pexepath", "proc.pname"];
-    let parent = parent
-        .into_iter()
-        .find_map(|field| Test::equal(alert, field));
-    let image = Test::equal(alert, "container.image.repository");
     let (object, folder) = object(alert);
-    let runs_scripts = program.as_ref().is_some_and(runs_scripts);
-    let mut list = Vec::new();
-    let mut add = |title, tests: [Option<&Test>; 3]| {
-        // A part that the alert lacks makes another candidate of it.
-        let tests: Vec<_> = tests.into_iter().flatten().cloned().collect();
-        let is_new = list.iter().all(|known: &Candidate| known.tests != tests);
-        if !tests.is_empty() && is_new {
-            list.push(Candidate { title, tests });
-        }
+    let parent = ["proc.pexepath", "proc.pname"];
+    let mut parent = parent
+        .into_iter()
+        .filter_map(|field| Test::equal(alert, field));
+    let parent = parent.next();
+    let test = |part: &Part| match part {
+        Part::Program => program.clone(),
+        Part::Interpreter => program.clone().filter(runs_scripts),
+        Part::Object => object.clone(),
+        Part::Folder => folder.clone(),
+        Part::Command => Test::equal(alert, "proc.cmdline"),
+        Part::Parent => parent.clone(),
+        Part::Image => Test::equal(alert, "container.image.repository"),
     };
-    let program = program.as_ref();
-    if let (Some(object), Some(program)) = (&object, program) {
-        if runs_scripts && let Some(command) = &command {
-            let tests = [Some(program), Some(object), Some(command)];
-            add("this command line, on this object", tests);
-        }
-        add(
-            "this program, on this object",
-            [Some(program), Some(object), None],
-        );
-        if let Some(folder) = &folder {
-            add(
-                "this program, in this folder",
-                [Some(program), Some(folder), None],
-            );
-        }
-    }
-    if let Some(program) = program {
-        if let Some(command) = command.as_ref().filter(|_| object.is_none()) {
-            if parent.is_some() {
-                let tests = [Some(program), Some(command), parent.as_ref()];
-                add("this command line, started by this parent", tests);
-            }
-            add("this command line", [Some(program), Some(command), None]);
-        }
-        if parent.is_some() {
-            add(
-                "this program, started by this parent",
-                [Some(program), parent.as_ref(), None],
-            );
-        }
-        if image.is_some() {
-            add(
-                "this program, in containers of this image",
-                [Some(program), image.as_ref(), None],
-            );
-        }
-        add("this program", [Some(program), None, None]);
-    }
-    add(
-        "this object, for every program",
-        [object.as_ref(), None, None],
-    );
-    list
+    // A command line that works on an object is compared by the object, unless it runs a script.
+    let is_wanted = |parts: &[Part]| {
+        object.is_none() || parts[0] == Part::Interpreter || !parts.contains(&Part::Command)
+    };
+    let wanted = CANDIDATES.iter().filter(|(_, parts)| is_wanted(parts));
+    let candidates = wanted.filter_map(|(title, parts)| {
+        let tests: Option<Vec<Test>> = parts.iter().map(test).collect();
+        let tests = tests?;
+        Some(Candidate { title, tests })
+    });
+    candidates.collect()
 }
 
 /// Returns the test for the program: its file if the alert names it, since any program can take a name.

@@ -54,15 +54,6 @@ pub(crate) fn execute(args: &Silence) -> Outcome {
     let rules = RulesUnderTest::load(files.clone(), &alert.rule)?;
     let event = rules.event(&alert)?;
     let variants = variant::detected(&alert, &event, &rules);
-    // Before the user is asked.
-    let target = match args.dry_run {
-        true => None,
-        false => Some(Target::choose(
-            args.output.as_deref(),
-            rules.rule(),
-            &sources,
-        )?),
-    };
     let options = options(&alert, &event, &rules, &variants)?;
     let options = counted(options, &alert, args, &files)?;
     let listing = Listing {
@@ -73,12 +64,14 @@ pub(crate) fn execute(args: &Silence) -> Outcome {
     if !args.json {
         terminal::print(&listing.text())?;
     }
-    let Some(target) = target else {
+    if args.dry_run {
         return match args.json {
             true => terminal::print(&format!("{}\n", listing.json(None, None))),
             false => Ok(Exit::Ok),
         };
-    };
+    }
+    // Before the user is asked.
+    let target = Target::choose(args.output.as_deref(), rules.rule(), &sources)?;
     let Some(number) = chosen(args, options.len())? else {
         return terminal::print("nothing written\n");
     };

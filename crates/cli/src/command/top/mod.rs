@@ -1,0 +1,158 @@
+//! `tollgate top`: shows live processes, calls and alerts in a terminal.
+
+mod feed;
+
+use std::io::{IsTerminal, stdin, stdout};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use capture::ebpf;
+use config::rule_files;
+use decoder::system_info::SystemInfoOptions;
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use event::Pid;
+use rules::EngineOptions;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use top::{Live, Tally};
+
+use self::feed::{Feed, Notices, ThreadSink};
+use super::replay;
+use crate::args::Top;
+
+/// Most threads that evaluate events: more cost more than they help.
+const THREADS: usize = 4;
+
+/// Runs the verb.
+pub(crate) fn execute(args: &Top) -> Outcome {
+    if !stdout().is_terminal() || !stdin().is_terminal() {
+        let message = "cannot draw: stdin and stdout have to be a terminal";
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("`tollgate watch` prints alerts as lines, `tollgate replay` those of a capture"));
+    }
+    let over = ends()?;
+    let tally = Arc::new(Mutex::new(Tally::new(Instant::now())));
+    let mut loaded = rule_files::load(&args.rules);
+    let (engine, _plan) = loaded.compile(&EngineOptions::default(), ThreadSink);
+    loaded.usable()?;
+    let feed = Feed::new(engine, loaded.ruleset, Arc::clone(&tally));
+    match &args.file {
+        Some(path) => show_capture(path, feed, &tally, &over),
+        None => watch(&args.pids, feed, &tally, &over),
+    }
+}
+
+/// Returns a flag that signals set which ask for the end.
+fn ends() -> Result<Arc<AtomicBool>, Failure> {
+    let over = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
+        signal_hook::flag::register(signal, Arc::clone(&over)).map_err(|error| {
+            Failure::new(Exit::Internal, format!("cannot handle signals: {error}"))
+                .help("report this as a defect")
+        })?;
+    }
+    Ok(over)
+}
+
+/// Shows live processes until the user ends it.
+fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> Outcome {
+    let target = match pids {
+        [] => ebpf::Target::Host,
+        pids => ebpf::Target::Processes(pids.iter().copied().map(Pid).collect()),
+    };
+    let notices = Arc::new(Notices::default());
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let engine = ebpf::Engine::start(ebpf::Parts {
+        plan: feed.plan(),
+        paths: feed.paths(),
+        judge: Arc::new(feed),
+        world: SystemInfoOptions::default(),
+        notices: Arc::clone(&notices) as _,
+        rings: ebpf::RingSizes::default(),
+        filters: true,
+        hooks: ebpf::Hooks::Auto,
+        judges: threads.min(THREADS),
+        target,
+        transparent: Vec::new(),
+    })
+    .map_err(|error| unsupported(&error))?;
+    let what = match pids.len() {
+        0 => "all processes".to_owned(),
+        1 => "1 process".to_owned(),
+        count => format!("{count} processes"),
+    };
+    let status = || {
+        let lost = engine.counters().lost();
+        format!("watching {what} (eBPF)  {lost} lost{}", notices.trouble())
+    };
+    let drawn = top::run(&Live {
+        tally,
+        status: &status,
+        is_over: &|| over.load(Ordering::Relaxed) || engine.has_ended(),
+    });
+    engine.stop();
+    engine.join();
+    concluded(drawn)
+}
+
+/// Shows a capture. It is read in a thread of its own.
+fn show_capture(path: &Path, feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> Outcome {
+    // An unreadable file is an error before the terminal changes.
+    std::fs::File::open(path).map_err(|cause| {
+        Failure::new(Exit::BadInput, format!("cannot open {}: {cause}", path.display()))
+            .help("name a capture of sysdig or Falco, or one made with -w")
+    })?;
+    let name = top::escaped(&path.display().to_string());
+    let (is_read, broken) = (AtomicBool::new(false), Mutex::new(None));
+    let is_stopped = AtomicBool::new(false);
+    let drawn = thread::scope(|scope| {
+        scope.spawn(|| {
+            let read = replay::judge_until(path, &feed, &|| is_stopped.load(Ordering::Relaxed));
+            if let (Err(failure), Ok(mut kept)) = (read, broken.lock()) {
+                *kept = Some(failure);
+            }
+            is_read.store(true, Ordering::Release);
+        });
+        let status = || match is_read.load(Ordering::Acquire) {
+            false => format!("reading {name}"),
+            true if broken.lock().is_ok_and(|kept| kept.is_some()) => format!("{name}: damaged"),
+            true => name.clone(),
+        };
+        let drawn = top::run(&Live {
+            tally,
+            status: &status,
+            is_over: &|| over.load(Ordering::Relaxed),
+        });
+        is_stopped.store(true, Ordering::Relaxed);
+        drawn
+    });
+    match broken.into_inner() {
+        Ok(Some(failure)) => Err(failure),
+        _ => concluded(drawn),
+    }
+}
+
+fn concluded(drawn: std::io::Result<()>) -> Outcome {
+    match drawn {
+        Ok(()) => Ok(Exit::Ok),
+        Err(error) => Err(
+            Failure::new(Exit::Internal, format!("cannot draw in the terminal: {error}"))
+                .help("`tollgate watch` prints alerts as lines"),
+        ),
+    }
+}
+
+fn unsupported(error: &ebpf::Error) -> Failure {
+    if let ebpf::Error::Gone { .. } = error {
+        return Failure::from_error(Exit::BadInput, error)
+            .help("find its PID in this PID namespace, for example with `ps -e`");
+    }
+    let help = match rustix::process::geteuid().is_root() {
+        false => "live processes need root: `sudo tollgate top`; a capture does not: `tollgate top FILE`",
+        true => "`tollgate doctor` shows what eBPF lacks here; `tollgate top FILE` shows a capture",
+    };
+    Failure::from_error(Exit::Unsupported, error).help(help)
+}
