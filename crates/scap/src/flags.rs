@@ -146,7 +146,7 @@ mod tests {
         for (names, portable) in [
             (&["O_RDONLY"][..], 1),
             (&["O_WRONLY", "O_CREAT", "O_TRUNC"], 2 | 4 | 0x100),
-            (&["O_RDWR", "O_SYNC"], 3 | 0x80 | 0x8),
+            (&["O_RDWR", "O_SYNC"], 3 | 0x80 | 0x10),
             (
                 &["O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"],
                 1 | 0x400 | 0x1000,

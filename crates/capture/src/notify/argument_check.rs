@@ -19,6 +19,8 @@ use decoder::process_inspector::ProcessInspector;
 use process_info::memory::Memory;
 use process_info::procfs::{LINK_LIMIT, ProcError};
 
+use super::proc_entries::{self, EntryComparison};
+
 /// `-EINPROGRESS`: a connect that continues.
 const CONNECTING: i64 = -115;
 
@@ -172,6 +174,17 @@ pub(crate) fn correct<'a>(
     decoded
 }
 
+/// Returns the name that the call passed, where that is known.
+fn as_passed<'a>(name: Name<'a>, call: &Call) -> Name<'a> {
+    match name {
+        Name::Opened { raw, .. } | Name::Unresolved { raw } => Name::Passed {
+            raw,
+            base: decode::base(call),
+        },
+        name => name,
+    }
+}
+
 fn opened(
     call: &Call,
     decoded: &Decoded<'_>,
@@ -189,14 +202,8 @@ fn opened(
     };
     let file = link.strip_suffix(b" (deleted)").unwrap_or(link);
     let changed = || ArgumentComparison::Changed(CallObject::Path(file.to_vec()));
-    let name = match descriptor.name {
-        Name::Opened { raw, .. } | Name::Unresolved { raw } => Name::Passed {
-            raw,
-            base: decode::base(call),
-        },
-        name => name,
-    };
-    match name {
+    let unclear = || ArgumentComparison::Unclear(CallObject::Path(file.to_vec()));
+    match as_passed(descriptor.name, call) {
         _ if matches!(descriptor.name, Name::Opened { path, .. } if path == file) => {
             ArgumentComparison::Same
         }
@@ -207,26 +214,23 @@ fn opened(
             }
             match resolve(call.tid, raw, base, LookupMode::of(call, decoded), census) {
                 Ok((path, _)) if path == file => ArgumentComparison::Same,
-                Ok((path, found)) if is_procfs(&found) => match compare_entries(&path, file, pid) {
-                    EntryComparison::Callers => ArgumentComparison::Same,
-                    EntryComparison::Numbers
-                        if may_mean_self(raw) && !census.is_own_procfs(&found) =>
-                    {
-                        ArgumentComparison::Unclear(CallObject::Path(file.to_vec()))
+                Ok((path, found)) if proc_entries::is_procfs(&found) => {
+                    let is_foreign = may_mean_self(raw) && !census.is_own_procfs(&found);
+                    match proc_entries::compare(&path, file, pid) {
+                        EntryComparison::Callers => ArgumentComparison::Same,
+                        EntryComparison::Numbers if is_foreign => unclear(),
+                        EntryComparison::Numbers | EntryComparison::Other => changed(),
                     }
-                    EntryComparison::Numbers | EntryComparison::Other => changed(),
-                },
+                }
                 Ok(_) => changed(),
                 // A pipe or the like behind a descriptor: only paths like this one lead to it.
                 Err(_) if may_mean_self(raw) && !file.starts_with(b"/") => ArgumentComparison::Same,
                 // In another pid namespace the agent has no folder of that name.
-                Err(Errno::NOENT) if may_mean_self(raw) => {
-                    ArgumentComparison::Unclear(CallObject::Path(file.to_vec()))
-                }
+                Err(Errno::NOENT) if may_mean_self(raw) => unclear(),
                 Err(Errno::NOENT) if is_plain(raw) => changed(),
                 Err(Errno::NOENT) if link.len() != file.len() => ArgumentComparison::Same,
                 Err(Errno::NOENT | Errno::NOTDIR) => changed(),
-                Err(_) => ArgumentComparison::Unclear(CallObject::Path(file.to_vec())),
+                Err(_) => unclear(),
             }
         }
         // It could not be read before the call; now it is known.
@@ -403,66 +407,6 @@ fn open_below(
     }
 }
 
-/// `PROC_SUPER_MAGIC`.
-const PROC_MAGIC: u64 = 0x9fa0;
-
-fn is_procfs(file: &OwnedFd) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|found| u64::try_from(found.f_type) == Ok(PROC_MAGIC))
-}
-
-/// Comparison of two paths in a procfs, where `self` and `thread-self` mean each process something else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EntryComparison {
-    /// The name led the agent to its own entry, and the caller to the caller's.
-    Callers,
-    /// The entries of two processes, neither of which is the agent. In a procfs of another pid namespace one may
-    /// be the agent all the same.
-    Numbers,
-    /// Another file.
-    Other,
-}
-
-/// Compares the path that the agent resolved with the file that the caller opened. The procfs can be mounted
-/// anywhere. If it is attached nowhere (open_tree(2), fsmount(2)), paths begin at its root.
-fn compare_entries(resolved: &[u8], file: &[u8], pid: Pid) -> EntryComparison {
-    let split = |path| <[u8]>::split(path, |byte| *byte == b'/');
-    let (mut ours, mut theirs) = (split(resolved), split(file));
-    let differing = ours
-        .by_ref()
-        .zip(theirs.by_ref())
-        .find(|(our, their)| our != their);
-    let number = |text| {
-        std::str::from_utf8(text)
-            .ok()
-            .and_then(|text| text.parse::<i32>().ok())
-    };
-    let numbers = differing.map(|(our, their)| (number(our), number(their)));
-    let Some((Some(our), Some(their))) = numbers else {
-        return EntryComparison::Other;
-    };
-    let (ours, theirs) = (
-        without_thread(ours.collect()),
-        without_thread(theirs.collect()),
-    );
-    if ours != theirs {
-        return EntryComparison::Other;
-    }
-    let own = std::process::id().cast_signed();
-    match (our == own, their == pid.0) {
-        (true, true) => EntryComparison::Callers,
-        (true, false) => EntryComparison::Other,
-        (false, _) => EntryComparison::Numbers,
-    }
-}
-
-/// Removes the part of a path below the entry of a process that names a thread.
-fn without_thread(mut path: Vec<&[u8]>) -> Vec<&[u8]> {
-    if path.len() >= 2 && path[0] == b"task" {
-        path.drain(..2);
-    }
-    path
-}
-
 fn may_mean_self(raw: &[u8]) -> bool {
     raw.split(|byte| *byte == b'/')
         .any(|name| matches!(name, b"self" | b"thread-self" | b"fd"))
@@ -580,33 +524,6 @@ mod tests {
         assert!(!is_same_end(end("10.0.0.1", 80), end("10.0.0.1", 81)));
         assert!(!is_same_end(end("10.0.0.1", 80), end("10.0.0.2", 80)));
         assert!(!is_same_end(end("0.0.0.0", 80), end("10.0.0.2", 80)));
-    }
-
-    #[test]
-    fn the_agents_own_entry_stands_for_the_callers() {
-        let (own, caller) = (std::process::id(), Pid(4711));
-        let compared = |ours: &str, theirs: &str| {
-            let ours = ours.replace("OWN", &own.to_string());
-            compare_entries(ours.as_bytes(), theirs.as_bytes(), caller)
-        };
-        use EntryComparison::{Callers, Numbers, Other};
-        for (ours, theirs, expected) in [
-            ("/proc/OWN/status", "/proc/4711/status", Callers),
-            ("/OWN/status", "/4711/status", Callers),
-            ("/mnt/proc/OWN", "/mnt/proc/4711", Callers),
-            (
-                "/proc/OWN/task/OWN/status",
-                "/proc/4711/task/4712/status",
-                Callers,
-            ),
-            ("/proc/OWN/status", "/proc/4711/environ", Other),
-            ("/proc/OWN/environ", "/proc/1/environ", Other),
-            ("/proc/OWN/status", "/etc/shadow", Other),
-            ("/OWN/status", "/proc/4711/status", Other),
-            ("/proc/1/status", "/proc/4711/status", Numbers),
-        ] {
-            assert_eq!(compared(ours, theirs), expected, "{ours} {theirs}");
-        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod losses;
 pub(crate) mod names;
 mod obstacle;
 mod privileges;
+mod proc_entries;
 mod progress;
 mod receiver;
 mod receiver_status;
