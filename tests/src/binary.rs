@@ -3,6 +3,7 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Returns the root of the repository.
 pub fn repository() -> &'static Path {
@@ -67,4 +68,26 @@ pub fn which(name: &str) -> PathBuf {
 pub fn installed(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|folder| folder.join(name).is_file())
+}
+
+/// Returns the Rust toolchain that runs this test, where every user can reach it: it mostly lies in a home folder
+/// that is closed to others. `folder`: `CARGO_TARGET_TMPDIR`.
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn toolchain(folder: &Path) -> PathBuf {
+    let copy = folder.join("toolchain");
+    let cargo = PathBuf::from(env::var("CARGO").expect("cargo sets it for tests"));
+    let root = cargo.parent().and_then(Path::parent);
+    let root = root.expect("it lies in a folder `bin`");
+    if !copy.join("bin/cargo").exists() {
+        // Other names of the same files where that can be, which costs nothing.
+        let copied = |how: &str| {
+            let mut copier = Command::new("cp");
+            copier.args([how, "-T"]).arg(root).arg(&copy).status()
+        };
+        let is_linked = copied("-al").is_ok_and(|status| status.success());
+        assert!(is_linked || copied("-a").is_ok_and(|status| status.success()));
+    }
+    copy
 }

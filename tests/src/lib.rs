@@ -28,7 +28,7 @@ mod watch;
 
 pub use alert::{Alert, Pattern};
 pub use bare::{BareRoot, ProcView, static_program};
-pub use binary::{installed, program, repository, which};
+pub use binary::{installed, program, repository, toolchain, which};
 pub use case::{Case, TestProgram, act};
 pub use certificates::certificates;
 pub use container::{API_SERVER, BLACKHOLE_ADDRESS, CONTAINER_ID, PUBLIC_ADDRESS};

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use e2e::Environment::{self, Below, Host, HostNetwork, Inside};
 use e2e::Identity::{self, Docker, Root, User};
-use e2e::{Case, SENTINEL, TestProgram, Watch, need_root, with_listener};
+use e2e::{Alert, Case, Engine, SENTINEL, TestProgram, Watch, need_root, with_listener};
 
 const CONTAINER: &[Environment] = &[Inside, Below];
 const EVERYBODY: &[Identity] = Identity::ALL;
@@ -37,6 +37,33 @@ macro_rules! perl_named {
         sh!(
             concat!("cp /usr/bin/perl %W/", $name),
             concat!("%W/", $name, " -e '", $statement, "' || exit 9")
+        )
+    };
+}
+
+/// Opens a file without a name (O_TMPFILE | O_RDWR) in a folder.
+macro_rules! nameless {
+    ($at:literal, $then:expr) => {
+        concat!(
+            "my $at = '",
+            $at,
+            "'; my $fd = syscall(2, $at, 0x410002, 0600); $fd >= 0 or die;",
+            $then
+        )
+    };
+}
+
+/// Names a file without a name that `nameless!` has opened.
+macro_rules! named {
+    ($at:literal, $to:literal) => {
+        nameless!(
+            $at,
+            concat!(
+                "my ($from, $to) = (qq(/proc/self/fd/$fd), '",
+                $to,
+                "');
+            syscall(265, -100, $from, -100, $to, 0x400) == 0 or die"
+            )
         )
     };
 }
@@ -134,10 +161,29 @@ execution_from_temporary_directory => Case {
             .showing(&[("proc.exepath", "/tmp/new")]),
         // On the host nothing else is wrong with it.
         act("new", sh!("cp /bin/true %W/new; %W/new")).at(&[Host]),
+        // A dropper that a build starts: its program is in no directory of the project.
+        act("new", sh!("cp /bin/bash %W/make", "cp /bin/true /tmp/new; %W/make -c 'sh -c \"/tmp/new; :\"; :'")),
+        act("new", sh!("cp /bin/true %W/new; cp /bin/bash %W/nginx", "%W/nginx -c '%W/new; :'"))
+            .at(&[Host]).on_terminal(),
     ],
     near_misses: &[
         act("new", sh!("cp /bin/true /home/new; /home/new")),
         act("new", sh!("cp /bin/true /tmp/new; cp /bin/bash /usr/bin/make", "make -c '/tmp/new; :'")),
+        // A test runner, a shell, and a program in a directory of the project.
+        act("new", sh!("mkdir -p %W/d; cp /bin/true %W/d/new; ln -s /bin/bash %W/pytest",
+            "%W/pytest -c 'sh -c \"%W/d/new; :\"; :'")).at(&[Host]),
+        act("new", sh!("cp /bin/true %W/new; %W/new")).at(&[Host]).on_terminal(),
+    ],
+};
+
+own_program_in_temporary_directory => Case {
+    rule: "Own program run from a temporary directory",
+    fires: &[act("new", sh!("cp /bin/true %W/new; %W/new")).at(&[Host]).by(&[Root, User]).on_terminal()],
+    near_misses: &[
+        act("new", sh!("cp /bin/true %W/new; %W/new")).at(&[Host]),
+        // Below a server a terminal is no excuse.
+        act("new", sh!("cp /bin/true %W/new; ln -s /bin/bash %W/nginx", "%W/nginx -c '%W/new; :'"))
+            .at(&[Host]).on_terminal(),
     ],
 };
 
@@ -535,7 +581,7 @@ authorized_keys => Case {
         act("sh", sh!("mkdir %W/.ssh; echo key >> %W/.ssh/authorized_keys")).at(&[Host, Below])
             .by(&[User]),
         act("mv", sh!("mkdir %W/.ssh; echo key > %W/x; mv %W/x %W/.ssh/authorized_keys"))
-            .showing(&[("fs.path.target", "/var/tmp/e2e/.ssh/authorized_keys")]),
+            .showing(&[("evt.arg.newpath", "/var/tmp/e2e/.ssh/authorized_keys")]),
     ],
     near_misses: &[
         act("sh", sh!("mkdir %W/.ssh; echo key >> %W/.ssh/known_hosts")),
@@ -549,7 +595,7 @@ schedule_cron_jobs => Case {
         act("sh", sh!("mkdir /etc/cron.d; echo > /etc/cron.d/x")).at(CONTAINER)
             .showing(&[("fd.name", "/etc/cron.d/x")]),
         act("mv", sh!("mkdir -p /var/spool/cron; echo > %W/x; mv %W/x /var/spool/cron/root"))
-            .showing(&[("fs.path.target", "/var/spool/cron/root")]),
+            .showing(&[("evt.arg.newpath", "/var/spool/cron/root")]),
         act("crontab", sh!("cp /bin/true %W/crontab; %W/crontab table")).by(&[User]),
     ],
     near_misses: &[
@@ -613,7 +659,7 @@ shell_start_file => Case {
     fires: &[act("sh", sh!("echo : >> /root/.bashrc")).at(CONTAINER)
             .showing(&[("fd.name", "/root/.bashrc")]),
         act("mv", sh!("echo : > /home/x; mv /home/x /home/app/.profile"))
-            .showing(&[("fs.path.target", "/home/app/.profile")])],
+            .showing(&[("evt.arg.newpath", "/home/app/.profile")])],
     near_misses: &[
         act("bash", sh!("echo : > %W/.bashrc; bash -c 'source %W/.bashrc'")),
         act("sh", sh!("echo : >> /root/.bashed")),
@@ -626,7 +672,7 @@ write_package_database => Case {
     fires: &[act("sh", sh!("mkdir -p /var/lib/dpkg; echo > /var/lib/dpkg/status")).at(CONTAINER)
             .showing(&[("fd.name", "/var/lib/dpkg/status")]),
         act("mv", sh!("mkdir -p /var/lib/dpkg; echo > %W/x; mv %W/x /var/lib/dpkg/status"))
-            .showing(&[("fs.path.target", "/var/lib/dpkg/status")])],
+            .showing(&[("evt.arg.newpath", "/var/lib/dpkg/status")])],
     near_misses: &[
         act("sh", sh!("mkdir -p /var/lib/dpkgs; echo > /var/lib/dpkgs/status")),
         act("dpkg", sh!("mkdir -p /var/lib/dpkg; cp /bin/bash %W/dpkg",
@@ -655,9 +701,12 @@ write_below_etc => Case {
     fires: &[
         act("cp", &["cp", "/etc/hosts", "/etc/new"]).at(CONTAINER).by(&[Root, Docker])
             .showing(&[("fd.name", "/etc/new")]),
-        act("mv", sh!("cd /etc; echo > %W/x; mv %W/x new")).showing(&[("fs.path.target", "/etc/new")]),
+        act("mv", sh!("cd /etc; echo > %W/x; mv %W/x new")).showing(&[("evt.arg.newpath", "/etc/new")]),
+        act("perl", perl!(named!("/etc", "/etc/named")))
+            .showing(&[("evt.type", "linkat"), ("evt.arg.newpath", "/etc/named")]),
     ],
     near_misses: &[
+        act("perl", perl!(nameless!("/etc", ""))),
         act("cp", &["cp", "/etc/hosts", "%W/etc"]).at(CONTAINER),
         act(
             "ssh-keygen",
@@ -672,12 +721,38 @@ write_below_root => Case {
     rule: "Write below root",
     fires: &[
         act("sh", sh!("echo > /new")).at(CONTAINER).showing(&[("fd.name", "/new")]),
-        act("sh", sh!("cd; echo > new")).by(&[Docker]).showing(&[("fd.name", "/root/new")]),
+        act("sh", sh!("chmod 777 /root; cd /root; setpriv --reuid=1000 sh -c 'echo > new'"))
+            .showing(&[("fd.name", "/root/new"), ("user.name", "app")]),
+        act("nginx", perl_named!("nginx", "open my $f, q(>), q(/root/new) or die"))
+            .showing(&[("fd.name", "/root/new")]),
+        act("mv", sh!("echo > %W/x; mv %W/x /moved")).showing(&[("evt.arg.newpath", "/moved")]),
+        // A file without a name gets one: linkat of /proc/self/fd/N.
+        act("perl", perl!(named!("/", "/named"))).showing(&[("evt.type", "linkat"), ("evt.arg.newpath", "/named")]),
     ],
     near_misses: &[
         act("sh", sh!("echo ls >> /root/.bash_history")),
         act("sh", sh!("mkdir /root/d; echo > /root/d/new")),
         act("sh", sh!("echo > /.dockerenv")),
+        act("sh", sh!("cd; echo > new")),
+        // /tmp itself is not written.
+        act("python3", &["python3", "-c", "import tempfile; tempfile.TemporaryFile(dir='/tmp').write(b'x')"]).at(&[Host]),
+        act("perl", perl!(nameless!("/", ""))).at(CONTAINER),
+        act("mv", sh!("echo > %W/x; mkdir /d; mv %W/x /d/moved")),
+    ],
+};
+
+write_in_home_of_root => Case {
+    rule: "Write in the home of root",
+    fires: &[
+        act("sh", sh!("cd; echo > new")).at(CONTAINER).by(&[Root, Docker])
+            .showing(&[("fd.name", "/root/new")]),
+        act("mv", sh!("echo > %W/x; mv %W/x /root/.gitconfig"))
+            .showing(&[("evt.arg.newpath", "/root/.gitconfig")]),
+    ],
+    near_misses: &[
+        act("sh", sh!("mkdir /root/d; echo > /root/d/new")),
+        act("sh", sh!("echo > /new")),
+        act("sh", sh!("echo : >> /root/.profile")),
     ],
 };
 
@@ -749,6 +824,58 @@ ssh_on_other_port => Case {
         act("ssh", &["ssh", "-o", "BatchMode=yes", "-p", "443", "203.0.113.5"]),
     ],
 };
+}
+
+#[test]
+fn a_file_without_a_name_is_nowhere_until_it_gets_one() {
+    need_root!();
+    let file = e2e::default_rules().expect("rules/default.yaml is part of the repository");
+    for engine in [Engine::Notify, Engine::Ptrace, Engine::Ebpf] {
+        for (statement, expected) in [
+            (nameless!("/etc", ""), None),
+            (nameless!("/", ""), None),
+            (nameless!("/root", ""), None),
+            (
+                named!("/etc", "/etc/named"),
+                Some(("Write below etc", "/etc/named")),
+            ),
+            (
+                named!("/etc", "/named"),
+                Some(("Write below root", "/named")),
+            ),
+        ] {
+            let watched = Watch::new(["perl", "-e", statement])
+                .place(Inside)
+                .engine(engine)
+                .rules_file(&file)
+                .rules(SENTINEL)
+                .run();
+            assert_eq!(
+                watched.code(),
+                0,
+                "{engine:?} {statement}: {}",
+                watched.story()
+            );
+            // Seen from outside, a container is made before.
+            let is_its = |alert: &&Alert| {
+                let by_perl = alert
+                    .fields
+                    .get("proc.name")
+                    .is_some_and(|name| name == "perl");
+                alert.rule != "Sentinel" && (by_perl || alert.rule.contains("unseen"))
+            };
+            let alerts: Vec<_> = watched.alerts.iter().filter(is_its).collect();
+            let found = alerts
+                .first()
+                .map(|alert| (alert.rule.as_str(), alert.field("evt.arg.newpath")));
+            let expected = expected.map(|(rule, path)| (rule, path.to_owned()));
+            assert!(
+                found == expected && alerts.len() == usize::from(found.is_some()),
+                "{engine:?} {statement}: {}",
+                watched.story()
+            );
+        }
+    }
 }
 
 /// What people and machines do every day: no default rule may alert.

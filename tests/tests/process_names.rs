@@ -68,6 +68,35 @@ fn a_rule_that_asks_for_a_program_finds_it_under_another_name() {
     }
 }
 
+/// As npm does, which node runs.
+#[test]
+fn a_script_that_takes_its_own_name_is_not_reported_but_one_that_takes_anothers_is() {
+    for (script, reported) in [("sshd", 0), ("other", 1)] {
+        let watch = Watch::new(["true"]);
+        let folder = watch.scratch().path().to_owned();
+        let file = folder.join("secret");
+        fs::write(&file, "secret").expect("the scratch folder is writable");
+        let text = "$0 = 'sshd'; open my $file, '<', $ARGV[0] or die; print \"read\\n\"";
+        let script = watch.scratch().file(script, 0o644, text);
+        let words = ["perl".into(), script, file.clone()];
+        let watch = watch.command(words.map(|word| word.display().to_string()));
+        let watched = watch
+            .rules(&RULES.replace("%F", &file.display().to_string()))
+            .run();
+        assert!(watched.printed.contains("read"), "{}", watched.story());
+        // Rules have the name at exec.
+        let alerts = watched.of(RULE);
+        assert_eq!(alerts.len(), 1, "{}", watched.story());
+        assert_eq!(alerts[0].field("proc.name"), "perl");
+        assert_eq!(
+            watched.of(MASQUERADE).len(),
+            reported,
+            "{}",
+            watched.story()
+        );
+    }
+}
+
 #[test]
 fn a_name_that_nothing_follows_is_reported_all_the_same() {
     let watched = rename("renamer", "idle", "sftp-server");

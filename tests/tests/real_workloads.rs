@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use e2e::{
     Alert, Finished, Identity, Limited, Scratch, Watch, WatchResult, default_rules, installed,
-    is_root, need_root, need_slow, skip, stock_rules_file,
+    is_root, need_root, need_slow, skip, stock_rules_file, toolchain,
 };
 
 /// Runs a script in the work folder, then something that every rule file must notice, so that a run
@@ -248,7 +248,10 @@ fn cargo_builds_a_workspace() {
     // The toolchain that runs this test, without the wrapper of a version manager.
     let arguments = || {
         [
-            toolchain().join("bin/cargo").display().to_string(),
+            toolchain(Path::new(env!("CARGO_TARGET_TMPDIR")))
+                .join("bin/cargo")
+                .display()
+                .to_string(),
             String::new(),
         ]
     };
@@ -544,28 +547,6 @@ fn free_port() -> u16 {
             return port;
         }
     }
-}
-
-/// The toolchain that runs this test, where every user can reach it: it mostly lies in a home folder that
-/// is closed to others.
-fn toolchain() -> PathBuf {
-    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("toolchain");
-    let cargo = PathBuf::from(env::var("CARGO").expect("cargo sets it for tests"));
-    let root = cargo.parent().and_then(Path::parent);
-    let root = root.expect("it lies in a folder `bin`");
-    if !copy.join("bin/cargo").exists() {
-        // Other names of the same files where that can be, which costs nothing.
-        let copied = |how: &str| {
-            Command::new("cp")
-                .args([how, "-T"])
-                .arg(root)
-                .arg(&copy)
-                .status()
-        };
-        let is_linked = copied("-al").is_ok_and(|status| status.success());
-        assert!(is_linked || copied("-a").is_ok_and(|status| status.success()));
-    }
-    copy
 }
 
 /// A minimal Debian of the release and from the archive that this machine is set up for, made once.

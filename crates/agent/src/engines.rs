@@ -412,6 +412,7 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: u64, hooks: &str) -> Sn
             ("malformed", counters.malformed),
             ("unknown_calls", counters.unknown_calls),
             ("undecided", counters.undecided),
+            ("undecided_scope", counters.undecided_scope),
             ("processes", counters.processes),
             ("evicted", counters.evicted),
             ("container_keys", counters.places),

@@ -40,7 +40,7 @@ pub struct ProcessInspector {
 }
 
 /// Maximum time of one access to a file system.
-const WORK_LIMIT: Duration = Duration::from_millis(50);
+pub(crate) const WORK_LIMIT: Duration = Duration::from_millis(50);
 /// Maximum number of sockets that may linger on close at the same time.
 const LINGERING_LIMIT: usize = 8;
 
@@ -108,6 +108,19 @@ impl ProcessInspector {
             .proc
             .descriptor_link(own, descriptor.as_raw_fd(), &mut buffer);
         link.map(<[u8]>::to_vec).map_err(ProcError::errno)
+    }
+
+    /// Returns whether a file is in the procfs of this program, so that numbers of processes in its path are those
+    /// of this program's pid namespace. True if that cannot be found out.
+    pub fn is_own_procfs(&self, file: &OwnedFd) -> bool {
+        let own = self
+            .proc
+            .file("stat")
+            .and_then(|own| Ok(rustix::fs::fstat(own)?));
+        match (own, rustix::fs::fstat(file)) {
+            (Ok(own), Ok(other)) => own.st_dev == other.st_dev,
+            _ => true,
+        }
     }
 
     /// Reads the auxiliary vector of a process (getauxval(3)), and whether it was truncated.

@@ -136,11 +136,11 @@ static NAMED: LazyLock<Named> = LazyLock::new(|| {
 
 impl OpenFlags {
     /// Returns the kind of the opened object according to the flags: like Falco, a directory if the caller
-    /// asks for one, and a file otherwise.
+    /// asks for one, and a file otherwise. `O_TMPFILE` includes `O_DIRECTORY`: the name that the call passes is
+    /// that of a directory, and the file that it makes has none, so it is in no place that a rule could name.
     #[must_use]
     pub fn kind(self) -> DescriptorKind {
-        // O_TMPFILE contains the bit of O_DIRECTORY but makes a file.
-        if self.0 & NAMED.directory != 0 && !self.makes_temporary() {
+        if self.0 & NAMED.directory != 0 {
             DescriptorKind::Directory
         } else {
             DescriptorKind::File
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn temporary_files_are_no_directories_and_surely_made() {
+    fn temporary_files_have_the_kind_of_their_directory_and_are_surely_made() {
         let arch = abi::Arch::native().unwrap();
         let flags = |names: &[&str]| {
             let value = |name: &&str| abi::flags::OPEN.value_of(arch, name).unwrap();
@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(directory.kind(), DescriptorKind::Directory);
         assert!(!directory.may_create());
         let temporary = flags(&["O_RDWR", "O_TMPFILE"]);
-        assert_eq!(temporary.kind(), DescriptorKind::File);
+        assert_eq!(temporary.kind(), DescriptorKind::Directory);
         assert!(temporary.may_create() && temporary.must_create());
         assert!(!flags(&["O_WRONLY", "O_CREAT"]).must_create());
         assert!(flags(&["O_WRONLY", "O_CREAT", "O_EXCL"]).must_create());

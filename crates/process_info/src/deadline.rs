@@ -5,8 +5,11 @@
 //! time-out the caller abandons the thread and continues without a result. The number of stuck threads is
 //! bounded too: when all threads are stuck, further reads are refused at once instead of being queued behind
 //! them.
+//!
+//! On a busy machine a thread may be late only because others have the processors. The kernel shows that: the
+//! thread can run, and does not wait for anybody. Its caller then waits longer, up to [`STARVED_LIMIT`].
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -43,6 +46,12 @@ pub struct DeadlineCounts {
     /// Number of threads that are stuck now.
     pub stuck: u64,
 }
+
+/// Maximum time beyond the limit for a thread that has had no processor: a hundred time slices of the kernel's
+/// scheduler (`base_slice_ns`, 2.8 ms), rounded up.
+pub const STARVED_LIMIT: Duration = Duration::from_secs(1);
+/// Time between two looks at a thread that is late.
+const STARVED_STEP: Duration = Duration::from_millis(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -97,9 +106,18 @@ impl Deadline {
         let worker = self.worker(end)?;
         let (answer, answers) = sync_channel(1);
         let phase = Arc::new(Mutex::new(Phase::Waiting));
+        let tid = Arc::new(AtomicI32::new(0));
+        let noted = Arc::clone(&tid);
+        let work = move || {
+            noted.store(
+                rustix::thread::gettid().as_raw_nonzero().get(),
+                Ordering::Relaxed,
+            );
+            work()
+        };
         let job = self.job(worker.clone(), Arc::clone(&phase), answer, work);
         worker.send(job).map_err(|_gone| TimedOut::Failed)?;
-        self.wait(time, end, &answers, &phase)
+        self.wait((time, end), &answers, &phase, &tid)
     }
 
     /// Starts `work` without waiting for it: for closing what may take long to close.
@@ -185,16 +203,23 @@ impl Deadline {
 
     fn wait<T>(
         &self,
-        time: Duration,
-        end: Instant,
+        (time, end): (Duration, Instant),
         answers: &Receiver<T>,
         phase: &Mutex<Phase>,
+        tid: &AtomicI32,
     ) -> Result<T, TimedOut> {
-        let left = end.saturating_duration_since(Instant::now());
-        match answers.recv_timeout(left) {
-            Ok(result) => return Ok(result),
-            Err(RecvTimeoutError::Disconnected) => return Err(TimedOut::Failed),
-            Err(RecvTimeoutError::Timeout) => {}
+        let mut left = end.saturating_duration_since(Instant::now());
+        loop {
+            match answers.recv_timeout(left) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Disconnected) => return Err(TimedOut::Failed),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let is_patient = Instant::now() < end + STARVED_LIMIT;
+            if !is_patient || !lacks_processor(tid.load(Ordering::Relaxed)) {
+                break;
+            }
+            left = STARVED_STEP;
         }
         let mut phase = phase.lock().unwrap_or_else(PoisonError::into_inner);
         if *phase == Phase::Waiting {
@@ -213,6 +238,21 @@ impl Shared {
     fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether a thread has not begun its work yet, or could go on if it had a processor. `tid`: 0 before
+/// it has begun.
+fn lacks_processor(tid: i32) -> bool {
+    if tid == 0 {
+        return true;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat"));
+    // The state follows the name, which is in parentheses.
+    stat.is_ok_and(|stat| {
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|rest| rest.starts_with('R'))
+    })
 }
 
 /// Starts a thread that runs jobs until its pool is dropped.
@@ -247,6 +287,33 @@ mod tests {
         let pool = deadline.shared.pool();
         assert!(pool.threads <= 2);
         assert_eq!(pool.stuck, 0);
+    }
+
+    #[test]
+    fn work_that_lacks_a_processor_is_not_late_but_work_that_waits_is() {
+        let deadline = Deadline::new(2);
+        // To the kernel, what computes is the same as what waits for a processor.
+        let computed = deadline.run(SHORT, || {
+            let end = Instant::now() + 4 * SHORT;
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+            7
+        });
+        assert_eq!(computed, Ok(7));
+        let waited = deadline.run(SHORT, || std::thread::sleep(8 * SHORT));
+        assert_eq!(waited, Err(TimedOut::Late { after: SHORT }));
+        let endless = Instant::now();
+        let stop = Arc::new(AtomicU64::new(0));
+        let stopped = Arc::clone(&stop);
+        let computed = deadline.run(SHORT, move || {
+            while stopped.load(Ordering::Relaxed) == 0 {
+                std::hint::spin_loop();
+            }
+        });
+        assert_eq!(computed, Err(TimedOut::Late { after: SHORT }));
+        assert!(endless.elapsed() >= STARVED_LIMIT);
+        stop.store(1, Ordering::Relaxed);
     }
 
     #[test]

@@ -114,13 +114,13 @@ impl Translation {
             portable = ((value & ACCESS) + 1) & ACCESS;
             rest &= !ACCESS;
         }
-        for (flag, native) in &self.pairs {
-            if *native != 0 && rest & native == *native {
-                portable |= flag;
-                rest &= !native;
-            }
-        }
-        portable
+        // As Falco's drivers do: a flag that includes another one sets both. Falco takes an open with O_TMPFILE
+        // for one of a directory because O_DIRECTORY is set, too.
+        let set = |(_, native): &&(u64, u64)| *native != 0 && rest & native == *native;
+        self.pairs
+            .iter()
+            .filter(set)
+            .fold(portable, |all, (flag, _)| all | flag)
     }
 }
 
@@ -146,12 +146,12 @@ mod tests {
         for (names, portable) in [
             (&["O_RDONLY"][..], 1),
             (&["O_WRONLY", "O_CREAT", "O_TRUNC"], 2 | 4 | 0x100),
-            (&["O_RDWR", "O_SYNC"], 3 | 0x80),
+            (&["O_RDWR", "O_SYNC"], 3 | 0x80 | 0x10),
             (
                 &["O_RDONLY", "O_DIRECTORY", "O_CLOEXEC"],
                 1 | 0x400 | 0x1000,
             ),
-            (&["O_RDWR", "O_TMPFILE"], 3 | 0x2000),
+            (&["O_RDWR", "O_TMPFILE"], 3 | 0x2000 | 0x400),
         ] {
             let native = bits(names);
             assert_eq!(open.to_portable(native), portable, "{names:?}");

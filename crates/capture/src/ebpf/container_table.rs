@@ -15,8 +15,8 @@ use super::scope::WatchScope;
 use decoder::system_info::LiveSystemInfo;
 use process_info::users::{RootId, UserDatabase};
 
-/// Time for which a container is watched that may be one of those named: its runtime writes down its name
-/// when it has been made.
+/// Time for which each record of a place asks anew whether the place is watched: a runtime may write down the name
+/// of a container after its first process. Until that is decided, nothing of the place is shown.
 const UNDECIDED: Duration = Duration::from_secs(10);
 /// Maximum number of places remembered.
 const LIMIT: usize = 8192;
@@ -76,6 +76,8 @@ pub(super) struct ContainerTable {
     undecided: Mutex<HashMap<ContainerKey, Instant>>,
     /// The watched scope; `None` if all are watched.
     watched: Option<WatchScope>,
+    /// Number of records left out because it was undecided whether their place is watched.
+    undecided_records: AtomicU64,
     /// Number of places dropped because the table was full.
     evicted: AtomicU64,
     /// Number of roots dropped with their users because the table was full.
@@ -169,7 +171,10 @@ impl ContainerTable {
         let place = ContainerKey::of(header);
         let is_watched = match watched {
             None => Some(true),
-            Some(watched) => watched.takes(&container, &cgroups).or(self.waited(place)),
+            Some(watched) => {
+                let taken = watched.takes(&container, &cgroups);
+                taken.or_else(|| self.waited(place))
+            }
         };
         if let Some(former) = self.remember(place, &container) {
             maps.forget_place(&former.encode());
@@ -185,10 +190,13 @@ impl ContainerTable {
             // Without the entry the programs ask again.
             let _ = maps.tell_place(&place.encode(), verdict);
         }
-        is_watched != Some(false)
+        if is_watched.is_none() {
+            self.undecided_records.fetch_add(1, Ordering::Relaxed);
+        }
+        is_watched == Some(true)
     }
 
-    /// Returns whether to watch a place that is undecided: yes for a while, and then no more.
+    /// Returns the answer about a place that is undecided: none for a while, and then that it is not watched.
     fn waited(&self, place: ContainerKey) -> Option<bool> {
         let mut undecided = self
             .undecided
@@ -225,6 +233,11 @@ impl ContainerTable {
         containers.by_place.remove(&oldest);
         self.evicted.fetch_add(1, Ordering::Relaxed);
         Some(oldest)
+    }
+
+    /// Returns the number of records left out because it was undecided whether their place is watched.
+    pub(super) fn undecided_records(&self) -> u64 {
+        self.undecided_records.load(Ordering::Relaxed)
     }
 
     /// Returns the number of known places.

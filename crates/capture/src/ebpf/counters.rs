@@ -44,6 +44,8 @@ pub struct EbpfCounters {
     pub unknown_calls: u64,
     /// Rules left undecided because data was unavailable.
     pub undecided: u64,
+    /// Records left out because it was undecided whether their place is watched.
+    pub undecided_scope: u64,
     /// Processes in the table.
     pub processes: u64,
     /// Processes dropped because the table was full.

@@ -328,6 +328,7 @@ impl<J: Evaluator> Shared<J> {
             undecided: load(&self.counters.undecided),
             processes: self.table.len() as u64,
             evicted: self.table.evicted(),
+            undecided_scope: self.places.undecided_records(),
             places: self.places.len() as u64,
             evicted_container_keys: self.places.evicted(),
             evicted_roots: self.places.evicted_roots(),

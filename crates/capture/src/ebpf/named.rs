@@ -269,10 +269,13 @@ impl NamedFiles {
         let LookupResult { files, has_unknown } = look(caller, &known.paths, before, &mut shown);
         if has_unknown {
             known.pause_until = Some(Instant::now() + begun.elapsed() * LOOK_SHARE);
-            known.trouble = Some(Error::UnknownFiles { pid: tid.0 });
         }
+        // What cannot be resolved below the root of a process that has ended is no file system's fault.
         if !is_its() {
             return Ok(false);
+        }
+        if has_unknown {
+            known.trouble = Some(Error::UnknownFiles { pid: tid.0 });
         }
         let former = known.roots.insert(root, (Instant::now(), files));
         if former.is_none() {

@@ -43,9 +43,14 @@ impl<J> ActiveRules<J> {
 }
 
 /// Returns whether the present name may make a process pass for another program. `at_exec`: the name at its
-/// last exec, if that is known.
+/// last exec, if that is known. A name that adds what the process does (`runc:[2:INIT]`, `nginx: worker`) is still
+/// that of the program.
 pub(crate) fn is_disguise(names: &BTreeSet<Vec<u8>>, at_exec: Option<Comm>, now: Comm) -> bool {
-    at_exec.is_some_and(|at_exec| at_exec != now) && names.contains(now.as_bytes())
+    let is_other = |at_exec: Comm| {
+        let rest = now.as_bytes().strip_prefix(at_exec.as_bytes());
+        rest.is_none_or(|rest| !rest.is_empty() && !rest.starts_with(b":"))
+    };
+    at_exec.is_some_and(is_other) && names.contains(now.as_bytes())
 }
 
 /// Builds a table of calls, including all variants of each, from the calls of a plan for which `tell` is true.

@@ -19,6 +19,8 @@ use decoder::process_inspector::ProcessInspector;
 use process_info::memory::Memory;
 use process_info::procfs::{LINK_LIMIT, ProcError};
 
+use super::proc_entries::{self, EntryComparison};
+
 /// `-EINPROGRESS`: a connect that continues.
 const CONNECTING: i64 = -115;
 
@@ -75,7 +77,7 @@ pub(crate) fn compare(
         }
         _ => match (call.kind.spec().descriptor, i32::try_from(result)) {
             (DescriptorSource::Opened { .. }, Ok(number)) if number >= 0 => {
-                opened(call, decoded, number, census)
+                opened(call, decoded, number, pid, census)
             }
             _ => ArgumentComparison::Same,
         },
@@ -172,10 +174,22 @@ pub(crate) fn correct<'a>(
     decoded
 }
 
+/// Returns the name that the call passed, where that is known.
+fn as_passed<'a>(name: Name<'a>, call: &Call) -> Name<'a> {
+    match name {
+        Name::Opened { raw, .. } | Name::Unresolved { raw } => Name::Passed {
+            raw,
+            base: decode::base(call),
+        },
+        name => name,
+    }
+}
+
 fn opened(
     call: &Call,
     decoded: &Decoded<'_>,
     number: i32,
+    pid: Pid,
     census: &ProcessInspector,
 ) -> ArgumentComparison {
     let Some(descriptor) = decoded.descriptor else {
@@ -188,14 +202,8 @@ fn opened(
     };
     let file = link.strip_suffix(b" (deleted)").unwrap_or(link);
     let changed = || ArgumentComparison::Changed(CallObject::Path(file.to_vec()));
-    let name = match descriptor.name {
-        Name::Opened { raw, .. } | Name::Unresolved { raw } => Name::Passed {
-            raw,
-            base: decode::base(call),
-        },
-        name => name,
-    };
-    match name {
+    let unclear = || ArgumentComparison::Unclear(CallObject::Path(file.to_vec()));
+    match as_passed(descriptor.name, call) {
         _ if matches!(descriptor.name, Name::Opened { path, .. } if path == file) => {
             ArgumentComparison::Same
         }
@@ -205,18 +213,24 @@ fn opened(
                 return temporary(raw, file);
             }
             match resolve(call.tid, raw, base, LookupMode::of(call, decoded), census) {
-                Ok(path) if path == file || leads_to_self(&path, file) => ArgumentComparison::Same,
+                Ok((path, _)) if path == file => ArgumentComparison::Same,
+                Ok((path, found)) if proc_entries::is_procfs(&found) => {
+                    let is_foreign = may_mean_self(raw) && !census.is_own_procfs(&found);
+                    match proc_entries::compare(&path, file, pid) {
+                        EntryComparison::Callers => ArgumentComparison::Same,
+                        EntryComparison::Numbers if is_foreign => unclear(),
+                        EntryComparison::Numbers | EntryComparison::Other => changed(),
+                    }
+                }
                 Ok(_) => changed(),
                 // A pipe or the like behind a descriptor: only paths like this one lead to it.
                 Err(_) if may_mean_self(raw) && !file.starts_with(b"/") => ArgumentComparison::Same,
                 // In another pid namespace the agent has no folder of that name.
-                Err(Errno::NOENT) if may_mean_self(raw) => {
-                    ArgumentComparison::Unclear(CallObject::Path(file.to_vec()))
-                }
+                Err(Errno::NOENT) if may_mean_self(raw) => unclear(),
                 Err(Errno::NOENT) if is_plain(raw) => changed(),
                 Err(Errno::NOENT) if link.len() != file.len() => ArgumentComparison::Same,
                 Err(Errno::NOENT | Errno::NOTDIR) => changed(),
-                Err(_) => ArgumentComparison::Unclear(CallObject::Path(file.to_vec())),
+                Err(_) => unclear(),
             }
         }
         // It could not be read before the call; now it is known.
@@ -284,16 +298,16 @@ impl LookupMode {
     }
 }
 
-/// Returns the path of the file that a name resolves to now.
+/// Returns the file that a name resolves to now, with its path.
 fn resolve(
     tid: Tid,
     raw: &[u8],
     base: Option<i32>,
     manner: LookupMode,
     census: &ProcessInspector,
-) -> Result<Vec<u8>, Errno> {
+) -> Result<(Vec<u8>, OwnedFd), Errno> {
     let found = find_as(tid, raw, base, manner, census)?;
-    census.own_descriptor(&found)
+    Ok((census.own_descriptor(&found)?, found))
 }
 
 /// Resolves a name now, from the caller's root and folder, without waiting for a file system and without
@@ -391,37 +405,6 @@ fn open_below(
             .unwrap_or(Err(Errno::TIMEDOUT)),
         found => found,
     }
-}
-
-/// Returns whether a path resolves through `/proc/self` or `/proc/thread-self`, which for the agent mean the agent.
-fn leads_to_self(resolved: &[u8], file: &[u8]) -> bool {
-    fn below_process(path: &[u8]) -> Option<(&[u8], &[u8])> {
-        let rest = path.strip_prefix(b"/proc/")?;
-        let end = rest
-            .iter()
-            .position(|byte| *byte == b'/')
-            .unwrap_or(rest.len());
-        let number = &rest[..end];
-        let is_number = !number.is_empty() && number.iter().all(u8::is_ascii_digit);
-        is_number.then(|| (number, &rest[end..]))
-    }
-    let own = std::process::id().to_string();
-    let (Some((resolver, below)), Some((_, truly))) =
-        (below_process(resolved), below_process(file))
-    else {
-        return false;
-    };
-    let without_thread = |path: &[u8]| -> Vec<u8> {
-        let Some(rest) = path.strip_prefix(b"/task/") else {
-            return path.to_vec();
-        };
-        let end = rest
-            .iter()
-            .position(|byte| *byte == b'/')
-            .unwrap_or(rest.len());
-        rest[end..].to_vec()
-    };
-    resolver == own.as_bytes() && without_thread(below) == without_thread(truly)
 }
 
 fn may_mean_self(raw: &[u8]) -> bool {
@@ -541,21 +524,6 @@ mod tests {
         assert!(!is_same_end(end("10.0.0.1", 80), end("10.0.0.1", 81)));
         assert!(!is_same_end(end("10.0.0.1", 80), end("10.0.0.2", 80)));
         assert!(!is_same_end(end("0.0.0.0", 80), end("10.0.0.2", 80)));
-    }
-
-    #[test]
-    fn the_agents_own_entry_stands_for_the_callers() {
-        let own = std::process::id();
-        let resolved = format!("/proc/{own}/status");
-        assert!(leads_to_self(resolved.as_bytes(), b"/proc/4711/status"));
-        let resolved = format!("/proc/{own}/task/{own}/status");
-        assert!(leads_to_self(
-            resolved.as_bytes(),
-            b"/proc/4711/task/4712/status"
-        ));
-        assert!(!leads_to_self(resolved.as_bytes(), b"/proc/4711/environ"));
-        assert!(!leads_to_self(b"/proc/1/status", b"/proc/4711/status"));
-        assert!(!leads_to_self(resolved.as_bytes(), b"/etc/shadow"));
     }
 
     #[test]

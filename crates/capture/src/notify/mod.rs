@@ -24,6 +24,7 @@ mod mediate;
 pub(crate) mod names;
 mod obstacle;
 mod privileges;
+mod proc_entries;
 mod progress;
 mod receiver;
 mod receiver_status;

@@ -51,13 +51,31 @@ pub(crate) fn given(call: &Call, memory: &Memory, arena: &Bump) -> Option<Comm> 
     sets_name(call).then(name).flatten().map(Comm::new)
 }
 
+/// Programs that run scripts, by the beginning of their names.
+const INTERPRETERS: [&[u8]; 6] = [b"node", b"perl", b"php", b"python", b"ruby", b"bun"];
+
+/// Returns whether a name is that of the script that an interpreter runs: `env node /usr/bin/npm` calls itself
+/// `npm`. The kernel would have named the process so if it had started the script itself.
+fn is_of_script(process: &Process, name: Comm) -> bool {
+    let runs_scripts = process.name().is_some_and(|comm| {
+        INTERPRETERS
+            .iter()
+            .any(|one| comm.as_bytes().starts_with(one))
+    });
+    let image = process.image();
+    let line = image.command_line.get().and_then(Option::as_ref);
+    let script = line.and_then(|line| line.args.first());
+    let last = script.and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+    runs_scripts && last.is_some_and(|last| Comm::new(last) == name)
+}
+
 /// Reports a disguising name once for a process, and not for processes that were forked from it.
 pub(crate) fn report_name(notices: &dyn EngineObserver, process: &Process, name: Comm) {
     let is_inherited = process.parent().is_some_and(|parent| {
         parent.last_comm() == name && Arc::ptr_eq(&parent.image(), &process.image())
     });
     process.set_last_comm(name);
-    if !is_inherited && process.reports_name(name) {
+    if !is_inherited && !is_of_script(process, name) && process.reports_name(name) {
         notices.renamed(process, name);
     }
 }

@@ -222,8 +222,18 @@ impl Inner {
         while let Ok(event) = reader.next() {
             let flags = event.events();
             let name = event.file_name().map_or(&b""[..], |name| name.to_bytes());
+            if is_nameless(name) && self.is_nowhere(event.wd(), name) {
+                continue;
+            }
             self.take(event.wd(), name, flags, found);
         }
+    }
+
+    /// Returns whether a watched folder has no file of this name.
+    fn is_nowhere(&self, id: i32, name: &[u8]) -> bool {
+        let path = self.watches.path(&(id, name.to_vec()));
+        let found = rustix::fs::lstat(&path[..]);
+        matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
     }
 
     fn take(&mut self, id: i32, name: &[u8], flags: ReadFlags, found: &mut TripwireReport) {
@@ -260,6 +270,13 @@ impl Inner {
             }
         }
     }
+}
+
+/// Returns whether a name is one that the kernel gives a file that has none (open with `O_TMPFILE`): `#` and its
+/// inode number. Rules are not about such files, and the engine may not see them being opened.
+fn is_nameless(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(b"#");
+    digits.is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
 }
 
 /// Returns what is sensitive about each path.

@@ -4,6 +4,7 @@
 //! Links below `/proc` differ for each process, so where the kernel meets one this module resolves the path
 //! step by step, with `self` as the caller.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlag
 use rustix::io::Errno;
 
 use super::mounts::Mounts;
-use crate::process_inspector::ProcessInspector;
+use crate::process_inspector::{ProcessInspector, WORK_LIMIT};
 
 /// Inode of the root of `/proc` (`PROC_ROOT_INO`), which no other folder there has.
 const PROC_ROOT: u64 = 1;
@@ -23,6 +24,12 @@ const LINK_LIMIT: usize = 40;
 const STEP_LIMIT: usize = 4096;
 /// Maximum time that all file systems on the way may take together.
 const TIME_LIMIT: Duration = Duration::from_millis(200);
+
+thread_local! {
+    /// Time that this thread has waited for file systems. On a busy machine a lookup takes longer than that, because
+    /// others have the processors; no file system is blamed for it.
+    static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
 
 /// Flags of a call that affect the resolution of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +52,8 @@ pub struct Caller<'a> {
     pub(super) mounts: &'a Mounts,
     /// True if the caller's root is this program's.
     pub shares_root: bool,
-    /// Time at which the lookup is abandoned.
-    pub(super) end: Instant,
+    /// Time that the thread will have waited for file systems when the lookup is abandoned.
+    pub(super) waited_at_end: Duration,
 }
 
 impl<'a> Caller<'a> {
@@ -62,14 +69,14 @@ impl<'a> Caller<'a> {
             census,
             mounts,
             shares_root,
-            end: end_of_look(),
+            waited_at_end: WAITED.get() + TIME_LIMIT,
         }
     }
 
     /// Returns a copy with a new time limit.
     pub(super) fn anew(self) -> Self {
         Self {
-            end: end_of_look(),
+            waited_at_end: WAITED.get() + TIME_LIMIT,
             ..self
         }
     }
@@ -79,11 +86,14 @@ impl<'a> Caller<'a> {
         self,
         work: impl FnOnce() -> Result<T, Errno> + Send + 'static,
     ) -> Result<T, Errno> {
-        let left = self.end.saturating_duration_since(Instant::now());
+        let left = self.waited_at_end.saturating_sub(WAITED.get());
         if left.is_zero() {
             return Err(Errno::TIMEDOUT);
         }
+        let begun = Instant::now();
         let answer = self.census.within(left, work);
+        // What took longer than the limit of one access lacked a processor.
+        WAITED.set(WAITED.get() + begun.elapsed().min(WORK_LIMIT));
         answer.unwrap_or(Err(Errno::TIMEDOUT))
     }
 
@@ -95,11 +105,6 @@ impl<'a> Caller<'a> {
             false => self.tid,
         }
     }
-}
-
-/// Returns the deadline of a lookup that begins now.
-fn end_of_look() -> Instant {
-    Instant::now() + TIME_LIMIT
 }
 
 /// File that a path resolves to.

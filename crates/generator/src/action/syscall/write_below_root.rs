@@ -9,6 +9,7 @@ use super::super::{Action, ActionEnvironment, Requirement, SideEffects, Stop};
 pub(super) const ACTION: Action =
     Action::new("syscall.WriteBelowRoot", "create a file in /root", play)
         .optional_rule("Write below root")
+        .also(&["Write in the home of root"])
         .needs(&[Requirement::Root])
         .touches(SideEffects::System(&["/root"]));
 
