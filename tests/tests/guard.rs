@@ -391,6 +391,25 @@ fn ordinary_work_goes_on_without_a_denial() {
 }
 
 #[test]
+fn a_file_that_modes_keep_from_the_user_is_no_denial() {
+    let home = Home::new(users()[0]);
+    let locked = home.path("locked");
+    fs::create_dir(&locked).expect("made");
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0)).expect("ours");
+    let search = format!(
+        "import os; os.environ['PATH'] = '{}:/usr/bin'; os.execvp('true', ['true'])",
+        locked.display()
+    );
+    let words = ["/usr/bin/python3", "-c", &search];
+    let (finished, report) = home.guard(&["--preset", "build"], &words);
+    assert_eq!(
+        (finished.code(), denials(&report).len()),
+        (0, 0),
+        "{report:#?}"
+    );
+}
+
+#[test]
 fn the_exit_status_is_that_of_the_command() {
     let home = Home::new(users()[0]);
     let code = |command: &[&str]| home.guard(&[], command).0.code();

@@ -10,7 +10,7 @@ use event::{Known, Outcome, Param, ParamSource, Tid};
 use policy::compile::denial_classifier::{
     Attempt, DenialCause, DenialClassifier, DeniedObject, NamedFile, PathKind,
 };
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Access, FileType, Mode, OFlags};
 
 use super::argument_check;
 use crate::tripwire;
@@ -79,11 +79,27 @@ pub(super) fn blame<'w>(
         is_root: census.is_root(call.tid),
         lacked,
     };
+    let (cause, object) = (witness.classify(&attempt)?, witness.object(&attempt));
+    let is_beyond = |object: &DeniedObject| is_unreachable(&object.path, census);
+    if witness.is_list(cause.rule) && object.as_ref().is_some_and(is_beyond) {
+        return None;
+    }
     Some(Denial {
-        cause: witness.classify(&attempt)?,
+        cause,
         errno,
-        object: witness.object(&attempt),
+        object,
     })
+}
+
+/// Returns whether the modes of folders keep this user from a file: a search along `PATH` meets such files, and
+/// no policy denies them.
+fn is_unreachable(path: &str, census: &ProcessInspector) -> bool {
+    if rustix::process::geteuid().is_root() {
+        return false;
+    }
+    let path = path.to_owned();
+    let look = move || rustix::fs::access(path, Access::EXISTS);
+    census.within_deadline(look) == Some(Err(rustix::io::Errno::ACCESS))
 }
 
 fn port(decoded: &Decoded<'_>) -> Option<u16> {

@@ -206,10 +206,16 @@ pub(crate) const PAGES: &[Page] = &[
         exits(
             page(
                 "guard learn",
-                &[Example(
-                    "tollgate guard learn -- make",
-                    "run a build, and print the options that it needs",
-                )],
+                &[
+                    Example(
+                        "tollgate guard learn -- make",
+                        "run a build, and print the options that it needs",
+                    ),
+                    Example(
+                        "tollgate guard learn -- npm install",
+                        "find the box of an install",
+                    ),
+                ],
             ),
             Exits::Command,
         ),

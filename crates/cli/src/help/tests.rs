@@ -42,6 +42,9 @@ const RETIRED: &[&str] = &[
 
 /// Fixed names that contain a retired word: options, keys and values.
 const FIXED: &[&str] = &[
+    // Programs of others, and the preset for them.
+    "coding agent",
+    "agent reads everything",
     "--agent",
     "runtime.agent",
     "--on-agent-death",

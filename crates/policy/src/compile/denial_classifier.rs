@@ -454,6 +454,12 @@ impl DenialClassifier {
             .or_else(|| self.aside(named, wanted))
     }
 
+    /// Returns true if the rule is a list of the only files, and names none that it denies.
+    #[must_use]
+    pub fn is_list(&self, rule: &str) -> bool {
+        self.only.iter().any(|(own, ..)| own == rule)
+    }
+
     /// The file that a denied call was about: the first of which something is withheld.
     #[must_use]
     pub fn object(&self, attempt: &Attempt<'_>) -> Option<DeniedObject> {

@@ -7,6 +7,8 @@ use clap::{Args, Subcommand, ValueEnum};
 
 /// Heading of the options that make the box larger or smaller.
 const BOX: &str = "Box options";
+/// Heading of the options on denials.
+const REPORT: &str = "Report options";
 
 /// `tollgate guard`.
 ///
@@ -15,7 +17,6 @@ const BOX: &str = "Box options";
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
     after_help = "CMD may write below the working directory, to caches and temporary files, read everything but \
                   credentials and the homes of others, and connect to package registries, git hosts and this \
                   host. Every denial is reported on stderr, with the option that would allow it. Needs no \
@@ -27,13 +28,13 @@ pub(crate) struct Guard {
     #[command(flatten)]
     pub(crate) options: BoxOptions,
     /// Ask on the terminal before a connection is refused; an answer holds for the peer until CMD ends
-    #[arg(long)]
+    #[arg(long, help_heading = REPORT)]
     pub(crate) ask: bool,
     /// Write each denial as a line of JSON to descriptor N as well
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(long, help_heading = REPORT, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     pub(crate) report_fd: Option<i32>,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 

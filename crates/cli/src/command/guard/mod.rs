@@ -39,6 +39,12 @@ pub(crate) fn execute(args: Guard) -> Outcome {
         Some(Action::Learn(learn)) => return learn::execute(learn),
         None => {}
     }
+    if args.command.is_empty() {
+        return Err(
+            Failure::new(Exit::BadInput, "cannot guard: no command is given")
+                .help("put it after `--`: tollgate guard -- CMD"),
+        );
+    }
     let layout = Layout::of(&args.options, args.command.first().map(Path::new))?;
     let is_nested = probe::has_listener();
     let text = layout.policy(is_nested);
