@@ -200,7 +200,7 @@ fn storm(engine: Engine, opens: u64, place: Environment, identity: Identity) {
         opens / 32 * 32
     );
     let mut seen = Opens::new();
-    for line in watched.finished.stdout.lines() {
+    for line in watched.log.lines() {
         let Some(open) = seen_open(line) else {
             continue;
         };

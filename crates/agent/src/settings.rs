@@ -34,6 +34,7 @@ pub(super) fn configuration(
         detection.manner,
     )?;
     config.json_output |= detection.json;
+    detection.stream.apply(&mut config.outputs.stdout);
     if !detection.rules.is_empty() {
         config.rules_files.clone_from(&detection.rules);
     }

@@ -24,7 +24,7 @@ use crate::confine::Optional;
 use crate::options::{Detection, Interception};
 
 /// Version of the encoding. Increment it with every change of [`AgentSpec`] or its parts.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Magic bytes of a specification; the version follows.
 const MAGIC: &[u8; 8] = b"tgagent\n";
 /// Maximum size in bytes; actual specifications have some KiB.
@@ -303,7 +303,7 @@ mod tests {
 
     use super::*;
     use crate::confine::PolicyStrictness;
-    use crate::options::Refusal;
+    use crate::options::{AlertStream, Refusal};
 
     /// Something of everything, with paths and words that are no text.
     fn full() -> AgentSpec {
@@ -314,6 +314,10 @@ mod tests {
                 config: Some(odd()),
                 options: vec!["a=b".to_owned()],
                 json: true,
+                stream: AlertStream {
+                    log: Some(odd()),
+                    is_beside_command: true,
+                },
                 stats_interval: 7,
                 judges: std::num::NonZeroUsize::new(3),
                 hooks: capture::ebpf::Hooks::Raw,

@@ -164,6 +164,8 @@ pub(crate) struct Detection {
     /// Write alerts as JSON, one object a line
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) stream: AlertStream,
     /// Record the events that the rules use to FILE (scap), for `tollgate replay`, sysdig and Falco
     #[arg(short = 'w', long = "write", value_name = "FILE", help_heading = RECORDING)]
     pub(crate) write: Option<PathBuf>,
@@ -201,6 +203,14 @@ pub(crate) struct Detection {
     /// Whether the program behaves as Falco does.
     #[arg(skip)]
     pub(crate) manner: CompatMode,
+}
+
+/// Where alerts go.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct AlertStream {
+    /// Append alerts to FILE; - is stdout [default: stderr beside a command, else stdout]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) log: Option<PathBuf>,
 }
 
 /// Where the eBPF engine attaches its programs.
@@ -309,7 +319,8 @@ pub(crate) struct PolicyOptions {
 /// cannot be executed.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The exit status is that of CMD. Processes that outlive CMD remain watched, and stdout \
+    after_help = "Alerts go to stderr, never to CMD's stdout; --log FILE sends them elsewhere. \
+                  The exit status is that of CMD. Processes that outlive CMD remain watched, and stderr \
                   remains open for their alerts. Signals to this process are passed on to CMD; the \
                   monitor (-P FILE) has a PID of its own."
 )]
@@ -359,6 +370,8 @@ pub(crate) struct Enforce {
     /// Report violations as JSON, one object a line
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) stream: AlertStream,
     /// Do not print which enforcers are active; rules that are enforced only partially are still named,
     /// unless --accept-partial names them
     #[arg(short, long, help_heading = OUTPUT)]
@@ -394,6 +407,8 @@ pub(crate) struct Learn {
     #[arg(long, value_name = "ENFORCERS", default_value = agent::learn::ENFORCERS,
           value_parser = agent::learn::enforcers)]
     pub(crate) enforcer: policy::Enforcers,
+    #[command(flatten)]
+    pub(crate) stream: AlertStream,
     /// Print no warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -474,6 +489,8 @@ pub(crate) struct Replay {
     /// Write alerts or events as JSON, one object a line
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) stream: AlertStream,
     /// Print events in this format, such as '%evt.num %proc.name %fd.name'
     #[arg(short = 'p', long, value_name = "FORMAT", conflicts_with = "rules", help_heading = EVENTS)]
     pub(crate) fields: Option<String>,

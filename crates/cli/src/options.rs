@@ -13,6 +13,7 @@ impl From<args::Detection> for options::Detection {
             config: args.config,
             options: args.options,
             json: args.json,
+            stream: args.stream.into(),
             write: args.write,
             rotation: args.rotation.into(),
             stats: args.stats,
@@ -27,6 +28,25 @@ impl From<args::Detection> for options::Detection {
             manner: args.manner,
             without_rules: false,
             learner: None,
+        }
+    }
+}
+
+impl From<args::AlertStream> for options::AlertStream {
+    fn from(args: args::AlertStream) -> Self {
+        Self {
+            log: args.log,
+            is_beside_command: false,
+        }
+    }
+}
+
+impl args::AlertStream {
+    /// Converts the options of a verb whose command has the standard output to itself.
+    pub(crate) fn beside_command(self) -> options::AlertStream {
+        options::AlertStream {
+            is_beside_command: true,
+            ..self.into()
         }
     }
 }
@@ -60,8 +80,10 @@ impl From<args::Interception> for options::Interception {
 
 impl From<args::Run> for AgentSpec {
     fn from(args: args::Run) -> Self {
+        let mut detection = options::Detection::from(args.detection);
+        detection.stream.is_beside_command = true;
         Self {
-            detection: args.detection.into(),
+            detection,
             confine: args.confine.into(),
             interception: args.interception.into(),
             on_agent_death: args.on_agent_death,

@@ -666,7 +666,10 @@ syscall_event_drops:
             queue_capacity: Some(12),
             output_timeout_ms: 100,
             outputs: Outputs {
-                stdout: StdoutOutput { enabled: false },
+                stdout: StdoutOutput {
+                    enabled: false,
+                    ..StdoutOutput::default()
+                },
                 file: FileOutput {
                     enabled: true,
                     keep_alive: true,

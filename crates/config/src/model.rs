@@ -641,7 +641,10 @@ impl Config {
     pub fn of_falco() -> Self {
         Self {
             outputs: Outputs {
-                stdout: StdoutOutput { enabled: false },
+                stdout: StdoutOutput {
+                    enabled: false,
+                    ..StdoutOutput::default()
+                },
                 ..Outputs::default()
             },
             watch_config_files: true,

@@ -52,7 +52,7 @@ pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
 };
-pub use stdout::{StdoutChannel, StdoutError, StdoutOutput};
+pub use stdout::{StandardStream, StdioChannel, StdioError, StdoutOutput, StreamTarget};
 pub use syslog::{SyslogChannel, SyslogOutput};
 pub use throttle::{Throttle, ThrottleRate};
 pub use time::log_stamp;
@@ -61,7 +61,7 @@ use yaml::settings::{Node, Problem};
 
 // The list of all outputs, which the configuration, the agent and the `falco` command use.
 kind::outputs! {
-    /// `stdout_output`.
+    /// `stdout_output`: the alert stream.
     stdout: StdoutOutput,
     /// `file_output`.
     file: FileOutput,

@@ -43,8 +43,8 @@ pub trait QueueAccount: std::fmt::Debug + Send + Sync {
 /// An output whose lines a successor process continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineOutput {
-    /// The standard output.
-    Stdout,
+    /// The alert stream: standard output, standard error or the file of `--log`.
+    Stream,
     /// The file of `file_output`.
     File,
 }

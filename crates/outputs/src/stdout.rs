@@ -1,29 +1,52 @@
-//! The `stdout` channel: writes alerts to the standard output.
+//! The alert stream: writes alerts to the standard output, the standard error or a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use yaml::key::Key;
 
 use crate::channel::{Channel, Delivery, DeliveryError};
+use crate::file::FileChannel;
 use crate::kind::{ChannelOpenError, Common, OutputKind};
 use crate::queue::{LineOutput, QueueAccount};
 use crate::stream::LineStream;
 
-/// `stdout_output`.
+/// Where the alert stream goes. The command line chooses it; `stdout_output.enabled` says whether
+/// it is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StreamTarget {
+    /// The standard output.
+    #[default]
+    Stdout,
+    /// The standard error: where a watched command has the standard output to itself.
+    Stderr,
+    /// A file, to which alerts are appended.
+    File(PathBuf),
+}
+
+/// `stdout_output`: the alert stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdoutOutput {
-    /// Write alerts to the standard output.
+    /// Write the alert stream.
     pub enabled: bool,
+    /// Where it goes.
+    pub target: StreamTarget,
+    /// Where programs and answers of other outputs are printed.
+    pub others: StandardStream,
 }
 
 impl Default for StdoutOutput {
     fn default() -> Self {
-        Self { enabled: true }
+        Self {
+            enabled: true,
+            target: StreamTarget::default(),
+            others: StandardStream::default(),
+        }
     }
 }
 
@@ -38,30 +61,75 @@ impl OutputKind for StdoutOutput {
     }
 
     fn open(&self, _: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
+        let stream = match &self.target {
+            StreamTarget::Stdout => StandardStream::Output,
+            StreamTarget::Stderr => StandardStream::Error,
+            StreamTarget::File(path) => {
+                let help = "name a writable file after --log; a FIFO needs a reader";
+                return match FileChannel::log(path.clone()) {
+                    Ok(channel) => Ok(Box::new(channel)),
+                    Err(error) => Err(ChannelOpenError::new(error, help)),
+                };
+            }
+        };
         let help = "open it, or switch it off with -o stdout_output.enabled=false";
-        match StdoutChannel::open() {
+        match StdioChannel::open(stream) {
             Ok(channel) => Ok(Box::new(channel)),
-            Err(source) => Err(ChannelOpenError::new(StdoutError { source }, help)),
+            Err(source) => {
+                let stream = stream.name();
+                Err(ChannelOpenError::new(StdioError { stream, source }, help))
+            }
         }
     }
 }
 
-/// The standard output cannot be used.
+/// A standard stream cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write alerts to stdout")]
-pub struct StdoutError {
+#[error("cannot write alerts to {stream}")]
+pub struct StdioError {
+    /// Name of the stream.
+    pub stream: &'static str,
     /// The cause.
     pub source: io::Error,
 }
 
-/// Writes lines to the standard output, each with one `write(2)`, so that they do not mix with the
+/// One of the two streams that every process can write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StandardStream {
+    /// `stdout`.
+    #[default]
+    Output,
+    /// `stderr`.
+    Error,
+}
+
+impl StandardStream {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Output => "stdout",
+            Self::Error => "stderr",
+        }
+    }
+
+    /// Duplicates the descriptor.
+    pub(crate) fn duplicate(self) -> io::Result<File> {
+        let copy = match self {
+            Self::Output => io::stdout().as_fd().try_clone_to_owned(),
+            Self::Error => io::stderr().as_fd().try_clone_to_owned(),
+        };
+        copy.map(File::from)
+    }
+}
+
+/// Writes lines to a standard stream, each with one `write(2)`, so that they do not mix with the
 /// output of the watched program.
 ///
 /// The watched program shares the open file description and can change its flags. The channel
 /// therefore reopens a terminal, a pipe or a file in append mode. A file without append mode is
 /// shared with its offset, which keeps both writers' output in order; a socket cannot be reopened.
 #[derive(Debug)]
-pub struct StdoutChannel {
+pub struct StdioChannel {
+    which: StandardStream,
     file: File,
     stream: LineStream,
     /// Length in bytes of a regular file after the last alert.
@@ -69,24 +137,24 @@ pub struct StdoutChannel {
     notice: Option<String>,
 }
 
-impl StdoutChannel {
-    /// Reopens the standard output, or duplicates the descriptor where it cannot be reopened.
+impl StdioChannel {
+    /// Reopens the stream, or duplicates the descriptor where it cannot be reopened.
     ///
     /// # Errors
     ///
-    /// The standard output is closed.
-    pub fn open() -> io::Result<Self> {
-        let shared = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        Ok(Self::of(shared))
+    /// The stream is closed.
+    pub fn open(which: StandardStream) -> io::Result<Self> {
+        Ok(Self::of(which, which.duplicate()?))
     }
 
-    fn of(shared: File) -> Self {
+    fn of(which: StandardStream, shared: File) -> Self {
         // Fails, for example, for another user's file, or without /proc.
         let file = reopened(&shared).ok().flatten().unwrap_or(shared);
         Self {
+            which,
             length: length(&file),
             file,
-            stream: LineStream::new(LineOutput::Stdout),
+            stream: LineStream::new(LineOutput::Stream),
             notice: None,
         }
     }
@@ -126,14 +194,17 @@ fn length(file: &File) -> u64 {
     metadata.map_or(0, |metadata| metadata.len())
 }
 
-impl Channel for StdoutChannel {
+impl Channel for StdioChannel {
     fn name(&self) -> &str {
-        "stdout"
+        self.which.name()
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
         if length(&self.file) < self.length {
-            let notice = "the file of standard output was truncated; earlier alerts may be lost";
+            let notice = match self.which {
+                StandardStream::Output => "the file of standard output was truncated; earlier alerts may be lost",
+                StandardStream::Error => "the file of standard error was truncated; earlier alerts may be lost",
+            };
             self.notice = Some(notice.to_owned());
         }
         let result = self.stream.write(&self.file, alerts);
@@ -175,7 +246,7 @@ mod tests {
             .append(true)
             .open(&path)
             .expect("it is there");
-        let mut channel = StdoutChannel::of(shared.try_clone().expect("a descriptor"));
+        let mut channel = StdioChannel::of(StandardStream::Output, shared.try_clone().expect("a descriptor"));
         fcntl_setfl(&shared, OFlags::empty()).expect("flags can be taken off");
         shared.rewind().expect("it is a file");
         channel.deliver(&deliveries(2)).expect("it is writable");
@@ -199,7 +270,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("out");
         let mut shared = File::create(&path).expect("the folder is writable");
-        let mut channel = StdoutChannel::of(shared.try_clone().expect("a descriptor"));
+        let mut channel = StdioChannel::of(StandardStream::Output, shared.try_clone().expect("a descriptor"));
         shared.write_all(b"one\n").expect("it is writable");
         channel.deliver(&deliveries(1)).expect("it is writable");
         shared.write_all(b"two\n").expect("it is writable");
@@ -213,7 +284,7 @@ mod tests {
     fn a_pipe_and_a_terminal_have_flags_of_their_own_and_aliases_are_not_opened() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let shared = File::from(std::os::fd::OwnedFd::from(writer));
-        let mut channel = StdoutChannel::of(shared.try_clone().expect("a descriptor"));
+        let mut channel = StdioChannel::of(StandardStream::Output, shared.try_clone().expect("a descriptor"));
         let flags = |file: &File| {
             fcntl_getfl(file)
                 .expect("it is open")
@@ -235,7 +306,7 @@ mod tests {
     #[test]
     fn a_socket_is_written_to_as_it_is() {
         let (mut here, there) = std::os::unix::net::UnixStream::pair().expect("a pair");
-        let mut channel = StdoutChannel::of(File::from(std::os::fd::OwnedFd::from(there)));
+        let mut channel = StdioChannel::of(StandardStream::Output, File::from(std::os::fd::OwnedFd::from(there)));
         channel.deliver(&deliveries(1)).expect("it is read");
         drop(channel);
         let mut text = String::new();

@@ -34,6 +34,7 @@ fn watched(args: Enforce) -> AgentSpec {
             config: args.config,
             options: args.options,
             json: args.json,
+            stream: args.stream.beside_command(),
             quiet: args.quiet,
             without_rules: true,
             stats_interval: 5000,

@@ -411,6 +411,7 @@ fn with_program(program: &str, keep_alive: bool) -> Dispatcher {
         program: program.to_owned(),
         keep_alive,
         timeout: Duration::from_secs(60),
+        prints_to: crate::StandardStream::Output,
     });
     let prepared = Dispatcher::prepare(settings(), vec![Box::new(channel)]);
     prepared.start().unwrap()

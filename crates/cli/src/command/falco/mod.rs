@@ -25,7 +25,7 @@ use rules::{EngineOptions, Priority};
 
 use self::args::{Falco, Format};
 use self::validate::Describe;
-use crate::args::{Detection, Hooks, Replay, Rotation, Watch, WatchEngine};
+use crate::args::{AlertStream, Detection, Hooks, Replay, Rotation, Watch, WatchEngine};
 use crate::command::rules::check;
 use crate::command::{replay, watch};
 
@@ -367,6 +367,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             config: args.config,
             options,
             json: false,
+            stream: AlertStream::default(),
             write: None,
             rotation: Rotation::default(),
             stats: args.stats,
@@ -406,6 +407,7 @@ fn replay_capture(args: Falco, options: Vec<String>, config: &Config) -> Outcome
         config: args.config,
         options,
         json: false,
+        stream: AlertStream::default(),
         fields: None,
         filter: None,
         stats: args.verbose,

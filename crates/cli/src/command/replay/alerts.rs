@@ -72,6 +72,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     let (mut config, warnings) = config::load(args.config.as_deref(), &args.options, args.manner)?;
     journal::open(config.log, args.manner, config.time_format_iso_8601);
     config.json_output |= args.json;
+    agent::options::AlertStream::from(args.stream.clone()).apply(&mut config.outputs.stdout);
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }
