@@ -6,7 +6,7 @@ use std::sync::Arc;
 use capture::ebpf::Hooks;
 use config::{CompatMode, IoUring, Verify};
 use event::EngineKind;
-use outputs::{StandardStream, StdoutOutput, StreamTarget};
+use outputs::{StandardStream, StdoutOutput, StreamFormat, StreamTarget};
 use serde::{Deserialize, Serialize};
 
 use crate::learn::Learner;
@@ -79,6 +79,23 @@ pub struct AlertStream {
     pub log: Option<PathBuf>,
     /// A command has the standard output to itself, so alerts go to the standard error by default.
     pub is_beside_command: bool,
+    /// How the alerts read.
+    pub format: Option<AlertFormat>,
+    /// Lines for people are not cut at the width of the terminal.
+    pub is_wide: bool,
+}
+
+/// How the alert stream reads.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum AlertFormat {
+    /// Two lines for people.
+    Pretty,
+    /// One line of `key=value`.
+    Line,
+    /// Falco's text.
+    Falco,
+    /// JSON.
+    Json,
 }
 
 impl AlertStream {
@@ -91,9 +108,22 @@ impl AlertStream {
         }
     }
 
+    /// Returns true if JSON was chosen, which all outputs then write.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        self.format == Some(AlertFormat::Json)
+    }
+
     /// Applies the command line to the configured output.
     pub fn apply(&self, output: &mut StdoutOutput) {
         output.enabled |= self.log.is_some();
+        output.wide = self.is_wide;
+        output.format = self.format.map(|format| match format {
+            AlertFormat::Pretty => StreamFormat::Pretty,
+            AlertFormat::Line => StreamFormat::Line,
+            AlertFormat::Falco => StreamFormat::Falco,
+            AlertFormat::Json => StreamFormat::Json,
+        });
         output.others = match self.is_beside_command {
             true => StandardStream::Error,
             false => StandardStream::Output,
@@ -147,6 +177,7 @@ mod tests {
             let stream = AlertStream {
                 log: log.map(PathBuf::from),
                 is_beside_command,
+                ..AlertStream::default()
             };
             let mut output = StdoutOutput {
                 enabled,

@@ -303,7 +303,7 @@ mod tests {
 
     use super::*;
     use crate::confine::PolicyStrictness;
-    use crate::options::{AlertStream, Refusal};
+    use crate::options::{AlertFormat, AlertStream, Refusal};
 
     /// Something of everything, with paths and words that are no text.
     fn full() -> AgentSpec {
@@ -317,6 +317,8 @@ mod tests {
                 stream: AlertStream {
                     log: Some(odd()),
                     is_beside_command: true,
+                    format: Some(AlertFormat::Line),
+                    is_wide: true,
                 },
                 stats_interval: 7,
                 judges: std::num::NonZeroUsize::new(3),

@@ -162,7 +162,7 @@ pub(crate) struct Detection {
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
     pub(crate) options: Vec<String>,
     /// Write alerts as JSON, one object a line
-    #[arg(long, help_heading = OUTPUT)]
+    #[arg(long, conflicts_with = "format", help_heading = OUTPUT)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) stream: AlertStream,
@@ -211,6 +211,27 @@ pub(crate) struct AlertStream {
     /// Append alerts to FILE; - is stdout [default: stderr beside a command, else stdout]
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) log: Option<PathBuf>,
+    /// How alerts read: pretty for people, line as key=value, falco, json [default: pretty on a terminal,
+    /// else falco]
+    #[arg(long, value_enum, value_name = "pretty|line|falco|json", hide_possible_values = true,
+          help_heading = OUTPUT)]
+    pub(crate) format: Option<AlertFormat>,
+    /// Do not cut pretty alerts at the width of the terminal
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) wide: bool,
+}
+
+/// How alerts read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AlertFormat {
+    /// Two lines for people
+    Pretty,
+    /// One line of key=value
+    Line,
+    /// Falco's text
+    Falco,
+    /// JSON
+    Json,
 }
 
 /// Where the eBPF engine attaches its programs.
@@ -368,7 +389,7 @@ pub(crate) struct Enforce {
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = OUTPUT)]
     pub(crate) options: Vec<String>,
     /// Report violations as JSON, one object a line
-    #[arg(long, help_heading = OUTPUT)]
+    #[arg(long, conflicts_with = "format", help_heading = OUTPUT)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) stream: AlertStream,
@@ -487,7 +508,7 @@ pub(crate) struct Replay {
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
     pub(crate) options: Vec<String>,
     /// Write alerts or events as JSON, one object a line
-    #[arg(long, help_heading = OUTPUT)]
+    #[arg(long, conflicts_with = "format", help_heading = OUTPUT)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) stream: AlertStream,

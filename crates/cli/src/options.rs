@@ -37,6 +37,13 @@ impl From<args::AlertStream> for options::AlertStream {
         Self {
             log: args.log,
             is_beside_command: false,
+            format: args.format.map(|format| match format {
+                args::AlertFormat::Pretty => options::AlertFormat::Pretty,
+                args::AlertFormat::Line => options::AlertFormat::Line,
+                args::AlertFormat::Falco => options::AlertFormat::Falco,
+                args::AlertFormat::Json => options::AlertFormat::Json,
+            }),
+            is_wide: args.wide,
         }
     }
 }

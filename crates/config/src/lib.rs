@@ -668,6 +668,7 @@ syscall_event_drops:
             outputs: Outputs {
                 stdout: StdoutOutput {
                     enabled: false,
+                    is_for_people: false,
                     ..StdoutOutput::default()
                 },
                 file: FileOutput {

@@ -643,9 +643,14 @@ impl Config {
             outputs: Outputs {
                 stdout: StdoutOutput {
                     enabled: false,
+                    is_for_people: false,
                     ..StdoutOutput::default()
                 },
                 ..Outputs::default()
+            },
+            json_parts: JsonParts {
+                ids: false,
+                ..JsonParts::default()
             },
             watch_config_files: true,
             engine: EngineSettings {

@@ -12,7 +12,7 @@ use yaml::key::Key;
 use crate::channel::{Channel, Delivery, DeliveryError};
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
 use crate::queue::{LineOutput, QueueAccount};
-use crate::stream::LineStream;
+use crate::stream::{LineFormat, LineStream};
 
 /// `file_output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,8 +115,10 @@ impl FileChannel {
     /// # Errors
     ///
     /// Those of [`FileChannel::open`].
-    pub(crate) fn log(path: PathBuf) -> Result<Self, OpenError> {
-        Self::of("log", LineOutput::Stream, path, true)
+    pub(crate) fn log(path: PathBuf, format: LineFormat) -> Result<Self, OpenError> {
+        let mut channel = Self::of("log", LineOutput::Stream, path, true)?;
+        channel.stream.set_format(format);
+        Ok(channel)
     }
 
     fn of(

@@ -98,6 +98,7 @@ fn alert(message: &str) -> Alert {
         hostname: "box".into(),
         message: message.to_owned(),
         fields: vec![("proc.name".into(), AlertValue::Text("cat".into()))],
+        details: rules::AlertDetails::default(),
     }
 }
 

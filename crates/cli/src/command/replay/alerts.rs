@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use agent::journal;
+use agent::options::AlertStream;
 use agent::sink::DeferredSink;
 use agent::totals;
 use config::rule_files;
@@ -71,8 +72,9 @@ impl AlertSink for PatientSink {
 pub(super) fn raise(args: &Replay) -> Outcome {
     let (mut config, warnings) = config::load(args.config.as_deref(), &args.options, args.manner)?;
     journal::open(config.log, args.manner, config.time_format_iso_8601);
-    config.json_output |= args.json;
-    agent::options::AlertStream::from(args.stream.clone()).apply(&mut config.outputs.stdout);
+    let stream = AlertStream::from(args.stream.clone());
+    config.json_output |= args.json || stream.is_json();
+    stream.apply(&mut config.outputs.stdout);
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }
