@@ -169,6 +169,7 @@ pub(super) fn blueprint(
         manner: detection.manner,
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
+        has_rules: !detection.without_rules,
         settings: config,
         config: Box::new(move || {
             configuration(&detection, &interception).map(|(config, _)| config)

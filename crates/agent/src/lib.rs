@@ -36,6 +36,7 @@ pub mod spec;
 mod start;
 mod status_line;
 mod subscribers;
+mod summary;
 pub mod totals;
 pub mod version;
 mod violations;

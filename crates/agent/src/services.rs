@@ -38,6 +38,7 @@ use super::servers::{ServerSet, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
 use super::subscribers;
+use super::summary::Summary;
 use super::violations::Violations;
 use super::watched_files::{self, WatchedFiles};
 use crate::journal;
@@ -167,6 +168,8 @@ pub(super) struct AgentConfig {
     /// Time limit for a blocked channel.
     pub(super) output_timeout: Duration,
     pub(super) quiet: bool,
+    /// Rules raise alerts; otherwise none is expected.
+    pub(super) has_rules: bool,
 }
 
 impl AgentConfig {
@@ -210,6 +213,8 @@ impl AgentConfig {
         note_refusals(&self.verify, &shared_state);
         let drops = Arc::new(Drops::new(self.drops.clone()));
         let engine = self.engine;
+        let expected = (self.has_rules, is_resumed);
+        let summary = Summary::wanted(&self.settings, self.quiet, self.manner, expected);
         let shows_status = self.shows_status(&listening.source);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
@@ -264,6 +269,7 @@ impl AgentConfig {
         follow_orders(&reloader, signals, &shared_state, watched, host)?;
         let pidfile = write_pidfile(self.pidfile, is_resumed)?;
         let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
+        let losses = Arc::clone(&counters);
         let stats = self
             .stats
             .map(|file| start_stats(file, self.stats_interval, counters, dispatcher.clone()));
@@ -285,6 +291,8 @@ impl AgentConfig {
             shared_state,
             totals: (self.manner == CompatMode::Falco).then_some((matched, drops)),
             dispatcher,
+            summary,
+            counters: losses,
             stats: stats.transpose()?,
             status: status.transpose()?,
             reception,
@@ -549,6 +557,9 @@ pub(super) struct AgentRuntime {
     /// Totals printed at the end, where that is the convention.
     totals: Option<(Arc<MatchCounts>, Arc<Drops>)>,
     dispatcher: Dispatcher,
+    summary: Option<Summary>,
+    /// Counters of the engine.
+    counters: metrics::Counters,
     stats: Option<StatsWriter>,
     status: Option<StatusLine>,
     reception: Arc<ServerSet>,
@@ -568,6 +579,13 @@ impl AgentRuntime {
             if let Some(problem) = recording.finish(self.output_timeout) {
                 complain(self.quiet, &problem);
             }
+        }
+    }
+
+    /// Prints the summary, if one is wanted.
+    fn summarize(&self) {
+        if let Some(summary) = &self.summary {
+            summary.tell(&self.dispatcher.counters(), (self.counters)().drops);
         }
     }
 
@@ -620,6 +638,9 @@ impl Services for AgentRuntime {
             // Until the alert is delivered, a successor still reports the intervals if this agent
             // is killed.
             Report::Gaps(gaps) => {
+                if let Some(summary) = &self.summary {
+                    summary.count(gaps);
+                }
                 let (shared_state, gaps) = (Arc::clone(&self.shared_state), gaps.clone());
                 let told = Box::new(move || shared_state.gaps_told(&gaps));
                 self.dispatcher.emit_internal_then(internal, told);
@@ -628,7 +649,13 @@ impl Services for AgentRuntime {
         }
     }
 
+    fn conclude(&self) {
+        self.summarize();
+    }
+
     fn hand_over(&mut self) {
+        // The next agent prints the summary.
+        self.summary = None;
         if let Some(watcher) = self.watcher.take() {
             watcher.let_go();
             watcher.join();
@@ -696,6 +723,7 @@ impl Services for AgentRuntime {
             complain(self.quiet, &problem);
         }
         self.dispatcher.close(self.output_timeout);
+        self.summarize();
         if let Some((matched, drops)) = &self.totals {
             let (detected, acted_on) = drops.totals();
             terminal::complain(&totals::of_losses(detected, acted_on));

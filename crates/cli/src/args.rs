@@ -197,7 +197,7 @@ pub(crate) struct Detection {
     /// eBPF engine: number of threads that evaluate rules, for comparisons [default: one a processor]
     #[arg(long, hide = true, value_name = "N")]
     pub(crate) judges: Option<std::num::NonZeroUsize>,
-    /// Print no status lines and no warnings, except those about the policy
+    /// Print no status lines, no summary and no warnings, except those about the policy
     #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
     /// Whether the program behaves as Falco does.

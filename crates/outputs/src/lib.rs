@@ -40,7 +40,8 @@ mod worker;
 
 pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
 pub use dispatcher::{
-    ChannelCounters, Counters, Dispatcher, OnProblem, Pending, Prepared, Settings, StartError,
+    ChannelCounters, Counters, Dispatcher, OnProblem, Pending, Prepared, RuleAlerts,
+    Settings, StartError,
 };
 pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat};

@@ -381,8 +381,9 @@ pub(crate) mod tests {
             let is_control = |c: char| c.is_control() && c != '\n';
             assert!(!lines.contains(is_control) && !lines.contains('\u{202e}'), "{lines:?}");
             assert_eq!(lines.lines().count(), 2, "{lines:?}");
-            assert!(lines.contains(r"/tmp/\u001b]0;pwned\u0007\n\u009b2J\u202ex"), "{lines}");
         }
+        let lines = alert(&hostile, WIDE);
+        assert!(lines.contains(r"/tmp/\u001b]0;pwned\u0007\n\u009b2J\u202ex"), "{lines}");
         let line = repeated(2, 10, "R", "a\u{1b}[2J", NARROW);
         assert_eq!(line, "          x2 in 10 s  R: a\\u001b[2J\n");
     }

@@ -546,6 +546,7 @@ fn serve(
                         // The end is in the shared state, for the agent that reports it.
                         return AgentExit::Lost;
                     }
+                    services.conclude();
                     shared_state.outlived.set(!services.has_ended());
                     listening.tell_end(end);
                     relay = None;
