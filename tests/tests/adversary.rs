@@ -156,7 +156,7 @@ impl Attack {
 
     fn counter(&self, name: &str) -> u64 {
         let stats = self.watched.stats.as_ref();
-        let value = stats.and_then(|stats| stats["pieces"][name].as_u64());
+        let value = stats.and_then(|stats| stats["counters"][name].as_u64());
         value.unwrap_or_else(|| panic!("no counter {name}: {}", self.story()))
     }
 

@@ -177,7 +177,7 @@ fn watch(engine: Engine, memory: &str, cases: &[Case]) -> Option<WatchResult> {
 
 fn undecided(watched: &WatchResult) -> u64 {
     let stats = watched.stats.as_ref();
-    let count = stats.and_then(|stats| stats["pieces"]["undecided"].as_u64());
+    let count = stats.and_then(|stats| stats["counters"]["undecided"].as_u64());
     count.unwrap_or_else(|| panic!("no undecided in the stats: {}", watched.story()))
 }
 

@@ -77,7 +77,7 @@ fn programs_that_end_at_once_are_known_with_their_environment_and_streams() {
         assert_eq!(watched.of(rule).len(), count, "{rule}: {}", watched.story());
     }
     let stats = watched.stats.as_ref().expect("the run writes statistics");
-    assert_eq!(stats["pieces"]["undecided"], 0, "{}", watched.story());
+    assert_eq!(stats["counters"]["undecided"], 0, "{}", watched.story());
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn calls_by_an_io_uring_are_events_or_told() {
     );
     let stats = watched.stats.as_ref().expect("the run writes statistics");
     assert_eq!(
-        stats["pieces"]["ring_calls_unseen"],
+        stats["counters"]["ring_calls_unseen"],
         1,
         "{}",
         watched.story()
@@ -223,7 +223,7 @@ fn a_flood_hides_nothing_of_other_processes() {
     assert_eq!((count("Secret"), count("Program")), (1000, 200), "{stats}");
     assert_eq!(stats["cur"]["drops"], 0, "{stats}");
     assert!(
-        stats["pieces"]["rejected_path"]
+        stats["counters"]["rejected_path"]
             .as_u64()
             .is_some_and(|count| count > 50_000),
         "{stats}"
@@ -311,12 +311,15 @@ fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
     assert!(last < first + first / 8, "{sizes:?} {stats}");
     assert_eq!(stats["cur"]["drops"], 0, "{stats}");
-    assert_eq!(stats["pieces"]["evicted"], 0, "{stats}");
+    assert_eq!(stats["counters"]["evicted"], 0, "{stats}");
     // Each group is a place, and more of them were than are remembered.
-    let count = |name: &str| stats["pieces"][name].as_u64().expect("a number");
+    let count = |name: &str| stats["counters"][name].as_u64().expect("a number");
     let made = 10_000 + 10_000.max(1_000 * scale);
-    assert!(count("evicted_places") + count("places") >= made, "{stats}");
-    assert!(count("evicted_places") > 10_000, "{stats}");
+    assert!(
+        count("evicted_container_keys") + count("container_keys") >= made,
+        "{stats}"
+    );
+    assert!(count("evicted_container_keys") > 10_000, "{stats}");
 }
 
 /// Whoever makes processes as fast as can be hides no program: its births and ends leave room for others.
@@ -344,9 +347,12 @@ fn births_and_ends_that_pile_up_leave_room_for_programs_and_calls_about_privileg
     let count = |rule: &str| printed.matches(&format!("\"rule\":\"{rule}\"")).count();
     let counts = (count("Program"), count("Privilege"));
     assert_eq!(counts, (PROGRAMS, PROGRAMS), "{stats}");
-    assert_eq!(stats["pieces"]["lost_critical"], 0, "{stats}");
+    assert_eq!(stats["counters"]["lost_critical"], 0, "{stats}");
     // That it piled up.
-    assert!(stats["pieces"]["lost_state"].as_u64() > Some(0), "{stats}");
+    assert!(
+        stats["counters"]["lost_state"].as_u64() > Some(0),
+        "{stats}"
+    );
 }
 
 /// Programs that begin and changes of identity that somebody makes among much else.
@@ -405,7 +411,7 @@ fn whoever_looks_for_open_ports_fills_no_lane() {
     });
     assert_eq!(marked(&printed), (40, 40), "{stats}");
     for lane in ["lost_critical", "lost_bulk"] {
-        assert_eq!(stats["pieces"][lane], 0, "{lane}: {stats}");
+        assert_eq!(stats["counters"][lane], 0, "{lane}: {stats}");
     }
 }
 
@@ -440,8 +446,11 @@ fn a_flood_of_calls_about_privileges_hides_nothing_of_others() {
         if user == "1" {
             assert_eq!(identities, 40, "{processes} {stats}");
         }
-        assert!(stats["pieces"]["lost_share"].as_u64() > Some(0), "{stats}");
-        assert_eq!(stats["pieces"]["lost_bulk"], 0, "{stats}");
+        assert!(
+            stats["counters"]["lost_share"].as_u64() > Some(0),
+            "{stats}"
+        );
+        assert_eq!(stats["counters"]["lost_bulk"], 0, "{stats}");
         let told = printed.lines().filter_map(Alert::parse);
         let mut told = told.filter(|alert| alert.rule == "Falco internal: syscall event drop");
         let told = told.next().expect("losses are told");
@@ -474,7 +483,10 @@ fn a_flood_of_opens_hides_no_open_of_another_process() {
     });
     let seen = printed.matches("\"rule\":\"Secret\"").count();
     assert_eq!(seen, 100, "{stats}");
-    assert!(stats["pieces"]["lost_share"].as_u64() > Some(0), "{stats}");
+    assert!(
+        stats["counters"]["lost_share"].as_u64() > Some(0),
+        "{stats}"
+    );
 }
 
 /// Sends a signal by the name that kill(1) has for it.
@@ -546,7 +558,7 @@ fn an_undecided_event_is_told_with_its_rules_and_the_cause() {
             "{}",
             alert.output
         );
-        assert_eq!(stats["pieces"]["undecided"], 2, "{stats}");
+        assert_eq!(stats["counters"]["undecided"], 2, "{stats}");
     }
 }
 
@@ -570,7 +582,7 @@ fn what_finds_no_room_is_counted_and_told() {
     let drops = stats["cur"]["drops"].as_u64().expect("a number");
     assert!(drops > 0, "{stats}");
     assert_eq!(
-        stats["pieces"]["lost_bulk"].as_u64(),
+        stats["counters"]["lost_bulk"].as_u64(),
         Some(drops),
         "{stats}"
     );
@@ -620,7 +632,7 @@ fn crowds_are_judged_by_several_threads_and_each_process_in_its_order() {
     let counts: Vec<_> = times.values().map(Vec::len).collect();
     assert_eq!(counts, [OPENS; PROCESSES], "{stats}");
     assert!(times.values().all(|times| times.is_sorted()), "{times:?}");
-    assert!(stats["pieces"]["crowds"].as_u64() > Some(0), "{stats}");
+    assert!(stats["counters"]["crowds"].as_u64() > Some(0), "{stats}");
     assert_eq!(stats["cur"]["drops"], 0, "{stats}");
 }
 
@@ -634,7 +646,7 @@ fn the_whole_machine_is_watched_and_the_watcher_is_not() {
     });
     assert!(printed.contains("echo seen-on-the-host"), "{printed}");
     assert!(printed.contains("\"container.id\":\"host\""), "{printed}");
-    assert_eq!(stats["pieces"]["malformed"], 0, "{stats}");
+    assert_eq!(stats["counters"]["malformed"], 0, "{stats}");
 }
 
 /// Two roots in one mount namespace, where one number has two names. Of each root a process lives until its

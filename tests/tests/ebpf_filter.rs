@@ -71,7 +71,7 @@ fn accounts(watched: &WatchResult) -> Vec<String> {
 
 fn counter(watched: &WatchResult, name: &str) -> u64 {
     let stats = watched.stats.as_ref().expect("the run writes statistics");
-    let value: &Value = &stats["pieces"][name];
+    let value: &Value = &stats["counters"][name];
     value
         .as_u64()
         .unwrap_or_else(|| panic!("no counter {name}: {stats}"))

@@ -67,7 +67,7 @@ fn hierarchies() -> Vec<PathBuf> {
 }
 
 fn rejected(stats: &Value) -> u64 {
-    let count = &stats["pieces"]["rejected_scope"];
+    let count = &stats["counters"]["rejected_scope"];
     count.as_u64().expect("it is counted")
 }
 
@@ -123,7 +123,7 @@ fn what_is_outside_does_not_leave_the_kernel() {
     });
     // The first records of a place are sent, for the agent to decide about it.
     assert!(rejected(&stats) >= 1500, "{stats}");
-    let sent = stats["pieces"]["sent"].as_u64().expect("it is counted");
+    let sent = stats["counters"]["sent"].as_u64().expect("it is counted");
     assert!(sent < 500, "{stats}");
 }
 

@@ -310,7 +310,7 @@ fn closes(kind: &str, redirects: usize) -> u64 {
         watched.story()
     );
     let stats = watched.stats.as_ref();
-    let watches = stats.and_then(|stats| stats["pieces"]["stdio_watches"].as_u64());
+    let watches = stats.and_then(|stats| stats["counters"]["stdio_watches"].as_u64());
     watches.unwrap_or_else(|| panic!("no stdio_watches: {}", watched.story()))
 }
 
@@ -358,7 +358,7 @@ cd /; umount -l %W/front"
     let let_go = watched
         .stats
         .as_ref()
-        .and_then(|stats| stats["pieces"]["no_progress"].as_u64());
+        .and_then(|stats| stats["counters"]["no_progress"].as_u64());
     let let_go = usize::try_from(let_go.expect("counted")).expect("few");
     assert!(let_go > 0);
     // Those that are let go are undecided.

@@ -499,8 +499,8 @@ fn replace(path: &Path, text: &str) {
     fs::rename(other, path).expect("same folder");
 }
 
-fn pieces<'a>(stats: &'a Value, name: &str) -> &'a Value {
-    &stats["pieces"][name]
+fn counters<'a>(stats: &'a Value, name: &str) -> &'a Value {
+    &stats["counters"][name]
 }
 
 fn calls(gaps: &[Alert]) -> u64 {
@@ -534,8 +534,8 @@ fn killing_the_agent_under_load_fails_no_call_and_is_told() {
         assert_eq!(gap.priority, "Critical");
     }
     let stats = run.ends_well();
-    assert_eq!(*pieces(&stats, "gaps"), 2);
-    let passed = pieces(&stats, "passed_unwatched").as_u64();
+    assert_eq!(*counters(&stats, "gaps"), 2);
+    let passed = counters(&stats, "passed_unwatched").as_u64();
     // One whose agent was killed between telling it and noting that is told again with the next.
     let last = &gaps[gaps.len() - 1..];
     let is_again = last[0].number("tollgate.gap.count") == 2;
@@ -543,15 +543,15 @@ fn killing_the_agent_under_load_fails_no_call_and_is_told() {
     assert_eq!(passed, Some(calls(told)), "{stats}");
     assert_eq!(stats["cur"]["drops"].as_u64(), passed);
     assert_eq!(
-        pieces(&stats, "passed_agent_killed"),
-        pieces(&stats, "passed_unwatched")
+        counters(&stats, "passed_agent_killed"),
+        counters(&stats, "passed_unwatched")
     );
     let seen = run.of("Counted").len() as u64;
     let passed = passed.expect("a number");
     // An alert may be lost in the queue of an agent that is killed, which is counted: no call is both
     // unseen and uncounted. One that was being answered, or whose alert was being delivered, may be
     // both.
-    let lost = pieces(&stats, "alerts_lost_with_agent").as_u64();
+    let lost = counters(&stats, "alerts_lost_with_agent").as_u64();
     let sum = seen + passed + lost.expect("a number");
     assert!(
         (opened.ok..=opened.ok + 16 + 2 + 4).contains(&sum),
@@ -593,8 +593,8 @@ fn what_passes_in_a_gap_is_counted_exactly() {
     assert_eq!(gaps[0].field("tollgate.gap.by_call"), "openat:507");
     assert_eq!((calls(&gaps), run.of("Counted").len()), (507, 0));
     let stats = run.ends_well();
-    assert_eq!(*pieces(&stats, "passed_agent_killed"), 507);
-    assert_eq!(*pieces(&stats, "denied_unwatched"), 0);
+    assert_eq!(*counters(&stats, "passed_agent_killed"), 507);
+    assert_eq!(*counters(&stats, "denied_unwatched"), 0);
 }
 
 /// What a process may not do while it is in it: make another.
@@ -647,7 +647,7 @@ fn an_agent_that_cannot_be_started_is_started_as_soon_as_it_can() {
     let gaps = run.gaps(1);
     assert_eq!(gaps.len(), 1);
     assert_eq!(gaps[0].field("tollgate.gap.by_call"), "openat:507");
-    assert_eq!(*pieces(&run.ends_well(), "passed_agent_killed"), 507);
+    assert_eq!(*counters(&run.ends_well(), "passed_agent_killed"), 507);
 }
 
 #[test]
@@ -668,8 +668,8 @@ fn calls_are_refused_while_nobody_watches_if_that_was_asked_for() {
     let gaps = run.gaps(1);
     assert_eq!(gaps[0].field("tollgate.gap.by_call"), "openat:40");
     let stats = run.ends_well();
-    assert_eq!(*pieces(&stats, "denied_unwatched"), 40);
-    assert_eq!(*pieces(&stats, "passed_unwatched"), 0);
+    assert_eq!(*counters(&stats, "denied_unwatched"), 40);
+    assert_eq!(*counters(&stats, "passed_unwatched"), 0);
     assert_eq!(stats["cur"]["drops"], 0);
 }
 
@@ -698,8 +698,8 @@ fn what_is_refused_anyway_is_refused_while_nobody_watches_too() {
         "openat:3,io_uring_setup:1"
     );
     let stats = run.ends_well();
-    assert_eq!(*pieces(&stats, "denied_unwatched"), 1);
-    assert_eq!(*pieces(&stats, "passed_unwatched"), 3);
+    assert_eq!(*counters(&stats, "denied_unwatched"), 1);
+    assert_eq!(*counters(&stats, "passed_unwatched"), 3);
 }
 
 #[test]
@@ -719,7 +719,7 @@ fn alerts_that_a_killed_agent_had_queued_are_counted_as_lost() {
     let lost = gaps[0].number("tollgate.gap.lost_alerts");
     assert!((30..=31).contains(&lost), "{}", gaps[0]);
     let stats = run.ends_well();
-    assert_eq!(*pieces(&stats, "alerts_lost_with_agent"), lost);
+    assert_eq!(*counters(&stats, "alerts_lost_with_agent"), lost);
 }
 
 /// A pipe that is full cuts a line off in the middle, and its agent dies there.
@@ -828,7 +828,7 @@ fn a_gap_whose_alert_dies_with_an_agent_is_told_by_the_next_one() {
         let last = text.lines().last().unwrap_or("null");
         serde_json::from_str::<Value>(last).is_ok_and(|last| {
             let http = &last["alerts"]["channels"]["http"];
-            *pieces(&last, "gaps") == 1 && http["pending"].as_u64() > Some(0)
+            *counters(&last, "gaps") == 1 && http["pending"].as_u64() > Some(0)
         })
     });
     gap(&mut run, 5, true);
@@ -842,7 +842,7 @@ fn a_gap_whose_alert_dies_with_an_agent_is_told_by_the_next_one() {
     assert_eq!(told[0].number("tollgate.gap.count"), 2, "{}", told[0]);
     assert_eq!(told[0].number("tollgate.gap.calls"), 12, "{}", told[0]);
     let stats = run.ends_well();
-    assert_eq!(*pieces(&stats, "passed_unwatched"), 12, "{stats}");
+    assert_eq!(*counters(&stats, "passed_unwatched"), 12, "{stats}");
     assert_eq!(gaps().len(), 1, "told once: {:?}", gaps());
 }
 
@@ -869,11 +869,11 @@ fn what_gives_back_or_rearranges_goes_on_while_calls_are_refused() {
     let (status, stats) = run.end();
     assert_eq!(status, Some(126), "cat was executed: {}", run.stderr());
     assert!(
-        pieces(&stats, "passed_unwatched").as_u64() > Some(3),
+        counters(&stats, "passed_unwatched").as_u64() > Some(3),
         "{stats}"
     );
     assert!(
-        pieces(&stats, "denied_unwatched").as_u64() > Some(0),
+        counters(&stats, "denied_unwatched").as_u64() > Some(0),
         "{stats}"
     );
 }
@@ -900,8 +900,8 @@ fn a_gap_is_told_even_if_the_command_ends_before_there_is_another_agent() {
             let gaps = run.of(GAP);
             assert_eq!(gaps.len(), 1, "{story}");
             assert_eq!(gaps[0].field("tollgate.gap.cause"), cause, "{story}");
-            assert_eq!(*pieces(&stats, counted), 1, "{story}");
-            assert_eq!(*pieces(&stats, "gaps"), 1, "{story}");
+            assert_eq!(*counters(&stats, counted), 1, "{story}");
+            assert_eq!(*counters(&stats, "gaps"), 1, "{story}");
         }
     }
 }
@@ -957,7 +957,7 @@ fn a_stopped_agent_is_replaced_when_calls_wait() {
     assert_eq!(gaps[0].field("tollgate.gap.cause"), "stopped");
     let stats = run.ends_well();
     assert_eq!(
-        pieces(&stats, "passed_agent_stopped").as_u64(),
+        counters(&stats, "passed_agent_stopped").as_u64(),
         Some(calls(&gaps))
     );
 }
@@ -974,7 +974,10 @@ fn an_agent_that_is_stopped_and_goes_on_in_time_stays() {
     run.sees_again();
     assert_eq!((run.agent(), run.of("Counted").len()), (agent, 10));
     let (status, stats) = run.end();
-    assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(0)));
+    assert_eq!(
+        (status, counters(&stats, "gaps")),
+        (Some(0), &Value::from(0))
+    );
 }
 
 /// A control group of the unified hierarchy that can be frozen.
@@ -1041,7 +1044,7 @@ fn an_agent_without_a_processor_is_stood_in_for_until_it_has_one() {
     assert_eq!(calls(&gaps) + seen, 600, "{seen} seen");
     let stats = run.ends_well();
     assert_eq!(
-        pieces(&stats, "passed_agent_starved").as_u64(),
+        counters(&stats, "passed_agent_starved").as_u64(),
         Some(calls(&gaps))
     );
 }
@@ -1066,7 +1069,10 @@ fn another_keeper_takes_the_place_of_one_that_was_killed() {
     let gaps = run.gaps(1);
     assert_eq!(gaps.len(), 1);
     let (status, stats) = run.end();
-    assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(1)));
+    assert_eq!(
+        (status, counters(&stats, "gaps")),
+        (Some(0), &Value::from(1))
+    );
     let counted = run.of("Counted").len();
     assert_eq!(counted, 2000);
 }
@@ -1110,8 +1116,8 @@ fn a_call_that_was_just_received_by_who_is_killed_is_answered() {
 /// All calls that passed unwatched or were refused, as the last figures say.
 fn unwatched(stats: &Value) -> u64 {
     let stats = stats.as_object().expect("an object");
-    let pieces = stats["pieces"].as_object().expect("an object");
-    let counts = pieces
+    let counters = stats["counters"].as_object().expect("an object");
+    let counts = counters
         .iter()
         .filter(|(name, _)| name.starts_with("passed_agent") || *name == "denied_unwatched");
     counts.filter_map(|(_, count)| count.as_u64()).sum()
@@ -1242,7 +1248,7 @@ fn an_upgrade_loses_and_doubles_no_call() {
     assert_eq!(run.of("Counted").len(), 12_000);
     let stats = run.ends_well();
     assert_eq!(stats["cur"]["drops"], 0);
-    assert_eq!(*pieces(&stats, "escalation_refused"), 0);
+    assert_eq!(*counters(&stats, "escalation_refused"), 0);
 }
 
 #[test]
@@ -1273,7 +1279,10 @@ fn an_upgrade_that_fails_leaves_the_agent_at_work() {
     run.sees_again();
     assert!(state(agent).is_some());
     let (status, stats) = run.end();
-    assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(0)));
+    assert_eq!(
+        (status, counters(&stats, "gaps")),
+        (Some(0), &Value::from(0))
+    );
 }
 
 /// Puts a script where the program of a run lies, whose keeper has an agent upgraded to it.
@@ -1313,7 +1322,10 @@ fn an_upgrade_to_another_build_is_refused_by_name_and_leaves_the_agent_at_work()
         run.sees_again();
         assert_eq!(run.agent(), agent);
         let (status, stats) = run.end();
-        assert_eq!((status, pieces(&stats, "gaps")), (Some(0), &Value::from(0)));
+        assert_eq!(
+            (status, counters(&stats, "gaps")),
+            (Some(0), &Value::from(0))
+        );
     }
 }
 

@@ -29,7 +29,7 @@ fn receive(engine: Engine, how: &str) -> WatchResult {
 
 fn undecided(watched: &WatchResult) -> u64 {
     let stats = watched.stats.as_ref();
-    let count = stats.and_then(|stats| stats["pieces"]["undecided"].as_u64());
+    let count = stats.and_then(|stats| stats["counters"]["undecided"].as_u64());
     count.expect("the stats have it")
 }
 

@@ -272,7 +272,7 @@ fn defects_and_strangers_are_counted() {
         watched
             .stats
             .as_ref()
-            .and_then(|stats| stats["pieces"][name].as_u64())
+            .and_then(|stats| stats["counters"][name].as_u64())
     };
     let missing: Vec<_> = ZERO_DEFECTS
         .iter()
@@ -281,7 +281,7 @@ fn defects_and_strangers_are_counted() {
     if !missing.is_empty() {
         skip!(
             "needs receiver_panics and unknown_callers in the stats file",
-            || { Ok(format!("`pieces` lacks {missing:?}")) }
+            || { Ok(format!("`counters` lacks {missing:?}")) }
         );
     }
     for name in ZERO_DEFECTS {
@@ -293,7 +293,7 @@ fn defects_and_strangers_are_counted() {
 /// read from a busy disk: it is told, and no value is made up for what could not be read.
 fn was_late(watched: &WatchResult) -> bool {
     let stats = watched.stats.as_ref();
-    stats.is_some_and(|stats| stats["pieces"]["read_timeouts"].as_u64() > Some(0))
+    stats.is_some_and(|stats| stats["counters"]["read_timeouts"].as_u64() > Some(0))
 }
 
 impl Workload {
@@ -446,9 +446,9 @@ impl Workload {
         let Some(stats) = &watched.stats else {
             return vec!["there are no stats".to_owned()];
         };
-        let (cur, pieces, alerts) = (&stats["cur"], &stats["pieces"], &stats["alerts"]);
+        let (cur, counters, alerts) = (&stats["cur"], &stats["counters"], &stats["alerts"]);
         let mut wrong = Vec::new();
-        let zeros = ZERO.iter().map(|name| (*name, &pieces[*name]));
+        let zeros = ZERO.iter().map(|name| (*name, &counters[*name]));
         let others = [
             ("drops", &cur["drops"]),
             ("internal", &alerts["internal"]),
@@ -457,7 +457,7 @@ impl Workload {
         // Those that older programs do not write; see `defects_and_strangers_are_counted`.
         let defects = ZERO_DEFECTS
             .iter()
-            .map(|name| (*name, &pieces[*name]))
+            .map(|name| (*name, &counters[*name]))
             .filter(|(_, value)| !value.is_null());
         for (name, value) in zeros.chain(others).chain(defects) {
             if value.as_u64() != Some(0) {

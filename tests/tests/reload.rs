@@ -93,7 +93,7 @@ fn rules_that_the_filter_serves_come_into_force_and_others_are_refused() {
     assert_eq!(watched.of("Tollgate internal: rules loaded").len(), 1);
     // Both sets count.
     let stats = watched.stats.as_ref().expect("a stats file was asked for");
-    assert_eq!(stats["pieces"]["matched"], 2, "{story}");
+    assert_eq!(stats["counters"]["matched"], 2, "{story}");
 }
 
 #[test]

@@ -891,13 +891,13 @@ s.send(b\"hello\"); assert s.recv(9) == b\"\"' \"$PWD/sink\"",
         "{alerts:?}"
     );
     let stats: serde_json::Value = serde_json::from_str(&finished.stdout).expect("it is JSON");
-    let pieces = &stats["pieces"];
+    let counters = &stats["counters"];
     assert_eq!(
-        (&pieces["dropped_by_sandboxes"], &pieces["malformed"]),
+        (&counters["dropped_by_sandboxes"], &counters["malformed"]),
         (&5.into(), &0.into())
     );
     assert_eq!(
-        (&pieces["sandboxes"], &pieces["refused"]),
+        (&counters["sandboxes"], &counters["refused"]),
         (&2.into(), &1.into()),
         "{stats}"
     );
@@ -942,8 +942,8 @@ grep -qx x said.txt"
     let ids = fields(&alerts, "Secret opened", "container.id");
     assert_eq!(ids.join(" "), ground.id, "{alerts:?}");
     let stats: serde_json::Value = serde_json::from_str(&finished.stdout).expect("it is JSON");
-    assert_eq!(stats["pieces"]["malformed"], 0, "{stats}");
-    assert_eq!(stats["pieces"]["unknown_messages"], 0, "{stats}");
+    assert_eq!(stats["counters"]["malformed"], 0, "{stats}");
+    assert_eq!(stats["counters"]["unknown_messages"], 0, "{stats}");
 }
 
 #[test]

@@ -221,8 +221,8 @@ fn health_versions_and_metrics_are_served_with_falcos_names() {
         "falcosecurity_falco_duration_seconds_total ",
         "tollgate_output_delivered_total{channel=\"file\"}",
         "tollgate_alert_latency_ns_count ",
-        "tollgate_calls_judged_total{call=\"open",
-        "tollgate_engine_events_total{what=\"trapped\"}",
+        "tollgate_events_evaluated_total{call=\"open",
+        "tollgate_engine_events_total{kind=\"trapped\"}",
     ] {
         value(name);
     }
@@ -263,10 +263,10 @@ fn every_engine_serves_metrics_of_our_own() {
         let matches =
             "falcosecurity_falco_rules_matches_total{priority=\"4\",rule_name=\"Read it\"";
         assert!(number(&page, matches) > 140.0, "{}", story(matches));
-        let calls = number(&page, "tollgate_calls_judged_total{call=\"openat\"}");
+        let calls = number(&page, "tollgate_events_evaluated_total{call=\"openat\"}");
         assert!(calls > 140.0, "{}", story("calls"));
         for name in [
-            &format!("tollgate_engine_events_total{{what=\"{lost}\"}}"),
+            &format!("tollgate_engine_events_total{{kind=\"{lost}\"}}"),
             "falcosecurity_scap_n_drops_total ",
             "falcosecurity_falco_outputs_queue_num_drops_total ",
             "tollgate_output_lost_queue_full_total{channel=\"file\"}",
@@ -479,7 +479,7 @@ fn alerts_that_wait_for_a_client_are_counted() {
         let page = agent.get("/metrics");
         number(
             &page,
-            "tollgate_engine_events_total{what=\"alerts_lost_with_agent\"}",
+            "tollgate_engine_events_total{kind=\"alerts_lost_with_agent\"}",
         )
     };
     assert_eq!(stats(), 0.0);

@@ -65,7 +65,7 @@ fn shells_without_sockets_are_not_followed() {
     let watched = Watch::script(script).rules(DUPLICATED).run();
     assert_eq!(watched.code(), 0, "{}", watched.story());
     let stats = watched.stats.as_ref().expect("a stats file was asked for");
-    assert_eq!(stats["pieces"]["stdio_watches"], 0, "{}", watched.story());
+    assert_eq!(stats["counters"]["stdio_watches"], 0, "{}", watched.story());
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn shapes(words: &[&str]) -> WatchResult {
 
 fn count(watched: &WatchResult, name: &str) -> u64 {
     let stats = watched.stats.as_ref();
-    let value = stats.and_then(|stats| stats["pieces"][name].as_u64());
+    let value = stats.and_then(|stats| stats["counters"][name].as_u64());
     value.unwrap_or_else(|| panic!("no {name} in the stats: {}", watched.story()))
 }
 

@@ -145,7 +145,7 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
         rulings: supervisor.rulings(),
         counters: Box::new(move |matched, shared_state| {
             let counters = counters().plus(&shared_state.past());
-            snapshot(&counters, matched, &Losses::of(shared_state))
+            snapshot(&counters, matched.total(), &Losses::of(shared_state))
         }),
         watcher: Box::new(supervisor),
     })
@@ -300,7 +300,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     }
     Ok(Started {
         rulings: engine.rulings(),
-        counters: Box::new(move |matched, _| ebpf_snapshot(&counters(), matched, &hooks)),
+        counters: Box::new(move |matched, _| ebpf_snapshot(&counters(), matched.total(), &hooks)),
         watcher: Box::new(engine),
     })
 }
@@ -343,7 +343,7 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
     let counters = engine.counter_source();
     Ok(Started {
         rulings: engine.rulings(),
-        counters: Box::new(move |matched, _| gvisor_snapshot(&counters(), matched)),
+        counters: Box::new(move |matched, _| gvisor_snapshot(&counters(), matched.total())),
         watcher: Box::new(engine),
     })
 }
@@ -358,25 +358,25 @@ pub(super) fn start_nothing(request: Request) -> Started {
             preemptions: 0,
             filtered_in_kernel: None,
             notes: Vec::new(),
-            pieces: vec![("matched", matched.total())],
+            counters: vec![("matched", matched.total())],
         }),
         watcher: Box::new(capture::Idle),
     }
 }
 
-fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: &MatchCounts) -> Snapshot {
+fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: u64) -> Snapshot {
     Snapshot {
         events: counters.messages + counters.dropped,
         drops: counters.dropped,
         preemptions: 0,
         filtered_in_kernel: None,
         notes: Vec::new(),
-        pieces: vec![
+        counters: vec![
             ("sandboxes", counters.sandboxes),
             ("connected", counters.connected),
             ("refused", counters.refused),
             ("messages", counters.messages),
-            ("judged", counters.judged),
+            ("evaluated", counters.evaluated),
             ("dropped_by_sandboxes", counters.dropped),
             ("malformed", counters.malformed),
             ("truncated", counters.truncated),
@@ -384,28 +384,28 @@ fn gvisor_snapshot(counters: &gvisor::GvisorCounters, matched: &MatchCounts) -> 
             ("unknown_calls", counters.unknown_calls),
             ("unreadable", counters.unreadable),
             ("undecided", counters.undecided),
-            ("matched", matched.total()),
+            ("matched", matched),
         ],
     }
 }
 
-fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &MatchCounts, hooks: &str) -> Snapshot {
+fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: u64, hooks: &str) -> Snapshot {
     Snapshot {
         events: counters.sent + counters.lost(),
         drops: counters.lost(),
         preemptions: 0,
         filtered_in_kernel: Some(counters.rejected_in_kernel()),
-        pieces: vec![
+        counters: vec![
             ("seen_in_kernel", counters.seen),
             ("rejected_registers", counters.rejected_registers),
             ("rejected_scope", counters.rejected_scope),
             ("rejected_path", counters.rejected_path),
             ("rejected_name", counters.rejected_name),
             ("rejected_socket", counters.rejected_socket),
-            ("rejected_place", counters.rejected_place),
+            ("rejected_container", counters.rejected_container),
             ("ring_calls_unseen", counters.ring_calls),
             ("sent", counters.sent),
-            ("judged", counters.judged),
+            ("evaluated", counters.evaluated),
             ("crowds", counters.crowds),
             ("lost_critical", counters.lost_critical),
             ("lost_bulk", counters.lost_bulk),
@@ -418,10 +418,10 @@ fn ebpf_snapshot(counters: &ebpf::EbpfCounters, matched: &MatchCounts, hooks: &s
             ("undecided", counters.undecided),
             ("processes", counters.processes),
             ("evicted", counters.evicted),
-            ("places", counters.places),
-            ("evicted_places", counters.evicted_places),
+            ("container_keys", counters.places),
+            ("evicted_container_keys", counters.evicted_container_keys),
             ("evicted_roots", counters.evicted_roots),
-            ("matched", matched.total()),
+            ("matched", matched),
         ],
         notes: vec![("hooks", hooks.to_owned())],
     }
@@ -481,11 +481,7 @@ impl Losses {
 /// Returns the engine's totals for the stats file, including those of earlier agents. The engine
 /// cannot drop events, since a caller waits until its call was evaluated. Calls that the keeper let
 /// pass without an agent count as drops; calls that it refused do not, because they had no effect.
-pub(super) fn snapshot(
-    counters: &CounterSnapshot,
-    matched: &MatchCounts,
-    losses: &Losses,
-) -> Snapshot {
+pub(super) fn snapshot(counters: &CounterSnapshot, matched: u64, losses: &Losses) -> Snapshot {
     let passed = |cause| losses.passed(cause);
     let passed_unwatched: u64 = losses.passed.iter().sum();
     Snapshot {
@@ -493,13 +489,13 @@ pub(super) fn snapshot(
         drops: passed_unwatched,
         preemptions: 0,
         filtered_in_kernel: None,
-        pieces: vec![
+        counters: vec![
             ("trapped", counters.trapped),
-            ("unjudged", counters.unjudged),
+            ("unevaluated", counters.unevaluated),
             ("rejected_at_strings", counters.rejected_at_strings),
             ("rejected_at_descriptor", counters.rejected_at_descriptor),
             ("rejected_at_entry", counters.rejected_at_entry),
-            ("concluded_at_entry", counters.concluded_at_entry),
+            ("decided_at_entry", counters.decided_at_entry),
             ("escalated", counters.escalated),
             ("escalation_refused", counters.escalation_refused),
             ("followed", counters.followed),
@@ -528,7 +524,7 @@ pub(super) fn snapshot(
             ("tripwire_opens", counters.tripwire_opens),
             ("tripwire_unseen", counters.tripwire_unseen),
             ("tripwire_foreign", counters.tripwire_foreign),
-            ("of_runtime", counters.of_runtime),
+            ("container_runtime", counters.of_runtime),
             ("violations", counters.violations),
             ("no_progress", counters.no_progress),
             ("gaps", losses.gaps),
@@ -540,8 +536,11 @@ pub(super) fn snapshot(
             ("passed_agent_gone", passed(Cause::Gone)),
             ("denied_unwatched", losses.denied),
             ("alerts_lost_with_agent", losses.alerts),
-            ("matched", matched.total()),
+            ("matched", matched),
         ],
         notes: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -20,7 +20,7 @@ use event::Plan;
 use rules::{Engine, EngineOptions};
 use seccomp::FilterProgram;
 
-use super::host;
+use super::identity;
 use super::sink::DeferredSink;
 
 /// Maximum number of cached files, two for a filter: one of some tens of KiB, and one twice as
@@ -76,7 +76,7 @@ impl CachedFilter {
     }
 
     fn readers() -> std::io::Result<Vec<u8>> {
-        Ok(format!("{}\n{:?}\n", host::build()?, host::view()?).into_bytes())
+        Ok(format!("{}\n{:?}\n", identity::build()?, identity::view()?).into_bytes())
     }
 
     /// Reads a file that was written with the same key.

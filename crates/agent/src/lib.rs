@@ -17,6 +17,7 @@ mod failure;
 mod filter_cache;
 mod first;
 mod host;
+mod identity;
 pub mod journal;
 pub mod learn;
 mod metrics;

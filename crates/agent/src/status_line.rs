@@ -79,18 +79,18 @@ fn line(before: &Snapshot, now: &Snapshot, elapsed: Duration) -> String {
     format!(
         "tollgate: {} syscalls/s inspected, {}/s evaluated, {} alerts, {} dropped{forgotten}",
         rate("seen_in_kernel"),
-        rate("judged"),
+        rate("evaluated"),
         piece(now, "matched"),
         now.drops
     )
 }
 
 /// Counters of evicted process data.
-const EVICTIONS: [&str; 3] = ["evicted", "evicted_places", "evicted_roots"];
+const EVICTIONS: [&str; 3] = ["evicted", "evicted_container_keys", "evicted_roots"];
 
 fn piece(snapshot: &Snapshot, name: &str) -> u64 {
-    let mut pieces = snapshot.pieces.iter();
-    pieces
+    let mut counters = snapshot.counters.iter();
+    counters
         .find(|(piece, _)| *piece == name)
         .map_or(0, |(_, count)| *count)
 }
@@ -120,7 +120,11 @@ mod tests {
             preemptions: 0,
             filtered_in_kernel: None,
             notes: Vec::new(),
-            pieces: vec![("seen_in_kernel", seen), ("judged", judged), ("matched", 3)],
+            counters: vec![
+                ("seen_in_kernel", seen),
+                ("evaluated", judged),
+                ("matched", 3),
+            ],
         }
     }
 
@@ -133,7 +137,7 @@ mod tests {
             "tollgate: 1000k syscalls/s inspected, 50/s evaluated, 3 alerts, 4 dropped"
         );
         let now = Snapshot {
-            pieces: vec![("evicted_places", 5), ("evicted_roots", 2)],
+            counters: vec![("evicted_container_keys", 5), ("evicted_roots", 2)],
             ..now
         };
         assert_eq!(

@@ -7,40 +7,51 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 
 use crate::background_command::{FAREWELL, start, wait};
 use crate::execute::signal_group;
-use crate::suite::is_installed;
+use crate::host::is_installed;
 use crate::{Error, Stop};
 
 /// A server that has a client here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Server {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// redis-server, asked by redis-benchmark.
     Redis,
+    /// nginx, asked by ab.
     Nginx,
+    /// apache2, asked by ab.
     Apache,
 }
 
-/// Which requests are made.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct Client {
-    #[arg(value_enum)]
-    pub(crate) server: Server,
-    /// The command, or the path
-    #[arg(long)]
-    pub(crate) ask: String,
-    #[arg(long)]
-    pub(crate) clients: u32,
-    #[arg(long)]
-    pub(crate) requests: u32,
+/// Requests to a server.
+#[derive(Clone, Debug)]
+pub struct Requests {
+    /// The server.
+    pub server: Server,
+    /// Command of Redis, or path of a page.
+    pub ask: String,
+    /// Number of clients at the same time.
+    pub clients: u32,
+    /// Number of requests of all clients.
+    pub requests: u32,
 }
 
 /// Time limit for the server's first answer; some subjects are slow to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Server {
+    /// Returns the name, as `bench client` takes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Nginx => "nginx",
+            Self::Apache => "apache",
+        }
+    }
+
     /// Returns the programs that have to be installed.
     pub(crate) fn needs(self) -> &'static [&'static str] {
         match self {
@@ -99,12 +110,12 @@ impl Server {
     }
 }
 
-impl Client {
+impl Requests {
     /// Returns the arguments of `bench client`.
     pub(crate) fn arguments(&self) -> String {
         format!(
             "{} --ask {} --clients {} --requests {}",
-            crate::suite::value_name(&self.server),
+            self.server.name(),
             self.ask,
             self.clients,
             self.requests
@@ -118,11 +129,11 @@ impl Client {
 /// # Errors
 ///
 /// If the server does not answer, a request fails, or the client's output cannot be parsed.
-pub(crate) fn run(client: &Client, server: &[String]) -> Result<String, Error> {
+pub(crate) fn run(requests: &Requests, server: &[String]) -> Result<String, Error> {
     let stop = Stop::on_signals()?;
     let folder = crate::scratch()?;
     let port = free_port()?;
-    prepare(client.server, folder.path(), port)?;
+    prepare(requests.server, folder.path(), port)?;
     let said = folder.path().join("said");
     let output = fs::File::create(&said).map_err(Error::file("create", &said))?;
     let again = output.try_clone().map_err(Error::file("create", &said))?;
@@ -136,7 +147,7 @@ pub(crate) fn run(client: &Client, server: &[String]) -> Result<String, Error> {
             .process_group(0),
         &server[0],
     )?;
-    let asked = wait_for_answer(port, &stop, &said).and_then(|()| ask(client, port));
+    let asked = wait_for_answer(port, &stop, &said).and_then(|()| ask(requests, port));
     let ended = process
         .try_wait()
         .map_err(Error::supervise("wait for", &server[0]))?;
@@ -188,9 +199,9 @@ fn wait_for_answer(port: u16, stop: &Stop, said: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn ask(client: &Client, port: u16) -> Result<String, Error> {
-    let (clients, requests) = (client.clients.to_string(), client.requests.to_string());
-    let (program, arguments) = match client.server {
+fn ask(requests: &Requests, port: u16) -> Result<String, Error> {
+    let (clients, count) = (requests.clients.to_string(), requests.requests.to_string());
+    let (program, arguments) = match requests.server {
         Server::Redis => (
             "redis-benchmark",
             vec![
@@ -199,11 +210,11 @@ fn ask(client: &Client, port: u16) -> Result<String, Error> {
                 "-p".to_owned(),
                 port.to_string(),
                 "-t".to_owned(),
-                client.ask.clone(),
+                requests.ask.clone(),
                 "-c".to_owned(),
                 clients,
                 "-n".to_owned(),
-                requests,
+                count,
                 "--csv".to_owned(),
             ],
         ),
@@ -212,10 +223,10 @@ fn ask(client: &Client, port: u16) -> Result<String, Error> {
             vec![
                 "-q".to_owned(),
                 "-n".to_owned(),
-                requests,
+                count,
                 "-c".to_owned(),
                 clients,
-                format!("http://127.0.0.1:{port}{}", client.ask),
+                format!("http://127.0.0.1:{port}{}", requests.ask),
             ],
         ),
     };
@@ -229,9 +240,9 @@ fn ask(client: &Client, port: u16) -> Result<String, Error> {
             source,
         })?;
     let said = String::from_utf8_lossy(&output.stdout);
-    let rate = match client.server {
+    let rate = match requests.server {
         Server::Redis => redis_rate(&said),
-        Server::Nginx | Server::Apache => ab_rate(&said, client.requests),
+        Server::Nginx | Server::Apache => ab_rate(&said, requests.requests),
     };
     let rate = rate
         .filter(|rate| output.status.success() && *rate > 0.0)
@@ -241,10 +252,10 @@ fn ask(client: &Client, port: u16) -> Result<String, Error> {
                 String::from_utf8_lossy(&output.stderr)
             ),
         })?;
-    let elapsed = f64::from(client.requests) / rate * 1e9;
+    let elapsed = f64::from(requests.requests) / rate * 1e9;
     Ok(format!(
         "{{\"operations\":{},\"elapsed_ns\":{elapsed:.0}}}\n",
-        client.requests
+        requests.requests
     ))
 }
 

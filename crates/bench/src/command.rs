@@ -1,291 +1,79 @@
-//! The command line of `tollgate bench`, and its execution.
+//! Execution of `tollgate bench`.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand, ValueEnum};
-use regex::Regex;
-
-use crate::client::Client;
 use crate::execute::Processes;
 use crate::host::Host;
 use crate::limit::{BrokenLimit, Limit};
-use crate::part::Part;
+use crate::options::{Compare, OutputOptions, Quick, Report, Surroundings, Verb};
 use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
 use crate::run::{Progress, RunEnd};
-use crate::suite::{self, Apps, Engine, Lifecycle, Os, SuiteOptions, Syscalls, Unix};
+use crate::suite::{self, SuiteOptions};
 use crate::summary::{self, Summary};
 use crate::{
     Error, Stop, background_command, client, compare, pages, part, quick, run, unixbench_original,
 };
 
-/// Heading of these options in help texts.
-const RESULTS: &str = "Result options";
-
-/// Measure how much a subject slows a workload down.
-#[derive(Args, Clone, Debug)]
-pub struct Bench {
-    /// Verb to run
-    #[command(subcommand)]
-    pub verb: Verb,
-}
-
-/// The verbs of `tollgate bench`.
-#[derive(Clone, Debug, Subcommand)]
-pub enum Verb {
-    /// Measure common calls, opens, processes and shells in three minutes
-    Quick(Quick),
-    /// Run the twelve tests of UnixBench and compute its index
-    Unix(Unix),
-    /// Run the five operations of OSBench
-    Os(Os),
-    /// Measure single system calls: latency, neighbours, delay
-    Syscalls(Syscalls),
-    /// Measure the container life cycle with every installed OCI runtime
-    Lifecycle(Lifecycle),
-    /// Measure parts of tollgate: replay, alerts, start, filter size
-    Engine(Engine),
-    /// Measure real servers and jobs that are installed
-    Apps(Apps),
-    /// Run a plan, or compare two result folders
-    Compare(Compare),
-    /// Write the summary of a result folder as HTML, JSON and Markdown
-    Report(Report),
-    /// Run a command while a watcher runs; for plans
-    #[command(hide = true)]
-    Beside(WatcherCommand),
-    /// Measure a load while a command runs; for plans
-    #[command(hide = true)]
-    Neighbour(BackgroundLoad),
-    /// Run a command in other surroundings; for plans
-    #[command(hide = true)]
-    Inside(Inside),
-    /// Start a server, ask it, and end it; for plans
-    #[command(hide = true)]
-    Client(ClientAndServer),
-    /// Measure a part of tollgate; for plans
-    #[command(hide = true)]
-    Part(PartArgs),
-    /// Run a command with a rule about so many calls; for plans
-    #[command(hide = true)]
-    Filter(Filter),
-    /// Run a program of UnixBench itself; for plans
-    #[command(hide = true)]
-    Original(UnixBenchTest),
-}
-
-/// A watcher and a command.
-#[derive(Args, Clone, Debug)]
-pub struct WatcherCommand {
-    /// WATCHER -- COMMAND
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
-/// A load, and what runs meanwhile.
-#[derive(Args, Clone, Debug)]
-pub struct BackgroundLoad {
-    #[arg(long)]
-    load: String,
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
-/// Surroundings and a command.
-#[derive(Args, Clone, Debug)]
-pub struct Inside {
-    #[arg(value_enum)]
-    place: Surroundings,
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
-/// Surroundings that a command line alone cannot make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Surroundings {
-    QuarterCpu,
-    Session,
-}
-
-/// Requests, and the server's command line.
-#[derive(Args, Clone, Debug)]
-pub struct ClientAndServer {
-    #[command(flatten)]
-    client: Client,
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
-/// A part of tollgate, and for how long.
-#[derive(Args, Clone, Debug)]
-pub struct PartArgs {
-    #[arg(value_enum)]
-    part: Part,
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
-}
-
-/// The size of a filter and a command.
-#[derive(Args, Clone, Debug)]
-pub struct Filter {
-    size: String,
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
-/// A test of UnixBench, and where UnixBench is.
-#[derive(Args, Clone, Debug)]
-pub struct UnixBenchTest {
-    test: String,
-    #[arg(long)]
-    seconds: f64,
-    #[arg(long, default_value_t = 1)]
-    copies: u16,
-    folder: PathBuf,
-}
-
-/// `tollgate bench quick`.
-#[derive(Args, Clone, Debug)]
-pub struct Quick {
-    /// Number of runs of each workload under each subject; a verdict needs 6
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..))]
-    pub rounds: u32,
-    /// Command line to measure, with {} in place of the workload; repeatable [default: tollgate run]
-    #[arg(long = "subject", value_name = "NAME='wrapper {}'")]
-    pub subjects: Vec<String>,
-    /// Measure only workloads whose name matches this regular expression [default: all]
-    #[arg(long, value_name = "REGEX")]
-    pub workload: Option<Regex>,
-    /// Seed of the random order of subjects in each round
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Time limit in seconds: start no round that would end later
-    #[arg(long, value_name = "SECONDS", default_value_t = 170)]
-    pub budget: u64,
-    /// Where the samples and the summary go
-    #[command(flatten)]
-    pub out: OutputOptions,
-}
-
-/// `tollgate bench compare`.
-#[derive(Args, Clone, Debug)]
-pub struct Compare {
-    /// Plan to run: TOML, or JSON if its name ends in .json
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "folders",
-        required_unless_present = "folders"
-    )]
-    pub plan: Option<PathBuf>,
-    /// Two result folders to compare: before and after
-    #[arg(num_args = 2, value_name = "DIR", conflicts_with_all = ["out", "fail_if"])]
-    pub folders: Vec<PathBuf>,
-    /// Where the samples and the summary go
-    #[command(flatten)]
-    pub out: OutputOptions,
-}
-
-/// Where results go, and how they are printed.
-#[derive(Args, Clone, Debug, Default)]
-pub struct OutputOptions {
-    /// Write samples and summary to this folder [default: results/DATE-NAME]
-    #[arg(long, help_heading = RESULTS, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-    /// Print the summary as JSON
-    #[arg(long, help_heading = RESULTS)]
-    pub json: bool,
-    /// Exit with status 1 if LIMIT is true, such as 'index<0.9' or 'ratio:SUBJECT:WORKLOAD>6', where index is
-    /// speed / native speed and ratio is time / native time; also drops and invalid; repeatable
-    #[arg(long, value_name = "LIMIT", help_heading = RESULTS)]
-    pub fail_if: Vec<String>,
-}
-
-/// `tollgate bench report`.
-#[derive(Args, Clone, Debug)]
-pub struct Report {
-    /// Result folder to summarise
-    pub folder: PathBuf,
-    /// Print JSON
-    #[arg(long, conflicts_with = "markdown")]
-    pub json: bool,
-    /// Print a Markdown table
-    #[arg(long)]
-    pub markdown: bool,
-    /// Result folder of an earlier run, oldest first, for the trend; repeatable
-    #[arg(long, value_name = "DIR")]
-    pub history: Vec<PathBuf>,
-    /// Exit with status 1 if LIMIT is true, such as 'index<0.9' or 'ratio:SUBJECT:WORKLOAD>6'; repeatable
-    #[arg(long, value_name = "LIMIT")]
-    pub fail_if: Vec<String>,
-}
-
 /// Exit code after Ctrl-C, as a shell gives it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// Executes `bench`, prints to `out`, and returns the program's exit code. `program` is the path of the running
+/// Executes `verb`, prints to `out`, and returns the program's exit code. `program` is the path of the running
 /// program, which replaces `{tollgate}` in plans.
 ///
 /// # Errors
 ///
 /// If the input is invalid, a subject does not start, or a file cannot be written; [`Error::exit_code`]
 /// distinguishes these.
-pub fn execute(bench: &Bench, program: &Path, out: &mut dyn Write) -> Result<u8, Error> {
-    match &bench.verb {
+pub fn execute(verb: &Verb, program: &Path, out: &mut dyn Write) -> Result<u8, Error> {
+    match verb {
         Verb::Quick(quick) => measure(quick_plan(quick)?, program, &quick.out, out),
-        Verb::Compare(Compare {
-            plan: Some(path),
-            out: place,
-            ..
-        }) => measure(Plan::load(path)?, program, place, out),
-        Verb::Compare(Compare {
-            folders,
-            out: place,
-            ..
-        }) => {
+        Verb::Plan(path, place) => measure(Plan::load(path)?, program, place, out),
+        Verb::Compare(Compare { folders, json }) => {
             let comparison = compare(&folders[0], &folders[1])?;
-            let text = match place.json {
+            let text = match json {
                 true => comparison.json(),
                 false => comparison.text(),
             };
             print(out, &text)
         }
         Verb::Report(report) => report_again(report, out),
-        Verb::Unix(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
-        Verb::Os(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
-        Verb::Syscalls(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
-        Verb::Lifecycle(suite) => {
+        Verb::Unix(suite, place) => run_suite(&suite.choice, place, suite.plan()?, program, out),
+        Verb::Os(suite, place) => run_suite(&suite.choice, place, suite.plan()?, program, out),
+        Verb::Syscalls(suite, place) => {
+            run_suite(&suite.choice, place, suite.plan()?, program, out)
+        }
+        Verb::Lifecycle(suite, place) => {
             let (plan, missing) = suite.plan(program)?;
             note(&missing);
-            run_suite(&suite.choice, &suite.out, plan, program, out)
+            run_suite(&suite.choice, place, plan, program, out)
         }
-        Verb::Engine(suite) => run_suite(&suite.choice, &suite.out, suite.plan()?, program, out),
-        Verb::Apps(suite) => {
+        Verb::Engine(suite, place) => run_suite(&suite.choice, place, suite.plan()?, program, out),
+        Verb::Apps(suite, place) => {
             let missing = suite.missing().join(", ");
             if !missing.is_empty() {
                 note(&[format!("skipped, not installed: {missing}")]);
             }
-            run_suite(&suite.choice, &suite.out, suite.plan()?, program, out)
+            run_suite(&suite.choice, place, suite.plan()?, program, out)
         }
-        Verb::Client(ClientAndServer { client, words }) => print(out, &client::run(client, words)?),
-        Verb::Part(PartArgs { part, seconds }) => print(out, &part::run(program, *part, *seconds)?),
-        Verb::Filter(Filter { size, words }) => part::filter(program, size, words),
-        Verb::Beside(beside) => background_command::beside(&beside.words),
-        Verb::Neighbour(asked) => {
-            background_command::neighbour(program, &asked.load, asked.seconds, &asked.words)
-        }
-        Verb::Inside(Inside { place, words }) => match place {
+        Verb::Client { requests, words } => print(out, &client::run(requests, words)?),
+        Verb::Part { part, seconds } => print(out, &part::run(program, *part, *seconds)?),
+        Verb::Filter { size, words } => part::filter(program, size, words),
+        Verb::Beside { words } => background_command::beside(words),
+        Verb::Neighbour {
+            load,
+            seconds,
+            words,
+        } => background_command::neighbour(program, load, *seconds, words),
+        Verb::Inside {
+            surroundings,
+            words,
+        } => match surroundings {
             Surroundings::QuarterCpu => background_command::quarter_cpu(words),
             Surroundings::Session => background_command::session(words),
         },
-        Verb::Original(asked) => {
-            let text =
-                unixbench_original::run(&asked.folder, &asked.test, asked.seconds, asked.copies)?;
-            print(out, &text)
-        }
+        Verb::Original(test) => print(out, &unixbench_original::run(test)?),
     }
 }
 
@@ -498,61 +286,21 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
-
-    #[derive(Parser)]
-    struct Program {
-        #[command(flatten)]
-        bench: Bench,
-    }
-
-    fn parse(line: &str) -> Result<Verb, clap::Error> {
-        let words = crate::command_line::split(line).unwrap();
-        Ok(Program::try_parse_from(words)?.bench.verb)
-    }
-
-    #[test]
-    fn quick_takes_its_options() {
-        let line = "bench quick --rounds 3 --subject 'a=x {}' --subject 'b=y {}' --workload ^op \
-                    --seed 9 --budget 5 --out /nowhere";
-        let Verb::Quick(quick) = parse(line).unwrap() else {
-            panic!("quick")
-        };
-        assert_eq!((quick.rounds, quick.seed, quick.budget), (3, 9, 5));
-        assert_eq!(quick.subjects, ["a=x {}", "b=y {}"]);
-        assert_eq!(quick.out.out, Some(PathBuf::from("/nowhere")));
-        assert!(quick.workload.unwrap().is_match("open_close"));
-    }
-
-    #[test]
-    fn compare_takes_a_plan_or_two_folders() {
-        assert!(parse("bench compare --plan p.toml").is_ok());
-        assert!(parse("bench compare a b").is_ok());
-        for wrong in [
-            "compare",
-            "compare a",
-            "compare a b c",
-            "compare --plan p a b",
-            "compare a b --fail-if ratio>2",
-            "compare a b --out c",
-        ] {
-            assert!(parse(&format!("bench {wrong}")).is_err(), "{wrong}");
-        }
-        assert!(parse("bench quick --workload (").is_err());
-        assert!(parse("bench quick --rounds 0").is_err());
-    }
 
     fn quick(subject: &str, workload: &str) -> u8 {
         let folder = tempfile::tempdir().unwrap();
-        let line = format!(
-            "bench quick --rounds 1 --workload '{workload}' --subject \"{subject}\" --out {}",
-            folder.path().join("results").display()
-        );
-        let bench = Bench {
-            verb: parse(&line).unwrap(),
-        };
+        let verb = Verb::Quick(Quick {
+            rounds: 1,
+            subjects: vec![subject.to_owned()],
+            workload: Some(workload.parse().unwrap()),
+            seed: 1,
+            budget: 170,
+            out: OutputOptions {
+                out: Some(folder.path().join("results")),
+                ..OutputOptions::default()
+            },
+        });
         // A program that plays the workloads; one of the two prints a figure.
         let program = folder.path().join("program");
         let text = "#!/bin/sh\ncase $2 in umask) exit 3; esac\n\
@@ -560,7 +308,7 @@ mod tests {
         std::fs::write(&program, text).unwrap();
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, executable).unwrap();
-        execute(&bench, &program, &mut Vec::new()).unwrap()
+        execute(&verb, &program, &mut Vec::new()).unwrap()
     }
 
     #[test]
@@ -587,16 +335,9 @@ mod tests {
             json: false,
             fail_if: vec!["invalid:shell>0".to_owned()],
         };
-        let compare = Compare {
-            plan: Some(plan),
-            folders: Vec::new(),
-            out: place,
-        };
         let mut printed = Vec::new();
-        let bench = Bench {
-            verb: Verb::Compare(compare),
-        };
-        let code = execute(&bench, Path::new("/nowhere"), &mut printed).unwrap();
+        let verb = Verb::Plan(plan, place);
+        let code = execute(&verb, Path::new("/nowhere"), &mut printed).unwrap();
         let printed = String::from_utf8(printed).unwrap();
         assert_eq!(code, 1, "every sample of `broken` failed");
         assert!(printed.contains("left out: 6 of 6 samples of true under broken: exit status 4"));
@@ -621,10 +362,8 @@ mod tests {
             fail_if: vec!["invalid:broken>5".to_owned()],
         };
         let mut again = Vec::new();
-        let bench = Bench {
-            verb: Verb::Report(report),
-        };
-        let code = execute(&bench, Path::new("/nowhere"), &mut again).unwrap();
+        let verb = Verb::Report(report);
+        let code = execute(&verb, Path::new("/nowhere"), &mut again).unwrap();
         assert_eq!(code, 1, "six samples of `broken` failed");
         assert_eq!(String::from_utf8(again).unwrap(), printed);
     }

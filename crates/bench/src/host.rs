@@ -209,6 +209,14 @@ fn value_after(text: &str, key: &str) -> Option<String> {
     })
 }
 
+/// Returns true if a program is in PATH.
+pub(crate) fn is_installed(program: &str) -> bool {
+    // Without PATH no program is found.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    program.contains('/') && std::path::Path::new(program).exists()
+        || std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@
 //! | one timed process | [`execute`] |
 //! | recorded data | [`record`], [`host`] |
 //! | statistics | [`summary`], [`compare`](compare()) |
-//! | `tollgate bench` | [`command`] |
+//! | `tollgate bench` | [`options`], [`command`] |
 //!
 //! Every subject is a command line, also this project's own engines; this crate links none of them.
 
@@ -30,6 +30,7 @@ mod error;
 pub mod execute;
 pub mod host;
 mod limit;
+pub mod options;
 mod order;
 mod pages;
 mod part;

@@ -7,22 +7,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::Error;
 use crate::background_command::{start, wait};
 
 /// A part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
-    /// Events of a recording, judged by rules
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Events of a recording, evaluated by rules.
     ReplayRules,
-    /// Events of a recording, searched by a condition
+    /// Events of a recording, searched by a condition.
     ReplayFilter,
-    /// From a call to its alert
+    /// From a call to its alert.
     AlertLatency,
-    /// `tollgate run` of a program that does nothing
+    /// `tollgate run` of a program that does nothing.
     Start,
 }
 

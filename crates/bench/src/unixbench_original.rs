@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use workload::unixbench::{LANGUAGE, TESTS, Test};
 
 use crate::Error;
+use crate::options::UnixBenchTest;
 
 /// Output and duration of one program.
 struct OriginalRun {
@@ -14,23 +15,23 @@ struct OriginalRun {
     elapsed: Duration,
 }
 
-/// Runs `copies` of a test's program. Returns the line of JSON that the runner reads.
+/// Runs as many copies of a test's program as asked. Returns the line of JSON that the runner reads.
 ///
 /// # Errors
 ///
 /// If the test does not exist, or a program does not start or prints no result.
-pub(crate) fn run(folder: &Path, name: &str, seconds: f64, copies: u16) -> Result<String, Error> {
+pub(crate) fn run(options: &UnixBenchTest) -> Result<String, Error> {
     let test = TESTS
         .iter()
-        .find(|test| test.name == name)
+        .find(|test| test.name == options.test)
         .ok_or_else(|| Error::Option {
-            option: name.to_owned(),
+            option: options.test.clone(),
             reason: "UnixBench's index has no such test".to_owned(),
         })?;
     let temporary = crate::scratch()?;
     let start = Instant::now();
-    let children: Vec<Result<Child, Error>> = (0..copies)
-        .map(|_| spawn(folder, temporary.path(), test, seconds))
+    let children: Vec<Result<Child, Error>> = (0..options.copies)
+        .map(|_| spawn(&options.folder, temporary.path(), test, options.seconds))
         .collect();
     // Waits for all before it returns the first failure.
     let passed: Vec<Result<OriginalRun, Error>> = children

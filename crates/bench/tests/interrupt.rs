@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let target = test.parent().and_then(|deps| deps.parent()).unwrap();
-    target.join("examples/lab")
+    target.join("examples/run_plan")
 }
 
 #[test]
@@ -31,12 +31,8 @@ fn an_interrupted_run_reports_what_it_has() {
         folder.path().display()
     );
     std::fs::write(&plan, text).unwrap();
-    let mut lab = Command::new(program());
-    lab.args(["bench", "compare", "--plan"])
-        .arg(&plan)
-        .arg("--out")
-        .arg(&results);
-    let lab = lab
+    let run = Command::new(program())
+        .args([&plan, &results])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -48,10 +44,10 @@ fn an_interrupted_run_reports_what_it_has() {
         assert!(Instant::now() < deadline, "the third command has not begun");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let pid = Pid::from_raw(i32::try_from(lab.id()).unwrap()).unwrap();
+    let pid = Pid::from_raw(i32::try_from(run.id()).unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::INT).unwrap();
 
-    let output = lab.wait_with_output().unwrap();
+    let output = run.wait_with_output().unwrap();
     let (report, notes) = (
         String::from_utf8(output.stdout),
         String::from_utf8(output.stderr),

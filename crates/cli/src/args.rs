@@ -1,5 +1,8 @@
 //! The command line.
 
+mod bench;
+mod workload;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -13,6 +16,7 @@ use event::EngineKind;
 use sys::features::KernelVersion;
 
 use crate::command::rules::cost::figures::WatchMode;
+use crate::engine::Engine;
 
 pub(crate) const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -91,10 +95,10 @@ pub(crate) enum Verb {
     Generate(crate::command::generate::args::Generate),
     /// Measure how much watching slows a workload down
     #[command(arg_required_else_help = true)]
-    Bench(bench::command::Bench),
+    Bench(bench::Bench),
     /// Run one load generator, for measurements and tests
     #[command(hide = true)]
-    Workload(workload::Args),
+    Workload(workload::Workload),
     /// Print a completion script for a shell
     Completions(Completions),
     /// Print the manual page of the program or of a verb
@@ -103,32 +107,6 @@ pub(crate) enum Verb {
     Help(Help),
     /// Print the version
     Version(Version),
-}
-
-/// The capture engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Engine {
-    /// The best one that works on this machine
-    #[default]
-    Auto,
-    /// seccomp user notification: no privileges, kernel 5.5
-    Notify,
-    /// ptrace: for kernels and sandboxes without seccomp notifications
-    Ptrace,
-    /// eBPF: root, and a kernel with BTF
-    Ebpf,
-}
-
-impl Engine {
-    /// Returns the engine that is named; `None` for automatic choice.
-    pub(crate) fn kind(self) -> Option<EngineKind> {
-        match self {
-            Self::Auto => None,
-            Self::Notify => Some(EngineKind::Notify),
-            Self::Ptrace => Some(EngineKind::Ptrace),
-            Self::Ebpf => Some(EngineKind::Ebpf),
-        }
-    }
 }
 
 /// The capture engine for running processes.

@@ -2,6 +2,7 @@
 
 mod args;
 mod command;
+mod engine;
 mod help;
 mod options;
 
@@ -136,8 +137,8 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
         Verb::Generate(verb) => command::generate::execute(verb),
-        Verb::Bench(args) => command::bench::execute(&args),
-        Verb::Workload(args) => command::workload::execute(&args),
+        Verb::Bench(args) => command::bench::execute(&args.into()),
+        Verb::Workload(args) => command::workload::execute(&args.into()),
         Verb::Completions(args) => command::completions::execute(&args),
         Verb::Man(args) => command::man::execute(&args),
         Verb::Help(args) => command::help::execute(&args),

@@ -514,13 +514,13 @@ fn alerts_are_printed_written_and_counted() {
     assert_eq!(last["alerts"]["emitted"], 2);
     assert_eq!(last["alerts"]["channels"]["file"]["delivered"], 2);
     assert_eq!(last["cur"]["drops"], 0);
-    let pieces = &last["pieces"];
-    assert_eq!(last["cur"]["events"], pieces["trapped"]);
+    let counters = &last["counters"];
+    assert_eq!(last["cur"]["events"], counters["trapped"]);
     assert!(
-        pieces["rejected_at_strings"].as_u64().expect("a number") > 0,
+        counters["rejected_at_strings"].as_u64().expect("a number") > 0,
         "{last}"
     );
-    assert_eq!(pieces["matched"], 2);
+    assert_eq!(counters["matched"], 2);
 }
 
 /// Checks that a line is the alert about this file, with all keys.

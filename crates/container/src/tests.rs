@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use super::*;
 
 const ID: &str = "3f4b2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
@@ -201,9 +203,16 @@ fn an_id_given_by_the_user_is_believed() {
     );
 }
 
+/// Creates a root directory for the files of runtimes.
+fn runtimes_root(name: &str) -> PathBuf {
+    let root = std::env::temp_dir().join(format!("container-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&root).unwrap();
+    root
+}
+
 #[test]
-fn state_of_runtimes_describes_containers() {
-    let root = std::env::temp_dir().join(format!("container-test-{}", std::process::id()));
+fn state_of_docker_describes_containers() {
+    let root = runtimes_root("docker");
     let docker = root.join("var/lib/docker/containers").join(ID);
     std::fs::create_dir_all(&docker).unwrap();
     let config = r#"{"Name":"/web","Image":"sha256:abc","Config":{"Image":"nginx:1.25","Labels":{
@@ -230,7 +239,12 @@ fn state_of_runtimes_describes_containers() {
     assert_eq!(details.mounts[0].destination, "/d");
     let shared = (details.host_pid, details.host_network, details.host_ipc);
     assert_eq!(shared, (Some(true), Some(false), Some(false)));
+    std::fs::remove_dir_all(&root).unwrap();
+}
 
+#[test]
+fn state_of_containerd_and_podman_describes_containers() {
+    let root = runtimes_root("others");
     let other = ID.replace('3', "4");
     let bundle = root
         .join("run/containerd/io.containerd.runtime.v2.task/k8s.io")
@@ -254,7 +268,12 @@ fn state_of_runtimes_describes_containers() {
     state::describe(&mut container, &root);
     assert_eq!(container.name.as_deref(), Some("db"));
     assert_eq!(container.image.as_deref(), Some("postgres:16"));
+    std::fs::remove_dir_all(&root).unwrap();
+}
 
+#[test]
+fn containers_without_state_and_ids_that_are_paths_are_described_by_nothing() {
+    let root = runtimes_root("none");
     let mut nobodys = Identity::named("feed".repeat(16)).into_container();
     state::describe(&mut nobodys, &root);
     let reason = nobodys.undescribed.unwrap();

@@ -46,7 +46,7 @@ counters! {
     /// Calls that reached the listener.
     trapped,
     /// Trapped calls that no rule asks for: they only keep state or are always trapped.
-    unjudged,
+    unevaluated,
     /// Calls let go because no rule can match their registers and strings.
     rejected_at_strings,
     /// Calls let go because no rule can match their descriptor.
@@ -54,7 +54,7 @@ counters! {
     /// Calls let go because no rule can match their caller.
     rejected_at_entry,
     /// Calls whose evaluation ended without waiting for the result.
-    concluded_at_entry,
+    decided_at_entry,
     /// Results learned by stopping the caller once.
     escalated,
     /// Results not learned because another process traces the caller or the caller may not be traced.

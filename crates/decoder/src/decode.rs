@@ -748,35 +748,18 @@ pub fn merge<'a>(
         (remote, _) => remote,
     };
     let Some(mut socket) = descriptor.socket else {
-        let is_bound = !matches!(kernel.local, Known::Yes(local) if local.port == 0);
-        let own = Socket {
-            transport: kernel.transport,
-            local: if view.is_to_listen && !is_bound {
-                Known::NotYet
-            } else {
-                kernel.local
-            },
+        descriptor.socket = Some(Socket {
             remote,
-            role: if view.listens {
-                Role::Server
-            } else {
-                kernel.role
-            },
             unix_path: path(kernel.unix_path),
-            connected: kernel.connected,
-            name_changed: Known::Yes(false),
-            unspecified: None,
-        };
-        descriptor.socket = Some(own);
+            ..kernels_socket(&kernel, view)
+        });
         return descriptor;
     };
     socket.transport = kernel.transport;
     merge_unspecified(&mut socket, &kernel, found);
     if socket.has_unread_address() {
-        let peer_path = found
-            .socket
-            .as_ref()
-            .and_then(|own| own.peer_path.as_deref());
+        let own = found.socket.as_ref();
+        let peer_path = own.and_then(|own| own.peer_path.as_deref());
         merge_unread(&mut socket, &kernel, path(peer_path), view);
         if socket.has_unread_address() && descriptor.kind == Known::Yes(DescriptorKind::Ipv6) {
             // A socket with an IPv4 address in IPv6 form counts as an IPv4 socket.
@@ -796,6 +779,27 @@ pub fn merge<'a>(
     }
     descriptor.socket = Some(socket);
     descriptor
+}
+
+/// Returns the socket of a call that passed no address, without remote end and path.
+fn kernels_socket(kernel: &Socket<'_>, view: SocketView) -> Socket<'static> {
+    let is_bound = !matches!(kernel.local, Known::Yes(local) if local.port == 0);
+    Socket {
+        transport: kernel.transport,
+        local: match view.is_to_listen && !is_bound {
+            true => Known::NotYet,
+            false => kernel.local,
+        },
+        remote: Known::NotYet,
+        role: match view.listens {
+            true => Role::Server,
+            false => kernel.role,
+        },
+        unix_path: None,
+        connected: kernel.connected,
+        name_changed: Known::Yes(false),
+        unspecified: None,
+    }
 }
 
 /// Applies an address without a family. IPv4 sockets take it as an IPv4 address. Datagram sockets of IPv6

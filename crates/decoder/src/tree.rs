@@ -552,11 +552,10 @@ impl Tree {
         let spare = self.pidfds.load(Ordering::Relaxed) < PIDFD_LIMIT;
         let pidfd = pidfd.filter(|_| spare);
         let image = self.inherited_image(parent.as_ref(), identity);
-        let start_ns = start_ns(identity.start);
         let process = Arc::new(Process::new(
             pid,
             identity.start,
-            start_ns,
+            start_ns(identity.start),
             parent.clone(),
             image,
             identity.comm,
@@ -564,30 +563,20 @@ impl Tree {
         if origin == Origin::Watched {
             process.set_name(identity.comm);
         }
-        let mut stdio_suspect = false;
-        let first_of_the_workload = origin == Origin::Watched
-            && parent
-                .as_ref()
-                .is_none_or(|parent| !self.is_watched(parent));
+        let is_outside = |parent: &Arc<Process>| !self.is_watched(parent);
+        let first_of_the_workload =
+            origin == Origin::Watched && parent.as_ref().is_none_or(is_outside);
         let mut has_sockets = first_of_the_workload && self.census.has_socket(pid);
         let inherited = parent.as_ref().is_some_and(|parent| parent.sets_up());
         let mut inner = self.inner();
         // Only the very first: a process whose parent is uncertain may be the container's.
         let is_runtime = first_of_the_workload && inner.root.is_none() && self.setup.is_some();
         process.set_sets_up(inherited || is_runtime);
-        if parent
-            .as_ref()
-            .is_some_and(|parent| parent.children_may_share_memory())
-        {
-            process.set_may_share_memory(true);
-            process.set_children_may_share_memory();
+        inherit_memory(parent.as_deref(), &process);
+        if let Some(known) = inner.living(identity) {
+            return known;
         }
-        if let Some(node) = inner.nodes.get(&pid)
-            && node.process.start == identity.start
-            && node.pidfd.as_ref().is_none_or(|pidfd| !has_ended(pidfd))
-        {
-            return Arc::clone(&node.process);
-        }
+        let mut stdio_suspect = false;
         if let Some(parent) = parent.and_then(|parent| inner.nodes.get_mut(&parent.pid)) {
             stdio_suspect = parent.stdio_suspect;
             if parent.origin == Origin::Watched {
@@ -601,25 +590,30 @@ impl Tree {
             stdio_suspect,
             has_sockets,
         };
-        self.pidfds
-            .fetch_add(usize::from(node.pidfd.is_some()), Ordering::Relaxed);
-        if let Some(former) = inner.nodes.insert(pid, node) {
-            self.pidfds
-                .fetch_sub(usize::from(former.pidfd.is_some()), Ordering::Relaxed);
-        }
         if first_of_the_workload {
             inner.root.get_or_insert_with(|| Arc::clone(&process));
         }
-        inner.added_since_sweep += 1;
-        if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
-            self.sweep(&mut inner);
-        }
+        self.add_node(&mut inner, node);
         drop(inner);
         if origin == Origin::Watched {
             shorten_line(&process);
             self.mark(&process);
         }
         process
+    }
+
+    /// Puts a node in the place of a former process of this pid, counts the pidfds that are open, and sweeps
+    /// after many additions.
+    fn add_node(&self, inner: &mut Inner, node: Node) {
+        let held = |node: &Node| usize::from(node.pidfd.is_some());
+        self.pidfds.fetch_add(held(&node), Ordering::Relaxed);
+        if let Some(former) = inner.nodes.insert(node.process.pid, node) {
+            self.pidfds.fetch_sub(held(&former), Ordering::Relaxed);
+        }
+        inner.added_since_sweep += 1;
+        if inner.added_since_sweep > SWEEP_AFTER.max(inner.nodes.len() / 2) {
+            self.sweep(inner);
+        }
     }
 
     /// Returns the image of a forked child: the image that its parent had at the fork, if the parent is
@@ -691,6 +685,14 @@ impl Tree {
 }
 
 impl Inner {
+    /// Returns the process that is known under this identity and has not ended.
+    fn living(&self, identity: &Identity) -> Option<Arc<Process>> {
+        let node = self.nodes.get(&identity.pid)?;
+        let is_living = node.process.start == identity.start
+            && node.pidfd.as_ref().is_none_or(|pidfd| !has_ended(pidfd));
+        is_living.then(|| Arc::clone(&node.process))
+    }
+
     /// Drops ended processes and returns the number of pidfds closed. Amortised: a sweep checks no more
     /// entries than were added since the previous sweep, times a small constant. Children keep their
     /// ancestors alive by reference.
@@ -717,6 +719,14 @@ impl Inner {
         let nodes = &self.nodes;
         self.threads.retain(|_, pid| nodes.contains_key(pid));
         closed
+    }
+}
+
+/// Marks a child whose parent made it so that both may share memory.
+fn inherit_memory(parent: Option<&Process>, process: &Process) {
+    if parent.is_some_and(Process::children_may_share_memory) {
+        process.set_may_share_memory(true);
+        process.set_children_may_share_memory();
     }
 }
 

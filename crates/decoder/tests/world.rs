@@ -20,6 +20,15 @@ impl ProcessIndex for NoIndex {
 /// Length of the argument that loses a page.
 const LONG: usize = 20_000;
 
+/// Returns the system's answers with this deadline.
+fn world_within(deadline: Duration) -> LiveSystemInfo {
+    let options = SystemInfoOptions {
+        deadline,
+        ..SystemInfoOptions::default()
+    };
+    LiveSystemInfo::new(options, Arc::new(NoIndex)).expect("/proc is there")
+}
+
 #[test]
 fn arguments_behind_userfaultfd_do_not_hold_the_agent() {
     let directory = std::env::temp_dir().join(format!("world-hang-{}", std::process::id()));
@@ -54,11 +63,7 @@ fn arguments_behind_userfaultfd_do_not_hold_the_agent() {
     }
 
     let time = Duration::from_millis(50);
-    let options = SystemInfoOptions {
-        deadline: time,
-        ..SystemInfoOptions::default()
-    };
-    let world = LiveSystemInfo::new(options, Arc::new(NoIndex)).expect("/proc is there");
+    let world = world_within(time);
     let pid = i32::try_from(child.id()).expect("pids are small");
     let stat = world.proc().stat(pid).expect("it runs");
     let process = Process::new(Pid(pid), stat.start, 0, None, Arc::default(), stat.comm);

@@ -91,6 +91,31 @@ pub enum DescriptorKind {
     Other,
 }
 
+impl DescriptorKind {
+    /// All kinds, in their order.
+    pub const ALL: [Self; 19] = [
+        Self::File,
+        Self::Directory,
+        Self::Ipv4,
+        Self::Ipv6,
+        Self::Unix,
+        Self::Netlink,
+        Self::OtherSocket,
+        Self::Pipe,
+        Self::Event,
+        Self::EventPoll,
+        Self::Signal,
+        Self::Timer,
+        Self::Inotify,
+        Self::Memfd,
+        Self::Pidfd,
+        Self::Userfault,
+        Self::IoUring,
+        Self::Bpf,
+        Self::Other,
+    ];
+}
+
 /// Transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {

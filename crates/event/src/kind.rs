@@ -236,7 +236,50 @@ impl ParamSpec {
     }
 }
 
-/// One row of the event table.
+/// Parameters with the paths that a successful call works on (`fs.path.*`); positions in the parameter list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathParams {
+    /// No path.
+    None,
+    /// One path.
+    One(u8),
+    /// Two paths.
+    Two {
+        /// The path that something comes from; of a link, the link.
+        source: u8,
+        /// The path that something goes to; of a link, what it leads to.
+        target: u8,
+    },
+    /// The name of the event's descriptor.
+    Descriptor,
+}
+
+/// Direction in which a call moves data, as Falco counts it (`evt.io_dir`, `evt.is_io_read`, ...).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoDirection {
+    /// The call is neither input nor output.
+    None,
+    /// Input.
+    Read,
+    /// Output.
+    Write,
+    /// Both.
+    Both,
+}
+
+impl IoDirection {
+    /// Returns true for input.
+    pub(crate) fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::Both)
+    }
+
+    /// Returns true for output.
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Both)
+    }
+}
+
+/// One row of the event table: everything that is said about a kind of event.
 #[derive(Clone, Copy, Debug)]
 pub struct EventSpec {
     /// `evt.type`.
@@ -247,6 +290,14 @@ pub struct EventSpec {
     pub params: &'static [ParamSpec],
     /// Descriptor that the event concerns.
     pub descriptor: DescriptorSource,
+    /// Facts about its caller that a successful call changes.
+    pub changes: Changes,
+    /// Paths that a successful call works on.
+    pub paths: PathParams,
+    /// Direction of the data that the call moves.
+    pub io: IoDirection,
+    /// Engines that deliver live events of this kind.
+    pub engines: EngineSupport,
 }
 
 /// A kind of event: a row of the event table, or a call without a row, which only the system-call table
@@ -311,12 +362,7 @@ impl EventKind {
 
     /// Returns the engines that deliver live events of this kind.
     pub fn teller(self) -> EngineSupport {
-        match (self.name(), self.spec().category) {
-            ("procexit", _) => EngineSupport::Kernel,
-            ("drop", _) => EngineSupport::Every,
-            (_, Category::Internal) => EngineSupport::Nobody,
-            _ => EngineSupport::Every,
-        }
+        self.spec().engines
     }
 
     /// Returns the table's row for this kind.
@@ -349,7 +395,7 @@ impl EventKind {
 
     /// Returns the facts about its caller that a successful call of this kind changes.
     pub fn changes(self) -> Changes {
-        TABLE.changes[self.index()]
+        self.spec().changes
     }
 }
 
@@ -379,7 +425,6 @@ struct Table {
     by_name: HashMap<&'static str, EventKind>,
     of_syscall: Vec<EventKind>,
     is_syscall: Vec<bool>,
-    changes: Vec<Changes>,
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(|| {
@@ -407,7 +452,6 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         });
         of_syscall.push(kind);
     }
-    let changes = specs.iter().map(|spec| Changes::of(spec.name)).collect();
     let mut is_syscall = vec![false; specs.len()];
     of_syscall
         .iter()
@@ -418,6 +462,5 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
         by_name,
         of_syscall,
         is_syscall,
-        changes,
     }
 });

@@ -36,8 +36,8 @@ pub use event::{
     DescriptorAnswers, Event, LiveProcess, OpenDescriptors, Outcome, Param, Stage, UserAnswers,
 };
 pub use kind::{
-    Category, Changes, DescriptorSource, EngineSupport, EventKind, EventSpec, ParamSource,
-    ParamSpec, ParamType, UnknownEvent,
+    Category, Changes, DescriptorSource, EngineSupport, EventKind, EventSpec, IoDirection,
+    ParamSource, ParamSpec, ParamType, PathParams, UnknownEvent,
 };
 pub use open::{ImpossibleOpen, OpenFlags, Opening, OpeningParams};
 pub use plan::{CallPlan, Interest, Need, PathPattern, Plan, Reason, SocketFamily, StdioWatch};

@@ -460,6 +460,22 @@ fn words_for_flags_modes_signals_and_users() {
             "evt.arg.mode",
             "'1ED'",
         ),
+    ];
+    for (builder, field, expected) in rows {
+        let builder = builder.world(world());
+        assert_eq!(told(&builder.complete(), field), expected, "{field}");
+    }
+    let set_uid = EventBuilder::new("chmod").arg("mode", 0o4100_u64);
+    let words = told(&set_uid.complete(), "evt.arg.mode");
+    assert!(
+        words.contains("S_ISUID") && words.contains("S_IXUSR"),
+        "{words}"
+    );
+}
+
+#[test]
+fn words_for_numbers_data_results_and_kinds() {
+    let rows = [
         (
             EventBuilder::new("open").arg("mode", 0_u64),
             "evt.arg.mode",
@@ -493,12 +509,6 @@ fn words_for_flags_modes_signals_and_users() {
         let builder = builder.world(world());
         assert_eq!(told(&builder.complete(), field), expected, "{field}");
     }
-    let set_uid = EventBuilder::new("chmod").arg("mode", 0o4100_u64);
-    let words = told(&set_uid.complete(), "evt.arg.mode");
-    assert!(
-        words.contains("S_ISUID") && words.contains("S_IXUSR"),
-        "{words}"
-    );
 }
 
 #[test]
@@ -565,6 +575,61 @@ fn stat(sid: i32, pgid: i32) -> Stat {
     }
 }
 
+/// Fields of `python3 x.py 'a b'`, its shell and init.
+const OF_PYTHON: &[(&str, &str)] = &[
+    ("proc.name", "'python3'"),
+    ("proc.exe", "'/usr/bin/python3'"),
+    ("proc.args", "'x.py a b'"),
+    ("proc.args[1]", "'a b'"),
+    ("proc.args[2]", "-"),
+    ("proc.cmdline", "'python3 x.py a b'"),
+    ("proc.exeline", "'/usr/bin/python3 x.py a b'"),
+    ("proc.cmdnargs", "2"),
+    ("proc.cmdlenargs", "7"),
+    ("proc.env[LANG]", "'C'"),
+    ("proc.env[LAN]", "-"),
+    ("proc.env", "'HOME=/root LANG=C'"),
+    ("proc.aenv[HOME]", "'/root'"),
+    ("proc.cwd", "'/home/u/'"),
+    ("proc.pid", "31"),
+    ("proc.ppid", "30"),
+    ("proc.pname", "'bash'"),
+    ("proc.pexepath", "'/bin/bash'"),
+    ("proc.pcmdline", "'bash -l'"),
+    ("proc.aname", "'bash' & 'init'"),
+    ("proc.aname[0]", "'python3'"),
+    ("proc.aname[1]", "'bash'"),
+    ("proc.aname[2]", "'init'"),
+    ("proc.aname[3]", "-"),
+    ("proc.apid", "30 & 1"),
+    ("proc.acmdline[2]", "'init'"),
+    ("proc.sname", "'bash'"),
+    ("proc.sid.exepath", "'/bin/bash'"),
+    ("proc.vpgid.name", "'python3'"),
+    ("proc.loginshellid", "30"),
+    ("proc.tty", "34816"),
+    ("proc.is_vpgid_leader", "true"),
+    ("proc.is_sid_leader", "false"),
+    ("proc.is_pgid_leader", "true"),
+    ("proc.exe_ino.ctime", "500000000"),
+    ("proc.exe_ino.ctime_duration_proc_start", "500000000"),
+    ("proc.is_exe_upper_layer", "?"),
+    ("proc.is_exe_writable", "false"),
+    ("proc.duration", "1699999999123456789"),
+    ("proc.nthreads", "3"),
+    ("thread.tid", "33"),
+    ("thread.ismain", "false"),
+    ("thread.vmsize", "0"),
+    ("thread.nametid", "'python333'"),
+    ("thread.cap_effective", "'CAP_CHOWN CAP_SYS_ADMIN'"),
+    ("thread.cap_inheritable", "''"),
+    ("user.uid", "0"),
+    ("user.name", "'root'"),
+    ("user.loginuid", "-1"),
+    ("user.loginname", "'<NA>'"),
+    ("group.name", "'tty'"),
+];
+
 #[test]
 fn a_process_its_program_and_its_ancestors() {
     let init = process(1, None, &["/sbin/init"]);
@@ -588,62 +653,7 @@ fn a_process_its_program_and_its_ancestors() {
         &builder.at(Stage::Registers),
         &[("proc.name", "?"), ("proc.pid", "?")],
     );
-    assert_rows(
-        &builder.at(Stage::Entry),
-        &[
-            ("proc.name", "'python3'"),
-            ("proc.exe", "'/usr/bin/python3'"),
-            ("proc.args", "'x.py a b'"),
-            ("proc.args[1]", "'a b'"),
-            ("proc.args[2]", "-"),
-            ("proc.cmdline", "'python3 x.py a b'"),
-            ("proc.exeline", "'/usr/bin/python3 x.py a b'"),
-            ("proc.cmdnargs", "2"),
-            ("proc.cmdlenargs", "7"),
-            ("proc.env[LANG]", "'C'"),
-            ("proc.env[LAN]", "-"),
-            ("proc.env", "'HOME=/root LANG=C'"),
-            ("proc.aenv[HOME]", "'/root'"),
-            ("proc.cwd", "'/home/u/'"),
-            ("proc.pid", "31"),
-            ("proc.ppid", "30"),
-            ("proc.pname", "'bash'"),
-            ("proc.pexepath", "'/bin/bash'"),
-            ("proc.pcmdline", "'bash -l'"),
-            ("proc.aname", "'bash' & 'init'"),
-            ("proc.aname[0]", "'python3'"),
-            ("proc.aname[1]", "'bash'"),
-            ("proc.aname[2]", "'init'"),
-            ("proc.aname[3]", "-"),
-            ("proc.apid", "30 & 1"),
-            ("proc.acmdline[2]", "'init'"),
-            ("proc.sname", "'bash'"),
-            ("proc.sid.exepath", "'/bin/bash'"),
-            ("proc.vpgid.name", "'python3'"),
-            ("proc.loginshellid", "30"),
-            ("proc.tty", "34816"),
-            ("proc.is_vpgid_leader", "true"),
-            ("proc.is_sid_leader", "false"),
-            ("proc.is_pgid_leader", "true"),
-            ("proc.exe_ino.ctime", "500000000"),
-            ("proc.exe_ino.ctime_duration_proc_start", "500000000"),
-            ("proc.is_exe_upper_layer", "?"),
-            ("proc.is_exe_writable", "false"),
-            ("proc.duration", "1699999999123456789"),
-            ("proc.nthreads", "3"),
-            ("thread.tid", "33"),
-            ("thread.ismain", "false"),
-            ("thread.vmsize", "0"),
-            ("thread.nametid", "'python333'"),
-            ("thread.cap_effective", "'CAP_CHOWN CAP_SYS_ADMIN'"),
-            ("thread.cap_inheritable", "''"),
-            ("user.uid", "0"),
-            ("user.name", "'root'"),
-            ("user.loginuid", "-1"),
-            ("user.loginname", "'<NA>'"),
-            ("group.name", "'tty'"),
-        ],
-    );
+    assert_rows(&builder.at(Stage::Entry), OF_PYTHON);
 }
 
 #[test]

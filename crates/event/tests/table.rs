@@ -5,7 +5,7 @@ use std::path::Path;
 
 use abi::{ArgKind, Syscall};
 use event::field::{self, ArgumentKind, Field, FieldError, Supplied};
-use event::{DescriptorSource, EventKind, ParamSource, ParamType};
+use event::{DescriptorSource, EventKind, ParamSource, ParamSpec, ParamType, PathParams};
 
 #[test]
 fn kinds_have_names_of_their_own_and_are_found_by_them() {
@@ -67,68 +67,50 @@ fn sources_fit_the_arguments_of_the_call() {
         let kind = EventKind::of_syscall(call);
         for param in kind.spec().params {
             let what = format!("{} {}", kind.name(), param.name);
-            let arg = |position: u8| {
-                call.args()
-                    .get(usize::from(position))
-                    .unwrap_or_else(|| panic!("{what}: no arg"))
-            };
-            match param.source {
-                ParamSource::Path { path, base } => {
-                    assert!(matches!(arg(path).kind, ArgKind::Path), "{what}");
-                    assert!(
-                        base.is_none_or(|base| matches!(arg(base).kind, ArgKind::DirFd)),
-                        "{what}"
-                    );
-                }
-                ParamSource::Text(at) => {
-                    // What a link leads to, a device or a mount source: paths that are not made
-                    // absolute.
-                    assert!(
-                        matches!(arg(at).kind, ArgKind::Text | ArgKind::Path),
-                        "{what}"
-                    );
-                }
-                ParamSource::Register(at) if matches!(param.ty, ParamType::Fd) => {
-                    assert!(
-                        matches!(arg(at).kind, ArgKind::Fd | ArgKind::DirFd | ArgKind::Int32),
-                        "{what}"
-                    );
-                }
-                ParamSource::Register(at) if matches!(param.ty, ParamType::Mode) => {
-                    assert!(matches!(arg(at).kind, ArgKind::Mode), "{what}");
-                }
-                ParamSource::Register(at) if matches!(param.ty, ParamType::Pid) => {
-                    assert!(matches!(arg(at).kind, ArgKind::Pid), "{what}");
-                }
-                ParamSource::Register(at) if matches!(param.ty, ParamType::Uid) => {
-                    assert!(matches!(arg(at).kind, ArgKind::Uid), "{what}");
-                }
-                ParamSource::Register(at) if matches!(param.ty, ParamType::Gid) => {
-                    assert!(matches!(arg(at).kind, ArgKind::Gid), "{what}");
-                }
-                ParamSource::Register(at) if matches!(param.ty, ParamType::Signal) => {
-                    assert!(matches!(arg(at).kind, ArgKind::Signal), "{what}");
-                }
-                ParamSource::Register(at) => {
-                    let ArgKind::Flags(set) = arg(at).kind else {
-                        continue;
-                    };
-                    if let ParamType::Flags(own) = param.ty
-                        && own.name() != set.name()
-                    {
-                        other_sets.push(format!("{what}: {} not {}", own.name(), set.name()));
-                    }
-                }
-                ParamSource::Field { arg: at, .. } => assert!(arg(at).is_pointer(), "{what}"),
-                ParamSource::Buffer { arg: at, len } => {
-                    assert!(matches!(arg(at).kind, ArgKind::Buffer), "{what}");
-                    assert!(matches!(arg(len).kind, ArgKind::Size), "{what}");
-                }
-                _ => {}
+            assert_fits(param, call, &what);
+            if let ParamSource::Register(at) = param.source
+                && let ArgKind::Flags(set) = argument(call, at, &what)
+                && let ParamType::Flags(own) = param.ty
+                && own.name() != set.name()
+            {
+                other_sets.push(format!("{what}: {} not {}", own.name(), set.name()));
             }
         }
     }
     assert_eq!(other_sets, Vec::<String>::new());
+}
+
+fn argument(call: Syscall, position: u8, what: &str) -> ArgKind {
+    let arg = call.args().get(usize::from(position));
+    arg.unwrap_or_else(|| panic!("{what}: no arg")).kind
+}
+
+/// Checks that a parameter's source is an argument of a kind that fits.
+fn assert_fits(param: &ParamSpec, call: Syscall, what: &str) {
+    let arg = |position| argument(call, position, what);
+    let fits = match param.source {
+        ParamSource::Path { path, base } => {
+            let starts_at = |base| matches!(arg(base), ArgKind::DirFd);
+            matches!(arg(path), ArgKind::Path) && base.is_none_or(starts_at)
+        }
+        // What a link leads to, a device or a mount source: paths that are not made absolute.
+        ParamSource::Text(at) => matches!(arg(at), ArgKind::Text | ArgKind::Path),
+        ParamSource::Register(at) => match param.ty {
+            ParamType::Fd => matches!(arg(at), ArgKind::Fd | ArgKind::DirFd | ArgKind::Int32),
+            ParamType::Mode => matches!(arg(at), ArgKind::Mode),
+            ParamType::Pid => matches!(arg(at), ArgKind::Pid),
+            ParamType::Uid => matches!(arg(at), ArgKind::Uid),
+            ParamType::Gid => matches!(arg(at), ArgKind::Gid),
+            ParamType::Signal => matches!(arg(at), ArgKind::Signal),
+            _ => call.args().len() > usize::from(at),
+        },
+        ParamSource::Field { arg: at, .. } => call.args()[usize::from(at)].is_pointer(),
+        ParamSource::Buffer { arg: at, len } => {
+            matches!(arg(at), ArgKind::Buffer) && matches!(arg(len), ArgKind::Size)
+        }
+        _ => true,
+    };
+    assert!(fits, "{what}");
 }
 
 #[test]
@@ -154,6 +136,31 @@ fn descriptors_point_at_parameters_and_arguments_that_exist() {
             | DescriptorSource::Addressed { fd, .. }
             | DescriptorSource::Message { fd, .. } => assert!(is_fd(fd), "{}", kind.name()),
             _ => {}
+        }
+    }
+}
+
+#[test]
+fn paths_that_a_call_works_on_are_paths_or_texts_of_the_row() {
+    for kind in EventKind::all() {
+        let positions = match kind.spec().paths {
+            PathParams::None => Vec::new(),
+            PathParams::One(at) => vec![at],
+            PathParams::Two { source, target } => vec![source, target],
+            PathParams::Descriptor => {
+                assert_ne!(
+                    kind.spec().descriptor,
+                    DescriptorSource::None,
+                    "{}",
+                    kind.name()
+                );
+                Vec::new()
+            }
+        };
+        for at in positions {
+            let param = kind.spec().params[usize::from(at)];
+            let is_path = matches!(param.ty, ParamType::Path | ParamType::Text);
+            assert!(is_path, "{} {}", kind.name(), param.name);
         }
     }
 }

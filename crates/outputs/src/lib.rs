@@ -19,6 +19,7 @@ mod file;
 mod format;
 mod hold;
 mod http;
+mod hub;
 mod internal;
 pub mod json;
 mod key_value;
@@ -40,12 +41,12 @@ mod worker;
 
 pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
 pub use dispatcher::{
-    ChannelCounters, Counters, Dispatcher, OnProblem, Pending, Prepared, RuleAlerts,
-    Settings, StartError,
+    Counters, Dispatcher, Pending, Prepared, RuleAlerts, Settings, StartError,
 };
 pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat};
 pub use http::{HttpChannel, HttpOptions, HttpOutput};
+pub use hub::{ChannelCounters, OnProblem};
 pub use internal::{Internal, internal_alert};
 pub use kind::{ChannelOpenError, Common, Missing, OutputKind};
 pub use nats::{JetStream, NatsError, NatsOutput, NatsTls};

@@ -4,7 +4,7 @@
 //!
 //! `cur` holds totals since the start, `delta` the increase since the previous line, and `drop_pct`
 //! the drops of the interval as a percentage of its events. `events` counts every planned call that
-//! reached the program, including those that a predicate in user space discarded at once; `pieces`
+//! reached the program, including those that a predicate in user space discarded at once; `counters`
 //! breaks them down by result.
 //!
 //! No process sees a call that the kernel's seccomp filter allows, so it cannot be counted:
@@ -19,9 +19,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::dispatcher::{ChannelCounters, Counters, Dispatcher, OnProblem};
+use crate::dispatcher::{Counters, Dispatcher};
+use crate::hub::{ChannelCounters, OnProblem};
 use crate::json::Object;
 use crate::time;
+
+/// Key under which earlier builds wrote `counters`; written for one more release.
+const FORMER_COUNTERS: &str = "pieces";
 
 /// An engine's counters at one moment. No counter ever decreases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,7 +40,7 @@ pub struct Snapshot {
     /// Calls that the kernel discarded according to the plan, if the engine can count them.
     pub filtered_in_kernel: Option<u64>,
     /// Events by result, under the engine's own names.
-    pub pieces: Vec<(&'static str, u64)>,
+    pub counters: Vec<(&'static str, u64)>,
     /// Descriptions of how the engine works, under its own names.
     pub notes: Vec<(&'static str, String)>,
 }
@@ -267,11 +271,13 @@ impl Sampler {
         if now.filtered_in_kernel.is_none() {
             object.string("filtered_in_kernel_reason", FILTERED_IN_KERNEL_REASON);
         }
-        object.object("pieces", |pieces| {
-            for (name, value) in &now.pieces {
-                pieces.number(name, *value);
-            }
-        });
+        for key in ["counters", FORMER_COUNTERS] {
+            object.object(key, |counters| {
+                for (name, value) in &now.counters {
+                    counters.number(name, *value);
+                }
+            });
+        }
         for (name, text) in &now.notes {
             object.string(name, text);
         }
@@ -379,11 +385,11 @@ mod tests {
         let calls = AtomicU64::new(0);
         let source = move || {
             let n = calls.fetch_add(1, Ordering::Relaxed) + 1;
-            let pieces = vec![("trapped", 200 * n), ("rejected_at_strings", 190 * n)];
+            let counters = vec![("trapped", 200 * n), ("rejected_at_strings", 190 * n)];
             Snapshot {
                 events: 200 * n,
                 drops: n,
-                pieces,
+                counters,
                 ..Snapshot::default()
             }
         };
@@ -408,7 +414,7 @@ mod tests {
             assert_eq!(line["delta"]["events"], 200);
             assert_eq!(line["delta"]["drops"], 1);
             assert_eq!(line["drop_pct"], 0.5);
-            assert_eq!(line["pieces"]["rejected_at_strings"], 190 * n);
+            assert_eq!(line["counters"]["rejected_at_strings"], 190 * n);
             assert!(line["filtered_in_kernel"].is_null());
             assert_eq!(line["filtered_in_kernel_reason"], FILTERED_IN_KERNEL_REASON);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::channel::{Channel, Delivery, DeliveryError};
-use crate::dispatcher::DispatcherShared;
+use crate::hub::{ANNOUNCE_INTERVAL, DispatcherShared};
 use crate::internal;
 use crate::json;
 use crate::queue::Task;
@@ -14,9 +14,6 @@ const BATCH: usize = 256;
 
 /// Minimum interval between reports of a failing channel's trouble.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Minimum interval between a channel's announcements of its own losses.
-pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(crate) struct Worker {
     pub(crate) hub: Arc<DispatcherShared>,

@@ -7,7 +7,7 @@ mod options;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use event::{Evaluator, Event, Relevance};
+use event::{Evaluator, Event, EventKind, Relevance};
 use serde::{Deserialize, Serialize};
 
 use crate::alert::{Alert, AlertDetails};
@@ -19,7 +19,7 @@ use crate::compile::program::{Entry, Program, Source};
 use crate::compile::tree::Tree;
 use crate::diagnostic::{Code, Diagnostic, Location};
 use crate::output::Template;
-use crate::profile::Profile;
+use crate::profile::{Profile, RuleCost};
 use crate::ruleset::{Priority, Rule, Ruleset};
 
 use compiler::Compiler;
@@ -67,7 +67,7 @@ pub struct Engine {
     sink: Box<dyn AlertSink>,
     recorder: Option<Arc<dyn Recorder>>,
     concluded: AtomicU64,
-    pub(crate) profile: Option<Profile>,
+    profile: Option<Profile>,
 }
 
 /// A rule in its evaluated form.
@@ -242,6 +242,24 @@ impl Engine {
             tags: &rule.tags,
             matches: rule.matches.load(Ordering::Relaxed),
         })
+    }
+
+    /// Returns the costs of the rules; empty if profiling is off.
+    pub fn costs(&self) -> impl Iterator<Item = RuleCost<'_>> {
+        let timed = self.profile.iter().flat_map(Profile::rules);
+        let costs = self.rules.iter().zip(timed);
+        costs.map(|(rule, (evaluations, nanoseconds))| RuleCost {
+            rule: &rule.name,
+            evaluations,
+            nanoseconds,
+        })
+    }
+
+    /// Returns the number of evaluated events by kind, without kinds that had none; empty if profiling is
+    /// off.
+    pub fn judged(&self) -> impl Iterator<Item = (EventKind, u64)> {
+        let kinds = self.profile.iter().flat_map(Profile::kinds);
+        kinds.filter(|(_, count)| *count > 0)
     }
 
     /// Returns the fields that the output of a rule reports, if the rule is evaluated.

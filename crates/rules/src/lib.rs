@@ -14,8 +14,10 @@ mod paths;
 pub mod plan;
 pub mod profile;
 pub mod ruleset;
+mod sources;
 pub mod synthetic_event;
 pub mod trace;
+mod version;
 
 pub use alert::{Alert, AlertDetails, AlertValue};
 pub use diagnostic::{Code, Diagnostic, Location, Severity};

@@ -9,8 +9,6 @@ use std::time::Instant;
 
 use event::EventKind;
 
-use crate::engine::Engine;
-
 /// Sampling interval for live monitoring: one evaluation out of this many is timed.
 pub const SAMPLED: NonZeroU64 = NonZeroU64::new(64).expect("it is not zero");
 
@@ -48,6 +46,22 @@ impl Profile {
         look.is_multiple_of(self.every.get())
     }
 
+    /// Returns estimated evaluations and nanoseconds by rule.
+    pub(crate) fn rules(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.rules.iter().map(|timed| {
+            (
+                timed.evaluations.load(Ordering::Relaxed),
+                timed.nanoseconds.load(Ordering::Relaxed),
+            )
+        })
+    }
+
+    /// Returns the number of events of each kind.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = (EventKind, u64)> {
+        let counts = self.kinds.iter().map(|count| count.load(Ordering::Relaxed));
+        EventKind::all().zip(counts)
+    }
+
     /// Times the evaluation of a rule.
     pub(crate) fn time<T>(&self, rule: usize, evaluate: impl FnOnce() -> T) -> T {
         let started = Instant::now();
@@ -73,26 +87,4 @@ pub struct RuleCost<'e> {
     pub evaluations: u64,
     /// Estimated total time in nanoseconds.
     pub nanoseconds: u64,
-}
-
-impl Engine {
-    /// Returns the costs of the rules; empty if profiling is off.
-    pub fn costs(&self) -> impl Iterator<Item = RuleCost<'_>> {
-        let profile = self.profile.as_ref();
-        let timed = profile.map_or(&[][..], |profile| &profile.rules);
-        self.rules.iter().zip(timed).map(|(rule, timed)| RuleCost {
-            rule: &rule.name,
-            evaluations: timed.evaluations.load(Ordering::Relaxed),
-            nanoseconds: timed.nanoseconds.load(Ordering::Relaxed),
-        })
-    }
-
-    /// Returns the number of evaluated events by kind, without kinds that had none; empty if profiling is
-    /// off.
-    pub fn judged(&self) -> impl Iterator<Item = (EventKind, u64)> {
-        let profile = self.profile.as_ref();
-        let kinds = profile.map_or(&[][..], |profile| &profile.kinds);
-        let counts = kinds.iter().map(|count| count.load(Ordering::Relaxed));
-        EventKind::all().zip(counts).filter(|(_, count)| *count > 0)
-    }
 }

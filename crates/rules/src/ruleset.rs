@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::condition::ast::{Expr, SourceId, Span};
 use crate::diagnostic::Location;
-use crate::load::{Sources, Version};
+use crate::sources::Sources;
+use crate::version::Version;
 
 /// All definitions of a set of rule files.
 #[derive(Debug, Clone, Default)]

@@ -5,13 +5,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::measure::{EVENT_RATE, LoadResult};
-use crate::{Args, Error};
+use crate::{Error, LoadOptions};
 
 /// Runs the requested number of copies of `program workload ...`, and adds up their operations. The time is the
 /// mean of their times, as in UnixBench, so that the figure is the rate of all together.
-pub(crate) fn run(args: &Args, program: &Path) -> Result<LoadResult, Error> {
-    let copies: Vec<Result<Child, Error>> =
-        (0..args.copies).map(|_| start(args, program)).collect();
+pub(crate) fn run(options: &LoadOptions, program: &Path) -> Result<LoadResult, Error> {
+    let copies: Vec<Result<Child, Error>> = (0..options.copies)
+        .map(|_| start(options, program))
+        .collect();
     let mut all = Vec::new();
     // Every copy that was started is waited for, also if one of them failed.
     let ended: Vec<_> = copies
@@ -21,7 +22,7 @@ pub(crate) fn run(args: &Args, program: &Path) -> Result<LoadResult, Error> {
     for measured in ended {
         all.push(measured?);
     }
-    let count = u32::from(args.copies);
+    let count = u32::from(options.copies);
     let rates = all.iter().filter_map(|copy| copy.extra.get(EVENT_RATE));
     // The other figures are about one process.
     let extra = rates
@@ -42,19 +43,19 @@ pub(crate) struct Attackers {
 }
 
 impl Attackers {
-    pub(crate) fn start(args: &Args, program: &Path) -> Result<Self, Error> {
+    pub(crate) fn start(options: &LoadOptions, program: &Path) -> Result<Self, Error> {
         let mut attackers = Self {
             processes: Vec::new(),
         };
-        let endless = Args {
+        let endless = LoadOptions {
             seconds: 86_400.0,
             operations: None,
-            ..args.clone()
+            ..options.clone()
         };
-        for _ in 0..args.attackers {
+        for _ in 0..options.attackers {
             attackers.processes.push(start(&endless, program)?);
         }
-        if args.attackers > 0 {
+        if options.attackers > 0 {
             // Lets all processes get under way.
             std::thread::sleep(Duration::from_millis(300));
         }
@@ -72,19 +73,19 @@ impl Drop for Attackers {
     }
 }
 
-fn start(args: &Args, program: &Path) -> Result<Child, Error> {
+fn start(options: &LoadOptions, program: &Path) -> Result<Child, Error> {
     let mut command = Command::new(program);
-    command.args(["workload", &args.name]);
-    match args.operations {
+    command.args(["workload", &options.name]);
+    match options.operations {
         Some(operations) => command.args(["--operations", &operations.to_string()]),
-        None => command.args(["--seconds", &args.seconds.to_string()]),
+        None => command.args(["--seconds", &options.seconds.to_string()]),
     };
-    command.args(["--threads", &args.threads.to_string()]);
-    command.args(["--rate", &args.rate.to_string()]);
-    if args.classic {
+    command.args(["--threads", &options.threads.to_string()]);
+    command.args(["--rate", &options.rate.to_string()]);
+    if options.classic {
         command.arg("--classic");
     }
-    if let Some(path) = &args.path {
+    if let Some(path) = &options.path {
         command.arg("--path").arg(path);
     }
     command

@@ -27,8 +27,6 @@ pub mod unixbench;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use clap::{Args as ClapArgs, ValueEnum};
-
 pub use error::Error;
 pub use load::expect_count;
 pub use measure::LoadResult;
@@ -37,96 +35,90 @@ pub use split_words::split_words;
 
 use measure::Setup;
 
-/// Run one load generator
-#[derive(ClapArgs, Clone, Debug)]
-pub struct Args {
-    /// Its name; `list` shows all
+/// A load and its options.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Name of the load. `list` prints all loads instead.
     pub name: String,
-    /// How long each thread repeats the operation
-    #[arg(long, default_value_t = 1.0, value_parser = positive)]
+    /// Time for which each thread repeats the operation, in seconds: above 0 and at most [`MAX_SECONDS`].
     pub seconds: f64,
-    /// How often each thread repeats the operation, instead of for a time
-    #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Number of operations of each thread, instead of a time. Not 0.
     pub operations: Option<u64>,
-    /// Threads that do the same at the same time
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Number of threads that repeat the operation at the same time: 1 to [`MAX_PARALLEL`].
     pub threads: u16,
-    /// Copies of the load, each a process of its own, whose operations are added up and whose times
-    /// are averaged
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Number of copies of the load, each a process of its own: 1 to [`MAX_PARALLEL`]. Their operations are added
+    /// up and their times averaged.
     pub copies: u16,
-    /// Settle and warm up before the clock runs for as long as UnixBench does
-    #[arg(long)]
+    /// Settle and warm up before the clock runs, for as long as UnixBench does.
     pub classic: bool,
-    /// Time every operation and report percentiles
-    #[arg(long)]
+    /// Time every operation and report percentiles.
     pub latency: bool,
-    /// Processes that repeat the same meanwhile, to delay this one
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
+    /// Number of processes that repeat the same meanwhile, to delay this one: up to [`MAX_PARALLEL`].
     pub attackers: u16,
-    /// Operations that each thread makes in a second, with pauses in between; 0 for as many as it can
-    #[arg(long, default_value_t = 0)]
+    /// Operations of each thread in a second, with pauses in between. 0: as many as it can.
     pub rate: u64,
-    /// The call that the load `study` makes
-    #[arg(long, default_value = "getpid")]
+    /// System call of the load `study`.
     pub call: String,
-    /// What the containers of the load `container` run: hello, pause or yes
-    #[arg(long, default_value = "hello")]
+    /// Program in the containers of the load `container`: hello, pause or yes.
     pub program: String,
-    /// The command line of the OCI runtime that it uses
-    #[arg(long, default_value = "runc")]
+    /// Command line of the OCI runtime of that load.
     pub runtime: String,
-    /// Processes, for loads that start some
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    /// Number of processes, for loads that start some: 1 to [`MAX_PARALLEL`].
     pub processes: u16,
-    /// The file to open or program to run, instead of the load's own
-    #[arg(long)]
+    /// File to open or program to run. `None`: the load's own.
     pub path: Option<PathBuf>,
-    /// Where a load writes what a watcher must see
-    #[arg(long)]
+    /// File to which the load writes what a watcher must see.
     pub oracle: Option<PathBuf>,
-    /// Time between two SIGALRM, for loads that arm a timer; 0 for none
-    #[arg(long, default_value_t = 1000)]
+    /// Microseconds between two SIGALRM, for loads that arm a timer. 0: none.
     pub alarm_us: u64,
-    /// How the processes of such a load handle SIGALRM
-    #[arg(long, value_enum, default_value_t = Handler::Both)]
+    /// How processes of such a load handle SIGALRM.
     pub handler: Handler,
-    /// For the processes that a load starts: what they are
-    #[arg(long, hide = true)]
+    /// Role of this process, if a load started it.
     pub role: Option<String>,
 }
 
-#[cfg(test)]
-impl Args {
-    /// Returns arguments for this number of operations of a load, with all other options at their defaults.
-    pub(crate) fn for_tests(name: &str, operations: u64) -> Self {
-        #[derive(clap::Parser)]
-        struct Program {
-            #[command(flatten)]
-            args: Args,
+/// Longest time of a load, in seconds: one day.
+pub const MAX_SECONDS: f64 = 86_400.0;
+
+/// Highest number of threads, copies, attackers or processes.
+pub const MAX_PARALLEL: u16 = 1024;
+
+impl LoadOptions {
+    /// Returns the options of this load with their defaults.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            seconds: 1.0,
+            operations: None,
+            threads: 1,
+            copies: 1,
+            classic: false,
+            latency: false,
+            attackers: 0,
+            rate: 0,
+            call: "getpid".to_owned(),
+            program: "hello".to_owned(),
+            runtime: "runc".to_owned(),
+            processes: 8,
+            path: None,
+            oracle: None,
+            alarm_us: 1000,
+            handler: Handler::Both,
+            role: None,
         }
-        let operations = operations.to_string();
-        let line = ["workload", name, "--operations", &operations];
-        <Program as clap::Parser>::parse_from(line).args
     }
 }
 
 /// How a process handles a signal that arrives during a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handler {
-    /// Half of the processes in one way, half in the other
+    /// Half of the processes in one way, half in the other.
     Both,
-    /// Without SA_RESTART: the call may end with EINTR
+    /// Without SA_RESTART: the call may end with EINTR.
     Interrupt,
-    /// With SA_RESTART: the kernel makes the call again
+    /// With SA_RESTART: the kernel makes the call again.
     Restart,
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if seconds > 0.0 && seconds <= 86_400.0 => Ok(seconds),
-        _ => Err("expected a number of seconds above 0 and up to 86400".to_owned()),
-    }
 }
 
 /// Runs a load, prints its result line to `out` and problems to standard error. Returns the exit code: 0, 2 for
@@ -134,32 +126,32 @@ fn positive(text: &str) -> Result<f64, String> {
 ///
 /// Loads that need another process start `PROGRAM workload NAME --role ROLE ...`. That command line must call
 /// this function again.
-pub fn run(args: &Args, program: &Path, out: &mut dyn Write) -> u8 {
-    let Err(error) = try_run(args, program, out) else {
+pub fn run(options: &LoadOptions, program: &Path, out: &mut dyn Write) -> u8 {
+    let Err(error) = try_run(options, program, out) else {
         return 0;
     };
-    let text = format!("tollgate: workload {}: {}", args.name, error.chain());
+    let text = format!("tollgate: workload {}: {}", options.name, error.chain());
     // A closed standard error is ignored.
     let _ = writeln!(std::io::stderr(), "{text}");
     error.exit_code()
 }
 
-fn try_run(args: &Args, program: &Path, out: &mut dyn Write) -> Result<(), Error> {
-    if args.name == "list" {
+fn try_run(options: &LoadOptions, program: &Path, out: &mut dyn Write) -> Result<(), Error> {
+    if options.name == "list" {
         return registry::list(out);
     }
-    let workload = find(&args.name)?;
-    if let Some(role) = &args.role {
-        return load::play(role, args, out);
+    let workload = find(&options.name)?;
+    if let Some(role) = &options.role {
+        return load::play(role, options, out);
     }
-    let measured = if args.copies > 1 {
-        copies::run(args, program)?
+    let measured = if options.copies > 1 {
+        copies::run(options, program)?
     } else {
-        let setup = Setup::new(args, program)?;
-        if args.classic {
+        let setup = Setup::new(options, program)?;
+        if options.classic {
             measure::settle(1, 2);
         }
-        let _attackers = copies::Attackers::start(args, program)?;
+        let _attackers = copies::Attackers::start(options, program)?;
         workload.measure(&setup)?
     };
     writeln!(out, "{}", measured.json(workload.name))

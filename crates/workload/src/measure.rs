@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::latency::Latencies;
-use crate::{Args, Error};
+use crate::{Error, LoadOptions};
 
 /// Function that makes the given number of operations.
 pub(crate) type Batch = Box<dyn FnMut(u64) -> Result<(), Error>>;
@@ -23,7 +23,7 @@ const WINDOWS: usize = 20;
 /// Arguments and resources of a load.
 #[derive(Debug)]
 pub(crate) struct Setup {
-    pub(crate) args: Args,
+    pub(crate) options: LoadOptions,
     /// Path of the running program, for loads that start themselves in another role.
     pub(crate) program: PathBuf,
     scratch: TempDir,
@@ -31,13 +31,13 @@ pub(crate) struct Setup {
 
 impl Setup {
     /// Makes a folder for the load, removed when this is dropped.
-    pub(crate) fn new(args: &Args, program: &Path) -> Result<Self, Error> {
+    pub(crate) fn new(options: &LoadOptions, program: &Path) -> Result<Self, Error> {
         let scratch = tempfile::Builder::new()
             .prefix("tollgate-workload-")
             .tempdir()
             .map_err(Error::call("make a temporary folder"))?;
         Ok(Self {
-            args: args.clone(),
+            options: options.clone(),
             program: program.into(),
             scratch,
         })
@@ -50,7 +50,7 @@ impl Setup {
 
     /// Returns `--path`, or a new file that no rule matches.
     pub(crate) fn file(&self) -> Result<PathBuf, Error> {
-        if let Some(path) = &self.args.path {
+        if let Some(path) = &self.options.path {
             return Ok(path.clone());
         }
         let path = self.scratch().join("uninteresting");
@@ -63,9 +63,9 @@ impl Setup {
     }
 
     fn limit(&self) -> Limit {
-        match self.args.operations {
+        match self.options.operations {
             Some(operations) => Limit::Operations(operations),
-            None => Limit::Time(Duration::from_secs_f64(self.args.seconds)),
+            None => Limit::Time(Duration::from_secs_f64(self.options.seconds)),
         }
     }
 }
@@ -181,16 +181,16 @@ pub(crate) fn repeat(
     batch: u64,
     prepare: fn(&Setup) -> Result<Batch, Error>,
 ) -> Result<LoadResult, Error> {
-    let threads = usize::from(setup.args.threads);
+    let threads = usize::from(setup.options.threads);
     let barrier = Barrier::new(threads);
     let lap = || {
         // A thread that fails to prepare must not keep the others waiting.
         let prepared = prepare(setup);
         barrier.wait();
-        let batch = if setup.args.latency { 1 } else { batch };
+        let batch = if setup.options.latency { 1 } else { batch };
         let pace = Pace {
-            is_timed: setup.args.latency,
-            rate: setup.args.rate,
+            is_timed: setup.options.latency,
+            rate: setup.options.rate,
         };
         lap(setup.limit(), batch, pace, &mut *prepared?)
     };
@@ -210,7 +210,7 @@ pub(crate) fn repeat(
     laps.iter().for_each(|lap| latencies.merge(&lap.latencies));
     let mut extra: BTreeMap<String, f64> = latencies.figures().into_iter().collect();
     extra.insert("clock_ms".to_owned(), clock.as_secs_f64() * 1e3);
-    if setup.args.rate > 0 {
+    if setup.options.rate > 0 {
         let all: u64 = laps.iter().map(|lap| lap.operations).sum();
         let longest = laps.iter().map(|lap| lap.elapsed).max().unwrap_or_default();
         extra.insert(EVENT_RATE.to_owned(), all as f64 / longest.as_secs_f64());

@@ -32,6 +32,7 @@ use sys::poll::{self, PollFd};
 use super::super::services::RuntimeContainer;
 use super::agent_socket::AgentSocket;
 use super::handoff_request::{self, HandoffRequest, HostAgentCommand};
+use crate::identity;
 use crate::journal;
 use crate::spec::AgentSpec;
 
@@ -364,7 +365,7 @@ impl Errand {
         };
         let losses = listening.shared_state.losses_of_host();
         let hail = HandoffRequest {
-            build: handoff_request::build()?,
+            build: identity::build()?,
             container: self.container.told.id.clone(),
             bundle: self.container.told.bundle.clone(),
             has_mounts: self.container.has_mounts,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 
 use super::super::filter_cache;
-use super::handoff_request;
+use crate::identity;
 
 /// A directory and a file name prefix.
 #[derive(Clone, Debug)]
@@ -26,10 +26,10 @@ impl AgentSocket {
     /// process with other mounts or pids needs another agent.
     pub(super) fn find(folder: &Path, spec: &[u8], memo: &[u8]) -> io::Result<Self> {
         let mut hasher = DefaultHasher::new();
-        handoff_request::build()?.hash(&mut hasher);
+        identity::build()?.hash(&mut hasher);
         spec.hash(&mut hasher);
         memo.hash(&mut hasher);
-        handoff_request::view()?.hash(&mut hasher);
+        identity::view()?.hash(&mut hasher);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(folder)?;
         if !filter_cache::is_private(folder) {

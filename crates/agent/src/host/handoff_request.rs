@@ -3,7 +3,6 @@
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
@@ -69,20 +68,6 @@ const WELCOME: u8 = b'+';
 const REFUSED: u8 = b'-';
 /// Maximum size of a request in bytes; actual ones have some hundred.
 const LIMIT: usize = 1 << 20;
-
-/// Returns an identifier of this build: another build may use another layout or other decisions.
-pub(in super::super) fn build() -> io::Result<String> {
-    let file = std::fs::metadata("/proc/self/exe")?;
-    let (dev, ino, size) = (file.dev(), file.ino(), file.size());
-    let version = env!("CARGO_PKG_VERSION");
-    Ok(format!("{version} {dev}:{ino}:{size}"))
-}
-
-/// Returns the mount and pid namespaces of this process: processes in others need another agent.
-pub(in super::super) fn view() -> io::Result<[PathBuf; 2]> {
-    let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}"));
-    Ok([namespace("mnt")?, namespace("pid")?])
-}
 
 /// Sends the greeting, which shows that this agent works. Includes its shared state with the
 /// account of its alerts if no other process has one.
@@ -263,10 +248,11 @@ fn read_text(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity;
 
     fn hail() -> HandoffRequest {
         HandoffRequest {
-            build: build().expect("there is a program"),
+            build: identity::build().expect("there is a program"),
             container: "c".to_owned(),
             bundle: "/b".into(),
             has_mounts: true,

@@ -19,6 +19,7 @@ use super::super::reports;
 use super::super::services::{RuntimeContainer, note_refusals};
 use super::handoff_request::{self, HandedDescriptors, HostAgentCommand};
 use super::{Host, WatchedContainer};
+use crate::identity;
 use crate::journal;
 
 /// Accepts containers for the lifetime of the process.
@@ -135,7 +136,7 @@ impl<'a> Member<'a> {
             shared_state,
             listener,
         } = handed;
-        if hail.build != handoff_request::build().context("cannot read this program's file")? {
+        if hail.build != identity::build().context("cannot read this program's file")? {
             bail!("the host agent is a different build of tollgate");
         }
         let shared_state = SharedState::open(shared_state.as_fd());

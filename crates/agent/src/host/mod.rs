@@ -43,7 +43,6 @@ use supervisor::{AgentStart, SharedState, Source, attached};
 
 pub(super) use self::agent_handoff::Errand;
 use self::agent_socket::{AgentSocket, ClaimedSocket};
-pub(super) use self::handoff_request::{build, view};
 pub(super) use self::session::prepare as prepare_session;
 use super::engines::{Common, Holding, Losses, Request, Started, snapshot};
 use super::first::Restriction;
@@ -202,7 +201,7 @@ pub(super) fn start(
         rulings: host.rules.rulings(),
         counters: Box::new(move |matched, _| {
             let (counters, losses) = counted.totals();
-            snapshot(&counters, matched, &losses)
+            snapshot(&counters, matched.total(), &losses)
         }),
         watcher: Box::new(Containers {
             host: Arc::clone(&host),
@@ -233,7 +232,7 @@ pub(super) fn start_with_sessions(
         counters: Box::new(move |matched, shared_state| {
             let (theirs, lost) = counted.totals();
             let all = counters().plus(&shared_state.past()).plus(&theirs);
-            snapshot(&all, matched, &Losses::of(shared_state).plus(&lost))
+            snapshot(&all, matched.total(), &Losses::of(shared_state).plus(&lost))
         }),
         watcher: Box::new(Containers {
             host,

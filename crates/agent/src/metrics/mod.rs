@@ -194,9 +194,9 @@ impl Source {
     }
 
     fn engine(&self, snapshot: &Snapshot, all: &mut Vec<Metric>) {
-        let piece = |wanted: &str| {
-            let piece = snapshot.pieces.iter().find(|(name, _)| *name == wanted);
-            piece.map(|(_, count)| *count)
+        let counter = |wanted: &str| {
+            let counter = snapshot.counters.iter().find(|(name, _)| *name == wanted);
+            counter.map(|(_, count)| *count)
         };
         if self.wanted.kernel {
             all.push(Metric::new(
@@ -214,7 +214,7 @@ impl Source {
                 filtered.map(|calls| Metric::new(Area::Tollgate, "filtered_in_kernel", calls)),
             );
             for lane in ["critical", "bulk", "state"] {
-                if let Some(lost) = piece(&format!("lost_{lane}")) {
+                if let Some(lost) = counter(&format!("lost_{lane}")) {
                     all.push(
                         Metric::new(Area::Scap, "n_drops_buffer", Value::Count(lost))
                             .label("dir", "exit")
@@ -229,13 +229,13 @@ impl Source {
                 ("evicted", "n_drops_full_threadtable", Value::Count),
             ];
             for (name, falcos, value) in state {
-                all.extend(piece(name).map(|n| Metric::new(Area::State, falcos, value(n))));
+                all.extend(counter(name).map(|n| Metric::new(Area::State, falcos, value(n))));
             }
         }
-        for (name, count) in &snapshot.pieces {
+        for (name, count) in &snapshot.counters {
             all.push(
                 Metric::new(Area::Tollgate, "engine_events", Value::Count(*count))
-                    .label("what", *name),
+                    .label("kind", *name),
             );
         }
     }
@@ -272,7 +272,7 @@ impl Source {
         }
         for (kind, count) in judge.judged() {
             all.push(
-                Metric::new(Area::Tollgate, "calls_judged", Value::Count(count))
+                Metric::new(Area::Tollgate, "events_evaluated", Value::Count(count))
                     .label("call", kind.name()),
             );
         }
@@ -307,7 +307,7 @@ impl Source {
                 ),
                 ("output_lost_rejected", Value::Count(channel.lost_rejected)),
                 ("output_timeouts", Value::Count(channel.timeouts)),
-                ("output_waiting", Value::Gauge(pending)),
+                ("output_queue_length", Value::Gauge(pending)),
             ] {
                 all.push(
                     Metric::new(Area::Tollgate, name, value).label("channel", &*channel.channel),

@@ -1,20 +1,16 @@
 //! `tollgate bench apps`: real servers and jobs.
 
-use clap::Args;
-
-use super::{SuiteOptions, Table, available, is_installed, own};
+use super::{SuiteOptions, Table, available, own};
 use crate::Error;
-use crate::client::{Client, Server};
-use crate::command::OutputOptions;
+use crate::client::{Requests, Server};
+use crate::host::is_installed;
 use crate::plan::{Plan, Suite, TimeSource, Workload};
 
-/// Run real servers and jobs, those that are installed, natively and under each subject
-#[derive(Args, Clone, Debug)]
+/// Options of `tollgate bench apps`.
+#[derive(Clone, Debug)]
 pub struct Apps {
-    #[command(flatten)]
-    pub(crate) choice: SuiteOptions,
-    #[command(flatten)]
-    pub(crate) out: OutputOptions,
+    /// Options of every suite.
+    pub choice: SuiteOptions,
 }
 
 /// Redis's commands, as in the published studies.
@@ -68,7 +64,7 @@ impl Apps {
         }
         for server in [Server::Nginx, Server::Apache] {
             if server.is_installed() {
-                let name = |clients| format!("{}-{clients}", super::value_name(&server));
+                let name = |clients| format!("{}-{clients}", server.name());
                 workloads.extend(
                     WEB_CLIENTS.map(|clients| self.server(&name(clients), server, clients, "/")),
                 );
@@ -106,7 +102,7 @@ impl Apps {
             Server::Redis => self.choice.pick(2_000, 100_000),
             Server::Nginx | Server::Apache => self.choice.pick(1_000, 20_000),
         };
-        let client = Client {
+        let requests = Requests {
             server,
             ask: ask.to_owned(),
             clients,
@@ -116,7 +112,7 @@ impl Apps {
             command: server.command().to_owned(),
             around: Some(format!(
                 "{{tollgate}} bench client {} {{}}",
-                client.arguments()
+                requests.arguments()
             )),
             ..own(name, "request", "")
         }
@@ -135,15 +131,12 @@ impl Apps {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::choice;
+    use super::super::tests::quick;
     use super::*;
 
     #[test]
     fn amounts_are_put_in_and_servers_are_what_is_wrapped() {
-        let apps = Apps {
-            choice: choice("--quick"),
-            out: OutputOptions::default(),
-        };
+        let apps = Apps { choice: quick() };
         for job in JOBS {
             let workload = apps.job(job);
             assert!(!workload.command.contains("AMOUNT"), "{}", workload.command);

@@ -1,19 +1,14 @@
 //! `tollgate bench engine`: parts of tollgate.
 
-use clap::Args;
-
 use super::{SuiteOptions, Table, available, own};
 use crate::Error;
-use crate::command::OutputOptions;
 use crate::plan::{Plan, Subject, Suite, TimeSource, Workload};
 
-/// Measure parts of tollgate: events replayed, traps, filters by size, alerts, starts
-#[derive(Args, Clone, Debug)]
+/// Options of `tollgate bench engine`.
+#[derive(Clone, Debug)]
 pub struct Engine {
-    #[command(flatten)]
-    pub(crate) choice: SuiteOptions,
-    #[command(flatten)]
-    pub(crate) out: OutputOptions,
+    /// Options of every suite.
+    pub choice: SuiteOptions,
 }
 
 /// Parts that no subject wraps: name, unit.

@@ -3,20 +3,16 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use clap::Args;
-
-use super::{SuiteOptions, Table, is_installed, own};
+use super::{SuiteOptions, Table, own};
 use crate::Error;
-use crate::command::OutputOptions;
+use crate::host::is_installed;
 use crate::plan::{Plan, Subject, Suite, Workload};
 
-/// Create, start, ask, enter, kill and delete containers with every OCI runtime found
-#[derive(Args, Clone, Debug)]
+/// Options of `tollgate bench lifecycle`.
+#[derive(Clone, Debug)]
 pub struct Lifecycle {
-    #[command(flatten)]
-    pub(crate) choice: SuiteOptions,
-    #[command(flatten)]
-    pub(crate) out: OutputOptions,
+    /// Options of every suite.
+    pub choice: SuiteOptions,
 }
 
 /// Programs that run in the containers.
@@ -164,15 +160,12 @@ fn hindrance(program: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::choice;
+    use super::super::tests::quick;
     use super::*;
 
     #[test]
     fn the_embedded_runtime_is_measured_where_there_is_one_and_else_it_is_told_why_not() {
-        let lifecycle = Lifecycle {
-            choice: choice("--quick"),
-            out: OutputOptions::default(),
-        };
+        let lifecycle = Lifecycle { choice: quick() };
         let embedded = |runtime: &&Runtime| matches!(runtime.needs, Embedded);
         let names: Vec<_> = RUNTIMES.iter().filter(embedded).map(|it| it.name).collect();
         let (with, told) = lifecycle.plan_with(&None).unwrap();
@@ -198,18 +191,20 @@ mod tests {
 
     #[test]
     fn runtimes_can_be_chosen_by_their_names() {
-        let chosen = |line: &str| {
-            let choice = choice(line);
-            let out = OutputOptions::default();
-            let (plan, _) = Lifecycle { choice, out }.plan_with(&None)?;
+        let chosen = |subjects: &[&str]| {
+            let choice = SuiteOptions {
+                subjects: subjects.iter().map(ToString::to_string).collect(),
+                ..SuiteOptions::default()
+            };
+            let (plan, _) = Lifecycle { choice }.plan_with(&None)?;
             let names = plan.subjects.into_iter().map(|subject| subject.name);
             Ok::<Vec<String>, Error>(names.collect())
         };
         assert_eq!(
-            chosen("--subject tollgate-embedded --subject mine={}").unwrap(),
+            chosen(&["tollgate-embedded", "mine={}"]).unwrap(),
             ["tollgate-embedded", "mine"]
         );
-        let error = chosen("--subject no-such").unwrap_err();
+        let error = chosen(&["no-such"]).unwrap_err();
         assert!(error.to_string().contains("no such subject"), "{error}");
     }
 }

@@ -15,59 +15,61 @@ pub(crate) mod unix;
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
 use regex::Regex;
 
 use crate::Error;
+use crate::host::is_installed;
 use crate::plan::{Plan, Subject, Suite, TimeSource, Workload};
 
-pub(crate) use apps::Apps;
-pub(crate) use engine::Engine;
-pub(crate) use lifecycle::Lifecycle;
-pub(crate) use os::Os;
+pub use apps::Apps;
+pub use engine::Engine;
+pub use lifecycle::Lifecycle;
+pub use os::Os;
 pub(crate) use published::{Published, published};
-pub(crate) use setup::Environment;
-pub(crate) use syscalls::Syscalls;
-pub(crate) use unix::Unix;
-
-/// Heading of these options in help texts.
-pub(crate) const MEASUREMENT: &str = "Measurement options";
+pub use setup::Environment;
+pub use syscalls::Syscalls;
+pub use unix::Unix;
 
 /// Options of every suite.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct SuiteOptions {
-    /// Subject to measure: a name that --list shows, or NAME='wrapper {}' with {} in place of the workload;
-    /// repeatable [default: those that work here]
-    #[arg(help_heading = MEASUREMENT, long = "subject", value_name = "NAME")]
-    pub(crate) subjects: Vec<String>,
-    /// Measure only workloads whose name matches this regular expression [default: all]
-    #[arg(help_heading = MEASUREMENT, long, value_name = "REGEX")]
-    pub(crate) workload: Option<Regex>,
-    /// Number of runs of each workload under each subject; a verdict needs 6 [default: by suite]
-    #[arg(help_heading = MEASUREMENT, long, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) rounds: Option<u32>,
-    /// Add rounds until every ratio is known to PERCENT percent, or --budget is used up
-    #[arg(help_heading = MEASUREMENT, long, value_name = "PERCENT")]
-    pub(crate) precision: Option<f64>,
-    /// Time limit in seconds: start no round that would end later [default: by suite]
-    #[arg(help_heading = MEASUREMENT, long, value_name = "SECONDS")]
-    pub(crate) budget: Option<u64>,
-    /// Take short samples, to check that everything works
-    #[arg(help_heading = MEASUREMENT, long)]
-    pub(crate) quick: bool,
-    /// Environment of all runs, native ones too
-    #[arg(help_heading = MEASUREMENT, long, value_enum, default_value_t = Environment::Plain, hide_possible_values = true,
-          value_name = "plain|container|quarter-cpu|session")]
-    pub(crate) setup: Environment,
-    /// Load rules from this file for tollgate subjects; repeatable [default: the built-in rules]
-    #[arg(help_heading = MEASUREMENT, short = 'r', long = "rules", value_name = "RULES")]
-    pub(crate) rules: Vec<PathBuf>,
-    /// Seed of the random order of subjects in each round
-    #[arg(help_heading = MEASUREMENT, long, default_value_t = 1)]
-    pub(crate) seed: u64,
-    /// List workloads and named subjects, and exit
-    #[arg(help_heading = MEASUREMENT, long)]
-    pub(crate) list: bool,
+#[derive(Clone, Debug)]
+pub struct SuiteOptions {
+    /// Subjects to measure: names, or `NAME='wrapper {}'`. Empty: those that work here.
+    pub subjects: Vec<String>,
+    /// Measures only workloads whose name matches. `None`: all.
+    pub workload: Option<Regex>,
+    /// Number of runs of each workload under each subject. Not 0; a verdict needs 6. `None`: by suite.
+    pub rounds: Option<u32>,
+    /// Adds rounds until every ratio is known to so many percent, or `budget` is used up.
+    pub precision: Option<f64>,
+    /// Time limit in seconds: no round starts that would end later. `None`: by suite.
+    pub budget: Option<u64>,
+    /// Take short samples, to check that everything works.
+    pub quick: bool,
+    /// Environment of all runs, native ones too.
+    pub setup: Environment,
+    /// Rule files of tollgate subjects. Empty: the built-in rules.
+    pub rules: Vec<PathBuf>,
+    /// Seed of the random order of subjects in each round.
+    pub seed: u64,
+    /// Only list workloads and named subjects.
+    pub list: bool,
+}
+
+impl Default for SuiteOptions {
+    fn default() -> Self {
+        Self {
+            subjects: Vec::new(),
+            workload: None,
+            rounds: None,
+            precision: None,
+            budget: None,
+            quick: false,
+            setup: Environment::Plain,
+            rules: Vec::new(),
+            seed: 1,
+            list: false,
+        }
+    }
 }
 
 /// The plan's parts that depend on the suite.
@@ -181,14 +183,6 @@ pub(crate) fn own(name: &str, unit: &str, arguments: &str) -> Workload {
     }
 }
 
-/// Returns true if a program is in PATH.
-pub(crate) fn is_installed(program: &str) -> bool {
-    // Without PATH no program is found.
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    program.contains('/') && std::path::Path::new(program).exists()
-        || std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-}
-
 /// Returns the named subjects whose peer program is installed.
 pub(crate) fn available(names: &[&str], rules: &[PathBuf]) -> Result<Vec<Subject>, Error> {
     let names: Vec<String> = names
@@ -202,44 +196,34 @@ pub(crate) fn available(names: &[&str], rules: &[PathBuf]) -> Result<Vec<Subject
     subjects::subjects(&names, rules)
 }
 
-/// Returns the name of a value on the command line.
-pub(crate) fn value_name(value: &impl ValueEnum) -> String {
-    value
-        .to_possible_value()
-        .map_or_else(String::new, |value| value.get_name().to_owned())
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
-    use clap::Parser;
-
     use super::*;
-    use crate::command::OutputOptions;
 
-    #[derive(Parser)]
-    struct Program {
-        #[command(flatten)]
-        choice: SuiteOptions,
-    }
-
-    pub(crate) fn choice(line: &str) -> SuiteOptions {
-        let words = std::iter::once("bench").chain(line.split_whitespace());
-        Program::try_parse_from(words).unwrap().choice
+    pub(crate) fn quick() -> SuiteOptions {
+        SuiteOptions {
+            quick: true,
+            ..SuiteOptions::default()
+        }
     }
 
     #[test]
     fn every_suite_makes_a_plan_that_can_be_run() {
-        let quick = choice("--quick");
+        let quick = quick();
         let unix = Unix::for_tests(quick.clone(), false).plan().unwrap();
         assert_eq!(unix.workloads.len(), 24);
         for plan in [
             Os {
                 choice: quick.clone(),
-                out: OutputOptions::default(),
             }
             .plan()
             .unwrap(),
-            Syscalls::for_tests(quick.clone()).plan().unwrap(),
+            Syscalls {
+                choice: quick,
+                calls: None,
+            }
+            .plan()
+            .unwrap(),
         ] {
             assert!(
                 !plan.workloads.is_empty() && !plan.subjects.is_empty(),
@@ -263,29 +247,46 @@ pub(crate) mod tests {
 
     #[test]
     fn mistakes_are_named_with_what_there_is() {
-        let complaint = |line: &str| {
-            Os {
-                choice: choice(line),
-                out: OutputOptions::default(),
-            }
-            .plan()
-            .unwrap_err()
-            .to_string()
-        };
-        assert!(complaint("--workload create_fles").contains("did you mean `create_files`?"));
-        assert!(complaint("--subject strce").contains("did you mean `strace`?"));
-        assert!(complaint("-r /no/such.yaml").contains("no such file"));
-        assert!(complaint("--precision 0").contains("precision must lie above 0"));
+        let complaint = |choice: SuiteOptions| Os { choice }.plan().unwrap_err().to_string();
+        let default = SuiteOptions::default;
+        let no_workload = complaint(SuiteOptions {
+            workload: Some(Regex::new("create_fles").unwrap()),
+            ..default()
+        });
+        assert!(
+            no_workload.contains("did you mean `create_files`?"),
+            "{no_workload}"
+        );
+        let no_subject = complaint(SuiteOptions {
+            subjects: vec!["strce".to_owned()],
+            ..default()
+        });
+        assert!(
+            no_subject.contains("did you mean `strace`?"),
+            "{no_subject}"
+        );
+        let no_rules = complaint(SuiteOptions {
+            rules: vec!["/no/such.yaml".into()],
+            ..default()
+        });
+        assert!(no_rules.contains("no such file"), "{no_rules}");
+        let no_precision = complaint(SuiteOptions {
+            precision: Some(0.0),
+            ..default()
+        });
+        assert!(
+            no_precision.contains("precision must lie above 0"),
+            "{no_precision}"
+        );
     }
 
     #[test]
     fn precision_brings_a_budget() {
-        let plan = Os {
-            choice: choice("--precision 5"),
-            out: OutputOptions::default(),
-        }
-        .plan()
-        .unwrap();
+        let choice = SuiteOptions {
+            precision: Some(5.0),
+            ..SuiteOptions::default()
+        };
+        let plan = Os { choice }.plan().unwrap();
         assert_eq!(
             (plan.precision, plan.budget_seconds),
             (Some(0.05), Some(600))

@@ -1,19 +1,14 @@
 //! `tollgate bench os`: OSBench's five operations.
 
-use clap::Args;
-
 use super::{SuiteOptions, Table, available, own};
 use crate::Error;
-use crate::command::OutputOptions;
 use crate::plan::{Plan, Suite, TimeSource, Workload};
 
-/// Run OSBench's five operations natively and under each subject
-#[derive(Args, Clone, Debug)]
+/// Options of `tollgate bench os`.
+#[derive(Clone, Debug)]
 pub struct Os {
-    #[command(flatten)]
-    pub(crate) choice: SuiteOptions,
-    #[command(flatten)]
-    pub(crate) out: OutputOptions,
+    /// Options of every suite.
+    pub choice: SuiteOptions,
 }
 
 /// Name, load, unit of one operation, operations of one pass.

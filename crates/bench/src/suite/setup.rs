@@ -1,19 +1,18 @@
 //! Environments in which native and subjects run alike.
 
-use clap::ValueEnum;
-
 use crate::plan::Setup;
 
 /// Where commands run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Environment {
-    /// As they are
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Environment {
+    /// As they are.
+    #[default]
     Plain,
-    /// In new namespaces, with the capabilities that Docker leaves
+    /// In new namespaces, with the capabilities that Docker leaves.
     Container,
-    /// In a control group with a quarter of a processor, agent included
+    /// In a control group with a quarter of a processor, agent included.
     QuarterCpu,
-    /// In a session that enters a container from outside, as `docker exec` does
+    /// In a session that enters a container from outside, as `docker exec` does.
     Session,
 }
 
@@ -23,6 +22,17 @@ const CONTAINER: &str = "unshare --mount --pid --fork --kill-child --mount-proc 
 +setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write {}";
 
 impl Environment {
+    /// Returns the name, as `--setup` takes it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Container => "container",
+            Self::QuarterCpu => "quarter-cpu",
+            Self::Session => "session",
+        }
+    }
+
     /// Returns the wrapper, if the environment needs one.
     pub(crate) fn setup(self) -> Option<Setup> {
         let wrapper = match self {
@@ -32,7 +42,7 @@ impl Environment {
             Self::Session => "{tollgate} bench inside session {}",
         };
         Some(Setup {
-            name: super::value_name(&self),
+            name: self.name().to_owned(),
             wrapper: wrapper.to_owned(),
         })
     }

@@ -1,22 +1,17 @@
 //! `tollgate bench syscalls`: the cost of tracing one cheap call, for the traced process and its neighbours.
 
-use clap::Args;
-
-use super::{MEASUREMENT, SuiteOptions, Table, available, is_installed, own};
+use super::{SuiteOptions, Table, available, own};
 use crate::Error;
-use crate::command::OutputOptions;
+use crate::host::is_installed;
 use crate::plan::{Plan, Subject, Suite, Workload};
 
-/// Repeat single system calls untraced, traced, and with further probes
-#[derive(Args, Clone, Debug)]
+/// Options of `tollgate bench syscalls`.
+#[derive(Clone, Debug)]
 pub struct Syscalls {
-    #[command(flatten)]
-    pub(crate) choice: SuiteOptions,
-    #[command(flatten)]
-    pub(crate) out: OutputOptions,
-    /// Number of calls in a sample [default: 50 million; 200,000 with --quick]
-    #[arg(help_heading = MEASUREMENT, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    calls: Option<u64>,
+    /// Options of every suite.
+    pub choice: SuiteOptions,
+    /// Number of calls in a sample. `None`: 50 million, or 200,000 with `quick`.
+    pub calls: Option<u64>,
 }
 
 /// The calls of the published study.
@@ -142,16 +137,5 @@ fn probes(name: &str, program: &str) -> Subject {
         ),
         divide_operations: None,
         version: Some("bpftrace --version".to_owned()),
-    }
-}
-
-#[cfg(test)]
-impl Syscalls {
-    pub(crate) fn for_tests(choice: SuiteOptions) -> Self {
-        Self {
-            choice,
-            out: OutputOptions::default(),
-            calls: None,
-        }
     }
 }

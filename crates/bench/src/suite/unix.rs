@@ -2,38 +2,28 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
 use workload::unixbench::{TESTS, Test};
 
-use super::{MEASUREMENT, SuiteOptions, Table, available, own};
-use crate::command::OutputOptions;
+use super::{SuiteOptions, Table, available, own};
 use crate::plan::{Plan, Suite, TimeSource, Workload};
 use crate::{Error, command_line};
 
-/// Run the twelve tests of UnixBench and compute its index
-#[derive(Args, Clone, Debug)]
+/// Options of `tollgate bench unix`.
+#[derive(Clone, Debug)]
 pub struct Unix {
-    #[command(flatten)]
-    pub(crate) choice: SuiteOptions,
-    #[command(flatten)]
-    pub(crate) out: OutputOptions,
-    /// Number of parallel copies of each test; repeatable [default: 1 and the number of CPUs]
-    #[arg(help_heading = MEASUREMENT, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    copies: Vec<u16>,
-    /// Measure as UnixBench does: three or ten passes of 10 to 60 seconds each, without the worst third; takes
-    /// hours
-    #[arg(help_heading = MEASUREMENT, long, conflicts_with_all = ["rounds", "precision", "quick", "seconds"])]
-    classic: bool,
-    /// With --classic: number of passes of the long tests; other tests make a third of them [default: 10]
-    #[arg(help_heading = MEASUREMENT, long, short = 'i', value_name = "N", requires = "classic",
-          value_parser = clap::value_parser!(u32).range(1..=100))]
-    passes: Option<u32>,
-    /// Length of one sample in seconds
-    #[arg(help_heading = MEASUREMENT, long, value_name = "SECONDS", default_value_t = 2.0)]
-    seconds: f64,
-    /// Also measure the original programs of a built UnixBench in DIR, the folder with `pgms`
-    #[arg(help_heading = MEASUREMENT, long, value_name = "DIR")]
-    unixbench: Option<PathBuf>,
+    /// Options of every suite.
+    pub choice: SuiteOptions,
+    /// Number of parallel copies of each test. Empty: 1 and the number of CPUs.
+    pub copies: Vec<u16>,
+    /// Measure as UnixBench does: three or ten passes of 10 to 60 seconds each, without the worst third. Takes
+    /// hours.
+    pub classic: bool,
+    /// With `classic`: number of passes of the long tests. Other tests make a third of them. `None`: 10.
+    pub passes: Option<u32>,
+    /// Length of one sample in seconds.
+    pub seconds: f64,
+    /// Folder with `pgms`, where UnixBench is built: its original programs are measured, too.
+    pub unixbench: Option<PathBuf>,
 }
 
 /// Suffix of workloads that are UnixBench's own programs, after the test's name.
@@ -182,7 +172,6 @@ impl Unix {
     pub(crate) fn for_tests(choice: SuiteOptions, classic: bool) -> Self {
         Self {
             choice,
-            out: OutputOptions::default(),
             copies: vec![2, 1],
             classic,
             passes: None,
@@ -194,12 +183,11 @@ impl Unix {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::choice;
     use super::*;
 
     #[test]
     fn classic_passes_are_unixbenchs() {
-        let mut unix = Unix::for_tests(choice(""), true);
+        let mut unix = Unix::for_tests(SuiteOptions::default(), true);
         let plan = unix.plan().unwrap();
         let of = |name: &str| {
             plan.workloads
@@ -237,7 +225,7 @@ mod tests {
     fn a_folder_without_unixbench_is_refused() {
         let unix = Unix {
             unixbench: Some("/etc".into()),
-            ..Unix::for_tests(choice(""), false)
+            ..Unix::for_tests(SuiteOptions::default(), false)
         };
         assert!(
             unix.plan()

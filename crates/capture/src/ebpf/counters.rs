@@ -16,13 +16,13 @@ pub struct EbpfCounters {
     /// Calls rejected in the kernel by the ends of the connection.
     pub rejected_socket: u64,
     /// Calls rejected in the kernel by being in a container, or in none.
-    pub rejected_place: u64,
+    pub rejected_container: u64,
     /// Calls through an io_uring that rules ask for and that are no events.
     pub ring_calls: u64,
     /// Records sent.
     pub sent: u64,
     /// Records evaluated.
-    pub judged: u64,
+    pub evaluated: u64,
     /// Number of times that several threads evaluated waiting records.
     pub crowds: u64,
     /// Records lost from the critical ring, which crowds of other calls cannot fill.
@@ -51,7 +51,7 @@ pub struct EbpfCounters {
     /// Places in the table: cgroups and namespaces of processes, with their container.
     pub places: u64,
     /// Places dropped because the table was full.
-    pub evicted_places: u64,
+    pub evicted_container_keys: u64,
     /// Roots of processes whose users were dropped because the table was full.
     pub evicted_roots: u64,
 }
@@ -64,7 +64,7 @@ impl EbpfCounters {
             + self.rejected_path
             + self.rejected_name
             + self.rejected_socket
-            + self.rejected_place
+            + self.rejected_container
     }
 
     /// Returns the number of lost records.

@@ -30,6 +30,42 @@ use process_info::procfs::split_command_line;
 /// Number of bytes of one event's memory kept for the next.
 const ARENA_KEEP: usize = 256 * 1024;
 
+/// One event of a record, as the rules get it.
+#[derive(Clone)]
+struct RecordedEvent<'a> {
+    header: &'a Header,
+    process: &'a Arc<Process>,
+    image: Arc<Image>,
+    kind: EventKind,
+    params: &'a [Param<'a>],
+    descriptor: Option<Descriptor<'a>>,
+    /// The descriptor of an opened file under each name that rules may know it by.
+    names: &'a [Descriptor<'a>],
+    outcome: Outcome,
+}
+
+impl<'a> RecordedEvent<'a> {
+    /// Returns an event about a process as such, without parameters and descriptor.
+    fn of_process(
+        header: &'a Header,
+        process: &'a Arc<Process>,
+        image: Arc<Image>,
+        kind: EventKind,
+        outcome: Outcome,
+    ) -> Self {
+        Self {
+            header,
+            process,
+            image,
+            kind,
+            params: &[],
+            descriptor: None,
+            names: &[],
+            outcome,
+        }
+    }
+}
+
 impl<J: Evaluator + 'static> RecordEvaluator<J> {
     pub(super) fn judge(&mut self, record: &[u8]) {
         let Some((header, pieces)) = Header::parse(record) else {
@@ -154,20 +190,13 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         let kind = EventKind::of_syscall(exec_call(header.number));
         let name = filename.as_deref().map_or(Param::Unreadable, Param::Text);
         self.set_directories(pieces);
-        let outcome = Outcome::Returned(0);
-        self.tell(
-            header,
-            process,
-            image,
-            kind,
-            outcome,
-            |source| match source {
-                event::ParamSource::Result => Param::Int(0),
-                event::ParamSource::Path { .. } => name,
-                // The arguments of an exec are gone with the memory of the earlier program.
-                source => Absence::of_source(source).map_or(Param::Unreadable, Param::Absent),
-            },
-        );
+        let event = RecordedEvent::of_process(header, process, image, kind, Outcome::Returned(0));
+        self.tell(event, |source| match source {
+            event::ParamSource::Result => Param::Int(0),
+            event::ParamSource::Path { .. } => name,
+            // The arguments of an exec are gone with the memory of the earlier program.
+            source => Absence::of_source(source).map_or(Param::Unreadable, Param::Absent),
+        });
     }
 
     /// Handles the end of a process.
@@ -178,34 +207,25 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         self.directories.clear();
         self.path_gap = None;
         let image = self.shared.table.image(process, header);
-        self.tell(header, process, image, kind, Outcome::None, |_| {
-            Param::Absent(Absence::recorded())
-        });
+        let event = RecordedEvent::of_process(header, process, image, kind, Outcome::None);
+        self.tell(event, |_| Param::Absent(Absence::recorded()));
     }
 
-    /// Evaluates an event about a process as such, without arguments in registers.
+    /// Evaluates an event whose parameters are not in registers; `value` returns the parameter of each source.
     fn tell<'r>(
         &mut self,
-        header: &Header,
-        process: &Arc<Process>,
-        image: Arc<Image>,
-        kind: EventKind,
-        outcome: Outcome,
+        event: RecordedEvent<'r>,
         value: impl Fn(event::ParamSource) -> Param<'r>,
     ) {
         let arena = std::mem::take(&mut self.arena);
-        let params = kind.spec().params.iter().map(|param| value(param.source));
+        let params = event
+            .kind
+            .spec()
+            .params
+            .iter()
+            .map(|param| value(param.source));
         let params = arena.alloc_slice_fill_iter(params);
-        self.conclude(
-            header,
-            process,
-            image,
-            kind,
-            params,
-            (None, &[]),
-            outcome,
-            &arena,
-        );
+        self.conclude(&RecordedEvent { params, ..event }, &arena);
         self.arena = arena;
     }
 
@@ -215,6 +235,59 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
             Counters::add(&self.shared.counters.unknown_calls);
             return;
         };
+        self.capture_memory(pieces);
+        self.set_directories(pieces);
+        let arena = std::mem::take(&mut self.arena);
+        let result = signal_seen(header.result);
+        let outcome = Outcome::Returned(result);
+        let mut decoded =
+            decode::decode(&call, &self.memory, &arena).returned(&call, outcome, &arena);
+        self.shared.counters.note_unreadable(&decoded);
+        let mut names = Vec::new();
+        let view = SocketView::of(&call, Some(result));
+        let file = pieces
+            .into_iter()
+            .find(|piece| piece.kind == RecordPartKind::File);
+        let found = file.as_ref().and_then(FileFacts::parse);
+        if let Some(facts) = &found
+            && let Some(descriptor) = decoded.descriptor
+        {
+            let mut descriptor = decode::merge(descriptor, &facts.resolved(), view, &arena);
+            let source = call.kind.spec().descriptor;
+            if matches!(source, event::DescriptorSource::Opened { .. }) {
+                let path = facts.path().map(|path| &*arena.alloc_slice_copy(path));
+                names = named(descriptor, self.other_names(pieces, &arena), path);
+                descriptor = self.opened_file(descriptor, facts, path);
+            }
+            decoded.descriptor = Some(descriptor);
+        }
+        self.note_effects(&call, result, header, process);
+        let image = self.shared.table.image(process, header);
+        let messages = decoded.messages.iter().map(|message| match &found {
+            Some(facts) => decode::merge(*message, &facts.resolved(), view, &arena),
+            None => *message,
+        });
+        let mut descriptors: Vec<_> = messages.map(Some).collect();
+        if descriptors.is_empty() {
+            descriptors.push(decoded.descriptor);
+        }
+        let event = RecordedEvent {
+            params: decoded.params,
+            names: &names,
+            ..RecordedEvent::of_process(header, process, image, call.kind, outcome)
+        };
+        for descriptor in descriptors {
+            let event = RecordedEvent {
+                descriptor,
+                ..event.clone()
+            };
+            self.conclude(&event, &arena);
+        }
+        self.arena = arena;
+    }
+
+    /// Makes the caller's memory that is in the record the memory that arguments are read from.
+    fn capture_memory(&mut self, pieces: RecordParts<'_>) {
         self.memory.capture(|captured| {
             for piece in pieces.filter(|piece| piece.kind == RecordPartKind::Memory) {
                 let is_string = piece.status & PIECE_STRING != 0;
@@ -226,88 +299,45 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
                 captured.add(piece.address, bytes, is_string);
             }
         });
-        self.set_directories(pieces);
-        let arena = std::mem::take(&mut self.arena);
-        let result = signal_seen(header.result);
-        let outcome = Outcome::Returned(result);
-        let mut decoded =
-            decode::decode(&call, &self.memory, &arena).returned(&call, outcome, &arena);
-        self.shared.counters.note_unreadable(&decoded);
-        let mut names = Vec::new();
-        let file = pieces
-            .into_iter()
-            .find(|piece| piece.kind == RecordPartKind::File);
-        if let Some(facts) = file.as_ref().and_then(FileFacts::parse)
-            && let Some(descriptor) = decoded.descriptor
-        {
-            let found = facts.resolved();
-            let mut descriptor = decode::merge(
-                descriptor,
-                &found,
-                SocketView::of(&call, Some(result)),
-                &arena,
-            );
-            let opens = matches!(
-                call.kind.spec().descriptor,
-                event::DescriptorSource::Opened { .. }
-            );
-            if opens {
-                let known = self.other_names(pieces, &arena);
-                let path = facts.path().map(|path| &*arena.alloc_slice_copy(path));
-                names = named(descriptor, known, path);
-                match path {
-                    // The file that was opened, whatever the caller's memory holds by now.
-                    Some(path) => {
-                        descriptor = opened(descriptor, path);
-                        self.path_gap = None;
-                    }
-                    None if !is_absolute(descriptor.name) => self.path_gap = facts.gap(),
-                    None => {}
-                }
+    }
+
+    /// Returns the descriptor of an opened file under its path, if the record has it; else notes why not.
+    fn opened_file<'a>(
+        &mut self,
+        descriptor: Descriptor<'a>,
+        facts: &FileFacts,
+        path: Option<&'a [u8]>,
+    ) -> Descriptor<'a> {
+        match path {
+            // The file that was opened, whatever the caller's memory holds by now.
+            Some(path) => {
+                self.path_gap = None;
+                opened(descriptor, path)
             }
-            decoded.descriptor = Some(descriptor);
+            None => {
+                if !is_absolute(descriptor.name) {
+                    self.path_gap = facts.gap();
+                }
+                descriptor
+            }
         }
-        if call.syscall == abi::Syscall::IO_URING_SETUP && result >= 0 {
-            self.shared.notices.ring(process, RingAnswer::Followed);
+    }
+
+    /// Notes what a successful call changes for later ones: rings, names of files, roots and users.
+    fn note_effects(&self, call: &Call, result: i64, header: &Header, process: &Arc<Process>) {
+        let shared = &self.shared;
+        if result < 0 {
+            return;
         }
-        if result >= 0 && RENAMES.contains(&call.syscall) {
-            let shared = &self.shared;
+        if call.syscall == abi::Syscall::IO_URING_SETUP {
+            shared.notices.ring(process, RingAnswer::Followed);
+        }
+        if RENAMES.contains(&call.syscall) {
             shared.name_files(|named, attached| named.refresh(true, attached, &shared.maps));
         }
-        if result >= 0 && ROOT_CALLS.contains(&call.syscall) {
-            let shared = &self.shared;
+        if ROOT_CALLS.contains(&call.syscall) {
             shared.places.learn_users(&shared.world, process, header);
         }
-        let image = self.shared.table.image(process, header);
-        let found = file.as_ref().and_then(FileFacts::parse);
-        let messages = decoded.messages.iter().map(|message| match &found {
-            Some(facts) => {
-                let view = SocketView::of(&call, Some(result));
-                decode::merge(*message, &facts.resolved(), view, &arena)
-            }
-            None => *message,
-        });
-        let only = decoded
-            .descriptor
-            .filter(|_| decoded.messages.is_empty())
-            .into_iter();
-        let mut descriptors: Vec<_> = only.chain(messages).map(Some).collect();
-        if descriptors.is_empty() {
-            descriptors.push(None);
-        }
-        for descriptor in descriptors {
-            self.conclude(
-                header,
-                process,
-                Arc::clone(&image),
-                call.kind,
-                decoded.params,
-                (descriptor, &names),
-                outcome,
-                &arena,
-            );
-        }
-        self.arena = arena;
     }
 
     /// Returns names of an opened file beside its path: those that rules have for it, and the path from the
@@ -360,21 +390,9 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         }));
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of an event, from three places"
-    )]
-    fn conclude(
-        &mut self,
-        header: &Header,
-        process: &Arc<Process>,
-        image: Arc<Image>,
-        kind: EventKind,
-        params: &[Param<'_>],
-        (descriptor, names): (Option<Descriptor<'_>>, &[Descriptor<'_>]),
-        outcome: Outcome,
-        arena: &Bump,
-    ) {
+    fn conclude(&mut self, recorded: &RecordedEvent<'_>, arena: &Bump) {
+        let (header, process) = (recorded.header, recorded.process);
+        let (descriptor, image) = (recorded.descriptor, Arc::clone(&recorded.image));
         let shared = Arc::clone(&self.shared);
         let world = RecordedSystemInfo {
             live: &shared.world,
@@ -394,21 +412,21 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         let mut event = Event {
             number,
             time_ns: header.boot_time.wrapping_add(self.epoch),
-            kind,
+            kind: recorded.kind,
             stage: Stage::Exit,
             cpu: Some(header.cpu),
             tid: header.tid,
             process,
             image,
-            params,
+            params: recorded.params,
             descriptor,
-            outcome,
+            outcome: recorded.outcome,
             world: &world as &dyn SystemInfo,
             live: &live,
             arena,
         };
         // The first name that a rule may match.
-        for name in names {
+        for name in recorded.names {
             event.descriptor = Some(*name);
             if self.judge.prefilter(&mut self.scratch, &event) != Relevance::Reject {
                 break;

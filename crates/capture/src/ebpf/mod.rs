@@ -33,7 +33,7 @@ mod tables;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -70,6 +70,17 @@ pub enum Target {
     Processes(Vec<Pid>),
     /// Every process in these containers and control groups, also in those created later.
     Places(WatchScope),
+}
+
+impl Target {
+    /// Returns what the programs compare, and the containers and groups to watch.
+    fn scope(&self) -> (Scope, Option<WatchScope>) {
+        match self {
+            Self::Host => (Scope::All, None),
+            Self::Processes(_) => (Scope::Pids, None),
+            Self::Places(watched) => (Scope::Places, Some(watched.clone())),
+        }
+    }
 }
 
 /// Components of an engine.
@@ -237,12 +248,12 @@ struct Shared<J: Evaluator> {
     named: NamedFiles,
     notices: Arc<dyn EngineObserver>,
     counters: Counters,
-    judged: std::sync::atomic::AtomicU64,
+    judged: AtomicU64,
     /// Number of events.
-    numbers: std::sync::atomic::AtomicU64,
+    numbers: AtomicU64,
     /// Number of times that several threads evaluated records.
-    crowds: std::sync::atomic::AtomicU64,
-    malformed: std::sync::atomic::AtomicU64,
+    crowds: AtomicU64,
+    malformed: AtomicU64,
     /// True if no record can come when the watched processes have ended.
     ends_with_processes: bool,
     stopping: AtomicBool,
@@ -301,10 +312,10 @@ impl<J: Evaluator> Shared<J> {
             rejected_path: by_path,
             rejected_name: by_name,
             rejected_socket: by_socket,
-            rejected_place: by_place,
+            rejected_container: by_place,
             ring_calls: by_ring,
             sent,
-            judged: load(&self.judged),
+            evaluated: load(&self.judged),
             crowds: load(&self.crowds),
             lost_critical,
             lost_bulk: lost_bulk + no_memory,
@@ -318,7 +329,7 @@ impl<J: Evaluator> Shared<J> {
             processes: self.table.len() as u64,
             evicted: self.table.evicted(),
             places: self.places.len() as u64,
-            evicted_places: self.places.evicted(),
+            evicted_container_keys: self.places.evicted(),
             evicted_roots: self.places.evicted_roots(),
         }
     }
@@ -415,23 +426,16 @@ impl<J: Evaluator + 'static> Engine<J> {
     pub fn start(parts: Parts<J>) -> Result<Self, Error> {
         let plan = with_renames(parts.plan, &parts.paths);
         let tables = Tables::new(&plan, asks_for_ends(&*parts.judge))?;
-        let (scope, watched) = match &parts.target {
-            Target::Host => (Scope::All, None),
-            Target::Processes(_) => (Scope::Pids, None),
-            Target::Places(watched) => (Scope::Places, Some(watched.clone())),
+        let (scope, watched) = parts.target.scope();
+        let control = Control {
+            agent: std::process::id().cast_signed(),
+            scope,
+            wake_bytes: parts.rings.bulk / 8,
+            state_limit: parts.rings.critical / 2,
+            filters: parts.filters,
+            ..Control::default()
         };
-        let mut programs = Programs::load(
-            parts.rings,
-            Control {
-                agent: std::process::id().cast_signed(),
-                scope,
-                wake_bytes: parts.rings.bulk / 8,
-                state_limit: parts.rings.critical / 2,
-                filters: parts.filters,
-                ..Control::default()
-            },
-            parts.hooks,
-        )?;
+        let mut programs = Programs::load(parts.rings, control, parts.hooks)?;
         let table = Arc::new(Table::new(parts.transparent));
         let index: Arc<dyn ProcessIndex> = Arc::clone(&table) as _;
         let world = LiveSystemInfo::new(parts.world, index)?;
@@ -442,14 +446,7 @@ impl<J: Evaluator + 'static> Engine<J> {
         // From here on every birth is reported, so that none is missed between this and the walk through `/proc`.
         programs.attach_processes()?;
         if let Target::Processes(pids) = &parts.target {
-            // The end of a process that has ended already is never reported.
-            let is_gone = |pid: &&Pid| has_ended(world.proc(), **pid);
-            if let Some(gone) = pids.iter().find(is_gone) {
-                return Err(Error::Gone { pid: gone.0 });
-            }
-            descendants(pids)
-                .iter()
-                .try_for_each(|pid| programs.maps().watch(*pid))?;
+            watch_descendants(&mut programs, pids, world.proc())?;
         }
         table.seed(world.proc(), tables.environment);
         let named = NamedFiles::new()?;
@@ -468,10 +465,10 @@ impl<J: Evaluator + 'static> Engine<J> {
             named,
             notices: parts.notices,
             counters: Counters::default(),
-            judged: std::sync::atomic::AtomicU64::new(0),
-            numbers: std::sync::atomic::AtomicU64::new(0),
-            crowds: std::sync::atomic::AtomicU64::new(0),
-            malformed: std::sync::atomic::AtomicU64::new(0),
+            judged: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
+            crowds: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
             ends_with_processes: scope == Scope::Pids,
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -559,6 +556,20 @@ fn asks_for_ends(judge: &impl Evaluator) -> bool {
 fn has_ended(proc: &process_info::procfs::Proc, pid: Pid) -> bool {
     proc.stat(pid.0)
         .map_or(true, |stat| matches!(stat.state, b'Z' | b'X'))
+}
+
+/// Watches the descendants of processes, unless one of these has ended.
+fn watch_descendants(
+    programs: &mut Programs,
+    pids: &[Pid],
+    proc: &process_info::procfs::Proc,
+) -> Result<(), Error> {
+    // The end of a process that has ended already is never reported.
+    if let Some(gone) = pids.iter().find(|pid| has_ended(proc, **pid)) {
+        return Err(Error::Gone { pid: gone.0 });
+    }
+    let mut found = descendants(pids).into_iter();
+    found.try_for_each(|pid| programs.maps().watch(pid))
 }
 
 /// Returns all descendants of some processes, as `/proc` shows them now.

@@ -22,6 +22,19 @@ pub(super) enum RecordKind {
     Ring,
 }
 
+impl RecordKind {
+    fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Call,
+            2 => Self::Exec,
+            3 => Self::Fork,
+            4 => Self::Exit,
+            5 => Self::Ring,
+            _ => return None,
+        })
+    }
+}
+
 /// Size of `struct header`.
 pub(super) const HEADER_SIZE: usize = 296;
 const PIECE_SIZE: usize = 16;
@@ -115,6 +128,79 @@ impl<'r> Reader<'r> {
     fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_ne_bytes)
     }
+
+    fn u64s<const N: usize>(&mut self) -> Option<[u64; N]> {
+        let mut all = [0; N];
+        for one in &mut all {
+            *one = self.u64()?;
+        }
+        Some(all)
+    }
+
+    fn comm(&mut self) -> Option<Comm> {
+        let comm: [u8; 16] = self.take()?;
+        let name = comm.split(|byte| *byte == 0).next();
+        Some(Comm::new(name.unwrap_or(&[])))
+    }
+
+    fn root(&mut self) -> Option<Root> {
+        Some(Root {
+            inode: self.u64()?,
+            mount: self.u64()?,
+            mount_id: self.u32()?,
+            device: told_device(self.u32()?),
+        })
+    }
+
+    /// Reads what `/proc/PID/stat` and `/proc/PID/status` have. `pages`: virtual and resident memory; `caps`:
+    /// the inheritable, permitted, effective and bounding set.
+    fn process(&mut self, ppid: Pid, pages: [u64; 2], caps: [u64; 4]) -> Option<ProcessState> {
+        let credentials = Credentials {
+            uid: self.u32()?,
+            gid: self.u32()?,
+        };
+        let (real_uid, fs_uid, fs_gid) = (self.u32()?, self.u32()?, self.u32()?);
+        let login_uid = self.u32()?;
+        let page_kib = u64::try_from(rustix::param::page_size()).unwrap_or(4096) / 1024;
+        let stat = Stat {
+            ppid,
+            pgid: self.i32()?,
+            sid: self.i32()?,
+            tty: self.u32()?,
+            tpgid: self.i32()?,
+            threads: self.u32()?,
+            vm_size_kib: pages[0] * page_kib,
+            vm_rss_kib: pages[1] * page_kib,
+        };
+        let status = Status {
+            credentials,
+            real_uid,
+            cap_inheritable: caps[0],
+            cap_permitted: caps[1],
+            cap_effective: caps[2],
+            cap_bounding: caps[3],
+            vpid: self.i32()?,
+            vtid: self.i32()?,
+            vpgid: self.i32()?,
+            vsid: self.i32()?,
+        };
+        Some(ProcessState {
+            stat,
+            status,
+            fs_uid,
+            fs_gid,
+            login_uid,
+        })
+    }
+}
+
+/// State of the calling process in a header.
+struct ProcessState {
+    stat: Stat,
+    status: Status,
+    fs_uid: u32,
+    fs_gid: u32,
+    login_uid: u32,
 }
 
 /// Offset of the pid.
@@ -134,48 +220,18 @@ impl Header {
         };
         let mut from = Reader { bytes: record };
         let _size = from.u32()?;
-        let kind = match from.u8()? {
-            1 => RecordKind::Call,
-            2 => RecordKind::Exec,
-            3 => RecordKind::Fork,
-            4 => RecordKind::Exit,
-            5 => RecordKind::Ring,
-            _ => return None,
-        };
+        let kind = RecordKind::from_number(from.u8()?)?;
         let (abi, flags, pid_level) = (from.u8()?, from.u8()?, from.u8()?);
-        let (boot_time, start_boot, exec_id) = (from.u64()?, from.u64()?, from.u64()?);
-        let (cgroup, parent_start) = (from.u64()?, from.u64()?);
+        let [boot_time, start_boot, exec_id] = from.u64s()?;
+        let [cgroup, parent_start] = from.u64s()?;
         let (result, ip) = (from.u64()?.cast_signed(), from.u64()?);
-        let (vm_pages, resident_pages) = (from.u64()?, from.u64()?);
-        let mut args = [0; 6];
-        for arg in &mut args {
-            *arg = from.u64()?;
-        }
-        let caps = [from.u64()?, from.u64()?, from.u64()?, from.u64()?];
+        let (pages, args, caps) = (from.u64s()?, from.u64s()?, from.u64s()?);
         let (number, cpu) = (from.u32()?, from.u32()?);
         let (tid, pid, ppid) = (Tid(from.i32()?), Pid(from.i32()?), Pid(from.i32()?));
-        let credentials = Credentials {
-            uid: from.u32()?,
-            gid: from.u32()?,
-        };
-        let (real_uid, fs_uid, fs_gid) = (from.u32()?, from.u32()?, from.u32()?);
-        let login_uid = from.u32()?;
-        let (pgid, sid, tty, tpgid) = (from.i32()?, from.i32()?, from.u32()?, from.i32()?);
-        let threads = from.u32()?;
-        let (vpid, vtid, vpgid, vsid) = (from.i32()?, from.i32()?, from.i32()?, from.i32()?);
+        let process = from.process(ppid, pages, caps)?;
         let (mount_namespace, cgroup_namespace) = (from.u32()?, from.u32()?);
         let (_row, socketcall) = (from.u32()?, from.u32()?);
         let socketcall_args = usize::from(u16::try_from(socketcall >> 16).unwrap_or(0));
-        let socketcall = socketcall & 0xffff;
-        let comm: [u8; 16] = from.take()?;
-        let comm = comm.split(|byte| *byte == 0).next().unwrap_or(&[]);
-        let root = Root {
-            inode: from.u64()?,
-            mount: from.u64()?,
-            mount_id: from.u32()?,
-            device: told_device(from.u32()?),
-        };
-        let page_kib = u64::try_from(rustix::param::page_size()).unwrap_or(4096) / 1024;
         let header = Self {
             kind,
             abi,
@@ -193,38 +249,18 @@ impl Header {
             tid,
             pid,
             ppid,
-            socketcall,
+            socketcall: socketcall & 0xffff,
             socketcall_args,
-            login_uid,
-            fs_uid,
-            fs_gid,
+            login_uid: process.login_uid,
+            fs_uid: process.fs_uid,
+            fs_gid: process.fs_gid,
             pid_level,
             mount_namespace,
             cgroup_namespace,
-            stat: Stat {
-                ppid,
-                pgid,
-                sid,
-                tty,
-                tpgid,
-                threads,
-                vm_size_kib: vm_pages * page_kib,
-                vm_rss_kib: resident_pages * page_kib,
-            },
-            status: Status {
-                credentials,
-                real_uid,
-                cap_inheritable: caps[0],
-                cap_permitted: caps[1],
-                cap_effective: caps[2],
-                cap_bounding: caps[3],
-                vpid,
-                vtid,
-                vpgid,
-                vsid,
-            },
-            comm: Comm::new(comm),
-            root,
+            stat: process.stat,
+            status: process.status,
+            comm: from.comm()?,
+            root: from.root()?,
         };
         Some((header, pieces))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use abi::{RegisterTest, TestOp, TestWidth};
-use event::{DescriptorSource, EventKind, ParamSource};
+use event::{DescriptorSource, EventKind, Interest, ParamSource};
 
 const TESTS: usize = 40;
 const FETCHES: usize = 6;
@@ -139,6 +139,26 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// Adds the results for which the rules of a slot want the call.
+    pub(super) fn add_results(&mut self, interest: &Interest, slot: u64) {
+        match &interest.errors {
+            Some(few) if interest.failed => {
+                self.refused |= slot;
+                let few = few.iter().map(|error| 1_u128 << (error & 127));
+                self.errors |= few.fold(0, |bits, bit| bits | bit);
+            }
+            _ => self.failed |= if interest.failed { slot } else { 0 },
+        }
+        match &interest.results {
+            Some(few) if interest.succeeded => {
+                self.limited |= slot;
+                let few = few.iter().map(|result| 1_u64 << (result & 63));
+                self.results |= few.fold(0, |bits, bit| bits | bit);
+            }
+            _ => self.succeeded |= if interest.succeeded { slot } else { 0 },
+        }
+    }
+
     /// Returns the results of successful calls that some slot accepts, as bits; all bits mean any result.
     pub(super) fn wanted_results(&self) -> u64 {
         let is_several = self.flags & ROW_SOCKETCALL != 0;

@@ -262,34 +262,15 @@ impl Builder<'_> {
         // A plan that restricts only the call's registers.
         let unsaid = [Interest::in_any(planned.any_of.clone())];
         let interests = self.plan.interests.get(&call);
-        let interests = interests.map_or(&unsaid[..], Vec::as_slice);
-        let (mut any_of, mut failed, mut succeeded) = (Vec::new(), 0, 0);
-        let (mut limited, mut results) = (0, 0);
-        let (mut refused, mut errors) = (0, 0);
-        for interest in interests {
+        let mut demands = Row::default();
+        for interest in interests.map_or(&unsaid[..], Vec::as_slice) {
             let slot = self.slots.of(interest, visible);
-            match &interest.errors {
-                Some(few) if interest.failed => {
-                    refused |= slot;
-                    let few = few.iter().map(|error| 1_u128 << (error & 127));
-                    errors |= few.fold(0, |bits, bit| bits | bit);
-                }
-                _ => failed |= if interest.failed { slot } else { 0 },
-            }
-            match &interest.results {
-                Some(few) if interest.succeeded => {
-                    limited |= slot;
-                    results |= few
-                        .iter()
-                        .fold(0, |bits, result| bits | 1_u64 << (result & 63));
-                }
-                _ => succeeded |= if interest.succeeded { slot } else { 0 },
-            }
+            demands.add_results(interest, slot);
             for group in &interest.any_of {
-                add_group(&mut any_of, adapt(group, arch, call), slot);
+                add_group(&mut demands.any_of, adapt(group, arch, call), slot);
             }
         }
-        if any_of.is_empty() {
+        if demands.any_of.is_empty() {
             return None;
         }
         let is_state = |reason: &Reason| !matches!(reason, Reason::Rule(_));
@@ -309,17 +290,10 @@ impl Builder<'_> {
         let words = u32::from(short(call.args().len()));
         Some(Row {
             flags: flags.fold(words << ROW_WORDS_SHIFT, |all, (flag, _)| all | flag),
-            any_of,
-            failed,
-            succeeded,
-            limited,
-            results,
-            refused,
-            errors,
             path_arg: opened.unwrap_or(0),
             socket,
             fetches,
-            socketcalls: BTreeMap::new(),
+            ..demands
         })
     }
 

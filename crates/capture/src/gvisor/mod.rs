@@ -158,7 +158,7 @@ pub(crate) struct Counters {
     connected: AtomicU64,
     refused: AtomicU64,
     messages: AtomicU64,
-    judged: AtomicU64,
+    evaluated: AtomicU64,
     dropped: AtomicU64,
     malformed: AtomicU64,
     truncated: AtomicU64,
@@ -186,7 +186,7 @@ pub struct GvisorCounters {
     /// Messages received.
     pub messages: u64,
     /// Events evaluated.
-    pub judged: u64,
+    pub evaluated: u64,
     /// Messages that sandboxes report as lost.
     pub dropped: u64,
     /// Messages that could not be parsed.
@@ -227,7 +227,7 @@ impl<J: Evaluator> Shared<J> {
             connected: get(&counters.connected),
             refused: get(&counters.refused),
             messages: get(&counters.messages),
-            judged: get(&counters.judged),
+            evaluated: get(&counters.evaluated),
             dropped: get(&counters.dropped),
             malformed: get(&counters.malformed),
             truncated: get(&counters.truncated),

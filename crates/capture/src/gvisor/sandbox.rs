@@ -304,7 +304,7 @@ impl<J: Evaluator> Sandbox<J> {
             live: &live,
             arena,
         };
-        Counters::add(&shared.counters.judged, 1);
+        Counters::add(&shared.counters.evaluated, 1);
         let undecided = self.judge.evaluate(&mut self.scratch, &event);
         if !undecided.is_empty() {
             Counters::add(&shared.counters.undecided, undecided.len() as u64);

@@ -206,7 +206,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let is_state = shared.is_state(&call);
         let is_watched = shared.confiner.watches(&call) || shared.verifier.looks_at(&call);
         if role == Role::Plain && !shared.is_judged(&call) && !is_state && !is_watched {
-            Counters::add(&counters.unjudged);
+            Counters::add(&counters.unevaluated);
             shared.answer(call.id);
             return;
         }
@@ -275,10 +275,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             return true;
         }
         let live = LiveProcess::default();
-        let view = CallView {
-            outcome,
-            ..CallView::at_entry(call, time_ns, decoded, &live, arena)
-        };
+        let view = CallView::at_entry(call, time_ns, decoded, &live, arena).returned(outcome);
         if decision.is_reported {
             Counters::add(&shared.counters.violations);
             self.worker
@@ -309,8 +306,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let live = LiveProcess::default();
         let mut view = CallView::at_entry(call, time_ns, decoded, &live, arena);
         self.worker.name_file(&mut view);
-        let is_state = shared.is_state(call);
-        if role == Role::Plain && !is_state && self.rejects_unnamed(&mut view) {
+        if role == Role::Plain && !shared.is_state(call) && self.rejects_unnamed(&mut view) {
             self.let_go(&view, None);
             return;
         }
@@ -333,61 +329,70 @@ impl<J: Evaluator + 'static> Receiver<J> {
             self.worker.note_thread_name(call.tid, &process, name);
         }
         self.keep_stdio(call, &process);
-        if shared.verifier.concerns(call) {
-            let added = shared.verifier.note(call, &process, &shared.tree);
-            counters.racy_processes.fetch_add(added, Ordering::Relaxed);
-            if let (Some(tripwire), 1.., false) = (&shared.tripwire, added, process.sets_up()) {
-                tripwire.arm(call.tid, &shared.tree.census);
-            }
-            if verify::uses_ring(call.syscall) && self.ring(&mut view, &process) {
-                return;
-            }
-        }
-        if !shared.is_judged(call) {
-            if self.is_watched(call, &process) {
-                return self.escalate(&view, &process);
-            }
-            if self.worker.is_doubtful(call, &view.decoded) {
-                return self.let_go(&view, Some(process));
-            }
-            Counters::add(&counters.unjudged);
-            shared.answer(call.id);
+        if self.note_state(&mut view, &process) {
             return;
         }
+        if shared.is_judged(call) {
+            return self.evaluate_entry(&mut view, process);
+        }
+        if self.is_watched(call, &process) {
+            return self.escalate(&view, &process);
+        }
+        if self.worker.is_doubtful(call, &view.decoded) {
+            return self.let_go(&view, Some(process));
+        }
+        Counters::add(&counters.unevaluated);
+        shared.answer(call.id);
+    }
+
+    /// Tracks shared memory, and requests for an io_uring; returns true if the call was refused.
+    fn note_state(&mut self, view: &mut CallView<'_>, process: &Arc<Process>) -> bool {
+        let shared = Arc::clone(&self.worker.shared);
+        let call = view.call;
+        if !shared.verifier.concerns(call) {
+            return false;
+        }
+        let added = shared.verifier.note(call, process, &shared.tree);
+        let racy = &shared.counters.racy_processes;
+        racy.fetch_add(added, Ordering::Relaxed);
+        if let (Some(tripwire), 1.., false) = (&shared.tripwire, added, process.sets_up()) {
+            tripwire.arm(call.tid, &shared.tree.census);
+        }
+        verify::uses_ring(call.syscall) && self.ring(view, process)
+    }
+
+    /// Evaluates a call that a rule asks for, with its caller and its descriptor.
+    fn evaluate_entry(&mut self, view: &mut CallView<'_>, process: Arc<Process>) {
+        let shared = Arc::clone(&self.worker.shared);
+        let call = view.call;
         if let Some(descriptor) = view.decoded.descriptor {
-            let resolved = decode::resolve(
-                &shared.tree.census,
-                call,
-                descriptor,
-                None,
-                process.pid,
-                arena,
-            );
+            let (census, pid) = (&shared.tree.census, process.pid);
+            let resolved = decode::resolve(census, call, descriptor, None, pid, view.arena);
             view.decoded.descriptor = Some(resolved);
         }
-        let weight = self.worker.weigh_entry(&view, &process);
-        if let Some(name) = self.worker.new_name(&view, &process)
+        let weight = self.worker.weigh_entry(view, &process);
+        if let Some(name) = self.worker.new_name(view, &process)
             && shared.listener.is_valid(call.id).unwrap_or(false)
         {
             self.worker.note_name(&process, name);
         }
         match weight {
             Relevance::Reject => {
-                Counters::add(&counters.rejected_at_entry);
-                self.let_go(&view, Some(process));
+                Counters::add(&shared.counters.rejected_at_entry);
+                self.let_go(view, Some(process));
             }
             Relevance::Settled
-                if self.is_to_be_proven(&view, &process) || self.is_watched(call, &process) =>
+                if self.is_to_be_proven(view, &process) || self.is_watched(call, &process) =>
             {
-                self.escalate(&view, &process);
+                self.escalate(view, &process);
             }
-            Relevance::Settled => self.settle(&view, &process),
+            Relevance::Settled => self.settle(view, &process),
             // The kernel waits for the same page, and spins where it is interrupted.
             Relevance::Undecided if view.decoded.refused && self.memory.is_limited() => {
-                self.settle(&view, &process);
+                self.settle(view, &process);
             }
-            Relevance::Undecided if has_no_result_to_wait_for(call) => self.settle(&view, &process),
-            Relevance::Undecided => self.escalate(&view, &process),
+            Relevance::Undecided if has_no_result_to_wait_for(call) => self.settle(view, &process),
+            Relevance::Undecided => self.escalate(view, &process),
         }
     }
 
@@ -515,7 +520,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             return;
         }
         self.worker.conclude(view, Stage::Entry, process);
-        Counters::add(&shared.counters.concluded_at_entry);
+        Counters::add(&shared.counters.decided_at_entry);
         if !shared.answer(view.call.id) && !shared.waits_killable {
             shared.expect_repeated(view.call);
         }
@@ -538,8 +543,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             self.follow(view, process);
             return;
         }
-        let is_exec = Role::of(call) == Role::Exec;
-        if is_exec {
+        if Role::of(call) == Role::Exec {
             shared.tracer.exec_begins(process.pid);
         }
         let stop = if is_limited {
@@ -550,6 +554,20 @@ impl<J: Evaluator + 'static> Receiver<J> {
         } else {
             self.stop_after(call)
         };
+        self.stopped(view, process, stop);
+    }
+
+    /// Continues with a call whose caller was to be stopped.
+    fn stopped(&mut self, view: &CallView<'_>, process: &Arc<Process>, stop: Stop) {
+        let shared = Arc::clone(&self.worker.shared);
+        let (counters, call) = (&shared.counters, view.call);
+        // Until the call is made again, its process may be attached to.
+        let undo_exec = || {
+            if Role::of(call) == Role::Exec {
+                shared.tracer.exec_returned(process.pid, false);
+            }
+        };
+        let followed = || FollowedCall::new(call, view.time_ns, &view.decoded, process);
         match stop {
             Stop::Returned { result, held } => {
                 Counters::add(&counters.escalated);
@@ -558,11 +576,8 @@ impl<J: Evaluator + 'static> Receiver<J> {
                 escalation::release(held.tid, held.signal);
             }
             Stop::Sleeps(held, stack) => {
-                if is_exec {
-                    // Undone: until the call is made again, its process may be attached to.
-                    shared.tracer.exec_returned(process.pid, false);
-                }
-                let mut followed = FollowedCall::new(call, view.time_ns, &view.decoded, process);
+                undo_exec();
+                let mut followed = followed();
                 followed.note_stack(Some(stack));
                 // Done before the caller can make the call again.
                 let lives = |tid| shared.tree.census.thread_group(tid).is_some();
@@ -571,14 +586,11 @@ impl<J: Evaluator + 'static> Receiver<J> {
             }
             Stop::Withdrawn(held) => {
                 Counters::add(&counters.withdrawn);
-                if is_exec {
-                    shared.tracer.exec_returned(process.pid, false);
-                }
+                undo_exec();
                 escalation::release(held.tid, held.signal);
             }
             Stop::Refused => {
-                let followed = FollowedCall::new(call, view.time_ns, &view.decoded, process);
-                if !shared.tracer.await_result(followed) {
+                if !shared.tracer.await_result(followed()) {
                     Counters::add(&counters.escalation_refused);
                     shared.note_tracer(call, process);
                     self.finish(view, Outcome::Unlearnt, process);
@@ -591,18 +603,14 @@ impl<J: Evaluator + 'static> Receiver<J> {
             }
             Stop::Gone => {
                 Counters::add(&counters.gone);
-                if is_exec {
-                    shared.tracer.exec_returned(process.pid, false);
-                }
+                undo_exec();
             }
             Stop::Stuck => {
-                let followed = FollowedCall::new(call, view.time_ns, &view.decoded, process);
-                self.abandoned.insert(call.tid.0, followed);
+                self.abandoned.insert(call.tid.0, followed());
                 self.seat.set_has_abandoned(true);
             }
             // Another receiver has this call since. This thread ends, and with it the attachment.
-            Stop::TakenAway if is_exec => _ = shared.tracer.exec_returned(process.pid, false),
-            Stop::TakenAway => {}
+            Stop::TakenAway => undo_exec(),
         }
     }
 
@@ -665,14 +673,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
     }
 
     fn finish(&mut self, view: &CallView<'_>, outcome: Outcome, process: &Arc<Process>) {
-        self.worker.finish(
-            view.call,
-            view.time_ns,
-            &view.decoded,
-            outcome,
-            process,
-            view.arena,
-        );
+        self.worker.finish(&view.returned(outcome), process);
     }
 
     /// Handles an exec, whose result is always learned. A program that may start with one of descriptors 0..2

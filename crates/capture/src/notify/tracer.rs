@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use abi::Signal;
 use bumpalo::Bump;
-use event::{Evaluator, EventKind, Outcome, Pid, Process, Tid};
+use event::{Evaluator, EventKind, LiveProcess, Outcome, Pid, Process, Tid};
 use rustix::event::EventfdFlags;
 use sys::poll::{self, PollFd};
 use sys::ptrace::{self, SyscallOp};
@@ -25,7 +25,7 @@ use super::Shared;
 use super::awaited::{AwaitedCalls, SyscallEntry, Trapped};
 use super::escalation::{RESTART_CODES, is_at, is_own_interruption, is_traced_here, release};
 use super::interruption::RESTART;
-use super::worker::{CallEvaluator, Role};
+use super::worker::{CallEvaluator, CallView, Role};
 use decoder::call::{Call, replaces_program};
 use decoder::counters::Counters;
 use decoder::decode::{self, Decoded, OwnedDecoded};
@@ -101,15 +101,10 @@ impl FollowedCall {
         outcome: Outcome,
         arena: &Bump,
     ) {
-        let decoded = self.decoded.borrow(arena);
-        worker.finish(
-            &self.call,
-            self.time_ns,
-            &decoded,
-            outcome,
-            &self.process,
-            arena,
-        );
+        let (call, decoded) = (&self.call, self.decoded.borrow(arena));
+        let live = LiveProcess::default();
+        let entry = CallView::at_entry(call, self.time_ns, decoded, &live, arena);
+        worker.finish(&entry.returned(outcome), &self.process);
     }
 }
 
@@ -924,9 +919,10 @@ impl<J: Evaluator> Tracer<J> {
         let arena = Bump::new();
         let decoded = decode::decode(&call, &self.memory, &arena);
         let time_ns = sys::time::now_ns(sys::time::Clock::Real);
-        let outcome = Outcome::Returned(result);
-        self.worker
-            .finish(&call, time_ns, &decoded, outcome, &process, &arena);
+        let live = LiveProcess::default();
+        let entry = CallView::at_entry(&call, time_ns, decoded, &live, &arena);
+        let view = entry.returned(Outcome::Returned(result));
+        self.worker.finish(&view, &process);
     }
 
     /// Ends the watch because all of 0..2 are open: the threads of the process are released as they stop.

@@ -64,6 +64,11 @@ impl<'a> CallView<'a> {
             arena,
         }
     }
+
+    /// Returns the same call with its outcome.
+    pub(crate) fn returned(self, outcome: Outcome) -> Self {
+        Self { outcome, ..self }
+    }
 }
 
 impl<J: Evaluator> CallEvaluator<J> {
@@ -217,73 +222,37 @@ impl<J: Evaluator> CallEvaluator<J> {
     }
 
     /// Evaluates a call whose result is known (or known to be unavailable), with the caller still held where
-    /// the result was learned.
-    pub(crate) fn finish(
-        &mut self,
-        call: &Call,
-        time_ns: u64,
-        decoded: &Decoded<'_>,
-        outcome: Outcome,
-        process: &Arc<Process>,
-        arena: &Bump,
-    ) {
+    /// the result was learned. `seen`: the call as it was read at its entry, with its outcome; facts about the
+    /// caller are learned anew.
+    pub(crate) fn finish(&mut self, seen: &CallView<'_>, process: &Arc<Process>) {
         let live = LiveProcess::default();
-        let truth = self.truth(call, decoded, outcome, process);
+        let mut view = CallView {
+            live: &live,
+            ..*seen
+        };
+        let (call, outcome, arena) = (view.call, view.outcome, view.arena);
+        let truth = self.truth(&view, process);
         if let Some(tripwire) = &self.shared.tripwire {
-            self.settle_account(tripwire, call, decoded, outcome, &truth);
+            self.settle_account(tripwire, &view, &truth);
         }
-        self.look_at_opened(call, decoded, outcome, process);
+        self.look_at_opened(&view, process);
         if Role::of(call) == Role::Exec {
-            process_info::memory::note_exec();
-            self.exec_returned(decoded, outcome, process, &live);
-            let succeeded = outcome == Outcome::Returned(0);
-            // A call whose result is not learned may go on for any time.
-            let shared = &self.shared;
-            if outcome != Outcome::Unlearnt
-                || shared.tree.census.thread_count(process.pid) == Some(1)
-            {
-                let lost = shared.tracer.exec_returned(process.pid, succeeded);
-                shared
-                    .counters
-                    .gone
-                    .fetch_add(lost as u64, Ordering::Relaxed);
-            }
-            if succeeded {
-                self.shared.verifier.exec(process);
-            }
-            // Unless it certainly failed.
-            if !matches!(outcome, Outcome::Returned(result) if result < 0) {
-                self.shared.tree.executed(process);
-            }
+            self.finish_exec(&view, process);
         }
-        let mut decoded = decoded.returned(call, outcome, arena);
+        view.decoded = view.decoded.returned(call, outcome, arena);
         if let ArgumentComparison::Changed(what) = &truth {
-            decoded = argument_check::correct(decoded, call, what, arena);
+            view.decoded = argument_check::correct(view.decoded, call, what, arena);
         }
-        decoded = self.name_opened(call, time_ns, decoded, outcome, process, arena);
-        if let Some(descriptor) = decoded.descriptor {
+        view.decoded = self.name_opened(&view, process);
+        if let Some(descriptor) = view.decoded.descriptor {
             let result = match outcome {
                 Outcome::Returned(result) => Some(result),
                 _ => None,
             };
-            let resolved = decode::resolve(
-                &self.shared.tree.census,
-                call,
-                descriptor,
-                result,
-                process.pid,
-                arena,
-            );
-            decoded.descriptor = Some(resolved);
+            let (census, pid) = (&self.shared.tree.census, process.pid);
+            let resolved = decode::resolve(census, call, descriptor, result, pid, arena);
+            view.decoded.descriptor = Some(resolved);
         }
-        let mut view = CallView {
-            call,
-            time_ns,
-            decoded,
-            outcome,
-            live: &live,
-            arena,
-        };
         if let ArgumentComparison::Unclear(what) = &truth
             && self.weigh(&view, Stage::Exit, process) == Relevance::Reject
         {
@@ -297,6 +266,28 @@ impl<J: Evaluator> CallEvaluator<J> {
         }
         self.tell_denial(&view, process);
         self.conclude(&view, Stage::Exit, process);
+    }
+
+    /// Notes the end of an exec: the new program, if there is one, and what waited for it.
+    fn finish_exec(&self, view: &CallView<'_>, process: &Arc<Process>) {
+        let shared = &self.shared;
+        let outcome = view.outcome;
+        process_info::memory::note_exec();
+        self.exec_returned(view, process);
+        let succeeded = outcome == Outcome::Returned(0);
+        // A call whose result is not learned may go on for any time.
+        if outcome != Outcome::Unlearnt || shared.tree.census.thread_count(process.pid) == Some(1) {
+            let lost = shared.tracer.exec_returned(process.pid, succeeded);
+            let gone = &shared.counters.gone;
+            gone.fetch_add(lost as u64, Ordering::Relaxed);
+        }
+        if succeeded {
+            shared.verifier.exec(process);
+        }
+        // Unless it certainly failed.
+        if !matches!(outcome, Outcome::Returned(result) if result < 0) {
+            shared.tree.executed(process);
+        }
     }
 
     /// Under [`super::Verify::Always`], finds arguments that another process may change, and calls that may
@@ -318,14 +309,9 @@ impl<J: Evaluator> CallEvaluator<J> {
     }
 
     /// Checks whether an open has given its caller, who waits, write access to the memory of a process.
-    fn look_at_opened(
-        &self,
-        call: &Call,
-        decoded: &Decoded<'_>,
-        outcome: Outcome,
-        process: &Arc<Process>,
-    ) {
+    fn look_at_opened(&self, view: &CallView<'_>, process: &Arc<Process>) {
         let shared = &*self.shared;
+        let (call, decoded) = (view.call, &view.decoded);
         let is_strict = shared.verifier.is_strict();
         // The flags of openat2 may differ from those that were read.
         let is_openat2 = call.syscall == abi::Syscall::OPENAT2;
@@ -333,7 +319,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             return;
         }
         let census = &shared.tree.census;
-        let may_be_memory = match outcome {
+        let may_be_memory = match view.outcome {
             Outcome::Returned(result) => match i32::try_from(result) {
                 // A descriptor that is gone may have been passed on.
                 Ok(number) if number >= 0 => {
@@ -420,19 +406,12 @@ impl<J: Evaluator> CallEvaluator<J> {
     }
 
     /// Gives an open that has been made, and whose name could not be learned before, the name of its descriptor.
-    fn name_opened<'a>(
-        &mut self,
-        call: &Call,
-        time_ns: u64,
-        decoded: Decoded<'a>,
-        outcome: Outcome,
-        process: &Arc<Process>,
-        arena: &'a Bump,
-    ) -> Decoded<'a> {
+    fn name_opened<'a>(&mut self, view: &CallView<'a>, process: &Arc<Process>) -> Decoded<'a> {
+        let (call, decoded) = (view.call, view.decoded);
         let Some(descriptor) = decoded.descriptor.filter(|_| writers::opens_file(call)) else {
             return decoded;
         };
-        let Outcome::Returned(result) = outcome else {
+        let Outcome::Returned(result) = view.outcome else {
             return decoded;
         };
         let number = match (descriptor.name, i32::try_from(result)) {
@@ -450,19 +429,16 @@ impl<J: Evaluator> CallEvaluator<J> {
         let shared = Arc::clone(&self.shared);
         let found = shared
             .names
-            .find_opened(call.tid, number, &shared.tree.census, arena);
+            .find_opened(call.tid, number, &shared.tree.census, view.arena);
         let ResolvedName::Names(names) = found else {
             return decoded;
         };
         let live = LiveProcess::default();
         let (name, is_matched) = self.choose(&decoded, names, |worker, decoded| {
             let view = CallView {
-                call,
-                time_ns,
                 decoded,
-                outcome,
                 live: &live,
-                arena,
+                ..*view
             };
             worker.weigh(&view, Stage::Exit, process)
         });
@@ -496,15 +472,8 @@ impl<J: Evaluator> CallEvaluator<J> {
     }
 
     /// Notifies the tripwire of an open's outcome, if it differs from what was read.
-    fn settle_account(
-        &self,
-        tripwire: &Tripwire,
-        call: &Call,
-        decoded: &Decoded<'_>,
-        outcome: Outcome,
-        truth: &ArgumentComparison,
-    ) {
-        let failed = matches!(outcome, Outcome::Returned(result) if result < 0);
+    fn settle_account(&self, tripwire: &Tripwire, view: &CallView<'_>, truth: &ArgumentComparison) {
+        let failed = matches!(view.outcome, Outcome::Returned(result) if result < 0);
         let other = match truth {
             ArgumentComparison::Changed(argument_check::CallObject::Path(path)) => Some(path),
             _ => None,
@@ -512,7 +481,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         if !failed && other.is_none() || tripwire.is_idle() {
             return;
         }
-        let Some((path, writes)) = self.opened(call, decoded) else {
+        let Some((path, writes)) = self.opened(view.call, &view.decoded) else {
             return;
         };
         tripwire.unsaw(&path);
@@ -532,13 +501,8 @@ impl<J: Evaluator> CallEvaluator<J> {
     }
 
     /// Returns what a call of a racy caller really did. Reports a difference from what was read.
-    fn truth(
-        &self,
-        call: &Call,
-        decoded: &Decoded<'_>,
-        outcome: Outcome,
-        process: &Arc<Process>,
-    ) -> ArgumentComparison {
+    fn truth(&self, view: &CallView<'_>, process: &Arc<Process>) -> ArgumentComparison {
+        let (call, decoded, outcome) = (view.call, &view.decoded, view.outcome);
         let shared = &*self.shared;
         let verifier = &shared.verifier;
         if process.sets_up()
@@ -594,62 +558,55 @@ impl<J: Evaluator> CallEvaluator<J> {
     }
 
     /// Sets up the new program of a process, while it is held before its first instruction.
-    fn exec_returned(
-        &self,
-        decoded: &Decoded<'_>,
-        outcome: Outcome,
-        process: &Arc<Process>,
-        live: &LiveProcess,
-    ) {
-        let world = &*self.shared.world;
-        match outcome {
-            Outcome::Returned(0) => {
-                // Read now, because a child may ask for its parent's program after the parent's end.
-                let with_file = self.shared.ruling.load().executable_file;
-                let image = Image {
-                    exec_time_ns: now_ns(Clock::Real),
-                    ..Image::default()
-                };
-                let mut stack = InitialStack::read(process.pid);
-                if let Some(stack) = &mut stack {
-                    let line = std::mem::take(&mut stack.command_line);
-                    let _ = image.command_line.set(Some(line));
-                }
-                world.describe_at_exec(process, &image, with_file);
-                let comm = live.comm.get_or_init(|| {
-                    let path = image.executable.get().and_then(Option::as_deref);
-                    let comm = stack.zip(path).and_then(|(stack, path)| stack.comm(path));
-                    let present = || world.thread_name(process, Tid(process.pid.0));
-                    comm.map_or_else(present, Lookup::Found)
-                });
-                let comm = match comm {
-                    Lookup::Found(comm) => *comm,
-                    _ => requested_comm(decoded, process),
-                };
-                let is_hidden = image.executable.get().is_none();
-                process.exec_after_forks(Arc::new(image), comm);
-                if is_hidden
-                    && !process.sets_up()
-                    && let Some(obstacle) = obstacle(Tid(process.pid.0))
-                {
-                    // Not to be reported again at its first call.
-                    self.shared.unreadable.is_new(process);
-                    let notices = &self.shared.notices;
-                    notices.unreadable(process, "execve", obstacle);
-                }
-                if !process.sets_up()
-                    && let Some(withheld) = self.shared.privileges.withheld(process.pid)
-                {
-                    let notices = &self.shared.notices;
-                    notices.privileges_withheld(process.pid, &withheld);
-                }
-            }
+    fn exec_returned(&self, view: &CallView<'_>, process: &Arc<Process>) {
+        match view.outcome {
+            Outcome::Returned(0) => self.set_up_program(view, process),
             Outcome::Returned(_) => {}
             // The outcome is unknown: describe the program that was asked for.
             _ => process.exec_after_forks(
-                Arc::new(requested_image(decoded)),
-                requested_comm(decoded, process),
+                Arc::new(requested_image(&view.decoded)),
+                requested_comm(&view.decoded, process),
             ),
+        }
+    }
+
+    fn set_up_program(&self, view: &CallView<'_>, process: &Arc<Process>) {
+        let world = &*self.shared.world;
+        // Read now, because a child may ask for its parent's program after the parent's end.
+        let with_file = self.shared.ruling.load().executable_file;
+        let image = Image {
+            exec_time_ns: now_ns(Clock::Real),
+            ..Image::default()
+        };
+        let mut stack = InitialStack::read(process.pid);
+        if let Some(stack) = &mut stack {
+            let line = std::mem::take(&mut stack.command_line);
+            let _ = image.command_line.set(Some(line));
+        }
+        world.describe_at_exec(process, &image, with_file);
+        let comm = view.live.comm.get_or_init(|| {
+            let path = image.executable.get().and_then(Option::as_deref);
+            let comm = stack.zip(path).and_then(|(stack, path)| stack.comm(path));
+            let present = || world.thread_name(process, Tid(process.pid.0));
+            comm.map_or_else(present, Lookup::Found)
+        });
+        let comm = match comm {
+            Lookup::Found(comm) => *comm,
+            _ => requested_comm(&view.decoded, process),
+        };
+        let is_hidden = image.executable.get().is_none();
+        process.exec_after_forks(Arc::new(image), comm);
+        if process.sets_up() {
+            return;
+        }
+        let notices = &self.shared.notices;
+        if is_hidden && let Some(obstacle) = obstacle(Tid(process.pid.0)) {
+            // Not to be reported again at its first call.
+            self.shared.unreadable.is_new(process);
+            notices.unreadable(process, "execve", obstacle);
+        }
+        if let Some(withheld) = self.shared.privileges.withheld(process.pid) {
+            notices.privileges_withheld(process.pid, &withheld);
         }
     }
 }

@@ -51,7 +51,7 @@ impl<J: Evaluator> Engine<J> {
         let role = Role::of(call);
         let is_looked_at = self.is_judged(call) || shared.verifier.looks_at(call);
         if role == Role::Plain && !is_looked_at && !shared.is_state(call) {
-            Counters::add(&counters.unjudged);
+            Counters::add(&counters.unevaluated);
             return Inspection::GoOn;
         }
         let arena = std::mem::take(&mut self.arena);
@@ -81,9 +81,8 @@ impl<J: Evaluator> Engine<J> {
         let live = LiveProcess::default();
         let mut view = CallView::at_entry(call, time_ns, decoded, &live, arena);
         self.worker.name_file(&mut view);
-        let is_state = shared.is_state(call);
         if role == Role::Plain
-            && !is_state
+            && !shared.is_state(call)
             && self.worker.weigh_unnamed(&view, Stage::Strings) == Relevance::Reject
         {
             Counters::add(&counters.rejected_at_strings);
@@ -103,37 +102,44 @@ impl<J: Evaluator> Engine<J> {
             self.worker.note_thread_name(call.tid, &process, name);
         }
         self.keep_stdio(call, &process);
-        if is_state && let Some(look) = self.note_state(&view, &process) {
+        if shared.is_state(call)
+            && let Some(look) = self.note_state(&view, &process)
+        {
             return look;
         }
-        if !self.is_judged(call) {
-            Counters::add(&counters.unjudged);
-            return match self.worker.is_doubtful(call, &view.decoded) {
-                true => self.let_go(&view, Some(process)),
-                false => Inspection::GoOn,
-            };
+        if self.is_judged(call) {
+            return self.evaluate_entry(&mut view, process);
         }
+        Counters::add(&counters.unevaluated);
+        match self.worker.is_doubtful(call, &view.decoded) {
+            true => self.let_go(&view, Some(process)),
+            false => Inspection::GoOn,
+        }
+    }
+
+    /// Evaluates a call that a rule asks for, with its caller and its descriptor.
+    fn evaluate_entry(&mut self, view: &mut CallView<'_>, process: Arc<Process>) -> Inspection {
+        let shared = Arc::clone(&self.worker.shared);
+        let (counters, call) = (&shared.counters, view.call);
         if let Some(descriptor) = view.decoded.descriptor {
-            let census = &shared.tree.census;
-            let resolved = decode::resolve(census, call, descriptor, None, process.pid, arena);
+            let (census, pid) = (&shared.tree.census, process.pid);
+            let resolved = decode::resolve(census, call, descriptor, None, pid, view.arena);
             view.decoded.descriptor = Some(resolved);
         }
-        let weight = self.worker.weigh_entry(&view, &process);
-        if let Some(name) = self.worker.new_name(&view, &process) {
+        let weight = self.worker.weigh_entry(view, &process);
+        if let Some(name) = self.worker.new_name(view, &process) {
             self.worker.note_name(&process, name);
         }
         match weight {
             Relevance::Reject => {
                 Counters::add(&counters.rejected_at_entry);
-                self.let_go(&view, Some(process))
+                self.let_go(view, Some(process))
             }
-            Relevance::Settled if self.is_to_be_proven(&view, &process) => {
-                result_of(&view, &process)
-            }
-            Relevance::Undecided if returns(call) => result_of(&view, &process),
+            Relevance::Settled if self.is_to_be_proven(view, &process) => result_of(view, &process),
+            Relevance::Undecided if returns(call) => result_of(view, &process),
             Relevance::Settled | Relevance::Undecided => {
-                self.worker.conclude(&view, Stage::Entry, &process);
-                Counters::add(&counters.concluded_at_entry);
+                self.worker.conclude(view, Stage::Entry, &process);
+                Counters::add(&counters.decided_at_entry);
                 Inspection::GoOn
             }
         }
@@ -171,14 +177,7 @@ impl<J: Evaluator> Engine<J> {
             return None;
         }
         let outcome = Outcome::Returned(-i64::from(Errno::ENOSYS.0));
-        self.worker.finish(
-            call,
-            view.time_ns,
-            &view.decoded,
-            outcome,
-            process,
-            view.arena,
-        );
+        self.worker.finish(&view.returned(outcome), process);
         Some(Inspection::Refused(-i64::from(Errno::ENOSYS.0)))
     }
 
@@ -231,9 +230,10 @@ impl<J: Evaluator> Engine<J> {
             let arena = Bump::new();
             let time_ns = now_ns(Clock::Real);
             let decoded = decode::decode(call, &self.memory, &arena);
-            let outcome = Outcome::Returned(result);
-            self.worker
-                .finish(call, time_ns, &decoded, outcome, &process, &arena);
+            let live = LiveProcess::default();
+            let entry = CallView::at_entry(call, time_ns, decoded, &live, &arena);
+            let view = entry.returned(Outcome::Returned(result));
+            self.worker.finish(&view, &process);
         }
         Some(result)
     }

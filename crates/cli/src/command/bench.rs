@@ -6,7 +6,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 
 /// Runs the verb.
-pub(crate) fn execute(args: &bench::command::Bench) -> Outcome {
+pub(crate) fn execute(verb: &bench::options::Verb) -> Outcome {
     let program = std::env::current_exe().map_err(|error| {
         Failure::new(
             Exit::Internal,
@@ -14,7 +14,7 @@ pub(crate) fn execute(args: &bench::command::Bench) -> Outcome {
         )
         .help("mount /proc")
     })?;
-    match bench::command::execute(args, &program, &mut io::stdout().lock()) {
+    match bench::command::execute(verb, &program, &mut io::stdout().lock()) {
         Ok(code) => Ok(Exit::Command(code)),
         Err(error) => Err(Failure::from_error(
             Exit::Command(error.exit_code()),

@@ -219,7 +219,7 @@ fn stats_file(out: &mut Roff) {
             "null: no process can count the calls that the seccomp filter lets pass, so that events is not the \
              number of calls of CMD",
         ),
-        ("\\fBpieces\\fR", "number of events by result"),
+        ("\\fBcounters\\fR", "number of events by result"),
         (
             "\\fBalerts\\fR",
             "number of alerts: emitted, suppressed by outputs.rate, and raised by the program about itself. \

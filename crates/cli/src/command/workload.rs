@@ -6,7 +6,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 
 /// Runs the verb.
-pub(crate) fn execute(args: &workload::Args) -> Outcome {
+pub(crate) fn execute(options: &workload::LoadOptions) -> Outcome {
     let program = std::env::current_exe().map_err(|error| {
         Failure::new(
             Exit::Internal,
@@ -15,7 +15,7 @@ pub(crate) fn execute(args: &workload::Args) -> Outcome {
         .help("mount /proc")
     })?;
     Ok(Exit::Command(workload::run(
-        args,
+        options,
         &program,
         &mut io::stdout().lock(),
     )))

@@ -261,14 +261,11 @@ fn domain_of(event: &Event<'_>) -> Domain {
 }
 
 fn reads(kind: EventKind) -> bool {
-    kind.spec().category == Category::IoRead
-        || matches!(kind.name(), "copy_file_range" | "finit_module")
+    kind.spec().io.reads()
 }
 
 fn writes(kind: EventKind) -> bool {
-    // sendfile is in the writing category but Falco does not call it input or output.
-    kind.spec().category == Category::IoWrite && kind.name() != "sendfile"
-        || kind.name() == "copy_file_range"
+    kind.spec().io.writes()
 }
 
 fn io_direction<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
@@ -307,11 +304,20 @@ enum Flags {
     Known(u64),
 }
 
+/// Returns true for `creat`, the open that takes no flags.
+fn is_creat(kind: EventKind) -> bool {
+    let DescriptorSource::Opened { flags, .. } = kind.spec().descriptor else {
+        return false;
+    };
+    let source = kind.spec().params[usize::from(flags)].source;
+    matches!(source, ParamSource::Constant(_))
+}
+
 fn open_flags(event: &Event<'_>) -> Flags {
     let DescriptorSource::Opened { flags, .. } = event.kind.spec().descriptor else {
         return Flags::None;
     };
-    if event.kind.name() == "creat" {
+    if is_creat(event.kind) {
         return Flags::None;
     }
     match event.params.get(usize::from(flags)) {
@@ -327,7 +333,7 @@ fn creates_executable<'a>(event: &Event<'a>, _: &Argument) -> Value<'a> {
     let creates = match open_flags(event) {
         Flags::Unknown => return Value::Unknown,
         Flags::Known(flags) => OpenFlags(flags).may_create(),
-        Flags::None => event.kind.name() == "creat",
+        Flags::None => is_creat(event.kind),
     };
     if !creates {
         return Value::Bool(false);

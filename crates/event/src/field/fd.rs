@@ -671,11 +671,13 @@ fn roleless(socket: &Socket<'_>) -> Known<Endpoint> {
 }
 
 fn local(socket: &Socket<'_>) -> Known<Endpoint> {
-    // A socket that only listens has one address, the server's.
-    if socket.remote == Known::Never {
-        Known::Never
-    } else {
-        socket.local
+    match socket.remote {
+        // A socket that only listens has one address, the server's.
+        Known::Never => Known::Never,
+        // It may prove to listen only.
+        Known::NotYet => Known::NotYet,
+        // An address that was passed exists, readable or not.
+        Known::Unread | Known::Yes(_) => socket.local,
     }
 }
 

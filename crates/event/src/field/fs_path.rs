@@ -2,7 +2,7 @@
 
 use super::{Class, FieldSpec, Source, evt, fd, param, path};
 use crate::ValueType::{Path, Text};
-use crate::{Event, EventKind, ParamType, Value};
+use crate::{Event, EventKind, ParamType, PathParams, Value};
 
 pub(super) const CLASS: Class = Class {
     name: "fs.path",
@@ -67,75 +67,31 @@ enum Form {
     Raw,
 }
 
-/// Positions of an event kind's paths.
-enum Paths {
-    One(&'static str),
-    Two {
-        source: &'static str,
-        target: &'static str,
-    },
-    Descriptor,
-}
-
-fn paths(kind: EventKind) -> Option<Paths> {
-    Some(match kind.name() {
-        "mkdir" | "mkdirat" | "rmdir" | "unlink" | "chown" | "lchown" | "truncate" | "setxattr"
-        | "lsetxattr" | "mknod" | "mknodat" => Paths::One("path"),
-        "unlinkat" | "open" | "openat" | "openat2" | "creat" | "umount" | "umount2" => {
-            Paths::One("name")
-        }
-        "chmod" | "fchmodat" | "fchmodat2" => Paths::One("filename"),
-        "fchownat" => Paths::One("pathname"),
-        "quotactl" => Paths::One("special"),
-        "fchmod" | "fchown" | "ftruncate" | "fsetxattr" => Paths::Descriptor,
-        "rename" | "renameat" | "renameat2" => Paths::Two {
-            source: "oldpath",
-            target: "newpath",
-        },
-        // For links Falco calls the new name the source and the old one the target.
-        "link" | "linkat" => Paths::Two {
-            source: "newpath",
-            target: "oldpath",
-        },
-        "symlink" | "symlinkat" => Paths::Two {
-            source: "linkpath",
-            target: "target",
-        },
-        "mount" => Paths::Two {
-            source: "dev",
-            target: "dir",
-        },
-        _ => return None,
-    })
-}
-
 /// Returns true if events of this kind can have any of these fields.
 pub(super) fn concerns(kind: EventKind) -> bool {
-    paths(kind).is_some()
+    kind.spec().paths != PathParams::None
 }
 
 fn told<'a>(event: &Event<'a>, part: Part, form: Form) -> Value<'a> {
-    let Some(paths) = paths(event.kind) else {
+    let paths = event.kind.spec().paths;
+    if paths == PathParams::None {
         return Value::Absent;
-    };
+    }
     match evt::on_result(event, |result| Value::Bool(result >= 0)) {
         Value::Bool(true) => {}
         Value::Unknown => return Value::Unknown,
         _ => return Value::Absent,
     }
     match (paths, part) {
-        (Paths::Descriptor, Part::Name) => fd::name(event),
-        (Paths::One(name), Part::Name)
-        | (Paths::Two { source: name, .. }, Part::Source)
-        | (Paths::Two { target: name, .. }, Part::Target) => shown(event, name, form),
+        (PathParams::Descriptor, Part::Name) => fd::name(event),
+        (PathParams::One(at), Part::Name)
+        | (PathParams::Two { source: at, .. }, Part::Source)
+        | (PathParams::Two { target: at, .. }, Part::Target) => shown(event, usize::from(at), form),
         _ => Value::Absent,
     }
 }
 
-fn shown<'a>(event: &Event<'a>, name: &str, form: Form) -> Value<'a> {
-    let Some(at) = event.kind.param_index(name) else {
-        return Value::Absent;
-    };
+fn shown<'a>(event: &Event<'a>, at: usize, form: Form) -> Value<'a> {
     let spec = &event.kind.spec().params[at];
     match param::value(event, at) {
         Value::Text(raw) if form == Form::Absolute => {

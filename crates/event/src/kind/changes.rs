@@ -25,7 +25,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    const NONE: Self = Self {
+    /// Nothing.
+    pub(super) const NONE: Self = Self {
         image: false,
         comm: false,
         thread_name: false,
@@ -36,50 +37,44 @@ impl Changes {
         directory: false,
     };
 
-    /// Returns the changes made by the call of this event name.
-    pub(super) fn of(event: &str) -> Self {
-        match event {
-            "execve" | "execveat" => Self {
-                image: true,
-                comm: true,
-                thread_name: true,
-                thread: true,
-                credentials: true,
-                ..Self::NONE
-            },
-            "setuid" | "setgid" | "setreuid" | "setregid" | "setresuid" | "setresgid"
-            | "setfsuid" | "setfsgid" | "setgroups" | "capset" => Self {
-                credentials: true,
-                ..Self::NONE
-            },
-            // PR_SET_NAME; PR_CAP_AMBIENT and PR_CAPBSET_DROP change capability sets.
-            "prctl" => Self {
-                thread_name: true,
-                credentials: true,
-                ..Self::NONE
-            },
-            "setsid" | "setpgid" => Self {
-                session: true,
-                ..Self::NONE
-            },
-            // TIOCSCTTY and TIOCNOTTY change the controlling terminal.
-            "ioctl" => Self {
-                session: true,
-                ..Self::NONE
-            },
-            // A user namespace gives its first process all capabilities; a mount namespace moves
-            // the working directory.
-            "setns" | "unshare" => Self {
-                credentials: true,
-                namespaces: true,
-                directory: true,
-                ..Self::NONE
-            },
-            "chdir" | "fchdir" | "pivot_root" => Self {
-                directory: true,
-                ..Self::NONE
-            },
-            _ => Self::NONE,
-        }
-    }
+    /// What an exec changes.
+    pub(super) const PROGRAM: Self = Self {
+        image: true,
+        comm: true,
+        thread_name: true,
+        thread: true,
+        credentials: true,
+        ..Self::NONE
+    };
+
+    pub(super) const CREDENTIALS: Self = Self {
+        credentials: true,
+        ..Self::NONE
+    };
+
+    /// What prctl changes: PR_SET_NAME the name, PR_CAP_AMBIENT and PR_CAPBSET_DROP capability sets.
+    pub(super) const NAME_AND_CAPABILITIES: Self = Self {
+        thread_name: true,
+        credentials: true,
+        ..Self::NONE
+    };
+
+    pub(super) const SESSION: Self = Self {
+        session: true,
+        ..Self::NONE
+    };
+
+    /// What another namespace changes: a user namespace gives its first process all capabilities, and a mount
+    /// namespace moves the working directory.
+    pub(super) const NAMESPACES: Self = Self {
+        credentials: true,
+        namespaces: true,
+        directory: true,
+        ..Self::NONE
+    };
+
+    pub(super) const DIRECTORY: Self = Self {
+        directory: true,
+        ..Self::NONE
+    };
 }

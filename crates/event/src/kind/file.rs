@@ -7,8 +7,8 @@ use super::row::{
 };
 use crate::DescriptorKind::{Inotify, Userfault};
 use crate::DescriptorSource::{Argument, Created, None as NoDescriptor, Opened};
-use crate::EventSpec;
 use crate::ParamType::{Fd, Flags, Hex, Mode, Text, Uint};
+use crate::{Changes, EventSpec, IoDirection};
 
 /// Event rows; parameters are in the order of Falco's exit events.
 pub(super) static ROWS: &[EventSpec] = &[
@@ -25,7 +25,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             DEV,
             INO
         ]
-    ),
+    )
+    .on("name"),
     row!(
         "openat",
         File,
@@ -39,7 +40,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             DEV,
             INO,
         ]
-    ),
+    )
+    .on("name"),
     // struct open_how: flags, mode, resolve, 8 bytes each (openat2(2)).
     row!(
         "openat2",
@@ -55,7 +57,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             DEV,
             INO,
         ]
-    ),
+    )
+    .on("name"),
     row!(
         "creat",
         File,
@@ -68,7 +71,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             INO,
             constant("creat_flags", Hex, 0),
         ]
-    ),
+    )
+    .on("name"),
     row!(
         "open_by_handle_at",
         File,
@@ -83,12 +87,14 @@ pub(super) static ROWS: &[EventSpec] = &[
         ]
     ),
     // Names.
+    // For links Falco calls the new name the source and the old one the target.
     row!(
         "link",
         File,
         NoDescriptor,
         [RES, path("oldpath", 0), path("newpath", 1)]
-    ),
+    )
+    .between("newpath", "oldpath"),
     row!(
         "linkat",
         File,
@@ -101,13 +107,15 @@ pub(super) static ROWS: &[EventSpec] = &[
             path_at("newpath", 2, 3),
             arg("flags", Flags(&flags::AT), 4),
         ]
-    ),
+    )
+    .between("newpath", "oldpath"),
     row!(
         "symlink",
         File,
         NoDescriptor,
         [RES, text("target", 0), path("linkpath", 1)]
-    ),
+    )
+    .between("linkpath", "target"),
     row!(
         "symlinkat",
         File,
@@ -118,13 +126,15 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("linkdirfd", Fd, 1),
             path_at("linkpath", 1, 2)
         ]
-    ),
+    )
+    .between("linkpath", "target"),
     row!(
         "rename",
         File,
         NoDescriptor,
         [RES, path("oldpath", 0), path("newpath", 1)]
-    ),
+    )
+    .between("oldpath", "newpath"),
     row!(
         "renameat",
         File,
@@ -136,7 +146,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("newdirfd", Fd, 2),
             path_at("newpath", 2, 3),
         ]
-    ),
+    )
+    .between("oldpath", "newpath"),
     row!(
         "renameat2",
         File,
@@ -149,8 +160,9 @@ pub(super) static ROWS: &[EventSpec] = &[
             path_at("newpath", 2, 3),
             arg("flags", Flags(&flags::RENAME), 4),
         ]
-    ),
-    row!("unlink", File, NoDescriptor, [RES, path("path", 0)]),
+    )
+    .between("oldpath", "newpath"),
+    row!("unlink", File, NoDescriptor, [RES, path("path", 0)]).on("path"),
     row!(
         "unlinkat",
         File,
@@ -161,13 +173,15 @@ pub(super) static ROWS: &[EventSpec] = &[
             path_at("name", 0, 1),
             arg("flags", Flags(&flags::AT_UNLINK), 2),
         ]
-    ),
+    )
+    .on("name"),
     row!(
         "mkdir",
         File,
         NoDescriptor,
         [RES, path("path", 0), arg("mode", Hex, 1)]
-    ),
+    )
+    .on("path"),
     row!(
         "mkdirat",
         File,
@@ -178,8 +192,9 @@ pub(super) static ROWS: &[EventSpec] = &[
             path_at("path", 0, 1),
             arg("mode", Hex, 2)
         ]
-    ),
-    row!("rmdir", File, NoDescriptor, [RES, path("path", 0)]),
+    )
+    .on("path"),
+    row!("rmdir", File, NoDescriptor, [RES, path("path", 0)]).on("path"),
     row!(
         "mknod",
         Other,
@@ -190,7 +205,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("mode", Mode, 1),
             arg("dev", Uint, 2)
         ]
-    ),
+    )
+    .on("path"),
     row!(
         "mknodat",
         Other,
@@ -202,20 +218,23 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("mode", Mode, 2),
             arg("dev", Uint, 3),
         ]
-    ),
+    )
+    .on("path"),
     // Attributes.
     row!(
         "chmod",
         File,
         NoDescriptor,
         [RES, path("filename", 0), arg("mode", Mode, 1)]
-    ),
+    )
+    .on("filename"),
     row!(
         "fchmod",
         File,
         Argument(0),
         [RES, arg("fd", Fd, 0), arg("mode", Mode, 1)]
-    ),
+    )
+    .on_descriptor(),
     row!(
         "fchmodat",
         File,
@@ -226,7 +245,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             path_at("filename", 0, 1),
             arg("mode", Mode, 2)
         ]
-    ),
+    )
+    .on("filename"),
     // Falco has no row for it; the shape follows fchmodat.
     row!(
         "fchmodat2",
@@ -239,7 +259,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("mode", Mode, 2),
             arg("flags", Flags(&flags::AT), 3),
         ]
-    ),
+    )
+    .on("filename"),
     row!(
         "chown",
         File,
@@ -250,7 +271,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("uid", Uint, 1),
             arg("gid", Uint, 2)
         ]
-    ),
+    )
+    .on("path"),
     row!(
         "lchown",
         File,
@@ -261,7 +283,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("uid", Uint, 1),
             arg("gid", Uint, 2)
         ]
-    ),
+    )
+    .on("path"),
     row!(
         "fchown",
         File,
@@ -272,7 +295,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("uid", Uint, 1),
             arg("gid", Uint, 2)
         ]
-    ),
+    )
+    .on_descriptor(),
     row!(
         "fchownat",
         File,
@@ -285,7 +309,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("gid", Uint, 3),
             arg("flags", Flags(&flags::AT), 4),
         ]
-    ),
+    )
+    .on("pathname"),
     row!(
         "access",
         File,
@@ -310,8 +335,8 @@ pub(super) static ROWS: &[EventSpec] = &[
         ]
     ),
     // Directories and mounts.
-    row!("chdir", File, NoDescriptor, [RES, text("path", 0)]),
-    row!("fchdir", File, Argument(0), [RES, arg("fd", Fd, 0)]),
+    row!("chdir", File, NoDescriptor, [RES, text("path", 0)]).changing(Changes::DIRECTORY),
+    row!("fchdir", File, Argument(0), [RES, arg("fd", Fd, 0)]).changing(Changes::DIRECTORY),
     row!("chroot", Process, NoDescriptor, [RES, path("path", 0)]),
     row!("getcwd", File, NoDescriptor, [RES, nowhere("path", Text)]),
     row!("getdents", File, Argument(0), [RES, arg("fd", Fd, 0)]),
@@ -327,14 +352,16 @@ pub(super) static ROWS: &[EventSpec] = &[
             text("type", 2),
             arg("flags", Flags(&flags::MOUNT), 3),
         ]
-    ),
-    row!("umount", File, NoDescriptor, [RES, path("name", 0)]),
+    )
+    .between("dev", "dir"),
+    row!("umount", File, NoDescriptor, [RES, path("name", 0)]).on("name"),
     row!(
         "umount2",
         File,
         NoDescriptor,
         [RES, path("name", 0), arg("flags", Flags(&flags::UMOUNT), 1),]
-    ),
+    )
+    .on("name"),
     row!(
         "quotactl",
         User,
@@ -359,7 +386,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("id", Uint, 2),
             nowhere("quota_fmt", Uint),
         ]
-    ),
+    )
+    .on("special"),
     row!(
         "flock",
         File,
@@ -382,7 +410,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             nowhere("offin", Uint),
             arg("len", Uint, 4),
         ]
-    ),
+    )
+    .moving(IoDirection::Both),
     // Descriptors that watch files or memory.
     row!(
         "inotify_init",
@@ -408,13 +437,15 @@ pub(super) static ROWS: &[EventSpec] = &[
         File,
         NoDescriptor,
         [RES, path("path", 0), arg("length", Uint, 1)]
-    ),
+    )
+    .on("path"),
     row!(
         "ftruncate",
         File,
         Argument(0),
         [RES, arg("fd", Fd, 0), arg("length", Uint, 1)]
-    ),
+    )
+    .on_descriptor(),
     row!(
         "setxattr",
         File,
@@ -426,7 +457,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("size", Uint, 3),
             arg("flags", Flags(&flags::XATTR), 4),
         ]
-    ),
+    )
+    .on("path"),
     row!(
         "lsetxattr",
         File,
@@ -438,7 +470,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("size", Uint, 3),
             arg("flags", Flags(&flags::XATTR), 4),
         ]
-    ),
+    )
+    .on("path"),
     row!(
         "fsetxattr",
         File,
@@ -450,5 +483,6 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("size", Uint, 3),
             arg("flags", Flags(&flags::XATTR), 4),
         ]
-    ),
+    )
+    .on_descriptor(),
 ];

@@ -3,7 +3,10 @@
 use abi::{ArgKind, ArgSpec, Syscall};
 
 use super::row::RES;
-use crate::{Category, DescriptorSource, EventSpec, ParamSource, ParamSpec, ParamType};
+use crate::{
+    Category, Changes, DescriptorSource, EngineSupport, EventSpec, IoDirection, ParamSource,
+    ParamSpec, ParamType, PathParams,
+};
 
 /// Derives the row of `syscall` from its result and the arguments in the system-call table.
 pub(super) fn spec(syscall: Syscall) -> EventSpec {
@@ -20,8 +23,23 @@ pub(super) fn spec(syscall: Syscall) -> EventSpec {
         descriptor: descriptor
             .and_then(|position| u8::try_from(position).ok())
             .map_or(DescriptorSource::None, DescriptorSource::Argument),
+        changes: CHANGES
+            .iter()
+            .find(|(name, _)| *name == syscall.event_name())
+            .map_or(Changes::NONE, |(_, changes)| *changes),
+        paths: PathParams::None,
+        io: IoDirection::of(Category::Other),
+        engines: EngineSupport::of(Category::Other),
     }
 }
+
+/// Calls without a row that change facts about their caller.
+const CHANGES: &[(&str, Changes)] = &[
+    ("pivot_root", Changes::DIRECTORY),
+    ("setfsgid", Changes::CREDENTIALS),
+    ("setfsuid", Changes::CREDENTIALS),
+    ("setgroups", Changes::CREDENTIALS),
+];
 
 /// A field of a structure: name, offset, size, format.
 type Field = (&'static str, u8, u8, ParamType);
@@ -114,5 +132,23 @@ fn param_type(kind: ArgKind) -> ParamType {
         ArgKind::Uid => ParamType::Uid,
         // Addresses, and kinds that this program does not know yet.
         _ => ParamType::Hex,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EventKind;
+
+    #[test]
+    fn calls_that_change_facts_without_a_row_exist_and_have_none() {
+        for (name, changes) in CHANGES {
+            let kind = EventKind::from_name(name).expect("the call exists");
+            assert!(
+                kind.is_generic(),
+                "{name} has a row: write there what it changes"
+            );
+            assert_eq!(kind.changes(), *changes);
+        }
     }
 }

@@ -5,8 +5,8 @@ use abi::flags;
 use super::row::{RES, RES_FD, arg, bytes, nowhere, row};
 use crate::DescriptorKind::{Event, EventPoll, IoUring, Pipe, Signal as Signalfd, Timer};
 use crate::DescriptorSource::{Argument, Created, Duplicated, None as NoDescriptor};
-use crate::EventSpec;
 use crate::ParamType::{Bytes, Enum, Fd, Flags, Hex, Int, Text, Uint};
+use crate::{Changes, EventSpec, IoDirection};
 
 pub(super) static ROWS: &[EventSpec] = &[
     row!("close", IoOther, Argument(0), [RES, arg("fd", Fd, 0)]),
@@ -164,6 +164,7 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("arg", Hex, 2),
         ]
     ),
+    // TIOCSCTTY and TIOCNOTTY change the controlling terminal.
     row!(
         "ioctl",
         IoOther,
@@ -174,7 +175,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("request", Hex, 1),
             arg("argument", Hex, 2),
         ]
-    ),
+    )
+    .changing(Changes::SESSION),
     row!(
         "splice",
         IoOther,
@@ -187,6 +189,7 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("flags", Flags(&flags::SPLICE), 5),
         ]
     ),
+    // It writes, but Falco does not call it input or output.
     row!(
         "sendfile",
         IoWrite,
@@ -198,7 +201,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("in_fd", Fd, 1),
             arg("size", Uint, 3),
         ]
-    ),
+    )
+    .moving(IoDirection::None),
     // Waiting.
     row!(
         "poll",

@@ -8,7 +8,7 @@ use crate::DescriptorSource::{Argument, Created, None as NoDescriptor};
 use crate::ParamType::{
     Bytes, Enum, Errno, Fd, Flags, Gid, Hex, Int, Path, Pid, Signal, Text, Texts, Uid, Uint,
 };
-use crate::{EventSpec, ParamSpec};
+use crate::{Changes, EngineSupport, EventSpec, ParamSpec};
 
 /// Builds the row of a call that creates a process. `$flags` is the parameter of that name.
 macro_rules! birth {
@@ -80,6 +80,7 @@ macro_rules! exec {
             of_process("gid", Gid)
             $(, $filename)*
         ])
+        .changing(Changes::PROGRAM)
     };
 }
 
@@ -115,20 +116,23 @@ pub(super) static ROWS: &[EventSpec] = &[
             nowhere("core", Uint),
             nowhere("reaper_tid", Pid),
         ]
-    ),
-    row!("setsid", Process, NoDescriptor, [result("res", Pid)]),
+    )
+    .by(EngineSupport::Kernel),
+    row!("setsid", Process, NoDescriptor, [result("res", Pid)]).changing(Changes::SESSION),
     row!(
         "setpgid",
         Process,
         NoDescriptor,
         [RES, arg("pid", Pid, 0), arg("pgid", Pid, 1)]
-    ),
+    )
+    .changing(Changes::SESSION),
     row!(
         "unshare",
         Process,
         NoDescriptor,
         [RES, arg("flags", Flags(&flags::CLONE3), 0)]
-    ),
+    )
+    .changing(Changes::NAMESPACES),
     row!(
         "setns",
         Process,
@@ -138,7 +142,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("fd", Fd, 0),
             arg("nstype", Flags(&flags::CLONE3), 1),
         ]
-    ),
+    )
+    .changing(Changes::NAMESPACES),
     row!(
         "prctl",
         Process,
@@ -149,7 +154,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             nowhere("arg2_str", Text),
             arg("arg2_int", Int, 1),
         ]
-    ),
+    )
+    .changing(Changes::NAME_AND_CAPABILITIES),
     row!(
         "capset",
         Process,
@@ -160,7 +166,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             of_process("cap_permitted", Hex),
             of_process("cap_effective", Hex),
         ]
-    ),
+    )
+    .changing(Changes::CREDENTIALS),
     row!(
         "getrlimit",
         Process,
@@ -198,20 +205,22 @@ pub(super) static ROWS: &[EventSpec] = &[
         ]
     ),
     // Users and groups.
-    row!("setuid", User, NoDescriptor, [RES, arg("uid", Uid, 0)]),
-    row!("setgid", User, NoDescriptor, [RES, arg("gid", Gid, 0)]),
+    row!("setuid", User, NoDescriptor, [RES, arg("uid", Uid, 0)]).changing(Changes::CREDENTIALS),
+    row!("setgid", User, NoDescriptor, [RES, arg("gid", Gid, 0)]).changing(Changes::CREDENTIALS),
     row!(
         "setreuid",
         User,
         NoDescriptor,
         [RES, arg("ruid", Uid, 0), arg("euid", Uid, 1)]
-    ),
+    )
+    .changing(Changes::CREDENTIALS),
     row!(
         "setregid",
         User,
         NoDescriptor,
         [RES, arg("rgid", Gid, 0), arg("egid", Gid, 1)]
-    ),
+    )
+    .changing(Changes::CREDENTIALS),
     row!(
         "setresuid",
         User,
@@ -222,7 +231,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("euid", Uid, 1),
             arg("suid", Uid, 2),
         ]
-    ),
+    )
+    .changing(Changes::CREDENTIALS),
     row!(
         "setresgid",
         User,
@@ -233,7 +243,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             arg("egid", Gid, 1),
             arg("sgid", Gid, 2),
         ]
-    ),
+    )
+    .changing(Changes::CREDENTIALS),
     row!("getuid", User, NoDescriptor, [result("uid", Uid)]),
     row!("geteuid", User, NoDescriptor, [result("euid", Uid)]),
     row!("getgid", User, NoDescriptor, [result("gid", Gid)]),

@@ -1,8 +1,12 @@
 //! Constructors that keep a row of the event table short.
 
-use crate::{ParamSource, ParamSpec, ParamType};
+use crate::{
+    Category, Changes, EngineSupport, EventSpec, IoDirection, ParamSource, ParamSpec, ParamType,
+    PathParams,
+};
 
-/// Builds one row: name, category, descriptor, parameters.
+/// Builds one row: name, category, descriptor, parameters. The methods of [`EventSpec`] below add what most rows
+/// do not need.
 macro_rules! row {
     ($name:literal, $category:ident, $descriptor:expr, [$($param:expr),* $(,)?]) => {
         $crate::EventSpec {
@@ -10,11 +14,102 @@ macro_rules! row {
             category: $crate::Category::$category,
             params: &[$($param),*],
             descriptor: $descriptor,
+            changes: $crate::Changes::NONE,
+            paths: $crate::PathParams::None,
+            io: $crate::IoDirection::of($crate::Category::$category),
+            engines: $crate::EngineSupport::of($crate::Category::$category),
         }
     };
 }
 
 pub(super) use row;
+
+impl EventSpec {
+    /// Sets what a successful call changes about its caller.
+    pub(super) const fn changing(mut self, changes: Changes) -> Self {
+        self.changes = changes;
+        self
+    }
+
+    /// Makes the parameter of this name the path that the call works on.
+    pub(super) const fn on(mut self, path: &str) -> Self {
+        self.paths = PathParams::One(position(self.params, path));
+        self
+    }
+
+    /// Makes the name of the descriptor the path that the call works on.
+    pub(super) const fn on_descriptor(mut self) -> Self {
+        self.paths = PathParams::Descriptor;
+        self
+    }
+
+    /// Sets the parameters that hold the path that something comes from, and the one that it goes to.
+    pub(super) const fn between(mut self, source: &str, target: &str) -> Self {
+        self.paths = PathParams::Two {
+            source: position(self.params, source),
+            target: position(self.params, target),
+        };
+        self
+    }
+
+    /// Sets the direction of the data, where Falco takes another one than the category says.
+    pub(super) const fn moving(mut self, io: IoDirection) -> Self {
+        self.io = io;
+        self
+    }
+
+    /// Sets the engines that deliver live events, where the category does not say it.
+    pub(super) const fn by(mut self, engines: EngineSupport) -> Self {
+        self.engines = engines;
+        self
+    }
+}
+
+impl IoDirection {
+    /// Returns the direction that a category implies.
+    pub(super) const fn of(category: Category) -> Self {
+        match category {
+            Category::IoRead => Self::Read,
+            Category::IoWrite => Self::Write,
+            _ => Self::None,
+        }
+    }
+}
+
+impl EngineSupport {
+    /// Returns the engines that deliver events of a category, unless the row says otherwise.
+    pub(super) const fn of(category: Category) -> Self {
+        match category {
+            Category::Internal => Self::Nobody,
+            _ => Self::Every,
+        }
+    }
+}
+
+/// Returns the position of the parameter of this name. A row that names another one does not compile.
+const fn position(params: &[ParamSpec], name: &str) -> u8 {
+    let (mut index, mut position) = (0, 0);
+    while index < params.len() {
+        if is_same(params[index].name.as_bytes(), name.as_bytes()) {
+            return position;
+        }
+        index += 1;
+        position += 1;
+    }
+    panic!("the row has no parameter of this name")
+}
+
+/// Compares two texts; `==` is not constant.
+const fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let mut index = 0;
+    while index < one.len() && index < other.len() {
+        if one[index] != other[index] {
+            return false;
+        }
+        index += 1;
+    }
+    one.len() == other.len()
+}
 
 const fn param(name: &'static str, ty: ParamType, source: ParamSource) -> ParamSpec {
     ParamSpec { name, ty, source }

@@ -5,8 +5,8 @@ use abi::flags;
 use super::row::{NEW_FD, RES, arg, bytes, nowhere, row, text};
 use crate::DescriptorKind::Bpf;
 use crate::DescriptorSource::{Argument, Created, None as NoDescriptor};
-use crate::EventSpec;
 use crate::ParamType::{Bytes, Enum, Fd, Flags, Hex, Int, Text, Uint};
+use crate::{EngineSupport, EventSpec, IoDirection};
 
 pub(super) static ROWS: &[EventSpec] = &[
     row!(
@@ -30,7 +30,8 @@ pub(super) static ROWS: &[EventSpec] = &[
             text("uargs", 1),
             arg("flags", Flags(&flags::MODULE_INIT), 2),
         ]
-    ),
+    )
+    .moving(IoDirection::Read),
     row!(
         "delete_module",
         Other,
@@ -69,7 +70,7 @@ pub(super) static ROWS: &[EventSpec] = &[
     ),
     // Events that are not system calls. All but `drop` are known by name only, so that rules which mention
     // them load.
-    row!("drop", Internal, NoDescriptor, [nowhere("ratio", Uint)]),
+    row!("drop", Internal, NoDescriptor, [nowhere("ratio", Uint)]).by(EngineSupport::Every),
     row!(
         "asyncevent",
         Internal,

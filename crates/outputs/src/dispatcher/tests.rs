@@ -4,7 +4,7 @@ use std::time::Duration;
 use rules::{AlertValue, Priority};
 
 use super::*;
-use crate::channel::DeliveryError;
+use crate::channel::{Delivery, DeliveryError};
 use crate::program::{ProgramChannel, ProgramOptions};
 
 /// What a test channel does with the next delivery.

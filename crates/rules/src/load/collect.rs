@@ -5,10 +5,10 @@ use std::collections::{HashMap, HashSet};
 use super::item::{
     Entry, ExceptionItem, Item, ItemKind, ListItem, MacroItem, RuleItem, RuleUpdate,
 };
-use super::version::Version;
 use super::{Config, ENGINE_VERSION};
 use crate::diagnostic::{Code, Diagnostic, Location, closest};
 use crate::ruleset::PluginRequirement;
+use crate::version::Version;
 
 /// Items by name, in the order of their first definition.
 pub(super) struct NamedItems<T> {

@@ -6,13 +6,13 @@
 //! with all values: `field in (value, value ..)`.
 
 use super::item::{Entry, ExceptionItem};
-use super::source::Sources;
 use crate::condition::ast::{
     Compare, Expr, ExprKind, Literal, Op, OpClass, Operand, Quantifier, Span, Value,
 };
 use crate::condition::parser::{parse_operand, parse_operator, parse_value};
 use crate::diagnostic::{Code, Diagnostic, Location};
 use crate::ruleset::Exception;
+use crate::sources::Sources;
 use yaml::SourceText;
 
 type Result<T> = std::result::Result<T, Diagnostic>;

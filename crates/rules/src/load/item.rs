@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::version::Version;
 use crate::diagnostic::Location;
 use crate::ruleset::{PluginRequirement, Priority};
+use crate::version::Version;
 use yaml::SourceText;
 
 /// A key of an item, and the operations that `override` allows on it.

@@ -10,10 +10,8 @@ mod item;
 mod read;
 mod reader;
 mod resolve;
-mod source;
 #[cfg(test)]
 mod tests;
-mod version;
 mod written;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,8 +24,8 @@ use yaml::Kind;
 
 pub use self::item::item_keys;
 pub use self::resolve::{MAX_CONDITION_DEPTH, MAX_CONDITION_NODES, MAX_LIST_ITEMS};
-pub use self::source::Sources;
-pub use self::version::Version;
+pub use crate::sources::Sources;
+pub use crate::version::Version;
 pub use yaml::{MAX_FILE_BYTES, MAX_NESTING, MAX_NODES, SourceText};
 
 /// Version of the Falco rule engine whose language this crate implements. Rules that ask for a newer one are

@@ -8,10 +8,10 @@ use super::item::{
     MACRO_KEYS, MacroItem, PLUGIN_KEYS, RULE_KEYS, RuleItem, RuleUpdate,
 };
 use super::reader::{ReadResult, Reader};
-use super::version::{Version, number};
 use crate::condition::{is_identifier, is_list_name};
 use crate::diagnostic::{Code, closest};
 use crate::ruleset::PluginRequirement;
+use crate::version::{Version, number};
 use yaml::SourceText;
 use yaml::{Kind, Node};
 

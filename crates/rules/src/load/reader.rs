@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::item::{Item, ItemKind, Key};
-use super::version::number;
 use crate::diagnostic::{Code, Diagnostic, Location, closest};
 use crate::ruleset::Priority;
+use crate::version::number;
 use yaml::SourceText;
 use yaml::{Kind, Node};
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use super::collect::{CollectedMacro, CollectedRule, Collector, NamedItems, Suggestions};
 use super::exception::{list_items, summary, with_exceptions};
 use super::item::{ItemKind, ListItem};
-use super::source::Sources;
 use super::written::written;
 use crate::condition::ast::{Compare, Expr, ExprKind, Literal, OpClass, SourceId, Span, Value};
 use crate::condition::parser::parse;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::ruleset::{ConditionSource, List, Macro, Output, Rule, Ruleset};
+use crate::sources::Sources;
 use yaml::SourceText;
 
 /// Maximum number of checks and list values in one condition with its macros expanded; ten times as many in

@@ -8,7 +8,8 @@ use event::Evaluator;
 use event::field::is_plain;
 
 use super::Counts;
-use super::apply::{AppliedEvent, PostEventChanges, as_int};
+use super::apply::{AppliedEvent, PostEventChanges};
+use super::decode::as_int;
 use super::dialect::{Action, Dialect, Exit, Row};
 use super::enter::PendingEnters;
 use super::event_view::EventView;

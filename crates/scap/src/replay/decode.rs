@@ -210,6 +210,15 @@ fn descriptor_list<'a>(bytes: &[u8], arena: &'a Bump) -> Option<Param<'a>> {
     Some(Param::Text(text.into_bump_str().as_bytes()))
 }
 
+/// Returns the value of an integer parameter.
+pub(crate) fn as_int(param: &Param<'_>) -> Option<i64> {
+    match param {
+        Param::Int(value) => Some(*value),
+        Param::Uint(value) => Some(value.cast_signed()),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

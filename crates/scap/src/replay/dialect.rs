@@ -9,8 +9,7 @@ use event::{
     ParamType,
 };
 
-use super::apply::as_int;
-use super::decode::{Convert, Slot};
+use super::decode::{Convert, Slot, as_int};
 use crate::bytes::unsigned;
 use crate::flags::Translation;
 use crate::read::{Params, Record, Skips, Starts};

@@ -8,6 +8,7 @@ use event::{
 };
 
 use super::apply;
+use super::decode::as_int;
 use super::dialect::Exit;
 use super::system_info::RecordedSystemInfo;
 use crate::note;
@@ -93,7 +94,7 @@ impl EventView<'_, '_> {
             | DescriptorSource::Created(_) => made,
             _ => {
                 let param = self.exit.number.and_then(|at| self.params.get(at));
-                param.and_then(apply::as_int)?
+                param.and_then(as_int)?
             }
         };
         let renamed = matches!(spec.descriptor, DescriptorSource::Addressed { .. })
@@ -107,7 +108,7 @@ impl EventView<'_, '_> {
 
     fn opened(&self, name: u8, flags: u8, number: i64) -> Descriptor<'_> {
         let base = self.exit.base.and_then(|at| self.params.get(at));
-        let base = base.and_then(apply::as_int).filter(|base| *base >= 0);
+        let base = base.and_then(as_int).filter(|base| *base >= 0);
         let name = match self.params.get(usize::from(name)) {
             Some(Param::Text(raw)) => Name::Passed {
                 raw,

@@ -21,7 +21,8 @@ use crate::read::Reader;
 use capture_state::CaptureState;
 use dialect::Dialect;
 
-pub(crate) use apply::{as_int, opened_kind};
+pub(crate) use apply::opened_kind;
+pub(crate) use decode::as_int;
 
 pub use crate::state::StateLosses;
 

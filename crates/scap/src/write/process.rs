@@ -21,6 +21,16 @@ pub(super) struct ProcessSnapshot<'e> {
     pub(super) exact: ExactProcess,
 }
 
+/// Facts about a process that change while its program runs, as they are at the moment of the event.
+struct LiveFacts {
+    comm: Comm,
+    stat: Lookup<Stat>,
+    status: Lookup<Status>,
+    container: Arc<event::Container>,
+    /// Thread whose working directory counts.
+    tid: Tid,
+}
+
 /// Maximum recorded length of arguments, environment and directory. Together they fit the longest
 /// event.
 const MAX_ARGS: usize = 32 << 10;
@@ -34,15 +44,14 @@ impl<'e> ProcessSnapshot<'e> {
             Lookup::Found(comm) => *comm,
             _ => event.process.exec_name(),
         };
-        Self::new(
-            event,
-            event.process,
-            Arc::clone(&event.image),
+        let live = LiveFacts {
             comm,
-            (event.stat().clone(), event.status().clone()),
-            Arc::new(event.container().clone()),
-            event.tid,
-        )
+            stat: event.stat().clone(),
+            status: event.status().clone(),
+            container: Arc::new(event.container().clone()),
+            tid: event.tid,
+        };
+        Self::new(event, event.process, Arc::clone(&event.image), live)
     }
 
     /// Creates a snapshot of an ancestor or a leader.
@@ -53,20 +62,24 @@ impl<'e> ProcessSnapshot<'e> {
             Lookup::Found(comm) if !process.has_exited() => comm,
             _ => process.exec_name(),
         };
-        let facts = (world.stat(process), world.status(process, tid));
-        let container = world.container(process);
-        Self::new(event, process, image, comm, facts, container, tid)
+        let live = LiveFacts {
+            comm,
+            stat: world.stat(process),
+            status: world.status(process, tid),
+            container: world.container(process),
+            tid,
+        };
+        Self::new(event, process, image, live)
     }
 
-    fn new(
-        event: &Event<'_>,
-        process: &'e Process,
-        image: Arc<Image>,
-        comm: Comm,
-        (stat, status): (Lookup<Stat>, Lookup<Status>),
-        container: Arc<event::Container>,
-        tid: Tid,
-    ) -> Self {
+    fn new(event: &Event<'_>, process: &'e Process, image: Arc<Image>, live: LiveFacts) -> Self {
+        let LiveFacts {
+            comm,
+            stat,
+            status,
+            container,
+            tid,
+        } = live;
         let world = event.world;
         let line = fact(&image.command_line, || world.command_line(process, &image));
         let executable = fact(&image.executable, || world.executable(process, &image));

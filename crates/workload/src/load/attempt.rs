@@ -28,7 +28,7 @@ fn repeat<T>(mut call: impl FnMut() -> Result<T, Errno> + 'static) -> Result<Bat
 
 /// Opens a file; by default /etc/shadow, which rules match.
 pub(crate) fn open(setup: &Setup) -> Result<Batch, Error> {
-    let path = setup.args.path.as_deref();
+    let path = setup.options.path.as_deref();
     let path = kernel_path(path.unwrap_or("/etc/shadow".as_ref()))?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     repeat(move || rustix::fs::open(&path, flags, Mode::empty()))

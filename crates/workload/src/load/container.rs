@@ -31,16 +31,16 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
-    let runtime = std::env::var(RUNTIME).unwrap_or_else(|_| setup.args.runtime.clone());
+    let runtime = std::env::var(RUNTIME).unwrap_or_else(|_| setup.options.runtime.clone());
     let runtime = split_words(&runtime).map_err(|reason| Error::Unexpected {
         expected: "a command line as runtime".to_owned(),
         got: reason,
     })?;
-    let program = setup.args.program.as_str();
+    let program = setup.options.program.as_str();
     let words = arguments(program)?;
     let bundle = setup.scratch().join("bundle");
     make_bundle(&bundle, words)?;
-    let lives = setup.args.operations.unwrap_or(1);
+    let lives = setup.options.operations.unwrap_or(1);
     let mut sums = Vec::new();
     let start = Instant::now();
     for number in 0..lives {

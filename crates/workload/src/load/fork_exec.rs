@@ -11,7 +11,7 @@ const STATIC: &str = "/bin/busybox";
 
 pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
     let program = setup
-        .args
+        .options
         .path
         .clone()
         .unwrap_or_else(|| PathBuf::from("/bin/true"));
@@ -19,7 +19,7 @@ pub(crate) fn prepare(setup: &Setup) -> Result<Batch, Error> {
 }
 
 pub(crate) fn prepare_static(setup: &Setup) -> Result<Batch, Error> {
-    let Some(program) = setup.args.path.clone() else {
+    let Some(program) = setup.options.path.clone() else {
         if !Path::new(STATIC).exists() {
             return Err(Error::File {
                 action: "find (install busybox-static, or give a static program with --path)",

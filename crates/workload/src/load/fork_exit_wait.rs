@@ -8,12 +8,12 @@ use crate::measure::{Batch, Setup};
 /// Checks that the process has one thread. The child may take locks while it ends, which are sure to be free
 /// only in a process without other threads (fork(2)).
 pub(crate) fn one_thread(setup: &Setup) -> Result<(), Error> {
-    if setup.args.threads == 1 {
+    if setup.options.threads == 1 {
         return Ok(());
     }
     Err(Error::Unexpected {
         expected: "--threads 1, because a forked copy has one thread".to_owned(),
-        got: setup.args.threads.to_string(),
+        got: setup.options.threads.to_string(),
     })
 }
 

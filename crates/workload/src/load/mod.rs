@@ -25,13 +25,13 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::{Args, Error};
+use crate::{Error, LoadOptions};
 
 /// Plays the role of a process that a load has started from the same program.
-pub(crate) fn play(role: &str, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
+pub(crate) fn play(role: &str, options: &LoadOptions, out: &mut dyn Write) -> Result<(), Error> {
     match role {
         pipe::ECHO => pipe::echo(),
-        opens_storm::OPENER => opens_storm::open_all(args, out),
+        opens_storm::OPENER => opens_storm::open_all(options, out),
         _ => Err(Error::UnknownRole {
             role: role.to_owned(),
         }),

@@ -44,7 +44,7 @@ use sys::signal::Disposition;
 
 use super::kernel_path;
 use crate::measure::{LoadResult, Setup};
-use crate::{Args, Error, Handler};
+use crate::{Error, Handler, LoadOptions};
 
 /// Role of the processes that open files.
 pub(crate) const OPENER: &str = "opener";
@@ -143,7 +143,7 @@ struct Head<'a> {
 /// Starts the processes and collects their accounts.
 pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
     let start = Instant::now();
-    let children: Vec<_> = (0..setup.args.processes)
+    let children: Vec<_> = (0..setup.options.processes)
         .map(|_| start_opener(setup))
         .collect();
     let mut accounts = Vec::new();
@@ -152,15 +152,15 @@ pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
     }
     let elapsed = start.elapsed();
     let done: u64 = accounts.iter().map(|line| line.count).sum();
-    let per_thread = setup.args.operations.unwrap_or(OPENS);
-    let asked = per_thread * u64::from(setup.args.threads) * u64::from(setup.args.processes);
+    let per_thread = setup.options.operations.unwrap_or(OPENS);
+    let asked = per_thread * u64::from(setup.options.threads) * u64::from(setup.options.processes);
     if done != asked {
         return Err(Error::Unexpected {
             expected: format!("{asked} opens"),
             got: done.to_string(),
         });
     }
-    if let Some(path) = &setup.args.oracle {
+    if let Some(path) = &setup.options.oracle {
         write_oracle(path, setup.scratch(), &accounts).map_err(|source| Error::File {
             action: "write",
             path: path.clone(),
@@ -176,12 +176,12 @@ pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
 }
 
 fn start_opener(setup: &Setup) -> Result<Child, Error> {
-    let Args {
+    let LoadOptions {
         threads,
         operations,
         alarm_us,
         ..
-    } = &setup.args;
+    } = &setup.options;
     Command::new(&setup.program)
         .args(["workload", "opens_storm", "--role", OPENER])
         .args([
@@ -234,8 +234,8 @@ fn write_oracle(path: &Path, scratch: &Path, accounts: &[Line]) -> std::io::Resu
 type Account = BTreeMap<(usize, i32), u64>;
 
 /// Opens files as [`run`] requests, and prints the account.
-pub(crate) fn open_all(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    let scratch = args.path.clone().unwrap_or_default();
+pub(crate) fn open_all(options: &LoadOptions, out: &mut dyn Write) -> Result<(), Error> {
+    let scratch = options.path.clone().unwrap_or_default();
     let pid = std::process::id();
     let folder = scratch.join(pid.to_string());
     furnish(&folder).map_err(|source| Error::File {
@@ -244,9 +244,9 @@ pub(crate) fn open_all(args: &Args, out: &mut dyn Write) -> Result<(), Error> {
         source,
     })?;
     rustix::process::chdir(&folder).map_err(Error::call("go to the process's folder"))?;
-    let opener = Opener::new(&folder, args.handler)?;
-    let alarm = Alarm::start(Duration::from_micros(args.alarm_us), args.handler)?;
-    let account = opener.open_in_threads(args)?;
+    let opener = Opener::new(&folder, options.handler)?;
+    let alarm = Alarm::start(Duration::from_micros(options.alarm_us), options.handler)?;
+    let account = opener.open_in_threads(options)?;
     drop(alarm);
     print_account(&account, &folder, pid, out).map_err(|source| Error::Print { source })
 }
@@ -278,15 +278,15 @@ impl Opener {
         })
     }
 
-    fn open_in_threads(&self, args: &Args) -> Result<Account, Error> {
-        let opens = args.operations.unwrap_or(OPENS);
-        let barrier = Barrier::new(args.threads.into());
+    fn open_in_threads(&self, options: &LoadOptions) -> Result<Account, Error> {
+        let opens = options.operations.unwrap_or(OPENS);
+        let barrier = Barrier::new(options.threads.into());
         let thread = |seed| {
             barrier.wait();
             self.open_many(seed, opens)
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..args.threads)
+            let threads: Vec<_> = (0..options.threads)
                 .map(|index| scope.spawn(move || thread(u64::from(index))))
                 .collect();
             let mut sum = Account::new();

@@ -15,14 +15,14 @@ use crate::measure::{LoadResult, Setup};
 const CALLS: [&str; 5] = ["getpid", "getppid", "gettimeofday", "getuid", "times"];
 
 pub(crate) fn run(setup: &Setup) -> Result<LoadResult, Error> {
-    let call = setup.args.call.as_str();
+    let call = setup.options.call.as_str();
     if !CALLS.contains(&call) {
         return Err(Error::Unexpected {
             expected: format!("--call with one of {}", CALLS.join(", ")),
             got: format!("`{call}`"),
         });
     }
-    let operations = setup.args.operations.unwrap_or(1_000_000).to_string();
+    let operations = setup.options.operations.unwrap_or(1_000_000).to_string();
     let output = setup.scratch().join("output");
     let file = std::fs::File::create(&output).map_err(Error::file("create", &output))?;
     let start = Instant::now();

@@ -65,7 +65,7 @@ fn prepare(setup: &Setup, shape: Shape) -> Result<Batch, Error> {
     let (mut from, mut to) = (open("from")?, open("to")?);
     let mut buffer: Vec<u8> = (0..=u8::MAX).cycle().take(shape.block).collect();
     let blocks = shape.kib * 1024 / shape.block;
-    let prime = if setup.args.classic {
+    let prime = if setup.options.classic {
         PRIME
     } else {
         Duration::ZERO
@@ -82,7 +82,7 @@ fn prepare(setup: &Setup, shape: Shape) -> Result<Batch, Error> {
             .try_for_each(|_| from.read_exact(&mut buffer))
             .map_err(Error::call("read"))
     })?;
-    if setup.args.classic {
+    if setup.options.classic {
         crate::measure::settle(2, 1);
     }
     rewind(&mut from)?;
@@ -109,7 +109,7 @@ fn prime_with(
     time: Duration,
     mut pass: impl FnMut() -> Result<(), Error>,
 ) -> Result<(), Error> {
-    if setup.args.classic {
+    if setup.options.classic {
         crate::measure::settle(2, 2);
     }
     let start = Instant::now();

@@ -36,13 +36,16 @@ pub(super) fn start(setup: &Setup, part: Part) -> Result<Batch, Error> {
 #[cfg(test)]
 mod tests {
     use crate::registry::find;
-    use crate::{Args, measure::Setup};
+    use crate::{LoadOptions, measure::Setup};
 
     #[test]
     fn both_parts_do_what_they_are_told() {
         for name in ["ub_execl", "ub_spawn"] {
-            let args = Args::for_tests(name, 700);
-            let setup = Setup::new(&args, std::path::Path::new("/nowhere")).unwrap();
+            let options = LoadOptions {
+                operations: Some(700),
+                ..LoadOptions::new(name)
+            };
+            let setup = Setup::new(&options, std::path::Path::new("/nowhere")).unwrap();
             let measured = find(name).unwrap().measure(&setup).unwrap();
             assert_eq!(measured.operations, 700, "{name}");
         }

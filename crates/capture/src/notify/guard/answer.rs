@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use abi::Errno;
 use bumpalo::Bump;
-use event::{Evaluator, Outcome, Process};
+use event::{Evaluator, LiveProcess, Outcome, Process};
 use sys::time::{Clock, now_ns};
 
 use super::{IntrusionTarget, Response};
 use crate::notify::obstacle::obstacle;
 use crate::notify::receiver::Receiver;
+use crate::notify::worker::CallView;
 use decoder::call::Call;
 use decoder::counters::Counters;
 use decoder::decode;
@@ -59,9 +60,10 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let time_ns = now_ns(Clock::Real);
         let decoded = decode::decode(call, &self.memory, &arena);
         if self.seat.proceed() {
-            let outcome = Outcome::Returned(result);
-            self.worker
-                .finish(call, time_ns, &decoded, outcome, process, &arena);
+            let live = LiveProcess::default();
+            let entry = CallView::at_entry(call, time_ns, decoded, &live, &arena);
+            let view = entry.returned(Outcome::Returned(result));
+            self.worker.finish(&view, process);
         }
     }
 

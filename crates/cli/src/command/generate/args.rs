@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use regex::Regex;
 
-use crate::args::Engine;
+use crate::engine::Engine;
 
 /// Headings of options in help texts.
 const ACTIONS: &str = "Action options";

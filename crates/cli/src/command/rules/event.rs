@@ -16,8 +16,8 @@ use rules::{AlertValue, Rule, Ruleset};
 use serde_json::{Value, json};
 use yaml::settings;
 
+use super::given::unusable;
 use super::given::{self, Described};
-use super::test::unusable;
 use crate::args::Explain;
 use crate::command::replay;
 

@@ -1,5 +1,7 @@
 //! Synthetic events from YAML: fields with their values.
 
+use diagnostics::exit::Exit;
+use diagnostics::failure::Failure;
 use event::EventKind;
 use rules::Ruleset;
 use rules::synthetic_event::{SyntheticEvent, SyntheticEventError, SyntheticValue, UnsetFields};
@@ -153,5 +155,15 @@ fn problem(node: &Node, error: &SyntheticEventError) -> Problem {
         SyntheticEventError::Kind { .. } => problem.help("`tollgate rules events` lists them"),
         SyntheticEventError::Field { .. } => problem.help("`tollgate rules fields` lists them"),
         _ => problem,
+    }
+}
+
+/// Returns the failure for a described event or test that cannot be used.
+pub(super) fn unusable(problem: &Problem) -> Failure {
+    let message = format!("cannot use {}: {}", problem.origin, problem.message);
+    let failure = Failure::new(Exit::BadInput, message);
+    match &problem.help {
+        Some(help) => failure.help(help.clone()),
+        None => failure,
     }
 }

@@ -6,6 +6,7 @@ mod process;
 use bumpalo::Bump;
 use event::{Absence, DescriptorKind, OpenFlags, Outcome, Param, Role};
 
+use super::decode::as_int;
 use super::dialect::{Action, Exit};
 use crate::bytes::{signed, unsigned, until_nul};
 use crate::note;
@@ -166,12 +167,4 @@ impl Exit {
 pub(crate) fn opened_kind(flags: Option<&Param<'_>>) -> DescriptorKind {
     let flags = flags.and_then(as_int).unwrap_or_default();
     OpenFlags(flags.cast_unsigned()).kind()
-}
-
-pub(crate) fn as_int(param: &Param<'_>) -> Option<i64> {
-    match param {
-        Param::Int(value) => Some(*value),
-        Param::Uint(value) => Some(value.cast_signed()),
-        _ => None,
-    }
 }

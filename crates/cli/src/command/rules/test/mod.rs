@@ -18,6 +18,7 @@ use serde_json::json;
 use yaml::settings::Problem;
 
 use super::event as explained;
+use super::given::unusable;
 use crate::args::TestRules;
 use crate::command::replay;
 
@@ -53,15 +54,6 @@ fn read(file: &Path) -> Result<Suite, Failure> {
         problem.help.get_or_insert_with(|| form.to_owned());
         unusable(&problem)
     })
-}
-
-pub(super) fn unusable(problem: &Problem) -> Failure {
-    let message = format!("cannot use {}: {}", problem.origin, problem.message);
-    let failure = Failure::new(Exit::BadInput, message);
-    match &problem.help {
-        Some(help) => failure.help(help.clone()),
-        None => failure,
-    }
 }
 
 fn line(is_json: bool, test: &Test, faults: &[String]) -> String {

@@ -10,15 +10,11 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Returns the example that cargo builds for this test.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let target = test.parent().and_then(|deps| deps.parent()).unwrap();
-    target.join("examples/workload")
-}
+/// The program that cargo builds for this test.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate");
 
 fn run(arguments: &[&str]) -> Output {
-    Command::new(program())
+    Command::new(PROGRAM)
         .arg("workload")
         .args(arguments)
         .output()
@@ -126,7 +122,7 @@ fn the_oracle_of_the_storm_is_what_strace_sees() {
         ])
         .args(["-s", "4096", "-o"])
         .arg(&trace)
-        .arg(program())
+        .arg(PROGRAM)
         .args([
             "workload",
             "opens_storm",

@@ -1,0 +1,156 @@
+//! The channels of a dispatcher, shared by the dispatcher and the channel threads.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rules::Alert;
+
+use crate::channel::{Delivery, OnSettled, Peer};
+use crate::format::Formatter;
+use crate::internal::{self, Internal, internal_alert};
+use crate::queue::Queue;
+
+/// Minimum interval between a channel's announcements of its own losses.
+pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Callback that reports a channel's trouble to the user. Runs on the channel's thread, rarely.
+pub type OnProblem = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Counters of one channel since its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelCounters {
+    /// Name of the channel.
+    pub channel: String,
+    /// Alerts accepted by the queue.
+    pub queued: u64,
+    /// Alerts delivered.
+    pub delivered: u64,
+    /// Alerts lost because the queue was full: the channel was too slow.
+    pub lost_queue_full: u64,
+    /// Alerts lost because writing failed or the channel is dead.
+    pub lost_write_failed: u64,
+    /// Alerts lost because the receiver rejected them.
+    pub lost_rejected: u64,
+    /// Alerts waiting or being delivered.
+    pub pending: usize,
+    /// Number of times the other end did not answer or read in time.
+    pub timeouts: u64,
+    /// Number of times the program at the other end was restarted.
+    pub restarts: u64,
+    /// Reason why the current delivery is delayed, if it is.
+    pub trouble: Option<String>,
+}
+
+impl ChannelCounters {
+    /// Alerts lost for any cause.
+    pub fn lost(&self) -> u64 {
+        self.lost_queue_full + self.lost_write_failed + self.lost_rejected
+    }
+}
+
+/// State shared by the dispatcher and the channel threads.
+pub(crate) struct DispatcherShared {
+    pub(crate) lanes: Vec<ChannelHandle>,
+    pub(crate) on_problem: OnProblem,
+    pub(crate) formatter: Arc<Formatter>,
+    pub(crate) hostname: Arc<str>,
+}
+
+/// One channel as seen by the others.
+pub(crate) struct ChannelHandle {
+    pub(crate) name: String,
+    pub(crate) queue: Queue,
+    pub(crate) peer: Arc<Peer>,
+    /// Time of the last loss announcement to the other channels.
+    loss_announced: Mutex<Option<Instant>>,
+}
+
+impl DispatcherShared {
+    /// Stops the channels once they have delivered their queued alerts.
+    pub(crate) fn stop(&self) {
+        for lane in &self.lanes {
+            lane.queue.stop();
+        }
+    }
+
+    pub(crate) fn send(&self, alert: Alert, on_settled: Option<OnSettled>) {
+        let delivery = Delivery::new(alert, Arc::clone(&self.formatter)).then(on_settled);
+        let delivery = Arc::new(delivery);
+        for (at, lane) in self.lanes.iter().enumerate() {
+            if lane.queue.push(&delivery).is_err() {
+                self.announce_loss(at);
+            }
+        }
+    }
+
+    /// Announces to the other channels that one loses alerts, at most once per
+    /// [`ANNOUNCE_INTERVAL`].
+    pub(crate) fn announce_loss(&self, losing: usize) {
+        let lane = &self.lanes[losing];
+        if !lane.is_announcement_due() {
+            return;
+        }
+        let counters = lane.queue.counters();
+        let notice = self.loss_notice(&lane.name, counters.lost(), counters.lost());
+        for (at, other) in self.lanes.iter().enumerate() {
+            // The queue counts a refusal; announcing it here could loop.
+            if at != losing && other.queue.push(&notice).is_err() {
+                continue;
+            }
+        }
+    }
+
+    /// Sends an internal alert to all channels.
+    pub(crate) fn tell_all(&self, event: Internal) {
+        let alert = internal_alert(&self.hostname, event);
+        let notice = Arc::new(Delivery::new(alert, Arc::clone(&self.formatter)));
+        for lane in &self.lanes {
+            // The queue counts a refusal.
+            let _ = lane.queue.push(&notice);
+        }
+    }
+
+    pub(crate) fn loss_notice(&self, channel: &str, lost: u64, total: u64) -> Arc<Delivery> {
+        let alert = internal_alert(&self.hostname, internal::lost(channel, lost, total));
+        Arc::new(Delivery::new(alert, Arc::clone(&self.formatter)))
+    }
+}
+
+impl ChannelHandle {
+    pub(crate) fn new(name: String, queue: Queue, peer: Arc<Peer>) -> Self {
+        Self {
+            name,
+            queue,
+            peer,
+            loss_announced: Mutex::new(None),
+        }
+    }
+
+    fn is_announcement_due(&self) -> bool {
+        let mut last = self
+            .loss_announced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|last| last.elapsed() >= ANNOUNCE_INTERVAL);
+        if is_due {
+            *last = Some(Instant::now());
+        }
+        is_due
+    }
+
+    pub(crate) fn counters(&self) -> ChannelCounters {
+        let counters = self.queue.counters();
+        ChannelCounters {
+            channel: self.name.clone(),
+            queued: counters.queued,
+            delivered: counters.delivered,
+            lost_queue_full: counters.lost_queue_full,
+            lost_write_failed: counters.lost_write_failed,
+            lost_rejected: counters.lost_rejected,
+            pending: self.queue.pending(),
+            timeouts: self.peer.timeouts(),
+            restarts: self.peer.restarts(),
+            trouble: self.peer.trouble(),
+        }
+    }
+}
