@@ -57,7 +57,9 @@ impl Lab {
              proc start {{args}} {{ global spawn_id; spawn -noecho {} run -r rules.yaml {{*}}$args }}\n",
             e2e::program().display()
         );
-        let file = self.scratch.file("script.exp", 0o644, format!("{head}{script}\n"));
+        let file = self
+            .scratch
+            .file("script.exp", 0o644, format!("{head}{script}\n"));
         let mut command = Command::new("expect");
         command
             .arg("-f")
@@ -94,7 +96,10 @@ fn the_commands_output_is_its_own() {
     let [alert] = &finished.stderr.lines().collect::<Vec<_>>()[..] else {
         panic!("one line: {finished:?}")
     };
-    assert!(alert.contains(": Warning the mark was opened (file="), "{alert}");
+    assert!(
+        alert.contains(": Warning the mark was opened (file="),
+        "{alert}"
+    );
     let finished = lab.run(&["--json"], ROWS);
     assert_eq!(finished.stdout, "row1\nrow2\n");
     let alert: Value = serde_json::from_str(finished.stderr.trim()).expect("one object");
@@ -126,7 +131,10 @@ fn the_configuration_switches_the_stream_off_and_the_option_writes_it_neverthele
         .file("config.yaml", 0o644, "stdout_output: {enabled: false}\n");
     let finished = lab.run(&["-c", "config.yaml"], ROWS);
     assert_eq!(finished.stdout, "row1\nrow2\n");
-    assert!(!finished.stderr.contains("the mark was opened"), "{finished:?}");
+    assert!(
+        !finished.stderr.contains("the mark was opened"),
+        "{finished:?}"
+    );
     lab.run(&["-c", "config.yaml", "--log", "alerts"], ROWS);
     assert_eq!(lab.read("alerts").lines().count(), 1);
     // Enabled by name, it still does not go to the command's output.
@@ -174,7 +182,10 @@ fn each_format_can_be_chosen_and_json_names_the_rule() {
     }
     let pretty = of("pretty");
     assert_eq!(pretty.lines().count(), 2, "{pretty}");
-    assert!(pretty.starts_with("Warning   Mark: the mark was opened\n"), "{pretty}");
+    assert!(
+        pretty.starts_with("Warning   Mark: the mark was opened\n"),
+        "{pretty}"
+    );
     assert!(pretty.contains("  cat < sh < tollgate"), "{pretty}");
 }
 
@@ -194,7 +205,10 @@ fn other_outputs_keep_their_format() {
     let finished = lab.run(&options, "cat mark");
     assert!(finished.stderr.starts_with("time="), "{finished:?}");
     let file = lab.read("file");
-    assert!(file.contains(": Warning the mark was opened (file="), "{file}");
+    assert!(
+        file.contains(": Warning the mark was opened (file="),
+        "{file}"
+    );
 }
 
 #[test]
@@ -206,11 +220,20 @@ fn no_format_passes_what_a_file_name_would_do_to_a_terminal() {
         let options = ["-q", "--format", format, "--wide"];
         let finished = lab.run(&options, "for file in mark?*; do cat \"$file\"; done");
         let is_control = |c: char| c.is_control() && c != '\n';
-        assert!(!finished.stderr.contains(is_control), "{format}: {finished:?}");
-        assert!(finished.stderr.contains(r"\u001b]0;owned\u0007"), "{format}: {finished:?}");
+        assert!(
+            !finished.stderr.contains(is_control),
+            "{format}: {finished:?}"
+        );
+        assert!(
+            finished.stderr.contains(r"\u001b]0;owned\u0007"),
+            "{format}: {finished:?}"
+        );
     }
     // On a terminal, with the colours of the alert.
-    let finished = lab.expect(200, "start -q -- sh -c {for file in mark?*; do cat \"$file\"; done}\nover");
+    let finished = lab.expect(
+        200,
+        "start -q -- sh -c {for file in mark?*; do cat \"$file\"; done}\nover",
+    );
     let bare = without_colours(&finished.stdout);
     let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\r');
     assert!(!bare.contains(is_control), "{finished:?}");
@@ -223,17 +246,25 @@ fn a_terminal_gets_two_lines_that_fit_and_a_count_of_repetitions() {
     let script = "start -- sh -c {n=0; while [ $n -lt 37 ]; do : < mark; n=$((n + 1)); done}\nover";
     for columns in [80, 120] {
         let finished = lab.expect(columns, script);
-        assert!(finished.stdout.contains("\u{1b}[33mWarning"), "{finished:?}");
+        assert!(
+            finished.stdout.contains("\u{1b}[33mWarning"),
+            "{finished:?}"
+        );
         let text = without_colours(&finished.stdout);
         let lines: Vec<_> = text.lines().map(str::trim_end).collect();
         assert!(
-            lines.iter().all(|line| line.chars().count() <= usize::from(columns)),
+            lines
+                .iter()
+                .all(|line| line.chars().count() <= usize::from(columns)),
             "{text}"
         );
         assert_eq!(lines[0], "Warning   Mark: the mark was opened", "{text}");
         assert!(lines[1].contains("  sh < tollgate < "), "{text}");
         let folded = lines[2].trim_start();
-        assert!(folded.starts_with("x37 in ") && folded.contains(" s  Mark: "), "{text}");
+        assert!(
+            folded.starts_with("x37 in ") && folded.contains(" s  Mark: "),
+            "{text}"
+        );
         assert_eq!(
             lines[3..],
             ["tollgate: 37 alerts", "     37  Warning        Mark"],
@@ -241,7 +272,10 @@ fn a_terminal_gets_two_lines_that_fit_and_a_count_of_repetitions() {
         );
     }
     // Nothing is coloured, cut or said where that is not wanted.
-    let finished = lab.expect(80, "set env(NO_COLOR) 1\nstart -q --wide -- sh -c {: < mark}\nover");
+    let finished = lab.expect(
+        80,
+        "set env(NO_COLOR) 1\nstart -q --wide -- sh -c {: < mark}\nover",
+    );
     assert!(!finished.stdout.contains('\u{1b}'), "{finished:?}");
     assert_eq!(finished.stdout.lines().count(), 2, "{finished:?}");
     let finished = lab.expect(80, "start -- true\nover");
@@ -274,8 +308,15 @@ fn a_program_that_draws_the_screen_is_not_painted_over() {
         let finished = lab.expect(80, &script);
         let (before, after) = finished.stdout.split_once("<quit>").expect("it was sent");
         let count = |text: &str| without_colours(text).matches("the mark was opened").count();
-        assert_eq!((count(before), count(after)), (0, 1), "{program}: {finished:?}");
-        assert!(without_colours(after).contains("x2 in "), "{program}: {finished:?}");
+        assert_eq!(
+            (count(before), count(after)),
+            (0, 1),
+            "{program}: {finished:?}"
+        );
+        assert!(
+            without_colours(after).contains("x2 in "),
+            "{program}: {finished:?}"
+        );
     }
 }
 

@@ -28,7 +28,9 @@ macro_rules! guest {
 }
 
 fn watch(script: &str) -> String {
-    format!("tollgate run --quiet --json --log - -r /rules.yaml -s /tmp/stats -- sh -c '{script}'\n")
+    format!(
+        "tollgate run --quiet --json --log - -r /rules.yaml -s /tmp/stats -- sh -c '{script}'\n"
+    )
 }
 
 fn alerts(run: &GuestRun) -> Vec<Alert> {

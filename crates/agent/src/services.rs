@@ -343,7 +343,11 @@ impl AgentConfig {
         let later = self.later.take();
         let options = EngineOptions {
             append_output: self.settings.append_output.clone(),
-            context: self.settings.outputs.stdout.shows_context(self.settings.json_output),
+            context: self
+                .settings
+                .outputs
+                .stdout
+                .shows_context(self.settings.json_output),
             ..EngineOptions::default()
         };
         Ok(Common {

@@ -104,7 +104,11 @@ fn text(
         let intervals = plural(intervals, "unwatched interval");
         parts.push(format!("{intervals} with {}", plural(calls, "call")));
     }
-    let since = if is_resumed { ", since the monitor was replaced" } else { "" };
+    let since = if is_resumed {
+        ", since the monitor was replaced"
+    } else {
+        ""
+    };
     let mut text = format!("tollgate: {}{since}\n", parts.join(", "));
     let mut rules = counters.by_rule.clone();
     rules.sort_by(|one, other| {
@@ -182,7 +186,10 @@ mod tests {
     #[test]
     fn many_rules_are_summed_up() {
         let names: Vec<String> = (0..30).map(|n| format!("R{n}")).collect();
-        let rules: Vec<_> = names.iter().map(|name| (&**name, Priority::Notice, 2)).collect();
+        let rules: Vec<_> = names
+            .iter()
+            .map(|name| (&**name, Priority::Notice, 2))
+            .collect();
         let text = text(&counters(&rules), 0, (0, 0), false).unwrap();
         assert_eq!(text.lines().count(), 22);
         assert!(text.ends_with("     20  10 more rules\n"), "{text}");

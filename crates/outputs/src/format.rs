@@ -293,7 +293,10 @@ mod tests {
             serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&line).unwrap()
         };
         let (mut all, falcos) = (read(JsonParts::default()), read(FALCOS));
-        assert_eq!(all.remove("rule_id").unwrap(), "read-sensitive-file-untrusted");
+        assert_eq!(
+            all.remove("rule_id").unwrap(),
+            "read-sensitive-file-untrusted"
+        );
         assert_eq!(all.remove("rule_file").unwrap(), "rules/a.yaml");
         assert_eq!(all.remove("rule_line").unwrap(), 12);
         assert_eq!(all.remove("id").unwrap(), alert().id());

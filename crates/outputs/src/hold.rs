@@ -59,7 +59,10 @@ impl Held {
     pub(crate) fn take(&mut self) -> (Vec<Arc<Delivery>>, Vec<(Arc<str>, u64)>) {
         self.bytes = 0;
         let left_out = std::mem::take(&mut self.left_out);
-        (self.waiting.drain(..).collect(), left_out.into_iter().collect())
+        (
+            self.waiting.drain(..).collect(),
+            left_out.into_iter().collect(),
+        )
     }
 }
 
@@ -213,7 +216,10 @@ mod tests {
         assert_eq!(shown, SHOWN_OF_RULE);
         assert_eq!(seen.windows().count(), SHOWN_OF_RULE + 1);
         let reports = seen.take(now, true);
-        let counts: Vec<_> = reports.iter().map(|report| (&*report.what, report.count)).collect();
+        let counts: Vec<_> = reports
+            .iter()
+            .map(|report| (&*report.what, report.count))
+            .collect();
         assert_eq!(counts, [("others", 10_000 - 10)]);
         assert_eq!(seen.hidden(), 0);
     }

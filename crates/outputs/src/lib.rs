@@ -40,9 +40,7 @@ mod time;
 mod worker;
 
 pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
-pub use dispatcher::{
-    Counters, Dispatcher, Pending, Prepared, RuleAlerts, Settings, StartError,
-};
+pub use dispatcher::{Counters, Dispatcher, Pending, Prepared, RuleAlerts, Settings, StartError};
 pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat};
 pub use http::{HttpChannel, HttpOptions, HttpOutput};
@@ -58,7 +56,9 @@ pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
 };
-pub use stdout::{StandardStream, StdioChannel, StdioError, StdoutOutput, StreamFormat, StreamTarget};
+pub use stdout::{
+    StandardStream, StdioChannel, StdioError, StdoutOutput, StreamFormat, StreamTarget,
+};
 pub use syslog::{SyslogChannel, SyslogOutput};
 pub use throttle::{Throttle, ThrottleRate};
 pub use time::log_stamp;

@@ -70,7 +70,10 @@ impl Line {
         if self.is_full || visible.is_empty() {
             return;
         }
-        let room = self.screen.columns.map(|columns| columns - self.width.min(columns));
+        let room = self
+            .screen
+            .columns
+            .map(|columns| columns - self.width.min(columns));
         if room.is_some_and(|room| width(&visible) > room) {
             visible = cut(&visible, room.unwrap_or_default());
             self.is_full = true;
@@ -78,7 +81,8 @@ impl Line {
         self.width += width(&visible);
         let code = style.code();
         if self.screen.colour && !code.is_empty() {
-            self.text.push_str(&format!("\u{1b}[{code}m{visible}\u{1b}[0m"));
+            self.text
+                .push_str(&format!("\u{1b}[{code}m{visible}\u{1b}[0m"));
         } else {
             self.text.push_str(&visible);
         }
@@ -105,7 +109,11 @@ fn width(text: &str) -> usize {
 }
 
 fn columns(c: char) -> usize {
-    if c < '\u{1100}' || c == ELLIPSIS { 1 } else { 2 }
+    if c < '\u{1100}' || c == ELLIPSIS {
+        1
+    } else {
+        2
+    }
 }
 
 const ELLIPSIS: char = '\u{2026}';
@@ -186,11 +194,16 @@ fn short(priority: Priority) -> String {
 pub(crate) fn what(alert: &Alert) -> String {
     let message = alert.message.trim();
     let after_rule = message.strip_prefix(&*alert.rule);
-    let message = after_rule.and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message);
+    let message = after_rule
+        .and_then(|rest| rest.strip_prefix(": "))
+        .unwrap_or(message);
     if &*alert.source == internal::SOURCE {
         return message.to_owned();
     }
-    let end = [" (", " | "].iter().filter_map(|mark| message.find(mark)).min();
+    let end = [" (", " | "]
+        .iter()
+        .filter_map(|mark| message.find(mark))
+        .min();
     let what = message[..end.unwrap_or(message.len())].trim();
     if what.is_empty() { message } else { what }.to_owned()
 }
@@ -201,7 +214,13 @@ fn details(alert: &Alert, screen: Screen) -> Option<Line> {
     let mut line = Line::new(screen);
     line.push(Style::Plain, &" ".repeat(PRIORITY_WIDTH - 2));
     let pid = known.text("proc.pid").map(|pid| format!("pid {pid}"));
-    let pieces = [pid, known.user(), known.process(), known.object(), known.container()];
+    let pieces = [
+        pid,
+        known.user(),
+        known.process(),
+        known.object(),
+        known.container(),
+    ];
     if pieces.iter().all(Option::is_none) {
         return None;
     }
@@ -214,7 +233,12 @@ fn details(alert: &Alert, screen: Screen) -> Option<Line> {
 /// Identifies alerts that differ in nothing but their time: the same rule, process and object.
 pub(crate) fn likeness(alert: &Alert) -> String {
     let known = Known(alert);
-    let parts = [known.user(), known.process(), known.object(), known.container()];
+    let parts = [
+        known.user(),
+        known.process(),
+        known.object(),
+        known.container(),
+    ];
     if parts.iter().all(Option::is_none) {
         return alert.message.clone();
     }
@@ -226,7 +250,10 @@ pub(crate) fn likeness(alert: &Alert) -> String {
 pub(crate) fn repeated(count: u64, seconds: u64, rule: &str, what: &str, screen: Screen) -> String {
     let mut line = Line::new(screen);
     let times = format!("x{count} in {seconds} s");
-    line.push(Style::Dim, &format!("{:PRIORITY_WIDTH$}{times}  {rule}: {what}", ""));
+    line.push(
+        Style::Dim,
+        &format!("{:PRIORITY_WIDTH$}{times}  {rule}: {what}", ""),
+    );
     line.finish()
 }
 
@@ -255,7 +282,9 @@ impl Known<'_> {
     /// The process and its ancestors, the nearest first.
     fn process(&self) -> Option<String> {
         let mut chain = vec![self.text("proc.name")?];
-        let parent = self.text("proc.pname").or_else(|| self.text("proc.aname[1]"));
+        let parent = self
+            .text("proc.pname")
+            .or_else(|| self.text("proc.aname[1]"));
         let older = (2..=ANCESTORS).map(|n| self.text(&format!("proc.aname[{n}]")));
         for name in std::iter::once(parent).chain(older) {
             match name {
@@ -273,7 +302,9 @@ impl Known<'_> {
     }
 
     fn container(&self) -> Option<String> {
-        let name = self.text("container.name").or_else(|| self.text("container.id"));
+        let name = self
+            .text("container.name")
+            .or_else(|| self.text("container.id"));
         let name = name.filter(|name| name != "host")?;
         Some(format!("container {name}"))
     }
@@ -379,11 +410,17 @@ pub(crate) mod tests {
         for screen in [NARROW, WIDE] {
             let lines = alert(&hostile, screen);
             let is_control = |c: char| c.is_control() && c != '\n';
-            assert!(!lines.contains(is_control) && !lines.contains('\u{202e}'), "{lines:?}");
+            assert!(
+                !lines.contains(is_control) && !lines.contains('\u{202e}'),
+                "{lines:?}"
+            );
             assert_eq!(lines.lines().count(), 2, "{lines:?}");
         }
         let lines = alert(&hostile, WIDE);
-        assert!(lines.contains(r"/tmp/\u001b]0;pwned\u0007\n\u009b2J\u202ex"), "{lines}");
+        assert!(
+            lines.contains(r"/tmp/\u001b]0;pwned\u0007\n\u009b2J\u202ex"),
+            "{lines}"
+        );
         let line = repeated(2, 10, "R", "a\u{1b}[2J", NARROW);
         assert_eq!(line, "          x2 in 10 s  R: a\\u001b[2J\n");
     }
@@ -402,7 +439,8 @@ pub(crate) mod tests {
             rule: "Tollgate internal: unwatched gap".into(),
             priority: Priority::Critical,
             source: internal::SOURCE.into(),
-            message: "calls were unwatched for 21 ms: killed by signal 9 (gaps=1 calls=15)".to_owned(),
+            message: "calls were unwatched for 21 ms: killed by signal 9 (gaps=1 calls=15)"
+                .to_owned(),
             fields: vec![("tollgate.gap.count".into(), AlertValue::Uint(1))],
             details: AlertDetails::default(),
             ..reading("")

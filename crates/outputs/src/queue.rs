@@ -350,9 +350,7 @@ impl State {
     }
 
     fn is_idle(&self) -> bool {
-        self.pending() == 0
-            && !self.announcing
-            && self.unannounced() == 0
+        self.pending() == 0 && !self.announcing && self.unannounced() == 0
     }
 }
 

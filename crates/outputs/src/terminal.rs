@@ -256,18 +256,26 @@ mod tests {
         let mut stream = LineStream::new(LineOutput::Stream);
         let mut terminal = Terminal::new(false, false);
         let alerts = testing::deliveries(300, Format::default());
-        terminal.deliver(&mut stream, &file, &alerts[..1]).expect("it is written");
+        terminal
+            .deliver(&mut stream, &file, &alerts[..1])
+            .expect("it is written");
         shown_up_to(&user, "n=0\r\n");
         set_raw(&file, true);
-        terminal.deliver(&mut stream, &file, &alerts[1..]).expect("they wait");
-        terminal.release(&mut stream, &file, false).expect("they wait");
+        terminal
+            .deliver(&mut stream, &file, &alerts[1..])
+            .expect("they wait");
+        terminal
+            .release(&mut stream, &file, false)
+            .expect("they wait");
         std::thread::sleep(LOOK);
         assert_eq!((shown(&user).as_str(), terminal.held()), ("", 299));
         assert!(terminal.due().is_some());
         set_raw(&file, false);
         // The buffer of a terminal is smaller than what waits.
         let reader = std::thread::spawn(move || shown_up_to(&user, "more while a program"));
-        terminal.release(&mut stream, &file, false).expect("they are written");
+        terminal
+            .release(&mut stream, &file, false)
+            .expect("they are written");
         let text = reader.join().expect("it has read");
         assert_eq!(text.matches("n=").count(), 256, "{text}");
         assert!(text.contains("t: 43 more while a program"), "{text}");
@@ -281,8 +289,12 @@ mod tests {
         let mut terminal = Terminal::new(false, false);
         set_raw(&file, true);
         let alerts = testing::deliveries(2, Format::default());
-        terminal.deliver(&mut stream, &file, &alerts).expect("they wait");
-        terminal.release(&mut stream, &file, true).expect("they are written");
+        terminal
+            .deliver(&mut stream, &file, &alerts)
+            .expect("they wait");
+        terminal
+            .release(&mut stream, &file, true)
+            .expect("they are written");
         shown_up_to(&user, "n=1\r\n");
     }
 

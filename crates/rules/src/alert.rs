@@ -117,7 +117,10 @@ mod tests {
         };
         assert_eq!(first.id(), again.id());
         assert_eq!(first.id().len(), 16);
-        assert_ne!(first.id(), alert("Read sensitive file (untrusted)", "b").id());
+        assert_ne!(
+            first.id(),
+            alert("Read sensitive file (untrusted)", "b").id()
+        );
         assert_ne!(alert("a", "bc").id(), alert("ab", "c").id());
     }
 }

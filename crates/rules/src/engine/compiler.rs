@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 
 use super::{AppendOutput, CompiledRule, EngineOptions, ExtraField};
 use crate::compile::check::{Checker, Problem};
-use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::condition::ast::SourceId;
+use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::output::Template;
 use crate::ruleset::{Rule, Ruleset};
 

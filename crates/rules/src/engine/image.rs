@@ -28,8 +28,9 @@ impl Engine {
     #[must_use]
     pub fn to_image(&self, plan: &Plan) -> Vec<u8> {
         let bytes = [0; SUM].to_vec();
-        let mut bytes = postcard::to_extend(&(&self.program, &self.rules, &self.context, plan), bytes)
-            .expect("memory takes all of it");
+        let mut bytes =
+            postcard::to_extend(&(&self.program, &self.rules, &self.context, plan), bytes)
+                .expect("memory takes all of it");
         let sum = sum(&bytes[SUM..]);
         bytes[..SUM].copy_from_slice(&sum);
         bytes
