@@ -213,8 +213,7 @@ impl AgentConfig {
         note_refusals(&self.verify, &shared_state);
         let drops = Arc::new(Drops::new(self.drops.clone()));
         let engine = self.engine;
-        let expected = (self.has_rules, is_resumed);
-        let summary = Summary::wanted(&self.settings, self.quiet, self.manner, expected);
+        let summary = self.summary(is_resumed);
         let shows_status = self.shows_status(&listening.source);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
@@ -270,9 +269,7 @@ impl AgentConfig {
         let pidfile = write_pidfile(self.pidfile, is_resumed)?;
         let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
         let losses = Arc::clone(&counters);
-        let stats = self
-            .stats
-            .map(|file| start_stats(file, self.stats_interval, counters, dispatcher.clone()));
+        let stats = start_stats(self.stats, self.stats_interval, counters, &dispatcher)?;
         let denials = Denials::follow(
             &self.resident,
             self.policy.as_ref(),
@@ -293,7 +290,7 @@ impl AgentConfig {
             dispatcher,
             summary,
             counters: losses,
-            stats: stats.transpose()?,
+            stats,
             status: status.transpose()?,
             reception,
             pidfile,
@@ -302,6 +299,11 @@ impl AgentConfig {
             gave_up_at: Cell::new(None),
             quiet: self.quiet,
         })
+    }
+
+    fn summary(&self, is_resumed: bool) -> Option<Summary> {
+        let expected = (self.has_rules, is_resumed);
+        Summary::wanted(&self.settings, self.quiet, self.manner, expected)
     }
 
     /// Starts the outputs. Alerts reach them from then on.
@@ -486,15 +488,16 @@ fn write_pidfile(pidfile: Option<Pidfile>, is_resumed: bool) -> anyhow::Result<O
 }
 
 fn start_stats(
-    file: StatsFile,
+    file: Option<StatsFile>,
     interval: Duration,
     counters: metrics::Counters,
-    dispatcher: Dispatcher,
-) -> anyhow::Result<StatsWriter> {
+    dispatcher: &Dispatcher,
+) -> anyhow::Result<Option<StatsWriter>> {
     // Reported even where warnings are unwanted, because a requested file is missing.
     let on_problem: OnProblem = Arc::new(|problem: &str| complain(false, problem));
     let source = Arc::new(move || counters());
-    Ok(file.start(interval, source, dispatcher, on_problem)?)
+    let started = file.map(|file| file.start(interval, source, dispatcher.clone(), on_problem));
+    Ok(started.transpose()?)
 }
 
 /// Time limit for a message to the standard error while a workload is watched.

@@ -189,10 +189,9 @@ pub(crate) struct AlertStream {
     /// Append alerts to FILE; - is stdout [default: stderr beside a command, else stdout]
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) log: Option<PathBuf>,
-    /// How alerts read: pretty for people, line as key=value, falco, json [default: pretty on a terminal,
-    /// else falco]
-    #[arg(long, value_enum, value_name = "pretty|line|falco|json", hide_possible_values = true,
-          help_heading = OUTPUT)]
+    /// How alerts read: pretty (for people), line (key=value), falco or json [default: pretty on a
+    /// terminal, else falco]
+    #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true, help_heading = OUTPUT)]
     pub(crate) format: Option<AlertFormat>,
     /// Do not cut pretty alerts at the width of the terminal
     #[arg(long, help_heading = OUTPUT)]

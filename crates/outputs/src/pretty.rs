@@ -208,8 +208,23 @@ pub(crate) fn what(alert: &Alert) -> String {
     if what.is_empty() { message } else { what }.to_owned()
 }
 
-/// The line about the process and the object; `None` if nothing is known about either.
+/// The line about the process and the object; `None` if nothing is known about either. Distant
+/// ancestors are left out where the line would be too long.
 fn details(alert: &Alert, screen: Screen) -> Option<Line> {
+    let unlimited = Screen {
+        columns: None,
+        ..screen
+    };
+    let fits = |ancestors: &usize| {
+        let line = details_with(alert, unlimited, *ancestors);
+        let width = line.map_or(0, |line| line.width);
+        screen.columns.is_none_or(|columns| width <= columns)
+    };
+    let ancestors = (1..=ANCESTORS).rev().find(fits).unwrap_or(1);
+    details_with(alert, screen, ancestors)
+}
+
+fn details_with(alert: &Alert, screen: Screen, ancestors: usize) -> Option<Line> {
     let known = Known(alert);
     let mut line = Line::new(screen);
     line.push(Style::Plain, &" ".repeat(PRIORITY_WIDTH - 2));
@@ -217,7 +232,7 @@ fn details(alert: &Alert, screen: Screen) -> Option<Line> {
     let pieces = [
         pid,
         known.user(),
-        known.process(),
+        known.process(ancestors),
         known.object(),
         known.container(),
     ];
@@ -235,7 +250,7 @@ pub(crate) fn likeness(alert: &Alert) -> String {
     let known = Known(alert);
     let parts = [
         known.user(),
-        known.process(),
+        known.process(ANCESTORS),
         known.object(),
         known.container(),
     ];
@@ -279,8 +294,8 @@ impl Known<'_> {
         self.text("user.name").or_else(uid)
     }
 
-    /// The process and its ancestors, the nearest first.
-    fn process(&self) -> Option<String> {
+    /// The process and some ancestors, the nearest first; more are three dots.
+    fn process(&self, ancestors: usize) -> Option<String> {
         let mut chain = vec![self.text("proc.name")?];
         let parent = self
             .text("proc.pname")
@@ -288,6 +303,10 @@ impl Known<'_> {
         let older = (2..=ANCESTORS).map(|n| self.text(&format!("proc.aname[{n}]")));
         for name in std::iter::once(parent).chain(older) {
             match name {
+                Some(_) if chain.len() > ancestors => {
+                    chain.push("...".to_owned());
+                    break;
+                }
                 Some(name) => chain.push(name),
                 None => break,
             }
@@ -388,6 +407,16 @@ pub(crate) mod tests {
         assert!(lines.ends_with("x\u{2026}\n"), "{lines}");
         // `--wide` cuts nothing.
         assert!(alert(&long, WIDE).contains(&"x".repeat(100)));
+    }
+
+    #[test]
+    fn distant_ancestors_make_room_for_the_file() {
+        let file = "/home/somebody/.config/secrets";
+        let lines = alert(&reading(file), NARROW);
+        assert!(lines.ends_with(&format!("  cat < sh < bash  {file}\n")), "{lines}");
+        let file = "/home/somebody/.config/more/an/secrets";
+        let lines = alert(&reading(file), NARROW);
+        assert!(lines.ends_with(&format!("  cat < sh < ...  {file}\n")), "{lines}");
     }
 
     #[test]
