@@ -239,7 +239,12 @@ impl Watch {
                     .filter_map(|name| Some((name, std::env::var_os(name)?))),
             )
             .envs(std::env::home_dir().map(|home| ("HOME", home)))
-            .envs([("SHELL", "/bin/sh"), ("TERM", "xterm"), ("LANG", "C.UTF-8")])
+            .envs([
+                ("TOLLGATE_CONFIG_DIR", ""),
+                ("SHELL", "/bin/sh"),
+                ("TERM", "xterm"),
+                ("LANG", "C.UTF-8"),
+            ])
             .envs(self.environment.iter().cloned())
             .stdin(Stdio::piped());
         Limited::start(&mut command, self.limit)

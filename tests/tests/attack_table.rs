@@ -413,6 +413,29 @@ fn limit(way: &Way, setting: Setting) -> Option<usize> {
     })
 }
 
+/// Returns the lines of the table: one for each way, with a column for each place.
+fn lines(engine: &str, ways: &Ways, columns: &[BTreeMap<String, (Outcome, String)>]) -> String {
+    let mut lines = String::new();
+    for way in &ways.all {
+        let _ = write!(lines, "| {} | `{}` | {} |", engine, way.id, way.what);
+        for column in columns {
+            let outcome = column[&way.id].0;
+            let name = match outcome {
+                // By turns, as the race goes.
+                Outcome::Alert | Outcome::Denied | Outcome::Reported
+                    if way.id.starts_with(RACE) =>
+                {
+                    "alert or reported"
+                }
+                _ => outcome.name(),
+            };
+            let _ = write!(lines, " {name} |");
+        }
+        lines.push('\n');
+    }
+    lines
+}
+
 /// Under an engine: the lines of the table, and what is wrong.
 fn table(engine: (&'static str, Engine)) {
     let ways = Ways::new();
@@ -451,24 +474,7 @@ fn table(engine: (&'static str, Engine)) {
             wrong.push(format!("{limit:?} is listed and is no limit"));
         }
     }
-    let mut lines = String::new();
-    for way in &ways.all {
-        let _ = write!(lines, "| {} | `{}` | {} |", engine.0, way.id, way.what);
-        for column in &columns {
-            let outcome = column[&way.id].0;
-            let name = match outcome {
-                // By turns, as the race goes.
-                Outcome::Alert | Outcome::Denied | Outcome::Reported
-                    if way.id.starts_with(RACE) =>
-                {
-                    "alert or reported"
-                }
-                _ => outcome.name(),
-            };
-            let _ = write!(lines, " {name} |");
-        }
-        lines.push('\n');
-    }
+    let lines = lines(engine.0, &ways, &columns);
     println!("{lines}");
     assert!(
         wrong.is_empty(),

@@ -246,6 +246,23 @@ fn unified() -> Option<&'static Path> {
         .find(|folder| folder.join("cgroup.controllers").exists())
 }
 
+/// One rule about opens in a control group, and one about the program after all others.
+const CHURN_RULES: &str = "- rule: In a group\n  desc: x\n  condition: evt.type in (open, openat) and fd.name endswith /secret and proc.name = crowd and container.id != none\n  output: x\n  priority: DEBUG\n\
+    - rule: Program\n  desc: x\n  condition: evt.type = execve and proc.args startswith marked-after-churn\n  output: x\n  priority: DEBUG\n";
+
+/// Asserts that nothing was lost or forgotten but places, of which `made` were made.
+fn assert_bounded(stats: &serde_json::Value, made: u64) {
+    assert_eq!(stats["cur"]["drops"], 0, "{stats}");
+    assert_eq!(stats["counters"]["evicted"], 0, "{stats}");
+    // Each group is a place, and more of them were than are remembered.
+    let count = |name: &str| stats["counters"][name].as_u64().expect("a number");
+    assert!(
+        count("evicted_container_keys") + count("container_keys") >= made,
+        "{stats}"
+    );
+    assert!(count("evicted_container_keys") > 10_000, "{stats}");
+}
+
 /// A million processes and 100,000 control groups with TOLLGATE_TEST_CHURN=100, which takes minutes; a
 /// hundredth of each without.
 #[test]
@@ -266,8 +283,6 @@ fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
     let secret = files.file("secret", 0o644, "");
     let folder = unified.join(format!("tollgate-churn-{}", std::process::id()));
     fs::create_dir(&folder).expect("root makes control groups");
-    let rules = "- rule: In a group\n  desc: x\n  condition: evt.type in (open, openat) and fd.name endswith /secret and proc.name = crowd and container.id != none\n  output: x\n  priority: DEBUG\n\
-                 - rule: Program\n  desc: x\n  condition: evt.type = execve and proc.args startswith marked-after-churn\n  output: x\n  priority: DEBUG\n";
     let run = |words: &[String]| {
         let done = Command::new(&crowd).args(words).status();
         assert!(done.expect("the program runs").success());
@@ -278,21 +293,18 @@ fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
         run(&["groups".to_owned(), count.to_string(), folder, secret]);
     };
     let mut sizes = Vec::new();
-    let limit = Duration::from_secs(1800);
     // To a file, because standard output is read at the end, and alerts that wait for that take memory.
     let alerts = files.path().join("alerts");
     let output = format!("file_output.filename={}", alerts.display());
     let options = [
-        "-o",
         "stdout_output.enabled=false",
-        "-o",
         "file_output.enabled=true",
-        "-o",
         "file_output.keep_alive=true",
-        "-o",
         &output,
     ];
-    let (_, stats) = watch_host_for(limit, &options, rules, |watcher| {
+    let options = options.map(|option| ["-o", option]).concat();
+    let limit = Duration::from_secs(1800);
+    let (_, stats) = watch_host_for(limit, &options, CHURN_RULES, |watcher| {
         // What is kept of processes and places that have ended is bounded: first that much.
         births(10_000);
         groups(10_000);
@@ -310,16 +322,7 @@ fn processes_and_groups_that_come_and_go_leave_nothing_behind() {
     assert!(printed.contains("\"rule\":\"Program\""), "{stats}");
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
     assert!(last < first + first / 8, "{sizes:?} {stats}");
-    assert_eq!(stats["cur"]["drops"], 0, "{stats}");
-    assert_eq!(stats["counters"]["evicted"], 0, "{stats}");
-    // Each group is a place, and more of them were than are remembered.
-    let count = |name: &str| stats["counters"][name].as_u64().expect("a number");
-    let made = 10_000 + 10_000.max(1_000 * scale);
-    assert!(
-        count("evicted_container_keys") + count("container_keys") >= made,
-        "{stats}"
-    );
-    assert!(count("evicted_container_keys") > 10_000, "{stats}");
+    assert_bounded(&stats, 10_000 + 10_000.max(1_000 * scale));
 }
 
 /// Whoever makes processes as fast as can be hides no program: its births and ends leave room for others.

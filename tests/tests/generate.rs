@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use e2e::{
-    Engine, Environment, Identity, Limited, Watch, WatchResult, default_rules, need_root, skip,
+    Engine, Environment, Finished, Identity, Limited, Watch, WatchResult, default_rules, need_root,
+    skip,
 };
 use serde_json::Value;
 
@@ -436,6 +437,36 @@ fn port() -> u16 {
     listener.local_addr().expect("it is bound").port()
 }
 
+/// Tests actions under a detector with these outputs, whose alerts come from `source`.
+fn tested_by(rules: &Path, output: &[String], source: &[String], selection: &str) -> Finished {
+    let program = e2e::program().display().to_string();
+    let mut command = Command::new(&program);
+    command.args([
+        "run",
+        "--quiet",
+        "-o",
+        "json_output=true",
+        "-o",
+        "rule_matching=all",
+    ]);
+    command.args(Engine::under_test().options());
+    command.arg("-r").arg(rules);
+    for key in output {
+        command.args(["-o", key]);
+    }
+    command.args([
+        "--",
+        &program,
+        "generate",
+        "test",
+        "--all",
+        "--json",
+        "--test-timeout=3s",
+    ]);
+    command.args(source).arg(selection);
+    Limited::start(&mut command, Duration::from_secs(60)).finish(b"")
+}
+
 #[test]
 fn alerts_are_tested_by_http_by_file_and_by_a_detector_of_its_own() {
     need_root!();
@@ -463,31 +494,7 @@ fn alerts_are_tested_by_http_by_file_and_by_a_detector_of_its_own() {
         ),
     ];
     for (output, source) in ways {
-        let mut command = Command::new(&program);
-        command.args([
-            "run",
-            "--quiet",
-            "-o",
-            "json_output=true",
-            "-o",
-            "rule_matching=all",
-        ]);
-        command.args(Engine::under_test().options());
-        command.arg("-r").arg(&rules);
-        for key in output {
-            command.args(["-o", key]);
-        }
-        command.args([
-            "--",
-            &program,
-            "generate",
-            "test",
-            "--all",
-            "--json",
-            "--test-timeout=3s",
-        ]);
-        command.args(source).arg(selection);
-        let finished = Limited::start(&mut command, Duration::from_secs(60)).finish(b"");
+        let finished = tested_by(&rules, output, source, selection);
         assert_verdicts(&finished.stdout);
         assert_eq!(
             finished.code(),

@@ -27,6 +27,29 @@ fn bench(options: &[&str]) -> (i32, String) {
     (finished.code(), text)
 }
 
+/// Asserts that a round has every figure and lost nothing.
+fn assert_measured(line: &Value) {
+    for name in [
+        "cpu",
+        "res_mem",
+        "virt_mem",
+        "throughput",
+        "p50",
+        "p99.9",
+        "syscalls",
+    ] {
+        assert!(
+            line[name].as_f64().is_some_and(|value| value > 0.0),
+            "{name}: {line}"
+        );
+    }
+    assert_eq!(
+        (&line["lost"], &line["drops"]),
+        (&0.0.into(), &0.into()),
+        "{line}"
+    );
+}
+
 #[test]
 fn a_benchmark_halves_the_wait_and_counts_every_alert() {
     need_root!();
@@ -66,25 +89,7 @@ fn a_benchmark_halves_the_wait_and_counts_every_alert() {
         .collect();
     assert_eq!(statistics.len(), 3, "{text}");
     for line in statistics {
-        for name in [
-            "cpu",
-            "res_mem",
-            "virt_mem",
-            "throughput",
-            "p50",
-            "p99.9",
-            "syscalls",
-        ] {
-            assert!(
-                line[name].as_f64().is_some_and(|value| value > 0.0),
-                "{name}: {line}"
-            );
-        }
-        assert_eq!(
-            (&line["lost"], &line["drops"]),
-            (&0.0.into(), &0.into()),
-            "{line}"
-        );
+        assert_measured(line);
     }
     let recorded = fs::read_to_string(record).expect("it was written");
     let recorded: Vec<Value> = recorded

@@ -494,6 +494,81 @@ fn rules_of_actions() -> BTreeMap<String, Vec<String>> {
     text.lines().filter_map(read).collect()
 }
 
+/// Makes the bundles that are measured, watched and not.
+fn bundles(lab: &Lab) {
+    let loads = LOADS.map(|load| format!("tollgate workload {load} --seconds 1"));
+    for is_watched in [false, true] {
+        let name = |name: &str| format!("{name}{}", if is_watched { "-watched" } else { "" });
+        lab.greeting(&name("hello"), is_watched);
+        let script = format!("cd /tmp; {}", loads.join("; "));
+        lab.bundle(&name("bench"), &script, is_watched, false);
+    }
+    lab.bundle(
+        "play",
+        "tollgate generate run --all --sleep 0 --json",
+        true,
+        false,
+    );
+}
+
+/// Starts each class in turn, until the rounds or the minutes are over. Returns the number of rounds.
+fn start_in_rounds(
+    lab: &Lab,
+    classes: &[Class],
+    rounds: usize,
+    minutes: usize,
+    samples: &mut Samples,
+) -> usize {
+    let mut done = 0;
+    for round in 0..rounds {
+        if samples.minutes() >= minutes {
+            samples.progress(&format!("{minutes} minutes are over: no more rounds"));
+            break;
+        }
+        done = round + 1;
+        // Each comes first in turn.
+        let order = (0..classes.len()).map(|at| &classes[(at + round) % classes.len()]);
+        for class in order {
+            for is_watched in [false, true] {
+                let watched = if is_watched { ", watched" } else { "" };
+                samples.progress(&format!(
+                    "round {done} of {rounds}: {}{watched}",
+                    class.name
+                ));
+                start(lab, class, is_watched, round, samples);
+                if !class.is_warm && round < 3 {
+                    bench(lab, class, is_watched, round, samples);
+                }
+            }
+        }
+    }
+    done
+}
+
+/// Makes the attacks in each class, without a policy and with one where the class can have it.
+fn attack_all(classes: &[Class], samples: &mut Samples) -> (Vec<Attacked>, Vec<Option<Attacked>>) {
+    let rule = format!(
+        "- rule: Call\n  desc: any\n  condition: evt.type in ({CALLS}) and container.id != host\n  \
+         output: call %evt.type\n  priority: DEBUG\n"
+    );
+    let lab = Lab::new(&rule);
+    let attacks = format!(
+        "echo kernel $(cat /proc/sys/kernel/random/boot_id || echo none); violate {}",
+        ATTACKS.join(" ")
+    );
+    lab.bundle("attacks", &attacks, true, false);
+    lab.bundle("confined", &attacks, true, true);
+    let attacked: Vec<_> = classes
+        .iter()
+        .map(|class| attack(&lab, class, false, samples))
+        .collect();
+    let confined: Vec<_> = classes
+        .iter()
+        .map(|class| (!class.is_gvisor()).then(|| attack(&lab, class, true, samples)))
+        .collect();
+    (attacked, confined)
+}
+
 #[test]
 fn how_well_each_class_isolates() {
     need_root!();
@@ -518,66 +593,14 @@ fn how_well_each_class_isolates() {
     let rules = ["rules/default.yaml", "rules/more.yaml"]
         .map(|file| std::fs::read_to_string(repository().join(file)).expect("it is part of this"));
     let lab = Lab::new(&rules.concat());
-    let loads = LOADS.map(|load| format!("tollgate workload {load} --seconds 1"));
-    for is_watched in [false, true] {
-        let name = |name: &str| format!("{name}{}", if is_watched { "-watched" } else { "" });
-        lab.greeting(&name("hello"), is_watched);
-        let script = format!("cd /tmp; {}", loads.join("; "));
-        lab.bundle(&name("bench"), &script, is_watched, false);
-    }
-    lab.bundle(
-        "play",
-        "tollgate generate run --all --sleep 0 --json",
-        true,
-        false,
-    );
-    let mut done = 0;
-    for round in 0..rounds {
-        if samples.minutes() >= minutes {
-            samples.progress(&format!("{minutes} minutes are over: no more rounds"));
-            break;
-        }
-        done = round + 1;
-        // Each comes first in turn.
-        let order = (0..classes.len()).map(|at| &classes[(at + round) % classes.len()]);
-        for class in order {
-            for is_watched in [false, true] {
-                let watched = if is_watched { ", watched" } else { "" };
-                samples.progress(&format!(
-                    "round {done} of {rounds}: {}{watched}",
-                    class.name
-                ));
-                start(&lab, class, is_watched, round, &mut samples);
-                if !class.is_warm && round < 3 {
-                    bench(&lab, class, is_watched, round, &mut samples);
-                }
-            }
-        }
-    }
+    bundles(&lab);
+    let done = start_in_rounds(&lab, &classes, rounds, minutes, &mut samples);
     let longer = &classes[..3];
     let played: Vec<_> = longer
         .iter()
         .map(|class| play(&lab, class, &mut samples))
         .collect();
-    let rule = format!(
-        "- rule: Call\n  desc: any\n  condition: evt.type in ({CALLS}) and container.id != host\n  \
-         output: call %evt.type\n  priority: DEBUG\n"
-    );
-    let lab = Lab::new(&rule);
-    let attacks = format!(
-        "echo kernel $(cat /proc/sys/kernel/random/boot_id || echo none); violate {}",
-        ATTACKS.join(" ")
-    );
-    lab.bundle("attacks", &attacks, true, false);
-    lab.bundle("confined", &attacks, true, true);
-    let attacked: Vec<_> = longer
-        .iter()
-        .map(|class| attack(&lab, class, false, &mut samples))
-        .collect();
-    let confined: Vec<_> = longer
-        .iter()
-        .map(|class| (!class.is_gvisor()).then(|| attack(&lab, class, true, &mut samples)))
-        .collect();
+    let (attacked, confined) = attack_all(longer, &mut samples);
     let tables = [
         table_of_classes(&classes, &samples, &attacked, &confined, &played),
         table_of_attacks(longer, &attacked, &confined),
@@ -589,6 +612,21 @@ fn how_well_each_class_isolates() {
         println!("{text}");
         std::fs::write(folder.join(name), text).expect("the folder can be written to");
     }
+}
+
+/// Returns the cell of the table with the times that a class takes to start.
+fn start_times(samples: &Samples, class: &str, is_watched: bool) -> String {
+    let of = [
+        ("measure", json!("start")),
+        ("class", json!(class)),
+        ("watched", json!(is_watched)),
+    ];
+    let times = samples.numbers(&of, "ms");
+    if times.is_empty() {
+        return "-".to_owned();
+    }
+    let [least, most] = [times[0], times[times.len() - 1]];
+    format!("{:.0} ({least:.0} to {most:.0})", median(&times))
 }
 
 fn table_of_classes(
@@ -604,19 +642,7 @@ fn table_of_classes(
          with a policy | actions with their alert, of those played |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for (at, class) in classes.iter().enumerate() {
-        let start = |is_watched: bool| {
-            let of = [
-                ("measure", json!("start")),
-                ("class", json!(class.name)),
-                ("watched", json!(is_watched)),
-            ];
-            let times = samples.numbers(&of, "ms");
-            if times.is_empty() {
-                return "-".to_owned();
-            }
-            let [least, most] = [times[0], times[times.len() - 1]];
-            format!("{:.0} ({least:.0} to {most:.0})", median(&times))
-        };
+        let start = |is_watched: bool| start_times(samples, class.name, is_watched);
         write!(
             table,
             "| {} | {} | {} |",

@@ -49,9 +49,19 @@ impl Lab {
         learnt
     }
 
+    /// Runs a command under the policy. Reports of denials are moved from its output to its errors.
     fn enforce(&self, words: &[&str]) -> Finished {
         let policy = self.path("learnt.yaml");
-        self.run(&["enforce", "-q", "--policy", &policy], words)
+        let mut finished = self.run(&["enforce", "-q", "--policy", &policy], words);
+        let is_report = |line: &&str| line.contains("Policy violation: denied");
+        let output = std::mem::take(&mut finished.stdout);
+        for line in output.split_inclusive('\n') {
+            match is_report(&line) {
+                true => finished.stderr.push_str(line),
+                false => finished.stdout.push_str(line),
+            }
+        }
+        finished
     }
 
     /// What it did when it was learnt it does under the policy.
@@ -62,6 +72,8 @@ impl Lab {
             (0, &learnt.stdout),
             "{again:?}"
         );
+        // The policy carries what is accepted.
+        assert!(!again.stderr.contains("warning["), "{again:?}");
     }
 
     /// Whether a built-in rule fits, by `policy advise`.
@@ -114,6 +126,7 @@ fn a_build_passes_what_was_learnt_of_it_and_an_intruder_does_not() {
     lab.passes(&more, &second);
     lab.passes(&plain, &first);
     let intruder = lab.enforce(&["sh", "intruder.sh"]);
+    assert!(intruder.stderr.contains("Policy violation"), "{intruder:?}");
     assert_eq!(intruder.stdout, "end\n", "{intruder:?}");
     assert!(lab.fits("disable-inet") && lab.fits("disallow-mount"));
 }

@@ -740,8 +740,11 @@ fn each_attack_fails_under_bpf_and_under_apparmor_and_nothing_else_does() {
     check(&ROWS.iter().collect::<Vec<_>>());
 }
 
-/// Makes each attack, under each enforcer and without.
-fn check(rows: &[&'static Row]) {
+/// A row of the table under one enforcer: the name of its section, the enforcer, and what that denies.
+type Attempt = (String, &'static str, &'static Row, Vec<(&'static str, i32)>);
+
+/// Returns the script of all attempts, each in a section, with the section `free` as the last.
+fn attack_script(rows: &[&'static Row]) -> (String, Vec<Attempt>) {
     let mut script = String::new();
     let mut expected = Vec::new();
     let allow = "policy:\n  enforcer: SeccompLandlockCaps\n  mode: AlwaysAllow\n";
@@ -775,6 +778,45 @@ fn check(rows: &[&'static Row]) {
     }
     // Last, because what is removed is gone.
     enforce(&mut script, "free", allow, "", &all);
+    (script, expected)
+}
+
+/// Compares what an enforcer denied with what it has to deny, and with the same without it.
+fn mistakes_in(
+    row: &Row,
+    enforcer: &str,
+    denied: &[(&str, i32)],
+    text: &str,
+    free: &BTreeMap<String, i32>,
+) -> Vec<String> {
+    let bound = outcomes(text);
+    let mut mistakes = Vec::new();
+    for (deed, errno) in denied.iter().copied() {
+        match bound.get(deed) {
+            Some(found) if *found == errno => {}
+            found => mistakes.push(format!(
+                "{} by {enforcer}: {deed} gave {found:?} instead of {errno}: {text}",
+                row.rule
+            )),
+        }
+        if free.get(deed).is_none_or(|found| *found == errno) {
+            mistakes.push(format!(
+                "{}: {deed} fails so without the rule, too",
+                row.rule
+            ));
+        }
+    }
+    for deed in row.still {
+        if bound.get(*deed) != Some(&0) {
+            mistakes.push(format!("{} by {enforcer}: {deed} failed: {text}", row.rule));
+        }
+    }
+    mistakes
+}
+
+/// Makes each attack, under each enforcer and without.
+fn check(rows: &[&'static Row]) {
+    let (script, expected) = attack_script(rows);
     let run = run(&script);
     assert_eq!(run.code, 0, "{run:?}");
     let sections = sections(&run.stdout);
@@ -794,26 +836,7 @@ fn check(rows: &[&'static Row]) {
             attacks: denied.iter().map(|(deed, _)| gave(deed)).collect(),
             twins: row.still.iter().map(|deed| gave(deed)).collect(),
         });
-        for (deed, errno) in denied {
-            match bound.get(deed) {
-                Some(found) if *found == errno => {}
-                found => mistakes.push(format!(
-                    "{} by {enforcer}: {deed} gave {found:?} instead of {errno}: {text}",
-                    row.rule
-                )),
-            }
-            if free.get(deed).is_none_or(|found| *found == errno) {
-                mistakes.push(format!(
-                    "{}: {deed} fails so without the rule, too",
-                    row.rule
-                ));
-            }
-        }
-        for deed in row.still {
-            if bound.get(*deed) != Some(&0) {
-                mistakes.push(format!("{} by {enforcer}: {deed} failed: {text}", row.rule));
-            }
-        }
+        mistakes.extend(mistakes_in(row, enforcer, &denied, text, &free));
     }
     attacks::note("guest", &tried);
     assert!(
@@ -938,29 +961,11 @@ fn named(text: &str, name: &str) -> String {
     format!("{head}{body}")
 }
 
-/// What the rest of the test is about: reports, exchange under load, ends.
-fn life(enforcer: &str) -> String {
-    let mut script = String::new();
-    let shadow = |switches: &str| policy("disable-access-shadow", enforcer, switches);
-    let deeds = ["reads=/etc/shadow", "reads=/etc/group"];
-    let name = |what: &str| format!("{what} {enforcer}");
-    enforce(
-        &mut script,
-        &name("report"),
-        &shadow(REPORT),
-        "--json",
-        &deeds,
-    );
-    enforce(
-        &mut script,
-        &name("allow"),
-        &shadow(ONLY_REPORT),
-        "--json",
-        &deeds,
-    );
+/// Exchanges a policy under load, and one that is not loaded.
+fn exchange(script: &mut String, enforcer: &str, shadow: &str) {
     // Two policies of one name: the first denies, the second does not, and they are exchanged while a
     // process opens the file as fast as it can.
-    let first = named(&shadow(""), "load");
+    let first = named(shadow, "load");
     // With one rule more.
     let second = first.replace(
         "rules: [disable-access-shadow]",
@@ -983,6 +988,29 @@ fn life(enforcer: &str) -> String {
          loaded=$!; sleep 5; tollgate policy replace /p/free.yaml 2>&1; sleep 1; : > /run/end; wait $loaded\n\
          echo '### unknown {enforcer}'\ntollgate policy replace /p/p.yaml 2>&1; echo code $?\n"
     );
+}
+
+/// What the rest of the test is about: reports, exchange under load, ends.
+fn life(enforcer: &str) -> String {
+    let mut script = String::new();
+    let shadow = |switches: &str| policy("disable-access-shadow", enforcer, switches);
+    let deeds = ["reads=/etc/shadow", "reads=/etc/group"];
+    let name = |what: &str| format!("{what} {enforcer}");
+    enforce(
+        &mut script,
+        &name("report"),
+        &shadow(REPORT),
+        "--json",
+        &deeds,
+    );
+    enforce(
+        &mut script,
+        &name("allow"),
+        &shadow(ONLY_REPORT),
+        "--json",
+        &deeds,
+    );
+    exchange(&mut script, enforcer, &shadow(""));
     // The agent is killed while it is needed; what it guarded stays so.
     let report = named(&shadow(REPORT), "killed");
     let _ = write!(
@@ -1185,17 +1213,12 @@ fn bundle(policy: Option<&str>, words: &[&str]) -> Value {
     config
 }
 
-#[test]
-fn containers_are_confined_by_bpf_and_by_apparmor_from_their_first_program_on() {
-    need_slow!();
-    let runc = std::path::Path::new("/usr/sbin/runc");
-    if !runc.exists() {
-        e2e::skip!("has no runc", || Ok(
-            "/usr/sbin/runc is not there".to_owned()
-        ));
-    }
-    let deeds = ["reads=/etc/shadow", "reads=/etc/group", "forks"];
-    let words: Vec<&str> = ["violate"].into_iter().chain(deeds).collect();
+/// The first is denied in containers with a policy.
+const CONTAINER_DEEDS: [&str; 3] = ["reads=/etc/shadow", "reads=/etc/group", "forks"];
+
+/// Runs containers without a policy and with one by each enforcer, as first program and in a session.
+fn container_script() -> String {
+    let words: Vec<&str> = ["violate"].into_iter().chain(CONTAINER_DEEDS).collect();
     let mut script = format!("{STAGE}{CONTAINERS}");
     let mut container = |name: &str, policy: Option<&str>, words: &[&str]| {
         let config = bundle(policy, words);
@@ -1228,6 +1251,19 @@ fn containers_are_confined_by_bpf_and_by_apparmor_from_their_first_program_on() 
         "echo '### outside'; violate reads=/etc/shadow\necho '### alerts'; sleep 3; cat /t/alerts\n\
          echo '### sweep'; tollgate policy loaded --sweep; ls -d /sys/fs/bpf/tollgate-*/link-*; echo end\n",
     );
+    script
+}
+
+#[test]
+fn containers_are_confined_by_bpf_and_by_apparmor_from_their_first_program_on() {
+    need_slow!();
+    let runc = std::path::Path::new("/usr/sbin/runc");
+    if !runc.exists() {
+        e2e::skip!("has no runc", || Ok(
+            "/usr/sbin/runc is not there".to_owned()
+        ));
+    }
+    let script = container_script();
     let violate = Fixture::compile("violate");
     let mut guest = guest(&violate).file(runc, "/usr/sbin/runc");
     for library in ["libseccomp.so.2", "libm.so.6"] {
@@ -1247,13 +1283,13 @@ fn containers_are_confined_by_bpf_and_by_apparmor_from_their_first_program_on() 
         let name = enforcer.to_lowercase();
         for (what, id) in [("first", name.clone()), ("exec", format!("{name}-long"))] {
             let found = outcomes(&sections[&format!("{what} {enforcer}")]);
-            assert_eq!(
-                found.get(deeds[0]),
-                Some(&errno),
-                "{what} {enforcer}: {run:?}"
-            );
-            assert_eq!(found.get(deeds[1]), Some(&0), "{what} {enforcer}: {run:?}");
-            assert_eq!(found.get(deeds[2]), Some(&0), "{what} {enforcer}: {run:?}");
+            for (deed, expected) in CONTAINER_DEEDS.into_iter().zip([errno, 0, 0]) {
+                assert_eq!(
+                    found.get(deed),
+                    Some(&expected),
+                    "{what} {enforcer}: {deed}: {run:?}"
+                );
+            }
             let told = alerts.iter().filter(|alert| {
                 let fields = &alert["output_fields"];
                 fields["policy.enforcer"] == enforcer && fields["container.id"] == id.as_str()

@@ -155,6 +155,33 @@ const STORM: &str = "\
   priority: DEBUG
 ";
 
+/// Compares the opens that the load made with those that were printed.
+fn differences(expected: &Opens, printed: &str, folder: &str) -> Vec<String> {
+    let mut seen = Opens::new();
+    for line in printed.lines() {
+        let Some(open) = seen_open(line) else {
+            continue;
+        };
+        *seen.entry(open).or_default() += 1;
+    }
+    let in_account = |(_, name, _, _): &(i64, String, i64, i64)| is_in_storm(name, folder);
+    // What the load prepares (files, folders) it does before its threads start; those are opens of
+    // the same names, and they are not in its account.
+    let mut wrong = Vec::new();
+    for (open, count) in expected {
+        let found = seen.get(open).copied().unwrap_or_default();
+        if found != *count {
+            wrong.push(format!("{open:?}: made {count}, seen {found}"));
+        }
+    }
+    for (open, count) in seen.iter().filter(|(open, _)| in_account(open)) {
+        if !expected.contains_key(open) && !is_preparation(open) {
+            wrong.push(format!("{open:?}: never made, seen {count}"));
+        }
+    }
+    wrong
+}
+
 /// Eight processes of four threads each, under alarms, half of them without SA_RESTART.
 fn storm(engine: Engine, opens: u64, place: Environment, identity: Identity) {
     need_root!();
@@ -199,29 +226,7 @@ fn storm(engine: Engine, opens: u64, place: Environment, identity: Identity) {
         u64::try_from(sum).expect("counts are positive"),
         opens / 32 * 32
     );
-    let mut seen = Opens::new();
-    for line in watched.log.lines() {
-        let Some(open) = seen_open(line) else {
-            continue;
-        };
-        *seen.entry(open).or_default() += 1;
-    }
-    let folder = scratch_of(&text);
-    let in_account = |(_, name, _, _): &(i64, String, i64, i64)| is_in_storm(name, &folder);
-    // What the load prepares (files, folders) it does before its threads start; those are opens of
-    // the same names, and they are not in its account.
-    let mut wrong = Vec::new();
-    for (open, count) in &expected {
-        let found = seen.get(open).copied().unwrap_or_default();
-        if found != *count {
-            wrong.push(format!("{open:?}: made {count}, seen {found}"));
-        }
-    }
-    for (open, count) in seen.iter().filter(|(open, _)| in_account(open)) {
-        if !expected.contains_key(open) && !is_preparation(open) {
-            wrong.push(format!("{open:?}: never made, seen {count}"));
-        }
-    }
+    let mut wrong = differences(&expected, &watched.log, &scratch_of(&text));
     wrong.truncate(20);
     assert!(
         wrong.is_empty(),

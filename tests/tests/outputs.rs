@@ -239,6 +239,23 @@ fn took(watched: &WatchResult) -> Duration {
     Duration::from_nanos(nanoseconds.parse().expect("a number"))
 }
 
+/// Asserts what each channel has delivered where all but `stdout` are dead or hang.
+fn assert_losses(channels: &Value) {
+    let number = |channel: &str, what: &str| channels[channel][what].as_u64().expect("a number");
+    for channel in ["log", "file", "syslog", "program", "http"] {
+        let taken = ["delivered", "lost_write_failed", "pending"];
+        let taken: u64 = taken.iter().map(|what| number(channel, what)).sum();
+        assert_eq!(number(channel, "queued"), taken, "{channel}: {channels}");
+        assert!(number(channel, "queued") >= 500, "{channel}: {channels}");
+    }
+    assert_eq!(number("log", "lost_write_failed"), 0, "{channels}");
+    assert_eq!(number("file", "delivered"), 0, "{channels}");
+    assert_eq!(number("program", "delivered"), 0, "{channels}");
+    assert_eq!(number("http", "delivered"), 0, "{channels}");
+    assert!(number("program", "timeouts") >= 1, "{channels}");
+    assert!(number("http", "timeouts") >= 1, "{channels}");
+}
+
 #[test]
 fn channels_that_are_dead_or_hang_slow_nobody_down_and_lose_nothing_of_others() {
     need_root!();
@@ -286,20 +303,7 @@ fn channels_that_are_dead_or_hang_slow_nobody_down_and_lose_nothing_of_others() 
         "{total:?} with {with:?}"
     );
 
-    let channels = stats(watched.scratch.path());
-    let number = |channel: &str, what: &str| channels[channel][what].as_u64().expect("a number");
-    for channel in ["log", "file", "syslog", "program", "http"] {
-        let taken = ["delivered", "lost_write_failed", "pending"];
-        let taken: u64 = taken.iter().map(|what| number(channel, what)).sum();
-        assert_eq!(number(channel, "queued"), taken, "{channel}: {channels}");
-        assert!(number(channel, "queued") >= 500, "{channel}: {channels}");
-    }
-    assert_eq!(number("log", "lost_write_failed"), 0, "{channels}");
-    assert_eq!(number("file", "delivered"), 0, "{channels}");
-    assert_eq!(number("program", "delivered"), 0, "{channels}");
-    assert_eq!(number("http", "delivered"), 0, "{channels}");
-    assert!(number("program", "timeouts") >= 1, "{channels}");
-    assert!(number("http", "timeouts") >= 1, "{channels}");
+    assert_losses(&stats(watched.scratch.path()));
 
     // Nothing that was started is left.
     let text = fs::read_to_string(&pids).expect("the program ran");

@@ -117,6 +117,94 @@ fn less_is_accepted_by_name_alone() {
 }
 
 #[test]
+fn a_policy_accepts_what_is_partial_and_nothing_that_is_missing() {
+    let scratch = Scratch::new();
+    let accepting = |rule: &str, accepted: &str| {
+        let body = format!("      attackProtectionRules: [{{rules: [{rule}]}}]\n");
+        let accept = format!("    mode: EnhanceProtect\n    acceptPartial: [{accepted}]\n");
+        let text = policy("Landlock", &body).replace("    mode: EnhanceProtect\n", &accept);
+        assert!(text.contains("acceptPartial"), "{text}");
+        let path = scratch.file("p.yaml", 0o644, text);
+        tollgate(&["policy", "check", "--json", name(&path)])
+    };
+    let partial = accepting("disable-shell", "disable-shell");
+    assert_eq!(partial.code(), 0, "{}", partial.stdout);
+    assert_eq!(json(&partial)["files"][0]["warnings"], serde_json::json!([]));
+    for (rule, accepted, code, problem) in [
+        // No enforcer of the policy has a part in it.
+        ("disable-tcp", "disable-tcp", 3, "POLICY_NO_ENFORCER"),
+        ("disable-shell", "disable-shel", 2, "POLICY_NOT_ACCEPTED"),
+    ] {
+        let refused = accepting(rule, accepted);
+        assert_eq!(refused.code(), code, "{}", refused.stdout);
+        assert!(refused.stdout.contains(problem), "{}", refused.stdout);
+    }
+}
+
+#[test]
+fn a_policy_that_init_writes_starts_without_a_warning() {
+    let scratch = Scratch::new();
+    for kind in ["command", "service", "build", "untrusted"] {
+        let path = scratch.path().join(format!("{kind}.yaml"));
+        let init = tollgate(&["policy", "init", "--kind", kind, name(&path)]);
+        assert_eq!(init.code(), 0, "{init:?}");
+        let printed = tollgate(&["policy", "init", "--kind", kind, "-"]);
+        let written = std::fs::read_to_string(&path).expect("it was written");
+        assert_eq!(printed.stdout, written);
+        let again = tollgate(&["policy", "init", "--kind", kind, name(&path)]);
+        assert_eq!(again.code(), 2, "{again:?}");
+        assert!(again.stderr.contains("replace it with --force"), "{again:?}");
+        let checked = tollgate(&["policy", "check", name(&path)]);
+        assert_eq!(checked.stdout, format!("{}: Ok\n", name(&path)));
+        // Nothing to execute but a program that needs no shell.
+        let started = tollgate(&["enforce", "--policy", name(&path), "--", "true"]);
+        assert_eq!(started.code(), 0, "{started:?}");
+        assert!(!started.stderr.contains("warning"), "{started:?}");
+        let denied = tollgate(&["enforce", "-q", "--policy", name(&path), "--", "cat", "/etc/shadow"]);
+        assert_ne!(denied.code(), 0, "{denied:?}");
+        let told = denied.stdout.clone() + &denied.stderr;
+        assert!(told.contains("disable-access-shadow"), "{told}");
+    }
+}
+
+#[test]
+fn the_first_policy_of_the_how_to_starts_without_a_warning() {
+    let page = e2e::repository().join("docs/howto/confine-a-command.md");
+    let page = std::fs::read_to_string(page).expect("it is in the repository");
+    let shown = page.lines().skip_while(|line| *line != "    $ cat web.yaml").skip(1);
+    let lines = shown.take_while(|line| !line.trim_start().starts_with('$'));
+    let text: String = lines.map(|line| line[4..].to_owned() + "\n").collect();
+    assert!(text.starts_with("policy:"), "{text}");
+    let scratch = Scratch::new();
+    let path = scratch.file("web.yaml", 0o644, text);
+    let started = tollgate(&["enforce", "--policy", name(&path), "--", "true"]);
+    assert_eq!(started.code(), 0, "{started:?}");
+    assert!(!started.stderr.contains("warning"), "{started:?}");
+    assert!(started.stderr.contains("Seccomp"), "{started:?}");
+}
+
+#[test]
+fn explain_and_check_are_short_unless_asked() {
+    let scratch = Scratch::new();
+    let body = "      attackProtectionRules: [{rules: [disable-shell, disable-tcp]}]\n";
+    let path = scratch.file("p.yaml", 0o644, policy("LandlockSeccomp", body));
+    let short = tollgate(&["policy", "explain", name(&path)]);
+    let line = |rule: &str| {
+        let found = short.stdout.lines().find(|line| line.trim_start().starts_with(rule));
+        let words = found.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        words.unwrap_or_else(|| panic!("no {rule} in {}", short.stdout))
+    };
+    assert_eq!(line("disable-shell"), "disable-shell partial deny: Landlock partial");
+    assert_eq!(line("disable-tcp"), "disable-tcp full deny: Seccomp full");
+    assert_eq!(short.stderr, "");
+    let checked = tollgate(&["policy", "check", name(&path)]);
+    assert_eq!(checked.stdout.lines().count(), 2, "{}", checked.stdout);
+    assert!(!checked.stdout.contains("Gaps"), "{}", checked.stdout);
+    let long = tollgate(&["policy", "check", "--long", name(&path)]);
+    assert!(long.stdout.contains("Gaps"), "{}", long.stdout);
+}
+
+#[test]
 fn the_list_has_every_rule_with_a_grade_for_each_enforcer() {
     let list = json(&tollgate(&["policy", "list", "--json"]));
     let rules = list.as_array().expect("it is a list");
@@ -218,7 +306,7 @@ fn explain_shows_what_a_rule_compiles_to_for_each_enforcer() {
     let scratch = Scratch::new();
     let body = "      privileged: true\n      attackProtectionRules: [{rules: [disable-tcp]}]\n";
     let path = scratch.file("p.yaml", 0o644, policy("AppArmorBPFSeccomp", body));
-    let explained = tollgate(&["policy", "explain", name(&path)]);
+    let explained = tollgate(&["policy", "explain", "--long", name(&path)]);
     assert_eq!(explained.code(), 0, "{}", explained.stderr);
     for part in [
         "policy demo: EnhanceProtect by Seccomp, AppArmor, BPF",

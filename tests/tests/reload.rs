@@ -219,20 +219,14 @@ fn changed_files_are_loaded_without_an_order_and_broken_ones_change_nothing() {
     assert!(left[0].output.contains("verify"), "{story}");
 }
 
-/// Each change has alerts go to another file; rules change with it, and what is said of it.
-fn outputs_and_rules_are_exchanged_under_load(engine: Engine) {
-    // In bursts, because an engine that holds nothing up lets all pass before the first change.
-    const BURSTS: usize = 40;
-    const BURST: usize = 100;
-    const OPENS: usize = BURSTS * BURST;
-    const CHANGES: usize = 12;
-    let config = |file: usize| {
-        format!(
-            "rules_files: [%W/rules{file}.yaml]\nwatch_config_files: true\nbuffered_outputs: {}\n\
-             file_output: {{enabled: true, keep_alive: true, filename: %W/alerts.{file}}}\n",
-            file == 2
-        )
-    };
+// In bursts, because an engine that holds nothing up lets all pass before the first change.
+const BURSTS: usize = 40;
+const BURST: usize = 100;
+const OPENS: usize = BURSTS * BURST;
+const CHANGES: usize = 12;
+
+/// Opens a file again and again, and exchanges the configuration meanwhile.
+fn load_and_changes() -> String {
     let mut script = format!(
         ": > alerts.1; : > alerts.2\n\
          (b=0; while [ $b -lt {BURSTS} ]; do i=0; while [ $i -lt {BURST} ]; do : < one; i=$((i+1)); done\n\
@@ -246,6 +240,19 @@ fn outputs_and_rules_are_exchanged_under_load(engine: Engine) {
         );
     }
     script += "wait $load";
+    script
+}
+
+/// Each change has alerts go to another file; rules change with it, and what is said of it.
+fn outputs_and_rules_are_exchanged_under_load(engine: Engine) {
+    let config = |file: usize| {
+        format!(
+            "rules_files: [%W/rules{file}.yaml]\nwatch_config_files: true\nbuffered_outputs: {}\n\
+             file_output: {{enabled: true, keep_alive: true, filename: %W/alerts.{file}}}\n",
+            file == 2
+        )
+    };
+    let script = load_and_changes();
     let watch = Watch::script("").engine(engine);
     let work = watch.scratch().path().join("work");
     let config_file = work.join("config.yaml").display().to_string();

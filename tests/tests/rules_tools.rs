@@ -105,6 +105,21 @@ fn stock_rules_pass_tests_and_failures_name_line_and_clause() {
     }
 }
 
+/// Returns the number of the first event in a capture that the filter matches.
+fn number_of(capture: &str, filter: &str, folder: &Path) -> String {
+    let shown = tollgate(
+        &[
+            "replay", capture, "--filter", filter, "--fields", "%evt.num",
+        ],
+        folder,
+    );
+    text(&shown)
+        .lines()
+        .next()
+        .expect("it was recorded")
+        .to_owned()
+}
+
 #[test]
 fn an_alert_and_a_recorded_event_are_explained_clause_by_clause() {
     let rules = rules();
@@ -119,22 +134,11 @@ fn an_alert_and_a_recorded_event_are_explained_clause_by_clause() {
     let alerts = watched.of("Read sensitive file untrusted");
     assert_eq!(alerts.len(), 1, "{}", watched.story());
     // The event by its number in the recording.
-    let shown = tollgate(
-        &[
-            "replay",
-            &capture,
-            "--filter",
-            "fd.name=/etc/shadow and proc.name=cat",
-            "--fields",
-            "%evt.num",
-        ],
+    let number = number_of(
+        &capture,
+        "fd.name=/etc/shadow and proc.name=cat",
         scratch.path(),
     );
-    let number = text(&shown)
-        .lines()
-        .next()
-        .expect("it was recorded")
-        .to_owned();
     let rule = "Read sensitive file untrusted";
     let args = [
         "rules", "explain", &rules, "--event", &capture, "--number", &number, "--rule", rule,

@@ -1084,6 +1084,31 @@ test -z "$(remains $ID)"
 
 const INNER: &str = "aaaa2a1c9d8e7f60514233241506a7b8c9d0e1f2a3b4c5d6e7f8091a2b3c4d5e";
 
+/// Lets the container `outer` make containers from the bundles in `inner`.
+fn configure_outer(config: &mut serde_json::Value, outer: &str, inner: &Path) {
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let bounding = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapBnd:\t"));
+    let bounding = u64::from_str_radix(bounding.expect("a set"), 16).expect("it is in hexadecimal");
+    let all = (0..=40).filter(|number| bounding >> number & 1 == 1);
+    let all: Vec<String> = all.map(capability).collect();
+    config["process"]["capabilities"] = serde_json::json!({
+        "bounding": all, "effective": all, "permitted": all, "inheritable": all
+    });
+    config["linux"]["cgroupsPath"] = format!("/{outer}").into();
+    let mounts = config["mounts"].as_array_mut().expect("an array");
+    for (source, kind) in [("/usr", "ro"), ("/sys/fs/cgroup", "rw")] {
+        mounts.push(serde_json::json!({
+            "destination": source, "type": "none", "source": source, "options": ["rbind", kind]
+        }));
+    }
+    mounts.push(serde_json::json!({"destination": "/run", "type": "tmpfs", "source": "tmpfs"}));
+    mounts.push(serde_json::json!({
+        "destination": "/inner", "type": "none", "source": inner, "options": ["rbind"]
+    }));
+}
+
 /// A container's bundle with what a runtime inside it needs, and bundles of containers that are made there.
 fn ground_for_runc_inside() -> RuntimeFixture {
     let ground = RuntimeFixture::new();
@@ -1119,25 +1144,7 @@ done
 cat /etc/secret > /dev/null; touch /out/ended";
     let outer = ground.id.clone();
     ground.changed_bundle("b", script, |config| {
-        let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
-        let bounding = status.lines().find_map(|line| line.strip_prefix("CapBnd:\t"));
-        let bounding = u64::from_str_radix(bounding.expect("a set"), 16).expect("it is in hexadecimal");
-        let all = (0..=40).filter(|number| bounding >> number & 1 == 1);
-        let all: Vec<String> = all.map(capability).collect();
-        config["process"]["capabilities"] = serde_json::json!({
-            "bounding": all, "effective": all, "permitted": all, "inheritable": all
-        });
-        config["linux"]["cgroupsPath"] = format!("/{outer}").into();
-        let mounts = config["mounts"].as_array_mut().expect("an array");
-        for (source, kind) in [("/usr", "ro"), ("/sys/fs/cgroup", "rw")] {
-            mounts.push(serde_json::json!({
-                "destination": source, "type": "none", "source": source, "options": ["rbind", kind]
-            }));
-        }
-        mounts.push(serde_json::json!({"destination": "/run", "type": "tmpfs", "source": "tmpfs"}));
-        mounts.push(serde_json::json!({
-            "destination": "/inner", "type": "none", "source": path.join("inner"), "options": ["rbind"]
-        }));
+        configure_outer(config, &outer, &path.join("inner"));
     });
     for (name, group) in [
         ("known", format!("/{outer}/docker/{INNER}")),

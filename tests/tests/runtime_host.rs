@@ -96,24 +96,8 @@ test -z "$(ls agents)"
     assert!(others.is_empty(), "{others:?}");
 }
 
-/// The agent of the host is killed, then those of the containers, then it is told to end: each time the
-/// keepers stand in, tell of it, and containers are watched on.
-#[test]
-fn whoever_of_them_is_killed_containers_are_watched_on() {
-    need_runtime!("runc");
-    let ground = ground("");
-    for number in 1..=2 {
-        let script = format!(
-            "touch /out/c{number}; while :; do if test -e /out/go; then cat /etc/secret; fi; sleep 0.1; done"
-        );
-        ground.bundle(&format!("b{number}"), &script);
-    }
-    std::os::unix::fs::symlink("busybox", ground.scratch.path().join("rootfs/bin/test"))
-        .expect("it is our folder");
-    let (finished, alerts) = ground.run(
-        "runc",
-        &script(
-            r#"
+/// Kills the agent of the host, those of the containers, and ends the agent of the host.
+const KILL_EACH: &str = r#"
 for number in 1 2; do
     rt create --bundle b$number $ID-$number < /dev/null > create.out 2>&1
     rt start $ID-$number
@@ -143,9 +127,23 @@ for number in 1 2; do rt delete --force $ID-$number; done
 settle
 test -z "$(remains $ID)"
 test -z "$(ls agents)"
-"#,
-        ),
-    );
+"#;
+
+/// The agent of the host is killed, then those of the containers, then it is told to end: each time the
+/// keepers stand in, tell of it, and containers are watched on.
+#[test]
+fn whoever_of_them_is_killed_containers_are_watched_on() {
+    need_runtime!("runc");
+    let ground = ground("");
+    for number in 1..=2 {
+        let script = format!(
+            "touch /out/c{number}; while :; do if test -e /out/go; then cat /etc/secret; fi; sleep 0.1; done"
+        );
+        ground.bundle(&format!("b{number}"), &script);
+    }
+    std::os::unix::fs::symlink("busybox", ground.scratch.path().join("rootfs/bin/test"))
+        .expect("it is our folder");
+    let (finished, alerts) = ground.run("runc", &script(KILL_EACH));
     assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
     let ids = [1, 2].map(|number| format!("{}-{number}", ground.id));
     for id in &ids {

@@ -145,8 +145,19 @@ fn violations(alerts: &[Alert], id: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-fn confined_life(runtime: &str, more: &str) {
-    let ground = ground(&format!("watch: none{more}"));
+/// Asserts that the status of a process has capabilities, but not those for raw sockets.
+fn assert_capability_is_dropped(status: &str) {
+    for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
+        let line = status.lines().find_map(|line| line.strip_prefix(set));
+        let value = u64::from_str_radix(line.expect("the kernel tells").trim(), 16);
+        let value = value.expect("it is hexadecimal");
+        assert!(!Capabilities(value).contains(CAP_NET_RAW.u8()), "{status}");
+        assert_ne!(value, 0, "{status}");
+    }
+}
+
+/// Makes bundles without a policy, and with one and different capabilities.
+fn bundles_to_confine(ground: &RuntimeFixture) {
     ground.changed_bundle("free", "", |config| {
         privileged(config);
         runs(config, "violate", &deeds());
@@ -166,6 +177,11 @@ fn confined_life(runtime: &str, more: &str) {
         privileged(config);
         named(config, "strict");
     });
+}
+
+fn confined_life(runtime: &str, more: &str) {
+    let ground = ground(&format!("watch: none{more}"));
+    bundles_to_confine(&ground);
     let words = deeds().join(" ");
     let (finished, alerts) = ground.run(
         runtime,
@@ -204,14 +220,12 @@ test -z "$(remains $ID)"
         let found = outcomes(&read(&ground, file, &finished));
         assert_eq!(found, expected(denied), "{file}: {finished:?}");
     }
-    let status = read(&ground, "status.txt", &finished);
-    for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
-        let line = status.lines().find_map(|line| line.strip_prefix(set));
-        let value = u64::from_str_radix(line.expect("the kernel tells").trim(), 16);
-        let value = value.expect("it is hexadecimal");
-        assert!(!Capabilities(value).contains(CAP_NET_RAW.u8()), "{status}");
-        assert_ne!(value, 0, "{status}");
-    }
+    assert_capability_is_dropped(&read(&ground, "status.txt", &finished));
+    assert_violations(&ground, &alerts);
+}
+
+/// Asserts which violations the containers of [`confined_life`] reported.
+fn assert_violations(ground: &RuntimeFixture, alerts: &[Alert]) {
     let told = [
         ("disallow-create-user-ns".to_owned(), "EPERM".to_owned()),
         ("disable-udp".to_owned(), "EPERM".to_owned()),
@@ -220,7 +234,7 @@ test -z "$(remains $ID)"
     ];
     for name in ["many", "few", "long"] {
         let id = format!("{}-{name}", ground.id);
-        assert_eq!(violations(&alerts, &id), told, "{name}: {alerts:?}");
+        assert_eq!(violations(alerts, &id), told, "{name}: {alerts:?}");
     }
     // It would not have had the capability without the policy either.
     let without = told
@@ -228,9 +242,9 @@ test -z "$(remains $ID)"
         .filter(|(rule, _)| rule != "disable-cap-net-raw");
     let without: Vec<_> = without.cloned().collect();
     let id = format!("{}-none", ground.id);
-    assert_eq!(violations(&alerts, &id), without, "{alerts:?}");
-    assert!(violations(&alerts, &format!("{}-free", ground.id)).is_empty());
-    let annotations = fields(&alerts, "Policy violation", "container.annotations");
+    assert_eq!(violations(alerts, &id), without, "{alerts:?}");
+    assert!(violations(alerts, &format!("{}-free", ground.id)).is_empty());
+    let annotations = fields(alerts, "Policy violation", "container.annotations");
     assert!(
         annotations.iter().all(|text| text.contains("red")),
         "{annotations:?}"
@@ -291,10 +305,8 @@ fn the_profile_of_a_container_and_its_policy_both_hold() {
     assert!(violations(&alerts, &ground.id).is_empty(), "{alerts:?}");
 }
 
-#[test]
-fn a_policy_that_cannot_be_put_in_force_starts_nothing() {
-    need_runtime!("runc");
-    let ground = ground("watch: all");
+/// Makes bundles whose policy cannot be put in force, each for another reason.
+fn bundles_that_cannot_be_confined(ground: &RuntimeFixture) {
     for policy in ["fatal", "missing", "../policies/strict", "strict"] {
         let name = policy.replace(['/', '.'], "-");
         ground.changed_bundle(&name, "touch /out/began", |config| {
@@ -320,6 +332,13 @@ fn a_policy_that_cannot_be_put_in_force_starts_nothing() {
             config["annotations"][key] = value.into();
         });
     }
+}
+
+#[test]
+fn a_policy_that_cannot_be_put_in_force_starts_nothing() {
+    need_runtime!("runc");
+    let ground = ground("watch: all");
+    bundles_that_cannot_be_confined(&ground);
     let (finished, alerts) = ground.run(
         "runc",
         r#"

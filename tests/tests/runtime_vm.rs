@@ -76,27 +76,8 @@ fn text(ground: &RuntimeFixture, file: &str) -> String {
     std::fs::read_to_string(ground.scratch.path().join(file)).unwrap_or_default()
 }
 
-#[test]
-fn a_container_lives_in_a_machine_of_its_own_and_is_watched_there() {
-    need_slow!();
-    let ground = ground!();
-    ground.changed_bundle(
-        "b",
-        "echo begun; cat; cat /etc/secret /etc/hosts; cat /proc/sys/kernel/osrelease; ls /proc >&2; exec sleep 1000",
-        |config| {
-            alone(config);
-            config["hostname"] = "inner".into();
-            config["annotations"]["tollgate.watch"] = "true".into();
-            let file = serde_json::json!({"destination": "/etc/hosts", "type": "bind",
-                "source": "/etc/hosts", "options": ["rbind", "ro"]});
-            config["mounts"].as_array_mut().expect("a list").push(file);
-        },
-    );
-    let ls = ground.scratch.path().join("rootfs/bin/ls");
-    std::os::unix::fs::symlink("busybox", ls).expect("it is our folder");
-    let (finished, alerts) = run(
-        &ground,
-        r#"
+/// From create to delete, with sessions.
+const LIFE: &str = r#"
 mkfifo input; sleep 1000 > input & feeder=$!
 (echo typed; sleep 0.2) > input &
 rt create --bundle b --pid-file pid $ID < input > out.txt 2> err.txt
@@ -122,8 +103,27 @@ status=0; rt state $ID 2> gone.txt || status=$?
 echo "gone $status"
 ended
 test -z "$(remains $ID)"
-"#,
+"#;
+
+#[test]
+fn a_container_lives_in_a_machine_of_its_own_and_is_watched_there() {
+    need_slow!();
+    let ground = ground!();
+    ground.changed_bundle(
+        "b",
+        "echo begun; cat; cat /etc/secret /etc/hosts; cat /proc/sys/kernel/osrelease; ls /proc >&2; exec sleep 1000",
+        |config| {
+            alone(config);
+            config["hostname"] = "inner".into();
+            config["annotations"]["tollgate.watch"] = "true".into();
+            let file = serde_json::json!({"destination": "/etc/hosts", "type": "bind",
+                "source": "/etc/hosts", "options": ["rbind", "ro"]});
+            config["mounts"].as_array_mut().expect("a list").push(file);
+        },
     );
+    let ls = ground.scratch.path().join("rootfs/bin/ls");
+    std::os::unix::fs::symlink("busybox", ls).expect("it is our folder");
+    let (finished, alerts) = run(&ground, LIFE);
     assert_eq!(finished.code(), 0, "{finished:?}");
     let lines: Vec<_> = finished.stdout.lines().collect();
     let expected = [
@@ -153,11 +153,16 @@ test -z "$(remains $ID)"
     let error = text(&ground, "err.txt");
     let pids = error.lines().filter(|name| name.parse::<u32>().is_ok());
     assert!(pids.count() <= 3, "{error}");
+    assert_watched(&ground, &alerts);
+}
+
+/// Asserts which alerts a container gave that had a life as in [`LIFE`].
+fn assert_watched(ground: &RuntimeFixture, alerts: &[Alert]) {
     for alert in alerts.iter().filter(|alert| alert.rule == "Program") {
         assert_eq!(alert.field("container.id"), ground.id, "{alert}");
         assert_eq!(alert.field("container.annotation[org.example.team]"), "red");
     }
-    let programs = fields(&alerts, "Program", "proc.name");
+    let programs = fields(alerts, "Program", "proc.name");
     assert_eq!(
         programs.first().map(String::as_str),
         Some("sh"),
@@ -165,7 +170,7 @@ test -z "$(remains $ID)"
     );
     // The first program, what it starts, and three sessions.
     assert!(programs.len() >= 10, "{programs:?}");
-    let opened = fields(&alerts, "Secret opened", "fd.name");
+    let opened = fields(alerts, "Secret opened", "fd.name");
     assert_eq!(opened, ["/etc/secret"], "{alerts:?}");
     let others: Vec<_> = alerts
         .iter()
@@ -231,6 +236,34 @@ const LOOK: &str = "umask; busybox env | busybox grep -E '^(HOME|A)='; busybox i
     busybox grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status; \
     (sleep 9 & sleep 9 & sleep 9 & sleep 9) 2>&1 | busybox head -n 1";
 
+/// Asks for much, some of which a machine cannot have.
+fn configure(config: &mut serde_json::Value, volume: &std::path::Path) {
+    let process = &mut config["process"];
+    process["user"] = json!({"uid": 12, "gid": 13, "umask": 0o27});
+    process["env"] = json!(["PATH=/bin", "A=1"]);
+    process["oomScoreAdj"] = 300.into();
+    process["noNewPrivileges"] = true.into();
+    process["scheduler"] = json!({"policy": "SCHED_BATCH"});
+    config["domainname"] = "domain".into();
+    config["mounts"] = json!([
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
+        {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"]},
+        {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro"]},
+        {"destination": "/run", "type": "tmpfs", "source": "tmpfs"},
+        {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs",
+            "options": ["tmpcopyup", "mode=1777"]},
+        {"destination": "/var/inner", "type": "bind", "source": volume, "options": ["rbind", "ro"]},
+    ]);
+    let linux = &mut config["linux"];
+    linux["devices"] = json!([{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229,
+        "fileMode": 0o640, "uid": 5, "gid": 6}]);
+    linux["resources"] = json!({"memory": {"limit": 64 << 20}, "pids": {"limit": 4},
+        "cpu": {"quota": 50_000, "period": 100_000, "cpus": "0"}});
+    linux["seccomp"] = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+        {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 95}]});
+}
+
 #[test]
 fn what_a_configuration_says_holds_in_a_machine() {
     need_slow!();
@@ -250,32 +283,7 @@ fn what_a_configuration_says_holds_in_a_machine() {
         std::fs::create_dir(ground.scratch.path().join("rootfs").join(folder))
             .expect("it is our folder");
     }
-    ground.changed_bundle("b", LOOK, |config| {
-        let process = &mut config["process"];
-        process["user"] = json!({"uid": 12, "gid": 13, "umask": 0o27});
-        process["env"] = json!(["PATH=/bin", "A=1"]);
-        process["oomScoreAdj"] = 300.into();
-        process["noNewPrivileges"] = true.into();
-        process["scheduler"] = json!({"policy": "SCHED_BATCH"});
-        config["domainname"] = "domain".into();
-        config["mounts"] = json!([
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["mode=755"]},
-            {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"]},
-            {"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["ro"]},
-            {"destination": "/run", "type": "tmpfs", "source": "tmpfs"},
-            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs",
-                "options": ["tmpcopyup", "mode=1777"]},
-            {"destination": "/var/inner", "type": "bind", "source": volume, "options": ["rbind", "ro"]},
-        ]);
-        let linux = &mut config["linux"];
-        linux["devices"] = json!([{"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229,
-            "fileMode": 0o640, "uid": 5, "gid": 6}]);
-        linux["resources"] = json!({"memory": {"limit": 64 << 20}, "pids": {"limit": 4},
-            "cpu": {"quota": 50_000, "period": 100_000, "cpus": "0"}});
-        linux["seccomp"] = json!({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
-            {"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 95}]});
-    });
+    ground.changed_bundle("b", LOOK, |config| configure(config, &volume));
     let (finished, _) = run(
         &ground,
         r#"

@@ -117,10 +117,8 @@ tests:
     assert_eq!(verdicts[1].2, "no alert of the rule came");
 }
 
-/// Every resource and every call, as an ordinary user.
-#[test]
-fn templates_resources_and_calls_need_no_privilege() {
-    let text = "\
+/// Tests with every resource and every call. One fails.
+const EVERYTHING: &str = "\
 tests:
   - name: connection
     runner: HostRunner
@@ -159,8 +157,12 @@ tests:
     runner: HostRunner
     steps: [{type: syscall, name: k, syscall: open, args: {pathname: /none, flags: O_RDONLY}}]
 ";
+
+/// Every resource and every call, as an ordinary user.
+#[test]
+fn templates_resources_and_calls_need_no_privilege() {
     let scratch = Scratch::new();
-    let file = scratch.file("tests.yaml", 0o644, text);
+    let file = scratch.file("tests.yaml", 0o644, EVERYTHING);
     let program = scratch.program(&e2e::program(), "tollgate");
     let mut words = Vec::new();
     if e2e::is_root() {

@@ -22,6 +22,7 @@ use crate::filter_cache::{KeptRules, Sources};
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
 use crate::recording::Recordings;
+use crate::reload::ConfigSource;
 use crate::servers::{self, Servers};
 use crate::services::{AgentConfig, Rules, RuntimeContainer};
 use crate::settings::{
@@ -100,11 +101,8 @@ pub(super) fn blueprint(
     let is_resumed = matches!(origin, Origin::Memo(_));
     let config = settings(&detection, &interception, origin)?;
     let sink = DeferredSink::default();
-    let (recordings, unstarted) = Recordings::open(
-        record_options(&detection).as_ref(),
-        &config.capture,
-        is_resumed,
-    )?;
+    let options = record_options(&detection);
+    let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;
     let recorder = recordings.recorder();
     let verify = verify_options(&config, engine);
     let judging = Judging {
@@ -115,22 +113,12 @@ pub(super) fn blueprint(
     };
     let made = judging.load(origin, &config, &detection, in_force)?;
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
+    let channel = servers::channel(&config, &servers.alerts());
     Ok(AgentConfig {
         verify,
         engine,
         program: made.program,
-        // Processes that enter do not belong to the command.
-        entered: match told {
-            // Processes enter through the runtime, and are watched from there.
-            Some(_) => None,
-            None => Some(compile(
-                &made.rules.installed,
-                &Profile::default(),
-                EngineKind::Ptrace,
-                Denials::InKernel,
-                &config,
-            )?),
-        },
+        entered: filter_of_entering(told.as_ref(), &made.rules, &config)?,
         profile: made.profile,
         witness: DenialClassifier::default(),
         first: None,
@@ -142,38 +130,23 @@ pub(super) fn blueprint(
         sink,
         recorder,
         recordings: unstarted,
-        outputs: Some(outputs(
-            &config,
-            detection.quiet,
-            servers::channel(&config, &servers.alerts()),
-        )?),
+        outputs: Some(outputs(&config, detection.quiet, channel)?),
         servers,
         stats: stats_file(&detection, is_resumed)?,
         stats_interval: Duration::from_millis(detection.stats_interval),
-        pidfile: match detection.pidfile.as_deref() {
-            None => None,
-            Some(path) if is_resumed => Pidfile::take_over(path),
-            Some(path) => Some(Pidfile::create(path)?),
-        },
+        pidfile: pidfile(&detection, is_resumed)?,
         container_id: detection.container_id.clone(),
         told,
         rules: made.rules,
         refuse_non_dumpable: interception.refuse.contains(&Refusal::NonDumpable),
-        tuning: engines::Tuning {
-            filters: !detection.unfiltered,
-            ring_kib: detection.ring_kib.unwrap_or(config.engine.ring_kib()),
-            hooks: detection.hooks,
-            judges: detection.judges,
-        },
+        tuning: tuning(&detection, &config),
         drops: config.drops.clone(),
         manner: detection.manner,
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
         has_rules: !detection.without_rules,
         settings: config,
-        config: Box::new(move || {
-            configuration(&detection, &interception).map(|(config, _)| config)
-        }),
+        config: source_of_config(detection, interception),
     })
 }
 
@@ -195,6 +168,43 @@ fn settings(
         }
     }
     Ok(config)
+}
+
+/// Compiles the filter for processes that enter, which do not belong to the command.
+fn filter_of_entering(
+    told: Option<&RuntimeContainer>,
+    rules: &Rules,
+    config: &Config,
+) -> Result<Option<FilterProgram>, Failure> {
+    if told.is_some() {
+        // Processes enter through the runtime, and are watched from there.
+        return Ok(None);
+    }
+    let (no_policy, engine) = (Profile::default(), EngineKind::Ptrace);
+    let installed = &rules.installed;
+    compile(installed, &no_policy, engine, Denials::InKernel, config).map(Some)
+}
+
+/// Returns a closure that reads the configuration again.
+fn source_of_config(detection: Detection, interception: Interception) -> ConfigSource {
+    Box::new(move || configuration(&detection, &interception).map(|(config, _)| config))
+}
+
+fn tuning(detection: &Detection, config: &Config) -> engines::Tuning {
+    engines::Tuning {
+        filters: !detection.unfiltered,
+        ring_kib: detection.ring_kib.unwrap_or(config.engine.ring_kib()),
+        hooks: detection.hooks,
+        judges: detection.judges,
+    }
+}
+
+fn pidfile(detection: &Detection, is_resumed: bool) -> Result<Option<Pidfile>, Failure> {
+    Ok(match detection.pidfile.as_deref() {
+        None => None,
+        Some(path) if is_resumed => Pidfile::take_over(path),
+        Some(path) => Some(Pidfile::create(path)?),
+    })
 }
 
 fn stats_file(detection: &Detection, is_resumed: bool) -> Result<Option<StatsFile>, Failure> {
@@ -276,7 +286,7 @@ impl Judging<'_> {
     ) -> Result<(Rules, Option<(Profile, LoadedPolicy)>), Failure> {
         let mut loaded = match origin.sources() {
             Some(sources) => rule_files::load_read(sources.files.clone()),
-            None => rule_files::load(&config.rules_files),
+            None => config.rule_sources().load(),
         };
         let idle = loaded.select(&config.rules);
         if !detection.quiet {

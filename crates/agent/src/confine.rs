@@ -110,16 +110,7 @@ pub fn prepare_at(
 ) -> Result<PreparedPolicy, Failure> {
     let mut machine = machine_at(place);
     let mut file = files::read(path);
-    if file.policies.len() > 1 && !file.diagnostics.iter().any(policy::Diagnostic::is_error) {
-        let message = format!(
-            "cannot use {}: it has {} policies, and a command is confined by one",
-            path.display(),
-            file.policies.len()
-        );
-        return Err(
-            Failure::new(Exit::BadInput, message).help("put each policy in a separate file")
-        );
-    }
+    check_is_single(path, &file)?;
     let mut unavailable = Vec::new();
     if let [policy] = &mut file.policies[..] {
         unavailable = restrict_to_available(policy);
@@ -166,6 +157,21 @@ pub fn prepare_at(
         warned,
         said,
     })
+}
+
+/// Refuses a file without errors that has several policies.
+fn check_is_single(path: &Path, file: &files::Loaded) -> Result<(), Failure> {
+    if file.policies.len() > 1 && !file.diagnostics.iter().any(policy::Diagnostic::is_error) {
+        let message = format!(
+            "cannot use {}: it has {} policies, and a command is confined by one",
+            path.display(),
+            file.policies.len()
+        );
+        return Err(
+            Failure::new(Exit::BadInput, message).help("put each policy in a separate file")
+        );
+    }
+    Ok(())
 }
 
 /// Returns the policy of a file that was prepared before. Tests no enforcer.
@@ -293,7 +299,7 @@ fn unusable(path: &Path, file: &files::Loaded, exit: Exit, missing: &[Line]) -> 
     let mut message = format!("cannot enforce {}\n{}", path.display(), file.render());
     for line in missing {
         message.push_str(&format!("{line}\n"));
-        if let Support::No { fix, .. } = probe(line.enforcer) {
+        if let Support::No { fix: Some(fix), .. } = probe(line.enforcer) {
             message.push_str(&format!("  fix: {fix}\n"));
         }
     }

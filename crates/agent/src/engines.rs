@@ -15,7 +15,7 @@ use decoder::counters::CounterSnapshot;
 use decoder::system_info::{LiveSystemInfo, SystemInfoOptions};
 use decoder::tree::InitProgramState;
 use diagnostics::terminal;
-use event::{EngineKind, Plan};
+use event::{EngineKind, Pid, Plan};
 use outputs::{Dispatcher, Snapshot};
 use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
@@ -155,46 +155,18 @@ pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
 pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let world = request.world();
     let (listening, common) = (request.listening, request.common);
-    let lenient = match listening.transparent[..] {
-        [front, .., waiter] => vec![front, waiter],
-        // This process alone.
-        _ => Vec::new(),
-    };
-    let guard = GuardOptions {
-        // The front forwards the signals it gets, and the command may signal its parent.
-        lenient,
-        refuse_non_dumpable: common.refuse_non_dumpable,
-    };
-    let processes = match listening.source {
-        Source::Listener(_) => Processes::with_marks(listening.transparent)?,
-        // A tracer sees every process creation.
-        _ => Processes::new(listening.transparent)?,
-    };
+    let guard = guard(&listening.transparent, common.refuse_non_dumpable);
     let shared_state = listening.shared_state;
-    let sets_up = request.told.as_ref().is_some_and(|their| their.has_mounts);
     let first = request.first.filter(|_| shared_state.first_waits());
-    let processes = if sets_up && (first.is_some() || !listening.is_resumed) {
-        processes.with_setup()?
-    } else {
-        processes
-    };
+    let has_mounts = request.told.as_ref().is_some_and(|their| their.has_mounts);
+    let sets_up = has_mounts && (first.is_some() || !listening.is_resumed);
+    let processes = processes(&listening.source, listening.transparent, sets_up)?;
     let begun = match first.is_some() || listening.held.is_some() {
         true => InitProgramState::No,
         false => InitProgramState::Perhaps,
     };
-    // Calls that the runtime made before. A command of ours has made none.
-    let pending: Pending = {
-        let (held, is_resumed) = (listening.held, listening.is_resumed);
-        let processes = processes.clone();
-        Box::new(move || {
-            let is_there = is_resumed || held.is_some();
-            let calls = held.map_or_else(|| Ok(Vec::new()), HeldRuntimeCalls::calls)?;
-            if is_there {
-                processes.adopt(begun);
-            }
-            Ok(calls)
-        })
-    };
+    let (held, is_resumed) = (listening.held, listening.is_resumed);
+    let pending = runtime_calls(held, is_resumed, begun, processes.clone());
     let first =
         first.map(|first| first.start(Arc::clone(&shared_state), common.dispatcher.clone()));
     let world = LiveSystemInfo::new(world, Arc::new(processes.clone()))?;
@@ -204,17 +176,14 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let watches_entries =
         !matches!(traced, Some(ptrace::Target::Running(_))) && request.told.is_none();
     let notices = common.announcer();
-    let lacked = {
-        let shared_state = Arc::clone(&shared_state);
-        Arc::new(move || shared_state.lacked())
-    };
+    let lacked = Arc::clone(&shared_state);
     let parts = Parts {
         listener,
         installed: request.rules.installed,
         plan: request.rules.plan,
         profile: common.profile,
         witness: common.witness,
-        lacked,
+        lacked: Arc::new(move || lacked.lacked()),
         first,
         pending,
         judge: request.rules.judge,
@@ -240,6 +209,51 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
             .context("cannot look for processes that enter")?;
     }
     Ok(supervisor)
+}
+
+/// Returns which of the processes that watch the engine protects. `transparent`: front to waiter, or only the
+/// agent.
+fn guard(transparent: &[Pid], refuse_non_dumpable: bool) -> GuardOptions {
+    let lenient = match *transparent {
+        [front, .., waiter] => vec![front, waiter],
+        // This process alone.
+        _ => Vec::new(),
+    };
+    GuardOptions {
+        // The front forwards the signals it gets, and the command may signal its parent.
+        lenient,
+        refuse_non_dumpable,
+    }
+}
+
+/// Returns the processes that an engine watches. `sets_up`: a runtime sets a container up first.
+fn processes(source: &Source, transparent: Vec<Pid>, sets_up: bool) -> anyhow::Result<Processes> {
+    let processes = match source {
+        Source::Listener(_) => Processes::with_marks(transparent)?,
+        // A tracer sees every process creation.
+        _ => Processes::new(transparent)?,
+    };
+    Ok(match sets_up {
+        true => processes.with_setup()?,
+        false => processes,
+    })
+}
+
+/// Returns the calls that the runtime made before. A command of ours has made none.
+fn runtime_calls(
+    held: Option<HeldRuntimeCalls>,
+    is_resumed: bool,
+    begun: InitProgramState,
+    processes: Processes,
+) -> Pending {
+    Box::new(move || {
+        let is_there = is_resumed || held.is_some();
+        let calls = held.map_or_else(|| Ok(Vec::new()), HeldRuntimeCalls::calls)?;
+        if is_there {
+            processes.adopt(begun);
+        }
+        Ok(calls)
+    })
 }
 
 /// Returns the listener, or the process to trace if there is no listener.
@@ -482,64 +496,77 @@ impl Losses {
 /// cannot drop events, since a caller waits until its call was evaluated. Calls that the keeper let
 /// pass without an agent count as drops; calls that it refused do not, because they had no effect.
 pub(super) fn snapshot(counters: &CounterSnapshot, matched: u64, losses: &Losses) -> Snapshot {
-    let passed = |cause| losses.passed(cause);
     let passed_unwatched: u64 = losses.passed.iter().sum();
+    let mut all = engine_counters(counters);
+    all.extend(loss_counters(losses));
+    all.push(("matched", matched));
     Snapshot {
         events: counters.trapped + passed_unwatched + losses.denied,
         drops: passed_unwatched,
         preemptions: 0,
         filtered_in_kernel: None,
-        counters: vec![
-            ("trapped", counters.trapped),
-            ("unevaluated", counters.unevaluated),
-            ("rejected_at_strings", counters.rejected_at_strings),
-            ("rejected_at_descriptor", counters.rejected_at_descriptor),
-            ("rejected_at_entry", counters.rejected_at_entry),
-            ("decided_at_entry", counters.decided_at_entry),
-            ("escalated", counters.escalated),
-            ("escalation_refused", counters.escalation_refused),
-            ("followed", counters.followed),
-            ("unreadable", counters.unreadable),
-            ("read_timeouts", counters.read_timeouts),
-            ("attach_timeouts", counters.attach_timeouts),
-            ("undecided", counters.undecided),
-            ("gone", counters.gone),
-            ("unknown_callers", counters.unknown_callers),
-            ("receiver_panics", counters.receiver_panics),
-            ("unknown_calls", counters.unknown_calls),
-            ("guessed_parents", counters.guessed_parents),
-            ("stdio_watches", counters.stdio_watches),
-            ("stdio_watches_refused", counters.stdio_watches_refused),
-            ("intrusions", counters.intrusions),
-            ("answer_errors", counters.answer_errors),
-            ("withdrawn", counters.withdrawn),
-            ("racy_processes", counters.racy_processes),
-            ("verified", counters.verified),
-            ("arguments_changed", counters.arguments_changed),
-            ("verify_failed", counters.verify_failed),
-            ("traced_by_others", counters.traced_by_others),
-            ("rings", counters.rings),
-            ("tripwire_watches", counters.tripwire_watches),
-            ("tripwire_refused", counters.tripwire_refused),
-            ("tripwire_opens", counters.tripwire_opens),
-            ("tripwire_unseen", counters.tripwire_unseen),
-            ("tripwire_foreign", counters.tripwire_foreign),
-            ("container_runtime", counters.of_runtime),
-            ("violations", counters.violations),
-            ("no_progress", counters.no_progress),
-            ("gaps", losses.gaps),
-            ("passed_unwatched", passed_unwatched),
-            ("passed_agent_killed", passed(Cause::Killed)),
-            ("passed_agent_exited", passed(Cause::Exited)),
-            ("passed_agent_stopped", passed(Cause::Stopped)),
-            ("passed_agent_starved", passed(Cause::Starved)),
-            ("passed_agent_gone", passed(Cause::Gone)),
-            ("denied_unwatched", losses.denied),
-            ("alerts_lost_with_agent", losses.alerts),
-            ("matched", matched),
-        ],
+        counters: all,
         notes: Vec::new(),
     }
+}
+
+/// Returns the counters of the engine.
+fn engine_counters(counters: &CounterSnapshot) -> Vec<(&'static str, u64)> {
+    vec![
+        ("trapped", counters.trapped),
+        ("unevaluated", counters.unevaluated),
+        ("rejected_at_strings", counters.rejected_at_strings),
+        ("rejected_at_descriptor", counters.rejected_at_descriptor),
+        ("rejected_at_entry", counters.rejected_at_entry),
+        ("decided_at_entry", counters.decided_at_entry),
+        ("escalated", counters.escalated),
+        ("escalation_refused", counters.escalation_refused),
+        ("followed", counters.followed),
+        ("unreadable", counters.unreadable),
+        ("read_timeouts", counters.read_timeouts),
+        ("attach_timeouts", counters.attach_timeouts),
+        ("undecided", counters.undecided),
+        ("gone", counters.gone),
+        ("unknown_callers", counters.unknown_callers),
+        ("receiver_panics", counters.receiver_panics),
+        ("unknown_calls", counters.unknown_calls),
+        ("guessed_parents", counters.guessed_parents),
+        ("stdio_watches", counters.stdio_watches),
+        ("stdio_watches_refused", counters.stdio_watches_refused),
+        ("intrusions", counters.intrusions),
+        ("answer_errors", counters.answer_errors),
+        ("withdrawn", counters.withdrawn),
+        ("racy_processes", counters.racy_processes),
+        ("verified", counters.verified),
+        ("arguments_changed", counters.arguments_changed),
+        ("verify_failed", counters.verify_failed),
+        ("traced_by_others", counters.traced_by_others),
+        ("rings", counters.rings),
+        ("tripwire_watches", counters.tripwire_watches),
+        ("tripwire_refused", counters.tripwire_refused),
+        ("tripwire_opens", counters.tripwire_opens),
+        ("tripwire_unseen", counters.tripwire_unseen),
+        ("tripwire_foreign", counters.tripwire_foreign),
+        ("container_runtime", counters.of_runtime),
+        ("violations", counters.violations),
+        ("no_progress", counters.no_progress),
+    ]
+}
+
+/// Returns what nobody watched, and what was lost with agents.
+fn loss_counters(losses: &Losses) -> [(&'static str, u64); 9] {
+    let passed = |cause| losses.passed(cause);
+    [
+        ("gaps", losses.gaps),
+        ("passed_unwatched", losses.passed.iter().sum()),
+        ("passed_agent_killed", passed(Cause::Killed)),
+        ("passed_agent_exited", passed(Cause::Exited)),
+        ("passed_agent_stopped", passed(Cause::Stopped)),
+        ("passed_agent_starved", passed(Cause::Starved)),
+        ("passed_agent_gone", passed(Cause::Gone)),
+        ("denied_unwatched", losses.denied),
+        ("alerts_lost_with_agent", losses.alerts),
+    ]
 }
 
 #[cfg(test)]

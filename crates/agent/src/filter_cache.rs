@@ -14,7 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use config::Config;
-use config::rule_files::{self, RuleFile};
+use config::rule_files::RuleFile;
 use diagnostics::text_file;
 use event::Plan;
 use rules::{Engine, EngineOptions};
@@ -39,7 +39,7 @@ pub(super) struct Sources {
 impl Sources {
     pub(super) fn read(config: Config) -> Self {
         Self {
-            files: rule_files::read_all(&config.rules_files),
+            files: config.rule_sources().read(),
             config,
         }
     }

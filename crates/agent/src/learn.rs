@@ -22,6 +22,8 @@ use rules::AlertValue;
 use rustix::fs::{Access, access};
 use serde_json::{Value, json};
 
+use crate::policy_files::partial_rules;
+
 /// Builds a model and writes a policy from it, once.
 #[derive(Debug)]
 pub struct Learner {
@@ -126,76 +128,26 @@ impl Learner {
         let model = &mut seen.model;
         model.note_call(violation.call, &violation.args);
         let call = violation.call.name();
-        let field = |name: &str| {
-            let (_, value) = fields.iter().find(|(known, _)| &**known == name)?;
-            match value {
-                AlertValue::Text(text) if text.starts_with('/') => Some(text.clone()),
-                _ => None,
-            }
-        };
-        let is_true = |name: &str| {
-            let found = fields.iter().find(|(known, _)| &**known == name);
-            found.is_some_and(|(_, value)| matches!(value, AlertValue::Bool(true)))
-        };
         let paths = [
             "fd.name",
             "fs.path.name",
             "fs.path.source",
             "fs.path.target",
         ];
-        let paths: Vec<String> = paths.iter().filter_map(|name| field(name)).collect();
+        let paths: Vec<String> = paths
+            .iter()
+            .filter_map(|name| text_of(fields, name).filter(|text| text.starts_with('/')))
+            .collect();
         if call.starts_with("exec") {
-            let given = event.params.iter().find_map(|param| match param {
-                event::Param::Text(path) => Some(String::from_utf8_lossy(path).into_owned()),
-                _ => None,
-            });
-            let all = given.iter().chain(&paths);
-            for program in all.flat_map(|path| names(event, path)) {
-                for interpreter in interpreters(&program) {
-                    names(event, &interpreter)
-                        .iter()
-                        .for_each(|name| model.note_program(name));
-                }
-                model.note_program(&program);
-            }
-            return;
-        }
-        if CONTACTS.contains(&call) {
-            let value = |name: &str| {
-                let (_, value) = fields.iter().find(|(known, _)| &**known == name)?;
-                match value {
-                    AlertValue::Text(text) => Some(text.clone()),
-                    AlertValue::Int(number) => Some(number.to_string()),
-                    AlertValue::Uint(number) => Some(number.to_string()),
-                    _ => None,
-                }
-            };
-            let address = value("fd.rip").and_then(|text| text.parse::<IpAddr>().ok());
-            let port = value("fd.rport").and_then(|text| text.parse().ok());
-            match (address, port, value("fd.name")) {
-                (Some(address), Some(port), _) => model.note_peer(address, port),
-                (_, _, Some(name)) => {
-                    // `ADDRESS->PATH` of a local socket.
-                    let path = name.rsplit("->").next().unwrap_or(&name);
-                    if path.starts_with('/') {
-                        model.note_local_peer(path);
-                    }
-                }
-                _ => {}
-            }
-            return;
-        }
-        let is_maker = MAKERS.contains(&call);
-        let changes = is_true("evt.is_open_write") || is_maker || CHANGERS.contains(&call);
-        for path in paths.iter().flat_map(|path| names(event, path)) {
-            // A file that exists now may be missing in the next run; a device will not.
-            if is_maker || (creates(violation) && !is_special(&path)) {
-                model.note_make(&path);
-            }
-            match changes {
-                true => model.note_write(&path),
-                false => model.note_read(&path),
-            }
+            note_exec(model, event, &paths);
+        } else if CONTACTS.contains(&call) {
+            note_contact(model, fields);
+        } else {
+            let is_open_write = matches!(
+                value(fields, "evt.is_open_write"),
+                Some(AlertValue::Bool(true))
+            );
+            note_files(model, event, violation, &paths, is_open_write);
         }
     }
 
@@ -233,7 +185,10 @@ impl Learner {
         };
         // Needed to return from a signal handler while the policy is in force.
         seen.calls.insert("rt_sigreturn".to_owned());
-        write(&self.output, &seen.policy(&name, enforcers, &self.machine))
+        let policy = |accepted| seen.policy(&name, enforcers, &self.machine, accepted);
+        let none = BTreeSet::new();
+        let accepted = partial_rules(&name, &policy(&none));
+        write(&self.output, &policy(&accepted))
     }
 }
 
@@ -315,6 +270,82 @@ fn interpreters(program: &str) -> Vec<String> {
 /// Returns true for a path that exists and is neither a file nor a directory.
 fn is_special(path: &str) -> bool {
     fs::metadata(path).is_ok_and(|data| !data.is_file() && !data.is_dir())
+}
+
+type Fields = [(Arc<str>, AlertValue)];
+
+fn value<'f>(fields: &'f Fields, name: &str) -> Option<&'f AlertValue> {
+    let (_, value) = fields.iter().find(|(known, _)| &**known == name)?;
+    Some(value)
+}
+
+fn text_of(fields: &Fields, name: &str) -> Option<String> {
+    match value(fields, name)? {
+        AlertValue::Text(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+/// Records the program of an exec, under all its names, and its interpreters.
+fn note_exec(model: &mut Model, event: &Event<'_>, paths: &[String]) {
+    let given = event.params.iter().find_map(|param| match param {
+        event::Param::Text(path) => Some(String::from_utf8_lossy(path).into_owned()),
+        _ => None,
+    });
+    let all = given.iter().chain(paths);
+    for program in all.flat_map(|path| names(event, path)) {
+        for interpreter in interpreters(&program) {
+            names(event, &interpreter)
+                .iter()
+                .for_each(|name| model.note_program(name));
+        }
+        model.note_program(&program);
+    }
+}
+
+/// Records the peer of a connection or message.
+fn note_contact(model: &mut Model, fields: &Fields) {
+    let port = match value(fields, "fd.rport") {
+        Some(AlertValue::Text(text)) => text.parse().ok(),
+        Some(AlertValue::Int(number)) => u16::try_from(*number).ok(),
+        Some(AlertValue::Uint(number)) => u16::try_from(*number).ok(),
+        _ => None,
+    };
+    let address = text_of(fields, "fd.rip").and_then(|text| text.parse::<IpAddr>().ok());
+    match (address, port, text_of(fields, "fd.name")) {
+        (Some(address), Some(port), _) => model.note_peer(address, port),
+        (_, _, Some(name)) => {
+            // `ADDRESS->PATH` of a local socket.
+            let path = name.rsplit("->").next().unwrap_or(&name);
+            if path.starts_with('/') {
+                model.note_local_peer(path);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Records the files of a call, as read, written or made.
+fn note_files(
+    model: &mut Model,
+    event: &Event<'_>,
+    violation: &Violation<'_>,
+    paths: &[String],
+    is_open_write: bool,
+) {
+    let call = violation.call.name();
+    let is_maker = MAKERS.contains(&call);
+    let changes = is_open_write || is_maker || CHANGERS.contains(&call);
+    for path in paths.iter().flat_map(|path| names(event, path)) {
+        // A file that exists now may be missing in the next run; a device will not.
+        if is_maker || (creates(violation) && !is_special(&path)) {
+            model.note_make(&path);
+        }
+        match changes {
+            true => model.note_write(&path),
+            false => model.note_read(&path),
+        }
+    }
 }
 
 /// Returns true if an open may create the file. It is assumed for openat2(2), whose flags are in

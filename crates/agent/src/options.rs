@@ -25,6 +25,15 @@ pub struct Detection {
     /// Rule files and directories of them; empty for the built-in rules.
     #[serde(with = "paths")]
     pub rules: Vec<PathBuf>,
+    /// Rule files and directories that are loaded after the others.
+    #[serde(with = "paths")]
+    pub add_rules: Vec<PathBuf>,
+    /// Directory of rule files beside the built-in rules; not used with `rules`.
+    #[serde(with = "optional_path")]
+    pub rules_folder: Option<PathBuf>,
+    /// Configuration files that `config` overrides; they need not exist.
+    #[serde(with = "paths")]
+    pub layers: Vec<PathBuf>,
     /// Configuration file in the format of Falco's `falco.yaml`.
     #[serde(with = "optional_path")]
     pub config: Option<PathBuf>,

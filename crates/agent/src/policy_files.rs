@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use abi::Capabilities;
 use diagnostics::exit::Exit;
 use diagnostics::text_file;
-use policy::compile::{MachineFeatures, NameKind, OtherName};
+use policy::compile::{self, MachineFeatures, NameKind, OtherName};
 use policy::{Code, Diagnostic};
 
 /// Returns this host's features with its disks. Without `/proc` no disk is found, and rules about
@@ -48,6 +49,26 @@ pub fn with_other_names(machine: &MachineFeatures, policy: &policy::Policy) -> M
         other_names,
         ..machine.clone()
     }
+}
+
+/// Returns the rules in the text of a policy that are enforced only partially on this host, for this user or
+/// for one without capabilities.
+pub fn partial_rules(name: &str, text: &str) -> BTreeSet<String> {
+    let (policies, _) = policy::load(name, text);
+    let here = machine();
+    let mut partial = BTreeSet::new();
+    for policy in &policies {
+        let here = with_other_names(&here, policy);
+        let unprivileged = MachineFeatures {
+            held: Some(Capabilities::default()),
+            is_root: false,
+            ..here.clone()
+        };
+        for machine in [here, unprivileged] {
+            partial.extend(compile::partial_rules(policy, &machine));
+        }
+    }
+    partial
 }
 
 /// Returns the last of four columns, after two heading lines.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use capture::notify::RulesHandle;
 use config::Config;
-use config::rule_files::{self, Loaded};
+use config::rule_files::Loaded;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use event::{EngineKind, Plan};
@@ -75,7 +75,7 @@ impl Reloader {
 
     fn load(&self, settings: &mut Config) -> Result<(usize, Vec<UncoveredRule>), Failure> {
         let config = (self.config)()?;
-        let mut loaded = rule_files::load(&config.rules_files);
+        let mut loaded = config.rule_sources().load();
         let idle: Vec<_> = loaded.select(&config.rules);
         for selection in idle {
             journal::warn(&format!("warning: {}", selection.complaint()));

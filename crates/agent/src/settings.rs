@@ -7,7 +7,7 @@ use abi::Arch;
 use capture::notify::VerifyOptions;
 use capture::ptrace;
 use config::rule_files::Loaded;
-use config::{Config, IoUring, Verify};
+use config::{Config, Effective, IoUring, Request, Verify};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use event::EngineKind;
@@ -28,11 +28,19 @@ pub(super) fn configuration(
     detection: &Detection,
     interception: &Interception,
 ) -> Result<(Config, Vec<String>), Failure> {
-    let (mut config, warnings) = config::load(
-        detection.config.as_deref(),
-        &detection.options,
-        detection.manner,
-    )?;
+    let request = Request {
+        layers: &detection.layers,
+        file: detection.config.as_deref(),
+        options: &detection.options,
+        mode: detection.manner,
+    };
+    let Effective {
+        mut config,
+        warnings,
+        ..
+    } = request.load()?;
+    config.rules_folder.clone_from(&detection.rules_folder);
+    config.added_rules.clone_from(&detection.add_rules);
     config.json_output |= detection.json || detection.stream.is_json();
     detection.stream.apply(&mut config.outputs.stdout);
     if !detection.rules.is_empty() {

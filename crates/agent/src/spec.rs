@@ -24,7 +24,7 @@ use crate::confine::Optional;
 use crate::options::{Detection, Interception};
 
 /// Version of the encoding. Increment it with every change of [`AgentSpec`] or its parts.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Magic bytes of a specification; the version follows.
 const MAGIC: &[u8; 8] = b"tgagent\n";
 /// Maximum size in bytes; actual specifications have some KiB.
@@ -311,6 +311,9 @@ mod tests {
         AgentSpec {
             detection: Detection {
                 rules: vec![odd(), "/r".into()],
+                add_rules: vec![odd()],
+                rules_folder: Some(odd()),
+                layers: vec![odd(), "/l".into()],
                 config: Some(odd()),
                 options: vec!["a=b".to_owned()],
                 json: true,
@@ -403,7 +406,7 @@ mod tests {
             .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
                 (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
             });
-        assert_eq!((VERSION, hash), (2, 0xfea5_8b3c_027e_6469));
+        assert_eq!((VERSION, hash), (3, 0xfea5_8b3c_027e_6469));
     }
 
     #[test]

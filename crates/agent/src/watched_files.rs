@@ -29,8 +29,13 @@ pub(super) struct WatchedFiles(Vec<PathBuf>);
 
 impl WatchedFiles {
     pub(super) fn of(config: &Config) -> Self {
+        let sources = config.rule_sources();
         let paths = config.files.iter().chain(&config.folders);
-        Self(paths.chain(&config.rules_files).cloned().collect())
+        let paths = paths.chain(&config.layers).chain(sources.paths());
+        let mut paths: Vec<_> = paths.cloned().collect();
+        paths.sort();
+        paths.dedup();
+        Self(paths)
     }
 
     /// Returns the stamps of the files. A missing file has none.
@@ -53,10 +58,7 @@ impl WatchedFiles {
             if path.is_dir() {
                 folders.push(path.clone());
             }
-            let parent = path
-                .parent()
-                .filter(|parent| !parent.as_os_str().is_empty());
-            folders.push(parent.unwrap_or(Path::new(".")).to_owned());
+            folders.push(existing_parent(path));
             // The file behind a link may be edited in place.
             if let Ok(target) = fs::canonicalize(path) {
                 folders.extend(target.parent().map(Path::to_owned));
@@ -66,6 +68,14 @@ impl WatchedFiles {
         folders.dedup();
         folders
     }
+}
+
+/// Returns the folder of a file. If it does not exist, returns the folder in which it may appear.
+fn existing_parent(path: &Path) -> PathBuf {
+    let above = path.ancestors().skip(1);
+    let mut named = above.take_while(|folder| !folder.as_os_str().is_empty());
+    let existing = named.find(|folder| folder.is_dir());
+    existing.unwrap_or(Path::new(".")).to_owned()
 }
 
 /// Device, inode, size, and time of the last change.
@@ -189,6 +199,17 @@ mod tests {
         })
         .expect("folders can be watched");
         receiver
+    }
+
+    #[test]
+    fn a_folder_that_is_made_later_is_noticed() {
+        let dir = tempfile::tempdir().expect("a folder for temporary files");
+        let rules = dir.path().join("tollgate/rules.d");
+        let changes = changes(WatchedFiles(vec![rules.clone()]));
+        fs::create_dir_all(&rules).expect("it can be made");
+        changes.recv_timeout(SOON).expect("a new folder is noticed");
+        fs::write(rules.join("a.yaml"), "1").expect("it can be written");
+        changes.recv_timeout(SOON).expect("its file is noticed");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use config::{Choice, CompatMode};
+use config::{Choice, CompatMode, Places};
 pub(crate) use config::{IoUring, OnAgentDeath, Verify};
 use event::EngineKind;
 use sys::features::KernelVersion;
@@ -81,7 +81,10 @@ pub(crate) enum Verb {
     /// Check, list, explain and test rules
     #[command(subcommand, arg_required_else_help = true)]
     Rules(Rules),
-    /// Check, list and explain policies
+    /// Show or check the configuration
+    #[command(subcommand, arg_required_else_help = true)]
+    Config(crate::command::config::args::Config),
+    /// Write, check, list and explain policies
     #[command(subcommand, arg_required_else_help = true)]
     Policy(crate::command::policy::args::Policy),
     /// Drop-in OCI runtime: wraps runc and watches its containers
@@ -130,10 +133,15 @@ pub(crate) enum Refusal {
 /// The rules, outputs and recordings of every verb that watches.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Detection {
-    /// Load rules from this file or folder; repeatable [default: the built-in rules]
+    /// Load rules from this file or folder instead; repeatable [default: the built-in rules and
+    /// /etc/tollgate/rules.d]
     #[arg(short = 'r', long = "rules", value_name = "RULES", help_heading = RULES)]
     pub(crate) rules: Vec<PathBuf>,
-    /// Read the configuration from FILE, in the format of falco.yaml [default: none]
+    /// Also load rules from this file or folder, which can change the other rules; repeatable
+    #[arg(long, value_name = "RULES", help_heading = RULES)]
+    pub(crate) add_rules: Vec<PathBuf>,
+    /// Also read the configuration in FILE, in the format of falco.yaml; it overrides
+    /// /etc/tollgate/config.yaml and ~/.config/tollgate/config.yaml
     #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = RULES)]
     pub(crate) config: Option<PathBuf>,
     /// Set one configuration key, such as outputs.rate=5; repeatable
@@ -181,6 +189,9 @@ pub(crate) struct Detection {
     /// Whether the program behaves as Falco does.
     #[arg(skip)]
     pub(crate) manner: CompatMode,
+    /// Files of the machine and the user that are read without being named.
+    #[arg(skip)]
+    pub(crate) places: Places,
 }
 
 /// Where alerts go.
@@ -359,7 +370,8 @@ pub(crate) struct Enforce {
     pub(crate) policy: PathBuf,
     #[command(flatten)]
     pub(crate) how: PolicyOptions,
-    /// Read the outputs for violations from FILE, in the format of falco.yaml [default: none]
+    /// Also read the outputs for violations from FILE, in the format of falco.yaml; it overrides
+    /// /etc/tollgate/config.yaml and ~/.config/tollgate/config.yaml
     #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = OUTPUT)]
     pub(crate) config: Option<PathBuf>,
     /// Set one configuration key, such as json_output=true; repeatable
@@ -475,10 +487,15 @@ pub(crate) struct Replay {
     /// Captures to read, in this order: scap, also gzipped; - is standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Load rules from this file or folder; repeatable [default: the built-in rules]
+    /// Load rules from this file or folder instead; repeatable [default: the built-in rules and
+    /// /etc/tollgate/rules.d]
     #[arg(short = 'r', long = "rules", value_name = "RULES", help_heading = RULES)]
     pub(crate) rules: Vec<PathBuf>,
-    /// Read the configuration from FILE, in the format of falco.yaml [default: none]
+    /// Also load rules from this file or folder, which can change the other rules; repeatable
+    #[arg(long, value_name = "RULES", help_heading = RULES)]
+    pub(crate) add_rules: Vec<PathBuf>,
+    /// Also read the configuration in FILE, in the format of falco.yaml; it overrides
+    /// /etc/tollgate/config.yaml and ~/.config/tollgate/config.yaml
     #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = RULES)]
     pub(crate) config: Option<PathBuf>,
     /// Set one configuration key, such as outputs.rate=5; repeatable
@@ -507,6 +524,9 @@ pub(crate) struct Replay {
     /// Whether the program behaves as Falco does.
     #[arg(skip)]
     pub(crate) manner: CompatMode,
+    /// Files of the machine and the user that are read without being named.
+    #[arg(skip)]
+    pub(crate) places: Places,
 }
 
 /// `tollgate rules`.
@@ -524,18 +544,31 @@ pub(crate) enum Rules {
     Explain(Explain),
     /// Run tests of rules: events in YAML or captures, and the alerts to expect
     Test(TestRules),
+    /// Write an exception, and its test, so that an alert is not raised again
+    Silence(crate::command::rules::silence::args::Silence),
     /// Find rules that never alert, cannot match or are expensive
     Lint(Lint),
     /// Estimate how much each rule costs, from measured figures
     Cost(Cost),
 }
 
+/// Rule files beside those that a verb names.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct AddedRules {
+    /// Also load rules from this file or folder, which can change the other rules; repeatable
+    #[arg(long, value_name = "RULES")]
+    pub(crate) add_rules: Vec<PathBuf>,
+}
+
 /// `tollgate rules check`.
 #[derive(Args, Debug)]
 pub(crate) struct Check {
-    /// Rule files or folders to check; later files can change rules of earlier ones
-    #[arg(required = true, value_name = "FILE")]
+    /// Rule files or folders to check; later files can change rules of earlier ones [default: the built-in
+    /// rules and /etc/tollgate/rules.d]
+    #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) added: AddedRules,
     /// Print JSON in the format of Falco's -V
     #[arg(long)]
     pub(crate) json: bool,
@@ -544,9 +577,11 @@ pub(crate) struct Check {
 /// `tollgate rules list`.
 #[derive(Args, Debug)]
 pub(crate) struct List {
-    /// Rule files or folders [default: the built-in rules]
+    /// Rule files or folders [default: the built-in rules and /etc/tollgate/rules.d]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) added: AddedRules,
     /// Show only RULE, in full
     #[arg(short = 'l', long = "rule", value_name = "RULE")]
     pub(crate) rule: Option<String>,
@@ -583,9 +618,11 @@ pub(crate) struct Events {
 /// `tollgate rules explain`.
 #[derive(Args, Debug)]
 pub(crate) struct Explain {
-    /// Rule files or folders [default: the built-in rules]
+    /// Rule files or folders [default: the built-in rules and /etc/tollgate/rules.d]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) added: AddedRules,
     /// Show only the system call CALL [default: all that the rules need]
     #[arg(long, value_name = "CALL")]
     pub(crate) call: Option<String>,
@@ -616,9 +653,11 @@ Findings:
 
 The exit status is 1 if there is a finding.")]
 pub(crate) struct Lint {
-    /// Rule files or folders [default: the built-in rules]
+    /// Rule files or folders [default: the built-in rules and /etc/tollgate/rules.d]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) added: AddedRules,
     /// Capture engine to check for; repeatable [default: notify, ptrace, ebpf]
     #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = engine)]
     pub(crate) engines: Vec<EngineKind>,
@@ -645,9 +684,11 @@ Columns:
   alone        cost of the calls of this rule alone: what removing it saves
   evaluations  estimated evaluations of the condition, and the time of each")]
 pub(crate) struct Cost {
-    /// Rule files or folders [default: the built-in rules]
+    /// Rule files or folders [default: the built-in rules and /etc/tollgate/rules.d]
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) added: AddedRules,
     /// Also count the events of this capture, and time the rules on them
     #[arg(long, value_name = "FILE")]
     pub(crate) capture: Option<PathBuf>,
@@ -672,9 +713,11 @@ pub(crate) struct TestRules {
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Load rules from this file or folder instead of those that FILE names; repeatable [default: the
-    /// built-in rules]
+    /// built-in rules and /etc/tollgate/rules.d]
     #[arg(short = 'r', long = "rules", value_name = "RULES")]
     pub(crate) rules: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) added: AddedRules,
     /// Print JSON, one object a line for each test
     #[arg(long)]
     pub(crate) json: bool,
@@ -683,7 +726,8 @@ pub(crate) struct TestRules {
 const TEST_HELP: &str = "\
 FILE is YAML:
 
-    rules: [my_rules.yaml]           # in the same folder as FILE
+    rules: [my_rules.yaml]           # instead of the built-in rules, in the same folder as FILE
+    add_rules: [my_changes.yaml]     # beside them
     tests:
       - name: cat reads a sensitive file
         event:                       # fields of one event, as rules name them

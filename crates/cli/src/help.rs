@@ -21,7 +21,15 @@ pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ("Measure", &["bench", "generate"]),
     (
         "Tools",
-        &["doctor", "demo", "completions", "man", "help", "version"],
+        &[
+            "config",
+            "doctor",
+            "demo",
+            "completions",
+            "man",
+            "help",
+            "version",
+        ],
     ),
 ];
 

@@ -10,6 +10,9 @@ impl From<args::Detection> for options::Detection {
     fn from(args: args::Detection) -> Self {
         Self {
             rules: args.rules,
+            add_rules: args.add_rules,
+            rules_folder: args.places.rules,
+            layers: args.places.files,
             config: args.config,
             options: args.options,
             json: args.json,

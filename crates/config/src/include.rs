@@ -11,6 +11,7 @@ use diagnostics::text_file;
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
 use super::choice::Choice;
+use super::trust;
 
 /// The key.
 const KEY: &str = "config_files";
@@ -43,11 +44,19 @@ pub(crate) struct Included {
     pub(crate) folders: Vec<PathBuf>,
 }
 
+/// The file that includes others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source<'p> {
+    pub(crate) path: &'p Path,
+    /// Only root must be able to change the files that it includes, if root runs this program.
+    pub(crate) is_checked: bool,
+}
+
 /// Merges the files named by `root`, which was read from `main`. Applies `prepare` to each file
 /// first.
 pub(crate) fn merge(
     root: &mut Node,
-    main: &Path,
+    main: Source<'_>,
     prepare: impl Fn(&mut Node),
 ) -> Result<Included, Vec<Problem>> {
     let mut included = Included::default();
@@ -89,11 +98,11 @@ type Files = Vec<(PathBuf, Node)>;
 
 fn read_item(
     item: &Node,
-    main: &Path,
+    main: Source<'_>,
     included: &mut Included,
 ) -> Result<(Strategy, Files), Problem> {
     let (path, strategy) = entry(item)?;
-    if path == main {
+    if path == main.path {
         let message = format!("`{}` includes itself", path.display());
         return Err(Problem::new(&item.origin, message).help("remove the entry"));
     }
@@ -107,6 +116,12 @@ fn read_item(
         Vec::new()
     };
     let read = |path: PathBuf| {
+        if main.is_checked {
+            trust::check(&path).map_err(|error| {
+                let message = format!("cannot include {}: {}", path.display(), error.cause());
+                Problem::new(&item.origin, message).help(error.fix())
+            })?;
+        }
         let text = text_file::read(&path).map_err(|error| {
             let message = format!("cannot read {}: {error}", path.display());
             Problem::new(&item.origin, message)
@@ -220,7 +235,11 @@ mod tests {
         let main = main.replace("%D", &dir.path().display().to_string());
         let path = dir.path().join("main.yaml");
         let mut root = settings::read("main.yaml", &main).expect("good YAML");
-        let included = merge(&mut root, &path, |_| {})?;
+        let main = Source {
+            path: &path,
+            is_checked: false,
+        };
+        let included = merge(&mut root, main, |_| {})?;
         Ok((root, included))
     }
 

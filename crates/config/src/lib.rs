@@ -1,30 +1,36 @@
-//! The configuration: a Falco configuration file, the files it includes, and `-o` options, as one
-//! typed model.
+//! The configuration: files of the machine and of the user, a Falco configuration file, the files they
+//! include, and `-o` options, as one typed model.
 //!
-//! [`load`] reads it. Every key is a row of a table, with its type and its field in [`Config`].
+//! [`Request::load`] reads it. Every key is a row of a table, with its type and its field in [`Config`].
 //! Falco keys that have no effect here cause a warning.
 
 mod append;
 mod assign;
 mod choice;
+mod defaults;
 mod environment;
 mod include;
 mod ineffective;
 mod keys;
+mod layers;
 mod model;
+pub mod places;
 #[cfg(test)]
 mod reference;
 pub mod rule_files;
 mod schema;
+mod show;
+pub mod trust;
 mod values;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rules::diagnostic::closest;
 use serde::{Deserialize, Serialize};
 
 pub use self::choice::Choice;
-use self::include::Included;
+use self::include::{Included, Source};
 use self::ineffective::INEFFECTIVE;
 use self::keys::KEYS;
 pub use self::model::{
@@ -32,10 +38,13 @@ pub use self::model::{
     Grpc, IoUring, Log, Metrics, OnAgentDeath, RuntimeOptions, Selection, Verify, WatchContainers,
     WatchedBy, Webserver,
 };
+pub use self::places::Places;
 pub use self::schema::schema;
+pub use self::show::{Shown, ShownOrigin};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::text_file;
+use trust::Untrusted;
 use yaml::settings::{self, Node, Origin, Problem, Value};
 
 /// Selects whose defaults and rules apply when settings are read.
@@ -52,7 +61,7 @@ pub enum CompatMode {
 /// A configuration with its warnings.
 pub type LoadedConfig = (Config, Vec<String>);
 
-/// Reads a configuration file, if one is named, and applies the `-o` options to it.
+/// Reads a configuration file, if one is named, and applies the `-o` options to it. Reads no other file.
 ///
 /// # Errors
 ///
@@ -63,19 +72,84 @@ pub fn load(
     options: &[String],
     mode: CompatMode,
 ) -> Result<LoadedConfig, Failure> {
-    let text = file.map(read).transpose()?;
-    let source = Text {
-        path: file.unwrap_or(Path::new("")),
-        text: text.as_deref().unwrap_or(""),
+    let request = Request {
+        file,
+        options,
+        mode,
+        ..Request::default()
     };
-    let variable = |name: &str| std::env::var(name).ok();
-    let (mut config, warnings) =
-        parse(source, options, mode, &variable).map_err(|problems| failure(&problems))?;
-    config.files.splice(0..0, file.map(PathBuf::from));
-    if mode == CompatMode::Falco {
-        config.rules_files.retain(|path| path.exists());
-    }
+    let Effective {
+        config, warnings, ..
+    } = request.load()?;
     Ok((config, warnings))
+}
+
+/// What a configuration is read from.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// Files that nobody named, the least important first. They need not exist. If root runs this program, only root
+    /// must be able to change them.
+    pub layers: &'a [PathBuf],
+    /// The file that the command line names, which goes before those.
+    pub file: Option<&'a Path>,
+    /// The `-o` options, which go before all files.
+    pub options: &'a [String],
+    /// Selects defaults and rules.
+    pub mode: CompatMode,
+}
+
+/// A configuration, and how it came about.
+#[derive(Debug)]
+pub struct Effective {
+    /// The settings.
+    pub config: Config,
+    /// Warnings about settings without effect, unknown keys among them.
+    pub warnings: Vec<String>,
+    /// The unknown keys.
+    pub unknown: Vec<Problem>,
+    /// All settings with their origins.
+    root: Node,
+}
+
+impl Request<'_> {
+    /// Reads and checks the configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::BadInput`] if a file cannot be read or trusted, or a setting is wrong. The message names every wrong
+    /// setting.
+    pub fn load(&self) -> Result<Effective, Failure> {
+        let mut texts = Vec::new();
+        for path in self.layers {
+            if let Some(text) = read_layer(path)? {
+                texts.push((path.as_path(), text));
+            }
+        }
+        let text = match self.file {
+            Some(file) => {
+                if self.mode == CompatMode::Tollgate {
+                    trust::check_named(file).map_err(|error| untrusted(file, &error))?;
+                }
+                read(file)?
+            }
+            None => String::new(),
+        };
+        let lower = texts.iter().map(|(path, text)| Text { path, text });
+        let lower: Vec<_> = lower.collect();
+        let source = Text {
+            path: self.file.unwrap_or(Path::new("")),
+            text: &text,
+        };
+        let variable = |name: &str| std::env::var(name).ok();
+        let parsed = parse_layers(&lower, source, self.options, self.mode, &variable);
+        let mut effective = parsed.map_err(|problems| failure(&problems))?;
+        let config = &mut effective.config;
+        config.layers = self.layers.to_vec();
+        if self.mode == CompatMode::Falco {
+            config.rules_files.retain(|path| path.exists());
+        }
+        Ok(effective)
+    }
 }
 
 /// Text of a file.
@@ -91,6 +165,36 @@ fn read(file: &Path) -> Result<String, Failure> {
         Failure::new(Exit::BadInput, message)
             .help("name a YAML file, such as Falco's falco.yaml, with --config")
     })
+}
+
+/// Reads a file that nobody named; `None` if there is none.
+fn read_layer(file: &Path) -> Result<Option<String>, Failure> {
+    trust::check(file).map_err(|error| untrusted(file, &error))?;
+    match text_file::read(file) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => {
+            let message = format!("cannot read configuration {}: {error}", file.display());
+            let help = "let this user read it, or remove it; it applies to all runs";
+            Err(Failure::new(Exit::BadInput, message).help(help))
+        }
+    }
+}
+
+fn untrusted(file: &Path, error: &Untrusted) -> Failure {
+    let message = format!(
+        "cannot use configuration {}: {}",
+        file.display(),
+        error.cause()
+    );
+    let failure = Failure::new(Exit::BadInput, message);
+    if file.starts_with(places::FOLDER) {
+        return failure.help(error.fix());
+    }
+    let own = "or read root's own file: `sudo -H`, and unset XDG_CONFIG_HOME";
+    failure.help(format!("{}, {own}", error.fix()))
 }
 
 fn failure(problems: &[Problem]) -> Failure {
@@ -113,56 +217,96 @@ fn failure(problems: &[Problem]) -> Failure {
     }
 }
 
-fn parse(
+impl Effective {
+    /// Checks that there are no unknown keys, which are otherwise only warned about.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::BadInput`] with all unknown keys.
+    pub fn is_known(&self) -> Result<(), Failure> {
+        match self.unknown.is_empty() {
+            true => Ok(()),
+            false => Err(failure(&self.unknown)),
+        }
+    }
+}
+
+/// Reads one file, and merges the files that it includes into it.
+fn read_tree(
     source: Text<'_>,
-    options: &[String],
-    mode: CompatMode,
+    options: &[&String],
+    is_checked: bool,
     variable: &impl Fn(&str) -> Option<String>,
-) -> Result<LoadedConfig, Vec<Problem>> {
+) -> Result<(Node, Included), Vec<Problem>> {
     let name = source.path.display().to_string();
     let mut root = settings::read(&name, source.text).map_err(|problem| vec![problem])?;
     environment::expand(&mut root, variable);
     let mut problems = Vec::new();
-    // Options that include files are applied first, so that the others override included settings.
-    let includes = |option: &&String| option.starts_with("config_files");
-    for option in options.iter().filter(includes) {
+    for option in options {
         problems.extend(assign::assign(&mut root, option).err());
     }
     let prepare = |node: &mut Node| environment::expand(node, variable);
-    let included = match include::merge(&mut root, source.path, prepare) {
+    let main = Source {
+        path: source.path,
+        is_checked,
+    };
+    let mut included = match include::merge(&mut root, main, prepare) {
         Ok(included) => included,
         Err(more) => {
             problems.extend(more);
             Included::default()
         }
     };
-    for option in options.iter().filter(|option| !includes(option)) {
+    if !source.path.as_os_str().is_empty() {
+        included.files.insert(0, source.path.to_owned());
+    }
+    match problems.is_empty() {
+        true => Ok((root, included)),
+        false => Err(problems),
+    }
+}
+
+fn parse_layers(
+    lower: &[Text<'_>],
+    source: Text<'_>,
+    options: &[String],
+    mode: CompatMode,
+    variable: &impl Fn(&str) -> Option<String>,
+) -> Result<Effective, Vec<Problem>> {
+    // Options that include files are applied first, so that the others override included settings.
+    let includes = |option: &&String| option.starts_with("config_files");
+    let (first, last): (Vec<_>, Vec<_>) = options.iter().partition(includes);
+    let mut problems = Vec::new();
+    let mut root = None;
+    let mut read = Included::default();
+    let lower = lower.iter().map(|text| (*text, &[][..], true));
+    for (text, options, is_checked) in lower.chain([(source, &first[..], false)]) {
+        match read_tree(text, options, is_checked, variable) {
+            Ok((node, included)) => {
+                read.files.extend(included.files);
+                read.folders.extend(included.folders);
+                match &mut root {
+                    Some(root) if has_settings(&node) => layers::merge(root, node),
+                    Some(_) => {}
+                    None => root = Some(node),
+                }
+            }
+            Err(more) => problems.extend(more),
+        }
+    }
+    let Some(mut root) = root.filter(|_| problems.is_empty()) else {
+        return Err(problems);
+    };
+    for option in last {
         problems.extend(assign::assign(&mut root, option).err());
     }
-    let mut application = Application {
-        config: match mode {
-            CompatMode::Tollgate => Config::default(),
-            CompatMode::Falco => Config::of_falco(),
-        },
-        mode,
-        problems,
-        warnings: Vec::new(),
-    };
-    application.apply("", &root);
-    application.contradictions(&root);
-    let Application {
-        mut config,
-        problems,
-        warnings,
-        ..
-    } = application;
-    config.files = included.files;
-    config.folders = included.folders;
-    if problems.is_empty() {
-        Ok((config, warnings))
-    } else {
-        Err(problems)
-    }
+    Application::new(mode, problems).finish(root, read)
+}
+
+/// Returns false for an empty file.
+fn has_settings(node: &Node) -> bool {
+    !matches!(&node.value, Value::Null)
+        && !matches!(&node.value, Value::Map(entries) if entries.is_empty())
 }
 
 /// State of applying settings to a configuration.
@@ -171,9 +315,40 @@ struct Application {
     mode: CompatMode,
     problems: Vec<Problem>,
     warnings: Vec<String>,
+    unknown: Vec<Problem>,
 }
 
 impl Application {
+    fn new(mode: CompatMode, problems: Vec<Problem>) -> Self {
+        Self {
+            config: match mode {
+                CompatMode::Tollgate => Config::default(),
+                CompatMode::Falco => Config::of_falco(),
+            },
+            mode,
+            problems,
+            warnings: Vec::new(),
+            unknown: Vec::new(),
+        }
+    }
+
+    /// Applies all settings, and returns the configuration or all problems.
+    fn finish(mut self, root: Node, read: Included) -> Result<Effective, Vec<Problem>> {
+        self.apply("", &root);
+        self.contradictions(&root);
+        self.config.files = read.files;
+        self.config.folders = read.folders;
+        if !self.problems.is_empty() {
+            return Err(self.problems);
+        }
+        Ok(Effective {
+            config: self.config,
+            warnings: self.warnings,
+            unknown: self.unknown,
+            root,
+        })
+    }
+
     /// Applies the settings below a node.
     fn apply(&mut self, path: &str, node: &Node) {
         let entries = match &node.value {
@@ -246,11 +421,12 @@ impl Application {
                 .files_with_unknown_keys
                 .push(PathBuf::from(&**name));
         }
-        let help = problem.help.unwrap_or_default();
+        let help = problem.help.clone().unwrap_or_default();
         self.warnings.push(format!(
             "{origin}: {}, which has no effect: {help}",
             problem.message
         ));
+        self.unknown.push(problem);
     }
 
     /// Reports settings that exclude each other.
@@ -390,7 +566,9 @@ mod tests {
     fn parse_as(mode: CompatMode, text: &str, list: &[&str]) -> Result<LoadedConfig, Vec<Problem>> {
         let path = Path::new("f.yaml");
         let variable = |name: &str| (name == "WHERE").then(|| "/var/log".to_owned());
-        parse(Text { path, text }, &options(list), mode, &variable)
+        let source = Text { path, text };
+        let parsed = parse_layers(&[], source, &options(list), mode, &variable);
+        parsed.map(|effective| (effective.config, effective.warnings))
     }
 
     fn parse_text(text: &str, list: &[&str]) -> Result<LoadedConfig, Vec<Problem>> {
@@ -644,10 +822,36 @@ syscall_event_drops:
         ]
     }
 
+    fn outputs() -> Outputs {
+        Outputs {
+            stdout: StdoutOutput {
+                enabled: false,
+                is_for_people: false,
+                ..StdoutOutput::default()
+            },
+            file: FileOutput {
+                enabled: true,
+                keep_alive: true,
+                filename: "/tmp/alerts".into(),
+            },
+            syslog: SyslogOutput { enabled: true },
+            program: ProgramOutput {
+                enabled: true,
+                keep_alive: true,
+                program: "cat > /dev/null".to_owned(),
+            },
+            http: http_output(),
+            ..Outputs::default()
+        }
+    }
+
     /// The configuration that [`ALL`] describes.
     fn all_taken() -> Config {
         Config {
             rules_files: vec!["/etc/a.yaml".into(), "b.yaml".into()],
+            rules_folder: None,
+            added_rules: Vec::new(),
+            layers: Vec::new(),
             json_output: true,
             json_parts: JsonParts {
                 output: false,
@@ -665,26 +869,7 @@ syscall_event_drops:
             },
             queue_capacity: Some(12),
             output_timeout_ms: 100,
-            outputs: Outputs {
-                stdout: StdoutOutput {
-                    enabled: false,
-                    is_for_people: false,
-                    ..StdoutOutput::default()
-                },
-                file: FileOutput {
-                    enabled: true,
-                    keep_alive: true,
-                    filename: "/tmp/alerts".into(),
-                },
-                syslog: SyslogOutput { enabled: true },
-                program: ProgramOutput {
-                    enabled: true,
-                    keep_alive: true,
-                    program: "cat > /dev/null".to_owned(),
-                },
-                http: http_output(),
-                ..Outputs::default()
-            },
+            outputs: outputs(),
             append_output: append_output(),
             verify: Verify::Always,
             io_uring: IoUring::Allow,
@@ -932,6 +1117,68 @@ syscall_event_drops:
             warnings[1].starts_with("-o falco_libs.snaplen=9: "),
             "{warnings:?}"
         );
+    }
+
+    #[test]
+    fn a_named_file_goes_before_the_machines_and_an_option_before_both() {
+        let machine = Text {
+            path: Path::new("m.yaml"),
+            text: "priority: error\noutputs: {rate: 1, max_burst: 2}\njson_output: true\n",
+        };
+        let user = Text {
+            path: Path::new("u.yaml"),
+            text: "outputs:\n  rate: 3\n",
+        };
+        let named = Text {
+            path: Path::new("n.yaml"),
+            text: "priority: notice\nnosuch: 1\n",
+        };
+        let options = options(&["outputs.max_burst=9"]);
+        let mode = CompatMode::Tollgate;
+        let effective = parse_layers(&[machine, user], named, &options, mode, &|_| None)
+            .expect("good settings");
+        let config = &effective.config;
+        assert_eq!(config.priority, Priority::Notice);
+        assert!(config.json_output);
+        let throttle = ThrottleRate {
+            per_second: 3.0,
+            max_burst: 9,
+        };
+        assert_eq!(config.throttle, throttle);
+        assert_eq!(
+            config.files,
+            ["m.yaml", "u.yaml", "n.yaml"].map(PathBuf::from)
+        );
+        let origin = |path: &str| {
+            let shown = effective.shown().into_iter().find(|key| key.path == path);
+            shown.expect("it is a key").origin.to_string()
+        };
+        assert_eq!(origin("priority"), "n.yaml:1");
+        assert_eq!(origin("outputs.rate"), "u.yaml:2");
+        assert_eq!(origin("json_output"), "m.yaml:3");
+        assert_eq!(origin("outputs.max_burst"), "-o outputs.max_burst=9");
+        assert_eq!(origin("verify"), "default");
+        let refused = effective.is_known().expect_err("a key is unknown").render();
+        assert!(
+            refused.contains("n.yaml:2:1: unknown key `nosuch`"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn problems_of_every_layer_name_their_file() {
+        let layer = |path, text| Text {
+            path: Path::new(path),
+            text,
+        };
+        let machine = layer("m.yaml", "priority: [\n");
+        let named = layer("n.yaml", "a: 1\na: 2\n");
+        let mode = CompatMode::Tollgate;
+        let problems =
+            parse_layers(&[machine], named, &[], mode, &|_| None).expect_err("both are broken");
+        let places: Vec<_> = problems.iter().map(|p| p.origin.to_string()).collect();
+        assert_eq!(places.len(), 2, "{places:?}");
+        assert!(places[0].starts_with("m.yaml:") && places[1].starts_with("n.yaml:2"));
     }
 
     #[test]

@@ -9,12 +9,18 @@ use rules::{AppendOutput, Priority, RuleMatching};
 use serde::{Deserialize, Serialize};
 
 use super::choice::Choice;
+use super::rule_files::RuleSources;
 
 /// All settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// `rules_files`: rule files and folders of rule files.
     pub rules_files: Vec<PathBuf>,
+    /// Folder whose rule files are loaded after the built-in rules; it need not exist. Not loaded if `rules_files`
+    /// names files.
+    pub rules_folder: Option<PathBuf>,
+    /// Rule files and folders that are loaded after all others (`--add-rules`).
+    pub added_rules: Vec<PathBuf>,
     /// `rules`: selections that enable and disable rules, in order.
     pub rules: Vec<Selection>,
     /// `json_output`: write alerts as JSON.
@@ -63,8 +69,10 @@ pub struct Config {
     pub grpc: Grpc,
     /// `watch_config_files`: reload rules and configuration when their files change.
     pub watch_config_files: bool,
-    /// Configuration files that were read, the main one first.
+    /// Configuration files that were read, those that nobody named first.
     pub files: Vec<PathBuf>,
+    /// Configuration files that are read without being named. They need not exist.
+    pub layers: Vec<PathBuf>,
     /// Configuration files with unknown keys.
     pub files_with_unknown_keys: Vec<PathBuf>,
     /// Directories of included configuration files.
@@ -564,6 +572,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             rules_files: Vec::new(),
+            rules_folder: None,
+            added_rules: Vec::new(),
             rules: Vec::new(),
             json_output: false,
             json_parts: JsonParts::default(),
@@ -588,6 +598,7 @@ impl Default for Config {
             grpc: Grpc::default(),
             watch_config_files: false,
             files: Vec::new(),
+            layers: Vec::new(),
             files_with_unknown_keys: Vec::new(),
             folders: Vec::new(),
             runtime: RuntimeOptions::default(),
@@ -596,6 +607,16 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Returns the files that the rules are read from.
+    #[must_use]
+    pub fn rule_sources(&self) -> RuleSources {
+        RuleSources {
+            named: self.rules_files.clone(),
+            folder: self.rules_folder.clone(),
+            added: self.added_rules.clone(),
+        }
+    }
+
     /// Replaces this configuration by `new`, except for settings that need a restart. Returns the
     /// names of those that differ.
     #[must_use]
@@ -633,7 +654,7 @@ impl Config {
             ($($field:ident)*) => { $(self.$field != other.$field)||* };
         }
         // The reported metrics include checksums of the files.
-        differ! { webserver metrics grpc rules_files files }
+        differ! { webserver metrics grpc rules_files rules_folder added_rules files }
     }
 
     /// Returns Falco's defaults, some of which differ from this program's.

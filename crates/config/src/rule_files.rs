@@ -1,7 +1,7 @@
 //! Loading of rule files and of the built-in rules.
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use event::Plan;
 use rules::diagnostic::Diagnostic;
 use rules::{Alert, AlertSink, Engine, EngineOptions, Loader, Ruleset};
 
-use crate::Selection;
+use crate::{Selection, trust};
 
 /// The built-in rules, used if no rule file is named.
 pub const BUILTIN: &str = include_str!("../../../rules/default.yaml");
@@ -21,7 +21,7 @@ pub const BUILTIN: &str = include_str!("../../../rules/default.yaml");
 pub const MORE: &str = include_str!("../../../rules/more.yaml");
 
 /// Name of the built-in rules in messages.
-const BUILTIN_NAME: &str = "built-in rules";
+pub const BUILTIN_NAME: &str = "built-in rules";
 
 /// A rule file.
 #[derive(Clone, Debug)]
@@ -41,6 +41,82 @@ pub struct Loaded {
     pub ruleset: Ruleset,
     /// Errors and warnings, in the order of the files.
     pub diagnostics: Vec<Diagnostic>,
+}
+
+/// The files that rules are read from, in the order in which they are loaded: later files can change rules of earlier
+/// ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleSources {
+    /// Files and directories that replace the built-in rules and `folder`; empty for none.
+    pub named: Vec<PathBuf>,
+    /// Directory of rule files beside the built-in rules. It need not exist. If root runs this program, only root must be
+    /// able to change its files.
+    pub folder: Option<PathBuf>,
+    /// Files and directories that are loaded after all others. Those that are already loaded are not loaded again.
+    pub added: Vec<PathBuf>,
+}
+
+impl RuleSources {
+    /// Reads the files. Those that cannot be read, or not be trusted, have an error instead of a text.
+    #[must_use]
+    pub fn read(&self) -> Vec<RuleFile> {
+        let mut files = read_all(&self.named);
+        files.extend(self.used_folder().into_iter().flat_map(read_folder));
+        for file in self.added.iter().flat_map(|path| expand(path)) {
+            let real = |name: &str| fs::canonicalize(name).ok();
+            let is_known = |known: &RuleFile| {
+                real(&known.name).is_some_and(|known| Some(known) == real(&file.name))
+            };
+            if !files.iter().any(is_known) {
+                files.push(file);
+            }
+        }
+        files
+    }
+
+    /// Reads and parses the files.
+    #[must_use]
+    pub fn load(&self) -> Loaded {
+        load_read(self.read())
+    }
+
+    /// Returns the files and directories, which need not exist. Built-in rules have no path.
+    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        self.named
+            .iter()
+            .chain(self.used_folder())
+            .chain(&self.added)
+    }
+
+    fn used_folder(&self) -> Option<&PathBuf> {
+        self.folder.as_ref().filter(|_| self.named.is_empty())
+    }
+}
+
+/// Reads the rule files of a directory that nobody named.
+fn read_folder(folder: &PathBuf) -> Vec<RuleFile> {
+    if let Err(error) = trust::check(folder) {
+        return vec![unreadable(folder, &cause(&error))];
+    }
+    match fs::metadata(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Vec::new(),
+        Err(error) => return vec![unreadable(folder, &error.to_string())],
+        Ok(meta) if !meta.is_dir() => return vec![unreadable(folder, "it is not a folder")],
+        Ok(_) => {}
+    }
+    let files = match listed(folder) {
+        Ok(files) => files,
+        Err(error) => return vec![unreadable(folder, &error.to_string())],
+    };
+    let checked = files.iter().map(|path| match trust::check(path) {
+        Ok(()) => read(path),
+        Err(error) => unreadable(path, &cause(&error)),
+    });
+    checked.collect()
+}
+
+fn cause(error: &trust::Untrusted) -> String {
+    format!("{}; use {}", error.cause(), error.fix())
 }
 
 /// Reads and parses rule files. A directory stands for its `.yaml` and `.yml` files, sorted by
@@ -97,11 +173,15 @@ fn expand(path: &Path) -> Vec<RuleFile> {
     if !path.is_dir() {
         return vec![read(path)];
     }
-    let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-    let entries = match entries {
-        Ok(entries) => entries,
-        Err(error) => return vec![unreadable(path, &error.to_string())],
-    };
+    match listed(path) {
+        Ok(found) => found.iter().map(|path| read(path)).collect(),
+        Err(error) => vec![unreadable(path, &error.to_string())],
+    }
+}
+
+/// Returns the rule files of a directory, sorted by name.
+fn listed(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
     let mut found: Vec<PathBuf> = entries
         .iter()
         .map(fs::DirEntry::path)
@@ -111,7 +191,7 @@ fn expand(path: &Path) -> Vec<RuleFile> {
         })
         .collect();
     found.sort();
-    found.iter().map(|path| read(path)).collect()
+    Ok(found)
 }
 
 fn read(path: &Path) -> RuleFile {

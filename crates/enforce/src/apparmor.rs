@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use policy::Policy;
 use policy::compile::{MachineFeatures, apparmor};
-use probe::Support;
+use probe::{Support, fix};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
 /// Folder of AppArmor's kernel interface.
@@ -310,15 +310,18 @@ fn unusable(path: &Path) -> impl FnOnce(io::Error) -> Error {
 pub(crate) fn probe() -> Support {
     const ENABLED: &str = "/sys/module/apparmor/parameters/enabled";
     if fs::read_to_string(ENABLED).ok().as_deref().map(str::trim) != Some("Y") {
-        return Support::no(
-            "AppArmor is not among the security modules in use",
-            "boot a kernel that has it, with lsm=landlock,lockdown,yama,apparmor,bpf",
-        );
+        return match fix::is_built_with("SECURITY_APPARMOR") {
+            Some(false) => Support::no_unless_fixed("this kernel is built without AppArmor", None),
+            _ => Support::no_unless_fixed(
+                "AppArmor is not among the security modules in use",
+                fix::boot_with_module("SECURITY_APPARMOR"),
+            ),
+        };
     }
     if !Path::new(FOLDER).exists() {
         return Support::no(
             format!("{FOLDER} does not exist"),
-            "mount it: mount -t securityfs securityfs /sys/kernel/security",
+            fix::as_root("mount -t securityfs securityfs /sys/kernel/security"),
         );
     }
     match try_profile() {
@@ -327,11 +330,11 @@ pub(crate) fn probe() -> Support {
             "a profile was loaded, and denied nothing",
             "look for AppArmor in `dmesg`",
         ),
-        Err(error @ Error::Parser { .. }) => Support::no(
+        Err(error @ Error::Parser { .. }) => Support::no_unless_fixed(chain(&error), fix::install("apparmor")),
+        Err(error) => Support::no_unless_fixed(
             chain(&error),
-            "install AppArmor's tools: apt-get install apparmor",
+            fix::run_as_root("tollgate enforce --policy FILE -- CMD"),
         ),
-        Err(error) => Support::no(chain(&error), "run it as root"),
     }
 }
 

@@ -119,9 +119,9 @@ impl DescriptorKind {
 /// Transport protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// TCP, and what is TCP underneath: Multipath TCP and SMC.
-    Tcp,
     /// TCP, or a protocol over TCP: Multipath TCP and SMC.
+    Tcp,
+    /// UDP and UDP-Lite.
     Udp,
     /// ICMP and ICMPv6.
     Icmp,

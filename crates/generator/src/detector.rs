@@ -4,6 +4,10 @@ use tempfile::TempDir;
 
 use crate::action::Action;
 
+/// Environment variable that names the folder of a detector's configuration; empty for none. Actions are tests of rules, and
+/// not of this machine's configuration, which may send alerts elsewhere.
+pub(crate) const CONFIG_VARIABLE: &str = "TOLLGATE_CONFIG_DIR";
+
 /// The command line of a detector, and the names of its rules.
 #[derive(Debug)]
 pub struct Detector {

@@ -8,7 +8,7 @@ use abi::{Arch, Capabilities, Errno, Syscall};
 
 use crate::builtin::{self, Builtin, Class};
 use crate::compile::seccomp::{Action, CallRule, Profile, lower};
-use crate::compile::{Grade, MachineFeatures, alone, assess};
+use crate::compile::{Grade, MachineFeatures, accept_list, alone, assess};
 use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::pattern::Pattern;
 use crate::restriction::{
@@ -391,15 +391,32 @@ impl Model {
     }
 
     /// Generates a policy that the workload passes: the rules that it tolerates, and a denial of every call
-    /// that it did not make.
+    /// that it did not make. Each denial is reported. `accepted`: rules that are enforced only partially.
     #[must_use]
-    pub fn policy(&self, name: &str, enforcers: Enforcers, machine: &MachineFeatures) -> String {
+    pub fn policy(
+        &self,
+        name: &str,
+        enforcers: Enforcers,
+        machine: &MachineFeatures,
+        accepted: &BTreeSet<String>,
+    ) -> String {
         let names = enforcers.joined();
         let mut text = format!(
             "# Made by `tollgate learn` from what a workload did.\n\
              apiVersion: crd.varmor.org/v1beta1\nkind: VarmorPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
              target: {{kind: Pod, name: {name}}}\n  policy:\n    enforcer: {names}\n    \
-             mode: EnhanceProtect\n    enhanceProtect:\n      privileged: true\n"
+             mode: EnhanceProtect\n"
+        );
+        if !accepted.is_empty() {
+            text.push_str(&format!(
+                "    # Enforced only partially; `tollgate policy explain --long` shows the gaps.\n    \
+                 acceptPartial: {}\n",
+                accept_list(accepted)
+            ));
+        }
+        text.push_str(
+            "    enhanceProtect:\n      privileged: true\n      # Without it no denial is reported.\n      \
+             auditViolations: true\n",
         );
         push_builtin_rules(&mut text, &self.advise(enforcers, machine));
         if enforcers.contains(EnforcerKind::Landlock) {
@@ -733,7 +750,8 @@ mod tests {
         for call in [Syscall::OPENAT, Syscall::EXECVE, Syscall::SOCKET] {
             model.note_call(call, &[1, 1, 0, 0, 0, 0]);
         }
-        let text = model.policy("web", enforcers(), &MachineFeatures::default());
+        let none = BTreeSet::new();
+        let text = model.policy("web", enforcers(), &MachineFeatures::default(), &none);
         let (policies, problems) = crate::load("web.yaml", &text);
         assert!(problems.is_empty(), "{problems:?}\n{text}");
         let profile = Profile::compile(&policies[0]);
@@ -752,7 +770,8 @@ mod tests {
         model.note_call(Syscall::PRCTL, &[16, 0, 0, 0, 0, 0]);
         model.note_call(Syscall::SOCKET, &[1, 0x8_0001, 0, 0, 0, 0]);
         model.note_call(Syscall::SOCKET, &[2, 2, 17, 0, 0, 0]);
-        let text = model.policy("web", enforcers(), &MachineFeatures::default());
+        let none = BTreeSet::new();
+        let text = model.policy("web", enforcers(), &MachineFeatures::default(), &none);
         let (policies, problems) = crate::load("web.yaml", &text);
         assert!(problems.is_empty(), "{problems:?}\n{text}");
         let profile = Profile::compile(&policies[0]);

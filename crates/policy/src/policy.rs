@@ -156,6 +156,8 @@ pub struct Policy {
     pub privileged: bool,
     /// The rules, default rules first.
     pub rules: Vec<Rule>,
+    /// `acceptPartial`: rules whose partial enforcement is accepted, with their places in the file.
+    pub accepted: Vec<(String, Location)>,
     /// Duration of behaviour recording in minutes.
     pub modeling_minutes: Option<u64>,
     /// Allow profiles of the mode `DefenseInDepth`.

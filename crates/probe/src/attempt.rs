@@ -93,7 +93,7 @@ fn encode(support: &Support) -> String {
     let (kind, text, fix) = match support {
         Support::Yes { seen } => ("yes", seen, ""),
         Support::Partial { why, fix } => ("partial", why, fix.as_deref().unwrap_or("")),
-        Support::No { why, fix } => ("no", why, fix.as_str()),
+        Support::No { why, fix } => ("no", why, fix.as_deref().unwrap_or("")),
     };
     [kind, text, fix].join(&SEPARATOR.to_string())
 }
@@ -101,12 +101,10 @@ fn encode(support: &Support) -> String {
 fn decode(text: &str) -> Option<Support> {
     let mut parts = text.split(SEPARATOR).map(str::to_owned);
     let (kind, text, fix) = (parts.next()?, parts.next()?, parts.next()?);
+    let fix = (!fix.is_empty()).then_some(fix);
     match kind.as_str() {
         "yes" => Some(Support::Yes { seen: text }),
-        "partial" => Some(Support::Partial {
-            why: text,
-            fix: (!fix.is_empty()).then_some(fix),
-        }),
+        "partial" => Some(Support::Partial { why: text, fix }),
         "no" => Some(Support::No { why: text, fix }),
         _ => None,
     }
@@ -149,6 +147,7 @@ mod tests {
             Support::partial("b"),
             Support::partial_with_fix("c", "d"),
             Support::no("e", "f"),
+            Support::no_unless_fixed("g", None),
         ] {
             assert_eq!(decode(&encode(&support)), Some(support));
         }

@@ -30,6 +30,12 @@ pub(super) fn cgroup() -> Support {
 const INITIAL_CGROUP_NAMESPACE: u64 = 0xEFFF_FFFB;
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
+/// Returns true if this process is in the initial PID and control-group namespaces.
+pub(super) fn is_host() -> bool {
+    namespace("pid") == Some(INITIAL_PID_NAMESPACE)
+        && namespace("cgroup") == Some(INITIAL_CGROUP_NAMESPACE)
+}
+
 pub(super) fn identity() -> Support {
     let (pid, cgroup) = (namespace("pid"), namespace("cgroup"));
     match (pid, cgroup) {

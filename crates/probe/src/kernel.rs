@@ -2,7 +2,7 @@
 
 use sys::features::{self, KernelVersion};
 
-use super::Support;
+use super::{Support, fix};
 
 /// First kernel versions with a relevant feature, newest first.
 const LEVELS: &[(KernelVersion, &str)] = &[
@@ -45,11 +45,11 @@ pub(super) fn version() -> Support {
     match LEVELS.iter().find(|(level, _)| version >= *level) {
         Some((level, what)) if *level == LEVELS[0].0 => Support::yes(format!("{release}: {what}")),
         Some((_, missing)) => {
-            Support::partial_with_fix(format!("{release}: {missing}"), "run Linux 6.6 or newer")
+            Support::partial_with_fix(format!("{release}: {missing}"), fix::newer_kernel("6.6"))
         }
         None => Support::no(
             format!("{release} is older than 5.5, which can continue a trapped call"),
-            "run Linux 5.5 or newer",
+            fix::newer_kernel("5.5"),
         ),
     }
 }

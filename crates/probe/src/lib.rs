@@ -6,6 +6,7 @@
 
 mod attempt;
 mod container;
+pub mod fix;
 mod kernel;
 mod memory;
 mod privileged;
@@ -35,8 +36,8 @@ pub enum Support {
     No {
         /// The reason.
         why: String,
-        /// A remedy.
-        fix: String,
+        /// A remedy, if one can help on this machine.
+        fix: Option<String>,
     },
 }
 
@@ -55,17 +56,27 @@ impl Support {
     }
 
     fn partial_with_fix(why: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::partial_unless_fixed(why, Some(fix.into()))
+    }
+
+    /// A result for a feature that works in part, with the missing part, and a remedy if one can help here.
+    pub fn partial_unless_fixed(why: impl Into<String>, fix: Option<String>) -> Self {
         Self::Partial {
             why: why.into(),
-            fix: Some(fix.into()),
+            fix,
         }
     }
 
     /// A result for a feature that does not work, with reason and remedy.
     pub fn no(why: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::no_unless_fixed(why, Some(fix.into()))
+    }
+
+    /// A result for a feature that does not work, with the reason, and a remedy if one can help here.
+    pub fn no_unless_fixed(why: impl Into<String>, fix: Option<String>) -> Self {
         Self::No {
             why: why.into(),
-            fix: fix.into(),
+            fix,
         }
     }
 

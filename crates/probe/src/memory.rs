@@ -2,15 +2,13 @@
 
 use std::os::fd::AsFd;
 
+use abi::Errno;
 use sys::ptrace::{EVENT_STOP, detach, interrupt, seize as attach};
 use sys::wait::{ALL, Status, Target, wait};
 use sys::{pidfd, process_memory};
 
-use super::Support;
+use super::{Support, fix};
 use super::attempt::{SleepingChild, in_child};
-
-const ACCESS_FIX: &str = "add CAP_SYS_PTRACE to the container, let its seccomp profile allow the \
-                          call, and set kernel.yama.ptrace_scope to 1 or less";
 
 /// Data to read from the child, which has a copy at the same address.
 static MARK: [u8; 16] = *b"tollgate probe \n";
@@ -19,7 +17,7 @@ pub(super) fn read() -> Support {
     in_child(|| {
         let sleeper = match SleepingChild::start() {
             Ok(sleeper) => sleeper,
-            Err(error) => return Support::no(error.to_string(), ACCESS_FIX),
+            Err(error) => return Support::no_unless_fixed(error.to_string(), fix::process_access()),
         };
         let address = u64::try_from(MARK.as_ptr().addr()).expect("an address has at most 64 bits");
         let mut bytes = [0; 16];
@@ -28,9 +26,9 @@ pub(super) fn read() -> Support {
                 "works: process_vm_readv read the memory of a child \
             process",
             ),
-            Ok(count) => Support::no(
+            Ok(count) => Support::no_unless_fixed(
                 format!("read {count} bytes that are not the child's"),
-                ACCESS_FIX,
+                fix::process_access(),
             ),
             Err(error) => read_by_file(&sleeper, address, &error.to_string()),
         }
@@ -41,12 +39,12 @@ fn read_by_file(sleeper: &SleepingChild, address: u64, failure: &str) -> Support
     let mut bytes = [0; 16];
     let file = process_memory::MemoryFile::open(sleeper.pid());
     match file.and_then(|file| file.read(address, &mut bytes)) {
-        Ok(16) if bytes == MARK => Support::partial_with_fix(
+        Ok(16) if bytes == MARK => Support::partial_unless_fixed(
             format!("{failure}; /proc/PID/mem works, slower"),
-            ACCESS_FIX,
+            fix::process_access(),
         ),
-        Ok(_) => Support::no(failure, ACCESS_FIX),
-        Err(error) => Support::no(format!("{failure}; /proc/PID/mem: {error}"), ACCESS_FIX),
+        Ok(_) => Support::no_unless_fixed(failure, fix::process_access()),
+        Err(error) => Support::no_unless_fixed(format!("{failure}; /proc/PID/mem: {error}"), fix::process_access()),
     }
 }
 
@@ -58,9 +56,12 @@ pub(super) fn pidfd_getfd() -> Support {
         });
         match attempt {
             Ok(_) => Support::yes("works: copied a descriptor of a child process"),
-            Err(error) => Support::partial_with_fix(
+            Err(error) => Support::partial_unless_fixed(
                 format!("{error}: sockets show only their inode"),
-                format!("run Linux 5.6 or newer; {ACCESS_FIX}"),
+                match error.is(Errno::ENOSYS) {
+                    true => Some(fix::newer_kernel("5.6")),
+                    false => fix::process_access(),
+                },
             ),
         }
     })
@@ -83,10 +84,10 @@ pub(super) fn seize() -> Support {
                     event: EVENT_STOP, ..
                 },
             ))) => Support::yes("works: seized and stopped a child process"),
-            Ok(other) => Support::no(format!("the child did not stop: {other:?}"), ACCESS_FIX),
-            Err(error) => Support::partial_with_fix(
+            Ok(other) => Support::no_unless_fixed(format!("the child did not stop: {other:?}"), fix::process_access()),
+            Err(error) => Support::partial_unless_fixed(
                 format!("{error}: call results cannot be read"),
-                ACCESS_FIX,
+                fix::process_access(),
             ),
         }
     })

@@ -12,13 +12,10 @@ use sys::seccomp::{
 };
 use sys::syscall::getppid_raw;
 
-use super::Support;
+use super::{Support, fix};
 use super::attempt::in_child;
 
 const ALLOW_ALL: [SockFilter; 1] = [SockFilter::stmt(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)];
-
-const LISTENER_FIX: &str = "run outside the sandbox, or let its seccomp profile allow seccomp(2); \
-                            gVisor has no user notification";
 
 pub(super) const BUSY: &str =
     "a listener already watches this process, and the kernel allows only one";
@@ -34,7 +31,10 @@ pub(super) fn filter() -> Support {
             Ok(_) => Support::yes("works: loaded a filter"),
             Err(error) => Support::no(
                 error.to_string(),
-                "run a kernel with CONFIG_SECCOMP_FILTER, outside a sandbox that forbids seccomp(2)",
+                match fix::is_built_with("SECCOMP_FILTER") {
+                    Some(false) => "boot a kernel with CONFIG_SECCOMP_FILTER".to_owned(),
+                    _ => fix::allow_calls("seccomp(2)"),
+                },
             ),
         }
     })
@@ -45,7 +45,7 @@ pub(super) fn listener() -> Support {
         if action_available(SECCOMP_RET_USER_NOTIF) == Ok(false) {
             return Support::no(
                 "the kernel lacks SECCOMP_RET_USER_NOTIF",
-                "run Linux 5.5 or newer",
+                fix::newer_kernel("5.5"),
             );
         }
         match set_no_new_privs()
@@ -53,7 +53,7 @@ pub(super) fn listener() -> Support {
         {
             Ok(_) => Support::yes("works: loaded a filter with a listener"),
             Err(error) if error.is(Errno::EBUSY) => Support::no(BUSY, BUSY_FIX),
-            Err(error) => Support::no(error.to_string(), LISTENER_FIX),
+            Err(error) => Support::no(error.to_string(), fix::allow_calls("seccomp(2)")),
         }
     })
 }
@@ -62,7 +62,7 @@ pub(super) fn continue_call() -> Support {
     in_child(|| match round_trip(FilterFlags::default(), |_| Ok(())) {
         Ok(()) => Support::yes("works: a trapped call continued and returned its result"),
         Err(RoundTripError::Busy) => Support::no(BUSY, BUSY_FIX),
-        Err(RoundTripError::Failed(why)) => Support::no(why, "run Linux 5.5 or newer"),
+        Err(RoundTripError::Failed(why)) => Support::no(why, fix::newer_kernel("5.5")),
     })
 }
 
@@ -75,7 +75,7 @@ pub(super) fn wait_killable() -> Support {
             }
             Err(RoundTripError::Failed(why)) => Support::partial_with_fix(
                 format!("{why}: a signal may repeat a trapped call, and an alert may appear twice"),
-                "run Linux 5.19 or newer",
+                fix::newer_kernel("5.19"),
             ),
         },
     )
@@ -90,7 +90,7 @@ pub(super) fn sync_wake_up() -> Support {
         }
         Err(RoundTripError::Failed(why)) => Support::partial_with_fix(
             format!("{why}: each trapped call may wake another CPU, about 20 us instead of 3"),
-            "run Linux 6.6 or newer",
+            fix::newer_kernel("6.6"),
         ),
     })
 }
@@ -106,7 +106,7 @@ pub(super) fn no_new_privs() -> Support {
                     "needed without CAP_SYS_ADMIN: under `run`, {}",
                     without_privileges()
                 ),
-                "run as root or with CAP_SYS_ADMIN to keep them",
+                fix::with_capability("SYS_ADMIN", "tollgate run -- CMD"),
             ),
         },
     )

@@ -10,6 +10,7 @@ use sys::credential;
 use sys::namespace::unshare;
 
 use super::Support;
+use super::fix::{self, Parameter};
 use super::attempt::in_child;
 
 pub(super) fn yama() -> Support {
@@ -22,13 +23,13 @@ pub(super) fn yama() -> Support {
         "1" => Support::yes(
             "ptrace_scope 1: a user can read own descendants only, which is enough for `run`",
         ),
-        "2" => Support::partial_with_fix(
+        "2" => Support::partial_unless_fixed(
             "ptrace_scope 2: only with CAP_SYS_PTRACE",
-            "sysctl kernel.yama.ptrace_scope=1",
+            fix::sysctl(&[fix::READABLE]),
         ),
         "3" => Support::partial_with_fix(
             "ptrace_scope 3: ptrace is disabled until the next boot",
-            "boot with kernel.yama.ptrace_scope=1 in /etc/sysctl.d",
+            fix::READABLE_AFTER_BOOT,
         ),
         other => Support::partial(format!("ptrace_scope has the unknown value {other}")),
     }
@@ -37,7 +38,7 @@ pub(super) fn yama() -> Support {
 pub(super) fn capabilities() -> Support {
     let set = match credential::capabilities(0) {
         Ok(sets) => sets.effective,
-        Err(error) => return Support::no(error.to_string(), "allow capget(2)"),
+        Err(error) => return Support::no(error.to_string(), fix::allow_calls("capget(2)")),
     };
     let has = |number| set.contains(number);
     match (has(CAP_SYS_PTRACE.u8()), has(CAP_SYS_ADMIN.u8())) {
@@ -47,23 +48,44 @@ pub(super) fn capabilities() -> Support {
         ),
         (false, true) => Support::partial_with_fix(
             "only CAP_SYS_ADMIN present: processes of other users and non-dumpable processes cannot be read",
-            "add CAP_SYS_PTRACE if the workload changes its user or runs such programs",
+            fix::with_capability("SYS_PTRACE", "tollgate run -- CMD"),
         ),
         (false, false) => Support::partial_with_fix(
             "CAP_SYS_ADMIN and CAP_SYS_PTRACE absent: processes of other users and non-dumpable processes \
             cannot be read; rules about them are reported as not evaluated",
-            "add CAP_SYS_PTRACE if the workload changes its user or runs such programs",
+            fix::with_capability("SYS_PTRACE", "tollgate run -- CMD"),
         ),
     }
 }
 
+/// The parameters that forbid user namespaces; the last two are of Debian and Ubuntu.
+const NAMESPACE_PARAMETERS: [Parameter; 3] = [
+    Parameter {
+        name: "user.max_user_namespaces",
+        value: 10_000,
+        is_enough: |count| count > 0,
+    },
+    Parameter {
+        name: "kernel.unprivileged_userns_clone",
+        value: 1,
+        is_enough: |allowed| allowed == 1,
+    },
+    Parameter {
+        name: "kernel.apparmor_restrict_unprivileged_userns",
+        value: 0,
+        is_enough: |restricted| restricted == 0,
+    },
+];
+
 pub(super) fn user_namespace() -> Support {
     in_child(|| match unshare(CloneFlags::NEWUSER.0) {
         Ok(()) => Support::yes("works: created a user namespace"),
-        Err(error) => Support::no(
+        Err(error) => Support::no_unless_fixed(
             error.to_string(),
-            "sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
-             kernel.apparmor_restrict_unprivileged_userns=0, as far as they exist",
+            match fix::is_built_with("USER_NS") {
+                Some(false) => None,
+                _ => fix::sysctl(&NAMESPACE_PARAMETERS),
+            },
         ),
     })
 }
@@ -88,17 +110,21 @@ pub(super) fn landlock() -> Support {
                 ),
             }
         }
-        Ok(LandlockStatus::NotEnabled) => Support::no(
+        Ok(LandlockStatus::NotEnabled) => Support::no_unless_fixed(
             "disabled: the kernel was booted without it",
-            "boot with lsm=landlock,... before the other modules; policies need it for files",
+            fix::boot_with_module("SECURITY_LANDLOCK"),
         ),
         Ok(LandlockStatus::NotImplemented) => Support::no(
             "missing in this kernel, or hidden by a seccomp filter",
-            "Linux 5.13 or later with CONFIG_SECURITY_LANDLOCK; policies need it for files",
+            match fix::is_built_with("SECURITY_LANDLOCK") {
+                Some(true) => fix::allow_calls("landlock_create_ruleset(2)"),
+                Some(false) => "boot a kernel with CONFIG_SECURITY_LANDLOCK".to_owned(),
+                None => fix::newer_kernel("5.13"),
+            },
         ),
         Err(error) => Support::no(
             format!("cannot confine a child process: {error}"),
-            "allow landlock_create_ruleset, landlock_restrict_self and prctl to this program",
+            fix::allow_calls("landlock_create_ruleset(2), landlock_restrict_self(2) and prctl(2)"),
         ),
     })
 }

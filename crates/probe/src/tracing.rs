@@ -13,11 +13,9 @@ use sys::shared::SharedPage;
 use sys::syscall::getppid_raw;
 use sys::wait::{ALL, Status, Target, wait};
 
-use super::Support;
+use super::{Support, fix};
 use super::attempt::in_child;
 
-const FIX: &str = "add CAP_SYS_PTRACE to the container, let its seccomp profile allow ptrace, and set \
-                   kernel.yama.ptrace_scope to 1 or less";
 /// Index of the flag that lets the child continue.
 const GO: usize = 0;
 /// Index of the flag that reports that the child has no filter.
@@ -30,9 +28,9 @@ pub(super) fn engine() -> Support {
         }
         Ok(Seen::Unfiltered) => Support::partial_with_fix(
             "no filter can be installed: every call stops, and is 20 to 100 times slower",
-            "let the seccomp profile allow seccomp(2)",
+            fix::allow_calls("seccomp(2)"),
         ),
-        Err(why) => Support::no(why, FIX),
+        Err(why) => Support::no_unless_fixed(why, fix::process_access()),
     })
 }
 

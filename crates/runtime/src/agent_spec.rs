@@ -53,14 +53,10 @@ impl Settings {
                 .help("use --agent container with the runtime vm, or `runtime.agent: container`"));
         }
         let mut files = Vec::new();
-        if self.file.is_some() {
-            files.extend(self.config.files.iter().cloned());
-            let rules = &self.config.rules_files;
-            if !rules.is_empty() {
-                let named = rule_files::read_all(rules).into_iter();
-                files.extend(named.map(|file| PathBuf::from(&*file.name)));
-            }
-        }
+        files.extend(self.config.files.iter().cloned());
+        let rules = self.config.rule_sources().read().into_iter();
+        let rules = rules.filter(|file| &*file.name != rule_files::BUILTIN_NAME);
+        files.extend(rules.map(|file| PathBuf::from(&*file.name)));
         files.extend(note.policy.clone());
         let mut options = Vec::new();
         if !self.has_output() {
@@ -78,11 +74,7 @@ impl Settings {
             },
             sessions: None,
         };
-        let mut spec = self.spec_with(note, mode, options)?;
-        if self.file.is_some() {
-            spec.detection.config = self.config.files.first().cloned();
-        }
-        Ok((spec, files))
+        Ok((self.spec_with(note, mode, options)?, files))
     }
 
     fn spec_with(
@@ -99,6 +91,8 @@ impl Settings {
         Ok(AgentSpec {
             detection: Detection {
                 config: self.file.clone(),
+                layers: self.config.layers.clone(),
+                rules_folder: self.config.rules_folder.clone(),
                 options,
                 quiet: true,
                 ..Detection::default()

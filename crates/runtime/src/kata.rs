@@ -46,8 +46,8 @@ pub fn support() -> Support {
         },
         Err(_) => Support::No {
             why: format!("{SHIM} not found"),
-            fix: "use `tollgate runtime --runtime vm`, or install Kata for containerd to drive"
-                .to_owned(),
+            // No distribution packages it, and tollgate does not drive it.
+            fix: None,
         },
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use config::{CompatMode, Config, OnAgentDeath, WatchedBy};
+use config::{Config, Effective, OnAgentDeath, Places, Request, WatchedBy, trust};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
@@ -67,6 +67,12 @@ impl Settings {
         let in_variable = || std::env::var_os(CONFIG_VARIABLE).map(PathBuf::from);
         let usual = || Path::new(CONFIG).exists().then(|| CONFIG.into());
         let file = named.or_else(in_variable).or_else(usual);
+        if file.as_deref() == Some(Path::new(CONFIG)) {
+            trust::check(Path::new(CONFIG)).map_err(|error| {
+                let message = format!("cannot use configuration {CONFIG}: {}", error.cause());
+                Failure::new(Exit::BadInput, message).help(error.fix())
+            })?;
+        }
         // An agent that takes over runs in another working directory.
         let file = file.map(std::path::absolute).transpose().map_err(|cause| {
             Failure::new(
@@ -75,7 +81,19 @@ impl Settings {
             )
             .help("name a file with --config")
         })?;
-        let (config, warnings) = config::load(file.as_deref(), &[], CompatMode::Tollgate)?;
+        // Not the user's file: callers such as containerd choose the environment.
+        let places = Places::of_machine()?;
+        let request = Request {
+            layers: &places.files,
+            file: file.as_deref(),
+            ..Request::default()
+        };
+        let Effective {
+            mut config,
+            warnings,
+            ..
+        } = request.load()?;
+        config.rules_folder.clone_from(&places.rules);
         Ok(Self {
             config,
             file,

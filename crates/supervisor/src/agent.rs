@@ -306,23 +306,8 @@ pub(super) fn resumed(
     };
     shared_state.set_state(generation, State::Prepared);
     inherited.keeper_bell.ring();
-    let keeper = sys::pidfd::open(keeper);
-    let is_forgotten = || {
-        let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
-        keeper.as_ref().map_or(true, has_ended)
-    };
-    while shared_state.order(generation) != Order::Start {
-        // While there is a keeper, it decides whether this agent is needed, for example to report
-        // an unwatched interval.
-        if is_forgotten() {
-            return i32::from(!has_hung_up(&listener));
-        }
-        is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
-        inherited.agent_bell(generation).hush();
-    }
-    // The order may be meant for another agent of the same generation.
-    if is_forgotten() {
-        return 1;
+    if let Err(status) = await_order(inherited, generation, keeper, &listener) {
+        return status;
     }
     // No reason for a failure is known. If a keeper is killed earlier, its successor starts another
     // agent.
@@ -341,6 +326,34 @@ pub(super) fn resumed(
         AgentExit::Lost => return 1,
     }
     0
+}
+
+/// Waits until the keeper orders this agent to start. An error is the exit status if it is not needed.
+fn await_order(
+    inherited: &InheritedDescriptors,
+    generation: u64,
+    keeper: i32,
+    listener: &Listener,
+) -> Result<(), i32> {
+    let keeper = sys::pidfd::open(keeper);
+    let is_forgotten = || {
+        let has_ended = |keeper: &OwnedFd| is_readable(keeper.as_fd(), Duration::ZERO);
+        keeper.as_ref().map_or(true, has_ended)
+    };
+    while inherited.shared_state.order(generation) != Order::Start {
+        // While there is a keeper, it decides whether this agent is needed, for example to report
+        // an unwatched interval.
+        if is_forgotten() {
+            return Err(i32::from(!has_hung_up(listener)));
+        }
+        is_readable(inherited.agent_bell(generation).as_fd(), TURN_POLL);
+        inherited.agent_bell(generation).hush();
+    }
+    // The order may be meant for another agent of the same generation.
+    if is_forgotten() {
+        return Err(1);
+    }
+    Ok(())
 }
 
 /// Started services, and the news of the command received before.
@@ -512,14 +525,11 @@ fn serve(
     started: Started,
     watched: Option<&Listener>,
 ) -> AgentExit {
-    let Started {
-        services,
-        is_stopped,
-    } = started;
+    let (services, is_stopped) = (started.services, started.is_stopped);
     let shared_state = &inherited.shared_state;
     let bell = inherited.agent_bell(generation);
-    let is_told = shared_state.command_end_told.get();
-    let mut relay = (!is_told).then(|| Relay::after(inherited, is_stopped));
+    let waits_for_end = !shared_state.command_end_told.get();
+    let mut relay = waits_for_end.then(|| Relay::after(inherited, is_stopped));
     // News received before the services ran.
     let mut heard = shared_state.end().filter(|_| generation == FIRST);
     let mut reporter = Reporter::new(shared_state, generation);
@@ -537,17 +547,10 @@ fn serve(
             let next = || listening.next().map(|news| listening.pass_on(news));
             if let Some(end) = heard.or_else(next) {
                 if let Some(end) = end {
-                    deliver(services.as_ref(), &inherited.tenure);
-                    shared_state.await_end_of_gap();
-                    if reporter.tell_gaps(services.as_ref()) {
-                        services.flush();
-                    }
-                    if services.are_lost() {
+                    if !is_settled_at_end(inherited, services.as_ref(), &mut reporter) {
                         // The end is in the shared state, for the agent that reports it.
                         return AgentExit::Lost;
                     }
-                    services.conclude();
-                    shared_state.outlived.set(!services.has_ended());
                     listening.tell_end(end);
                     relay = None;
                 }
@@ -570,15 +573,40 @@ fn serve(
         waiting.until_something_happens(&inherited.tenure);
     }
     shared_state.await_end_of_gap();
-    reporter.report(services.as_ref());
+    report_the_rest(&mut reporter, services.as_ref());
+    services.finish();
+    AgentExit::ToTheEnd
+}
+
+/// Delivers all alerts of a command that has ended. Returns false if another agent must do so.
+fn is_settled_at_end(
+    inherited: &InheritedDescriptors,
+    services: &dyn Services,
+    reporter: &mut Reporter<'_>,
+) -> bool {
+    let shared_state = &inherited.shared_state;
+    deliver(services, &inherited.tenure);
+    shared_state.await_end_of_gap();
+    if reporter.tell_gaps(services) {
+        services.flush();
+    }
+    if services.are_lost() {
+        return false;
+    }
+    services.conclude();
+    shared_state.outlived.set(!services.has_ended());
+    true
+}
+
+/// Reports what there is to report before the services end.
+fn report_the_rest(reporter: &mut Reporter<'_>, services: &dyn Services) {
+    reporter.report(services);
     if reporter.has_more() {
         // There is no later opportunity.
         services.flush();
         reporter.telling = None;
-        reporter.tell_gaps(services.as_ref());
+        reporter.tell_gaps(services);
     }
-    services.finish();
-    AgentExit::ToTheEnd
 }
 
 /// Hands over to another agent.

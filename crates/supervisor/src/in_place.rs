@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use abi::{Arch, Errno, Syscall};
+use enforce::Confinement;
 use seccomp::FilterProgram;
 use sys::clone::CloneFlags;
 use sys::notify::{Listener, Notification, Received};
@@ -21,7 +22,10 @@ use sys::signal::{MaskChange, SignalSet, change_mask};
 use super::inherited::{InheritedDescriptors, is_readable};
 use super::keeper::{self, Policy};
 use super::signals::{self, SIGCONT};
-use super::{AgentPlan, Command, Failure, LaunchContext, SOCK_SEQPACKET, agent, command, front};
+use super::{
+    AgentPlan, Command, Detach, Failure, LaunchContext, Respawn, SOCK_SEQPACKET, agent, command,
+    front,
+};
 
 /// Becomes the command. Its first call after the exec waits for the agent.
 pub(super) fn run(
@@ -30,14 +34,7 @@ pub(super) fn run(
     prepared: AgentPlan,
 ) -> Result<Infallible, Failure> {
     front::check_proc()?;
-    let inherited = InheritedDescriptors::create_alone(stay.respawn, stay.tenure);
-    let inherited = Arc::new(inherited.map_err(Failure::io("prepare the processes that watch"))?);
-    let checked = inherited.tenure.check();
-    checked.map_err(Failure::io("open the log of the processes that watch"))?;
-    let shared_state = &inherited.shared_state;
-    shared_state.set_first_waits(prepared.restricts_first);
-    let written = inherited.memo.write(&prepared.memo);
-    written.map_err(Failure::io("leave a note"))?;
+    let inherited = inherited(stay.respawn, stay.tenure, &prepared)?;
     let AgentPlan {
         command,
         program,
@@ -67,18 +64,9 @@ pub(super) fn run(
     })
     .map_err(Failure::process("make the keeper process"))?;
     drop((for_keeper, for_agent));
-    // The agent has to read what this process passes to exec; see `supervise::run`.
-    sys::prctl::set_dumpable(true)
-        .and_then(|()| change_mask(MaskChange::Block, SignalSet::default()))
-        .and_then(signals::reset_for_command)
-        .map_err(Failure::process("hand the listener over"))?;
+    become_readable()?;
     if let Some(confinement) = &confinement {
-        confinement
-            .apply()
-            .map_err(|unapplied| Failure::Unconfined {
-                step: unapplied.step,
-                cause: unapplied.cause.into(),
-            })?;
+        confine(confinement)?;
     }
     let exec_is_asked =
         Arch::native().is_some_and(|arch| program.always_asks(arch, Syscall::EXECVE));
@@ -96,6 +84,41 @@ pub(super) fn run(
     })
     .map_err(Failure::io("hand the listener over"))?;
     install_and_execute(&command, &program, exec_is_asked, &listener)
+}
+
+/// Prepares what keeper and agent inherit.
+fn inherited(
+    respawn: Respawn,
+    tenure: Detach,
+    prepared: &AgentPlan,
+) -> Result<Arc<InheritedDescriptors>, Failure> {
+    let inherited = InheritedDescriptors::create_alone(respawn, tenure);
+    let inherited = inherited.map_err(Failure::io("prepare the processes that watch"))?;
+    let checked = inherited.tenure.check();
+    checked.map_err(Failure::io("open the log of the processes that watch"))?;
+    let shared_state = &inherited.shared_state;
+    shared_state.set_first_waits(prepared.restricts_first);
+    let written = inherited.memo.write(&prepared.memo);
+    written.map_err(Failure::io("leave a note"))?;
+    Ok(Arc::new(inherited))
+}
+
+/// Resets signals for the command, and lets the agent read what this process passes to exec; see `supervise::run`.
+fn become_readable() -> Result<(), Failure> {
+    sys::prctl::set_dumpable(true)
+        .and_then(|()| change_mask(MaskChange::Block, SignalSet::default()))
+        .and_then(signals::reset_for_command)
+        .map_err(Failure::process("hand the listener over"))
+}
+
+/// Restricts this process, which becomes the command.
+fn confine(confinement: &Confinement) -> Result<(), Failure> {
+    confinement
+        .apply()
+        .map_err(|unapplied| Failure::Unconfined {
+            step: unapplied.step,
+            cause: unapplied.cause.into(),
+        })
 }
 
 /// Installs the filter and executes the command, while another thread sends the listener.

@@ -25,7 +25,7 @@ pub(super) fn run(
     inherited: &InheritedDescriptors,
     ends: &PrivateEnds,
 ) -> i32 {
-    let (shared_state, front) = (&inherited.shared_state, &inherited.front);
+    let front = &inherited.front;
     let (agent, lifeline) = (&ends.to_agent, &ends.lifeline);
     let orphans = Orphans::decide();
     let child = sys::clone::clone_child(CloneFlags::FILES, || become_command(launch, page));
@@ -51,7 +51,7 @@ pub(super) fn run(
     loop {
         if let Some(end) = pass_on(pid, page, agent) {
             // For an agent that follows if the one that receives the message is killed.
-            shared_state.set_end(end);
+            inherited.shared_state.set_end(end);
             let status = report(agent, end);
             // The result is not needed.
             let _ = wait::wait(Target::Pid(pid), 0);
@@ -73,12 +73,17 @@ pub(super) fn run(
         if is_alone {
             // No process receives calls, and none is left to start an agent: trapped calls fail
             // with ENOSYS from now on.
-            kill(pid);
-            // The front exits when this process ends, which must not be before the command ends.
-            while wait::wait(Target::Pid(pid), 0).is_err_and(|error| error.is(Errno::EINTR)) {}
+            kill_and_wait(pid);
             return 1;
         }
     }
+}
+
+/// Kills the command and waits until it has ended.
+fn kill_and_wait(pid: i32) {
+    kill(pid);
+    // The front exits when this process ends, which must not be before the command ends.
+    while wait::wait(Target::Pid(pid), 0).is_err_and(|error| error.is(Errno::EINTR)) {}
 }
 
 /// Reports the command's state changes since the last check. Returns its end.

@@ -16,6 +16,14 @@ pub struct Ids {
     pub saved: u32,
 }
 
+/// Returns true if the kernel started this program with privileges that its caller lacks: by a setuid or setgid bit, or by
+/// capabilities of the file (`AT_SECURE`, getauxval(3)). Its environment is the caller's and must not choose files.
+#[must_use]
+pub fn is_secure_execution() -> bool {
+    // SAFETY: getauxval(3) takes a number and reads what the kernel wrote before the program began.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// User ids of this thread.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
-use probe::Support;
+use probe::{Support, fix};
 
 use super::{Settings, qemu};
 use crate::Kernel;
@@ -33,13 +33,13 @@ pub fn support() -> Support {
         (_, Err(_)) => {
             return Support::No {
                 why: format!("there is no {}", qemu::EMULATOR),
-                fix: "install qemu-system-x86 and linux-image-cloud-amd64".to_owned(),
+                fix: fix::install_machine("qemu-system-x86"),
             };
         }
         (Err(failure), _) => {
             return Support::No {
                 why: failure.message().to_owned(),
-                fix: "install linux-image-cloud-amd64, or set `runtime.vm_kernel`".to_owned(),
+                fix: fix::install_machine(""),
             };
         }
         (Ok(kernel), Ok(_)) => kernel,

@@ -2,6 +2,7 @@
 
 mod diagnostic;
 pub mod key;
+pub mod quote;
 pub mod settings;
 mod text;
 mod tree;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use e2e::{Scratch, Watch, program};
@@ -221,7 +221,35 @@ fn captures_come_from_pipes_compressed_and_by_the_dozen() {
     assert_eq!((twice.0, twice.1), (0, wanted.repeat(2)));
 }
 
-/// What is wrong, the status, what the message says, how much is printed before it.
+/// A network capture without packets.
+const PACKETS: [u32; 12] = [
+    0x0a0d_0d0a,
+    28,
+    0x1a2b_3c4d,
+    1,
+    u32::MAX,
+    u32::MAX,
+    28,
+    1,
+    20,
+    1,
+    0,
+    20,
+];
+
+/// Returns a capture with a wrong length of the block behind the first half, and that block's position.
+fn damaged(whole: &[u8]) -> (Vec<u8>, usize) {
+    let mut at = usize::from(whole[4]);
+    while at < whole.len() / 2 {
+        let length = whole[at + 4..at + 8].try_into().expect("four");
+        at += usize::try_from(u32::from_le_bytes(length)).expect("a length");
+    }
+    let mut damaged = whole.to_vec();
+    damaged[at + 4..at + 8].copy_from_slice(&[0xff; 4]);
+    (damaged, at)
+}
+
+/// What is wrong, what the message says, and whether events are printed before it.
 #[test]
 fn each_bad_input_is_told_with_its_place_and_what_to_do() {
     let (scratch, file) = recording();
@@ -232,32 +260,8 @@ fn each_bad_input_is_told_with_its_place_and_what_to_do() {
         fs::write(path(name), bytes).expect("the folder can be written");
         path(name)
     };
-    let section = usize::from(whole[4]);
-    let mut damaged = whole.clone();
-    // The length of the block behind the first half.
-    let mut at = section;
-    while at < whole.len() / 2 {
-        at += usize::try_from(u32::from_le_bytes(
-            whole[at + 4..at + 8].try_into().expect("four"),
-        ))
-        .expect("a length");
-    }
-    damaged[at + 4..at + 8].copy_from_slice(&[0xff; 4]);
-    let packets = [
-        0x0a0d_0d0a,
-        28,
-        0x1a2b_3c4d,
-        1,
-        u32::MAX,
-        u32::MAX,
-        28,
-        1,
-        20,
-        1,
-        0,
-        20,
-    ];
-    let packets = packets.map(u32::to_le_bytes).concat();
+    let (damaged, at) = damaged(&whole);
+    let packets = PACKETS.map(u32::to_le_bytes).concat();
     let place = format!("at byte {at}: a block of 4294967295 bytes");
     let cases: [(PathBuf, &[&str], bool); 8] = [
         (
@@ -298,14 +302,7 @@ fn each_bad_input_is_told_with_its_place_and_what_to_do() {
         ),
     ];
     for (file, said, is_part) in cases {
-        let (code, out, errors) = replay(&["-p", "%evt.num"], &file);
-        assert_eq!(code, 2, "{}: {errors}", file.display());
-        assert!(errors.contains(&file.display().to_string()), "{errors}");
-        for said in said {
-            assert!(errors.contains(said), "{said} is not in {errors}");
-        }
-        assert_eq!(errors.lines().count(), 2, "{errors}");
-        let lines = out.lines().count();
+        let lines = lines_before_refusal(&file, said);
         assert_eq!(
             (1..events).contains(&lines),
             is_part,
@@ -313,13 +310,32 @@ fn each_bad_input_is_told_with_its_place_and_what_to_do() {
             file.display()
         );
     }
-    // One bad file does not keep the others from being read.
+}
+
+#[test]
+fn one_bad_file_does_not_keep_the_others_from_being_read() {
+    let (scratch, file) = recording();
+    let events = replay(&["-p", "%evt.num"], &file).1.lines().count();
     let good = file.display().to_string();
-    let (code, out, errors) = replay(&["-p", "%evt.num", &good, &good], &path("none"));
+    let none = scratch.path().join("none");
+    let (code, out, errors) = replay(&["-p", "%evt.num", &good, &good], &none);
     assert_eq!((code, out.lines().count()), (2, events * 2), "{errors}");
     // sysdig names captures behind -r.
     let (code, _, errors) = replay(&["-r", &good], &file);
     assert!(code == 2 && errors.contains("it is a capture"), "{errors}");
+}
+
+/// Replays a bad file, asserts that the message names it and says all of `said`, and returns the number of lines
+/// printed before it.
+fn lines_before_refusal(file: &Path, said: &[&str]) -> usize {
+    let (code, out, errors) = replay(&["-p", "%evt.num"], file);
+    assert_eq!(code, 2, "{}: {errors}", file.display());
+    assert!(errors.contains(&file.display().to_string()), "{errors}");
+    for said in said {
+        assert!(errors.contains(said), "{said} is not in {errors}");
+    }
+    assert_eq!(errors.lines().count(), 2, "{errors}");
+    out.lines().count()
 }
 
 #[test]

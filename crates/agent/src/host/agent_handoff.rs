@@ -238,29 +238,33 @@ impl Errand {
             if let Source::Listener(listener) = &listening.source {
                 calls.retain_waiting(listener);
             }
-            match miss {
-                HandoffError::Refused(why) if self.is_to_host() => {
-                    bail!("cannot have the container watched: {why}")
-                }
-                HandoffError::BrokenOff(error) if matches!(calls, Calls::Lost) => {
-                    return Err(error).context("cannot let the runtime work");
-                }
-                HandoffError::Late if self.is_to_host() => {}
-                HandoffError::BrokenOff(error) => {
-                    why = error.to_string();
-                    std::thread::sleep(PAUSE);
-                }
-                HandoffError::Late => {
-                    why = "it does not answer".to_owned();
+            let is_final = matches!(miss, HandoffError::Late | HandoffError::Refused(_));
+            if let Some(cause) = self.cause_of(miss, &calls)? {
+                why = cause;
+                if is_final {
                     break;
                 }
-                HandoffError::Refused(said) => {
-                    why = said;
-                    break;
-                }
+                std::thread::sleep(PAUSE);
             }
         }
         self.go_without(listening, calls, &why)
+    }
+
+    /// Returns why a handover failed. `None`: the host agent was late and is started again. An error: nothing can
+    /// be tried again.
+    fn cause_of(&self, miss: HandoffError, calls: &Calls) -> anyhow::Result<Option<String>> {
+        match miss {
+            HandoffError::Refused(why) if self.is_to_host() => {
+                bail!("cannot have the container watched: {why}")
+            }
+            HandoffError::BrokenOff(error) if matches!(calls, Calls::Lost) => {
+                Err(error).context("cannot let the runtime work")
+            }
+            HandoffError::Late if self.is_to_host() => Ok(None),
+            HandoffError::BrokenOff(error) => Ok(Some(error.to_string())),
+            HandoffError::Late => Ok(Some("it does not answer".to_owned())),
+            HandoffError::Refused(said) => Ok(Some(said)),
+        }
     }
 
     /// Applies the fallback.

@@ -1,6 +1,6 @@
 //! A container in the host agent, from connection to end.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use super::super::denials::Denials;
 use super::super::engines::Holding;
 use super::super::reports;
 use super::super::services::{RuntimeContainer, note_refusals};
-use super::handoff_request::{self, HandedDescriptors, HostAgentCommand};
+use super::handoff_request::{self, HandedDescriptors, HandoffRequest, HostAgentCommand};
 use super::{Host, WatchedContainer};
 use crate::identity;
 use crate::journal;
@@ -125,6 +125,27 @@ struct Member<'a> {
     denials: std::cell::Cell<Option<Denials>>,
 }
 
+/// Returns what the engine of a container starts from. `asking`: the connection, to ask for held calls.
+fn agent_start(
+    hail: HandoffRequest,
+    listener: OwnedFd,
+    shared_state: &Arc<SharedState>,
+    asking: UnixStream,
+) -> AgentStart {
+    let asked: Asked =
+        Box::new(move || Ok(calls_from_words(&handoff_request::ask_calls(&asking)?)));
+    AgentStart {
+        source: Source::Listener(Listener::new(listener)),
+        transparent: hail.transparent.into_iter().map(Pid).collect(),
+        shared_state: Arc::clone(shared_state),
+        generation: hail.generation,
+        is_resumed: hail.is_resumed,
+        held: hail.is_answered.then_some(HeldRuntimeCalls::Asked(asked)),
+        shared_state_file: None,
+        ticket: Some(ClaimOffer(hail.ticket)),
+    }
+}
+
 impl<'a> Member<'a> {
     fn new(
         handed: HandedDescriptors,
@@ -147,26 +168,15 @@ impl<'a> Member<'a> {
         let in_force = host.rules.in_force();
         let told = RuntimeContainer {
             told: KnownContainer {
-                id: hail.container,
-                bundle: hail.bundle,
+                id: hail.container.clone(),
+                bundle: hail.bundle.clone(),
             },
             has_mounts: hail.has_mounts,
         };
         let id = told.told.id.clone();
         let dispatcher = host.common.dispatcher.about(told.fields());
         let asking = stream.try_clone().context("cannot keep the connection")?;
-        let asked: Asked =
-            Box::new(move || Ok(calls_from_words(&handoff_request::ask_calls(&asking)?)));
-        let listening = AgentStart {
-            source: Source::Listener(Listener::new(listener)),
-            transparent: hail.transparent.into_iter().map(Pid).collect(),
-            shared_state: Arc::clone(&shared_state),
-            generation: hail.generation,
-            is_resumed: hail.is_resumed,
-            held: hail.is_answered.then_some(HeldRuntimeCalls::Asked(asked)),
-            shared_state_file: None,
-            ticket: Some(ClaimOffer(hail.ticket)),
-        };
+        let listening = agent_start(hail, listener, &shared_state, asking);
         let engine = super::engine(host, listening, told, &in_force, dispatcher.clone())?;
         let denials = Denials::follow(
             &host.lasting.resident,

@@ -104,7 +104,7 @@ pub(crate) struct Files {
 impl Files {
     pub(crate) fn of(config: &Config) -> Self {
         let mut rules = Vec::new();
-        for path in &config.rules_files {
+        for path in config.rule_sources().paths() {
             let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
             let before = rules.len();
             rules.extend(

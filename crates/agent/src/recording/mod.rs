@@ -250,30 +250,9 @@ impl Recording {
         }
         let mut guard = self.state();
         let state = &mut *guard;
-        let now = Instant::now();
-        let begins = match &self.trigger {
-            Trigger::Always(rotation) => match &state.file {
-                None => true,
-                Some(file) => file.is_full(rotation, now),
-            },
-            Trigger::Match { mode, duration, .. } => {
-                match extend(state, matched, *mode, *duration, now) {
-                    Extension::Outside => {
-                        self.may_capture.store(false, Ordering::Relaxed);
-                        return;
-                    }
-                    Extension::Begins(ends) => {
-                        state.file = Some(Current::new(now, Some(ends)));
-                        self.may_capture.store(true, Ordering::Relaxed);
-                        true
-                    }
-                    Extension::Within => false,
-                }
-            }
+        let Some(begins) = self.begins_file(state, matched) else {
+            return;
         };
-        if begins && matches!(self.trigger, Trigger::Always(_)) {
-            state.file = Some(Current::new(now, None));
-        }
         state.buffer.clear();
         if begins {
             state.writer.begin(&mut state.buffer);
@@ -291,17 +270,7 @@ impl Recording {
             too_large,
         };
         if self.hand_over(chunk) {
-            state.is_behind = false;
-            self.recorded.fetch_add(1, Ordering::Relaxed);
-            if let Some(file) = &mut state.file {
-                file.bytes += size;
-                file.events += 1;
-            }
-            if too_large.is_some() {
-                // The next match begins another file.
-                state.file = None;
-                self.may_capture.store(false, Ordering::Relaxed);
-            }
+            self.note_recorded(state, size, too_large.is_some());
         } else {
             self.lost.fetch_add(1, Ordering::Relaxed);
             state.is_behind = true;
@@ -309,6 +278,48 @@ impl Recording {
                 // Nothing can follow a missing beginning.
                 state.file = None;
             }
+        }
+    }
+
+    /// Returns whether an event begins another file, which is then the current one. `None`: the event belongs to
+    /// no capture.
+    fn begins_file(&self, state: &mut State, matched: &[RuleMatch<'_>]) -> Option<bool> {
+        let now = Instant::now();
+        let ends = match &self.trigger {
+            Trigger::Always(rotation) => match &state.file {
+                Some(file) if !file.is_full(rotation, now) => return Some(false),
+                _ => None,
+            },
+            Trigger::Match { mode, duration, .. } => {
+                match extend(state, matched, *mode, *duration, now) {
+                    Extension::Outside => {
+                        self.may_capture.store(false, Ordering::Relaxed);
+                        return None;
+                    }
+                    Extension::Begins(ends) => {
+                        self.may_capture.store(true, Ordering::Relaxed);
+                        Some(ends)
+                    }
+                    Extension::Within => return Some(false),
+                }
+            }
+        };
+        state.file = Some(Current::new(now, ends));
+        Some(true)
+    }
+
+    /// Counts an event that is queued, of `size` bytes.
+    fn note_recorded(&self, state: &mut State, size: u64, is_too_large: bool) {
+        state.is_behind = false;
+        self.recorded.fetch_add(1, Ordering::Relaxed);
+        if let Some(file) = &mut state.file {
+            file.bytes += size;
+            file.events += 1;
+        }
+        if is_too_large {
+            // The next match begins another file.
+            state.file = None;
+            self.may_capture.store(false, Ordering::Relaxed);
         }
     }
 

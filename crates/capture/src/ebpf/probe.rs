@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use event::{CallPlan, Need, Plan};
-use probe::Support;
+use probe::{Support, fix};
+use sys::features::KernelVersion;
 
 use super::error::Error;
 use super::hooks::{Attachment, Hooks};
@@ -11,20 +12,28 @@ use super::maps::{Control, Scope};
 use super::programs::{Programs, RingSizes};
 use super::tables::Tables;
 
+/// First kernel version with what the programs use (docs/howto/watch-a-host.md).
+const OLDEST: KernelVersion = KernelVersion::new(5, 11);
+
 /// Returns whether the engine works on this host, and which hooks it would use.
 pub fn probe() -> Support {
     match attach() {
         Ok(attachment) => Support::yes(format!("works ({attachment})")),
         Err(error) if !Path::new("/sys/kernel/btf/vmlinux").exists() => Support::no(
             format!("{error}: no /sys/kernel/btf/vmlinux"),
-            "run a kernel built with CONFIG_DEBUG_INFO_BTF",
+            "boot a kernel with CONFIG_DEBUG_INFO_BTF",
         ),
         Err(error) => {
             let mut why = error.to_string();
             if let Some(cause) = std::error::Error::source(&error) {
                 why = format!("{why}: {cause}");
             }
-            Support::no(why, "run as root, on Linux 5.11 or newer with BTF")
+            let uname = rustix::system::uname();
+            let kernel = KernelVersion::parse(&uname.release().to_string_lossy());
+            match kernel.is_some_and(|version| version < OLDEST) {
+                true => Support::no(why, fix::newer_kernel("5.11")),
+                false => Support::no_unless_fixed(why, fix::run_as_root("tollgate watch")),
+            }
         }
     }
 }

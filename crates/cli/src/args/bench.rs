@@ -375,7 +375,9 @@ mod tests {
     #[test]
     fn compare_takes_a_plan_or_two_folders() {
         let plan = parse("bench compare --plan p.toml").unwrap();
-        assert!(matches!(plan, options::Verb::Plan(path, _) if path == PathBuf::from("p.toml")));
+        assert!(
+            matches!(plan, options::Verb::Plan(path, _) if path == std::path::Path::new("p.toml"))
+        );
         let folders = parse("bench compare a b").unwrap();
         assert!(
             matches!(folders, options::Verb::Compare(compare) if compare.folders == ["a", "b"].map(PathBuf::from))

@@ -5,7 +5,7 @@ use agent::confine::{self, Optional};
 use agent::options::{Detection, Interception};
 use agent::program;
 use agent::spec::{AgentSpec, StartMode};
-use config::OnAgentDeath;
+use config::{OnAgentDeath, Places};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use enforce::Confinement;
@@ -21,16 +21,17 @@ pub(crate) fn execute(args: Enforce) -> Outcome {
     if prepared.confinement.reports() {
         // The agent prepares the confinement again, and prints its messages.
         prepared.confinement.discard();
-        return run::start(watched(args));
+        return run::start(watched(args, Places::of_user()?));
     }
     prepared.tell(args.quiet);
     become_command(&args, &prepared.confinement)
 }
 
 /// Returns the specification of a run without rules, which reports violations.
-fn watched(args: Enforce) -> AgentSpec {
+fn watched(args: Enforce, places: Places) -> AgentSpec {
     AgentSpec {
         detection: Detection {
+            layers: places.files,
             config: args.config,
             options: args.options,
             json: args.json,

@@ -2,6 +2,8 @@
 
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
+use event::EngineKind;
+use policy::EnforcerKind;
 use serde_json::json;
 
 use crate::args::Version;
@@ -18,7 +20,8 @@ pub(crate) fn execute(args: &Version) -> Outcome {
         "version": version,
         "architecture": std::env::consts::ARCH,
         "kernel": uname.release().to_string_lossy(),
-        "engines": ["notify"],
+        "engines": EngineKind::WITH_EVENTS.map(EngineKind::name),
+        "enforcers": EnforcerKind::ALL.map(EnforcerKind::id),
     });
     terminal::print(&format!("{object}\n"))
 }

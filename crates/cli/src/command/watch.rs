@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent::journal;
 use capture::ptrace::{StartError, TraceObstacle};
 use capture::{ebpf, gvisor};
+use config::Places;
 use container::ContainerOptions;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -17,7 +18,13 @@ use supervisor::attached::{self, End};
 use crate::args::{Watch, WatchEngine};
 
 /// Runs the verb.
-pub(crate) fn execute(args: Watch) -> Outcome {
+pub(crate) fn execute(mut args: Watch) -> Outcome {
+    args.detection.places = Places::of_user()?;
+    watch(args)
+}
+
+/// Watches with the configuration of the machine and the user that the arguments name, if any.
+pub(super) fn watch(args: Watch) -> Outcome {
     if let Some(socket) = args.gvisor.clone() {
         return watch_sandboxes(args, &socket);
     }

@@ -93,6 +93,21 @@ const CERTIFICATES: &[(&str, &str)] = &[(
     "default folder of the certificates and keys of TLS connections to a detector",
 )];
 
+const CONFIG_FILES: &[(&str, &str)] = &[
+    (
+        "/etc/tollgate/config.yaml",
+        "configuration of all runs on this machine",
+    ),
+    (
+        "~/.config/tollgate/config.yaml",
+        "configuration of the user; $XDG_CONFIG_HOME replaces ~/.config",
+    ),
+    (
+        "/etc/tollgate/rules.d/*.yaml",
+        "rules of this machine, loaded after the built-in ones in the order of their names",
+    ),
+];
+
 const RUNTIME_FILES: &[(&str, &str)] = &[
     ("/etc/tollgate/runtime.yaml", "default configuration"),
     (
@@ -258,6 +273,57 @@ pub(crate) const PAGES: &[Page] = &[
     ),
     see(
         page(
+            "config",
+            &[
+                Example(
+                    "tollgate config show",
+                    "show the effective value of each key, and its origin",
+                ),
+                Example(
+                    "tollgate config check",
+                    "check the files that every run reads",
+                ),
+            ],
+        ),
+        &["config show", "config check", "run"],
+    ),
+    see(
+        files(
+            page(
+                "config show",
+                &[
+                    Example(
+                        "tollgate config show --changed",
+                        "show the keys that a file sets",
+                    ),
+                    Example(
+                        "tollgate config show -c my.yaml -o outputs.rate=5 --json",
+                        "show what a run with these options uses, for a program",
+                    ),
+                ],
+            ),
+            CONFIG_FILES,
+        ),
+        &["config check", "run"],
+    ),
+    see(
+        files(
+            page(
+                "config check",
+                &[
+                    Example(
+                        "tollgate config check",
+                        "check the files that every run reads",
+                    ),
+                    Example("tollgate config check my.yaml", "check one file"),
+                ],
+            ),
+            CONFIG_FILES,
+        ),
+        &["config show", "rules check"],
+    ),
+    see(
+        page(
             "rules",
             &[
                 Example(
@@ -278,6 +344,7 @@ pub(crate) const PAGES: &[Page] = &[
             "rules events",
             "rules explain",
             "rules test",
+            "rules silence",
             "rules lint",
             "rules cost",
         ],
@@ -287,6 +354,10 @@ pub(crate) const PAGES: &[Page] = &[
             "rules check",
             &[
                 Example("tollgate rules check my_rules.yaml", "check one file"),
+                Example(
+                    "tollgate rules check --add-rules my_changes.yaml",
+                    "check a file that changes the built-in rules",
+                ),
                 Example(
                     "tollgate rules check --json base.yaml local.yaml",
                     "check two files that are loaded together, for a program",
@@ -352,6 +423,32 @@ pub(crate) const PAGES: &[Page] = &[
         &["rules cost", "rules lint"],
     ),
     see(
+        files(
+            page(
+                "rules silence",
+                &[
+                    Example(
+                        "tollgate rules silence --dry-run alert.json",
+                        "list exceptions for an alert",
+                    ),
+                    Example(
+                        "tail -n 1 alerts.jsonl | sudo tollgate rules silence",
+                        "choose one, and write it for all runs",
+                    ),
+                    Example(
+                        "tollgate rules silence --choose 2 --against old.scap --output my.yaml alert.json",
+                        "write the second one to a file, and count what it silences in a capture",
+                    ),
+                ],
+            ),
+            &[(
+                "/etc/tollgate/rules.d",
+                "folder of the exceptions, with their tests in the folder tests",
+            )],
+        ),
+        &["rules test", "rules explain"],
+    ),
+    see(
         exits(
             page(
                 "rules test",
@@ -409,6 +506,7 @@ pub(crate) const PAGES: &[Page] = &[
         page(
             "policy",
             &[
+                Example("tollgate policy init web.yaml", "write a starting policy"),
                 Example("tollgate policy list", "list the built-in rules"),
                 Example("tollgate policy check web.yaml", "check a file for errors"),
                 Example(
@@ -418,6 +516,7 @@ pub(crate) const PAGES: &[Page] = &[
             ],
         ),
         &[
+            "policy init",
             "policy list",
             "policy check",
             "policy explain",
@@ -427,6 +526,19 @@ pub(crate) const PAGES: &[Page] = &[
             "enforce",
             "learn",
         ],
+    ),
+    see(
+        page(
+            "policy init",
+            &[
+                Example("tollgate policy init", "write policy.yaml for any command"),
+                Example(
+                    "tollgate policy init --kind service web.yaml",
+                    "write one for a network server",
+                ),
+            ],
+        ),
+        &["policy check", "policy explain", "enforce", "learn"],
     ),
     see(
         page(
@@ -457,7 +569,11 @@ pub(crate) const PAGES: &[Page] = &[
             &[
                 Example(
                     "tollgate policy explain web.yaml",
-                    "show every rule for every enforcer",
+                    "show how far each rule is enforced",
+                ),
+                Example(
+                    "tollgate policy explain --long web.yaml",
+                    "show what each rule compiles to, and its gaps",
                 ),
                 Example(
                     "tollgate policy explain --enforcer seccomp web.yaml",
@@ -736,6 +852,10 @@ pub(crate) const PAGES: &[Page] = &[
         page(
             "bench",
             &[
+                Example(
+                    "tollgate bench -- make -j2",
+                    "compare a command with and without watching",
+                ),
                 Example(
                     "tollgate bench quick",
                     "measure `tollgate run` in three minutes",

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use abi::Errno;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use policy::compile::bpf::Profile;
-use probe::Support;
+use probe::{Support, fix};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 pub(crate) use programs::Loaded;
@@ -244,31 +244,34 @@ fn mounts() -> Result<String, Error> {
 /// Probes whether the kernel calls programs at its hooks: attaches one that has to refuse a call of this
 /// process.
 pub(crate) fn probe() -> Support {
-    if let Err(error) = programs::check_file_system() {
-        let help = match error {
-            Error::NoFileSystem => "mount it: mount -t bpf bpf /sys/fs/bpf",
-            _ => "run it as root",
-        };
-        return Support::no(chain(&error), help);
+    if fix::is_built_with("BPF_LSM") == Some(false) {
+        return Support::no_unless_fixed("this kernel is built without CONFIG_BPF_LSM", None);
     }
     if let Some(why) = preempts_itself_unguarded() {
-        return Support::no(why, "boot with preempt=voluntary, or a kernel since 6.2");
+        return Support::no(why, fix::boot("preempt=voluntary"));
     }
     if programs::are_attached() {
         return Support::yes("works: BPF LSM programs are attached and enforce a policy");
     }
-    match try_hook() {
-        Ok(true) => Support::yes("a program at a hook refused a call"),
-        Ok(false) => Support::no(
+    // Tried before the file system is looked for: to mount one does not help where no hook works.
+    match (try_hook(), programs::check_file_system()) {
+        (Ok(true), Ok(())) => Support::yes("a program at a hook refused a call"),
+        (Ok(true), Err(error @ Error::NoFileSystem)) => {
+            let mount = fix::as_root("mount -t bpf bpf /sys/fs/bpf");
+            Support::no(chain(&error), mount)
+        }
+        (Ok(false), _) => Support::no_unless_fixed(
             "BPF LSM programs are not called: bpf is not an active security module",
-            "boot with lsm=landlock,lockdown,yama,apparmor,bpf, or add bpf to the list that you have",
+            fix::boot_with_module("BPF_LSM"),
         ),
-        Err(error) => Support::no(
-            chain(&error),
-            "needs root, CONFIG_BPF_LSM and BPF trampolines; check `dmesg` for the reason",
-        ),
+        (Ok(true), Err(error)) | (Err(error), _) => {
+            Support::no_unless_fixed(chain(&error), fix::run_as_root(ENFORCE))
+        }
     }
 }
+
+/// What an ordinary user can run as root.
+const ENFORCE: &str = "tollgate enforce --policy FILE -- CMD";
 
 fn try_hook() -> Result<bool, Error> {
     let mut object = programs::open_object()?;

@@ -5,7 +5,7 @@ use abi::{Capabilities, Errno, Syscall};
 use capture::notify::Caller;
 use policy::EnforcerKind;
 use policy::compile::caps::Profile;
-use probe::{Support, in_child};
+use probe::{Support, fix, in_child};
 use sys::credential::{self, CapabilitySets};
 
 use super::{About, Container, Enforcer, Report, Request, Shared, count};
@@ -44,7 +44,7 @@ impl Enforcer for Caps {
                 },
                 (_, Err(error), _) | (Err(error), ..) | (.., Err(error)) => Support::no(
                     error.to_string(),
-                    "allow capset(2), capget(2) and prctl(2) to this program",
+                    fix::allow_calls("capset(2), capget(2) and prctl(2)"),
                 ),
                 (.., Ok(after)) => Support::no(
                     format!("a child process dropped all capabilities and still has {after}"),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use workload::Error;
 
 use super::{Action, MARK, Outcome, PerformOptions, Scratch};
+use crate::detector::CONFIG_VARIABLE;
 use crate::scenario::Scenario;
 
 /// Time limit of an action, longer than any takes; one waits for six seconds.
@@ -80,6 +81,7 @@ impl Player {
         command
             .args(&words[1..])
             .env(MARK, self.scratch.path())
+            .env(CONFIG_VARIABLE, "")
             .stdin(Stdio::null());
         command
     }
@@ -104,7 +106,10 @@ impl Player {
         }
         let prefix = &self.options.prefix;
         match crate::scenario::command(scenario, &self.program, &self.scratch, prefix, &settings) {
-            Ok(command) => self.run(command),
+            Ok(mut command) => {
+                command.env(CONFIG_VARIABLE, "");
+                self.run(command)
+            }
             Err(error) => (Outcome::of(Err(error.into())), String::new()),
         }
     }

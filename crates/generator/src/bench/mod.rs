@@ -20,6 +20,7 @@ use diagnostics::terminal;
 
 use crate::action::{Action, RoundOrder, RoundResult};
 use crate::alerts::{Alert, Alerts};
+use crate::detector::Detector;
 use crate::options::{BenchOptions, LogFormat};
 use cgroup::{Confined, Limits};
 use log::Log;
@@ -108,6 +109,21 @@ struct Stage<'args> {
     _folder: tempfile::TempDir,
 }
 
+/// Returns the command line of a detector that writes its pid and counters, and does not limit alerts.
+fn measured_prefix(detector: &Detector, pidfile: &Path, stats: &Path) -> Vec<String> {
+    let options = [
+        "-P",
+        &pidfile.display().to_string(),
+        "-s",
+        &stats.display().to_string(),
+        "--stats-interval",
+        STATS_INTERVAL,
+        "-o",
+        "outputs.rate=0",
+    ];
+    detector.prefix_with(&options)
+}
+
 impl<'args> Stage<'args> {
     fn new(
         args: &'args BenchOptions,
@@ -132,17 +148,7 @@ impl<'args> Stage<'args> {
         let (pidfile, stats) = (folder.path().join("pid"), folder.path().join("stats"));
         let detector = args.source.detector.as_ref();
         let prefix = detector.map_or_else(Vec::new, |detector| {
-            let options = [
-                "-P",
-                &pidfile.display().to_string(),
-                "-s",
-                &stats.display().to_string(),
-                "--stats-interval",
-                STATS_INTERVAL,
-                "-o",
-                "outputs.rate=0",
-            ];
-            detector.prefix_with(&options)
+            measured_prefix(detector, &pidfile, &stats)
         });
         let worker = Worker::start(&program, args, actions, &prefix)?;
         if detector.is_some() {

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -18,6 +18,7 @@ use sys::credential::{self, CapabilitySets, Ids};
 use super::action::{ACTIONS, Action, NUMBERS, PRELUDE, PREPARATION, PlayTarget};
 use super::report::Report;
 use super::rootfs;
+use crate::detector::CONFIG_VARIABLE;
 
 /// Environment of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,6 +302,7 @@ fn watch(script: &str, environment: &BTreeMap<String, String>) -> Result<Report>
         .args(["/bin/sh", "-c", &format!("{PRELUDE}\n{script}\n")])
         .env_clear()
         .envs(environment)
+        .env(CONFIG_VARIABLE, "")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -379,16 +381,16 @@ fn collect(child: &mut Child) -> Result<Option<String>> {
     // Both end when the writers of the pipes are gone.
     let _ = reader.join();
     let messages = messages.join().unwrap_or_default();
-    if problem.is_none() && !messages.trim().is_empty() {
-        problem = Some(messages.trim().to_owned());
+    Ok(problem.or_else(|| problem_of(status, messages.trim())))
+}
+
+/// Returns the problem that a run reported, or that its exit status shows.
+fn problem_of(status: ExitStatus, messages: &str) -> Option<String> {
+    if !messages.is_empty() {
+        return Some(messages.to_owned());
     }
-    if problem.is_none()
-        && matches!(status.code(), None | Some(2..=4))
-        && !Path::new(OUTPUT).exists()
-    {
-        problem = Some(format!("tollgate run exited with {status}"));
-    }
-    Ok(problem)
+    let has_failed = matches!(status.code(), None | Some(2..=4)) && !Path::new(OUTPUT).exists();
+    has_failed.then(|| format!("tollgate run exited with {status}"))
 }
 
 /// Reaps the orphans of scripts, as the first process of a pid namespace has to. Before Linux 6.11 a process

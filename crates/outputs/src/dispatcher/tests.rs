@@ -184,16 +184,18 @@ fn a_stuck_channel_loses_by_count_and_neither_blocks_nor_harms_the_others() {
     stuck_gate.open();
     assert_eq!(dispatcher.flush(soon()), []);
     let taken = stuck_gate.taken();
-    // How many announcements the losses are spread over depends on when the thread woke up.
-    let announced: Vec<u64> = taken
-        .iter()
-        .filter_map(|line| number_after(line, " lost="))
-        .collect();
-    assert_eq!(announced.iter().sum::<u64>(), 90, "{taken:?}");
+    assert_announced(&taken, 90);
+}
+
+/// Asserts that a channel's lines announce so many lost alerts. Over how many lines they are spread depends on when
+/// the channel's thread woke up.
+fn assert_announced(taken: &[String], lost: u64) {
+    let announced = taken.iter().filter_map(|line| number_after(line, " lost="));
+    assert_eq!(announced.sum::<u64>(), lost, "{taken:?}");
     let totals = taken
         .iter()
         .filter_map(|line| number_after(line, " lost_total="));
-    assert_eq!(totals.max(), Some(90), "{taken:?}");
+    assert_eq!(totals.max(), Some(lost), "{taken:?}");
 }
 
 fn number_after(line: &str, word: &str) -> Option<u64> {

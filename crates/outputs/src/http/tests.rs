@@ -445,8 +445,34 @@ fn a_client_shows_its_certificate_where_it_has_one() {
     }
 }
 
+/// Asserts that a channel with this URL and TLS cannot be opened, for a reason with these words.
+fn assert_refused(url: &str, tls: TlsOptions, expected: &str) {
+    let result = HttpChannel::open(HttpOptions {
+        tls,
+        ..options(url.to_owned())
+    });
+    let text = result.expect_err(expected).to_string();
+    assert!(text.contains(expected), "{url}: {text}");
+}
+
 #[test]
-fn what_cannot_work_is_an_error_at_the_start() {
+fn a_bad_url_is_an_error_at_the_start() {
+    for (url, expected) in [
+        ("localhost:80", "it has to start with http:// or https://"),
+        (
+            "ftp://localhost/",
+            "it has to start with http:// or https://",
+        ),
+        ("http://a b/", "invalid URL"),
+        ("http://localhost:99999/", "invalid port `99999`"),
+        ("https://user:1@[::1]:0", "invalid port `0`"),
+    ] {
+        assert_refused(url, TlsOptions::default(), expected);
+    }
+}
+
+#[test]
+fn a_bad_certificate_or_key_is_an_error_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let (certificate, _) = authority.sign("client");
@@ -473,47 +499,19 @@ fn what_cannot_work_is_an_error_at_the_start() {
     };
     let empty_folder = dir.path().join("folder");
     fs::create_dir(&empty_folder).unwrap();
-    let at = "https://localhost/";
-    for (url, tls, expected) in [
+    for (tls, expected) in [
+        (authorities(&missing), "cannot read"),
+        (authorities(&empty), "the file has no PEM certificate"),
+        (folder(&missing), "cannot read"),
+        (folder(&empty_folder), "no file there has a certificate"),
+        (client(&missing, &key), "cannot read"),
         (
-            "localhost:80",
-            TlsOptions::default(),
-            "it has to start with http:// or https://",
-        ),
-        (
-            "ftp://localhost/",
-            TlsOptions::default(),
-            "it has to start with http:// or https://",
-        ),
-        ("http://a b/", TlsOptions::default(), "invalid URL"),
-        (
-            "http://localhost:99999/",
-            TlsOptions::default(),
-            "invalid port `99999`",
-        ),
-        (
-            "https://user:1@[::1]:0",
-            TlsOptions::default(),
-            "invalid port `0`",
-        ),
-        (at, authorities(&missing), "cannot read"),
-        (at, authorities(&empty), "the file has no PEM certificate"),
-        (at, folder(&missing), "cannot read"),
-        (at, folder(&empty_folder), "no file there has a certificate"),
-        (at, client(&missing, &key), "cannot read"),
-        (
-            at,
             client(&certificate, &certificate),
             "no PEM private key without a passphrase",
         ),
-        (at, client(&certificate, &key), "not the key of"),
+        (client(&certificate, &key), "not the key of"),
     ] {
-        let result = HttpChannel::open(HttpOptions {
-            tls,
-            ..options(url.to_owned())
-        });
-        let text = result.expect_err(expected).to_string();
-        assert!(text.contains(expected), "{url}: {text}");
+        assert_refused("https://localhost/", tls, expected);
     }
 }
 

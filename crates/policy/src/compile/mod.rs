@@ -367,6 +367,7 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
         enforcers,
         privileged: true,
         rules: Vec::new(),
+        accepted: Vec::new(),
         modeling_minutes: None,
         profiles: Vec::new(),
     };
@@ -401,15 +402,15 @@ fn lower_rule<T>(
     sum
 }
 
-/// Reports the rules that the chosen enforcers do not enforce in full. `accepted` lists the rules for which
-/// partial enforcement is acceptable.
+/// Reports the rules that the chosen enforcers do not enforce in full. `accepted` lists the rules that may be
+/// enforced only partially or not at all. Rules that the policy itself accepts may be enforced partially and
+/// are not reported then; a rule that nothing enforces remains an error.
 #[must_use]
 pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
-    let canonical = |name: &str| {
-        builtin::find(name).map_or_else(|| name.to_owned(), |builtin| builtin.name.clone())
-    };
     let accepted: Vec<String> = accepted.iter().map(|name| canonical(name)).collect();
+    let by_policy = policy.accepted.iter().map(|(name, _)| canonical(name));
+    let by_policy: Vec<String> = by_policy.collect();
     diagnostics.extend(policy.profiles.iter().filter_map(check_profile));
     for rule in &policy.rules {
         // The defaults of runtimes differ by enforcer, and the policy asks for no more than those.
@@ -419,24 +420,50 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) ->
             continue;
         }
         let is_accepted = accepted.contains(&rule.id);
-        diagnostics.extend(
-            check_rule(policy, rule, machine).map(|problem| match is_accepted {
+        let problem = check_rule(policy, rule, machine)
+            .filter(|problem| problem.code != Code::Partial || !by_policy.contains(&rule.id));
+        diagnostics.extend(problem.map(|problem| match is_accepted {
                 false => problem,
                 true => Diagnostic {
                     help: None,
                     ..Diagnostic::new(Code::Accepted, problem.location, problem.message)
                 },
-            }),
-        );
+            }));
     }
-    for name in &accepted {
+    let places = policy.accepted.iter().map(|(_, place)| place);
+    let unplaced = accepted.iter().map(|name| (name, &policy.location));
+    for (name, place) in by_policy.iter().zip(places).chain(unplaced) {
         if !policy.rules.iter().any(|rule| rule.id == *name) {
             let message = format!("cannot accept less for `{name}`: the policy has no such rule");
-            let problem = Diagnostic::new(Code::NotAccepted, policy.location.clone(), message);
-            diagnostics.push(problem);
+            diagnostics.push(Diagnostic::new(Code::NotAccepted, place.clone(), message));
         }
     }
     diagnostics
+}
+
+/// Returns the name of a built-in rule for one of its aliases; other names as they are.
+fn canonical(name: &str) -> String {
+    builtin::find(name).map_or_else(|| name.to_owned(), |builtin| builtin.name.clone())
+}
+
+/// Returns the rules of a policy that its enforcers enforce only partially on this machine.
+#[must_use]
+pub fn partial_rules(policy: &Policy, machine: &MachineFeatures) -> BTreeSet<String> {
+    let problem = |rule: &&Rule| check_rule(policy, rule, machine);
+    let is_base = |rule: &&Rule| matches!(rule.origin, RuleOrigin::Base(_));
+    let rules = policy.rules.iter().filter(|rule| !is_base(rule));
+    let partial = rules.filter(|rule| problem(rule).is_some_and(|p| p.code == Code::Partial));
+    partial.map(|rule| rule.id.clone()).collect()
+}
+
+/// Formats rules as a value of `acceptPartial`.
+#[must_use]
+pub fn accept_list(rules: &BTreeSet<String>) -> String {
+    let quoted = rules.iter().map(|rule| match rule.contains('[') {
+        true => format!("\"{rule}\""),
+        false => rule.clone(),
+    });
+    format!("[{}]", quoted.collect::<Vec<_>>().join(", "))
 }
 
 /// Checks an allow profile: profiles are taken as written, or come from behaviour modelling.
@@ -549,7 +576,10 @@ fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &MachineFeatures) ->
         .filter(|(_, grade)| *grade > best)
         .map(|(enforcer, grade)| format!("{enforcer} ({grade})"))
         .collect();
-    let accept = format!("accept it: --accept-partial {}", rule.id);
+    let accept = format!(
+        "accept it: --accept-partial {0}, or `acceptPartial: [{0}]` in the policy",
+        rule.id
+    );
     match better.is_empty() {
         true => accept,
         false => format!("add to `enforcer`: {}; or {accept}", better.join(", ")),

@@ -10,9 +10,10 @@ use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::policy::{Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
 use crate::restriction::Restriction;
 
-const FIELDS: [&str; 6] = [
+const FIELDS: [&str; 7] = [
     "enforcer",
     "mode",
+    "acceptPartial",
     "enhanceProtect",
     "modelingOptions",
     "defenseInDepth",
@@ -57,9 +58,13 @@ pub(super) fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<Polic
         enforcers: enforcers?,
         privileged: false,
         rules: Vec::new(),
+        accepted: Vec::new(),
         modeling_minutes: None,
         profiles: Vec::new(),
     };
+    for (node, rule) in reader.words_of(&fields, "acceptPartial") {
+        policy.accepted.push((rule.to_owned(), node.location.clone()));
+    }
     check_mode_parts(reader, &fields, mode);
     if let Some(config) = fields.find("networkProxyConfig") {
         refuse_proxy(reader, config, "networkProxyConfig");

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use agent::pidfile::Pidfile;
 use agent::{journal, version};
 use config::rule_files::{self, Loaded, NoSink};
-use config::{self, CompatMode, Config, FalcoEngine};
+use config::{self, CompatMode, Config, FalcoEngine, Places};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -364,6 +364,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
         seconds: (args.seconds > 0).then_some(args.seconds),
         detection: Detection {
             rules: args.rules,
+            add_rules: Vec::new(),
             config: args.config,
             options,
             json: false,
@@ -380,12 +381,13 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             hooks: Hooks::Auto,
             quiet: false,
             manner: CompatMode::Falco,
+            places: Places::default(),
         },
     };
     if is_idle {
         watch::idle(args)
     } else {
-        watch::execute(args)
+        watch::watch(args)
     }
 }
 
@@ -401,9 +403,10 @@ fn replay_capture(args: Falco, options: Vec<String>, config: &Config) -> Outcome
             Failure::new(Exit::BadInput, message).help("name a writable file after -P")
         })?;
     }
-    let outcome = replay::execute(&Replay {
+    let outcome = replay::replay(&Replay {
         files: vec![capture],
         rules: args.rules,
+        add_rules: Vec::new(),
         config: args.config,
         options,
         json: false,
@@ -414,6 +417,7 @@ fn replay_capture(args: Falco, options: Vec<String>, config: &Config) -> Outcome
         quiet: false,
         seconds: (args.seconds > 0).then_some(args.seconds),
         manner: CompatMode::Falco,
+        places: Places::default(),
     });
     if let Some(pidfile) = pidfile {
         pidfile.remove();

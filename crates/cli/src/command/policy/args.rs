@@ -4,12 +4,14 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use policy::EnforcerKind;
 
 /// `tollgate policy`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Policy {
+    /// Write a starting policy with comments
+    Init(Init),
     /// List the built-in rules and which enforcers support them
     List(List),
     /// Check policy files for errors
@@ -22,6 +24,42 @@ pub(crate) enum Policy {
     Loaded(Loaded),
     /// Replace a policy for the processes that it confines
     Replace(Replace),
+}
+
+/// `tollgate policy init`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The policy starts without a warning on this machine: rules that are enforced only partially \
+                  are listed in its key acceptPartial. Begin with `tollgate enforce --audit`, which denies \
+                  nothing."
+)]
+pub(crate) struct Init {
+    /// File to write; - is stdout
+    #[arg(value_name = "FILE", default_value = "policy.yaml")]
+    pub(crate) file: PathBuf,
+    /// What the policy is for
+    #[arg(long, value_enum, default_value_t = Kind::Command)]
+    pub(crate) kind: Kind,
+    /// Enforcers that the policy is written for, such as SeccompLandlockCapsBPF
+    #[arg(long, value_name = "ENFORCERS", default_value = agent::learn::ENFORCERS,
+          value_parser = agent::learn::enforcers)]
+    pub(crate) enforcer: policy::Enforcers,
+    /// Replace FILE if it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// What a starting policy is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Any command: no mounts, no new namespaces, no password file
+    Command,
+    /// A network server: also no shell, no changes in /etc, no programs made executable
+    Service,
+    /// A build or a test: also no keys of ssh, no setuid files
+    Build,
+    /// Code that is not trusted: also no network
+    Untrusted,
 }
 
 /// `tollgate policy loaded`.
@@ -76,6 +114,9 @@ pub(crate) struct Check {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) accept: Accept,
+    /// Show the gaps of rules that are enforced only partially [default: one line a rule]
+    #[arg(long)]
+    pub(crate) long: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -98,6 +139,9 @@ pub(crate) struct Explain {
     pub(crate) enforcer: Option<EnforcerKind>,
     #[command(flatten)]
     pub(crate) accept: Accept,
+    /// Show what each rule compiles to and its gaps; --enforcer implies it [default: one line a rule]
+    #[arg(long)]
+    pub(crate) long: bool,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,7 +3,7 @@
 use agent::policy_files::{Loaded, exit, machine};
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
-use policy::Diagnostic;
+use policy::{Code, Diagnostic};
 use serde_json::{Value, json};
 
 use super::args::Check;
@@ -21,13 +21,22 @@ pub(crate) fn execute(args: &Check) -> Outcome {
         let files: Vec<_> = files.iter().map(json_file).collect();
         terminal::print(&format!("{}\n", json!({ "files": files })))?;
     } else {
-        let files: String = files.iter().map(text_file).collect();
+        let files: String = files.iter().map(|file| text_file(file, args.long)).collect();
         terminal::print(&files)?;
     }
     Ok(exit(files.iter().flat_map(|file| &file.diagnostics)))
 }
 
-fn text_file(file: &Loaded) -> String {
+/// Formats the diagnostics of a file that are not about partial enforcement in full, and those in one line each
+/// unless `long` is set.
+fn text_file(file: &Loaded, long: bool) -> String {
+    let in_full = file.render_if(|problem| long || !is_partial(problem));
+    let partial = file.diagnostics.iter().filter(|problem| !long && is_partial(problem));
+    let lines: Vec<String> = partial.map(|problem| short(file, problem)).collect();
+    let hint = match lines.is_empty() {
+        true => "",
+        false => "; --long shows the gaps",
+    };
     let errors = file.diagnostics.iter().filter(|d| d.is_error()).count();
     let warnings = file.diagnostics.len() - errors;
     let count = |number: usize, noun: &str| match number {
@@ -37,12 +46,24 @@ fn text_file(file: &Loaded) -> String {
     };
     let verdict = if errors == 0 { "Ok" } else { "Invalid" };
     format!(
-        "{}{}: {verdict}{}{}\n",
-        file.render(),
+        "{in_full}{}{}: {verdict}{}{}{hint}\n",
+        lines.concat(),
         file.name,
         count(errors, "error"),
         count(warnings, "warning")
     )
+}
+
+/// Returns true for rules that are enforced, but not in full.
+pub(super) fn is_partial(problem: &Diagnostic) -> bool {
+    matches!(problem.code, Code::Partial | Code::Accepted)
+}
+
+/// Formats a diagnostic in one line, without the gaps that follow its first sentence.
+fn short(file: &Loaded, problem: &Diagnostic) -> String {
+    let (place, code) = (&problem.location, yaml::Code::name(problem.code));
+    let sentence = problem.message.split(". ").next().unwrap_or_default();
+    format!("{}:{}:{}: warning[{code}]: {sentence}\n", file.name, place.line, place.column)
 }
 
 fn json_file(file: &Loaded) -> Value {

@@ -6,11 +6,12 @@ use agent::policy_files::{self, machine, with_other_names};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
-use policy::compile::{self, MachineFeatures, assess};
+use policy::compile::{self, Grade, MachineFeatures, assess};
 use policy::{EnforcerKind, Policy, Rule, RuleOrigin};
 use serde_json::{Map, Value, json};
 
 use super::args::Explain;
+use super::check::is_partial;
 use super::list::{json_assessment, push_assessment};
 use super::load;
 
@@ -19,7 +20,8 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
     let machine = machine();
     let loaded = load(&args.file, &args.accept.rules, &machine);
     let exit = policy_files::exit(loaded.diagnostics.iter());
-    terminal::complain(&loaded.render());
+    let is_long = args.long || args.enforcer.is_some();
+    terminal::complain(&loaded.render_if(|problem| is_long || !is_partial(problem)));
     if exit == Exit::BadInput {
         return Ok(exit);
     }
@@ -44,6 +46,9 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
         let texts: Vec<_> = policies
             .map(|policy| {
                 let machine = with_other_names(&machine, policy);
+                if !is_long {
+                    return summary(policy, &machine);
+                }
                 let mut text = text_policy(policy, &enforcers(policy), &machine);
                 if let Some(enforcer) = only {
                     text.push_str(&format!("\n{enforcer} profile:\n"));
@@ -67,7 +72,31 @@ fn origin(rule: &Rule) -> &'static str {
     }
 }
 
-fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &MachineFeatures) -> String {
+/// Formats a policy with one line a rule: the best grade, what happens to a violation, and the grade of each
+/// enforcer that has a part in it.
+fn summary(policy: &Policy, machine: &MachineFeatures) -> String {
+    let mut out = headline(policy);
+    let widest = policy.rules.iter().map(|rule| rule.id.len()).max().unwrap_or(0);
+    for rule in &policy.rules {
+        let grades = policy.enforcers.iter().map(|enforcer| {
+            (enforcer, assess(policy, rule, enforcer, machine).grade)
+        });
+        let grades: Vec<_> = grades.filter(|(_, grade)| *grade != Grade::None).collect();
+        let best = grades.iter().map(|(_, grade)| *grade).max().unwrap_or(Grade::None);
+        let by: Vec<_> = grades.iter().map(|(kind, grade)| format!("{kind} {grade}")).collect();
+        let by = match by.is_empty() {
+            true => "no enforcer".to_owned(),
+            false => by.join(", "),
+        };
+        let (id, verdict) = (&rule.id, rule.verdict.name());
+        let _ = writeln!(out, "  {id:widest$}  {:7}  {verdict}: {by}", best.name());
+    }
+    out.push_str("--long shows what each rule compiles to, and its gaps\n");
+    out
+}
+
+/// Formats the first lines: name, mode, enforcers and profiles.
+fn headline(policy: &Policy) -> String {
     let mut out = format!(
         "policy {}: {} by {}\n",
         policy.name, policy.mode, policy.enforcers
@@ -85,6 +114,11 @@ fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &MachineFea
         };
         let _ = writeln!(out, "  {}: {what}", profile.enforcer);
     }
+    out
+}
+
+fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &MachineFeatures) -> String {
+    let mut out = headline(policy);
     for rule in &policy.rules {
         let _ = writeln!(
             out,

@@ -4,6 +4,7 @@ mod advise;
 pub(crate) mod args;
 mod check;
 mod explain;
+mod init;
 mod list;
 mod loaded;
 mod replace;
@@ -19,6 +20,7 @@ use self::args::Policy;
 /// Runs the verb.
 pub(crate) fn execute(verb: &Policy) -> Outcome {
     match verb {
+        Policy::Init(args) => init::execute(args),
         Policy::List(args) => list::execute(args),
         Policy::Check(args) => check::execute(args),
         Policy::Explain(args) => explain::execute(args),

@@ -8,8 +8,7 @@ use agent::journal;
 use agent::options::AlertStream;
 use agent::sink::DeferredSink;
 use agent::totals;
-use config::rule_files;
-use config::{self, CompatMode, Config};
+use config::{CompatMode, Config, Effective, Request};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -70,7 +69,19 @@ impl AlertSink for PatientSink {
 }
 
 pub(super) fn raise(args: &Replay) -> Outcome {
-    let (mut config, warnings) = config::load(args.config.as_deref(), &args.options, args.manner)?;
+    let request = Request {
+        layers: &args.places.files,
+        file: args.config.as_deref(),
+        options: &args.options,
+        mode: args.manner,
+    };
+    let Effective {
+        mut config,
+        warnings,
+        ..
+    } = request.load()?;
+    config.rules_folder.clone_from(&args.places.rules);
+    config.added_rules.clone_from(&args.add_rules);
     journal::open(config.log, args.manner, config.time_format_iso_8601);
     let stream = AlertStream::from(args.stream.clone());
     config.json_output |= args.json || stream.is_json();
@@ -78,7 +89,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }
-    let mut loaded = rule_files::load(&config.rules_files);
+    let mut loaded = config.rule_sources().load();
     let idle = loaded.select(&config.rules);
     if !args.quiet {
         let idle = idle.iter().map(|selection| selection.complaint());

@@ -11,6 +11,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use config::Places;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -27,7 +28,13 @@ use crate::args::Replay;
 const BATCH: u64 = 1024;
 
 /// Runs the verb.
-pub(crate) fn execute(args: &Replay) -> Outcome {
+pub(crate) fn execute(mut args: Replay) -> Outcome {
+    args.places = Places::of_user()?;
+    replay(&args)
+}
+
+/// Replays with the configuration of the machine and the user that the arguments name, if any.
+pub(super) fn replay(args: &Replay) -> Outcome {
     if let Some(capture) = args.rules.iter().find(|path| source::is_capture(path)) {
         let message = format!("cannot use {} as rules: it is a capture", capture.display());
         return Err(Failure::new(Exit::BadInput, message)

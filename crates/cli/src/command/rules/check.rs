@@ -1,6 +1,6 @@
 //! `tollgate rules check`: checks rule files for errors.
 
-use config::rule_files::{self, Loaded, NoSink, RuleFile};
+use config::rule_files::{Loaded, NoSink, RuleFile};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
@@ -8,11 +8,11 @@ use rules::diagnostic::{Diagnostic, Location};
 use rules::{Code, EngineOptions};
 use serde_json::{Value, json};
 
-use crate::args::Check;
+use crate::args::{AddedRules, Check};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Check) -> Outcome {
-    let mut loaded = rule_files::load(&args.files);
+    let mut loaded = super::sources(&args.files, &args.added)?.load();
     loaded.compile(&EngineOptions::default(), NoSink);
     if args.json {
         let results = json_results(&loaded, Numbering::FromOne);
@@ -21,7 +21,26 @@ pub(crate) fn execute(args: &Check) -> Outcome {
         terminal::print(&text_results(&loaded))?;
     }
     let is_bad = loaded.diagnostics.iter().any(Diagnostic::is_error);
+    if is_bad && !args.json && changes_other_rules(args) {
+        terminal::complain(
+            "help: these files change rules that they do not have; beside the built-in ones they are right: \
+             `tollgate rules check --add-rules FILE`, `tollgate run --add-rules FILE`\n",
+        );
+    }
     Ok(if is_bad { Exit::BadInput } else { Exit::Ok })
+}
+
+/// Returns true if the named files have no errors when they are loaded after the default rules.
+fn changes_other_rules(args: &Check) -> bool {
+    let added = [&args.files[..], &args.added.add_rules[..]].concat();
+    let beside = super::sources(&[], &AddedRules { add_rules: added });
+    // A broken configuration is another problem.
+    let Ok(sources) = beside.map_err(drop) else {
+        return false;
+    };
+    let mut loaded = sources.load();
+    loaded.compile(&EngineOptions::default(), NoSink);
+    !args.files.is_empty() && loaded.usable().is_ok()
 }
 
 /// Formats every problem, and a line for each file.
@@ -184,6 +203,8 @@ pub(in crate::command) fn snippet(location: &Location, text: Option<&str>) -> St
 
 #[cfg(test)]
 mod tests {
+    use config::rule_files;
+
     use super::*;
 
     fn loaded(text: &str) -> Loaded {

@@ -82,7 +82,7 @@ enum Subject<'p> {
 }
 
 /// First bytes of captures: uncompressed and compressed.
-const MAGIC: [&[u8]; 2] = [b"\x0a\x0d\x0d\x0a", b"\x1f\x8b"];
+pub(super) const MAGIC: [&[u8]; 2] = [b"\x0a\x0d\x0d\x0a", b"\x1f\x8b"];
 
 impl<'p> Subject<'p> {
     fn open(path: &'p Path, number: Option<u64>, ruleset: &Ruleset) -> Result<Self, Failure> {

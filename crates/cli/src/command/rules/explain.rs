@@ -14,7 +14,7 @@ use crate::args::Explain;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Explain) -> Outcome {
-    let mut loaded = rule_files::load(&args.files);
+    let mut loaded = super::sources(&args.files, &args.added)?.load();
     if let Some(path) = &args.event {
         loaded.compile(&EngineOptions::default(), rule_files::NoSink);
         loaded.usable()?;

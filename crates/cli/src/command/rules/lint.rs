@@ -1,6 +1,6 @@
 //! `tollgate rules lint`: finds rules that never alert, cannot match or are expensive.
 
-use config::rule_files::{self, NoSink};
+use config::rule_files::NoSink;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
@@ -16,7 +16,7 @@ const LIVE: [EngineKind; 3] = [EngineKind::Notify, EngineKind::Ptrace, EngineKin
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Lint) -> Outcome {
-    let mut loaded = rule_files::load(&args.files);
+    let mut loaded = super::sources(&args.files, &args.added)?.load();
     let (engine, _plan) = loaded.compile(&EngineOptions::default(), NoSink);
     loaded.usable()?;
     let findings = engine.lint(if args.engines.is_empty() {

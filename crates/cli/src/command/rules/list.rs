@@ -1,6 +1,5 @@
 //! `tollgate rules list`: lists rules, or shows one in full.
 
-use config::rule_files;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -12,7 +11,7 @@ use crate::args::List;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &List) -> Outcome {
-    let loaded = rule_files::load(&args.files);
+    let loaded = super::sources(&args.files, &args.added)?.load();
     loaded.usable()?;
     let rules = &loaded.ruleset.rules;
     let Some(name) = &args.rule else {

@@ -21,7 +21,7 @@ use agent::RULESET;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
-use probe::Finding;
+use probe::{Finding, Support, fix};
 use runtime::caller::{report, report_to, warn};
 use runtime::containers::{
     begin, bundle, cannot_execute, code, exists, forget, groups, is_of, is_to_be_watched,
@@ -144,8 +144,8 @@ fn own_verb(line: &CommandLine) -> Option<Outcome> {
     of_machine.or_else(|| vm::execute_pool(line))
 }
 
-/// Returns whether containers can have virtual machines of their own here.
-pub(crate) fn machines() -> [Finding; 2] {
+/// Returns whether there is a runtime to wrap, and whether containers can have virtual machines of their own.
+pub(crate) fn findings() -> [Finding; 3] {
     let finding = |name, purpose, support| Finding {
         name,
         purpose,
@@ -153,6 +153,11 @@ pub(crate) fn machines() -> [Finding; 2] {
         support,
     };
     [
+        finding(
+            "oci-runtime",
+            "containers: the runtime that `tollgate runtime` wraps",
+            wrapped(),
+        ),
         finding(
             "machines",
             "containers in virtual machines: `tollgate runtime --runtime vm`",
@@ -164,6 +169,19 @@ pub(crate) fn machines() -> [Finding; 2] {
             kata::support(),
         ),
     ]
+}
+
+/// Returns whether a runtime is installed that this program can wrap.
+fn wrapped() -> Support {
+    let path = std::env::var_os("PATH");
+    let embedded = match cfg!(feature = "embedded") {
+        true => Embedded::BuiltIn,
+        false => Embedded::LeftOut,
+    };
+    match Runtime::find(None, path.as_deref(), embedded) {
+        Ok(runtime) => Support::yes(format!("found {}", runtime.identity().display())),
+        Err(error) => Support::no_unless_fixed(error.to_string(), fix::install("runc")),
+    }
 }
 
 fn help() -> Outcome {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 
 use abi::Syscall;
-use config::rule_files::{self, NoSink};
+use config::rule_files::NoSink;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use event::{EventKind, Plan, Reason};
@@ -20,7 +20,7 @@ use crate::command::replay;
 /// Runs the verb.
 pub(crate) fn execute(args: &Cost) -> Outcome {
     let figures = Figures::of(args.figures.as_deref(), args.engine)?;
-    let mut loaded = rule_files::load(&args.files);
+    let mut loaded = super::sources(&args.files, &args.added)?.load();
     let options = EngineOptions {
         // A replay has no deadline, so each evaluation can be timed.
         profile: args.capture.is_some().then_some(NonZeroU64::MIN),

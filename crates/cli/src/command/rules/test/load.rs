@@ -12,6 +12,8 @@ use super::super::given;
 pub(super) struct Suite {
     /// Rule files that the file names.
     pub(super) rules: Vec<PathBuf>,
+    /// Rule files that the file adds to those, or to the built-in rules.
+    pub(super) added: Vec<PathBuf>,
     pub(super) tests: Vec<Test>,
 }
 
@@ -51,17 +53,16 @@ pub(super) struct Expected {
 pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
     let root = settings::read(&path.display().to_string(), text)?;
     let entries = map(&root, "`tests:` with a list")?;
-    check_keys(entries, &["rules", "tests"])?;
+    check_keys(entries, &["rules", "add_rules", "tests"])?;
     let folder = path.parent().unwrap_or(Path::new(""));
-    let rules = match find(entries, "rules") {
-        None => Vec::new(),
+    let files = |key: &str| match find(entries, key) {
+        None => Ok(Vec::new()),
         Some(node) => {
             let names = node.list()?.iter().map(Node::text);
-            names
-                .map(|name| Ok(folder.join(name?)))
-                .collect::<Result<_, Problem>>()?
+            names.map(|name| Ok(folder.join(name?))).collect()
         }
     };
+    let (rules, added) = (files("rules")?, files("add_rules")?);
     let tests = find(entries, "tests").ok_or_else(|| {
         Problem::new(&root.origin, "the key `tests` is missing")
             .help("write `tests:` with a list of tests; see the page about testing rules")
@@ -77,7 +78,11 @@ pub(super) fn read(path: &Path, text: &str) -> Result<Suite, Problem> {
             problem.help("describe one: `- {name: N, event: {evt.type: T}, alerts: [RULE]}`")
         );
     }
-    Ok(Suite { rules, tests })
+    Ok(Suite {
+        rules,
+        added,
+        tests,
+    })
 }
 
 fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
@@ -206,10 +211,11 @@ mod tests {
 
     #[test]
     fn a_file_of_tests_is_read() {
-        let text = "rules: a.yaml\ntests:\n- name: one\n  event: {evt.type: open, fd.name: /x}\n  alerts: [R]\n\
+        let text = "rules: a.yaml\nadd_rules: [../b.yaml]\ntests:\n- name: one\n  event: {evt.type: open, fd.name: /x}\n  alerts: [R]\n\
             - name: two\n  capture: c.scap\n  alerts:\n  - {rule: S, count: 2, fields: {fd.num: 3}}\n";
         let suite = read(Path::new("dir/t.yaml"), text).expect("it is right");
         assert_eq!(suite.rules, [PathBuf::from("dir/a.yaml")]);
+        assert_eq!(suite.added, [PathBuf::from("dir/../b.yaml")]);
         let [one, two] = &suite.tests[..] else {
             panic!("{suite:?}");
         };

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use config::rule_files::{self, Loaded};
+use config::rule_files::Loaded;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal::{self, Colour};
@@ -19,7 +19,7 @@ use yaml::settings::Problem;
 
 use super::event as explained;
 use super::given::unusable;
-use crate::args::TestRules;
+use crate::args::{AddedRules, TestRules};
 use crate::command::replay;
 
 /// Runs the verb.
@@ -42,6 +42,23 @@ pub(crate) fn execute(args: &TestRules) -> Outcome {
         terminal::print(&format!("{passed} passed, {failed} failed\n"))?;
     }
     Ok(if failed > 0 { Exit::Failed } else { Exit::Ok })
+}
+
+/// Runs the tests of a file, and returns what differs from what they expect.
+pub(super) fn faults(file: &Path) -> Result<Vec<String>, Failure> {
+    let args = TestRules {
+        files: Vec::new(),
+        rules: Vec::new(),
+        added: AddedRules::default(),
+        json: false,
+    };
+    let suite = read(file)?;
+    let bench = Bench::new(&args, &suite)?;
+    let mut faults = Vec::new();
+    for test in &suite.tests {
+        faults.extend(bench.faults(test)?);
+    }
+    Ok(faults)
 }
 
 fn read(file: &Path) -> Result<Suite, Failure> {
@@ -110,7 +127,9 @@ impl Bench {
         } else {
             &args.rules
         };
-        let mut loaded = rule_files::load(files);
+        let mut sources = super::sources(files, &args.added)?;
+        sources.added.splice(0..0, suite.added.iter().cloned());
+        let mut loaded = sources.load();
         let options = EngineOptions {
             rule_matching: RuleMatching::All,
             ..EngineOptions::default()

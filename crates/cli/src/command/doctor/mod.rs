@@ -1,10 +1,14 @@
 //! `tollgate doctor`: shows what works on this host, and how to fix what does not.
 
+mod verdict;
+
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal::{self, Colour};
 use probe::{Finding, Support};
 use serde_json::{Value, json};
+
+use self::verdict::{Fix, Verdict};
 
 use crate::args::Doctor;
 
@@ -12,12 +16,14 @@ use crate::args::Doctor;
 pub(crate) fn execute(args: &Doctor) -> Outcome {
     let mut findings = probe::all(capture::ebpf::probe);
     findings.extend(enforce::probe::all());
-    findings.extend(super::runtime::machines());
+    findings.extend(super::runtime::findings());
     let blocked = blockers(&findings).next().is_some() && !probe::ptrace_works(&findings);
+    let verdict = Verdict::new(&findings, rustix::process::geteuid().is_root());
     terminal::print(&if args.json {
-        format!("{}\n", json_report(&findings))
+        format!("{}\n", json_report(&findings, &verdict))
     } else {
-        text_report(&findings, terminal::wants_colour())
+        let colour = terminal::wants_colour();
+        format!("{}\n{}", summary(&findings, &verdict), text_report(&findings, colour))
     })?;
     Ok(if blocked { Exit::Unsupported } else { Exit::Ok })
 }
@@ -38,17 +44,28 @@ fn blockers(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
         .filter(|finding| finding.notify_needs_it && !finding.support.is_usable())
 }
 
+/// Formats the verdict and the fixes, each a line that can be pasted into a shell where it is a command.
+fn summary(findings: &[Finding], verdict: &Verdict) -> String {
+    let mut out = format!("{}\n", verdict.text());
+    let fixes = Fix::of(findings);
+    if !fixes.is_empty() {
+        out.push_str("\nwhat helps here, in this order:\n");
+    }
+    for fix in fixes {
+        out.push_str(&format!("  {}\n", fix.line()));
+    }
+    out
+}
+
 fn text_report(findings: &[Finding], colour: bool) -> String {
     let width = findings
         .iter()
         .map(|finding| finding.name.len())
         .max()
         .unwrap_or(0);
-    // Name, blanks and the word precede every text; continuation lines align with it.
-    let indent = " ".repeat(width + 11);
     let mut out = String::new();
     for finding in findings {
-        let (word, paint, text, fix) = parts(&finding.support);
+        let (word, paint, text, _) = parts(&finding.support);
         let word = format!("{word:7}");
         let word = if colour {
             terminal::paint(&word, paint)
@@ -56,9 +73,6 @@ fn text_report(findings: &[Finding], colour: bool) -> String {
             word
         };
         out.push_str(&format!("{:width$}  {word}  {text}\n", finding.name));
-        if let Some(fix) = fix {
-            out.push_str(&format!("{indent}fix: {fix}\n"));
-        }
     }
     out.push('\n');
     let blockers: Vec<_> = blockers(findings).map(|finding| finding.name).collect();
@@ -78,11 +92,11 @@ fn parts(support: &Support) -> (&'static str, Colour, &str, Option<&str>) {
     match support {
         Support::Yes { seen } => ("yes", Colour::Good, seen, None),
         Support::Partial { why, fix } => ("partial", Colour::Doubtful, why, fix.as_deref()),
-        Support::No { why, fix } => ("no", Colour::Bad, why, Some(fix)),
+        Support::No { why, fix } => ("no", Colour::Bad, why, fix.as_deref()),
     }
 }
 
-fn json_report(findings: &[Finding]) -> Value {
+fn json_report(findings: &[Finding], verdict: &Verdict) -> Value {
     let probes: Vec<_> = findings
         .iter()
         .map(|finding| {
@@ -97,7 +111,10 @@ fn json_report(findings: &[Finding]) -> Value {
             })
         })
         .collect();
+    let fixes: Vec<_> = Fix::of(findings).iter().map(Fix::json).collect();
     json!({
+        "verdict": verdict.json(),
+        "fixes": fixes,
         "notify": blockers(findings).next().is_none(),
         "ptrace": probe::ptrace_works(findings),
         "probes": probes,
@@ -131,7 +148,7 @@ mod tests {
                 false,
                 Support::No {
                     why: "w".into(),
-                    fix: "f".into(),
+                    fix: Some("f".into()),
                 },
             ),
             finding(
@@ -146,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn the_table_lines_up_and_ends_with_a_verdict() {
+    fn the_table_lines_up_and_ends_with_the_engine() {
         assert_eq!(
             text_report(&findings(), false),
-            "one     yes      seen\nlonger  no       w\n                 fix: f\n\
+            "one     yes      seen\nlonger  no       w\n\
              two     partial  half\n\nThe engine notify works here: `tollgate run -- CMD`.\n"
         );
         assert!(text_report(&findings(), true).contains("\u{1b}[32myes    \u{1b}[0m"));
@@ -160,7 +177,13 @@ mod tests {
         let mut findings = findings();
         findings[1].notify_needs_it = true;
         assert!(text_report(&findings, false).contains("because of: longer.\n"));
-        assert_eq!(json_report(&findings)["notify"], false);
-        assert_eq!(json_report(&findings)["probes"][1]["fix"], "f");
+        let verdict = Verdict::new(&findings, true);
+        let report = json_report(&findings, &verdict);
+        assert_eq!(report["notify"], false);
+        assert_eq!(report["probes"][1]["fix"], "f");
+        assert_eq!(report["verdict"]["text"], verdict.text());
+        let summary = summary(&findings, &verdict);
+        assert!(summary.starts_with(&verdict.text()), "{summary}");
+        assert!(summary.contains("\n  f    # watch a command: longer\n"), "{summary}");
     }
 }
