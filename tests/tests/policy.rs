@@ -129,7 +129,10 @@ fn a_policy_accepts_what_is_partial_and_nothing_that_is_missing() {
     };
     let partial = accepting("disable-shell", "disable-shell");
     assert_eq!(partial.code(), 0, "{}", partial.stdout);
-    assert_eq!(json(&partial)["files"][0]["warnings"], serde_json::json!([]));
+    assert_eq!(
+        json(&partial)["files"][0]["warnings"],
+        serde_json::json!([])
+    );
     for (rule, accepted, code, problem) in [
         // No enforcer of the policy has a part in it.
         ("disable-tcp", "disable-tcp", 3, "POLICY_NO_ENFORCER"),
@@ -153,14 +156,25 @@ fn a_policy_that_init_writes_starts_without_a_warning() {
         assert_eq!(printed.stdout, written);
         let again = tollgate(&["policy", "init", "--kind", kind, name(&path)]);
         assert_eq!(again.code(), 2, "{again:?}");
-        assert!(again.stderr.contains("replace it with --force"), "{again:?}");
+        assert!(
+            again.stderr.contains("replace it with --force"),
+            "{again:?}"
+        );
         let checked = tollgate(&["policy", "check", name(&path)]);
         assert_eq!(checked.stdout, format!("{}: Ok\n", name(&path)));
         // Nothing to execute but a program that needs no shell.
         let started = tollgate(&["enforce", "--policy", name(&path), "--", "true"]);
         assert_eq!(started.code(), 0, "{started:?}");
         assert!(!started.stderr.contains("warning"), "{started:?}");
-        let denied = tollgate(&["enforce", "-q", "--policy", name(&path), "--", "cat", "/etc/shadow"]);
+        let denied = tollgate(&[
+            "enforce",
+            "-q",
+            "--policy",
+            name(&path),
+            "--",
+            "cat",
+            "/etc/shadow",
+        ]);
         assert_ne!(denied.code(), 0, "{denied:?}");
         let told = denied.stdout.clone() + &denied.stderr;
         assert!(told.contains("disable-access-shadow"), "{told}");
@@ -171,7 +185,10 @@ fn a_policy_that_init_writes_starts_without_a_warning() {
 fn the_first_policy_of_the_how_to_starts_without_a_warning() {
     let page = e2e::repository().join("docs/howto/confine-a-command.md");
     let page = std::fs::read_to_string(page).expect("it is in the repository");
-    let shown = page.lines().skip_while(|line| *line != "    $ cat web.yaml").skip(1);
+    let shown = page
+        .lines()
+        .skip_while(|line| *line != "    $ cat web.yaml")
+        .skip(1);
     let lines = shown.take_while(|line| !line.trim_start().starts_with('$'));
     let text: String = lines.map(|line| line[4..].to_owned() + "\n").collect();
     assert!(text.starts_with("policy:"), "{text}");
@@ -190,11 +207,17 @@ fn explain_and_check_are_short_unless_asked() {
     let path = scratch.file("p.yaml", 0o644, policy("LandlockSeccomp", body));
     let short = tollgate(&["policy", "explain", name(&path)]);
     let line = |rule: &str| {
-        let found = short.stdout.lines().find(|line| line.trim_start().starts_with(rule));
+        let found = short
+            .stdout
+            .lines()
+            .find(|line| line.trim_start().starts_with(rule));
         let words = found.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         words.unwrap_or_else(|| panic!("no {rule} in {}", short.stdout))
     };
-    assert_eq!(line("disable-shell"), "disable-shell partial deny: Landlock partial");
+    assert_eq!(
+        line("disable-shell"),
+        "disable-shell partial deny: Landlock partial"
+    );
     assert_eq!(line("disable-tcp"), "disable-tcp full deny: Seccomp full");
     assert_eq!(short.stderr, "");
     let checked = tollgate(&["policy", "check", name(&path)]);

@@ -121,9 +121,15 @@ fn what_policies_mean_is_shown_as_it_was() {
     for (name, args) in [
         ("policy-list.txt", &["policy", "list", "disable-tcp"][..]),
         ("policy-check.txt", &["policy", "check", file]),
-        ("policy-check-long.txt", &["policy", "check", "--long", file]),
+        (
+            "policy-check-long.txt",
+            &["policy", "check", "--long", file],
+        ),
         ("policy-explain.txt", &["policy", "explain", file]),
-        ("policy-explain-long.txt", &["policy", "explain", "--long", file]),
+        (
+            "policy-explain-long.txt",
+            &["policy", "explain", "--long", file],
+        ),
         (
             "policy-explain-seccomp.txt",
             &["policy", "explain", "--enforcer", "seccomp", file],
@@ -446,7 +452,11 @@ fn doctor_agrees_with_its_exit_code() {
         // A fix is offered only where it can help.
         assert!(support != "yes" || probe["fix"].is_null(), "{probe}");
     }
-    let expected = if report["notify"] == true || report["ptrace"] == true { 0 } else { 3 };
+    let expected = if report["notify"] == true || report["ptrace"] == true {
+        0
+    } else {
+        3
+    };
     assert_eq!(output.status.code(), Some(expected));
     let text = stdout(&run(&["doctor"]));
     assert_eq!(text.lines().next(), report["verdict"]["text"].as_str());

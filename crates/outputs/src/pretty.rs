@@ -413,10 +413,16 @@ pub(crate) mod tests {
     fn distant_ancestors_make_room_for_the_file() {
         let file = "/home/somebody/.config/secrets";
         let lines = alert(&reading(file), NARROW);
-        assert!(lines.ends_with(&format!("  cat < sh < bash  {file}\n")), "{lines}");
+        assert!(
+            lines.ends_with(&format!("  cat < sh < bash  {file}\n")),
+            "{lines}"
+        );
         let file = "/home/somebody/.config/more/an/secrets";
         let lines = alert(&reading(file), NARROW);
-        assert!(lines.ends_with(&format!("  cat < sh < ...  {file}\n")), "{lines}");
+        assert!(
+            lines.ends_with(&format!("  cat < sh < ...  {file}\n")),
+            "{lines}"
+        );
     }
 
     #[test]

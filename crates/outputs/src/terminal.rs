@@ -24,7 +24,7 @@ const SHELLS: [&str; 11] = [
 
 /// Who reads keys from the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum TerminalUse {
     /// The kernel edits lines: output may come at any time.
     Lines,
     /// A shell edits its command line.
@@ -33,7 +33,7 @@ enum Use {
     Program,
 }
 
-impl Use {
+impl TerminalUse {
     /// Looks at the terminal. A terminal that does not answer is free.
     fn of(file: &File, modes: Option<&Termios>) -> Self {
         let is_raw = |modes: &Termios| {
@@ -114,8 +114,8 @@ impl Terminal {
         alerts: &[Arc<Delivery>],
     ) -> Result<(), DeliveryError> {
         let modes = tcgetattr(file).ok();
-        let terminal_use = Use::of(file, modes.as_ref());
-        if terminal_use == Use::Program || !self.held.is_empty() {
+        let terminal_use = TerminalUse::of(file, modes.as_ref());
+        if terminal_use == TerminalUse::Program || !self.held.is_empty() {
             alerts.iter().for_each(|alert| self.held.push(alert));
             self.next_look = Some(Instant::now() + LOOK);
             return Ok(());
@@ -133,8 +133,8 @@ impl Terminal {
         everything: bool,
     ) -> Result<(), DeliveryError> {
         let modes = tcgetattr(file).ok();
-        let terminal_use = Use::of(file, modes.as_ref());
-        if terminal_use == Use::Program && !everything {
+        let terminal_use = TerminalUse::of(file, modes.as_ref());
+        if terminal_use == TerminalUse::Program && !everything {
             self.next_look = Some(Instant::now() + LOOK);
             return Ok(());
         }
@@ -176,7 +176,7 @@ fn write(
     stream: &mut LineStream,
     file: &File,
     mut lines: Vec<String>,
-    (terminal_use, modes): (Use, Option<&Termios>),
+    (terminal_use, modes): (TerminalUse, Option<&Termios>),
 ) -> Result<(), DeliveryError> {
     let translates = OutputModes::OPOST | OutputModes::ONLCR;
     if modes.is_some_and(|modes| !modes.output_modes.contains(translates)) {
@@ -185,7 +185,7 @@ fn write(
             *line = line.replace('\n', "\r\n");
         }
     }
-    if let (Use::Prompt, Some(first)) = (terminal_use, lines.first_mut()) {
+    if let (TerminalUse::Prompt, Some(first)) = (terminal_use, lines.first_mut()) {
         // Not behind what has been typed.
         first.insert_str(0, "\r\n");
     }
@@ -303,8 +303,8 @@ mod tests {
         let (file, _user) = terminal();
         let mut modes = tcgetattr(&file).expect("a terminal");
         modes.local_modes.remove(LocalModes::ECHO);
-        assert_eq!(Use::of(&file, Some(&modes)), Use::Lines);
+        assert_eq!(TerminalUse::of(&file, Some(&modes)), TerminalUse::Lines);
         modes.local_modes.remove(LocalModes::ICANON);
-        assert_eq!(Use::of(&file, Some(&modes)), Use::Program);
+        assert_eq!(TerminalUse::of(&file, Some(&modes)), TerminalUse::Program);
     }
 }

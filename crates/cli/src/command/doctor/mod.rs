@@ -23,7 +23,11 @@ pub(crate) fn execute(args: &Doctor) -> Outcome {
         format!("{}\n", json_report(&findings, &verdict))
     } else {
         let colour = terminal::wants_colour();
-        format!("{}\n{}", summary(&findings, &verdict), text_report(&findings, colour))
+        format!(
+            "{}\n{}",
+            summary(&findings, &verdict),
+            text_report(&findings, colour)
+        )
     })?;
     Ok(if blocked { Exit::Unsupported } else { Exit::Ok })
 }
@@ -184,6 +188,9 @@ mod tests {
         assert_eq!(report["verdict"]["text"], verdict.text());
         let summary = summary(&findings, &verdict);
         assert!(summary.starts_with(&verdict.text()), "{summary}");
-        assert!(summary.contains("\n  f    # watch a command: longer\n"), "{summary}");
+        assert!(
+            summary.contains("\n  f    # watch a command: longer\n"),
+            "{summary}"
+        );
     }
 }

@@ -54,18 +54,25 @@ impl Verdict {
     pub(super) fn new(findings: &[Finding], is_root: bool) -> Self {
         let works = |name: &str| {
             let named = |finding: &&Finding| finding.name == name;
-            findings.iter().find(named).is_some_and(|finding| finding.support.is_usable())
+            findings
+                .iter()
+                .find(named)
+                .is_some_and(|finding| finding.support.is_usable())
         };
         let mut needed = findings.iter().filter(|finding| finding.notify_needs_it);
         let notify = needed.all(|finding| finding.support.is_usable());
         let ptrace = probe::ptrace_works(findings);
         let host = works("ebpf");
-        let usable = findings.iter().filter(|finding| finding.support.is_usable());
+        let usable = findings
+            .iter()
+            .filter(|finding| finding.support.is_usable());
         Self {
             notify,
             ptrace,
             host,
-            enforcers: usable.filter(|finding| finding.name.starts_with("enforce-")).count(),
+            enforcers: usable
+                .filter(|finding| finding.name.starts_with("enforce-"))
+                .count(),
             // Running ones by `watch --container`, new ones by `runtime`.
             containers: works("cgroup") && (host || (notify && works("oci-runtime"))),
             is_root,
@@ -114,7 +121,10 @@ pub(super) struct Fix<'a> {
 impl<'a> Fix<'a> {
     /// Returns each fix once, in the order in which they help: what does not work before what works in part.
     pub(super) fn of(findings: &'a [Finding]) -> Vec<Self> {
-        let mut wanted: Vec<_> = findings.iter().filter_map(|f| Some((f, remedy(f)?))).collect();
+        let mut wanted: Vec<_> = findings
+            .iter()
+            .filter_map(|f| Some((f, remedy(f)?)))
+            .collect();
         wanted.sort_by_key(|(finding, _)| (Purpose::of(finding), finding.support.is_usable()));
         let mut fixes: Vec<Self> = Vec::new();
         for (finding, text) in wanted {
@@ -190,7 +200,10 @@ mod tests {
     fn fixes_come_once_in_the_order_in_which_they_help() {
         let findings = [
             finding("oci-runtime", Support::no("", "install")),
-            finding("kernel", Support::partial_unless_fixed("", Some("boot".into()))),
+            finding(
+                "kernel",
+                Support::partial_unless_fixed("", Some("boot".into())),
+            ),
             finding("enforce-bpf", Support::no("", "mount")),
             finding("enforce-apparmor", Support::no_unless_fixed("", None)),
             finding("notify-continue", Support::no("", "boot")),

@@ -21,7 +21,10 @@ pub(crate) fn execute(args: &Check) -> Outcome {
         let files: Vec<_> = files.iter().map(json_file).collect();
         terminal::print(&format!("{}\n", json!({ "files": files })))?;
     } else {
-        let files: String = files.iter().map(|file| text_file(file, args.long)).collect();
+        let files: String = files
+            .iter()
+            .map(|file| text_file(file, args.long))
+            .collect();
         terminal::print(&files)?;
     }
     Ok(exit(files.iter().flat_map(|file| &file.diagnostics)))
@@ -31,7 +34,10 @@ pub(crate) fn execute(args: &Check) -> Outcome {
 /// unless `long` is set.
 fn text_file(file: &Loaded, long: bool) -> String {
     let in_full = file.render_if(|problem| long || !is_partial(problem));
-    let partial = file.diagnostics.iter().filter(|problem| !long && is_partial(problem));
+    let partial = file
+        .diagnostics
+        .iter()
+        .filter(|problem| !long && is_partial(problem));
     let lines: Vec<String> = partial.map(|problem| short(file, problem)).collect();
     let hint = match lines.is_empty() {
         true => "",
@@ -63,7 +69,10 @@ pub(super) fn is_partial(problem: &Diagnostic) -> bool {
 fn short(file: &Loaded, problem: &Diagnostic) -> String {
     let (place, code) = (&problem.location, yaml::Code::name(problem.code));
     let sentence = problem.message.split(". ").next().unwrap_or_default();
-    format!("{}:{}:{}: warning[{code}]: {sentence}\n", file.name, place.line, place.column)
+    format!(
+        "{}:{}:{}: warning[{code}]: {sentence}\n",
+        file.name, place.line, place.column
+    )
 }
 
 fn json_file(file: &Loaded) -> Value {

@@ -76,14 +76,27 @@ fn origin(rule: &Rule) -> &'static str {
 /// enforcer that has a part in it.
 fn summary(policy: &Policy, machine: &MachineFeatures) -> String {
     let mut out = headline(policy);
-    let widest = policy.rules.iter().map(|rule| rule.id.len()).max().unwrap_or(0);
+    let widest = policy
+        .rules
+        .iter()
+        .map(|rule| rule.id.len())
+        .max()
+        .unwrap_or(0);
     for rule in &policy.rules {
-        let grades = policy.enforcers.iter().map(|enforcer| {
-            (enforcer, assess(policy, rule, enforcer, machine).grade)
-        });
+        let grades = policy
+            .enforcers
+            .iter()
+            .map(|enforcer| (enforcer, assess(policy, rule, enforcer, machine).grade));
         let grades: Vec<_> = grades.filter(|(_, grade)| *grade != Grade::None).collect();
-        let best = grades.iter().map(|(_, grade)| *grade).max().unwrap_or(Grade::None);
-        let by: Vec<_> = grades.iter().map(|(kind, grade)| format!("{kind} {grade}")).collect();
+        let best = grades
+            .iter()
+            .map(|(_, grade)| *grade)
+            .max()
+            .unwrap_or(Grade::None);
+        let by: Vec<_> = grades
+            .iter()
+            .map(|(kind, grade)| format!("{kind} {grade}"))
+            .collect();
         let by = match by.is_empty() {
             true => "no enforcer".to_owned(),
             false => by.join(", "),

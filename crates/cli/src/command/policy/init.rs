@@ -37,9 +37,18 @@ const COMMON: &[&str] = &[
     "copy-fail-mitigation",
 ];
 /// Rules that a server does not break once it runs.
-const SERVICE: &[&str] = &["disable-write-etc", "disable-shell", "disable-su-sudo", "disable-chmod-x-bit"];
+const SERVICE: &[&str] = &[
+    "disable-write-etc",
+    "disable-shell",
+    "disable-su-sudo",
+    "disable-chmod-x-bit",
+];
 /// Rules that a build does not break.
-const BUILD: &[&str] = &["disable-access-ssh-dir", "disable-su-sudo", "disable-write-etc"];
+const BUILD: &[&str] = &[
+    "disable-access-ssh-dir",
+    "disable-su-sudo",
+    "disable-write-etc",
+];
 
 impl Kind {
     fn template(self) -> Template {
@@ -47,22 +56,41 @@ impl Kind {
             Self::Command => Template {
                 about: "a command",
                 rules: &[COMMON],
-                offered: &["disable-network", "disable-udp", "disable-access-ssh-dir", "disable-su-sudo"],
+                offered: &[
+                    "disable-network",
+                    "disable-udp",
+                    "disable-access-ssh-dir",
+                    "disable-su-sudo",
+                ],
             },
             Self::Service => Template {
                 about: "a network server",
                 rules: &[COMMON, SERVICE],
-                offered: &["disable-udp", "disable-icmp", "disable-inet6", "disable-cap-all"],
+                offered: &[
+                    "disable-udp",
+                    "disable-icmp",
+                    "disable-inet6",
+                    "disable-cap-all",
+                ],
             },
             Self::Build => Template {
                 about: "a build or a test",
                 rules: &[COMMON, BUILD],
-                offered: &["disable-network", "disable-udp", "disable-curl", "disable-wget"],
+                offered: &[
+                    "disable-network",
+                    "disable-udp",
+                    "disable-curl",
+                    "disable-wget",
+                ],
             },
             Self::Untrusted => Template {
                 about: "code that is not trusted",
                 rules: &[COMMON, BUILD, &["disable-network", "disable-cap-all"]],
-                offered: &["disable-shell", "disable-chmod-x-bit", "disable-access-passwd"],
+                offered: &[
+                    "disable-shell",
+                    "disable-chmod-x-bit",
+                    "disable-access-passwd",
+                ],
             },
         }
     }
@@ -90,7 +118,10 @@ fn write(path: &Path, text: &str, replace: bool) -> Result<(), Failure> {
         true => options.create(true).truncate(true),
         false => options.create_new(true),
     };
-    let written = options.write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    let written = options
+        .write(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| {
         let help = match error.kind() {
             ErrorKind::AlreadyExists => "name another file, or replace it with --force",
@@ -136,7 +167,10 @@ fn push_rules(text: &mut String, class: Class, template: &Template) {
     let of_class = |name: &&str| builtin::find(name).filter(|rule| rule.class == class);
     let mut seen = BTreeSet::new();
     let all = template.rules.iter().flat_map(|rules| rules.iter());
-    let rules: Vec<_> = all.filter_map(of_class).filter(|rule| seen.insert(&rule.name)).collect();
+    let rules: Vec<_> = all
+        .filter_map(of_class)
+        .filter(|rule| seen.insert(&rule.name))
+        .collect();
     let offered: Vec<_> = template.offered.iter().filter_map(of_class).collect();
     if rules.is_empty() {
         return;
@@ -170,11 +204,18 @@ mod tests {
             for name in named.chain(template.offered) {
                 assert!(builtin::find(name).is_some(), "{name}");
             }
-            let text = text(&template, enforcers, &BTreeSet::from(["disallow-mount".to_owned()]));
+            let text = text(
+                &template,
+                enforcers,
+                &BTreeSet::from(["disallow-mount".to_owned()]),
+            );
             let (policies, problems) = policy::load("policy.yaml", &text);
             assert!(problems.is_empty(), "{kind:?}: {problems:?}");
             assert_eq!(policies[0].accepted.len(), 1, "{kind:?}");
-            assert!(policies[0].rules.iter().all(|rule| rule.verdict.audits()), "{kind:?}");
+            assert!(
+                policies[0].rules.iter().all(|rule| rule.verdict.audits()),
+                "{kind:?}"
+            );
         }
     }
 }
