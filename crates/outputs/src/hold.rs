@@ -21,6 +21,9 @@ const SHOWN_OF_RULE: usize = 10;
 /// Maximum length in bytes of what identifies an alert.
 const LIKENESS: usize = 512;
 
+/// Numbers of alerts by rule.
+pub(crate) type LeftOut = Vec<(Arc<str>, u64)>;
+
 /// Alerts that wait until a program gives the terminal back. Those beyond a bound are counted by
 /// rule.
 #[derive(Debug, Default)]
@@ -56,7 +59,7 @@ impl Held {
     }
 
     /// Takes the alerts, and the number of others of each rule.
-    pub(crate) fn take(&mut self) -> (Vec<Arc<Delivery>>, Vec<(Arc<str>, u64)>) {
+    pub(crate) fn take(&mut self) -> (Vec<Arc<Delivery>>, LeftOut) {
         self.bytes = 0;
         let left_out = std::mem::take(&mut self.left_out);
         (
@@ -170,7 +173,8 @@ fn seconds(time: Duration) -> u64 {
 /// Cuts a text at a character boundary, so that the workload cannot choose how much memory it takes.
 fn shortened(mut text: String) -> String {
     if text.len() > LIKENESS {
-        text.truncate(text.floor_char_boundary(LIKENESS));
+        let end = (0..=LIKENESS).rev().find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
     }
     text
 }
