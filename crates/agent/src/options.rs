@@ -124,7 +124,8 @@ impl AlertStream {
     }
 
     /// Applies the command line to the configured output.
-    pub fn apply(&self, output: &mut StdoutOutput) {
+    pub fn apply(&self, output: &mut StdoutOutput, manner: CompatMode) {
+        output.is_for_people = manner == CompatMode::Tollgate;
         output.enabled |= self.log.is_some();
         output.wide = self.is_wide;
         output.format = self.format.map(|format| match format {
@@ -192,7 +193,7 @@ mod tests {
                 enabled,
                 ..StdoutOutput::default()
             };
-            stream.apply(&mut output);
+            stream.apply(&mut output, CompatMode::Tollgate);
             output.enabled.then_some(output.target)
         };
         assert_eq!(target(None, true, true), Some(StreamTarget::Stderr));

@@ -42,7 +42,9 @@ pub(super) fn configuration(
     config.rules_folder.clone_from(&detection.rules_folder);
     config.added_rules.clone_from(&detection.add_rules);
     config.json_output |= detection.json || detection.stream.is_json();
-    detection.stream.apply(&mut config.outputs.stdout);
+    detection
+        .stream
+        .apply(&mut config.outputs.stdout, detection.manner);
     if !detection.rules.is_empty() {
         config.rules_files.clone_from(&detection.rules);
     }

@@ -827,7 +827,6 @@ syscall_event_drops:
         Outputs {
             stdout: StdoutOutput {
                 enabled: false,
-                is_for_people: false,
                 ..StdoutOutput::default()
             },
             file: FileOutput {

@@ -664,7 +664,6 @@ impl Config {
             outputs: Outputs {
                 stdout: StdoutOutput {
                     enabled: false,
-                    is_for_people: false,
                     ..StdoutOutput::default()
                 },
                 ..Outputs::default()

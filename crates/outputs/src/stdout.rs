@@ -58,7 +58,7 @@ pub struct StdoutOutput {
     pub format: Option<StreamFormat>,
     /// Lines for people are not cut at the width of the terminal.
     pub wide: bool,
-    /// The default on a terminal is `Pretty`; elsewhere, and in Falco, it is Falco's text.
+    /// The default on a terminal is `Pretty`; elsewhere, and where this is false, it is Falco's text.
     pub is_for_people: bool,
 }
 
@@ -70,7 +70,7 @@ impl Default for StdoutOutput {
             others: StandardStream::default(),
             format: None,
             wide: false,
-            is_for_people: true,
+            is_for_people: false,
         }
     }
 }

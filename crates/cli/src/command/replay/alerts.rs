@@ -85,7 +85,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     journal::open(config.log, args.manner, config.time_format_iso_8601);
     let stream = AlertStream::from(args.stream.clone());
     config.json_output |= args.json || stream.is_json();
-    stream.apply(&mut config.outputs.stdout);
+    stream.apply(&mut config.outputs.stdout, args.manner);
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }
