@@ -42,17 +42,6 @@ impl Alert {
         })
     }
 
-    /// Splits a line of standard output into the text before an alert, and the alert. The workload writes
-    /// there, too: text that it does not end with a newline, such as a prompt, stands before the next alert.
-    pub fn behind(line: &str) -> (&str, Option<Self>) {
-        let starts = line.match_indices('{').map(|(start, _)| start);
-        let alert = starts.map(|start| (&line[..start], Self::parse(&line[start..])));
-        alert
-            .into_iter()
-            .find(|(_, alert)| alert.is_some())
-            .unwrap_or((line, None))
-    }
-
     /// Returns a field as text; `<NA>` if it has no value.
     ///
     /// # Panics
@@ -127,19 +116,6 @@ mod tests {
             ("ab*ba", "aba", false),
         ] {
             assert_eq!(Pattern(pattern).fits(text), fits, "{pattern} {text}");
-        }
-    }
-
-    #[test]
-    fn an_alert_behind_a_line_that_was_not_ended_is_one() {
-        let alert = r#"{"output":"x{","output_fields":{"a":{}},"priority":"Notice","rule":"R","source":"syscall","tags":[],"time":"2026"}"#;
-        for before in ["", "bash-5.2# ", "{", r#"{"a":1}"#] {
-            let line = format!("{before}{alert}");
-            let (rest, found) = Alert::behind(&line);
-            assert_eq!((rest, found), (before, Alert::parse(alert)), "{line}");
-        }
-        for line in ["", "text", "{}", r#"x {"rule":"R"}"#, &alert[1..]] {
-            assert_eq!(Alert::behind(line), (line, None));
         }
     }
 

@@ -62,9 +62,11 @@ pub struct Watch {
 /// Result of a run.
 #[derive(Debug)]
 pub struct WatchResult {
-    /// Alerts, in the order printed.
+    /// Alerts, in the order written.
     pub alerts: Vec<Alert>,
-    /// Other output: lines of the workload.
+    /// The lines of the alerts, whatever their format.
+    pub log: String,
+    /// Standard output, which is the workload's alone.
     pub printed: String,
     /// The last line of the stats file.
     pub stats: Option<Value>,
@@ -256,15 +258,13 @@ impl Watch {
 
     /// Reads the results of a finished run.
     pub fn watched(self, finished: Finished) -> WatchResult {
-        let mut alerts = Vec::new();
-        let mut printed = String::new();
-        for line in finished.stdout.lines() {
-            let (before, alert) = Alert::behind(line);
-            if alert.is_none() || !before.is_empty() {
-                printed += &format!("{before}\n");
-            }
-            alerts.extend(alert);
-        }
+        // If the program could not start, there is no file.
+        let log = fs::read_to_string(self.alert_log()).unwrap_or_default();
+        let alerts: Vec<Alert> = match self.json {
+            true => log.lines().map(parsed).collect(),
+            false => Vec::new(),
+        };
+        let printed = finished.stdout.clone();
         let stats = fs::read_to_string(self.scratch.path().join("stats")).ok();
         let last = stats.as_deref().and_then(|text| text.lines().last());
         let stats = last.and_then(|line| serde_json::from_str(line).ok());
@@ -276,11 +276,17 @@ impl Watch {
         }
         WatchResult {
             alerts,
+            log,
             printed,
             stats,
             finished,
             scratch: self.scratch,
         }
+    }
+
+    /// Returns the file of the run's alerts.
+    pub fn alert_log(&self) -> PathBuf {
+        self.scratch.path().join("alerts")
     }
 
     /// Returns the whole command line, to repeat a run by hand.
@@ -295,6 +301,7 @@ impl Watch {
         run.extend(pretended_kernel());
         run.extend(self.engine.options().iter().map(|word| (*word).to_owned()));
         run.extend(self.json.then(|| "--json".to_owned()));
+        run.extend(["--log".to_owned(), self.alert_log().display().to_string()]);
         run.extend(["-o", "rule_matching=all", "-s"].map(str::to_owned));
         run.push(self.scratch.path().join("stats").display().to_string());
         if self.is_recorded {
@@ -411,6 +418,11 @@ impl WatchResult {
                 .map_or_else(|| "none".to_owned(), Value::to_string),
         )
     }
+}
+
+/// Reads a line of the alert log, which holds nothing but alerts.
+fn parsed(line: &str) -> Alert {
+    Alert::parse(line).unwrap_or_else(|| panic!("no alert: {line}"))
 }
 
 /// Returns options that make the program behave as on the kernel that `TOLLGATE_TEST_KERNEL` names.

@@ -51,7 +51,7 @@ fn watch(script: &str) -> (Finished, Vec<Alert>) {
         .current_dir(scratch.path())
         .stdin(Stdio::null());
     let finished = Limited::start(&mut command, LIMIT).finish(b"");
-    let alerts = finished.stdout.lines().filter_map(Alert::parse);
+    let alerts = finished.stderr.lines().filter_map(Alert::parse);
     let alerts = alerts
         .filter(|alert| alert.rule == "Program in a container")
         .collect();

@@ -173,11 +173,12 @@ fn normal(line: &str) -> String {
     for name in ["pid=", "ggparent=", "loginuid=", "container="] {
         line = mask(&line, name, word_ends);
     }
-    for name in ["\"evt.time\":", "\"user.loginuid\":"] {
+    for name in ["\"evt.time\":", "\"user.loginuid\":", "\"rule_line\":"] {
         line = mask(&line, name, |c| c == ',' || c == '}');
     }
     for name in [
         "\"hostname\":\"",
+        "\"id\":\"",
         "\"time\":\"",
         "\"container.id\":\"",
         "\"proc.aname[3]\":\"",

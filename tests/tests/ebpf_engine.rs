@@ -730,7 +730,14 @@ fn a_terminal_shows_how_much_happens_unless_it_is_to_be_quiet() {
     let shown = watch("");
     assert!(shown.contains(" syscalls/s inspected, "), "{shown}");
     assert!(shown.contains(", 0 alerts, 0 dropped\r"), "{shown}");
-    assert!(!watch("--quiet").contains("calls/s"), "it is quiet");
+    let armed = shown
+        .find(" processes (eBPF, ")
+        .expect("it says what it watches");
+    let count = shown[..armed].rsplit(' ').next().map(str::parse::<u32>);
+    assert!(matches!(count, Some(Ok(2..))), "{shown}");
+    assert!(shown.contains("); Ctrl-C stops"), "{shown}");
+    assert!(shown.contains("tollgate: no alerts"), "{shown}");
+    assert_eq!(watch("--quiet"), "", "it is quiet");
 }
 
 #[test]

@@ -28,7 +28,9 @@ macro_rules! guest {
 }
 
 fn watch(script: &str) -> String {
-    format!("tollgate run --quiet --json -r /rules.yaml -s /tmp/stats -- sh -c '{script}'\n")
+    format!(
+        "tollgate run --quiet --json --log - -r /rules.yaml -s /tmp/stats -- sh -c '{script}'\n"
+    )
 }
 
 fn alerts(run: &GuestRun) -> Vec<Alert> {
@@ -230,7 +232,7 @@ fn nothing_is_missed_in_the_guest_whatever_is_hooked() {
     let script = format!(
         "{MOUNTS}tollgate doctor | grep '^ebpf'; mkdir /tmp/w; echo > /tmp/w/secret; cd /tmp/w
          for hooks in auto raw; do
-             tollgate run --engine ebpf --hooks $hooks --json -o rule_matching=all -r /seen.yaml \
+             tollgate run --engine ebpf --hooks $hooks --json --log - -o rule_matching=all -r /seen.yaml \
                  -s /tmp/stats -- sh -c '/attack tables /tmp/w/secret; cat secret; \
                      busybox ls /missing/secret; /usr/bin/true one; (/usr/bin/true two)'
              echo end of $hooks; grep -o '\"hooks\":\"[a-z]*' /tmp/stats | tail -n 1
@@ -296,7 +298,7 @@ fn callers_that_displace_each_other_are_told_apart_on_a_kernel_that_preempts_its
         "{MOUNTS}cat /sys/kernel/debug/sched/preempt; tollgate doctor | grep '^ebpf'; mkdir /tmp/w; cd /tmp/w
          for caller in $(busybox seq {CALLERS}); do echo > /tmp/w/$caller; done
          for hooks in per-call raw; do
-             tollgate run --engine ebpf --hooks $hooks --json -o outputs_queue.capacity=100000 -r /own.yaml \
+             tollgate run --engine ebpf --hooks $hooks --json --log - -o outputs_queue.capacity=100000 -r /own.yaml \
                  -s /tmp/stats -- sh -c 'for caller in $(busybox seq {CALLERS}); do
                      /crowd hide /tmp/w/$caller {OPENS} /tmp/w/$caller 0 & done; wait'
              echo end of $hooks; grep -o '\"hooks\":\"[a-z-]*' /tmp/stats | tail -n 1

@@ -258,7 +258,7 @@ fn alerts_arrive_as_on_standard_output_under_the_subject_of_their_rule() {
         let watch = if json { watch } else { watch.text() };
         let watched = set(watch, &[&server.url()]).run();
         assert_eq!(watched.code(), 0, "{}", watched.story());
-        let expected = marks(&watched.finished.stdout);
+        let expected = marks(&watched.log);
         assert_eq!(expected.len(), 3, "{}", watched.story());
         for line in &expected {
             let got = subscriber.message();
@@ -291,7 +291,7 @@ fn alerts_wait_for_a_server_that_is_killed_and_comes_back() {
     fs::write(folder.join("up"), "").expect("it can be written");
     let finished = running.finish(b"");
     let watched = watch.watched(finished);
-    let expected = marks(&watched.finished.stdout);
+    let expected = marks(&watched.log);
     assert_eq!(expected.len(), 3, "{}", watched.story());
     assert_eq!(outcome(&watched), [3, 0, 0], "{}", watched.story());
     let last = loop {
@@ -344,7 +344,7 @@ fn a_stream_keeps_each_alert_once_though_its_server_is_killed_twice() {
     fs::write(folder.join("up"), "").expect("it can be written");
     let finished = running.finish(b"");
     let watched = watch.watched(finished);
-    let expected = marks(&watched.finished.stdout);
+    let expected = marks(&watched.log);
     assert_eq!(expected.len(), 200, "{}", watched.story());
     assert_eq!(outcome(&watched), [200, 0, 0], "{}", watched.story());
 
@@ -439,7 +439,7 @@ fn only_the_right_secret_opens_the_server_and_others_are_counted() {
     let subject = "nats_output.subject=allowed.<rule>";
     let watched = set(marking(THRICE), &[&common[..], &[subject]].concat()).run();
     assert_eq!(outcome(&watched), [3, 0, 0], "{}", watched.story());
-    for line in marks(&watched.finished.stdout) {
+    for line in marks(&watched.log) {
         assert_eq!(subscriber.message(), ("allowed.mark".to_owned(), line));
     }
 }
@@ -563,7 +563,7 @@ fn an_encrypted_server_and_client_know_one_another_by_their_certificates() {
     )
     .run();
     assert_eq!(outcome(&watched), [3, 0, 0], "{}", watched.story());
-    for line in marks(&watched.finished.stdout) {
+    for line in marks(&watched.log) {
         assert_eq!(subscriber.message().1, line);
     }
     // A server that the authority does not vouch for, and one that asks for TLS of a client without.

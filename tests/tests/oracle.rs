@@ -226,7 +226,7 @@ fn storm(engine: Engine, opens: u64, place: Environment, identity: Identity) {
         u64::try_from(sum).expect("counts are positive"),
         opens / 32 * 32
     );
-    let mut wrong = differences(&expected, &watched.finished.stdout, &scratch_of(&text));
+    let mut wrong = differences(&expected, &watched.log, &scratch_of(&text));
     wrong.truncate(20);
     assert!(
         wrong.is_empty(),

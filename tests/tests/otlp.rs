@@ -56,7 +56,7 @@ fn set(watch: Watch, settings: &[&str]) -> Watch {
 
 fn marks(watched: &WatchResult) -> Vec<Value> {
     let is_mark = |line: &&str| line.contains("marked file=");
-    let lines = watched.finished.stdout.lines().filter(is_mark);
+    let lines = watched.log.lines().filter(is_mark);
     lines
         .map(|line| serde_json::from_str(line).expect("it is JSON"))
         .collect()

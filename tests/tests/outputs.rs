@@ -141,7 +141,7 @@ fn stats(scratch: &Path) -> Value {
 }
 
 #[test]
-fn an_alert_arrives_at_every_channel_as_on_standard_output() {
+fn an_alert_arrives_at_every_channel_as_in_the_alert_stream() {
     let (url, bodies) = web_server();
     for (json, keep_alive) in [(true, true), (true, false), (false, true)] {
         let watch = marking("for n in 1 2 3; do : < %W/mark; done");
@@ -160,7 +160,7 @@ fn an_alert_arrives_at_every_channel_as_on_standard_output() {
         let watch = watch.variable("ALL_PROXY", "http://127.0.0.1:1");
         let watched = set(watch, &settings).run();
         assert_eq!(watched.code(), 0, "{}", watched.story());
-        let expected = marks(&watched.finished.stdout);
+        let expected = marks(&watched.log);
         assert_eq!(expected.len(), 3, "{}", watched.story());
         for file in [file, program] {
             let text = fs::read_to_string(&file).expect("the file is there");
@@ -213,7 +213,7 @@ fn syslog_gets_alerts_as_soon_as_somebody_listens() {
     // Level warning.
     assert!(alert.starts_with("<12>"), "{alert}");
     assert!(alert.contains(" falco["), "{alert}");
-    let printed = marks(&watched.finished.stdout);
+    let printed = marks(&watched.log);
     assert!(alert.ends_with(&printed[1]), "{alert}\n{printed:?}");
     let channels = stats(watched.scratch.path());
     assert_eq!(channels["syslog"]["lost_write_failed"], 1, "{channels}");
@@ -242,13 +242,13 @@ fn took(watched: &WatchResult) -> Duration {
 /// Asserts what each channel has delivered where all but `stdout` are dead or hang.
 fn assert_losses(channels: &Value) {
     let number = |channel: &str, what: &str| channels[channel][what].as_u64().expect("a number");
-    for channel in ["stdout", "file", "syslog", "program", "http"] {
+    for channel in ["log", "file", "syslog", "program", "http"] {
         let taken = ["delivered", "lost_write_failed", "pending"];
         let taken: u64 = taken.iter().map(|what| number(channel, what)).sum();
         assert_eq!(number(channel, "queued"), taken, "{channel}: {channels}");
         assert!(number(channel, "queued") >= 500, "{channel}: {channels}");
     }
-    assert_eq!(number("stdout", "lost_write_failed"), 0, "{channels}");
+    assert_eq!(number("log", "lost_write_failed"), 0, "{channels}");
     assert_eq!(number("file", "delivered"), 0, "{channels}");
     assert_eq!(number("program", "delivered"), 0, "{channels}");
     assert_eq!(number("http", "delivered"), 0, "{channels}");
@@ -289,8 +289,8 @@ fn channels_that_are_dead_or_hang_slow_nobody_down_and_lose_nothing_of_others() 
     let watched = run_with_dev(watch, &dev);
     let total = start.elapsed();
     assert_eq!(watched.code(), 0, "{}", watched.story());
-    assert_eq!(marks(&watched.finished.stdout).len(), 500);
-    assert_eq!(marks(&alone.finished.stdout).len(), 500);
+    assert_eq!(marks(&watched.log).len(), 500);
+    assert_eq!(marks(&alone.log).len(), 500);
     let (with, without) = (took(&watched), took(&alone));
     // Generous, for a busy machine; one timeout of one channel alone is more.
     assert!(
@@ -353,13 +353,14 @@ fn answers_are_printed_where_that_is_asked_for() {
     for (echo, times) in [("true", 1), ("false", 0)] {
         let watch = marking(": < %W/mark");
         let settings = [
-            "stdout_output.enabled=false",
             "http_output.enabled=true",
             &format!("http_output.url={url}"),
             &format!("http_output.echo={echo}"),
         ];
         let watched = set(watch, &settings).run();
-        assert_eq!(watched.finished.stdout.matches("thanks").count(), times);
+        // Not on the standard output, which is the command's.
+        assert_eq!(watched.printed, "");
+        assert_eq!(watched.finished.stderr.matches("thanks").count(), times);
     }
 }
 
@@ -467,7 +468,7 @@ fn run_in(folder: &Path, settings: &[&str], program: &str) -> Command {
     let mut command = Command::new(e2e::program());
     command
         .current_dir(folder)
-        .args(["run", "-r", "rules.yaml"]);
+        .args(["run", "--log", "-", "-r", "rules.yaml"]);
     command.args(settings.iter().flat_map(|setting| ["-o", setting]));
     command
         .args(["--", "python3", "-c", program])

@@ -486,7 +486,7 @@ fn who_enters_and_may_not_be_traced_is_announced() {
 fn what_the_first_process_starts_beside_a_command_has_not_entered() {
     need_root!();
     const BESIDE: &str = "\
-        \"$0\" run --json -r \"$1\" -- sh -c '(while [ ! -e \"$0\" ]; do sleep 0.1; done) &' \"$2\"
+        \"$0\" run --json --log - -r \"$1\" -- sh -c '(while [ ! -e \"$0\" ]; do sleep 0.1; done) &' \"$2\"
         for i in $(seq 75); do /bin/true; sh -c '/bin/true; (/bin/true)'; done
         echo ready; read line; touch \"$2\"; sleep 1; exit 0";
     for _ in 0..4 {

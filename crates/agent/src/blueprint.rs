@@ -145,6 +145,7 @@ pub(super) fn blueprint(
         manner: detection.manner,
         output_timeout: channels::timeout(&config),
         quiet: detection.quiet,
+        has_rules: !detection.without_rules,
         settings: config,
         config: source_of_config(detection, interception),
     })

@@ -15,6 +15,7 @@ pub(super) fn open(config: &Config) -> Result<Vec<Box<dyn Channel>>, Failure> {
     let common = Common {
         json: config.json_output,
         timeout: timeout(config),
+        prints_to: config.outputs.stdout.others,
     };
     for warning in config.outputs.exposures() {
         journal::warn(&warning);

@@ -274,11 +274,7 @@ fn callers(source: Source) -> anyhow::Result<(Listener, Option<ptrace::Target>)>
 /// Starts `ebpf`, which observes from within the kernel.
 pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     let world = request.world();
-    let watched = match &request.listening.source {
-        Source::Host => "all processes",
-        Source::Places(_) => "the named containers and control groups",
-        _ => "the named processes and their descendants",
-    };
+    let watched = watched(&request.listening.source);
     let target = match request.listening.source {
         Source::Command(pid) => ebpf::Target::Processes(vec![pid]),
         Source::Running(pids) => ebpf::Target::Processes(pids),
@@ -310,7 +306,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     .context("cannot start the engine ebpf")?;
     let counters = engine.counter_source();
     let hooks = engine.attachment().to_string();
-    if !request.common.quiet {
+    if let (Some(watched), false) = (watched, request.common.quiet) {
         let how = engine.attachment().in_short();
         terminal::complain(&format!(
             "tollgate: watching {watched} (eBPF, {how}); Ctrl-C stops\n"
@@ -321,6 +317,28 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         counters: Box::new(move |matched, _| ebpf_snapshot(&counters(), matched.total(), &hooks)),
         watcher: Box::new(engine),
     })
+}
+
+/// Returns what a watch says that it watches; `None` for a command, whose user knows.
+fn watched(source: &Source) -> Option<String> {
+    match source {
+        Source::Command(_) => None,
+        Source::Host => Some(match process_count() {
+            Some(1) => "1 process".to_owned(),
+            Some(count) => format!("{count} processes"),
+            None => "all processes".to_owned(),
+        }),
+        Source::Places(_) => Some("the named containers and control groups".to_owned()),
+        _ => Some("the named processes and their descendants".to_owned()),
+    }
+}
+
+/// Returns the number of processes of the host, if it can be read.
+fn process_count() -> Option<usize> {
+    let entries = std::fs::read_dir("/proc").ok()?;
+    let names = entries.filter_map(|entry| entry.ok().map(|entry| entry.file_name()));
+    let is_pid = |name: &std::ffi::OsString| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+    Some(names.filter(is_pid).count())
 }
 
 /// Starts `gvisor`, which receives events from sandboxes.

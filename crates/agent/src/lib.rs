@@ -38,6 +38,7 @@ pub mod spec;
 mod start;
 mod status_line;
 mod subscribers;
+mod summary;
 pub mod totals;
 pub mod version;
 mod violations;

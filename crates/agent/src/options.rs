@@ -6,6 +6,7 @@ use std::sync::Arc;
 use capture::ebpf::Hooks;
 use config::{CompatMode, IoUring, Verify};
 use event::EngineKind;
+use outputs::{StandardStream, StdoutOutput, StreamFormat, StreamTarget};
 use serde::{Deserialize, Serialize};
 
 use crate::learn::Learner;
@@ -40,6 +41,8 @@ pub struct Detection {
     pub options: Vec<String>,
     /// Write alerts as JSON.
     pub json: bool,
+    /// Where the alert stream goes.
+    pub stream: AlertStream,
     /// Capture file (scap) to which the events used by rules are recorded.
     #[serde(with = "optional_path")]
     pub write: Option<PathBuf>,
@@ -76,6 +79,74 @@ pub struct Detection {
     pub learner: Option<Arc<Learner>>,
 }
 
+/// Where the alert stream goes.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct AlertStream {
+    /// File to which alerts are appended, or `-` for the standard output. Also written if the
+    /// configuration disables `stdout_output`.
+    #[serde(with = "optional_path")]
+    pub log: Option<PathBuf>,
+    /// A command has the standard output to itself, so alerts go to the standard error by default.
+    pub is_beside_command: bool,
+    /// How the alerts read.
+    pub format: Option<AlertFormat>,
+    /// Lines for people are not cut at the width of the terminal.
+    pub is_wide: bool,
+}
+
+/// How the alert stream reads.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum AlertFormat {
+    /// Two lines for people.
+    Pretty,
+    /// One line of `key=value`.
+    Line,
+    /// Falco's text.
+    Falco,
+    /// JSON.
+    Json,
+}
+
+impl AlertStream {
+    /// Returns the stream of a command without `--log`.
+    #[must_use]
+    pub fn beside_command() -> Self {
+        Self {
+            is_beside_command: true,
+            ..Self::default()
+        }
+    }
+
+    /// Returns true if JSON was chosen, which all outputs then write.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        self.format == Some(AlertFormat::Json)
+    }
+
+    /// Applies the command line to the configured output.
+    pub fn apply(&self, output: &mut StdoutOutput, manner: CompatMode) {
+        output.is_for_people = manner == CompatMode::Tollgate;
+        output.enabled |= self.log.is_some();
+        output.wide = self.is_wide;
+        output.format = self.format.map(|format| match format {
+            AlertFormat::Pretty => StreamFormat::Pretty,
+            AlertFormat::Line => StreamFormat::Line,
+            AlertFormat::Falco => StreamFormat::Falco,
+            AlertFormat::Json => StreamFormat::Json,
+        });
+        output.others = match self.is_beside_command {
+            true => StandardStream::Error,
+            false => StandardStream::Output,
+        };
+        output.target = match &self.log {
+            Some(file) if file.as_os_str() == "-" => StreamTarget::Stdout,
+            Some(file) => StreamTarget::File(file.clone()),
+            None if self.is_beside_command => StreamTarget::Stderr,
+            None => StreamTarget::Stdout,
+        };
+    }
+}
+
 /// Limits at which a recording continues in another file. File names then get a number as a suffix.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Rotation {
@@ -104,4 +175,36 @@ pub struct Interception {
     /// Operations refused to the command because they would prevent the agent from reading its
     /// memory. Other such operations are reported.
     pub refuse: Vec<Refusal>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_keeps_its_standard_output() {
+        let target = |log: Option<&str>, is_beside_command, enabled| {
+            let stream = AlertStream {
+                log: log.map(PathBuf::from),
+                is_beside_command,
+                ..AlertStream::default()
+            };
+            let mut output = StdoutOutput {
+                enabled,
+                ..StdoutOutput::default()
+            };
+            stream.apply(&mut output, CompatMode::Tollgate);
+            output.enabled.then_some(output.target)
+        };
+        assert_eq!(target(None, true, true), Some(StreamTarget::Stderr));
+        assert_eq!(target(None, false, true), Some(StreamTarget::Stdout));
+        assert_eq!(target(None, true, false), None);
+        for is_beside_command in [false, true] {
+            let stdout = target(Some("-"), is_beside_command, true);
+            assert_eq!(stdout, Some(StreamTarget::Stdout));
+            // The option was given for this run; the configuration holds for all.
+            let file = target(Some("f"), is_beside_command, false);
+            assert_eq!(file, Some(StreamTarget::File("f".into())));
+        }
+    }
 }

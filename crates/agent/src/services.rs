@@ -38,6 +38,7 @@ use super::servers::{ServerSet, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
 use super::subscribers;
+use super::summary::Summary;
 use super::violations::Violations;
 use super::watched_files::{self, WatchedFiles};
 use crate::guard::DenialReporter;
@@ -170,6 +171,8 @@ pub(super) struct AgentConfig {
     /// Time limit for a blocked channel.
     pub(super) output_timeout: Duration,
     pub(super) quiet: bool,
+    /// Rules raise alerts; otherwise none is expected.
+    pub(super) has_rules: bool,
 }
 
 impl AgentConfig {
@@ -213,6 +216,7 @@ impl AgentConfig {
         note_refusals(&self.verify, &shared_state);
         let drops = Arc::new(Drops::new(self.drops.clone()));
         let engine = self.engine;
+        let summary = self.summary(is_resumed);
         let shows_status = self.shows_status(&listening.source);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
@@ -267,9 +271,8 @@ impl AgentConfig {
         follow_orders(&reloader, signals, &shared_state, watched, host)?;
         let pidfile = write_pidfile(self.pidfile, is_resumed)?;
         let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
-        let stats = self
-            .stats
-            .map(|file| start_stats(file, self.stats_interval, counters, dispatcher.clone()));
+        let losses = Arc::clone(&counters);
+        let stats = start_stats(self.stats, self.stats_interval, counters, &dispatcher)?;
         let denials = Denials::follow(
             &self.resident,
             self.policy.as_ref(),
@@ -289,7 +292,9 @@ impl AgentConfig {
             shared_state,
             totals: (self.manner == CompatMode::Falco).then_some((matched, drops)),
             dispatcher,
-            stats: stats.transpose()?,
+            summary,
+            counters: losses,
+            stats,
             status: status.transpose()?,
             reception,
             pidfile,
@@ -298,6 +303,11 @@ impl AgentConfig {
             gave_up_at: Cell::new(None),
             quiet: self.quiet,
         })
+    }
+
+    fn summary(&self, is_resumed: bool) -> Option<Summary> {
+        let expected = (self.has_rules, is_resumed);
+        Summary::wanted(&self.settings, self.quiet, self.manner, expected)
     }
 
     /// Starts the outputs. Alerts reach them from then on.
@@ -339,6 +349,11 @@ impl AgentConfig {
         let later = self.later.take();
         let options = EngineOptions {
             append_output: self.settings.append_output.clone(),
+            context: self
+                .settings
+                .outputs
+                .stdout
+                .shows_context(self.settings.json_output),
             ..EngineOptions::default()
         };
         Ok(Common {
@@ -481,15 +496,16 @@ fn write_pidfile(pidfile: Option<Pidfile>, is_resumed: bool) -> anyhow::Result<O
 }
 
 fn start_stats(
-    file: StatsFile,
+    file: Option<StatsFile>,
     interval: Duration,
     counters: metrics::Counters,
-    dispatcher: Dispatcher,
-) -> anyhow::Result<StatsWriter> {
+    dispatcher: &Dispatcher,
+) -> anyhow::Result<Option<StatsWriter>> {
     // Reported even where warnings are unwanted, because a requested file is missing.
     let on_problem: OnProblem = Arc::new(|problem: &str| complain(false, problem));
     let source = Arc::new(move || counters());
-    Ok(file.start(interval, source, dispatcher, on_problem)?)
+    let started = file.map(|file| file.start(interval, source, dispatcher.clone(), on_problem));
+    Ok(started.transpose()?)
 }
 
 /// Time limit for a message to the standard error while a workload is watched.
@@ -557,6 +573,9 @@ pub(super) struct AgentRuntime {
     /// Totals printed at the end, where that is the convention.
     totals: Option<(Arc<MatchCounts>, Arc<Drops>)>,
     dispatcher: Dispatcher,
+    summary: Option<Summary>,
+    /// Counters of the engine.
+    counters: metrics::Counters,
     stats: Option<StatsWriter>,
     status: Option<StatusLine>,
     reception: Arc<ServerSet>,
@@ -576,6 +595,13 @@ impl AgentRuntime {
             if let Some(problem) = recording.finish(self.output_timeout) {
                 complain(self.quiet, &problem);
             }
+        }
+    }
+
+    /// Prints the summary, if one is wanted.
+    fn summarize(&self) {
+        if let Some(summary) = &self.summary {
+            summary.tell(&self.dispatcher.counters(), (self.counters)().drops);
         }
     }
 
@@ -628,6 +654,9 @@ impl Services for AgentRuntime {
             // Until the alert is delivered, a successor still reports the intervals if this agent
             // is killed.
             Report::Gaps(gaps) => {
+                if let Some(summary) = &self.summary {
+                    summary.count(gaps);
+                }
                 let (shared_state, gaps) = (Arc::clone(&self.shared_state), gaps.clone());
                 let told = Box::new(move || shared_state.gaps_told(&gaps));
                 self.dispatcher.emit_internal_then(internal, told);
@@ -636,7 +665,13 @@ impl Services for AgentRuntime {
         }
     }
 
+    fn conclude(&self) {
+        self.summarize();
+    }
+
     fn hand_over(&mut self) {
+        // The next agent prints the summary.
+        self.summary = None;
         if let Some(watcher) = self.watcher.take() {
             watcher.let_go();
             watcher.join();
@@ -707,6 +742,7 @@ impl Services for AgentRuntime {
             complain(self.quiet, &problem);
         }
         self.dispatcher.close(self.output_timeout);
+        self.summarize();
         if let Some((matched, drops)) = &self.totals {
             let (detected, acted_on) = drops.totals();
             terminal::complain(&totals::of_losses(detected, acted_on));

@@ -41,7 +41,10 @@ pub(super) fn configuration(
     } = request.load()?;
     config.rules_folder.clone_from(&detection.rules_folder);
     config.added_rules.clone_from(&detection.add_rules);
-    config.json_output |= detection.json;
+    config.json_output |= detection.json || detection.stream.is_json();
+    detection
+        .stream
+        .apply(&mut config.outputs.stdout, detection.manner);
     if !detection.rules.is_empty() {
         config.rules_files.clone_from(&detection.rules);
     }
@@ -89,6 +92,7 @@ pub fn engine_options(config: &Config, recorder: Option<Arc<dyn Recorder>>) -> E
         priority: config.priority,
         rule_matching: config.rule_matching,
         append_output: config.append_output.clone(),
+        context: config.outputs.stdout.shows_context(config.json_output),
         static_fields: config
             .static_fields
             .iter()

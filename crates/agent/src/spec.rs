@@ -310,7 +310,7 @@ mod tests {
     use super::*;
     use crate::confine::PolicyStrictness;
     use crate::guard::GuardSpec;
-    use crate::options::Refusal;
+    use crate::options::{AlertFormat, AlertStream, Refusal};
 
     fn take_over() -> TakeOver {
         let json = serde_json::json!({"generation": 2, "descriptors": [3, 4]});
@@ -337,6 +337,12 @@ mod tests {
                     write_keep: Some(4),
                 },
                 stats: Some(odd()),
+                stream: AlertStream {
+                    log: Some(odd()),
+                    is_beside_command: true,
+                    format: Some(AlertFormat::Line),
+                    is_wide: true,
+                },
                 stats_interval: 7,
                 pidfile: Some(odd()),
                 container_id: Some("id".to_owned()),
@@ -457,6 +463,7 @@ mod tests {
             )*};
         }
         all_variants!(
+            AlertFormat,
             capture::ebpf::Hooks,
             config::CompatMode,
             event::EngineKind,

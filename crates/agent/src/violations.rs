@@ -8,7 +8,7 @@ use capture::notify::Violation;
 use event::{Evaluator, Event};
 use outputs::Dispatcher;
 use policy::EnforcerKind;
-use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader, Priority};
+use rules::{Alert, AlertDetails, AlertSink, AlertValue, Engine, EngineOptions, Loader, Priority};
 use serde_json::json;
 
 use crate::guard::DenialReporter;
@@ -207,6 +207,7 @@ impl KernelViolation<'_> {
             hostname: self.hostname,
             message: texts.join(" "),
             fields,
+            details: AlertDetails::default(),
         })
     }
 }
@@ -240,6 +241,8 @@ impl Ruling<'_> {
             None => ("audited", "allowed".to_owned()),
         };
         let Self { rule, enforcer, .. } = self;
+        // No file of the user's has the rule behind these alerts.
+        alert.details.file = None;
         alert.message = format!("{RULE}: {what} by {rule} ({enforcer}) {}", alert.message);
         let text = |text: &str| AlertValue::Text(text.to_owned());
         let mut fields: Vec<(Arc<str>, AlertValue)> = vec![

@@ -191,7 +191,15 @@ fn watched_shell(program: &Path, folder: &Path) -> Result<Child, Error> {
     let script = "while read -r line; do : < \"$0\"; done";
     let mut command = Command::new(program);
     command
-        .args(["run", "-q", "-o", "buffered_outputs=false", "-r"])
+        .args([
+            "run",
+            "-q",
+            "--log",
+            "-",
+            "-o",
+            "buffered_outputs=false",
+            "-r",
+        ])
         .arg(&rules);
     command.args(["--", "/bin/sh", "-c", script]).arg(&file);
     command

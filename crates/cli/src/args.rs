@@ -152,8 +152,10 @@ pub(crate) struct Detection {
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
     pub(crate) options: Vec<String>,
     /// Write alerts as JSON, one object a line
-    #[arg(long, help_heading = OUTPUT)]
+    #[arg(long, conflicts_with = "format", help_heading = OUTPUT)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) stream: AlertStream,
     /// Record the events that the rules use to FILE (scap), for `tollgate replay`, sysdig and Falco
     #[arg(short = 'w', long = "write", value_name = "FILE", help_heading = RECORDING)]
     pub(crate) write: Option<PathBuf>,
@@ -185,7 +187,7 @@ pub(crate) struct Detection {
     /// eBPF engine: number of threads that evaluate rules, for comparisons [default: one a processor]
     #[arg(long, hide = true, value_name = "N")]
     pub(crate) judges: Option<std::num::NonZeroUsize>,
-    /// Print no status lines and no warnings, except those about the policy
+    /// Print no status lines, no summary and no warnings, except those about the policy
     #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
     /// Whether the program behaves as Falco does.
@@ -194,6 +196,34 @@ pub(crate) struct Detection {
     /// Files of the machine and the user that are read without being named.
     #[arg(skip)]
     pub(crate) places: Places,
+}
+
+/// Where alerts go.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct AlertStream {
+    /// Append alerts to FILE; - is stdout [default: stderr beside a command, else stdout]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) log: Option<PathBuf>,
+    /// How alerts read: pretty (for people), line (key=value), falco or json [default: pretty on a
+    /// terminal, else falco]
+    #[arg(long, value_enum, value_name = "FORMAT", hide_possible_values = true, help_heading = OUTPUT)]
+    pub(crate) format: Option<AlertFormat>,
+    /// Do not cut pretty alerts at the width of the terminal
+    #[arg(long, help_heading = OUTPUT)]
+    pub(crate) wide: bool,
+}
+
+/// How alerts read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AlertFormat {
+    /// Two lines for people
+    Pretty,
+    /// One line of key=value
+    Line,
+    /// Falco's text
+    Falco,
+    /// JSON
+    Json,
 }
 
 /// Where the eBPF engine attaches its programs.
@@ -302,7 +332,8 @@ pub(crate) struct PolicyOptions {
 /// cannot be executed.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The exit status is that of CMD. Processes that outlive CMD remain watched, and stdout \
+    after_help = "Alerts go to stderr, never to CMD's stdout; --log FILE sends them elsewhere. \
+                  The exit status is that of CMD. Processes that outlive CMD remain watched, and stderr \
                   remains open for their alerts. Signals to this process are passed on to CMD; the \
                   monitor (-P FILE) has a PID of its own."
 )]
@@ -351,8 +382,10 @@ pub(crate) struct Enforce {
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = OUTPUT)]
     pub(crate) options: Vec<String>,
     /// Report violations as JSON, one object a line
-    #[arg(long, help_heading = OUTPUT)]
+    #[arg(long, conflicts_with = "format", help_heading = OUTPUT)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) stream: AlertStream,
     /// Do not print which enforcers are active; rules that are enforced only partially are still named,
     /// unless --accept-partial names them
     #[arg(short, long, help_heading = OUTPUT)]
@@ -388,6 +421,8 @@ pub(crate) struct Learn {
     #[arg(long, value_name = "ENFORCERS", default_value = agent::learn::ENFORCERS,
           value_parser = agent::learn::enforcers)]
     pub(crate) enforcer: policy::Enforcers,
+    #[command(flatten)]
+    pub(crate) stream: AlertStream,
     /// Print no warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -492,8 +527,10 @@ pub(crate) struct Replay {
     #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
     pub(crate) options: Vec<String>,
     /// Write alerts or events as JSON, one object a line
-    #[arg(long, help_heading = OUTPUT)]
+    #[arg(long, conflicts_with = "format", help_heading = OUTPUT)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) stream: AlertStream,
     /// Print events in this format, such as '%evt.num %proc.name %fd.name'
     #[arg(short = 'p', long, value_name = "FORMAT", conflicts_with = "rules", help_heading = EVENTS)]
     pub(crate) fields: Option<String>,

@@ -15,7 +15,10 @@ pub(crate) use pages::{Example, Page};
 
 /// The verbs of the program, grouped by purpose. Every visible verb is in one group.
 pub(crate) const GROUPS: &[(&str, &[&str])] = &[
-    ("Watch", &["run", "watch", "top", "replay", "rules", "falco"]),
+    (
+        "Watch",
+        &["run", "watch", "top", "replay", "rules", "falco"],
+    ),
     ("Confine", &["guard", "enforce", "policy", "learn"]),
     ("Containers", &["runtime"]),
     ("Measure", &["bench", "generate"]),

@@ -16,6 +16,7 @@ impl From<args::Detection> for options::Detection {
             config: args.config,
             options: args.options,
             json: args.json,
+            stream: args.stream.into(),
             write: args.write,
             rotation: args.rotation.into(),
             stats: args.stats,
@@ -30,6 +31,32 @@ impl From<args::Detection> for options::Detection {
             manner: args.manner,
             without_rules: false,
             learner: None,
+        }
+    }
+}
+
+impl From<args::AlertStream> for options::AlertStream {
+    fn from(args: args::AlertStream) -> Self {
+        Self {
+            log: args.log,
+            is_beside_command: false,
+            format: args.format.map(|format| match format {
+                args::AlertFormat::Pretty => options::AlertFormat::Pretty,
+                args::AlertFormat::Line => options::AlertFormat::Line,
+                args::AlertFormat::Falco => options::AlertFormat::Falco,
+                args::AlertFormat::Json => options::AlertFormat::Json,
+            }),
+            is_wide: args.wide,
+        }
+    }
+}
+
+impl args::AlertStream {
+    /// Converts the options of a verb whose command has the standard output to itself.
+    pub(crate) fn beside_command(self) -> options::AlertStream {
+        options::AlertStream {
+            is_beside_command: true,
+            ..self.into()
         }
     }
 }
@@ -63,8 +90,10 @@ impl From<args::Interception> for options::Interception {
 
 impl From<args::Run> for AgentSpec {
     fn from(args: args::Run) -> Self {
+        let mut detection = options::Detection::from(args.detection);
+        detection.stream.is_beside_command = true;
         Self {
-            detection: args.detection.into(),
+            detection,
             confine: args.confine.into(),
             interception: args.interception.into(),
             on_agent_death: args.on_agent_death,

@@ -543,7 +543,8 @@ fn alerts_are_printed_written_and_counted() {
         "cat @ >/dev/null; cat @ >/dev/null",
     );
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let printed = stdout(&output);
+    assert_eq!(stdout(&output), "");
+    let printed = stderr(&output);
     assert_eq!(printed.lines().count(), 2, "{printed}");
     assert_eq!(fs::read_to_string(&file).expect("it was written"), printed);
     for line in printed.lines() {
@@ -580,10 +581,14 @@ fn check_alert(line: &str, file: &str) {
         .collect();
     let expected = [
         "hostname",
+        "id",
         "output",
         "output_fields",
         "priority",
         "rule",
+        "rule_file",
+        "rule_id",
+        "rule_line",
         "source",
         "tags",
         "time",
@@ -596,7 +601,7 @@ fn text_alerts_have_time_priority_and_message() {
     need_notify!();
     let watched = Watched::new();
     let output = watched.run(&["-o", "time_format_iso_8601=true"], "cat @ >/dev/null");
-    let line = stdout(&output);
+    let line = stderr(&output);
     let (time, rest) = line
         .trim_end()
         .split_once("+0000: ")

@@ -42,6 +42,7 @@ pub(crate) const DEFAULTS: &[(&str, &str)] = &[
     ("http_output.url", "''"),
     ("http_output.user_agent", "falcosecurity/falco"),
     ("io_uring", "deny"),
+    ("json_include_ids_property", "true"),
     ("json_include_message_property", "false"),
     ("json_include_output_fields_property", "true"),
     ("json_include_output_property", "true"),

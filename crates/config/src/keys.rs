@@ -92,6 +92,7 @@ const TABLE: &[Key<Config>] = &[
     Key::other("io_uring", "string", |config, node| {
         choice(node).map(|value| config.io_uring = value)
     }),
+    Key::boolean("json_include_ids_property", |config| &mut config.json_parts.ids),
     Key::boolean("json_include_message_property", |config| &mut config.json_parts.message),
     Key::boolean("json_include_output_fields_property", |config| &mut config.json_parts.output_fields),
     Key::boolean("json_include_output_property", |config| &mut config.json_parts.output),

@@ -599,6 +599,7 @@ rules_files: [/etc/a.yaml, b.yaml]
 json_output: true
 json_include_output_property: false
 json_include_tags_property: no
+json_include_ids_property: true
 json_include_output_fields_property: false
 json_include_message_property: true
 time_format_iso_8601: true
@@ -824,7 +825,10 @@ syscall_event_drops:
 
     fn outputs() -> Outputs {
         Outputs {
-            stdout: StdoutOutput { enabled: false },
+            stdout: StdoutOutput {
+                enabled: false,
+                ..StdoutOutput::default()
+            },
             file: FileOutput {
                 enabled: true,
                 keep_alive: true,
@@ -854,6 +858,7 @@ syscall_event_drops:
                 tags: false,
                 output_fields: false,
                 message: true,
+                ids: true,
             },
             time_format_iso_8601: true,
             priority: Priority::Warning,

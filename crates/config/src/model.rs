@@ -662,8 +662,15 @@ impl Config {
     pub fn of_falco() -> Self {
         Self {
             outputs: Outputs {
-                stdout: StdoutOutput { enabled: false },
+                stdout: StdoutOutput {
+                    enabled: false,
+                    ..StdoutOutput::default()
+                },
                 ..Outputs::default()
+            },
+            json_parts: JsonParts {
+                ids: false,
+                ..JsonParts::default()
             },
             watch_config_files: true,
             engine: EngineSettings {

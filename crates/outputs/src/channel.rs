@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use rules::{Alert, AlertValue};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -71,6 +72,17 @@ impl Delivery {
     /// formats it, so that no capture thread pays for it.
     pub fn line(&self) -> &str {
         self.line.get_or_init(|| self.formatter.line(&self.alert))
+    }
+
+    /// Returns the alert as a line of text with time and priority, even where lines are JSON.
+    pub(crate) fn text_line(&self) -> String {
+        self.formatter.text_line(&self.alert)
+    }
+
+    /// Returns an alert by the program itself that is formatted as this one.
+    pub(crate) fn beside(&self, event: internal::Internal) -> Arc<Self> {
+        let alert = internal::internal_alert(&self.alert.hostname, event);
+        Arc::new(Self::new(alert, Arc::clone(&self.formatter)))
     }
 
     /// Returns the alert as text with time and priority, even where lines are JSON.
@@ -155,6 +167,26 @@ pub trait Channel: Send {
     ///
     /// Some alerts could not be delivered and are lost.
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError>;
+
+    /// Returns the number of alerts that were passed to [`Channel::deliver`] and are held back.
+    fn held(&self) -> usize {
+        0
+    }
+
+    /// Returns the time at which [`Channel::release`] is to be called, if something is held back.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Delivers what is held back and due, or everything.
+    ///
+    /// # Errors
+    ///
+    /// Some alerts could not be delivered and are lost.
+    fn release(&mut self, everything: bool) -> Result<(), DeliveryError> {
+        let _ = everything;
+        Ok(())
+    }
 
     /// Closes and reopens the channel's file, for log rotation.
     ///

@@ -1,13 +1,13 @@
 //! The dispatcher: accepts alerts from any thread and queues them for the channels.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rules::{Alert, AlertValue};
+use rules::{Alert, AlertValue, Priority};
 
 use crate::channel::{Channel, OnSettled};
 use crate::format::{Format, Formatter};
@@ -68,8 +68,21 @@ pub struct Counters {
     pub suppressed: u64,
     /// Alerts that the program raised about itself.
     pub internal: u64,
+    /// By rule, suppressed ones included.
+    pub by_rule: Vec<RuleAlerts>,
     /// By channel.
     pub channels: Vec<ChannelCounters>,
+}
+
+/// Number of alerts of one rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleAlerts {
+    /// Name of the rule, or of the internal alert.
+    pub rule: Arc<str>,
+    /// Priority of the last of the alerts.
+    pub priority: Priority,
+    /// Number of alerts.
+    pub alerts: u64,
 }
 
 /// Alerts of one channel that a flush left behind.
@@ -156,6 +169,7 @@ impl Dispatcher {
         let now = Instant::now();
         let inner = &self.inner;
         if &*alert.source != internal::SOURCE {
+            inner.count(&alert);
             let mut throttle = inner.throttle();
             if !throttle.bucket.admit(now) {
                 throttle.suppressed += 1;
@@ -294,12 +308,14 @@ impl Dispatcher {
             emitted: inner.emitted.load(Ordering::Relaxed),
             suppressed: inner.throttle().suppressed,
             internal: inner.internal.load(Ordering::Relaxed),
+            by_rule: inner.by_rule(),
             channels: inner.channels(),
         }
     }
 
     fn emit_now(&self, alert: Alert, on_settled: Option<OnSettled>) {
         self.inner.internal.fetch_add(1, Ordering::Relaxed);
+        self.inner.count(&alert);
         self.inner.send(alert, on_settled);
     }
 
@@ -336,6 +352,7 @@ impl Prepared {
             pace: Mutex::default(),
             emitted: AtomicU64::new(0),
             internal: AtomicU64::new(0),
+            by_rule: Mutex::default(),
         };
         Ok(Dispatcher {
             inner: Arc::new(inner),
@@ -401,6 +418,8 @@ struct Inner {
     pace: Mutex<AlertThrottle>,
     emitted: AtomicU64,
     internal: AtomicU64,
+    /// Alerts by rule; as many entries as there are rules.
+    by_rule: Mutex<BTreeMap<Arc<str>, (Priority, u64)>>,
 }
 
 struct ThrottleState {
@@ -467,6 +486,28 @@ fn add(sums: &mut Vec<ChannelCounters>, more: impl Iterator<Item = ChannelCounte
 }
 
 impl Inner {
+    /// Counts an alert by its rule.
+    fn count(&self, alert: &Alert) {
+        // The numbers are set one by one, so a poisoned lock holds valid ones.
+        let mut counts = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        match counts.get_mut(&alert.rule) {
+            Some(known) => *known = (alert.priority, known.1 + 1),
+            None => {
+                counts.insert(Arc::clone(&alert.rule), (alert.priority, 1));
+            }
+        }
+    }
+
+    fn by_rule(&self) -> Vec<RuleAlerts> {
+        let counts = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let each = counts.iter().map(|(rule, (priority, alerts))| RuleAlerts {
+            rule: Arc::clone(rule),
+            priority: *priority,
+            alerts: *alerts,
+        });
+        each.collect()
+    }
+
     fn send(&self, alert: Alert, on_settled: Option<OnSettled>) {
         let hub = self.hub.read().unwrap_or_else(PoisonError::into_inner);
         hub.send(alert, on_settled);

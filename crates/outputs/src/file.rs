@@ -12,7 +12,7 @@ use yaml::key::Key;
 use crate::channel::{Channel, Delivery, DeliveryError};
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
 use crate::queue::{LineOutput, QueueAccount};
-use crate::stream::LineStream;
+use crate::stream::{LineFormat, LineStream};
 
 /// `file_output`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +68,7 @@ impl OutputKind for FileOutput {
 /// only replaced by a regular file.
 #[derive(Debug)]
 pub struct FileChannel {
+    name: &'static str,
     path: PathBuf,
     keep_alive: bool,
     file: Option<File>,
@@ -106,6 +107,26 @@ impl FileChannel {
     ///
     /// The file cannot be opened, for example because it is a FIFO without a reader.
     pub fn open(path: PathBuf, keep_alive: bool) -> Result<Self, OpenError> {
+        Self::of("file", LineOutput::File, path, keep_alive)
+    }
+
+    /// Opens the file of `--log`, which stays open.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`FileChannel::open`].
+    pub(crate) fn log(path: PathBuf, format: LineFormat) -> Result<Self, OpenError> {
+        let mut channel = Self::of("log", LineOutput::Stream, path, true)?;
+        channel.stream.set_format(format);
+        Ok(channel)
+    }
+
+    fn of(
+        name: &'static str,
+        output: LineOutput,
+        path: PathBuf,
+        keep_alive: bool,
+    ) -> Result<Self, OpenError> {
         let opened = open(&path, 0).and_then(|file| {
             let was = Kind {
                 is_link: fs::symlink_metadata(&path)?.is_symlink(),
@@ -116,10 +137,11 @@ impl FileChannel {
         match opened {
             Err(source) => Err(OpenError { path, source }),
             Ok((was, length, file)) => Ok(Self {
+                name,
                 path,
                 keep_alive,
                 file: keep_alive.then_some(file),
-                stream: LineStream::new(LineOutput::File),
+                stream: LineStream::new(output),
                 was,
                 written: None,
                 length,
@@ -223,7 +245,7 @@ fn last_byte(file: &File) -> Option<u8> {
 
 impl Channel for FileChannel {
     fn name(&self) -> &str {
-        "file"
+        self.name
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {

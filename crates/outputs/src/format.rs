@@ -29,6 +29,8 @@ pub struct JsonParts {
     pub output_fields: bool,
     /// `message`: the message alone.
     pub message: bool,
+    /// `id`, `rule_id`, `rule_file` and `rule_line`, which Falco does not have.
+    pub ids: bool,
 }
 
 impl Default for JsonParts {
@@ -38,6 +40,7 @@ impl Default for JsonParts {
             tags: true,
             output_fields: true,
             message: false,
+            ids: true,
         }
     }
 }
@@ -77,9 +80,17 @@ impl Formatter {
     pub(crate) fn line(&self, alert: &Alert) -> String {
         let mut line = String::with_capacity(256 + alert.message.len());
         match self.format {
-            Format::Text(time) => json::write_escaped(&mut line, &self.output(alert, time)),
+            Format::Text(_) => return self.text_line(alert),
             Format::Json(parts, time) => self.write_json(&mut line, alert, parts, time),
         }
+        line.push('\n');
+        line
+    }
+
+    /// Returns the alert as a line of text, also where lines are JSON.
+    pub(crate) fn text_line(&self, alert: &Alert) -> String {
+        let mut line = String::with_capacity(256 + alert.message.len());
+        json::write_escaped(&mut line, &self.text(alert));
         line.push('\n');
         line
     }
@@ -102,6 +113,9 @@ impl Formatter {
     fn write_json(&self, line: &mut String, alert: &Alert, parts: JsonParts, time: TimeFormat) {
         let mut object = Object::open(line);
         object.string("hostname", &alert.hostname);
+        if parts.ids {
+            object.string("id", &alert.id());
+        }
         if parts.message {
             object.string("message", &alert.message);
         }
@@ -113,6 +127,16 @@ impl Formatter {
         }
         object.string("priority", &alert.priority.to_string());
         object.string("rule", &alert.rule);
+        if parts.ids {
+            let file = alert.details.file.as_deref();
+            if let Some(file) = file {
+                object.string("rule_file", file);
+            }
+            object.string("rule_id", &alert.rule_id());
+            if file.is_some() {
+                object.number("rule_line", alert.details.line.into());
+            }
+        }
         object.string("source", &alert.source);
         if parts.tags {
             object.member("tags", |out| write_tags(out, &alert.tags));
@@ -177,7 +201,7 @@ fn write_list<T>(out: &mut String, items: &[T], write: impl Fn(&mut String, &T))
 
 #[cfg(test)]
 mod tests {
-    use rules::Priority;
+    use rules::{AlertDetails, Priority};
 
     use super::*;
 
@@ -207,8 +231,21 @@ mod tests {
                 ),
                 ("fd.is_server".into(), AlertValue::Bool(true)),
             ],
+            details: AlertDetails {
+                file: Some("rules/a.yaml".into()),
+                line: 12,
+                context: Vec::new(),
+            },
         }
     }
+
+    const FALCOS: JsonParts = JsonParts {
+        output: true,
+        tags: true,
+        output_fields: true,
+        message: false,
+        ids: false,
+    };
 
     fn line(format: Format) -> String {
         Formatter {
@@ -235,7 +272,7 @@ mod tests {
     #[test]
     fn json_has_falcos_members_in_falcos_order() {
         assert_eq!(
-            line(Format::Json(JsonParts::default(), TimeFormat::Clock)),
+            line(Format::Json(FALCOS, TimeFormat::Clock)),
             concat!(
                 r#"{"hostname":"box","output":"08:15:42.000000007: Warning Sensitive file opened"#,
                 r#" (file=/etc/sh\"adow\n user=<NA>)","output_fields":{"evt.rawres":-2,"#,
@@ -250,12 +287,30 @@ mod tests {
     }
 
     #[test]
+    fn json_names_the_rule_and_the_alert_beside_falcos_members() {
+        let read = |parts| {
+            let line = line(Format::Json(parts, TimeFormat::Clock));
+            serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(&line).unwrap()
+        };
+        let (mut all, falcos) = (read(JsonParts::default()), read(FALCOS));
+        assert_eq!(
+            all.remove("rule_id").unwrap(),
+            "read-sensitive-file-untrusted"
+        );
+        assert_eq!(all.remove("rule_file").unwrap(), "rules/a.yaml");
+        assert_eq!(all.remove("rule_line").unwrap(), 12);
+        assert_eq!(all.remove("id").unwrap(), alert().id());
+        assert_eq!(all, falcos);
+    }
+
+    #[test]
     fn json_parts_can_be_left_out() {
         let parts = JsonParts {
             output: false,
             tags: false,
             output_fields: false,
             message: true,
+            ids: false,
         };
         assert_eq!(
             line(Format::Json(parts, TimeFormat::Iso8601)),

@@ -5,7 +5,6 @@ mod settings;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::net::client::{self, ClientOptions, HttpError};
 use crate::net::outage::Outage;
 use crate::net::tls::TlsOptions;
+use crate::stdout::StandardStream;
 
 /// Options of [`HttpChannel`].
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ pub struct HttpOptions {
     pub json: bool,
     /// Certificates for `https://`.
     pub tls: TlsOptions,
-    /// Print answers to the standard output.
-    pub echo: bool,
+    /// Stream that answers are printed to.
+    pub echo: Option<StandardStream>,
     /// Compress bodies with gzip.
     pub compress: bool,
     /// Keep a connection for as long as the server does. Otherwise the channel closes it after a
@@ -83,14 +83,13 @@ impl HttpChannel {
     pub fn open(options: HttpOptions) -> Result<Self, HttpError> {
         let agent = agent(&options)?;
         let headers = client::headers(&options.headers)?;
-        let stdout = || io::stdout().as_fd().try_clone_to_owned();
-        let echo = options.echo.then(stdout).transpose();
+        let echo = options.echo.map(StandardStream::duplicate).transpose();
         let echo = echo.map_err(|source| HttpError::Echo { source })?;
         Ok(Self {
             options,
             agent,
             headers,
-            echo: echo.map(File::from),
+            echo,
             timeouts_in_a_row: 0,
             has_connected: false,
             outage: Outage::default(),
@@ -170,8 +169,8 @@ impl HttpChannel {
         let mut answer = request.send(body).map_err(client::io_error)?;
         // Read even if unused: only then can the connection be reused.
         let text = client::read(answer.body_mut())?.unwrap_or_default();
-        if let Some(stdout) = &mut self.echo {
-            stdout.write_all(&text)?;
+        if let Some(echo) = &mut self.echo {
+            echo.write_all(&text)?;
         }
         let status = answer.status();
         if status.is_success() {

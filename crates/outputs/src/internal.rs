@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rules::{Alert, AlertValue, Priority};
+use rules::{Alert, AlertDetails, AlertValue, Priority};
 
 use crate::time;
 
@@ -39,6 +39,20 @@ pub fn internal_alert(hostname: &Arc<str>, event: Internal) -> Alert {
             .into_iter()
             .map(|(name, value)| (name.into(), value))
             .collect(),
+        details: AlertDetails::default(),
+    }
+}
+
+/// Alert: alerts that came while a program had the terminal to itself, beyond those that are shown.
+pub(crate) fn left_out(rule: &str, times: u64) -> Internal {
+    Internal {
+        rule: "Tollgate internal: alerts left out",
+        priority: Priority::Notice,
+        message: format!("{rule}: {times} more while a program used the terminal"),
+        fields: vec![
+            ("tollgate.rule", AlertValue::Text(rule.to_owned())),
+            ("tollgate.times", AlertValue::Uint(times)),
+        ],
     }
 }
 

@@ -35,16 +35,22 @@ pub fn write_escaped(out: &mut String, text: &str) {
     out.push_str(&text[clean..]);
 }
 
+/// Appends `text` with invisible characters escaped; quotes and backslashes stay.
+pub(crate) fn write_visible(out: &mut String, text: &str) {
+    for c in text.chars() {
+        match needs_escape(c) && c != '"' && c != '\\' {
+            true => write_escape(out, c),
+            false => out.push(c),
+        }
+    }
+}
+
 /// Returns text of a peer for a terminal or a log: invisible characters escaped, at most 500 characters.
 pub(crate) fn shown(text: &str) -> String {
     const LENGTH: usize = 500;
     let mut out = String::new();
-    for c in text.chars().take(LENGTH) {
-        match needs_escape(c) && c != '"' && c != '\\' {
-            true => write_escape(&mut out, c),
-            false => out.push(c),
-        }
-    }
+    let end = text.char_indices().nth(LENGTH);
+    write_visible(&mut out, &text[..end.map_or(text.len(), |(end, _)| end)]);
     out
 }
 

@@ -8,6 +8,7 @@ use yaml::key::Key;
 use yaml::settings::{Node, Problem};
 
 use crate::channel::Channel;
+use crate::stdout::StandardStream;
 
 /// Settings of one kind of output, with the table of their keys. `Default` has the default values.
 pub trait OutputKind: Clone + Debug + Default + PartialEq + 'static {
@@ -67,6 +68,8 @@ pub struct Common {
     pub json: bool,
     /// Time limit of a channel for one alert.
     pub timeout: Duration,
+    /// Stream that programs and answers are printed to.
+    pub prints_to: StandardStream,
 }
 
 /// A channel cannot be opened as configured.

@@ -17,26 +17,30 @@ mod channel;
 mod dispatcher;
 mod file;
 mod format;
+mod hold;
 mod http;
 mod hub;
 mod internal;
 pub mod json;
+mod key_value;
 mod kind;
 mod nats;
 mod net;
 mod otlp;
+mod pretty;
 mod program;
 mod queue;
 mod stats;
 mod stdout;
 mod stream;
 mod syslog;
+mod terminal;
 mod throttle;
 mod time;
 mod worker;
 
 pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
-pub use dispatcher::{Counters, Dispatcher, Pending, Prepared, Settings, StartError};
+pub use dispatcher::{Counters, Dispatcher, Pending, Prepared, RuleAlerts, Settings, StartError};
 pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat};
 pub use http::{HttpChannel, HttpOptions, HttpOutput};
@@ -53,7 +57,9 @@ pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
 };
-pub use stdout::{StdoutChannel, StdoutError, StdoutOutput};
+pub use stdout::{
+    StandardStream, StdioChannel, StdioError, StdoutOutput, StreamFormat, StreamTarget,
+};
 pub use syslog::{SyslogChannel, SyslogOutput};
 pub use throttle::{Throttle, ThrottleRate};
 pub use time::log_stamp;
@@ -62,7 +68,7 @@ use yaml::settings::{Node, Problem};
 
 // The list of all outputs, which the configuration, the agent and the `falco` command use.
 kind::outputs! {
-    /// `stdout_output`.
+    /// `stdout_output`: the alert stream.
     stdout: StdoutOutput,
     /// `file_output`.
     file: FileOutput,

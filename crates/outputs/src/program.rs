@@ -15,6 +15,7 @@ use yaml::key::Key;
 
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
+use crate::stdout::StandardStream;
 
 /// Command line and limits of the program.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct ProgramOptions {
     pub keep_alive: bool,
     /// Time for the program to read an alert and, with a process per alert, to exit.
     pub timeout: Duration,
+    /// Stream that the program gets as its standard output.
+    pub prints_to: StandardStream,
 }
 
 /// `program_output`.
@@ -59,6 +62,7 @@ impl OutputKind for ProgramOutput {
             program: self.program.clone(),
             keep_alive: self.keep_alive,
             timeout: common.timeout,
+            prints_to: common.prints_to,
         })))
     }
 }
@@ -135,6 +139,9 @@ impl ProgramChannel {
             .arg(&self.options.program)
             .stdin(Stdio::piped())
             .process_group(0);
+        if self.options.prints_to == StandardStream::Error {
+            command.stdout(self.options.prints_to.duplicate()?);
+        }
         // Held during the start, so that a kill either finds the program or prevents its start.
         // Exec closes all descriptors of this process.
         let mut group = self.peer.group();
@@ -311,6 +318,7 @@ mod tests {
             program: program.to_owned(),
             keep_alive,
             timeout: Duration::from_millis(timeout_ms),
+            prints_to: StandardStream::Output,
         })
     }
 

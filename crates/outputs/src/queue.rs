@@ -43,8 +43,8 @@ pub trait QueueAccount: std::fmt::Debug + Send + Sync {
 /// An output whose lines a successor process continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineOutput {
-    /// The standard output.
-    Stdout,
+    /// The alert stream: standard output, standard error or the file of `--log`.
+    Stream,
     /// The file of `file_output`.
     File,
 }
@@ -65,6 +65,11 @@ pub(crate) enum Task {
     Announce,
     /// Reopen the channel.
     Reopen,
+    /// Deliver what the channel holds back.
+    Release {
+        /// Also what is not due.
+        everything: bool,
+    },
     /// Stop.
     Stop,
 }
@@ -100,6 +105,8 @@ struct State {
     bytes: usize,
     /// Number and bytes of alerts in delivery.
     in_flight: (usize, usize),
+    /// Number of alerts that the channel holds back.
+    held: usize,
     counters: QueueCounters,
     /// Losses that the channel itself has announced.
     announced: u64,
@@ -152,8 +159,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Blocks until there is a task. Returns at most `limit` alerts.
-    pub(crate) fn take(&self, limit: usize) -> Task {
+    /// Blocks until there is a task. Returns at most `limit` alerts. What the channel holds back is
+    /// due at `due`.
+    pub(crate) fn take(&self, limit: usize, due: Option<Instant>) -> Task {
         let mut state = self.state();
         loop {
             if state.reopen {
@@ -166,25 +174,42 @@ impl Queue {
             if state.flush && state.unannounced() > 0 {
                 return Task::Announce;
             }
+            if (state.flush || state.stop) && state.held > 0 {
+                return Task::Release { everything: true };
+            }
             if state.stop {
                 return Task::Stop;
             }
-            state = self
-                .work
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            let Some(due) = due else {
+                let woken = self.work.wait(state);
+                state = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Task::Release { everything: false };
+            }
+            let woken = self.work.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Completes the delivery that [`Queue::take`] began.
-    pub(crate) fn finish_delivery(&self, delivered: usize, rejected: usize) {
+    /// Completes the delivery that [`Queue::take`] began, or a release. The channel holds back
+    /// `held` alerts now. `failed` has the numbers of delivered and of rejected alerts if some were
+    /// lost.
+    pub(crate) fn finish_delivery(&self, held: usize, failed: Option<(usize, usize)>) {
         let mut state = self.state();
         let (alerts, bytes) = std::mem::take(&mut state.in_flight);
         state.bytes -= bytes;
+        let settled = (alerts + state.held).saturating_sub(held);
+        state.held = held;
+        let (delivered, rejected) = failed.unwrap_or((settled, 0));
+        // A line of repetitions stands for more alerts than one.
+        let delivered = delivered.min(settled);
         state.counters.delivered += count(delivered);
         state.counters.lost_rejected += count(rejected);
-        state.counters.lost_write_failed += count(alerts.saturating_sub(delivered + rejected));
-        self.settle(count(alerts));
+        state.counters.lost_write_failed += count(settled.saturating_sub(delivered + rejected));
+        self.settle(count(settled));
         drop(state);
         self.idle.notify_all();
     }
@@ -271,7 +296,7 @@ impl Queue {
                 .0;
         }
         state.flush = false;
-        state.waiting.len() + state.in_flight.0
+        state.pending()
     }
 
     pub(crate) fn counters(&self) -> QueueCounters {
@@ -279,8 +304,7 @@ impl Queue {
     }
 
     pub(crate) fn pending(&self) -> usize {
-        let state = self.state();
-        state.waiting.len() + state.in_flight.0
+        self.state().pending()
     }
 
     fn settle(&self, alerts: u64) {
@@ -320,11 +344,13 @@ impl State {
         }
     }
 
+    /// Number of alerts that wait, are in delivery or held back.
+    fn pending(&self) -> usize {
+        self.waiting.len() + self.in_flight.0 + self.held
+    }
+
     fn is_idle(&self) -> bool {
-        self.waiting.is_empty()
-            && self.in_flight.0 == 0
-            && !self.announcing
-            && self.unannounced() == 0
+        self.pending() == 0 && !self.announcing && self.unannounced() == 0
     }
 }
 

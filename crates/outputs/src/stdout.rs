@@ -1,29 +1,77 @@
-//! The `stdout` channel: writes alerts to the standard output.
+//! The alert stream: writes alerts to the standard output, the standard error or a file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use yaml::key::Key;
 
 use crate::channel::{Channel, Delivery, DeliveryError};
+use crate::file::FileChannel;
 use crate::kind::{ChannelOpenError, Common, OutputKind};
+use crate::pretty::Screen;
 use crate::queue::{LineOutput, QueueAccount};
-use crate::stream::LineStream;
+use crate::stream::{LineFormat, LineStream};
+use crate::terminal::Terminal;
 
-/// `stdout_output`.
+/// Where the alert stream goes. The command line chooses it; `stdout_output.enabled` says whether
+/// it is written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StreamTarget {
+    /// The standard output.
+    #[default]
+    Stdout,
+    /// The standard error: where a watched command has the standard output to itself.
+    Stderr,
+    /// A file, to which alerts are appended.
+    File(PathBuf),
+}
+
+/// How the alert stream reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamFormat {
+    /// Two lines for people; on a terminal with colours, and repetitions are counted.
+    Pretty,
+    /// One line of `key=value`.
+    Line,
+    /// Falco's text.
+    Falco,
+    /// Falco's JSON, with more members.
+    Json,
+}
+
+/// `stdout_output`: the alert stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StdoutOutput {
-    /// Write alerts to the standard output.
+    /// Write the alert stream.
     pub enabled: bool,
+    /// Where it goes.
+    pub target: StreamTarget,
+    /// Where programs and answers of other outputs are printed.
+    pub others: StandardStream,
+    /// The format, if it was chosen.
+    pub format: Option<StreamFormat>,
+    /// Lines for people are not cut at the width of the terminal.
+    pub wide: bool,
+    /// The default on a terminal is `Pretty`; elsewhere, and where this is false, it is Falco's text.
+    pub is_for_people: bool,
 }
 
 impl Default for StdoutOutput {
     fn default() -> Self {
-        Self { enabled: true }
+        Self {
+            enabled: true,
+            target: StreamTarget::default(),
+            others: StandardStream::default(),
+            format: None,
+            wide: false,
+            is_for_people: false,
+        }
     }
 }
 
@@ -37,57 +85,182 @@ impl OutputKind for StdoutOutput {
         self.enabled
     }
 
-    fn open(&self, _: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
+    fn open(&self, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
+        let which = match &self.target {
+            StreamTarget::Stdout => StandardStream::Output,
+            StreamTarget::Stderr => StandardStream::Error,
+            StreamTarget::File(path) => return self.open_log(path, common),
+        };
         let help = "open it, or switch it off with -o stdout_output.enabled=false";
-        match StdoutChannel::open() {
-            Ok(channel) => Ok(Box::new(channel)),
-            Err(source) => Err(ChannelOpenError::new(StdoutError { source }, help)),
+        match which.duplicate() {
+            Ok(shared) => Ok(Box::new(self.styled(which.name(), shared, common))),
+            Err(source) => {
+                let stream = which.name();
+                Err(ChannelOpenError::new(StdioError { stream, source }, help))
+            }
         }
     }
 }
 
-/// The standard output cannot be used.
+impl StdoutOutput {
+    /// Returns the format that the stream has; `json` if the other outputs write JSON.
+    fn effective(&self, json: bool, is_terminal: bool) -> StreamFormat {
+        match self.format {
+            Some(format) => format,
+            None if json => StreamFormat::Json,
+            None if is_terminal && self.is_for_people => StreamFormat::Pretty,
+            None => StreamFormat::Falco,
+        }
+    }
+
+    /// Returns true if the stream shows what is known about process, file and container; `json` if
+    /// the other outputs write JSON.
+    pub fn shows_context(&self, json: bool) -> bool {
+        let format = self.effective(json, self.is_terminal());
+        self.enabled && matches!(format, StreamFormat::Pretty | StreamFormat::Line)
+    }
+
+    /// Returns true if the stream is JSON; `json` if the other outputs write JSON.
+    pub fn is_json(&self, json: bool) -> bool {
+        self.effective(json, self.is_terminal()) == StreamFormat::Json
+    }
+
+    fn is_terminal(&self) -> bool {
+        match &self.target {
+            StreamTarget::Stdout => io::stdout().is_terminal(),
+            StreamTarget::Stderr => io::stderr().is_terminal(),
+            StreamTarget::File(path) => terminal_at(path).is_some(),
+        }
+    }
+
+    /// Opens the file of `--log`, which may be another terminal.
+    fn open_log(&self, path: &Path, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
+        if let Some(terminal) = terminal_at(path) {
+            return Ok(Box::new(self.styled("log", terminal, common)));
+        }
+        let format = of_file(self.effective(common.json, false), common.json);
+        let help = "name a writable file after --log; a FIFO needs a reader";
+        match FileChannel::log(path.to_owned(), format) {
+            Ok(channel) => Ok(Box::new(channel)),
+            Err(error) => Err(ChannelOpenError::new(error, help)),
+        }
+    }
+
+    /// Creates the channel of a stream with the chosen format.
+    fn styled(&self, name: &'static str, shared: File, common: &Common) -> StdioChannel {
+        let is_terminal = shared.is_terminal();
+        let mut channel = StdioChannel::of(name, shared);
+        let format = self.effective(common.json, is_terminal);
+        channel.stream.set_format(of_file(format, common.json));
+        if is_terminal {
+            let folds = format == StreamFormat::Pretty;
+            channel.terminal = Some(Terminal::new(folds, self.wide));
+        }
+        channel
+    }
+}
+
+/// Returns the format of lines in a file; `json` if the other outputs write JSON.
+fn of_file(format: StreamFormat, json: bool) -> LineFormat {
+    match format {
+        StreamFormat::Falco if json => LineFormat::Falco,
+        StreamFormat::Falco | StreamFormat::Json => LineFormat::Shared,
+        StreamFormat::Line => LineFormat::KeyValue,
+        StreamFormat::Pretty => LineFormat::Pretty(Screen {
+            columns: None,
+            colour: false,
+        }),
+    }
+}
+
+/// Opens the terminal that a path names, if it names one.
+fn terminal_at(path: &Path) -> Option<File> {
+    let kind = std::fs::metadata(path).ok()?.file_type();
+    if !kind.is_char_device() {
+        return None;
+    }
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mut options = OpenOptions::new();
+    let file = options.write(true).custom_flags(flags.bits().cast_signed());
+    file.open(path).ok().filter(IsTerminal::is_terminal)
+}
+
+/// A standard stream cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write alerts to stdout")]
-pub struct StdoutError {
+#[error("cannot write alerts to {stream}")]
+pub struct StdioError {
+    /// Name of the stream.
+    pub stream: &'static str,
     /// The cause.
     pub source: io::Error,
 }
 
-/// Writes lines to the standard output, each with one `write(2)`, so that they do not mix with the
+/// One of the two streams that every process can write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StandardStream {
+    /// `stdout`.
+    #[default]
+    Output,
+    /// `stderr`.
+    Error,
+}
+
+impl StandardStream {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Output => "stdout",
+            Self::Error => "stderr",
+        }
+    }
+
+    /// Duplicates the descriptor.
+    pub(crate) fn duplicate(self) -> io::Result<File> {
+        let copy = match self {
+            Self::Output => io::stdout().as_fd().try_clone_to_owned(),
+            Self::Error => io::stderr().as_fd().try_clone_to_owned(),
+        };
+        copy.map(File::from)
+    }
+}
+
+/// Writes lines to a standard stream, each with one `write(2)`, so that they do not mix with the
 /// output of the watched program.
 ///
 /// The watched program shares the open file description and can change its flags. The channel
 /// therefore reopens a terminal, a pipe or a file in append mode. A file without append mode is
 /// shared with its offset, which keeps both writers' output in order; a socket cannot be reopened.
 #[derive(Debug)]
-pub struct StdoutChannel {
+pub struct StdioChannel {
+    name: &'static str,
     file: File,
     stream: LineStream,
+    /// Set if the stream is a terminal.
+    terminal: Option<Terminal>,
     /// Length in bytes of a regular file after the last alert.
     length: u64,
     notice: Option<String>,
 }
 
-impl StdoutChannel {
-    /// Reopens the standard output, or duplicates the descriptor where it cannot be reopened.
-    ///
-    /// # Errors
-    ///
-    /// The standard output is closed.
-    pub fn open() -> io::Result<Self> {
-        let shared = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        Ok(Self::of(shared))
-    }
-
-    fn of(shared: File) -> Self {
+impl StdioChannel {
+    /// Reopens the stream, or takes the descriptor where it cannot be reopened.
+    fn of(name: &'static str, shared: File) -> Self {
         // Fails, for example, for another user's file, or without /proc.
         let file = reopened(&shared).ok().flatten().unwrap_or(shared);
         Self {
+            name,
+            terminal: None,
             length: length(&file),
             file,
-            stream: LineStream::new(LineOutput::Stdout),
+            stream: LineStream::new(LineOutput::Stream),
             notice: None,
+        }
+    }
+
+    /// Adapts the lines to the present size of the terminal.
+    fn measure(&mut self) {
+        if let (LineFormat::Pretty(_), Some(terminal)) = (self.stream.format(), &self.terminal) {
+            let screen = terminal.screen(&self.file);
+            self.stream.set_format(LineFormat::Pretty(screen));
         }
     }
 }
@@ -126,19 +299,42 @@ fn length(file: &File) -> u64 {
     metadata.map_or(0, |metadata| metadata.len())
 }
 
-impl Channel for StdoutChannel {
+impl Channel for StdioChannel {
     fn name(&self) -> &str {
-        "stdout"
+        self.name
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
         if length(&self.file) < self.length {
-            let notice = "the file of standard output was truncated; earlier alerts may be lost";
-            self.notice = Some(notice.to_owned());
+            let notice = format!(
+                "the file of {} was truncated; earlier alerts may be lost",
+                self.name
+            );
+            self.notice = Some(notice);
         }
-        let result = self.stream.write(&self.file, alerts);
+        self.measure();
+        let result = match &mut self.terminal {
+            Some(terminal) => terminal.deliver(&mut self.stream, &self.file, alerts),
+            None => self.stream.write(&self.file, alerts),
+        };
         self.length = length(&self.file);
         result
+    }
+
+    fn held(&self) -> usize {
+        self.terminal.as_ref().map_or(0, Terminal::held)
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.terminal.as_ref()?.due()
+    }
+
+    fn release(&mut self, everything: bool) -> Result<(), DeliveryError> {
+        self.measure();
+        match &mut self.terminal {
+            Some(terminal) => terminal.release(&mut self.stream, &self.file, everything),
+            None => Ok(()),
+        }
     }
 
     fn keep_account(&mut self, account: Arc<dyn QueueAccount>) {
@@ -175,7 +371,7 @@ mod tests {
             .append(true)
             .open(&path)
             .expect("it is there");
-        let mut channel = StdoutChannel::of(shared.try_clone().expect("a descriptor"));
+        let mut channel = StdioChannel::of("stdout", shared.try_clone().expect("a descriptor"));
         fcntl_setfl(&shared, OFlags::empty()).expect("flags can be taken off");
         shared.rewind().expect("it is a file");
         channel.deliver(&deliveries(2)).expect("it is writable");
@@ -199,7 +395,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("out");
         let mut shared = File::create(&path).expect("the folder is writable");
-        let mut channel = StdoutChannel::of(shared.try_clone().expect("a descriptor"));
+        let mut channel = StdioChannel::of("stdout", shared.try_clone().expect("a descriptor"));
         shared.write_all(b"one\n").expect("it is writable");
         channel.deliver(&deliveries(1)).expect("it is writable");
         shared.write_all(b"two\n").expect("it is writable");
@@ -213,7 +409,7 @@ mod tests {
     fn a_pipe_and_a_terminal_have_flags_of_their_own_and_aliases_are_not_opened() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let shared = File::from(std::os::fd::OwnedFd::from(writer));
-        let mut channel = StdoutChannel::of(shared.try_clone().expect("a descriptor"));
+        let mut channel = StdioChannel::of("stdout", shared.try_clone().expect("a descriptor"));
         let flags = |file: &File| {
             fcntl_getfl(file)
                 .expect("it is open")
@@ -235,7 +431,7 @@ mod tests {
     #[test]
     fn a_socket_is_written_to_as_it_is() {
         let (mut here, there) = std::os::unix::net::UnixStream::pair().expect("a pair");
-        let mut channel = StdoutChannel::of(File::from(std::os::fd::OwnedFd::from(there)));
+        let mut channel = StdioChannel::of("stdout", File::from(std::os::fd::OwnedFd::from(there)));
         channel.deliver(&deliveries(1)).expect("it is read");
         drop(channel);
         let mut text = String::new();

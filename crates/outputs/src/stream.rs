@@ -1,5 +1,6 @@
 //! Writing lines to a file descriptor.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
@@ -7,7 +8,35 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::channel::{Delivery, DeliveryError};
+use crate::key_value;
+use crate::pretty::{self, Screen};
 use crate::queue::{LineOutput, QueueAccount};
+
+/// How the alert stream reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LineFormat {
+    /// As in the other outputs: Falco's text, or JSON.
+    #[default]
+    Shared,
+    /// Falco's text.
+    Falco,
+    /// `key=value`.
+    KeyValue,
+    /// Two lines for people.
+    Pretty(Screen),
+}
+
+impl LineFormat {
+    /// Returns the lines of an alert, line feed included.
+    pub(crate) fn line(self, alert: &Delivery) -> Cow<'_, str> {
+        match self {
+            Self::Shared => alert.line().into(),
+            Self::Falco => alert.text_line().into(),
+            Self::KeyValue => key_value::line(alert.alert()).into(),
+            Self::Pretty(screen) => pretty::alert(alert.alert(), screen).into(),
+        }
+    }
+}
 
 /// Writes lines and remembers whether the last one was cut off by an error or by its writer's
 /// death, so that the next line does not continue it.
@@ -15,6 +44,7 @@ use crate::queue::{LineOutput, QueueAccount};
 pub(crate) struct LineStream {
     torn: bool,
     output: LineOutput,
+    format: LineFormat,
     account: Option<Arc<dyn QueueAccount>>,
 }
 
@@ -23,8 +53,18 @@ impl LineStream {
         Self {
             torn: false,
             output,
+            format: LineFormat::default(),
             account: None,
         }
+    }
+
+    /// Sets the format of the lines.
+    pub(crate) fn set_format(&mut self, format: LineFormat) {
+        self.format = format;
+    }
+
+    pub(crate) fn format(&self) -> LineFormat {
+        self.format
     }
 
     pub(crate) fn keep_account(&mut self, account: Arc<dyn QueueAccount>) {
@@ -41,6 +81,16 @@ impl LineStream {
         file: &File,
         alerts: &[Arc<Delivery>],
     ) -> Result<(), DeliveryError> {
+        let format = self.format;
+        self.write_lines(file, alerts.iter().map(|alert| format.line(alert)))
+    }
+
+    /// Writes lines, each with its line feed. The error counts lines.
+    pub(crate) fn write_lines<'l>(
+        &mut self,
+        file: &File,
+        lines: impl Iterator<Item = Cow<'l, str>>,
+    ) -> Result<(), DeliveryError> {
         let is_left_torn = self
             .account
             .as_ref()
@@ -49,9 +99,9 @@ impl LineStream {
         if self.torn || is_left_torn {
             bytes.push(b'\n');
         }
-        let mut ends = Vec::with_capacity(alerts.len());
-        for alert in alerts {
-            bytes.extend_from_slice(alert.line().as_bytes());
+        let mut ends = Vec::new();
+        for line in lines {
+            bytes.extend_from_slice(line.as_bytes());
             ends.push(bytes.len());
         }
         let (written, result) = write_all(file, &bytes);

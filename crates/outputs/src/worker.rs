@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::channel::{Channel, Delivery};
+use crate::channel::{Channel, Delivery, DeliveryError};
 use crate::hub::{ANNOUNCE_INTERVAL, DispatcherShared};
 use crate::internal;
 use crate::json;
@@ -32,7 +32,7 @@ impl Worker {
         let mut announced: Option<Instant> = None;
         loop {
             let queue = &self.hub.lanes[self.lane].queue;
-            match queue.take(limit) {
+            match queue.take(limit, self.channel.due()) {
                 Task::Deliver(batch) => {
                     let is_due = announced.is_none_or(|last| last.elapsed() >= ANNOUNCE_INTERVAL);
                     if is_due && self.announce(&mut reported) {
@@ -48,6 +48,10 @@ impl Worker {
                         self.report(&mut reported, "cannot reopen alert channel", &error);
                     }
                 }
+                Task::Release { everything } => {
+                    let result = self.channel.release(everything);
+                    self.settle(result, &mut reported);
+                }
                 Task::Stop => {
                     self.channel.close();
                     return self.hub.lanes[self.lane].queue.end();
@@ -61,14 +65,20 @@ impl Worker {
         if let Some(notice) = self.channel.notice() {
             self.tell(&notice);
         }
+        self.settle(result, reported);
+    }
+
+    /// Counts delivered and lost alerts.
+    fn settle(&mut self, result: Result<(), DeliveryError>, reported: &mut Option<Instant>) {
         let queue = &self.hub.lanes[self.lane].queue;
+        let held = self.channel.held();
         match result {
-            Ok(()) => queue.finish_delivery(batch.len(), 0),
+            Ok(()) => queue.finish_delivery(held, None),
             Err(error) => {
                 if error.dead {
                     queue.die();
                 }
-                queue.finish_delivery(error.delivered, error.rejected);
+                queue.finish_delivery(held, Some((error.delivered, error.rejected)));
                 self.report(reported, "cannot write alerts to", &error.source);
                 self.hub.announce_loss(self.lane);
             }

@@ -45,4 +45,82 @@ pub struct Alert {
     pub message: String,
     /// Fields that the template names, in the template's order.
     pub fields: Vec<(Arc<str>, AlertValue)>,
+    /// Where the rule is, and what else is known about the event.
+    pub details: AlertDetails,
+}
+
+/// What an alert says beyond Falco's members.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AlertDetails {
+    /// File of the rule; `None` for an alert that no rule raised.
+    pub file: Option<Arc<str>>,
+    /// Line of the rule in its file.
+    pub line: u32,
+    /// Fields about process, file and container for alerts that people read; empty unless
+    /// [`crate::EngineOptions::context`] is set.
+    pub context: Vec<(Arc<str>, AlertValue)>,
+}
+
+impl Alert {
+    /// Returns an identifier that is the same wherever this alert is delivered: a hash of host, rule, time and
+    /// message in 16 hexadecimal digits.
+    #[must_use]
+    pub fn id(&self) -> String {
+        // FNV-1a, which is the same in every build and on every machine.
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut add = |bytes: &[u8]| {
+            // The zero byte keeps neighbours apart.
+            for byte in bytes.iter().chain(&[0]) {
+                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        };
+        add(self.hostname.as_bytes());
+        add(self.source.as_bytes());
+        add(self.rule.as_bytes());
+        add(&self.time_ns.to_le_bytes());
+        add(self.message.as_bytes());
+        format!("{hash:016x}")
+    }
+
+    /// Returns the rule's name in lower case with hyphens, such as `read-sensitive-file-untrusted`.
+    #[must_use]
+    pub fn rule_id(&self) -> String {
+        let words = self.rule.split(|c: char| !c.is_alphanumeric());
+        let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+        words.join("-").to_lowercase()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alert_and_its_rule_have_stable_identifiers() {
+        let alert = |rule: &str, message: &str| Alert {
+            time_ns: 1,
+            made_ns: 2,
+            rule: rule.into(),
+            priority: Priority::Warning,
+            source: "syscall".into(),
+            tags: Arc::new([]),
+            hostname: "box".into(),
+            message: message.to_owned(),
+            fields: Vec::new(),
+            details: AlertDetails::default(),
+        };
+        let first = alert("Read sensitive file (untrusted)", "a");
+        assert_eq!(first.rule_id(), "read-sensitive-file-untrusted");
+        let again = Alert {
+            made_ns: 3,
+            ..first.clone()
+        };
+        assert_eq!(first.id(), again.id());
+        assert_eq!(first.id().len(), 16);
+        assert_ne!(
+            first.id(),
+            alert("Read sensitive file (untrusted)", "b").id()
+        );
+        assert_ne!(alert("a", "bc").id(), alert("ab", "c").id());
+    }
 }

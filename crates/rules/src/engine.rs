@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use event::{Evaluator, Event, EventKind, Relevance};
 use serde::{Deserialize, Serialize};
 
-use crate::alert::Alert;
+use crate::alert::{Alert, AlertDetails};
 use crate::compile::Ternary;
 use crate::compile::check::Checker;
 use crate::compile::eval::{Evaluation, EvaluationCache};
@@ -60,6 +60,9 @@ pub struct Engine {
     pub(crate) rules: Vec<CompiledRule>,
     rule_matching: RuleMatching,
     static_fields: Vec<(Arc<str>, String)>,
+    /// Fields that explain an alert to people, and whether they are wanted.
+    context: Template,
+    adds_context: bool,
     clock: fn() -> u64,
     sink: Box<dyn AlertSink>,
     recorder: Option<Arc<dyn Recorder>>,
@@ -137,6 +140,7 @@ impl Engine {
             .filter(wanted)
             .filter_map(|rule| compiler.rule(rule))
             .collect();
+        let context = compiler.context();
         let Compiler {
             checker,
             mut diagnostics,
@@ -152,7 +156,7 @@ impl Engine {
             })
             .collect();
         let program = Program::new(checker.operands, checker.atoms, &sources);
-        let engine = Self::of(program, rules, options, sink);
+        let engine = Self::of(program, rules, context, options, sink);
         diagnostics.extend(engine.unrestricted(ruleset));
         (engine, diagnostics)
     }
@@ -160,10 +164,13 @@ impl Engine {
     fn of(
         program: Program,
         rules: Vec<CompiledRule>,
+        context: Template,
         options: &EngineOptions,
         sink: Box<dyn AlertSink>,
     ) -> Self {
         Self {
+            context,
+            adds_context: options.context,
             program,
             profile: options
                 .profile
@@ -312,7 +319,16 @@ impl Engine {
             let text = crate::alert::AlertValue::Text(text.clone());
             (Arc::clone(name), text)
         }));
+        let context = match self.adds_context {
+            true => self.context.values(evaluation),
+            false => Vec::new(),
+        };
         Alert {
+            details: AlertDetails {
+                file: Some(Arc::clone(&rule.location.file)),
+                line: rule.location.line,
+                context,
+            },
             time_ns: event.time_ns,
             made_ns: (self.clock)(),
             rule: Arc::clone(&rule.name),

@@ -593,6 +593,7 @@ fn is_settled_at_end(
     if services.are_lost() {
         return false;
     }
+    services.conclude();
     shared_state.outlived.set(!services.has_ended());
     true
 }

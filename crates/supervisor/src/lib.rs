@@ -171,6 +171,9 @@ pub trait Services {
     }
     /// Delivers everything that the command caused. Called when the command itself has ended.
     fn flush(&self);
+    /// Tells the user the result of the run. Called once, when the command has ended and everything
+    /// that it caused is delivered.
+    fn conclude(&self) {}
     /// Reports a state change to the user.
     fn report(&self, report: &Report);
     /// Stops receiving, concludes the current calls and writes statistics, so that another agent

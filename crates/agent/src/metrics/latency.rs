@@ -82,6 +82,7 @@ mod tests {
                 hostname: "h".into(),
                 message: String::new(),
                 fields: Vec::new(),
+                details: rules::AlertDetails::default(),
             });
         }
         let values: Vec<_> = latency

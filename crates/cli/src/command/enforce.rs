@@ -37,6 +37,7 @@ fn watched(args: Enforce, places: Places) -> AgentSpec {
             config: args.config,
             options: args.options,
             json: args.json,
+            stream: args.stream.beside_command(),
             quiet: args.quiet,
             without_rules: true,
             stats_interval: 5000,

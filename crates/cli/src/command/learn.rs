@@ -52,7 +52,15 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         seen: Mutex::new(Some(Observations::new(model))),
         told,
     };
-    let outcome = run::start(learning(learner, args.quiet, args.command));
+    let detection = Detection {
+        quiet: args.quiet,
+        stream: args.stream.beside_command(),
+        without_rules: true,
+        learner: Some(Arc::new(learner)),
+        stats_interval: 5000,
+        ..Detection::default()
+    };
+    let outcome = run::start(learning(detection, args.command));
     match outcome {
         // The command was run to get a policy, so a missing policy is a failure.
         Ok(Exit::Command(0)) if !has_byte(written) => {
@@ -64,15 +72,9 @@ pub(crate) fn execute(args: Learn) -> Outcome {
 }
 
 /// Returns the specification of a run without rules, observed by a learner.
-fn learning(learner: Learner, quiet: bool, command: Vec<OsString>) -> AgentSpec {
+fn learning(detection: Detection, command: Vec<OsString>) -> AgentSpec {
     AgentSpec {
-        detection: Detection {
-            quiet,
-            without_rules: true,
-            learner: Some(Arc::new(learner)),
-            stats_interval: 5000,
-            ..Detection::default()
-        },
+        detection,
         confine: Optional::default(),
         interception: Interception {
             engine: Some(EngineKind::Notify),

@@ -150,7 +150,11 @@ pub(crate) const PAGES: &[Page] = &[
                 &[
                     Example(
                         "tollgate run -- make install",
-                        "watch a build with the built-in rules; alerts go to stdout",
+                        "watch a build with the built-in rules; alerts go to stderr",
+                    ),
+                    Example(
+                        "tollgate run --log alerts.log -- ./export > dump.sql",
+                        "write alerts to a file; the output is the command's alone",
                     ),
                     Example(
                         "tollgate run -r my_rules.yaml --json -- ./server",

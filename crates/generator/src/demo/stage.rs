@@ -296,7 +296,7 @@ fn has_applet(program: &str, applet: &str) -> bool {
 /// Runs one script under `tollgate run` and reports its alerts.
 fn watch(script: &str, environment: &BTreeMap<String, String>) -> Result<Report> {
     let mut child = Command::new("/proc/self/exe")
-        .args(["run", "--quiet", "--json", "-s", STATS])
+        .args(["run", "--quiet", "--json", "--log", "-", "-s", STATS])
         // Adds the time of the event as a number to the output of rules.
         .args(["-o", "append_output[0].extra_fields[0]=evt.rawtime", "--"])
         .args(["/bin/sh", "-c", &format!("{PRELUDE}\n{script}\n")])

@@ -98,6 +98,7 @@ fn alert(message: &str) -> Alert {
         hostname: "box".into(),
         message: message.to_owned(),
         fields: vec![("proc.name".into(), AlertValue::Text("cat".into()))],
+        details: rules::AlertDetails::default(),
     }
 }
 
@@ -413,6 +414,7 @@ fn with_program(program: &str, keep_alive: bool) -> Dispatcher {
         program: program.to_owned(),
         keep_alive,
         timeout: Duration::from_secs(60),
+        prints_to: crate::StandardStream::Output,
     });
     let prepared = Dispatcher::prepare(settings(), vec![Box::new(channel)]);
     prepared.start().unwrap()

@@ -106,7 +106,7 @@ impl OutputKind for HttpOutput {
             headers: self.headers.clone(),
             json: common.json,
             tls: self.tls(),
-            echo: self.echo,
+            echo: self.echo.then_some(common.prints_to),
             compress: self.compress_uploads,
             keep_alive: self.keep_alive,
             max_consecutive_timeouts: self.max_consecutive_timeouts.into(),

@@ -137,7 +137,7 @@ fn options(url: String) -> HttpOptions {
             authority_folder: "/etc/ssl/certs".into(),
             ..TlsOptions::default()
         },
-        echo: false,
+        echo: None,
         compress: false,
         keep_alive: true,
         max_consecutive_timeouts: 0,

@@ -211,11 +211,13 @@ impl NatsTls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stdout::StandardStream;
 
     fn error(output: &NatsOutput) -> String {
         let common = Common {
             json: true,
             timeout: Duration::from_secs(1),
+            prints_to: StandardStream::Output,
         };
         let output = NatsOutput {
             url: vec!["nats://localhost".to_owned()],

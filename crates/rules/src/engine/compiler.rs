@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::{AppendOutput, CompiledRule, EngineOptions, ExtraField};
 use crate::compile::check::{Checker, Problem};
+use crate::condition::ast::SourceId;
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::output::Template;
 use crate::ruleset::{Rule, Ruleset};
@@ -70,6 +71,12 @@ impl Compiler<'_> {
             capture_duration_ms: rule.capture_duration_ms,
             matches: AtomicU64::new(0),
         })
+    }
+
+    /// Compiles the fields that explain an alert. No engine is asked for more because of them: what is not
+    /// known when a rule matches is left out.
+    pub(super) fn context(&mut self) -> Template {
+        Template::new(CONTEXT, SourceId(0), &mut self.checker).expect("the fields exist")
     }
 
     fn output(&mut self, rule: &Rule, problems: &mut Vec<Problem>) -> Option<Template> {
@@ -160,6 +167,11 @@ impl Compiler<'_> {
         }
     }
 }
+
+/// Fields that explain an alert: who, with which ancestors, on what, where.
+const CONTEXT: &str = "%proc.pid %user.name %user.uid %proc.name %proc.pname %proc.aname[2] %proc.aname[3] \
+                       %proc.aname[4] %fd.name %fs.path.name %fs.path.target %proc.cmdline %container.id \
+                       %container.name";
 
 /// Falco's old spelling for the two fields below.
 const CONTAINER_INFO: &str = "%container.info";

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::{AlertSink, CompiledRule, Engine, EngineOptions};
 use crate::compile::program::Written;
+use crate::output::Template;
 
 /// The bytes were not written by an engine of this build of the program, or are incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,6 +18,7 @@ pub struct NotAnImage;
 struct Image {
     program: Written,
     rules: Vec<CompiledRule>,
+    context: Template,
     plan: Plan,
 }
 
@@ -26,15 +28,16 @@ impl Engine {
     #[must_use]
     pub fn to_image(&self, plan: &Plan) -> Vec<u8> {
         let bytes = [0; SUM].to_vec();
-        let mut bytes = postcard::to_extend(&(&self.program, &self.rules, plan), bytes)
-            .expect("memory takes all of it");
+        let mut bytes =
+            postcard::to_extend(&(&self.program, &self.rules, &self.context, plan), bytes)
+                .expect("memory takes all of it");
         let sum = sum(&bytes[SUM..]);
         bytes[..SUM].copy_from_slice(&sum);
         bytes
     }
 
     /// Restores an engine from its image, with counters at zero, and its plan. `options` must equal those
-    /// that the engine was compiled with, except for recorder and clock: the image already contains their
+    /// that the engine was compiled with, except for recorder, clock and context: the image already contains their
     /// effect on rules. A checksum detects accidental changes. A deliberately changed image can make the
     /// program panic later, so store images where nobody else can write.
     ///
@@ -55,7 +58,7 @@ impl Engine {
             return Err(NotAnImage);
         }
         let program = image.program.read().map_err(|_other_build| NotAnImage)?;
-        let engine = Self::of(program, image.rules, options, sink);
+        let engine = Self::of(program, image.rules, image.context, options, sink);
         Ok((engine, image.plan))
     }
 }

@@ -35,6 +35,8 @@ pub struct EngineOptions {
     pub profile: Option<NonZeroU64>,
     /// Recorder of evaluated events.
     pub recorder: Option<Arc<dyn Recorder>>,
+    /// Adds what is known about process, file and container to each alert, for people who read it.
+    pub context: bool,
 }
 
 impl Default for EngineOptions {
@@ -47,6 +49,7 @@ impl Default for EngineOptions {
             clock: system_time,
             profile: None,
             recorder: None,
+            context: false,
         }
     }
 }

@@ -315,7 +315,7 @@ fn size() -> u64 {
 
 fn line_bit(output: LineOutput) -> u64 {
     match output {
-        LineOutput::Stdout => 1,
+        LineOutput::Stream => 1,
         LineOutput::File => 2,
     }
 }
@@ -416,20 +416,20 @@ mod tests {
         let next = shared_state();
         next.lines_are_torn(told.1);
         assert!(next.lines_begin(0, LineOutput::File));
-        assert!(!next.lines_begin(0, LineOutput::Stdout));
+        assert!(!next.lines_begin(0, LineOutput::Stream));
     }
 
     #[test]
     fn a_line_that_a_dead_agent_had_begun_is_ended_once() {
         let (shared_state, _file) = SharedState::create().expect("memory");
         assert!(!shared_state.lines_begin(1, LineOutput::File));
-        assert!(!shared_state.lines_begin(1, LineOutput::Stdout));
-        shared_state.lines_end(1, LineOutput::Stdout);
+        assert!(!shared_state.lines_begin(1, LineOutput::Stream));
+        shared_state.lines_end(1, LineOutput::Stream);
         // Both write while one takes over from the other.
         assert!(!shared_state.lines_begin(2, LineOutput::File));
         shared_state.lines_end(2, LineOutput::File);
         shared_state.count_lost_alerts(1);
-        assert!(!shared_state.lines_begin(2, LineOutput::Stdout));
+        assert!(!shared_state.lines_begin(2, LineOutput::Stream));
         assert!(shared_state.lines_begin(2, LineOutput::File));
         assert!(!shared_state.lines_begin(2, LineOutput::File));
     }

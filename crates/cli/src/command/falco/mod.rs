@@ -25,7 +25,7 @@ use rules::{EngineOptions, Priority};
 
 use self::args::{Falco, Format};
 use self::validate::Describe;
-use crate::args::{Detection, Replay, Watch, WatchEngine};
+use crate::args::{AlertStream, Detection, Replay, Watch, WatchEngine};
 use crate::command::rules::check;
 use crate::command::{replay, watch};
 
@@ -366,6 +366,7 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
             rules: args.rules,
             config: args.config,
             options,
+            stream: AlertStream::default(),
             stats: args.stats,
             stats_interval: args.stats_interval,
             pidfile: args.pidfile,
@@ -401,6 +402,7 @@ fn replay_capture(args: Falco, options: Vec<String>, config: &Config) -> Outcome
         config: args.config,
         options,
         json: false,
+        stream: AlertStream::default(),
         fields: None,
         filter: None,
         stats: args.verbose,

@@ -30,6 +30,8 @@ pub(super) fn detector(source: &Source) -> Result<Detector, Failure> {
         "run",
         "--quiet",
         "--json",
+        "--log",
+        "-",
         "-o",
         "rule_matching=all",
         "--engine",

@@ -57,6 +57,7 @@ pub(super) fn execute(args: Learn) -> Outcome {
         model: Some(model.clone()),
         duration: None,
         enforcer: policy::Enforcers::ALL,
+        stream: args::AlertStream::default(),
         quiet: true,
         command: args.command.clone(),
     })?;

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use agent::journal;
+use agent::options::AlertStream;
 use agent::sink::DeferredSink;
 use agent::totals;
 use config::{CompatMode, Config, Effective, Request};
@@ -82,7 +83,9 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     config.rules_folder.clone_from(&args.places.rules);
     config.added_rules.clone_from(&args.add_rules);
     journal::open(config.log, args.manner, config.time_format_iso_8601);
-    config.json_output |= args.json;
+    let stream = AlertStream::from(args.stream.clone());
+    config.json_output |= args.json || stream.is_json();
+    stream.apply(&mut config.outputs.stdout, args.manner);
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }

@@ -26,6 +26,7 @@ fn alert(n: u64) -> Alert {
             ("evt.num".into(), AlertValue::Uint(n)),
             ("fd.name".into(), AlertValue::Absent),
         ],
+        details: rules::AlertDetails::default(),
     }
 }
 
