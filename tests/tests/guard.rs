@@ -395,7 +395,7 @@ fn a_file_that_modes_keep_from_the_user_is_no_denial() {
     let home = Home::new(users()[0]);
     let locked = home.path("locked");
     fs::create_dir(&locked).expect("made");
-    fs::set_permissions(&locked, fs::Permissions::from_mode(0)).expect("ours");
+    fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).expect("ours");
     let search = format!(
         "import os; os.environ['PATH'] = '{}:/usr/bin'; os.execvp('true', ['true'])",
         locked.display()
