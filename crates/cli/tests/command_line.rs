@@ -195,7 +195,7 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
         (&["rules", "test"], "<FILE>"),
         (
             &["man", "nothing"],
-            "help: choose one of run, enforce, learn, watch, replay, falco, rules",
+            "help: choose one of run, enforce, guard, learn, watch, top, replay, falco, rules",
         ),
         (
             &["generate", "list", "no-such-action"],
@@ -734,7 +734,7 @@ fn the_throttle_holds_back_and_says_so() {
         &["-o", "outputs.rate=0.001", "-o", "outputs.max_burst=2"],
         "for i in 1 2 3 4 5; do cat @ >/dev/null; done",
     );
-    let printed = stdout(&output);
+    let printed = stderr(&output);
     assert_eq!(
         printed
             .lines()

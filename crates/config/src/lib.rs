@@ -890,7 +890,7 @@ syscall_event_drops:
                 ebpf_buffer: 5,
                 ..EngineSettings::default()
             },
-            files: Vec::new(),
+            files: vec!["f.yaml".into()],
             files_with_unknown_keys: Vec::new(),
             folders: Vec::new(),
             capture: capture(),
@@ -918,11 +918,11 @@ syscall_event_drops:
     #[test]
     fn nothing_means_the_defaults() {
         for text in ["", "# only a comment\n", "outputs:\n"] {
-            assert_eq!(
-                parse_text(text, &[]).unwrap().0,
-                Config::default(),
-                "{text:?}"
-            );
+            let expected = Config {
+                files: vec!["f.yaml".into()],
+                ..Config::default()
+            };
+            assert_eq!(parse_text(text, &[]).unwrap().0, expected, "{text:?}");
         }
     }
 

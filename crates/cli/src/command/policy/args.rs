@@ -37,7 +37,8 @@ pub(crate) struct Init {
     /// File to write; - is stdout
     #[arg(value_name = "FILE", default_value = "policy.yaml")]
     pub(crate) file: PathBuf,
-    /// What the policy is for
+    /// What the policy is for: command (no mounts, namespaces, password file), service (no shell, no changes in
+    /// /etc), build (no ssh keys, no setuid files), untrusted (no network)
     #[arg(long, value_enum, default_value_t = Kind::Command)]
     pub(crate) kind: Kind,
     /// Enforcers that the policy is written for, such as SeccompLandlockCapsBPF
@@ -52,13 +53,10 @@ pub(crate) struct Init {
 /// What a starting policy is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Any command: no mounts, no new namespaces, no password file
+    // Without doc comments: clap would print them in `--help` and not in `help policy init`.
     Command,
-    /// A network server: also no shell, no changes in /etc, no programs made executable
     Service,
-    /// A build or a test: also no keys of ssh, no setuid files
     Build,
-    /// Code that is not trusted: also no network
     Untrusted,
 }
 
