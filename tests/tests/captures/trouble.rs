@@ -138,18 +138,17 @@ fn a_recording_on_a_disk_that_fills_up_can_be_read() {
         .args(["--mount", "sh", "-c", &script])
         .output()
         .expect("unshare is there");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(7), "{errors}");
     let stopped = |line: &&str| line.contains("Tollgate internal: recording stopped");
-    let stopped: Vec<_> = out.lines().filter(stopped).collect();
+    let stopped: Vec<_> = errors.lines().filter(stopped).collect();
     assert!(
         matches!(stopped[..], [line] if line.contains("; the events recorded so far are readable")),
-        "{out}"
+        "{errors}"
     );
     // The command went on, and was watched to its end.
     let of_hosts = |line: &&str| line.contains("\"fd.name\":\"/etc/hosts\"");
-    let alerts = out.lines().filter(of_hosts).count();
+    let alerts = errors.lines().filter(of_hosts).count();
     assert_eq!(alerts, 3000);
     let file = scratch.join("full.scap");
     let size = fs::metadata(&file).expect("it was copied").len();
