@@ -1,6 +1,6 @@
 //! Running a command to its end, within a time limit.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -49,12 +49,24 @@ impl Limited {
     /// If it cannot be started.
     pub fn start(command: &mut Command, limit: Duration) -> Self {
         let started = Instant::now();
-        let child = command
+        command
             .process_group(0)
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+            .stderr(Stdio::piped());
+        let child = loop {
+            match command.spawn() {
+                Ok(child) => break child,
+                // The program was copied a moment ago, and a child that another test has just forked still has the
+                // copy open for writing.
+                Err(error)
+                    if error.kind() == ErrorKind::ExecutableFileBusy
+                        && started.elapsed() < limit =>
+                {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => panic!("cannot start {command:?}: {error}"),
+            }
+        };
         let group = Pid::from_child(&child);
         Self {
             child,

@@ -476,10 +476,10 @@ impl Workload {
                 cur["events"], self.calls
             ));
         }
-        let stdout = &alerts["channels"]["stdout"];
-        if stdout["delivered"].as_u64() != u64::try_from(watched.alerts.len()).ok() {
+        let log = &alerts["channels"]["log"];
+        if log["delivered"].as_u64() != u64::try_from(watched.alerts.len()).ok() {
             wrong.push(format!(
-                "{} alerts printed, but {stdout}",
+                "{} alerts printed, but {log}",
                 watched.alerts.len()
             ));
         }

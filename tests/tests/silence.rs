@@ -41,15 +41,9 @@ impl Place {
     fn files(&self) -> Vec<String> {
         let mut files = Vec::new();
         for folder in ["rules.d", "rules.d/tests"] {
-            let entries = fs::read_dir(self.at(folder))
-                .into_iter()
-                .flatten()
-                .flatten();
-            files.extend(
-                entries
-                    .map(|entry| entry.path())
-                    .filter(|path| path.is_file()),
-            );
+            let entries = fs::read_dir(self.at(folder)).into_iter().flatten();
+            let paths = entries.flatten().map(|entry| entry.path());
+            files.extend(paths.filter(|path| path.is_file()));
         }
         let name = |path: &PathBuf| {
             let path = path

@@ -6,6 +6,7 @@
 //! command.
 
 mod announcer;
+mod answering;
 mod blueprint;
 mod channels;
 mod choice;

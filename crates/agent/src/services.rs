@@ -247,10 +247,7 @@ impl AgentConfig {
         let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
         let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
         let reception = Arc::new(ServerSet::open(self.servers, source, check)?);
-        let watched = self
-            .settings
-            .watch_config_files
-            .then(|| WatchedFiles::of(&self.settings));
+        let watched = watched_files(&self.settings);
         let reloader = Arc::new(Reloader {
             config: self.config,
             settings: Mutex::new(self.settings),
@@ -475,6 +472,11 @@ fn follow_orders(
         on_change.reload();
         on_change.watched()
     })
+}
+
+fn watched_files(settings: &Config) -> Option<WatchedFiles> {
+    let is_wanted = settings.watch_config_files;
+    is_wanted.then(|| WatchedFiles::of(settings))
 }
 
 /// Writes the pid file. Returns `None` if there is none, or it could not be written.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use abi::constant::O_CLOEXEC;
 use anyhow::Context;
-use capture::notify::AnswerThread;
 use config::rule_files;
 use container::KnownContainer;
 use diagnostics::exit::Exit;
@@ -471,7 +470,7 @@ fn start_beside(
     first: Option<InitProcessPolicy>,
     expected: &FilterProgram,
 ) -> anyhow::Result<Box<dyn supervisor::Services>> {
-    let answering = let_work(&listening)?;
+    let answering = crate::answering::let_work(&listening)?;
     let (is_made, made) = sys::fd::pipe(O_CLOEXEC.i32()).context("cannot let the runtime work")?;
     let blueprint = std::thread::scope(|scope| {
         let loader = scope.spawn(move || {
@@ -486,11 +485,8 @@ fn start_beside(
         }
         loader.join()
     });
-    let blueprint = match blueprint {
-        Ok(blueprint) => blueprint,
-        // The panic hook has reported the reason.
-        Err(_panic) => anyhow::bail!("cannot load the rules"),
-    };
+    // The panic hook has reported the reason.
+    let blueprint = blueprint.map_err(|_panic| anyhow::anyhow!("cannot load the rules"))?;
     let mut blueprint =
         blueprint.map_err(|failure| anyhow::anyhow!("{}", failure.render().trim()))?;
     blueprint.first = first;
@@ -499,13 +495,4 @@ fn start_beside(
     }
     listening.held = Some(supervisor::HeldRuntimeCalls::Answered(answering));
     Ok(Box::new(blueprint.start(listening)?))
-}
-
-/// Answers the calls of a container runtime while the rules are not loaded yet.
-pub(super) fn let_work(listening: &supervisor::AgentStart) -> anyhow::Result<AnswerThread> {
-    let supervisor::Source::Listener(listener) = &listening.source else {
-        anyhow::bail!("cannot let a runtime work without a listener");
-    };
-    let pulse = listening.shared_state.pulse(listening.generation);
-    AnswerThread::start(listener, pulse).context("cannot let the runtime work")
 }

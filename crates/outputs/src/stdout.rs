@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use yaml::key::Key;
@@ -150,6 +150,7 @@ impl StdoutOutput {
     fn styled(&self, name: &'static str, shared: File, common: &Common) -> StdioChannel {
         let is_terminal = shared.is_terminal();
         let mut channel = StdioChannel::of(name, shared);
+        channel.beside_command = (self.target == StreamTarget::Stderr).then_some(None);
         let format = self.effective(common.json, is_terminal);
         channel.stream.set_format(of_file(format, common.json));
         if is_terminal {
@@ -184,6 +185,13 @@ fn terminal_at(path: &Path) -> Option<File> {
     let file = options.write(true).custom_flags(flags.bits().cast_signed());
     file.open(path).ok().filter(IsTerminal::is_terminal)
 }
+
+/// How long an alert beside a command waits after a pause, so that a line that the command writes in
+/// parts (`cat: FILE`, `: Permission denied`) ends first.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// A pause: no alert was written for this time.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A standard stream cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -239,6 +247,8 @@ pub struct StdioChannel {
     /// Length in bytes of a regular file after the last alert.
     length: u64,
     notice: Option<String>,
+    /// Set if a command writes to the same stream: the time of the last alert.
+    beside_command: Option<Option<Instant>>,
 }
 
 impl StdioChannel {
@@ -253,7 +263,19 @@ impl StdioChannel {
             file,
             stream: LineStream::new(LineOutput::Stream),
             notice: None,
+            beside_command: None,
         }
+    }
+
+    /// Waits, after a pause, for the end of the line that the command may be writing.
+    fn settle(&mut self) {
+        let Some(last) = &mut self.beside_command else {
+            return;
+        };
+        if last.is_none_or(|last| last.elapsed() > PAUSE) {
+            std::thread::sleep(SETTLE);
+        }
+        *last = Some(Instant::now());
     }
 
     /// Adapts the lines to the present size of the terminal.
@@ -305,6 +327,7 @@ impl Channel for StdioChannel {
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
+        self.settle();
         if length(&self.file) < self.length {
             let notice = format!(
                 "the file of {} was truncated; earlier alerts may be lost",

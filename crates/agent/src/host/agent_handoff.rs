@@ -201,7 +201,7 @@ impl Errand {
         let mut calls = Calls::Waiting;
         // Without mounts of its own, a program cannot be distinguished from its runtime.
         if !listening.is_resumed && self.container.has_mounts {
-            calls = Calls::Answered(crate::start::let_work(&listening)?);
+            calls = Calls::Answered(crate::answering::let_work(&listening)?);
         } else {
             meanwhile = None;
         }

@@ -146,7 +146,7 @@ fn place(
     follows: bool,
     census: &ProcessInspector,
 ) -> NamedFile {
-    let direct = through_proc(raw, tid, census);
+    let direct = through_proc(raw, follows, tid, census);
     let (raw, base) = match direct {
         Some(path) => (path, None),
         None => without_self(raw, base, tid, census),
@@ -184,21 +184,29 @@ fn place(
     }
 }
 
-/// Replaces a link below `/proc/PID` that leads to a file, and that is not followed otherwise, by the path of that
-/// file.
-pub(super) fn through_proc(raw: &[u8], tid: Tid, census: &ProcessInspector) -> Option<Vec<u8>> {
+/// Replaces a link of the caller below `/proc` by the path of the file that it leads to. A last component that the call
+/// does not follow stays, and so does a link of another process: a policy can deny following it.
+pub(super) fn through_proc(
+    raw: &[u8],
+    follows: bool,
+    tid: Tid,
+    census: &ProcessInspector,
+) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(raw).ok()?;
     let text = match text.strip_prefix("/dev/fd/") {
         Some(rest) => format!("/proc/self/fd/{rest}"),
         None => text.to_owned(),
     };
     let mut words = text.strip_prefix("/proc/")?.split('/');
-    let own = || census.thread_group(tid).map_or(tid.0, |pid| pid.0);
+    let own = census.thread_group(tid).map_or(tid.0, |pid| pid.0);
     let pid = match words.next()? {
-        "self" => own(),
+        "self" => own,
         "thread-self" => tid.0,
         number => number.parse().ok()?,
     };
+    if pid != own && pid != tid.0 {
+        return None;
+    }
     let mut link = words.next()?;
     if link == "task" {
         words.next()?;
@@ -209,13 +217,16 @@ pub(super) fn through_proc(raw: &[u8], tid: Tid, census: &ProcessInspector) -> O
         "fd" => format!("/proc/{pid}/fd/{}", words.next()?.parse::<u32>().ok()?),
         _ => return None,
     };
+    let rest: Vec<&str> = words.collect();
+    if rest.is_empty() && !follows {
+        return None;
+    }
     let target = std::fs::read_link(place)
         .ok()?
         .into_os_string()
         .into_encoded_bytes();
     // A pipe or socket has no path.
     let target = target.starts_with(b"/").then_some(target)?;
-    let rest: Vec<&str> = words.collect();
     Some(match rest.is_empty() {
         true => target,
         false => [&target[..], b"/", rest.join("/").as_bytes()].concat(),

@@ -1,7 +1,6 @@
 //! Rule compiler for `Seccomp`: a filter on system calls.
 //!
-//! The output is a list of calls with tests on their registers; [`Profile::decide`] defines its meaning. The
-//! crate that installs the filter turns it into a kernel program.
+//! The output is a list of calls with tests on their registers; [`Profile::decide`] defines its meaning.
 
 mod oci;
 mod peers;

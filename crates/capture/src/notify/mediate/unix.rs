@@ -77,7 +77,7 @@ pub(super) fn find<J: Evaluator>(
     path: &[u8],
 ) -> Result<FoundSocket, Missing> {
     let census = &shared.tree.census;
-    let direct = denial_paths::through_proc(path, call.tid, census);
+    let direct = denial_paths::through_proc(path, true, call.tid, census);
     let path = direct.as_deref().unwrap_or(path);
     let found = argument_check::find(call.tid, path, None, census).map_err(|error| {
         let errno = Errno(error.raw_os_error());

@@ -1,6 +1,6 @@
 use super::*;
 
-const PAGE: &str = include_str!("../../../../docs/reference/stats-file.md");
+const PAGE: &str = include_str!("../../../../../docs/reference/stats-file.md");
 
 #[test]
 fn every_counter_is_documented_under_its_engine_and_no_other_is() {
