@@ -43,4 +43,4 @@ pub use rootfs::Rootfs;
 pub use rules::{SENTINEL, StockRule, default_rules, stock_rules, stock_rules_file};
 pub use scratch::Scratch;
 pub use testing::{is_root, need_root, need_slow, skip, skip_part, slow};
-pub use watch::{Environment, Watch, WatchResult};
+pub use watch::{Environment, Watch, WatchResult, same_environment};

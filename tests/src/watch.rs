@@ -23,6 +23,23 @@ const WORK_INSIDE: &str = "/var/tmp/e2e";
 /// What a run takes over from the environment of the tests: where programs are.
 const INHERITED: [&str; 4] = ["PATH", "TMPDIR", "CARGO_HOME", "RUSTUP_HOME"];
 
+/// Gives a command the environment that it has wherever the tests run. Without HOME and SHELL, bash and Python ask the
+/// name service: connections that a test would count.
+pub fn same_environment(command: &mut Command) -> &mut Command {
+    let inherited = INHERITED.iter();
+    let inherited = inherited.filter_map(|name| Some((name, std::env::var_os(name)?)));
+    command
+        .env_clear()
+        .envs(inherited)
+        .envs(std::env::home_dir().map(|home| ("HOME", home)))
+        .envs([
+            ("TOLLGATE_CONFIG_DIR", ""),
+            ("SHELL", "/bin/sh"),
+            ("TERM", "xterm"),
+            ("LANG", "C.UTF-8"),
+        ])
+}
+
 /// Location of the program and its workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Environment {
@@ -228,25 +245,8 @@ impl Watch {
     pub fn start(&self) -> Limited {
         let words = self.command_line();
         let mut command = Command::new(&words[0]);
-        // The environment is the same wherever the tests run. Without HOME and SHELL, bash and Python ask the name
-        // service: connections that a test would count.
-        command
-            .args(&words[1..])
-            .env_clear()
-            .envs(
-                INHERITED
-                    .iter()
-                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
-            )
-            .envs(std::env::home_dir().map(|home| ("HOME", home)))
-            .envs([
-                ("TOLLGATE_CONFIG_DIR", ""),
-                ("SHELL", "/bin/sh"),
-                ("TERM", "xterm"),
-                ("LANG", "C.UTF-8"),
-            ])
-            .envs(self.environment.iter().cloned())
-            .stdin(Stdio::piped());
+        command.args(&words[1..]).stdin(Stdio::piped());
+        same_environment(&mut command).envs(self.environment.iter().cloned());
         Limited::start(&mut command, self.limit)
     }
 

@@ -201,7 +201,10 @@ fn figures(line: &str) -> String {
     let interval = words
         .windows(3)
         .position(|w| number(w[0]) && w[1] == "-" && number(w[2]));
+    // Whether an index has figures depends on the noise of the machine.
+    let of_index = (words.first() == Some(&"all")).then(|| &words[..words.len().min(3)]);
     let kept = interval.map_or(&words[..], |at| &words[..at + 3]);
+    let kept = of_index.unwrap_or(kept);
     let word = |word: &&str| match word.split_once('/').map_or(*word, |(unit, _)| unit) {
         "ns" | "us" | "ms" | "s" => "UNIT".to_owned(),
         unit if number(unit) => "#".to_owned(),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use e2e::{
     Alert, Finished, Identity, Limited, Scratch, Watch, WatchResult, default_rules, installed,
-    is_root, need_root, need_slow, skip, stock_rules_file, toolchain,
+    is_root, need_root, need_slow, same_environment, skip, stock_rules_file, toolchain,
 };
 
 /// Runs a script in the work folder, then something that every rule file must notice, so that a run
@@ -357,10 +357,9 @@ impl Workload {
         let watch = self.watch(identity);
         let words = without_tollgate(&watch);
         let mut command = Command::new(&words[0]);
-        command
+        same_environment(&mut command)
             .args(&words[1..])
-            .stdin(Stdio::null())
-            .env("TERM", "xterm");
+            .stdin(Stdio::null());
         let Finished {
             elapsed,
             stderr,
