@@ -136,6 +136,7 @@ impl DenialReporter {
 
     fn describe(&self, violation: &Violation<'_>, field: &dyn Fn(&str) -> String) -> Described {
         let call = violation.call.name();
+        // Only a call that was let pass has no error, and guard lets none pass.
         let errno = violation.errno.map(name).unwrap_or_default();
         let deed = match (violation.access, violation.object) {
             (Some("exec"), Some(object)) => format!("may not execute {object} ({call}: {errno})"),
@@ -172,6 +173,7 @@ impl DenialReporter {
         field: &dyn Fn(&str) -> String,
     ) -> Value {
         let is_peer = violation.access == Some("connect");
+        // A clock before 1970 gives the time 0; the denial is reported all the same.
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();

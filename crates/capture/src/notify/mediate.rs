@@ -203,6 +203,7 @@ fn report<J: Evaluator + 'static>(
         outcome,
         ..CallView::at_entry(call, now_ns(Clock::Real), decoded, &live, &arena)
     };
+    // Policies can be exchanged meanwhile: the denial is then reported without the name of its rule.
     let rule = shared.confiner.mediating_rule().unwrap_or_default();
     Counters::add(&shared.counters.violations);
     let violation = Violation {
@@ -247,6 +248,7 @@ impl Mediator {
     /// Returns whether the list has the address. Names are resolved when an address could be theirs.
     fn allows<J: Evaluator>(&self, shared: &Shared<J>, address: IpAddr, port: u16) -> bool {
         let address = address.to_canonical();
+        // Without a list nothing is on it.
         let peers = shared.confiner.peers().unwrap_or_default();
         let mut names = Vec::new();
         for peer in peers.iter().filter(|peer| peer.may_be(address, port)) {

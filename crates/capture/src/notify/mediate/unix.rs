@@ -91,6 +91,7 @@ pub(super) fn find<J: Evaluator>(
         .own_descriptor(&found)
         .map_err(|error| Missing::Failed(Errno(error.raw_os_error())))?;
     let text = String::from_utf8_lossy(&real).into_owned();
+    // Without a list nothing is on it.
     let peers = shared.confiner.peers().unwrap_or_default();
     let is_listed = peers.iter().any(|peer| match peer {
         AllowedPeer::Socket(pattern) => pattern.matches(&text),

@@ -89,6 +89,7 @@ fn text(keys: &[Shown]) -> String {
     let mut group: Vec<&str> = Vec::new();
     for key in keys {
         let mut names: Vec<&str> = key.path.split('.').collect();
+        // `split` returns one word at least.
         let last = names.pop().unwrap_or_default();
         let same = group.iter().zip(&names).take_while(|(a, b)| a == b).count();
         for (depth, name) in names.iter().enumerate().skip(same) {
