@@ -253,16 +253,7 @@ mod tests {
 
     use super::*;
     use crate::state::Key;
-    use crate::tally::Seen;
-
-    fn seen(pid: i32, call: &'static str, ns: u64) -> Seen {
-        Seen {
-            pid,
-            call,
-            ns,
-            is_new: true,
-        }
-    }
+    use crate::tally::tests::seen;
 
     fn tally() -> Tally {
         let start = Instant::now();

@@ -200,10 +200,10 @@ impl Tally {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn seen(pid: i32, call: &'static str, ns: u64) -> Seen {
+    pub(crate) fn seen(pid: i32, call: &'static str, ns: u64) -> Seen {
         Seen {
             pid,
             call,
