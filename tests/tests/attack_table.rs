@@ -2,7 +2,7 @@
 //! it. The table is `docs/reference/attacks.md`; `BLESS=1` writes it anew.
 //!
 //! A way counts as what was proven of it: an alert that names it, a refusal that was reported, a report that it
-//! could not be judged. A way that succeeds and gives none of these is silent, and fails the test unless the
+//! could not be evaluated. A way that succeeds and gives none of these is silent, and fails the test unless the
 //! documents list it as a limit.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,7 +105,7 @@ enum Outcome {
     Denied,
     /// It was aimed at the processes that watch and changed nothing.
     NoEffect,
-    /// An alert reports that it could not be judged, or what is wrong with its caller.
+    /// An alert reports that it could not be evaluated, or what is wrong with its caller.
     Reported,
     /// It failed without a word and succeeds unwatched.
     Broken,

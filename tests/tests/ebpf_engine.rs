@@ -1,5 +1,5 @@
 //! What only the engine `ebpf` has: rings that can be full, the whole host, processes that have ended
-//! when their events are judged.
+//! when their events are evaluated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -596,7 +596,7 @@ fn what_finds_no_room_is_counted_and_told() {
     assert!(printed.contains("openat="), "the calls are named: {stats}");
 }
 
-/// What has piled up is judged by several threads, and of one process still in order.
+/// What has piled up is evaluated by several threads, and of one process still in order.
 #[test]
 fn crowds_are_judged_by_several_threads_and_each_process_in_its_order() {
     const PROCESSES: usize = 4;
@@ -615,7 +615,7 @@ fn crowds_are_judged_by_several_threads_and_each_process_in_its_order() {
         crowd.display(),
         target = target.display()
     );
-    let options = ["--judges", "4"];
+    let options = ["--rule-threads", "4"];
     let (printed, stats) = watch_host_for(LIMIT, &options, &rules, |watcher| {
         // So that all of them wait.
         signal(watcher, "-STOP");
@@ -729,13 +729,22 @@ fn a_terminal_shows_how_much_happens_unless_it_is_to_be_quiet() {
     };
     let shown = watch("");
     assert!(shown.contains(" syscalls/s inspected, "), "{shown}");
-    assert!(shown.contains(", 0 alerts, 0 dropped\r"), "{shown}");
+    assert!(shown.contains(" dropped\r"), "{shown}");
     let armed = shown
         .find(" processes (eBPF, ")
         .expect("it says what it watches");
     let count = shown[..armed].rsplit(' ').next().map(str::parse::<u32>);
     assert!(matches!(count, Some(Ok(2..))), "{shown}");
     assert!(shown.contains("); Ctrl-C stops"), "{shown}");
+    // Other tests may raise alerts on the same host; a process that sleeps raises none.
+    let mut sleeping = Command::new("sleep")
+        .arg("100")
+        .spawn()
+        .expect("it is installed");
+    let shown = watch(&format!("-p {}", sleeping.id()));
+    sleeping.kill().expect("it is ours");
+    sleeping.wait().expect("it is ours");
+    assert!(shown.contains(", 0 alerts, 0 dropped\r"), "{shown}");
     assert!(shown.contains("tollgate: no alerts"), "{shown}");
     assert_eq!(watch("--quiet"), "", "it is quiet");
 }

@@ -164,7 +164,7 @@ fn containers_come_and_go_under_each_runtime() {
     );
     assert_eq!(code, 0, "{out}{err}");
     let run = scratch.path().join("run");
-    // What runs where gVisor is installed is not this test's to judge.
+    // What runs where gVisor is installed is not this test's to decide.
     assert_valid(&run, &["runsc", "youki"]);
     let is_left_out = e2e::runtime_fixture::hindrance("embedded").is_some();
     for name in ["embedded", "tollgate-embedded"] {

@@ -518,7 +518,7 @@ fn files_below_a_folder_are_known(engine: Engine) {
 }
 
 /// Files that rules name below the root of a process, on a file system that does not answer: that is reported, and
-/// others are judged meanwhile.
+/// others are evaluated meanwhile.
 #[test]
 fn files_below_another_root_that_cannot_be_looked_at_are_reported() {
     need_root!();

@@ -248,7 +248,7 @@ fn the_list_has_every_rule_with_a_grade_for_each_enforcer() {
     assert!(none.stderr.contains("did you mean"), "{}", none.stderr);
 }
 
-/// Every built-in rule in one policy, for the programs of the enforcer to judge.
+/// Every built-in rule in one policy, for the programs of the enforcer to load.
 fn everything(switches: &str, targets: &str) -> String {
     let list = json(&tollgate(&["policy", "list", "--json"]));
     let rules = list.as_array().expect("it is a list");

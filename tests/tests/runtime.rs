@@ -63,7 +63,7 @@ test -z "$(remains $ID)"
         .collect();
     let count = |name: &str| names.iter().filter(|found| *found == name).count();
     assert_eq!((count("sh"), count("echo")), (3, 1), "{names:?}");
-    // Every runtime opens such files, in the container, too; its own opens are not judged.
+    // Every runtime opens such files, in the container, too; its own opens are not evaluated.
     let opened = fields(&alerts, "Secret opened", "fd.name");
     assert_eq!(opened, ["/etc/secret"], "{alerts:?}");
     let others: Vec<_> = alerts

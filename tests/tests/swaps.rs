@@ -1,5 +1,5 @@
 //! A name that is swapped under the call by whatever way somebody comes to a program's memory: under
-//! `--verify always` each open is judged by the file that it opened.
+//! `--verify always` each open is evaluated by the file that it opened.
 
 use std::fs;
 use std::time::Duration;
@@ -189,7 +189,7 @@ fn memory_of_a_parent_that_is_gone_is_still_shared() {
 }
 
 /// The kernel does not tell afterwards what a call removed. A name that is another one by then is reported, and
-/// a rule that is about either judges the call.
+/// a rule that is about either evaluates the call.
 #[test]
 fn other_calls_whose_names_are_others_afterwards_are_reported() {
     need_comparisons!();

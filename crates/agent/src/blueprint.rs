@@ -69,8 +69,8 @@ impl InForce {
 #[derive(Clone, Copy)]
 pub(super) enum Origin<'a> {
     Files,
-    /// The rule files, and the memo that the first agent left to its successors.
-    Memo(&'a [u8]),
+    /// The rule files, and the handover state that the first agent left to its successors.
+    Handover(&'a [u8]),
     /// Files that have already been read.
     Read(&'a Sources),
     /// Files that have already been read, unless their compiled rules are cached. Warnings about
@@ -81,7 +81,7 @@ pub(super) enum Origin<'a> {
 impl<'a> Origin<'a> {
     fn sources(self) -> Option<&'a Sources> {
         match self {
-            Self::Files | Self::Memo(_) => None,
+            Self::Files | Self::Handover(_) => None,
             Self::Read(sources) => Some(sources),
             Self::Kept(kept) => Some(&kept.sources),
         }
@@ -98,7 +98,7 @@ pub(super) fn blueprint(
     origin: Origin<'_>,
     told: Option<RuntimeContainer>,
 ) -> Result<AgentConfig, Failure> {
-    let is_resumed = matches!(origin, Origin::Memo(_));
+    let is_resumed = matches!(origin, Origin::Handover(_));
     let config = settings(&detection, &interception, origin)?;
     let sink = DeferredSink::default();
     let options = record_options(&detection);
@@ -120,7 +120,7 @@ pub(super) fn blueprint(
         program: made.program,
         entered: filter_of_entering(told.as_ref(), &made.rules, &config)?,
         profile: made.profile,
-        witness: DenialClassifier::default(),
+        classifier: DenialClassifier::default(),
         first: None,
         later: None,
         door: None,
@@ -196,7 +196,7 @@ fn tuning(detection: &Detection, config: &Config) -> engines::Tuning {
         filters: !detection.unfiltered,
         ring_kib: detection.ring_kib.unwrap_or(config.engine.ring_kib()),
         hooks: detection.hooks,
-        judges: detection.judges,
+        rule_threads: detection.rule_threads,
     }
 }
 
@@ -253,10 +253,10 @@ impl Judging<'_> {
     ) -> Result<Loaded, Failure> {
         let InForce { profile, denials } = in_force;
         if let Origin::Kept(kept) = origin
-            && let Some((judge, plan)) = kept.read(&self.options, self.sink)
+            && let Some((evaluator, plan)) = kept.read(&self.options, self.sink)
         {
             return Ok(Loaded {
-                rules: Rules::of(judge, plan, self.verify),
+                rules: Rules::of(evaluator, plan, self.verify),
                 program: kept.program.clone(),
                 profile,
                 resident: LoadedPolicy::default(),
@@ -268,7 +268,7 @@ impl Judging<'_> {
         if let Origin::Kept(kept) = origin
             && kept.program == program
         {
-            kept.keep(&rules.judge, &rules.plan);
+            kept.keep(&rules.evaluator, &rules.plan);
         }
         Ok(Loaded {
             rules,
@@ -278,7 +278,7 @@ impl Judging<'_> {
         })
     }
 
-    /// Loads rules. With a memo, also returns its other contents.
+    /// Loads rules. With a handover state, also returns its other contents.
     fn rules(
         &self,
         origin: Origin<'_>,
@@ -296,8 +296,8 @@ impl Judging<'_> {
             }
         }
         let (rules, left) = match origin {
-            Origin::Memo(memo) => {
-                let (installed, profile, resident) = handover_state::decode(memo)?;
+            Origin::Handover(handover) => {
+                let (installed, profile, resident) = handover_state::decode(handover)?;
                 let rules = Rules::later(&mut loaded, &self.options, self.sink, installed)?;
                 (rules, Some((profile, resident)))
             }
@@ -309,7 +309,7 @@ impl Judging<'_> {
         if !detection.quiet {
             warn(&loaded);
             let wants_rules = !detection.without_rules && self.options.recorder.is_none();
-            if left.is_none() && wants_rules && rules.judge.matches().next().is_none() {
+            if left.is_none() && wants_rules && rules.evaluator.matches().next().is_none() {
                 journal::warn(
                     "warning: no rule is enabled, so there will be no alerts; check -r and the configuration \
                      keys rules and priority",

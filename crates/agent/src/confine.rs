@@ -77,7 +77,7 @@ impl Optional {
 
     /// Returns the classifier of denials for an agent that takes over. If the file is missing or
     /// invalid, the classifier recognizes none, and a warning says so.
-    pub fn witness(&self, place: Target) -> DenialClassifier {
+    pub fn classifier(&self, place: Target) -> DenialClassifier {
         let Some(file) = self.read() else {
             return DenialClassifier::default();
         };

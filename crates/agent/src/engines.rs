@@ -57,16 +57,16 @@ pub(super) struct Tuning {
     pub(super) hooks: ebpf::Hooks,
     /// Number of threads that evaluate a burst of events; `None` for one per processor, up to a
     /// limit.
-    pub(super) judges: Option<NonZeroUsize>,
+    pub(super) rule_threads: Option<NonZeroUsize>,
 }
 
 /// Maximum number of such threads; with more, coordination costs more than evaluation.
 const JUDGES_LIMIT: usize = 8;
 
 impl Tuning {
-    fn judges(self) -> usize {
+    fn rule_threads(self) -> usize {
         let processors = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        self.judges
+        self.rule_threads
             .map_or_else(|| processors().min(JUDGES_LIMIT), NonZeroUsize::get)
     }
 }
@@ -87,7 +87,7 @@ pub(super) struct Common {
     /// The policy's decisions on calls.
     pub(super) profile: Profile,
     /// Classifier of failures that other enforcers caused.
-    pub(super) witness: DenialClassifier,
+    pub(super) classifier: DenialClassifier,
     /// As [`Request::first`], of containers that come later.
     pub(super) first: Option<Restriction>,
     pub(super) verify: VerifyOptions,
@@ -173,7 +173,7 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
     let first =
         first.map(|first| first.start(Arc::clone(&shared_state), common.dispatcher.clone()));
     let world = LiveSystemInfo::new(world, Arc::new(processes.clone()))?;
-    let paths = request.rules.judge.paths().into_iter().collect();
+    let paths = request.rules.evaluator.paths().into_iter().collect();
     let (listener, traced) = callers(listening.source)?;
     // Processes enter a container through its runtime, and are watched from there.
     let watches_entries =
@@ -185,11 +185,11 @@ pub(super) fn hold(request: Request) -> anyhow::Result<Holding> {
         installed: request.rules.installed,
         plan: request.rules.plan,
         profile: common.profile,
-        witness: common.witness,
+        classifier: common.classifier,
         lacked: Arc::new(move || lacked.lacked()),
         first,
         pending,
-        judge: request.rules.judge,
+        evaluator: request.rules.evaluator,
         world: Arc::new(world),
         processes,
         notices,
@@ -288,12 +288,12 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         }
     };
     // No always-trapped calls: rules loaded later get whatever they require.
-    let plan = request.rules.judge.plan_for_results();
-    let paths = request.rules.judge.paths().into_iter().collect();
+    let plan = request.rules.evaluator.plan_for_results();
+    let paths = request.rules.evaluator.paths().into_iter().collect();
     let engine = ebpf::Engine::start(ebpf::Parts {
         paths,
         plan,
-        judge: request.rules.judge,
+        evaluator: request.rules.evaluator,
         world,
         notices: request.common.announcer(),
         rings: ebpf::RingSizes {
@@ -302,7 +302,7 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
         },
         filters: request.common.tuning.filters,
         hooks: request.common.tuning.hooks,
-        judges: request.common.tuning.judges(),
+        rule_threads: request.common.tuning.rule_threads(),
         target,
         transparent: request.listening.transparent,
     })
@@ -350,7 +350,7 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
         anyhow::bail!("cannot watch with the engine gvisor without a socket");
     };
     let engine = gvisor::Engine::start(gvisor::Parts {
-        judge: request.rules.judge,
+        evaluator: request.rules.evaluator,
         notices: request.common.announcer(),
         names: request.rules.plan.names,
         endpoint,
@@ -368,7 +368,7 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
 /// Starts no engine: outputs and servers run without events.
 pub(super) fn start_nothing(request: Request) -> Started {
     Started {
-        rulings: RulesHandle::idle(request.rules.judge),
+        rulings: RulesHandle::idle(request.rules.evaluator),
         counters: Box::new(|matched, _| Snapshot {
             events: 0,
             drops: 0,

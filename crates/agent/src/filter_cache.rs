@@ -56,8 +56,8 @@ pub(super) struct Key {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CachedFilter {
     pub(super) program: FilterProgram,
-    /// Memo for an agent that takes over.
-    pub(super) memo: Vec<u8>,
+    /// Handover state for an agent that takes over.
+    pub(super) handover: Vec<u8>,
 }
 
 /// File name of the filter that a container's agent leaves to exec sessions, in the container's
@@ -82,17 +82,21 @@ impl CachedFilter {
     /// Reads a file that was written with the same key.
     fn read(folder: &Path, file: &Path, expected: &[u8]) -> Option<Self> {
         let bytes = read(folder, file)?;
-        let [key, program, memo] = parts(&bytes)?;
+        let [key, program, handover] = parts(&bytes)?;
         (key == expected).then_some(())?;
         Some(Self {
             program: FilterProgram::from_bytes(program)?,
-            memo: memo.to_vec(),
+            handover: handover.to_vec(),
         })
     }
 
     /// Writes the file atomically.
     fn write(&self, folder: &Path, file: &Path, key: &[u8]) -> std::io::Result<()> {
-        write(folder, file, [key, &self.program.to_bytes(), &self.memo])
+        write(
+            folder,
+            file,
+            [key, &self.program.to_bytes(), &self.handover],
+        )
     }
 }
 
@@ -290,7 +294,7 @@ mod tests {
         let program = seccomp::compile(&event::Plan::default(), &options);
         CachedFilter {
             program: program.expect("an empty plan"),
-            memo: b"memo".to_vec(),
+            handover: b"handover".to_vec(),
         }
     }
 

@@ -100,7 +100,7 @@ pub fn execute(spec: AgentSpec, tenure: Detach, complain: ErrorReporter) -> Outc
     let name = program::name(&spec.command).to_owned();
     let pidfile = spec.detection.pidfile.clone();
     let prepare: supervisor::AgentPreparer =
-        Box::new(move |memo| start::prepare(spec, engine.kind, memo));
+        Box::new(move |handover| start::prepare(spec, engine.kind, handover));
     let status = supervisor::run(&name, engine, policy, stay, prepare);
     // A killed agent has not removed the file.
     pidfile
@@ -132,7 +132,7 @@ fn resume(spec: AgentSpec, take_over: &TakeOver, respawn: Respawn, engine: Engin
         return Err(Failure::new(Exit::BadInput, message)
             .help("it goes on; run `tollgate learn` of this build for the next run"));
     }
-    let prepare = Box::new(move |memo: Option<&[u8]>| start::prepare(spec, engine, memo));
+    let prepare = Box::new(move |handover: Option<&[u8]>| start::prepare(spec, engine, handover));
     concluded(supervisor::resume(take_over, respawn, prepare))
 }
 

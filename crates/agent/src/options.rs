@@ -67,7 +67,7 @@ pub struct Detection {
     pub ring_kib: Option<u32>,
     /// Number of threads of the engine ebpf that evaluate a burst of events, instead of one per
     /// processor; for comparison.
-    pub judges: Option<std::num::NonZeroUsize>,
+    pub rule_threads: Option<std::num::NonZeroUsize>,
     /// Print only warnings about a policy.
     pub quiet: bool,
     /// Whose conventions apply.

@@ -90,7 +90,7 @@ impl Reloader {
                 served(&mut loaded, &options, &self.sink, &self.installed)?
             }
         };
-        let count = served.judge.matches().count();
+        let count = served.evaluator.matches().count();
         let outputs = self.outputs(settings, &config)?;
         if settings.has_other_servers(&config) {
             self.reception.exchange(settings, &config)?;
@@ -98,10 +98,11 @@ impl Reloader {
         if let Some(outputs) = outputs {
             self.exchange(outputs)?;
         }
-        self.matched.retire(self.rulings.judge());
+        self.matched.retire(self.rulings.evaluator());
         let plan = plan_for(self.engine, served.plan);
-        let paths: Vec<_> = served.judge.paths().into_iter().collect();
-        self.rulings.replace(Arc::new(served.judge), &plan, &paths);
+        let paths: Vec<_> = served.evaluator.paths().into_iter().collect();
+        self.rulings
+            .replace(Arc::new(served.evaluator), &plan, &paths);
         if settings.log != config.log {
             journal::reopen(config.log, config.time_format_iso_8601);
         }
@@ -168,7 +169,7 @@ impl Reloader {
 
 /// Rules that the installed filter covers.
 pub(super) struct FilteredRules {
-    pub(super) judge: Engine,
+    pub(super) evaluator: Engine,
     pub(super) plan: Plan,
     pub(super) refused: Vec<UncoveredRule>,
 }
@@ -180,16 +181,16 @@ pub(super) fn served(
     sink: &DeferredSink,
     installed: &Plan,
 ) -> Result<FilteredRules, Failure> {
-    let (mut judge, mut plan) = loaded.compile(options, sink.clone());
+    let (mut evaluator, mut plan) = loaded.compile(options, sink.clone());
     loaded.usable()?;
-    let refused = judge.unserved(installed);
+    let refused = evaluator.unserved(installed);
     if !refused.is_empty() {
         let is_refused = |name: &str| refused.iter().any(|rule| &*rule.rule == name);
         loaded.ruleset.disable(is_refused);
-        (judge, plan) = loaded.compile(options, sink.clone());
+        (evaluator, plan) = loaded.compile(options, sink.clone());
     }
     Ok(FilteredRules {
-        judge,
+        evaluator,
         plan,
         refused,
     })
@@ -201,11 +202,11 @@ fn all(
     options: &EngineOptions,
     sink: &DeferredSink,
 ) -> Result<FilteredRules, Failure> {
-    let (judge, _) = loaded.compile(options, sink.clone());
+    let (evaluator, _) = loaded.compile(options, sink.clone());
     loaded.usable()?;
-    let plan = judge.plan_for_results();
+    let plan = evaluator.plan_for_results();
     Ok(FilteredRules {
-        judge,
+        evaluator,
         plan,
         refused: Vec::new(),
     })
@@ -235,14 +236,14 @@ impl MatchCounts {
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let last = retired.last.as_deref().map_or(0, matches);
         let before: u64 = retired.totals.iter().map(|total| total.matches).sum();
-        before + last + matches(&self.rulings.judge())
+        before + last + matches(&self.rulings.evaluator())
     }
 
     /// Returns the totals of all rules that have matched.
     pub(super) fn by_rule(&self) -> Vec<RuleTotal> {
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let mut totals = retired.totals.clone();
-        for engine in retired.last.iter().chain([&self.rulings.judge()]) {
+        for engine in retired.last.iter().chain([&self.rulings.evaluator()]) {
             totals::add(&mut totals, engine);
         }
         totals

@@ -50,7 +50,7 @@ use crate::totals;
 
 /// Rules at the agent's start.
 pub(super) struct Rules {
-    pub(super) judge: Arc<Engine>,
+    pub(super) evaluator: Arc<Engine>,
     /// Plan of the rules.
     pub(super) plan: Plan,
     /// Plan that the command's filter was compiled from.
@@ -67,18 +67,18 @@ impl Rules {
         sink: &DeferredSink,
         verify: &VerifyOptions,
     ) -> Result<Self, Failure> {
-        let (judge, plan) = loaded.compile(options, sink.clone());
+        let (evaluator, plan) = loaded.compile(options, sink.clone());
         loaded.usable()?;
-        Ok(Self::of(judge, plan, verify))
+        Ok(Self::of(evaluator, plan, verify))
     }
 
     /// Like `first`, for rules that are already compiled.
-    pub(super) fn of(judge: Engine, plan: Plan, verify: &VerifyOptions) -> Self {
+    pub(super) fn of(evaluator: Engine, plan: Plan, verify: &VerifyOptions) -> Self {
         let mut installed = plan.clone();
         verify.extend(&mut installed);
         capture::notify::plan_renames(&mut installed);
         Self {
-            judge: Arc::new(judge),
+            evaluator: Arc::new(evaluator),
             installed,
             plan,
             refused: Vec::new(),
@@ -94,7 +94,7 @@ impl Rules {
     ) -> Result<Self, Failure> {
         let served = reload::served(loaded, options, sink, &installed)?;
         Ok(Self {
-            judge: Arc::new(served.judge),
+            evaluator: Arc::new(served.evaluator),
             plan: served.plan,
             installed,
             refused: served.refused,
@@ -123,7 +123,7 @@ pub(super) struct AgentConfig {
     /// The policy's decisions on calls.
     pub(super) profile: Profile,
     /// Classifier of failures that other enforcers than the filter caused.
-    pub(super) witness: DenialClassifier,
+    pub(super) classifier: DenialClassifier,
     /// Restriction of a container's first program.
     pub(super) first: Option<InitProcessPolicy>,
     /// Restriction for containers that start later, in the host agent. Exec sessions have their
@@ -211,7 +211,7 @@ impl AgentConfig {
         let (dispatcher, account) = self.start_outputs(&listening)?;
         let recordings = self.start_recordings(&dispatcher)?;
         let is_resumed = listening.is_resumed;
-        let rule_count = self.rules.judge.matches().count();
+        let rule_count = self.rules.evaluator.matches().count();
         let shared_state = Arc::clone(&listening.shared_state);
         note_refusals(&self.verify, &shared_state);
         let drops = Arc::new(Drops::new(self.drops.clone()));
@@ -235,12 +235,12 @@ impl AgentConfig {
         let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
         let (watcher, rulings) = (started.watcher, started.rulings);
         let matched = Arc::new(MatchCounts::new(rulings.clone()));
-        let judge = rulings.clone();
+        let evaluator = rulings.clone();
         let counters = counted(started.counters, &matched, &shared_state);
         let figures = Figures {
             engine,
             counters: Arc::clone(&counters),
-            judge: Arc::new(move || judge.judge()),
+            evaluator: Arc::new(move || evaluator.evaluator()),
             dispatcher: dispatcher.clone(),
         };
         let source = figures.source(&self.settings, &self.sink);
@@ -355,7 +355,7 @@ impl AgentConfig {
         };
         Ok(Common {
             profile: self.profile.clone(),
-            witness: self.witness.clone(),
+            classifier: self.classifier.clone(),
             first: later.or_else(|| self.first.as_ref().map(InitProcessPolicy::to_others)),
             violations: Arc::new(Violations::new(
                 self.learner.clone(),
@@ -417,7 +417,7 @@ fn start_engine(
 struct Figures {
     engine: EngineKind,
     counters: metrics::Counters,
-    judge: metrics::Judge,
+    evaluator: metrics::CurrentEvaluator,
     dispatcher: Dispatcher,
 }
 
@@ -427,7 +427,7 @@ impl Figures {
             wanted: settings.metrics.clone(),
             engine_name: self.engine.name_in_metrics(),
             counters: self.counters,
-            judge: self.judge,
+            evaluator: self.evaluator,
             dispatcher: self.dispatcher,
             latency: sink.latency(),
             files: metrics::Files::of(settings),

@@ -27,23 +27,23 @@ use crate::sink::DeferredSink;
 use crate::spec::{AgentSpec, StartMode};
 use crate::{confine, host, journal, program};
 
-/// Prepares an agent. `memo` is what the first agent left for an agent that takes over.
+/// Prepares an agent. `handover` is what the first agent left for an agent that takes over.
 pub(super) fn prepare(
     spec: AgentSpec,
     engine: EngineKind,
-    memo: Option<&[u8]>,
+    handover: Option<&[u8]>,
 ) -> Result<AgentPlan, Failure> {
     match spec.mode.clone() {
-        StartMode::Command | StartMode::Learn => own(spec, engine, memo),
+        StartMode::Command | StartMode::Learn => own(spec, engine, handover),
         StartMode::Container { sessions, .. } => {
-            let prepared = own(spec, engine, memo)?;
-            Ok(match sessions.filter(|_| memo.is_none()) {
+            let prepared = own(spec, engine, handover)?;
+            Ok(match sessions.filter(|_| handover.is_none()) {
                 None => prepared,
                 Some(folder) => leaving_filter(prepared, folder),
             })
         }
-        StartMode::ContainerOfHost { agents, .. } => of_host(spec, &agents, engine, memo),
-        StartMode::Session { agent, .. } => session(spec, &agent, engine, memo),
+        StartMode::ContainerOfHost { agents, .. } => of_host(spec, &agents, engine, handover),
+        StartMode::Session { agent, .. } => session(spec, &agent, engine, handover),
         StartMode::Host { .. } => Err(Failure::new(
             Exit::Internal,
             "cannot run a command with the specification of a host agent",
@@ -57,7 +57,7 @@ pub(super) fn prepare(
 fn leaving_filter(prepared: AgentPlan, folder: PathBuf) -> AgentPlan {
     let kept = CachedFilter {
         program: prepared.program.clone(),
-        memo: prepared.memo.clone(),
+        handover: prepared.handover.clone(),
     };
     let start = prepared.start;
     AgentPlan {
@@ -79,15 +79,15 @@ fn session(
     spec: AgentSpec,
     folder: &Path,
     engine: EngineKind,
-    memo: Option<&[u8]>,
+    handover: Option<&[u8]>,
 ) -> Result<AgentPlan, Failure> {
-    let command = program::command(&spec.command, None, memo.is_some())?;
+    let command = program::command(&spec.command, None, handover.is_some())?;
     let container = their_container(&spec).ok_or_else(|| {
         Failure::new(Exit::Internal, "cannot watch a session of no container")
             .help("`agent` is an internal verb")
     })?;
-    let alone = move |memo: Option<Vec<u8>>| own(spec, engine, memo.as_deref());
-    host::prepare_session(command, folder, container, memo, alone)
+    let alone = move |handover: Option<Vec<u8>>| own(spec, engine, handover.as_deref());
+    host::prepare_session(command, folder, container, handover, alone)
 }
 
 /// Prepares the handover of a container to the host agent.
@@ -95,16 +95,16 @@ fn of_host(
     spec: AgentSpec,
     folder: &Path,
     engine: EngineKind,
-    memo: Option<&[u8]>,
+    handover: Option<&[u8]>,
 ) -> Result<AgentPlan, Failure> {
-    let command = program::command(&spec.command, None, memo.is_some())?;
-    let enforced = Enforced::prepare(&spec, engine, memo)?;
+    let command = program::command(&spec.command, None, handover.is_some())?;
+    let enforced = Enforced::prepare(&spec, engine, handover)?;
     let restricts_first = enforced.elsewhere.is_some();
-    let cache = Cache::open(&spec, &enforced, memo)?;
-    let kept = match memo {
-        Some(memo) => CachedFilter {
+    let cache = Cache::open(&spec, &enforced, handover)?;
+    let kept = match handover {
+        Some(handover) => CachedFilter {
             program: installed_already(&spec, engine)?,
-            memo: memo.to_vec(),
+            handover: handover.to_vec(),
         },
         None => kept_or_made(&spec, engine, cache.as_ref(), &enforced)?,
     };
@@ -115,7 +115,7 @@ fn of_host(
     let errand = host::Errand::of_container(
         folder,
         &spec,
-        kept.memo.clone(),
+        kept.handover.clone(),
         container,
         rules,
         confinement,
@@ -129,7 +129,7 @@ fn of_host(
         program: kept.program,
         confinement: None,
         restricts_first,
-        memo: kept.memo,
+        handover: kept.handover,
         start: Box::new(move |listening, meanwhile| errand.start(listening, meanwhile)),
     })
 }
@@ -187,7 +187,7 @@ fn filter_alone(
     let resident = enforced.resident.clone().unwrap_or_default();
     Ok(CachedFilter {
         program: compile(&rules.installed, profile, engine, *denials, config)?,
-        memo: handover_state::encode(
+        handover: handover_state::encode(
             &rules.installed,
             profile,
             enforced.elsewhere.as_ref(),
@@ -197,15 +197,15 @@ fn filter_alone(
 }
 
 /// Prepares an agent that watches by itself.
-fn own(spec: AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<AgentPlan, Failure> {
+fn own(spec: AgentSpec, engine: EngineKind, handover: Option<&[u8]>) -> Result<AgentPlan, Failure> {
     let guard = spec.confine.guard.as_ref();
     let added = guard.and_then(|guard| guard.environment.as_deref());
-    let command = program::command(&spec.command, added, memo.is_some())?;
-    let enforced = Enforced::prepare(&spec, engine, memo)?;
-    let cache = Cache::open(&spec, &enforced, memo)?;
+    let command = program::command(&spec.command, added, handover.is_some())?;
+    let enforced = Enforced::prepare(&spec, engine, handover)?;
+    let cache = Cache::open(&spec, &enforced, handover)?;
     match cache.as_ref().and_then(Cache::look_up) {
         Some(kept) => Ok(by_kept_filter(spec, command, engine, enforced, cache, kept)),
-        None => by_loaded_rules(spec, command, engine, enforced, cache, memo),
+        None => by_loaded_rules(spec, command, engine, enforced, cache, handover),
     }
 }
 
@@ -218,7 +218,7 @@ fn by_kept_filter(
     cache: Option<Cache>,
     kept: CachedFilter,
 ) -> AgentPlan {
-    let CachedFilter { program, memo } = kept;
+    let CachedFilter { program, handover } = kept;
     let expected = program.clone();
     let rules = cache.and_then(|cache| cache.rules_of(program.clone()));
     let restricts_first = enforced.elsewhere.is_some();
@@ -234,7 +234,7 @@ fn by_kept_filter(
         program,
         confinement: None,
         restricts_first,
-        memo,
+        handover,
         start: Box::new(move |listening, meanwhile| {
             start_beside(listening, meanwhile, make, first, &expected)
         }),
@@ -248,10 +248,10 @@ fn by_loaded_rules(
     engine: EngineKind,
     mut enforced: Enforced,
     cache: Option<Cache>,
-    memo: Option<&[u8]>,
+    handover: Option<&[u8]>,
 ) -> Result<AgentPlan, Failure> {
-    let origin = match (memo, &cache) {
-        (Some(memo), _) => Origin::Memo(memo),
+    let origin = match (handover, &cache) {
+        (Some(handover), _) => Origin::Handover(handover),
         (None, Some(cache)) => Origin::Read(&cache.sources),
         (None, None) => Origin::Files,
     };
@@ -260,7 +260,7 @@ fn by_loaded_rules(
     if let Some(resident) = enforced.resident {
         blueprint.resident = resident;
     }
-    let memo = handover_state::encode(
+    let handover = handover_state::encode(
         &blueprint.rules.installed,
         &blueprint.profile,
         enforced.elsewhere.as_ref(),
@@ -268,14 +268,14 @@ fn by_loaded_rules(
     );
     let program = blueprint.program.clone();
     if let Some(cache) = cache {
-        cache.keep(&program, &memo, &blueprint.rules);
+        cache.keep(&program, &handover, &blueprint.rules);
     }
     Ok(AgentPlan {
         command,
         program,
         confinement: enforced.confinement,
         restricts_first: enforced.elsewhere.is_some(),
-        memo,
+        handover,
         start: blueprint.into_start(),
     })
 }
@@ -284,7 +284,7 @@ fn by_loaded_rules(
 struct Enforced {
     /// Confinement that the command applies to itself.
     confinement: Option<Confinement>,
-    witness: DenialClassifier,
+    classifier: DenialClassifier,
     /// Restriction of a container's first program.
     elsewhere: Option<DeferredConfinement>,
     /// Policy in the kernel; `None` if this agent has loaded none.
@@ -294,14 +294,18 @@ struct Enforced {
 }
 
 impl Enforced {
-    /// Applies the policy as far as this process must. For an agent that takes over, the memo
+    /// Applies the policy as far as this process must. For an agent that takes over, the handover state
     /// describes what is applied.
-    fn prepare(spec: &AgentSpec, engine: EngineKind, memo: Option<&[u8]>) -> Result<Self, Failure> {
+    fn prepare(
+        spec: &AgentSpec,
+        engine: EngineKind,
+        handover: Option<&[u8]>,
+    ) -> Result<Self, Failure> {
         let place = match spec.mode.container() {
             Some(_) => Target::Elsewhere,
             None => Target::Here,
         };
-        let confinement = match memo {
+        let confinement = match handover {
             None => spec.confine.prepare(spec.detection.quiet, place)?,
             Some(_) => None,
         };
@@ -313,20 +317,20 @@ impl Enforced {
         }
         // An agent that takes over classifies denials by the policy file as it is now. It denies
         // nothing by it; the denials are the kernel's.
-        let witness = match memo {
+        let classifier = match handover {
             // Without a policy nothing is denied.
             None => confinement
                 .as_ref()
-                .map_or_else(DenialClassifier::default, |made| made.witness.clone()),
-            Some(_) => spec.confine.witness(place),
+                .map_or_else(DenialClassifier::default, |made| made.classifier.clone()),
+            Some(_) => spec.confine.classifier(place),
         };
-        let elsewhere = match memo {
+        let elsewhere = match handover {
             None => confinement.as_ref().and_then(Confinement::elsewhere),
-            Some(memo) => handover_state::decode_first(memo)?,
+            Some(handover) => handover_state::decode_first(handover)?,
         };
         let in_force = InForce::of(spec, confinement.as_ref(), place);
         // Without a policy none is left in the kernel. An agent that takes over learns it from its
-        // memo.
+        // handover.
         let resident = confinement.as_ref().map(Confinement::resident);
         let mut first = first_program(spec, elsewhere.clone());
         // A runtime itself is not restricted.
@@ -336,7 +340,7 @@ impl Enforced {
         }
         Ok(Self {
             confinement: confinement.filter(|_| place == Target::Here),
-            witness,
+            classifier,
             elsewhere,
             resident,
             in_force,
@@ -367,7 +371,7 @@ impl Enforced {
             })?;
             blueprint.guard = Some(Arc::new(reporter));
         }
-        blueprint.witness = std::mem::take(&mut self.witness);
+        blueprint.classifier = std::mem::take(&mut self.classifier);
         Ok(blueprint)
     }
 }
@@ -385,7 +389,7 @@ impl Cache {
     fn open(
         spec: &AgentSpec,
         enforced: &Enforced,
-        memo: Option<&[u8]>,
+        handover: Option<&[u8]>,
     ) -> Result<Option<Self>, Failure> {
         let Enforced {
             in_force,
@@ -393,10 +397,10 @@ impl Cache {
             resident,
             ..
         } = enforced;
-        // An AppArmor profile has a new name each time, which the memo contains.
+        // An AppArmor profile has a new name each time, which the handover state contains.
         let is_own = elsewhere.as_ref().is_some_and(|made| !made.is_repeatable());
         let plans = spec.mode.container().and_then(|told| told.plans.clone());
-        let Some(folder) = plans.filter(|_| memo.is_none() && !is_own) else {
+        let Some(folder) = plans.filter(|_| handover.is_none() && !is_own) else {
             return Ok(None);
         };
         let (config, _) = configuration(&spec.detection, &spec.interception)?;
@@ -419,16 +423,16 @@ impl Cache {
     }
 
     /// Caches the compiled filter and rules.
-    fn keep(self, program: &FilterProgram, memo: &[u8], rules: &Rules) {
+    fn keep(self, program: &FilterProgram, handover: &[u8], rules: &Rules) {
         if let Some(key) = &self.key {
             let kept = CachedFilter {
                 program: program.clone(),
-                memo: memo.to_vec(),
+                handover: handover.to_vec(),
             };
             key.keep(&self.folder, &kept);
         }
         if let Some(kept) = self.rules_of(program.clone()) {
-            kept.keep(&rules.judge, &rules.plan);
+            kept.keep(&rules.evaluator, &rules.plan);
         }
     }
 }

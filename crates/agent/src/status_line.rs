@@ -113,16 +113,16 @@ fn short(rate: u64) -> String {
 mod tests {
     use super::*;
 
-    fn snapshot(seen: u64, judged: u64, drops: u64) -> Snapshot {
+    fn snapshot(seen: u64, evaluated: u64, drops: u64) -> Snapshot {
         Snapshot {
-            events: judged,
+            events: evaluated,
             drops,
             preemptions: 0,
             filtered_in_kernel: None,
             notes: Vec::new(),
             counters: vec![
                 ("seen_in_kernel", seen),
-                ("evaluated", judged),
+                ("evaluated", evaluated),
                 ("matched", 3),
             ],
         }

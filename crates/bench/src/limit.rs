@@ -119,12 +119,12 @@ impl Limit {
         }
         Ok(figures
             .into_iter()
-            .filter_map(|figure| self.judge(figure))
+            .filter_map(|figure| self.check(figure))
             .collect())
     }
 
     /// Returns the broken limit if a figure breaks this one.
-    fn judge(&self, figure: Found) -> Option<BrokenLimit> {
+    fn check(&self, figure: Found) -> Option<BrokenLimit> {
         let said = match figure.value {
             Ok(value) if self.is_upper && value > self.number => report::number(value),
             Ok(value) if !self.is_upper && value < self.number => report::number(value),

@@ -126,7 +126,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
         std::thread::sleep(Duration::from_micros(50));
     }
     let listener = sys::fd::duplicate_number(page.int(0).load(Ordering::Acquire) - 1);
-    let judge = Arc::new(Everything::default());
+    let evaluator = Arc::new(Everything::default());
     // A thread that any program may have: it does not block SIGCHLD.
     std::thread::spawn(|| std::thread::sleep(Duration::from_secs(60)));
     let supervisor = NotifyEngine::start(Parts {
@@ -134,11 +134,11 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
         installed: plan.clone(),
         plan: plan.clone(),
         profile: Default::default(),
-        witness: policy::compile::denial_classifier::DenialClassifier::default(),
+        classifier: policy::compile::denial_classifier::DenialClassifier::default(),
         lacked: Arc::new(Default::default),
         first: None,
         pending: Box::new(|| Ok(Vec::new())),
-        judge: Arc::clone(&judge),
+        evaluator: Arc::clone(&evaluator),
         world: Arc::new(NoSystemInfo),
         processes: Processes::with_marks(vec![]).expect("/proc"),
         notices: Arc::new(Silent),
@@ -149,7 +149,7 @@ fn watch(plan: &Plan, script: &str) -> (Vec<Seen>, CounterSnapshot) {
     .expect("threads");
     let counters = supervisor.join();
     let _ = child;
-    let seen = judge.0.lock().expect("all threads are gone").clone();
+    let seen = evaluator.0.lock().expect("all threads are gone").clone();
     (seen, counters)
 }
 

@@ -186,7 +186,7 @@ pub(crate) struct Detection {
     pub(crate) ring_kib: Option<u32>,
     /// eBPF engine: number of threads that evaluate rules, for comparisons [default: one a processor]
     #[arg(long, hide = true, value_name = "N")]
-    pub(crate) judges: Option<std::num::NonZeroUsize>,
+    pub(crate) rule_threads: Option<std::num::NonZeroUsize>,
     /// Print no status lines, no summary and no warnings, except those about the policy
     #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) quiet: bool,

@@ -26,7 +26,7 @@ impl From<args::Detection> for options::Detection {
             hooks: args.hooks.into(),
             unfiltered: args.unfiltered,
             ring_kib: args.ring_kib,
-            judges: args.judges,
+            rule_threads: args.rule_threads,
             quiet: args.quiet,
             manner: args.manner,
             without_rules: false,

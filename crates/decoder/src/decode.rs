@@ -630,13 +630,13 @@ fn without_family<'a>(number: Known<i64>, remote: bool, as_ipv4: Endpoint) -> De
 /// Completes a descriptor that is an open file before the caller is known. Returns `None` if there is nothing
 /// to look up before the call returns, if it is a socket, or if it cannot be read.
 pub fn resolve_file<'a>(
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
     call: &Call,
     descriptor: Descriptor<'a>,
     arena: &'a Bump,
 ) -> Option<Descriptor<'a>> {
     let number = existing_descriptor(call)?;
-    let found = census.file(call.tid, number)?;
+    let found = inspector.file(call.tid, number)?;
     Some(merge(descriptor, &found, SocketView::default(), arena))
 }
 
@@ -654,7 +654,7 @@ fn existing_descriptor(call: &Call) -> Option<i32> {
 
 /// Completes a descriptor from the caller's open files.
 pub fn resolve<'a>(
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
     call: &Call,
     descriptor: Descriptor<'a>,
     result: Option<i64>,
@@ -670,7 +670,7 @@ pub fn resolve<'a>(
     let Some(number) = number else {
         return descriptor;
     };
-    let Some(found) = census.descriptor(pid, call.tid, number) else {
+    let Some(found) = inspector.descriptor(pid, call.tid, number) else {
         return descriptor;
     };
     merge(descriptor, &found, SocketView::of(call, result), arena)

@@ -357,7 +357,7 @@ mod tests {
     /// Checks all files below `/proc/self` that this process may write.
     #[test]
     fn memory_files_are_told_from_all_others_by_the_object() {
-        let census = ProcessInspector::new().expect("procfs");
+        let inspector = ProcessInspector::new().expect("procfs");
         let own = Tid(std::process::id().cast_signed());
         let task = format!("/proc/self/task/{}", own.0);
         let (mut found, mut others) = (0, 0);
@@ -367,7 +367,7 @@ mod tests {
                 let Ok(file) = OpenOptions::new().write(true).open(entry.path()) else {
                     continue;
                 };
-                let is_memory = census.is_memory_file(own, file.as_raw_fd());
+                let is_memory = inspector.is_memory_file(own, file.as_raw_fd());
                 let is_called_so = entry.file_name() == "mem";
                 assert_eq!(is_memory, Ok(is_called_so), "{}", entry.path().display());
                 found += usize::from(is_called_so);
@@ -383,11 +383,11 @@ mod tests {
         let memory = memory.expect("its own");
         let again = format!("/proc/self/fd/{}", memory.as_raw_fd());
         let again = OpenOptions::new().write(true).open(again).expect("its own");
-        assert_eq!(census.is_memory_file(own, again.as_raw_fd()), Ok(true));
+        assert_eq!(inspector.is_memory_file(own, again.as_raw_fd()), Ok(true));
         for path in ["/dev/null", "/dev/zero"] {
             let file = OpenOptions::new().write(true).open(path).expect("there");
-            assert_eq!(census.is_memory_file(own, file.as_raw_fd()), Ok(false));
+            assert_eq!(inspector.is_memory_file(own, file.as_raw_fd()), Ok(false));
         }
-        assert!(census.is_memory_file(own, 1 << 20).is_err());
+        assert!(inspector.is_memory_file(own, 1 << 20).is_err());
     }
 }

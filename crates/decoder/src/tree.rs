@@ -50,7 +50,7 @@ pub enum InitProgramState {
 pub struct Tree {
     inner: Mutex<Inner>,
     /// Reader of information about processes.
-    pub census: ProcessInspector,
+    pub inspector: ProcessInspector,
     /// Number of open pidfds, limited so that descriptors are left for everything else.
     pidfds: AtomicUsize,
     /// The marks; `None` for an engine that sees every birth.
@@ -109,12 +109,13 @@ enum Origin {
 }
 
 impl Node {
-    fn is_alive(&self, census: &ProcessInspector) -> bool {
+    fn is_alive(&self, inspector: &ProcessInspector) -> bool {
         match &self.pidfd {
             Some(pidfd) => !has_ended(pidfd),
             // Without a pidfd the pid may have been reused, so the start time decides.
             None => {
-                census.identity(self.process.pid).map(|who| who.start) == Some(self.process.start)
+                inspector.identity(self.process.pid).map(|who| who.start)
+                    == Some(self.process.start)
             }
         }
     }
@@ -125,7 +126,7 @@ impl Tree {
     pub fn new(transparent: Vec<Pid>) -> Result<Self, process_info::procfs::ProcError> {
         Ok(Self {
             inner: Mutex::new(Inner::default()),
-            census: ProcessInspector::new()?,
+            inspector: ProcessInspector::new()?,
             pidfds: AtomicUsize::new(0),
             lineage: None,
             transparent,
@@ -178,7 +179,7 @@ impl Tree {
     /// Returns whether a process sees the runtime's mounts. A process that cannot be inspected counts as the
     /// container's, so that its calls are evaluated.
     pub fn is_in_setup_mounts(&self, pid: Pid) -> bool {
-        let namespace = self.census.mount_namespace(pid);
+        let namespace = self.inspector.mount_namespace(pid);
         let setup = self.setup.map(|setup| setup.mount_namespace);
         setup.is_some() && setup == namespace
     }
@@ -197,7 +198,7 @@ impl Tree {
         if let Ok(pidfd) = sys::pidfd::open(tid.0) {
             return self.enter(Pid(tid.0), Some(pidfd), counters);
         }
-        let pid = self.census.thread_group(tid)?;
+        let pid = self.inspector.thread_group(tid)?;
         if pid.0 != tid.0 {
             let mut inner = self.inner();
             if inner.threads.len() >= THREAD_CACHE {
@@ -246,13 +247,13 @@ impl Tree {
         for top in &self.transparent {
             let parent = self.outside(*top, 0);
             let mut born: Vec<(Pid, Option<Arc<Process>>)> = Vec::new();
-            let children = self.census.children(*top).into_iter();
+            let children = self.inspector.children(*top).into_iter();
             born.extend(children.map(|child| (child, parent.clone())));
             while let Some((pid, parent)) = born.pop() {
                 if self.transparent.contains(&pid) || self.find(pid).is_some() {
                     continue;
                 }
-                let Some(identity) = self.census.identity(pid) else {
+                let Some(identity) = self.inspector.identity(pid) else {
                     continue;
                 };
                 let pidfd = sys::pidfd::open(pid.0).ok();
@@ -263,12 +264,13 @@ impl Tree {
                     InitProgramState::Perhaps => self.executed(&process),
                     InitProgramState::No => process.set_sets_up(true),
                 }
-                let is_whole = self.census.has_stdio(pid) && !self.census.closes_stdio_on_exec(pid);
+                let is_whole =
+                    self.inspector.has_stdio(pid) && !self.inspector.closes_stdio_on_exec(pid);
                 if let Some(node) = self.inner().nodes.get_mut(&pid) {
                     node.stdio_suspect = !is_whole;
                     node.has_sockets = true;
                 }
-                let children = self.census.children(pid).into_iter();
+                let children = self.inspector.children(pid).into_iter();
                 born.extend(children.map(|child| (child, Some(Arc::clone(&process)))));
             }
         }
@@ -291,7 +293,7 @@ impl Tree {
 
     /// Enters a process that was not born to the workload, as a child of its own parent.
     pub fn attach(&self, pid: Pid) -> Option<Arc<Process>> {
-        let identity = self.census.identity(pid)?;
+        let identity = self.inspector.identity(pid)?;
         let parent = self
             .find(identity.ppid)
             .or_else(|| self.outside(identity.ppid, 0));
@@ -307,7 +309,7 @@ impl Tree {
 
     /// Enters a child whose parent is certain.
     pub fn born(&self, child: Pid, parent: &Arc<Process>) {
-        if let Some(identity) = self.census.identity(child) {
+        if let Some(identity) = self.inspector.identity(child) {
             let pidfd = sys::pidfd::open(child.0).ok();
             self.insert(&identity, pidfd, Some(Arc::clone(parent)), Origin::Watched);
         }
@@ -315,9 +317,9 @@ impl Tree {
 
     /// Enters the unseen children of a process whose state is about to change.
     fn claim_children(&self, process: &Arc<Process>) {
-        for child in self.census.children(process.pid) {
+        for child in self.inspector.children(process.pid) {
             if self.find(child).is_none()
-                && let Some(stat) = self.census.identity(child)
+                && let Some(stat) = self.inspector.identity(child)
             {
                 let pidfd = sys::pidfd::open(child.0).ok();
                 self.insert(&stat, pidfd, Some(Arc::clone(process)), Origin::Watched);
@@ -364,8 +366,8 @@ impl Tree {
         // Shells close standard output on the way to redirecting it; by now it is open again.
         let pid = process.pid;
         if effect == Effect::MakesSocket
-            && self.census.has_stdio(pid)
-            && !self.census.closes_stdio_on_exec(pid)
+            && self.inspector.has_stdio(pid)
+            && !self.inspector.closes_stdio_on_exec(pid)
         {
             self.clear_stdio(pid);
             return false;
@@ -387,7 +389,7 @@ impl Tree {
         };
         // Clear the flag before the check: a thread that makes a socket meanwhile sets it again.
         set(false);
-        if self.census.has_socket(pid) {
+        if self.inspector.has_socket(pid) {
             set(true);
         }
         !self.has_sockets(pid)
@@ -418,19 +420,19 @@ impl Tree {
     }
 
     fn known(&self, tid: Tid) -> Option<Arc<Process>> {
-        let census = &self.census;
+        let inspector = &self.inspector;
         let inner = self.inner();
         if let Some(node) = inner.nodes.get(&Pid(tid.0)) {
-            return node.is_alive(census).then(|| Arc::clone(&node.process));
+            return node.is_alive(inspector).then(|| Arc::clone(&node.process));
         }
         let pid = *inner.threads.get(&tid)?;
         let node = inner.nodes.get(&pid)?;
-        let belongs = node.is_alive(census) && self.census.has_thread(pid, tid);
+        let belongs = node.is_alive(inspector) && self.inspector.has_thread(pid, tid);
         belongs.then(|| Arc::clone(&node.process))
     }
 
     fn enter(&self, pid: Pid, pidfd: Option<OwnedFd>, counters: &Counters) -> Option<Arc<Process>> {
-        let identity = self.census.identity(pid)?;
+        let identity = self.inspector.identity(pid)?;
         // Start times have a resolution of 10 ms: within one tick a pid may be reused.
         if let Some(process) = self.find(pid)
             && process.start == identity.start
@@ -477,7 +479,7 @@ impl Tree {
 
     fn nearest_ancestor(&self, pid: Pid) -> Option<Arc<Process>> {
         let lineage = self.lineage.as_ref()?;
-        let inherited = self.census.inherited(pid)?;
+        let inherited = self.inspector.inherited(pid)?;
         let lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
         lineage.nearest(inherited).cloned()
     }
@@ -485,7 +487,7 @@ impl Tree {
     /// Marks a process that has just been entered.
     fn mark(&self, process: &Arc<Process>) {
         if let Some(lineage) = &self.lineage
-            && let Some(inherited) = self.census.inherited(process.pid)
+            && let Some(inherited) = self.inspector.inherited(process.pid)
         {
             let mut lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
             let is_marked = lineage.mark(process, inherited);
@@ -529,7 +531,7 @@ impl Tree {
         if pid.0 <= 0 || depth > ANCESTOR_LIMIT {
             return None;
         }
-        let identity = self.census.identity(pid)?;
+        let identity = self.inspector.identity(pid)?;
         if self.transparent.contains(&pid) {
             return self.outside(identity.ppid, depth + 1);
         }
@@ -566,7 +568,7 @@ impl Tree {
         let is_outside = |parent: &Arc<Process>| !self.is_watched(parent);
         let first_of_the_workload =
             origin == Origin::Watched && parent.as_ref().is_none_or(is_outside);
-        let mut has_sockets = first_of_the_workload && self.census.has_socket(pid);
+        let mut has_sockets = first_of_the_workload && self.inspector.has_socket(pid);
         let inherited = parent.as_ref().is_some_and(|parent| parent.sets_up());
         let mut inner = self.inner();
         // Only the very first: a process whose parent is uncertain may be the container's.
@@ -651,7 +653,10 @@ impl Tree {
     /// decide: a process can take any name before it forks.
     fn images_of(&self, child: &Identity, images: Vec<Arc<Image>>) -> Vec<Arc<Image>> {
         let mut buffer = [0; LINK_LIMIT];
-        let program = self.census.link(Tid(child.pid.0), "exe", &mut buffer).ok();
+        let program = self
+            .inspector
+            .link(Tid(child.pid.0), "exe", &mut buffer)
+            .ok();
         let is_program = |image: &&Arc<Image>| {
             let path = image.executable.get().and_then(Option::as_deref);
             program.is_some() && path == program
@@ -668,7 +673,7 @@ impl Tree {
     }
 
     fn sweep(&self, inner: &mut Inner) {
-        let closed = inner.sweep(&self.census);
+        let closed = inner.sweep(&self.inspector);
         self.pidfds.fetch_sub(closed, Ordering::Relaxed);
     }
 
@@ -696,13 +701,13 @@ impl Inner {
     /// Drops ended processes and returns the number of pidfds closed. Amortised: a sweep checks no more
     /// entries than were added since the previous sweep, times a small constant. Children keep their
     /// ancestors alive by reference.
-    fn sweep(&mut self, census: &ProcessInspector) -> usize {
+    fn sweep(&mut self, inspector: &ProcessInspector) -> usize {
         let mut closed = 0;
         self.added_since_sweep = 0;
         let ended: Vec<Pid> = self
             .nodes
             .iter()
-            .filter(|(_, node)| node.origin == Origin::Watched && !node.is_alive(census))
+            .filter(|(_, node)| node.origin == Origin::Watched && !node.is_alive(inspector))
             .map(|(pid, _)| *pid)
             .collect();
         for pid in ended {

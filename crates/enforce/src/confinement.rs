@@ -56,7 +56,7 @@ pub struct Confinement {
     /// The actions on system calls, for the filter that the starter of the command installs.
     pub calls: seccomp::Profile,
     /// Classifier of failed calls as denials by enforcers other than the filter.
-    pub witness: DenialClassifier,
+    pub classifier: DenialClassifier,
     /// The report lines of the chosen enforcers.
     pub report: Vec<Line>,
     /// Compiled parts, in the order in which they are applied.
@@ -182,7 +182,7 @@ impl Confinement {
         };
         let mut shared = Shared {
             calls: seccomp::Profile::default(),
-            witness: DenialClassifier::compile(policy, machine),
+            classifier: DenialClassifier::compile(policy, machine),
         };
         let parts = compile_parts(&request, &mut shared)?;
         let report = policy.enforcers.iter().filter_map(|kind| {
@@ -190,11 +190,14 @@ impl Confinement {
             Some(line(policy, machine, kind, part.enforcer.report()))
         });
         let report = report.collect();
-        let Shared { mut calls, witness } = shared;
-        calls.rules.extend(witness.calls());
+        let Shared {
+            mut calls,
+            classifier,
+        } = shared;
+        calls.rules.extend(classifier.calls());
         Ok(Self {
             calls,
-            witness,
+            classifier,
             report,
             parts,
             tells: policy.rules.iter().any(|rule| rule.verdict.audits()),

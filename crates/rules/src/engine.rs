@@ -257,7 +257,7 @@ impl Engine {
 
     /// Returns the number of evaluated events by kind, without kinds that had none; empty if profiling is
     /// off.
-    pub fn judged(&self) -> impl Iterator<Item = (EventKind, u64)> {
+    pub fn evaluated(&self) -> impl Iterator<Item = (EventKind, u64)> {
         let kinds = self.profile.iter().flat_map(Profile::kinds);
         kinds.filter(|(_, count)| *count > 0)
     }
@@ -380,7 +380,7 @@ impl Evaluator for Engine {
         let profile = self.profile.as_ref().filter(|_| event.tid != event::Tid(0));
         if entries.is_empty() {
             if let Some(profile) = profile {
-                profile.judged(event.kind);
+                profile.evaluated(event.kind);
             }
             return Relevance::Reject;
         }
@@ -407,7 +407,7 @@ impl Evaluator for Engine {
             }
         }
         if let (Some(profile), Relevance::Reject) = (profile, weight) {
-            profile.judged(event.kind);
+            profile.evaluated(event.kind);
         }
         weight
     }
@@ -424,7 +424,7 @@ impl Evaluator for Engine {
         let candidates = evaluation.candidates();
         let entries = self.program.kind(event.kind).entries.iter().enumerate();
         if let Some(profile) = &self.profile {
-            profile.judged(event.kind);
+            profile.evaluated(event.kind);
         }
         let profile = self.profile.as_ref();
         let timed = profile.filter(|profile| profile.is_timed(scratch.evaluated));

@@ -37,7 +37,7 @@ impl Profile {
     }
 
     /// Counts an event that was rejected or evaluated.
-    pub(crate) fn judged(&self, kind: EventKind) {
+    pub(crate) fn evaluated(&self, kind: EventKind) {
         self.kinds[kind.index()].fetch_add(1, Ordering::Relaxed);
     }
 

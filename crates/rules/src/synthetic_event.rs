@@ -299,22 +299,22 @@ impl Kept {
 impl Engine {
     /// Evaluates a synthetic event with all rules, whatever `rule_matching` says. No alert is sent.
     #[must_use]
-    pub fn judge_given(&self, given: &SyntheticEvent) -> RuleResults {
+    pub fn evaluate_synthetic(&self, given: &SyntheticEvent) -> RuleResults {
         use event::Evaluator as _;
         let mut scratch = self.scratch();
         given.with_event(|event| {
             let mut evaluation = Evaluation::new(&self.program, &mut scratch.memo, event);
             given.seed(&mut evaluation);
-            let mut judged = RuleResults::default();
+            let mut evaluated = RuleResults::default();
             for entry in &self.program.kind(event.kind).entries {
                 let rule = &self.rules[entry.rule];
                 match evaluation.rule(entry) {
                     Ternary::False => {}
-                    Ternary::Unknown => judged.undecided.push(Arc::clone(&rule.name)),
-                    Ternary::True => judged.alerts.push(self.alert(rule, &mut evaluation)),
+                    Ternary::Unknown => evaluated.undecided.push(Arc::clone(&rule.name)),
+                    Ternary::True => evaluated.alerts.push(self.alert(rule, &mut evaluation)),
                 }
             }
-            judged
+            evaluated
         })
     }
 }
@@ -363,10 +363,10 @@ mod tests {
                 ("proc.name", "cat"),
             ],
         );
-        let judged = engine().judge_given(&event);
-        assert_eq!(judged.undecided, []);
-        let [alert] = &judged.alerts[..] else {
-            panic!("{judged:?}");
+        let evaluated = engine().evaluate_synthetic(&event);
+        assert_eq!(evaluated.undecided, []);
+        let [alert] = &evaluated.alerts[..] else {
+            panic!("{evaluated:?}");
         };
         assert_eq!(&*alert.rule, "Read it");
         assert_eq!(alert.message, "read shadow by cat in host");
@@ -382,19 +382,19 @@ mod tests {
         let mut event = given(UnsetFields::Absent, &[("fd.name", "/etc/shadow")]);
         let all = SyntheticValue::Many(vec!["bash".into(), "sshd".into()]);
         event.give("proc.aname", &all).expect("it fits");
-        let judged = engine().judge_given(&event);
-        assert_eq!(judged.alerts.len(), 1, "{judged:?}");
-        assert_eq!(&*judged.alerts[0].rule, "Any");
+        let evaluated = engine().evaluate_synthetic(&event);
+        assert_eq!(evaluated.alerts.len(), 1, "{evaluated:?}");
+        assert_eq!(&*evaluated.alerts[0].rule, "Any");
     }
 
     #[test]
     fn what_may_be_anything_leaves_rules_undecided() {
         let fields = [("evt.is_open_read", "true"), ("fd.name", "/etc/shadow")];
-        let judged = engine().judge_given(&given(UnsetFields::Unknown, &fields));
-        assert_eq!(judged.undecided.len(), 2, "{judged:?}");
+        let evaluated = engine().evaluate_synthetic(&given(UnsetFields::Unknown, &fields));
+        assert_eq!(evaluated.undecided.len(), 2, "{evaluated:?}");
         let fields = [("evt.is_open_read", "false"), ("fd.directory", "/home")];
-        let judged = engine().judge_given(&given(UnsetFields::Unknown, &fields));
-        assert!(judged.undecided.is_empty() && judged.alerts.is_empty());
+        let evaluated = engine().evaluate_synthetic(&given(UnsetFields::Unknown, &fields));
+        assert!(evaluated.undecided.is_empty() && evaluated.alerts.is_empty());
     }
 
     #[test]
@@ -405,9 +405,9 @@ mod tests {
         let (ruleset, _) = Loader::new().add("r.yaml", rules).finish();
         let engine = Engine::new(&ruleset, &EngineOptions::default(), Box::new(NoSystemInfo)).0;
         let names = |others, fields: &[(&str, &str)]| {
-            let judged = engine.judge_given(&given(others, fields));
-            let alerts = judged.alerts.iter().map(|alert| alert.rule.to_string());
-            let undecided = judged.undecided.iter().map(|rule| format!("{rule}?"));
+            let evaluated = engine.evaluate_synthetic(&given(others, fields));
+            let alerts = evaluated.alerts.iter().map(|alert| alert.rule.to_string());
+            let undecided = evaluated.undecided.iter().map(|rule| format!("{rule}?"));
             alerts.chain(undecided).collect::<Vec<_>>()
         };
         assert_eq!(names(UnsetFields::Absent, &[]), ["Host"]);

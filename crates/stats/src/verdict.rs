@@ -93,17 +93,23 @@ mod tests {
         }
     }
 
-    fn judge(ratio: Interval, control: Interval, rounds: usize) -> Verdict {
+    fn verdict_of(ratio: Interval, control: Interval, rounds: usize) -> Verdict {
         verdict(ratio, Some(control), rounds, Thresholds::default())
     }
 
     #[test]
     fn clear_differences_have_a_direction() {
         let quiet = interval(0.99, 1.0, 1.01);
-        assert_eq!(judge(interval(1.1, 1.2, 1.3), quiet, 10), Verdict::Slower);
-        assert_eq!(judge(interval(0.7, 0.8, 0.9), quiet, 10), Verdict::Faster);
         assert_eq!(
-            judge(interval(20.0, 30.0, 60.0), quiet, 10),
+            verdict_of(interval(1.1, 1.2, 1.3), quiet, 10),
+            Verdict::Slower
+        );
+        assert_eq!(
+            verdict_of(interval(0.7, 0.8, 0.9), quiet, 10),
+            Verdict::Faster
+        );
+        assert_eq!(
+            verdict_of(interval(20.0, 30.0, 60.0), quiet, 10),
             Verdict::Slower
         );
     }
@@ -112,11 +118,11 @@ mod tests {
     fn a_difference_that_the_baseline_shows_to_itself_is_not_one() {
         let biased = interval(1.02, 1.06, 1.1);
         assert!(matches!(
-            judge(interval(1.01, 1.04, 1.07), biased, 10),
+            verdict_of(interval(1.01, 1.04, 1.07), biased, 10),
             Verdict::NoDifference { .. }
         ));
         assert_eq!(
-            judge(interval(1.01, 1.08, 1.12), biased, 10),
+            verdict_of(interval(1.01, 1.08, 1.12), biased, 10),
             Verdict::Slower
         );
     }
@@ -125,7 +131,7 @@ mod tests {
     fn no_difference_names_what_could_have_been_seen() {
         let quiet = interval(0.99, 1.0, 1.01);
         let Verdict::NoDifference { smallest_visible } =
-            judge(interval(0.98, 1.0, 1.02), quiet, 10)
+            verdict_of(interval(0.98, 1.0, 1.02), quiet, 10)
         else {
             panic!("a narrow interval around 1");
         };
@@ -139,11 +145,11 @@ mod tests {
     fn wide_intervals_and_few_rounds_say_nothing() {
         let quiet = interval(0.99, 1.0, 1.01);
         assert!(matches!(
-            judge(interval(0.7, 1.0, 1.4), quiet, 10),
+            verdict_of(interval(0.7, 1.0, 1.4), quiet, 10),
             Verdict::TooNoisy { .. }
         ));
         assert!(matches!(
-            judge(interval(1.1, 1.2, 1.3), quiet, 5),
+            verdict_of(interval(1.1, 1.2, 1.3), quiet, 5),
             Verdict::TooNoisy { .. }
         ));
     }

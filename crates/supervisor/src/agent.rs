@@ -177,7 +177,7 @@ fn supervise(first: FirstAgentSetup<'_>) -> Result<AgentExit, Message> {
         Message::Refused(i32::from(failure.exit.code()))
     })?;
     tell(inherited, Message::Prepared);
-    let written = inherited.memo.write(&prepared.memo);
+    let written = inherited.handover.write(&prepared.handover);
     written.map_err(|error| Message::NotReady(error.raw_os_error().unwrap_or(Errno::EIO.0)))?;
     shared_state.set_first_waits(prepared.restricts_first);
     let page = SharedPage::new().map_err(not_ready)?;
@@ -295,9 +295,9 @@ pub(super) fn resumed(
     // An agent whose limit is too low reports so itself.
     let _ = signals::outlive_command().and_then(|()| raise_descriptor_limit());
     let _ = sys::prctl::set_name(c"tollgate-agent");
-    // Without the memo, which is reported where it is read, no rule is known to be covered.
-    let memo = inherited.memo.read().unwrap_or_default();
-    let prepared = match prepare(Some(&memo)) {
+    // Without the handover state, which is reported where it is read, no rule is known to be covered.
+    let handover = inherited.handover.read().unwrap_or_default();
+    let prepared = match prepare(Some(&handover)) {
         Ok(prepared) => prepared,
         Err(failure) => {
             terminal::complain(&failure.render());

@@ -73,7 +73,7 @@ enum Op {
 
 const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch::Any];
 
-/// Encodes the memo for an agent that takes over.
+/// Encodes the handover state for an agent that takes over.
 pub fn encode(
     plan: &Plan,
     profile: &Profile,
@@ -92,7 +92,7 @@ pub fn encode(
         each.map(|(kind, text)| (kind.id().to_owned(), text.clone()))
             .collect()
     };
-    let memo = HandoverState {
+    let handover = HandoverState {
         version: VERSION,
         stdio: u8::try_from(stdio).expect("three of them"),
         calls: calls.collect(),
@@ -108,7 +108,7 @@ pub fn encode(
         known: by_id(&resident.known),
         later: resident.later.map(|kind| kind.id().to_owned()),
     };
-    serde_json::to_vec(&memo).expect("names and numbers can be written")
+    serde_json::to_vec(&handover).expect("names and numbers can be written")
 }
 
 fn call_rule(rule: &CallRule) -> (String, String, Vec<Test>, Does, i32) {
@@ -147,8 +147,8 @@ fn test(test: &RegisterTest) -> Test {
 }
 
 /// Decodes the restriction of a container's first program.
-pub fn decode_first(memo: &[u8]) -> Result<Option<DeferredConfinement>, Failure> {
-    let first = parse(memo)?.policy.first;
+pub fn decode_first(handover: &[u8]) -> Result<Option<DeferredConfinement>, Failure> {
+    let first = parse(handover)?.policy.first;
     first
         .map(|parts| by_kind(parts).map(DeferredConfinement))
         .transpose()
@@ -167,15 +167,15 @@ fn by_kind(by_id: BTreeMap<String, String>) -> Result<BTreeMap<EnforcerKind, Str
     each.map(|(id, text)| Ok((kind_of(&id)?, text))).collect()
 }
 
-fn parse(memo: &[u8]) -> Result<HandoverState, Failure> {
+fn parse(handover: &[u8]) -> Result<HandoverState, Failure> {
     let refused = |why: &str| {
         let message = format!("cannot take over: the previous agent left no filter plan: {why}");
         Failure::new(Exit::Internal, message).help("start the command again")
     };
-    let memo: HandoverState =
-        serde_json::from_slice(memo).map_err(|error| refused(&error.to_string()))?;
-    match memo.version {
-        VERSION => Ok(memo),
+    let handover: HandoverState =
+        serde_json::from_slice(handover).map_err(|error| refused(&error.to_string()))?;
+    match handover.version {
+        VERSION => Ok(handover),
         version => Err(refused(&format!(
             "it is of version {version}, and this program reads version {VERSION}"
         ))),
@@ -184,8 +184,8 @@ fn parse(memo: &[u8]) -> Result<HandoverState, Failure> {
 
 /// Decodes the plan. Calls that this version does not know are ignored, since none of its rules
 /// uses them. An unknown kind of watch counts as none: rules that need one are refused by name.
-pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure> {
-    let memo = parse(memo)?;
+pub fn decode(handover: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure> {
+    let handover = parse(handover)?;
     let known = |(name, any_of): (String, Vec<Vec<Test>>)| {
         let call = Syscall::from_name(&name)?;
         let group = |group: Vec<Test>| group.into_iter().map(register_test).collect();
@@ -197,17 +197,17 @@ pub fn decode(memo: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure> {
         };
         Some((call, planned))
     };
-    let profile = policy_of(memo.policy)?;
+    let profile = policy_of(handover.policy)?;
     let resident = LoadedPolicy {
-        known: by_kind(memo.known)?,
-        later: memo.later.map(|id| kind_of(&id)).transpose()?,
+        known: by_kind(handover.known)?,
+        later: handover.later.map(|id| kind_of(&id)).transpose()?,
     };
     let plan = Plan {
         // Interests of the kernel's own filter, which no keeper hands over.
         interests: BTreeMap::new(),
-        calls: memo.calls.into_iter().filter_map(known).collect(),
+        calls: handover.calls.into_iter().filter_map(known).collect(),
         stdio: STDIO
-            .get(usize::from(memo.stdio))
+            .get(usize::from(handover.stdio))
             .copied()
             .unwrap_or_default(),
         ..Plan::default()
@@ -308,9 +308,10 @@ mod tests {
             known: BTreeMap::from([(EnforcerKind::AppArmor, "tollgate-p".to_owned())]),
             later: Some(EnforcerKind::Bpf),
         };
-        let memo = encode(&plan, &profile, Some(&first), &kernel);
-        assert_eq!(decode_first(&memo).expect("the same"), Some(first));
-        let (told, confined, resident) = decode(&memo).expect("a memo of this version");
+        let handover = encode(&plan, &profile, Some(&first), &kernel);
+        assert_eq!(decode_first(&handover).expect("the same"), Some(first));
+        let (told, confined, resident) =
+            decode(&handover).expect("a handover state of this version");
         assert_eq!(confined, profile);
         assert_eq!(resident, kernel);
         let groups = |plan: &Plan| -> Vec<_> {
@@ -336,8 +337,8 @@ mod tests {
         let first =
             DeferredConfinement(BTreeMap::from([(EnforcerKind::Caps, "6 true".to_owned())]));
         let (plan, profile) = (Plan::default(), Profile::default());
-        let memo = encode(&plan, &profile, Some(&first), &LoadedPolicy::default());
-        let text = String::from_utf8(memo).expect("it is JSON");
+        let handover = encode(&plan, &profile, Some(&first), &LoadedPolicy::default());
+        let text = String::from_utf8(handover).expect("it is JSON");
         assert!(decode_first(text.as_bytes()).is_ok());
         let older = text.replace("\"version\":2", "\"version\":1");
         let failure = decode_first(older.as_bytes()).expect_err("it may mean other things");

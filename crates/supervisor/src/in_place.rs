@@ -98,7 +98,7 @@ fn inherited(
     checked.map_err(Failure::io("open the log of the processes that watch"))?;
     let shared_state = &inherited.shared_state;
     shared_state.set_first_waits(prepared.restricts_first);
-    let written = inherited.memo.write(&prepared.memo);
+    let written = inherited.handover.write(&prepared.handover);
     written.map_err(Failure::io("leave a note"))?;
     Ok(Arc::new(inherited))
 }

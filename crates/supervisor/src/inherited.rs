@@ -23,9 +23,9 @@ use super::shared_state::{OpenError, SharedState};
 pub(super) struct InheritedDescriptors {
     pub(super) shared_state: SharedState,
     pub(super) shared_state_file: OwnedFd,
-    /// Memo of the first agent for its successors.
-    pub(super) memo: HandoverBuffer,
-    /// Calls that the policy refuses, read from the memo at first use.
+    /// Handover state that the first agent leaves to its successors.
+    pub(super) handover: HandoverBuffer,
+    /// Calls that the policy refuses, read from the handover state at first use.
     confiner: OnceLock<Option<ActivePolicy>>,
     /// Messages to the front.
     pub(super) to_front: Sender,
@@ -66,7 +66,7 @@ impl InheritedDescriptors {
         let inherited = Self {
             shared_state,
             shared_state_file,
-            memo: HandoverBuffer::new()?,
+            handover: HandoverBuffer::new()?,
             confiner: OnceLock::new(),
             to_front,
             from_waiter,
@@ -99,11 +99,11 @@ impl InheritedDescriptors {
     }
 
     /// Returns the calls that the policy refuses. `None` if they cannot be determined; then no call
-    /// may pass. The command must have started, because the memo is written before.
+    /// may pass. The command must have started, because the handover state is written before.
     pub(super) fn confiner(&self) -> Option<&ActivePolicy> {
         let read = || {
-            let memo = self.memo.read().ok()?;
-            let (_, profile, _) = crate::handover_state::decode(&memo).ok()?;
+            let handover = self.handover.read().ok()?;
+            let (_, profile, _) = crate::handover_state::decode(&handover).ok()?;
             Some(ActivePolicy::new(profile))
         };
         self.confiner.get_or_init(read).as_ref()
@@ -122,7 +122,7 @@ impl InheritedDescriptors {
     pub(super) fn descriptors<'a>(&'a self, listener: &'a Listener) -> [BorrowedFd<'a>; 10] {
         [
             self.shared_state_file.as_fd(),
-            self.memo.0.as_fd(),
+            self.handover.0.as_fd(),
             self.to_front.as_fd(),
             self.from_waiter.file().as_fd(),
             self.keeper_bell.as_fd(),
@@ -149,7 +149,7 @@ impl InheritedDescriptors {
         let inherited = Self {
             shared_state,
             shared_state_file,
-            memo: HandoverBuffer(next()?),
+            handover: HandoverBuffer(next()?),
             confiner: OnceLock::new(),
             to_front: next()?.into(),
             from_waiter: next()?.into(),
@@ -178,7 +178,7 @@ pub(super) struct HandoverBuffer(OwnedFd);
 
 impl HandoverBuffer {
     fn new() -> sys::Result<Self> {
-        sys::fd::memory_file(c"tollgate-memo", MFD_CLOEXEC.u32()).map(Self)
+        sys::fd::memory_file(c"tollgate-handover", MFD_CLOEXEC.u32()).map(Self)
     }
 
     /// Replaces the note.
@@ -208,11 +208,11 @@ impl HandoverBuffer {
 /// The file cannot be created or sealed.
 pub fn in_memory(bytes: &[u8]) -> std::io::Result<OwnedFd> {
     let flags = MFD_CLOEXEC.u32() | MFD_ALLOW_SEALING.u32();
-    let memo = HandoverBuffer(sys::fd::memory_file(c"tollgate-spec", flags)?);
-    memo.write(bytes)?;
+    let handover = HandoverBuffer(sys::fd::memory_file(c"tollgate-spec", flags)?);
+    handover.write(bytes)?;
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&memo.0, seals)?;
-    Ok(memo.0)
+    rustix::fs::fcntl_add_seals(&handover.0, seals)?;
+    Ok(handover.0)
 }
 
 /// An event counter that wakes one process.

@@ -220,8 +220,8 @@ pub struct AgentPlan {
     pub confinement: Option<Confinement>,
     /// The command is a container runtime whose container's first program must be restricted.
     pub restricts_first: bool,
-    /// Memo for an agent that takes over.
-    pub memo: Vec<u8>,
+    /// Handover state for an agent that takes over.
+    pub handover: Vec<u8>,
     /// The services.
     pub start: Start,
 }
@@ -240,7 +240,7 @@ pub struct LaunchContext {
 pub type ErrorReporter = Box<dyn FnOnce(&str)>;
 
 /// Reads rules and configuration in the agent. An agent that takes over gets the first agent's
-/// memo.
+/// handover.
 pub type AgentPreparer =
     Box<dyn FnOnce(Option<&[u8]>) -> Result<AgentPlan, diagnostics::failure::Failure>>;
 

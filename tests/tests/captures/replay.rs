@@ -237,13 +237,21 @@ const PACKETS: [u32; 12] = [
     20,
 ];
 
-/// Returns a capture with a wrong length of the block behind the first half, and that block's position.
+/// Returns a capture with a wrong length of the block in the middle of its event blocks, and that block's position.
+///
+/// The list of processes before the events has any length, so the middle of the file may have no event before it.
 fn damaged(whole: &[u8]) -> (Vec<u8>, usize) {
-    let mut at = usize::from(whole[4]);
-    while at < whole.len() / 2 {
-        let length = whole[at + 4..at + 8].try_into().expect("four");
-        at += usize::try_from(u32::from_le_bytes(length)).expect("a length");
+    const EVENT_V2: u32 = 0x216;
+    let word = |at: usize| u32::from_le_bytes(whole[at..at + 4].try_into().expect("four"));
+    let (mut at, mut events) = (0, Vec::new());
+    while at < whole.len() {
+        if word(at) == EVENT_V2 {
+            events.push(at);
+        }
+        at += usize::try_from(word(at + 4)).expect("a length");
     }
+    assert!(events.len() > 2, "{} events", events.len());
+    let at = events[events.len() / 2];
     let mut damaged = whole.to_vec();
     damaged[at + 4..at + 8].copy_from_slice(&[0xff; 4]);
     (damaged, at)

@@ -81,7 +81,7 @@ enum Fallback {
 struct Launch {
     /// Encoded specification of the agent.
     spec: Vec<u8>,
-    memo: Vec<u8>,
+    handover: Vec<u8>,
     /// Number of failed attempts.
     failed: u32,
 }
@@ -153,18 +153,18 @@ impl Calls {
 
 impl Errand {
     /// Prepares the handover of a container to the host agent. `spec` is this process's
-    /// specification, `memo` the information for an agent that takes over.
+    /// specification, `handover` the information for an agent that takes over.
     pub(in super::super) fn of_container(
         folder: &Path,
         spec: &AgentSpec,
-        memo: Vec<u8>,
+        handover: Vec<u8>,
         container: RuntimeContainer,
         rules: Option<u64>,
         confinement: Option<Confinement>,
     ) -> std::io::Result<Self> {
         // The location depends on everything in the specification except the location itself.
         let of_any = spec.of_host(Path::new(""));
-        let place = AgentSocket::find(folder, &of_any.encode(), &memo)?;
+        let place = AgentSocket::find(folder, &of_any.encode(), &handover)?;
         let spec = spec.of_host(&place.base()).encode();
         Ok(Self {
             place,
@@ -173,7 +173,7 @@ impl Errand {
             confinement,
             otherwise: Fallback::Launch(Launch {
                 spec,
-                memo,
+                handover,
                 failed: 0,
             }),
         })
@@ -406,7 +406,7 @@ impl Launch {
         };
         let (log, before) = open().with_context(|| format!("cannot open {}", path.display()))?;
         place
-            .leave_memo(&self.memo)
+            .leave_handover(&self.handover)
             .with_context(|| format!("cannot write next to {}", path.display()))?;
         let spec = supervisor::in_memory(&self.spec);
         let spec = spec.context("cannot write the specification of the host agent")?;

@@ -22,13 +22,13 @@ pub(super) struct AgentSocket {
 }
 
 impl AgentSocket {
-    /// Returns the location of the agent for this specification and for filters of this memo. A
+    /// Returns the location of the agent for this specification and for filters of this handover state. A
     /// process with other mounts or pids needs another agent.
-    pub(super) fn find(folder: &Path, spec: &[u8], memo: &[u8]) -> io::Result<Self> {
+    pub(super) fn find(folder: &Path, spec: &[u8], handover: &[u8]) -> io::Result<Self> {
         let mut hasher = DefaultHasher::new();
         identity::build()?.hash(&mut hasher);
         spec.hash(&mut hasher);
-        memo.hash(&mut hasher);
+        handover.hash(&mut hasher);
         identity::view()?.hash(&mut hasher);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(folder)?;
@@ -85,17 +85,17 @@ impl AgentSocket {
         self.folder.join(name)
     }
 
-    /// Writes the memo for an agent that is about to start.
-    pub(super) fn leave_memo(&self, memo: &[u8]) -> io::Result<()> {
+    /// Writes the handover state for an agent that is about to start.
+    pub(super) fn leave_handover(&self, handover: &[u8]) -> io::Result<()> {
         let mut file = tempfile::NamedTempFile::new_in(&self.folder)?;
-        io::Write::write_all(&mut file, memo)?;
-        file.persist(self.file("memo"))?;
+        io::Write::write_all(&mut file, handover)?;
+        file.persist(self.file("handover"))?;
         Ok(())
     }
 
-    /// Reads the memo.
-    pub(super) fn memo(&self) -> io::Result<Vec<u8>> {
-        fs::read(self.file("memo"))
+    /// Reads the handover state.
+    pub(super) fn handover(&self) -> io::Result<Vec<u8>> {
+        fs::read(self.file("handover"))
     }
 
     /// Connects to the agent.
@@ -155,7 +155,7 @@ pub(super) struct ClaimedSocket {
 impl ClaimedSocket {
     /// Removes the files, the lock last; the location is free after that.
     pub(super) fn clear(&self) {
-        for ending in ["sock", "memo", "lock"] {
+        for ending in ["sock", "handover", "lock"] {
             // A remaining file is replaced by the next agent.
             let _ = fs::remove_file(self.place.file(ending));
         }
@@ -175,13 +175,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         // Longer than an address may be.
         let folder = folder.path().join("x".repeat(120));
-        let place = AgentSocket::find(&folder, b"run", b"memo").unwrap();
+        let place = AgentSocket::find(&folder, b"run", b"handover").unwrap();
         assert!(place.connect().is_err());
-        place.leave_memo(b"memo").unwrap();
+        place.leave_handover(b"handover").unwrap();
         let taken = place.take().unwrap().expect("it is free");
         assert!(place.take().unwrap().is_none());
         assert!(place.connect().is_ok());
-        assert_eq!(place.memo().unwrap(), b"memo");
+        assert_eq!(place.handover().unwrap(), b"handover");
         taken.clear();
         drop(taken);
         assert!(place.connect().is_err());
@@ -192,8 +192,11 @@ mod tests {
     #[test]
     fn other_filters_and_other_specifications_are_other_places() {
         let folder = tempfile::tempdir().unwrap();
-        let find =
-            |spec: &[u8], memo: &[u8]| AgentSocket::find(folder.path(), spec, memo).unwrap().base();
+        let find = |spec: &[u8], handover: &[u8]| {
+            AgentSocket::find(folder.path(), spec, handover)
+                .unwrap()
+                .base()
+        };
         assert_eq!(find(b"a", b"1"), find(b"a", b"1"));
         assert_ne!(find(b"a", b"1"), find(b"b", b"1"));
         assert_ne!(find(b"a", b"1"), find(b"a", b"2"));

@@ -70,11 +70,11 @@ pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
     let Some(taken) = place.take().map_err(|error| cause(&error))? else {
         return Ok(Exit::Ok);
     };
-    let memo = place.memo().map_err(|error| cause(&error))?;
-    let elsewhere = handover_state::decode_first(&memo)?;
+    let handover = place.handover().map_err(|error| cause(&error))?;
+    let elsewhere = handover_state::decode_first(&handover)?;
     let policy = spec.confine.policy.clone();
     let how = spec.confine.how.clone();
-    let witness = spec.confine.witness(enforce::Target::Elsewhere);
+    let classifier = spec.confine.classifier(enforce::Target::Elsewhere);
     let later = elsewhere.zip(policy.clone());
     let (detection, interception) = (spec.detection, spec.interception);
     let nothing = InForce::nothing();
@@ -83,11 +83,11 @@ pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
         interception,
         EngineKind::Notify,
         nothing,
-        Origin::Memo(&memo),
+        Origin::Handover(&handover),
         None,
     )?;
     blueprint.policy = policy;
-    blueprint.witness = witness;
+    blueprint.classifier = classifier;
     blueprint.later = later.map(|(elsewhere, policy)| Restriction {
         elsewhere,
         policy,
@@ -249,9 +249,9 @@ impl Host {
         account: Option<Account>,
     ) -> Arc<Self> {
         let in_force = RulesInForce {
-            judge: Arc::clone(&rules.judge),
+            evaluator: Arc::clone(&rules.evaluator),
             plan: rules.plan.clone(),
-            paths: rules.judge.paths().into_iter().collect(),
+            paths: rules.evaluator.paths().into_iter().collect(),
         };
         Arc::new(Self {
             common,
@@ -403,7 +403,7 @@ fn engine(
     let first = host.common.first.clone();
     let first = first.map(|first| first.of(&told.told));
     let rules = Rules {
-        judge: Arc::clone(&in_force.judge),
+        evaluator: Arc::clone(&in_force.evaluator),
         plan: in_force.plan.clone(),
         installed: host.installed.clone(),
         refused: Vec::new(),

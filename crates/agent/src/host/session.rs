@@ -16,29 +16,29 @@ use super::Errand;
 use super::agent_handoff::Alone;
 
 /// Prepares an agent that hands over the session. `alone` prepares one that watches by itself, with
-/// the filter of the given memo if there is one; it is used if the container's agent has left no
+/// the filter of the given handover if there is one; it is used if the container's agent has left no
 /// usable filter.
 pub(in super::super) fn prepare(
     command: Command,
     folder: &Path,
     container: RuntimeContainer,
-    memo: Option<&[u8]>,
+    handover: Option<&[u8]>,
     alone: impl FnOnce(Option<Vec<u8>>) -> Result<AgentPlan, Failure> + 'static,
 ) -> Result<AgentPlan, Failure> {
-    let kept = match memo {
-        Some(memo) => Some(CachedFilter {
+    let kept = match handover {
+        Some(handover) => Some(CachedFilter {
             // The filter is already installed.
             program: empty()?,
-            memo: memo.to_vec(),
+            handover: handover.to_vec(),
         }),
         None => CachedFilter::left_in(folder),
     };
-    let Some(CachedFilter { program, memo }) = kept else {
+    let Some(CachedFilter { program, handover }) = kept else {
         // The command is looked up again, which costs less than loading rules.
         return alone(None).map(|prepared| told(prepared, container));
     };
-    let restricts_first = handover_state::decode_first(&memo)?.is_some();
-    let own = memo.clone();
+    let restricts_first = handover_state::decode_first(&handover)?.is_some();
+    let own = handover.clone();
     let alone: Alone = Box::new(move || alone(Some(own)));
     let errand = Errand::of_session(folder, container, alone);
     Ok(AgentPlan {
@@ -46,7 +46,7 @@ pub(in super::super) fn prepare(
         program,
         confinement: None,
         restricts_first,
-        memo,
+        handover,
         start: Box::new(move |listening, meanwhile| errand.start(listening, meanwhile)),
     })
 }

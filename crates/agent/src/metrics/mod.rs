@@ -78,7 +78,7 @@ impl Metric {
 /// Callback that returns the engine's counters.
 pub(crate) type Counters = Arc<dyn Fn() -> Snapshot + Send + Sync>;
 /// Callback that returns the current rules.
-pub(crate) type Judge = Arc<dyn Fn() -> Arc<Engine> + Send + Sync>;
+pub(crate) type CurrentEvaluator = Arc<dyn Fn() -> Arc<Engine> + Send + Sync>;
 
 /// Sources of all metrics.
 #[derive(Clone)]
@@ -87,7 +87,7 @@ pub(crate) struct Source {
     /// Falco's name of the engine.
     pub(crate) engine_name: &'static str,
     pub(crate) counters: Counters,
-    pub(crate) judge: Judge,
+    pub(crate) evaluator: CurrentEvaluator,
     pub(crate) dispatcher: Dispatcher,
     pub(crate) latency: Arc<Latency>,
     pub(crate) files: Files,
@@ -244,8 +244,8 @@ impl Source {
         if !self.wanted.rules {
             return;
         }
-        let judge = (self.judge)();
-        for rule in judge.rule_matches() {
+        let evaluator = (self.evaluator)();
+        for rule in evaluator.rule_matches() {
             if rule.matches == 0 && !self.wanted.empty_values {
                 continue;
             }
@@ -262,7 +262,7 @@ impl Source {
             }
             all.push(metric);
         }
-        for cost in judge.costs().filter(|cost| cost.evaluations > 0) {
+        for cost in evaluator.costs().filter(|cost| cost.evaluations > 0) {
             for (name, value) in [
                 ("rule_evaluations", Value::Count(cost.evaluations)),
                 ("rule_time", Value::Nanoseconds(cost.nanoseconds)),
@@ -270,7 +270,7 @@ impl Source {
                 all.push(Metric::new(Area::Tollgate, name, value).label("rule_name", cost.rule));
             }
         }
-        for (kind, count) in judge.judged() {
+        for (kind, count) in evaluator.evaluated() {
             all.push(
                 Metric::new(Area::Tollgate, "events_evaluated", Value::Count(count))
                     .label("call", kind.name()),

@@ -43,7 +43,7 @@ fn full() -> AgentSpec {
             pidfile: Some(odd()),
             container_id: Some("id".to_owned()),
             ring_kib: Some(64),
-            judges: std::num::NonZeroUsize::new(3),
+            rule_threads: std::num::NonZeroUsize::new(3),
             hooks: capture::ebpf::Hooks::Raw,
             manner: config::CompatMode::Falco,
             ..Detection::default()

@@ -150,9 +150,9 @@ impl<J: Evaluator + 'static> Consumer<J> {
                     break;
                 }
                 taken += urgent;
-                self.judge(&critical.batch.borrow());
+                self.evaluate(&critical.batch.borrow());
             }
-            self.judge_crowd(&bulk.batch.borrow());
+            self.evaluate_concurrently(&bulk.batch.borrow());
             if self.report_losses(is_last && taken == 0).is_break() {
                 self.shared.gave_up.store(true, Ordering::Release);
                 return Err(Error::TooManyLost);
@@ -198,24 +198,24 @@ impl<J: Evaluator + 'static> Consumer<J> {
     }
 
     /// Evaluates records one after the other: a process's state determines that of its children.
-    fn judge(&mut self, batch: &Batch) {
+    fn evaluate(&mut self, batch: &Batch) {
         let own = &mut self.workers[0];
-        batch.records().for_each(|record| own.judge(record));
+        batch.records().for_each(|record| own.evaluate(record));
     }
 
     /// Evaluates calls: those of one process in their order and by one thread, those of several in parallel.
     /// None of these calls creates, replaces or ends a process, so the data they are evaluated by stays the
     /// same meanwhile.
-    fn judge_crowd(&mut self, batch: &Batch) {
+    fn evaluate_concurrently(&mut self, batch: &Batch) {
         let count = self.limit;
         if batch.len() < CROWD || count == 1 {
-            return self.judge(batch);
+            return self.evaluate(batch);
         }
         let mut shares = vec![0_usize; count];
         let owners = batch.records().map(|record| worker::owner(record, count));
         owners.for_each(|owner| shares[owner] += 1);
         if shares.iter().filter(|records| **records > 0).count() < 2 {
-            return self.judge(batch);
+            return self.evaluate(batch);
         }
         self.shared.crowds.fetch_add(1, Ordering::Relaxed);
         while self.workers.len() < count {
@@ -228,18 +228,18 @@ impl<J: Evaluator + 'static> Consumer<J> {
             let own = workers.next();
             for (worker, share) in workers.filter(|(_, share)| shares[*share] > 0) {
                 let thread = std::thread::Builder::new().name("ebpf-crowd".to_owned());
-                let judge = move || worker.judge_share(batch.records(), share, count);
-                if thread.spawn_scoped(scope, judge).is_err() {
+                let evaluate = move || worker.evaluate_share(batch.records(), share, count);
+                if thread.spawn_scoped(scope, evaluate).is_err() {
                     left.push(share);
                 }
             }
             if let Some((worker, share)) = own {
-                worker.judge_share(batch.records(), share, count);
+                worker.evaluate_share(batch.records(), share, count);
             }
         });
         // Shares for which no thread was available.
         for share in left {
-            self.workers[0].judge_share(batch.records(), share, count);
+            self.workers[0].evaluate_share(batch.records(), share, count);
         }
     }
 

@@ -15,9 +15,9 @@ mod consumer;
 mod container_table;
 mod counters;
 mod error;
+mod evaluation;
 mod functions;
 mod hooks;
-mod judging;
 mod maps;
 mod named;
 mod probe;
@@ -88,7 +88,7 @@ pub struct Parts<J: Evaluator> {
     /// Calls that the rules ask for; see [`plan`].
     pub plan: Plan,
     /// Evaluates events.
-    pub judge: Arc<J>,
+    pub evaluator: Arc<J>,
     /// Paths that the rules name.
     pub paths: Vec<Vec<u8>>,
     /// Options of the system information.
@@ -102,7 +102,7 @@ pub struct Parts<J: Evaluator> {
     /// Hooks on calls.
     pub hooks: Hooks,
     /// Maximum number of threads that evaluate a crowd of events.
-    pub judges: usize,
+    pub rule_threads: usize,
     /// Processes to watch.
     pub target: Target,
     /// Processes of the agent between a command and the process that started it: rules do not see them as ancestors.
@@ -239,7 +239,7 @@ fn watches_rings(plan: &mut Plan) {
 
 /// State that all threads of the engine share.
 struct Shared<J: Evaluator> {
-    judge: ArcSwap<J>,
+    evaluator: ArcSwap<J>,
     tables: ArcSwap<Tables>,
     maps: Maps,
     world: LiveSystemInfo,
@@ -248,7 +248,7 @@ struct Shared<J: Evaluator> {
     named: NamedFiles,
     notices: Arc<dyn EngineObserver>,
     counters: Counters,
-    judged: AtomicU64,
+    evaluated: AtomicU64,
     /// Number of events.
     numbers: AtomicU64,
     /// Number of times that several threads evaluated records.
@@ -315,7 +315,7 @@ impl<J: Evaluator> Shared<J> {
             rejected_container: by_place,
             ring_calls: by_ring,
             sent,
-            evaluated: load(&self.judged),
+            evaluated: load(&self.evaluated),
             crowds: load(&self.crowds),
             lost_critical,
             lost_bulk: lost_bulk + no_memory,
@@ -389,9 +389,9 @@ impl<J: Evaluator> Shared<J> {
 }
 
 impl<J: Evaluator> RulesTarget<J> for Shared<J> {
-    fn replace(&self, judge: Arc<J>, planned: &Plan, paths: &[Vec<u8>]) {
+    fn replace(&self, evaluator: Arc<J>, planned: &Plan, paths: &[Vec<u8>]) {
         let plan = with_renames(planned.clone(), paths);
-        match self.install(&plan, paths, asks_for_ends(&*judge)) {
+        match self.install(&plan, paths, asks_for_ends(&*evaluator)) {
             Ok(tables) => {
                 self.tables.store(Arc::new(tables));
                 // The files of the earlier rules may have been written meanwhile.
@@ -399,11 +399,11 @@ impl<J: Evaluator> RulesTarget<J> for Shared<J> {
             }
             Err(error) => self.notices.engine_trouble(&error),
         }
-        self.judge.store(judge);
+        self.evaluator.store(evaluator);
     }
 
-    fn judge(&self) -> Arc<J> {
-        self.judge.load_full()
+    fn evaluator(&self) -> Arc<J> {
+        self.evaluator.load_full()
     }
 }
 
@@ -426,7 +426,7 @@ impl<J: Evaluator + 'static> Engine<J> {
     /// If the kernel refuses a program, or a thread cannot be started.
     pub fn start(parts: Parts<J>) -> Result<Self, Error> {
         let plan = with_renames(parts.plan, &parts.paths);
-        let tables = Tables::new(&plan, asks_for_ends(&*parts.judge))?;
+        let tables = Tables::new(&plan, asks_for_ends(&*parts.evaluator))?;
         let (scope, watched) = parts.target.scope();
         let control = Control {
             agent: std::process::id().cast_signed(),
@@ -457,7 +457,7 @@ impl<J: Evaluator + 'static> Engine<J> {
         let attachment = programs.attach_calls(&tables)?;
         let (maps, attached) = programs.into_parts();
         let shared = Arc::new(Shared {
-            judge: ArcSwap::new(parts.judge),
+            evaluator: ArcSwap::new(parts.evaluator),
             tables: ArcSwap::from_pointee(tables),
             maps,
             world,
@@ -466,7 +466,7 @@ impl<J: Evaluator + 'static> Engine<J> {
             named,
             notices: parts.notices,
             counters: Counters::default(),
-            judged: AtomicU64::new(0),
+            evaluated: AtomicU64::new(0),
             numbers: AtomicU64::new(0),
             crowds: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
@@ -477,7 +477,7 @@ impl<J: Evaluator + 'static> Engine<J> {
             kernel: Mutex::default(),
             attached: Mutex::new(Some(attached)),
         });
-        let consumer = Consumer::start(Arc::clone(&shared), parts.judges)?;
+        let consumer = Consumer::start(Arc::clone(&shared), parts.rule_threads)?;
         Ok(Self {
             shared,
             consumer,
@@ -549,8 +549,8 @@ impl<J: Evaluator + 'static> Engine<J> {
 }
 
 /// Returns whether rules ask for the ends of processes.
-fn asks_for_ends(judge: &impl Evaluator) -> bool {
-    tables::end().is_some_and(|end| judge.concerns(end))
+fn asks_for_ends(evaluator: &impl Evaluator) -> bool {
+    tables::end().is_some_and(|end| evaluator.concerns(end))
 }
 
 /// Returns whether the process does not exist, or is a zombie.
@@ -575,13 +575,13 @@ fn watch_descendants(
 
 /// Returns all descendants of some processes, as `/proc` shows them now.
 fn descendants(pids: &[Pid]) -> Vec<Pid> {
-    let Ok(census) = decoder::process_inspector::ProcessInspector::new() else {
+    let Ok(inspector) = decoder::process_inspector::ProcessInspector::new() else {
         return Vec::new();
     };
     let mut found = Vec::new();
     let mut parents = pids.to_vec();
     while let Some(parent) = parents.pop() {
-        for child in census.children(parent) {
+        for child in inspector.children(parent) {
             found.push(child);
             parents.push(child);
         }

@@ -132,7 +132,7 @@ pub(super) fn bit(key: &[u8]) -> usize {
 
 /// Known files that rules name.
 pub(super) struct NamedFiles {
-    census: ProcessInspector,
+    inspector: ProcessInspector,
     mounts: Mounts,
     known: Mutex<Known>,
 }
@@ -163,7 +163,7 @@ struct Known {
 impl NamedFiles {
     pub(super) fn new() -> Result<Self, ProcError> {
         Ok(Self {
-            census: ProcessInspector::new()?,
+            inspector: ProcessInspector::new()?,
             mounts: Mounts::default(),
             known: Mutex::default(),
         })
@@ -212,7 +212,7 @@ impl NamedFiles {
         known.roots = roots;
         known.paths = all;
         // Indices of paths have changed.
-        let looked = known.look_own(&self.census, &self.mounts, attached, maps);
+        let looked = known.look_own(&self.inspector, &self.mounts, attached, maps);
         known.index();
         looked.map(|_| ())
     }
@@ -237,7 +237,7 @@ impl NamedFiles {
             known.looks = 0;
         }
         known.looks += 1;
-        known.look_own(&self.census, &self.mounts, attached, maps)
+        known.look_own(&self.inspector, &self.mounts, attached, maps)
     }
 
     /// Looks up the named files as a thread sees them, if it has another root that has not been looked at.
@@ -259,11 +259,11 @@ impl NamedFiles {
             return Ok(false);
         }
         known.looks += 1;
-        let is_its = || self.census.root(tid) == Some((root.mount_id.into(), root.inode));
+        let is_its = || self.inspector.root(tid) == Some((root.mount_id.into(), root.inode));
         if !is_its() {
             return Ok(false);
         }
-        let caller = Caller::new(tid, &self.census, &self.mounts, false);
+        let caller = Caller::new(tid, &self.inspector, &self.mounts, false);
         let before = known.roots.get(&root).map_or(&[][..], |(_, files)| files);
         let mut shown = Shown::new(attached, maps);
         let LookupResult { files, has_unknown } = look(caller, &known.paths, before, &mut shown);
@@ -343,13 +343,13 @@ impl NamedFiles {
 impl Known {
     fn look_own(
         &mut self,
-        census: &ProcessInspector,
+        inspector: &ProcessInspector,
         mounts: &Mounts,
         attached: &mut Attached,
         maps: &Maps,
     ) -> Result<bool, Error> {
         let own = Tid(std::process::id().cast_signed());
-        let caller = Caller::new(own, census, mounts, true);
+        let caller = Caller::new(own, inspector, mounts, true);
         let mut shown = Shown::new(attached, maps);
         let LookupResult { files, has_unknown } = look(caller, &self.paths, &self.own, &mut shown);
         if has_unknown && !self.is_told {

@@ -14,7 +14,7 @@ use process_info::sockets::ResolvedDescriptor;
 /// State of one thread that evaluates records.
 pub(super) struct RecordEvaluator<J: Evaluator> {
     pub(super) shared: Arc<Shared<J>>,
-    pub(super) judge: Arc<J>,
+    pub(super) evaluator: Arc<J>,
     pub(super) scratch: J::Scratch,
     pub(super) memory: Memory,
     pub(super) arena: Bump,
@@ -29,10 +29,10 @@ pub(super) struct RecordEvaluator<J: Evaluator> {
 
 impl<J: Evaluator + 'static> RecordEvaluator<J> {
     pub(super) fn new(shared: Arc<Shared<J>>) -> Self {
-        let judge = shared.judge.load_full();
+        let evaluator = shared.evaluator.load_full();
         Self {
-            scratch: judge.scratch(),
-            judge,
+            scratch: evaluator.scratch(),
+            evaluator,
             memory: Memory::captured(),
             arena: Bump::with_capacity(64 * 1024),
             directories: Vec::new(),
@@ -45,23 +45,23 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
 
     /// Updates rules and clock offset.
     pub(super) fn follow_rules(&mut self) {
-        let judge = self.shared.judge.load();
-        if !Arc::ptr_eq(&judge, &self.judge) {
-            self.scratch = judge.scratch();
-            self.judge = Arc::clone(&judge);
+        let evaluator = self.shared.evaluator.load();
+        if !Arc::ptr_eq(&evaluator, &self.evaluator) {
+            self.scratch = evaluator.scratch();
+            self.evaluator = Arc::clone(&evaluator);
         }
         self.epoch = epoch();
     }
 
     /// Evaluates the records that belong to one of several threads.
-    pub(super) fn judge_share<'r>(
+    pub(super) fn evaluate_share<'r>(
         &mut self,
         records: impl Iterator<Item = &'r [u8]>,
         share: usize,
         count: usize,
     ) {
         let own = records.filter(|record| owner(record, count) == share);
-        own.for_each(|record| self.judge(record));
+        own.for_each(|record| self.evaluate(record));
     }
 }
 

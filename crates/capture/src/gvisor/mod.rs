@@ -79,7 +79,7 @@ pub enum Error {
 /// Components of an engine.
 pub struct Parts<J: Evaluator> {
     /// Evaluates events.
-    pub judge: Arc<J>,
+    pub evaluator: Arc<J>,
     /// Receives reports about the engine itself.
     pub notices: Arc<dyn EngineObserver>,
     /// Command names that the rules compare with ([`Plan::names`]).
@@ -205,7 +205,7 @@ pub struct GvisorCounters {
 
 /// State that all threads share.
 pub(crate) struct Shared<J: Evaluator> {
-    judge: ArcSwap<J>,
+    evaluator: ArcSwap<J>,
     notices: Arc<dyn EngineObserver>,
     names: ArcSwap<BTreeSet<Vec<u8>>>,
     counters: Counters,
@@ -245,13 +245,13 @@ impl<J: Evaluator> Shared<J> {
 
 impl<J: Evaluator> RulesTarget<J> for Shared<J> {
     /// The sessions stay as they are: new rules do not get points that the sessions lack.
-    fn replace(&self, judge: Arc<J>, plan: &Plan, _paths: &[Vec<u8>]) {
+    fn replace(&self, evaluator: Arc<J>, plan: &Plan, _paths: &[Vec<u8>]) {
         self.names.store(Arc::new(plan.names.clone()));
-        self.judge.store(judge);
+        self.evaluator.store(evaluator);
     }
 
-    fn judge(&self) -> Arc<J> {
-        self.judge.load_full()
+    fn evaluator(&self) -> Arc<J> {
+        self.evaluator.load_full()
     }
 }
 
@@ -269,7 +269,7 @@ impl<J: Evaluator + 'static> Engine<J> {
     /// If a thread cannot be started.
     pub fn start(parts: Parts<J>) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
-            judge: ArcSwap::new(parts.judge),
+            evaluator: ArcSwap::new(parts.evaluator),
             notices: parts.notices,
             names: ArcSwap::from_pointee(parts.names),
             counters: Counters::default(),

@@ -34,7 +34,7 @@ const CONTAINERS: usize = 64;
 /// State of one sandbox.
 pub(super) struct Sandbox<J: Evaluator> {
     shared: Arc<Shared<J>>,
-    judge: Arc<J>,
+    evaluator: Arc<J>,
     scratch: J::Scratch,
     processes: Processes,
     containers: Vec<(Vec<u8>, Arc<Container>)>,
@@ -49,10 +49,10 @@ pub(super) struct Sandbox<J: Evaluator> {
 
 impl<J: Evaluator> Sandbox<J> {
     pub(super) fn new(shared: Arc<Shared<J>>) -> Self {
-        let judge = shared.judge.load_full();
+        let evaluator = shared.evaluator.load_full();
         Self {
-            scratch: judge.scratch(),
-            judge,
+            scratch: evaluator.scratch(),
+            evaluator,
             shared,
             processes: Processes::default(),
             containers: Vec::new(),
@@ -85,10 +85,10 @@ impl<J: Evaluator> Sandbox<J> {
             return Ok(());
         };
         let message = Message::parse(kind, payload)?;
-        let judge = self.shared.judge.load();
-        if !Arc::ptr_eq(&judge, &self.judge) {
-            self.scratch = judge.scratch();
-            self.judge = Arc::clone(&judge);
+        let evaluator = self.shared.evaluator.load();
+        if !Arc::ptr_eq(&evaluator, &self.evaluator) {
+            self.scratch = evaluator.scratch();
+            self.evaluator = Arc::clone(&evaluator);
         }
         let by = self.settle(kind, message.context.pid, message.context.tid)?;
         let process = self.processes.of(&message.context);
@@ -305,7 +305,7 @@ impl<J: Evaluator> Sandbox<J> {
             arena,
         };
         Counters::add(&shared.counters.evaluated, 1);
-        let undecided = self.judge.evaluate(&mut self.scratch, &event);
+        let undecided = self.evaluator.evaluate(&mut self.scratch, &event);
         if !undecided.is_empty() {
             Counters::add(&shared.counters.undecided, undecided.len() as u64);
             shared.notices.undecided(&event, &undecided);

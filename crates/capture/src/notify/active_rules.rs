@@ -12,9 +12,9 @@ use super::Shared;
 /// An evaluator and what follows from its plan for calls that are trapped already. The calls that the filter
 /// traps, and the state that is kept to evaluate later calls, stay those of the first plan.
 pub(crate) struct ActiveRules<J> {
-    pub(crate) judge: Arc<J>,
+    pub(crate) evaluator: Arc<J>,
     /// By call: true if a rule asks for it.
-    pub(crate) judged: Vec<bool>,
+    pub(crate) evaluated: Vec<bool>,
     /// By call: true if a rule asks for a text among its arguments.
     pub(crate) strings: Vec<bool>,
     /// True if a program's file must be inspected when it starts.
@@ -24,11 +24,11 @@ pub(crate) struct ActiveRules<J> {
 }
 
 impl<J> ActiveRules<J> {
-    pub(crate) fn new(judge: Arc<J>, plan: &Plan) -> Self {
+    pub(crate) fn new(evaluator: Arc<J>, plan: &Plan) -> Self {
         let by_rule = |reason: &Reason| matches!(reason, Reason::Rule(_));
         Self {
-            judge,
-            judged: by_call(plan, |call| call.reasons.iter().any(by_rule)),
+            evaluator,
+            evaluated: by_call(plan, |call| call.reasons.iter().any(by_rule)),
             strings: by_call(plan, |call| call.strings),
             executable_file: plan.executable_file,
             names: Arc::new(plan.names.clone()),
@@ -69,20 +69,21 @@ pub(crate) fn by_call(plan: &Plan, tell: impl Fn(&event::CallPlan) -> bool) -> V
 /// Target of a replacement of rules.
 pub(crate) trait RulesTarget<J>: Send + Sync {
     /// Replaces the rules.
-    fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]);
+    fn replace(&self, evaluator: Arc<J>, plan: &Plan, paths: &[Vec<u8>]);
     /// Returns the rules in force.
-    fn judge(&self) -> Arc<J>;
+    fn evaluator(&self) -> Arc<J>;
 }
 
 impl<J: Evaluator> RulesTarget<J> for Arc<Shared<J>> {
-    fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
-        self.names.follow(paths, &self.tree.census);
-        self.ruling.store(Arc::new(ActiveRules::new(judge, plan)));
+    fn replace(&self, evaluator: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
+        self.names.follow(paths, &self.tree.inspector);
+        self.ruling
+            .store(Arc::new(ActiveRules::new(evaluator, plan)));
         super::tripwire::follow_rules(self, paths);
     }
 
-    fn judge(&self) -> Arc<J> {
-        Arc::clone(&self.ruling.load().judge)
+    fn evaluator(&self) -> Arc<J> {
+        Arc::clone(&self.ruling.load().evaluator)
     }
 }
 
@@ -95,34 +96,34 @@ impl<J: Evaluator> RulesHandle<J> {
     }
 
     /// Creates a handle on rules without an engine: nothing is evaluated.
-    pub fn idle(judge: Arc<J>) -> Self
+    pub fn idle(evaluator: Arc<J>) -> Self
     where
         J: 'static,
     {
-        Self(Arc::new(Idle(ArcSwap::new(judge))))
+        Self(Arc::new(Idle(ArcSwap::new(evaluator))))
     }
 
     /// Replaces the rules for every event from now on, including calls that are being inspected. The rules
     /// must need nothing that the installed filter does not trap. `paths`: the paths that they name, for the
     /// tripwire.
-    pub fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
-        self.0.replace(judge, plan, paths);
+    pub fn replace(&self, evaluator: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
+        self.0.replace(evaluator, plan, paths);
     }
 
     /// Returns the rules in force.
-    pub fn judge(&self) -> Arc<J> {
-        self.0.judge()
+    pub fn evaluator(&self) -> Arc<J> {
+        self.0.evaluator()
     }
 }
 
 struct Idle<J>(ArcSwap<J>);
 
 impl<J: Evaluator> RulesTarget<J> for Idle<J> {
-    fn replace(&self, judge: Arc<J>, _plan: &Plan, _paths: &[Vec<u8>]) {
-        self.0.store(judge);
+    fn replace(&self, evaluator: Arc<J>, _plan: &Plan, _paths: &[Vec<u8>]) {
+        self.0.store(evaluator);
     }
 
-    fn judge(&self) -> Arc<J> {
+    fn evaluator(&self) -> Arc<J> {
         self.0.load_full()
     }
 }
@@ -133,7 +134,7 @@ pub struct CommonRules<J: Evaluator>(Arc<Several<J>>);
 /// The rules in force, with their plan and paths.
 pub struct RulesInForce<J> {
     /// Evaluates events.
-    pub judge: Arc<J>,
+    pub evaluator: Arc<J>,
     /// Calls that the rules ask for.
     pub plan: Plan,
     /// Paths that the rules name.
@@ -169,7 +170,7 @@ impl<J: Evaluator + 'static> CommonRules<J> {
         let mut members = self.0.members();
         let now = &members.in_force;
         if !Arc::ptr_eq(now, started_with) {
-            engine.replace(Arc::clone(&now.judge), &now.plan, &now.paths);
+            engine.replace(Arc::clone(&now.evaluator), &now.plan, &now.paths);
         }
         let number = members.next;
         members.next += 1;
@@ -198,20 +199,20 @@ impl<J: Evaluator> Several<J> {
 }
 
 impl<J: Evaluator> RulesTarget<J> for Several<J> {
-    fn replace(&self, judge: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
+    fn replace(&self, evaluator: Arc<J>, plan: &Plan, paths: &[Vec<u8>]) {
         let mut members = self.members();
         members.in_force = Arc::new(RulesInForce {
-            judge: Arc::clone(&judge),
+            evaluator: Arc::clone(&evaluator),
             plan: plan.clone(),
             paths: paths.to_vec(),
         });
         for (_, engine) in &members.engines {
-            engine.replace(Arc::clone(&judge), plan, paths);
+            engine.replace(Arc::clone(&evaluator), plan, paths);
         }
     }
 
-    fn judge(&self) -> Arc<J> {
-        Arc::clone(&self.members().in_force.judge)
+    fn evaluator(&self) -> Arc<J> {
+        Arc::clone(&self.members().in_force.evaluator)
     }
 }
 

@@ -65,19 +65,19 @@ pub(crate) fn compare(
     decoded: &Decoded<'_>,
     outcome: Outcome,
     pid: Pid,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> ArgumentComparison {
     let Outcome::Returned(result) = outcome else {
         return ArgumentComparison::Same;
     };
     match call.syscall.base() {
-        _ if call.replaces_program() && result == 0 => executed(call, decoded, pid, census),
+        _ if call.replaces_program() && result == 0 => executed(call, decoded, pid, inspector),
         Syscall::CONNECT if result == 0 || result == CONNECTING => {
-            connected(call, decoded, pid, census)
+            connected(call, decoded, pid, inspector)
         }
         _ => match (call.kind.spec().descriptor, i32::try_from(result)) {
             (DescriptorSource::Opened { .. }, Ok(number)) if number >= 0 => {
-                opened(call, decoded, number, pid, census)
+                opened(call, decoded, number, pid, inspector)
             }
             _ => ArgumentComparison::Same,
         },
@@ -190,13 +190,13 @@ fn opened(
     decoded: &Decoded<'_>,
     number: i32,
     pid: Pid,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> ArgumentComparison {
     let Some(descriptor) = decoded.descriptor else {
         return ArgumentComparison::Same;
     };
     let mut buffer = [0; LINK_LIMIT];
-    let Ok(link) = census.descriptor_link(call.tid, number, &mut buffer) else {
+    let Ok(link) = inspector.descriptor_link(call.tid, number, &mut buffer) else {
         // Another thread has closed it.
         return ArgumentComparison::Unlearnt;
     };
@@ -212,10 +212,16 @@ fn opened(
             if is_temporary(decoded) {
                 return temporary(raw, file);
             }
-            match resolve(call.tid, raw, base, LookupMode::of(call, decoded), census) {
+            match resolve(
+                call.tid,
+                raw,
+                base,
+                LookupMode::of(call, decoded),
+                inspector,
+            ) {
                 Ok((path, _)) if path == file => ArgumentComparison::Same,
                 Ok((path, found)) if proc_entries::is_procfs(&found) => {
-                    let is_foreign = may_mean_self(raw) && !census.is_own_procfs(&found);
+                    let is_foreign = may_mean_self(raw) && !inspector.is_own_procfs(&found);
                     match proc_entries::compare(&path, file, pid) {
                         EntryComparison::Callers => ArgumentComparison::Same,
                         EntryComparison::Numbers if is_foreign => unclear(),
@@ -304,10 +310,10 @@ fn resolve(
     raw: &[u8],
     base: Option<i32>,
     manner: LookupMode,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> Result<(Vec<u8>, OwnedFd), Errno> {
-    let found = find_as(tid, raw, base, manner, census)?;
-    Ok((census.own_descriptor(&found)?, found))
+    let found = find_as(tid, raw, base, manner, inspector)?;
+    Ok((inspector.own_descriptor(&found)?, found))
 }
 
 /// Resolves a name now, from the caller's root and folder, without waiting for a file system and without
@@ -316,9 +322,9 @@ pub(super) fn find(
     tid: Tid,
     raw: &[u8],
     base: Option<i32>,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> Result<OwnedFd, Errno> {
-    find_as(tid, raw, base, LookupMode::default(), census)
+    find_as(tid, raw, base, LookupMode::default(), inspector)
 }
 
 fn find_as(
@@ -326,30 +332,46 @@ fn find_as(
     raw: &[u8],
     base: Option<i32>,
     manner: LookupMode,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> Result<OwnedFd, Errno> {
     if manner.is_rooted {
-        let folder = open_folder(tid, base, census)?;
-        return open_below(folder, raw.to_vec(), ResolveFlags::IN_ROOT, manner, census);
+        let folder = open_folder(tid, base, inspector)?;
+        return open_below(
+            folder,
+            raw.to_vec(),
+            ResolveFlags::IN_ROOT,
+            manner,
+            inspector,
+        );
     }
     if raw.starts_with(b"/") {
-        let root = census.open_link(tid, "root")?;
-        return open_below(root, raw.to_vec(), ResolveFlags::IN_ROOT, manner, census);
+        let root = inspector.open_link(tid, "root")?;
+        return open_below(root, raw.to_vec(), ResolveFlags::IN_ROOT, manner, inspector);
     }
     // The folder itself: its path may lead elsewhere, or nowhere.
-    let folder = open_folder(tid, base, census)?;
-    match open_below(folder, raw.to_vec(), ResolveFlags::BENEATH, manner, census) {
+    let folder = open_folder(tid, base, inspector)?;
+    match open_below(
+        folder,
+        raw.to_vec(),
+        ResolveFlags::BENEATH,
+        manner,
+        inspector,
+    ) {
         // The name leaves the folder by `..` or by a link: continue through the caller's root.
-        Err(Errno::XDEV) => find_from_root(tid, raw, base, manner, census),
+        Err(Errno::XDEV) => find_from_root(tid, raw, base, manner, inspector),
         found => found,
     }
 }
 
 /// Opens the folder that a relative name starts at.
-fn open_folder(tid: Tid, base: Option<i32>, census: &ProcessInspector) -> Result<OwnedFd, Errno> {
+fn open_folder(
+    tid: Tid,
+    base: Option<i32>,
+    inspector: &ProcessInspector,
+) -> Result<OwnedFd, Errno> {
     match base {
-        Some(number) => census.open_descriptor(tid, number),
-        None => census.open_link(tid, "cwd"),
+        Some(number) => inspector.open_descriptor(tid, number),
+        None => inspector.open_link(tid, "cwd"),
     }
 }
 
@@ -359,17 +381,17 @@ fn find_from_root(
     raw: &[u8],
     base: Option<i32>,
     manner: LookupMode,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> Result<OwnedFd, Errno> {
-    let root = census.open_link(tid, "root")?;
+    let root = inspector.open_link(tid, "root")?;
     let mut buffer = [0; LINK_LIMIT];
     let folder = match base {
-        Some(number) => census.descriptor_link(tid, number, &mut buffer),
-        None => census.link(tid, "cwd", &mut buffer),
+        Some(number) => inspector.descriptor_link(tid, number, &mut buffer),
+        None => inspector.link(tid, "cwd", &mut buffer),
     };
     let folder = folder.map_err(ProcError::errno)?;
     let mut root_buffer = [0; LINK_LIMIT];
-    let root_path = census
+    let root_path = inspector
         .link(tid, "root", &mut root_buffer)
         .map_err(ProcError::errno)?;
     let folder = match root_path {
@@ -377,7 +399,7 @@ fn find_from_root(
         root => folder.strip_prefix(root).ok_or(Errno::ACCESS)?,
     };
     let path = [folder, b"/", raw].concat();
-    open_below(root, path, ResolveFlags::IN_ROOT, manner, census)
+    open_below(root, path, ResolveFlags::IN_ROOT, manner, inspector)
 }
 
 /// Opens a file below a folder. The caller has just used the path, so it is in the kernel's cache. Some file
@@ -387,7 +409,7 @@ fn open_below(
     path: Vec<u8>,
     scope: ResolveFlags,
     manner: LookupMode,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> Result<OwnedFd, Errno> {
     let open = move |folder: &OwnedFd, path: &[u8], more| {
         let last = match manner.stays_at_link {
@@ -400,7 +422,7 @@ fn open_below(
     };
     match open(&folder, &path, ResolveFlags::CACHED) {
         // Linux before 5.12 does not know the flag.
-        Err(Errno::AGAIN | Errno::INVAL) => census
+        Err(Errno::AGAIN | Errno::INVAL) => inspector
             .within_deadline(move || open(&folder, &path, ResolveFlags::empty()))
             .unwrap_or(Err(Errno::TIMEDOUT)),
         found => found,
@@ -416,9 +438,9 @@ fn connected(
     call: &Call,
     decoded: &Decoded<'_>,
     pid: Pid,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> ArgumentComparison {
-    let Some(found) = census.descriptor(pid, call.tid, call.int(0)) else {
+    let Some(found) = inspector.descriptor(pid, call.tid, call.int(0)) else {
         return ArgumentComparison::Unlearnt;
     };
     let Some(Known::Yes(remote)) = found.socket.map(|socket| socket.remote) else {
@@ -449,9 +471,9 @@ fn executed(
     call: &Call,
     decoded: &Decoded<'_>,
     pid: Pid,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> ArgumentComparison {
-    let Some(name) = noted_name(pid, census) else {
+    let Some(name) = noted_name(pid, inspector) else {
         return ArgumentComparison::Unlearnt;
     };
     let Some(CallObject::Path(given)) = given(decoded) else {
@@ -468,9 +490,9 @@ fn executed(
 }
 
 /// Reads `AT_EXECFN` of the auxiliary vector (getauxval(3)). Its page is fresh, so the read does not block.
-fn noted_name(pid: Pid, census: &ProcessInspector) -> Option<Vec<u8>> {
+fn noted_name(pid: Pid, inspector: &ProcessInspector) -> Option<Vec<u8>> {
     const AT_EXECFN: u64 = 31;
-    let (bytes, _) = census.auxiliary_vector(pid)?;
+    let (bytes, _) = inspector.auxiliary_vector(pid)?;
     // The first value is an address: 32-bit programs have it in the upper half of the first word.
     let first = u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?);
     let width = if first > u64::from(u32::MAX) { 4 } else { 8 };
@@ -529,8 +551,8 @@ mod tests {
     #[test]
     fn the_kernel_notes_the_name_of_this_program() {
         let pid = Pid(std::process::id().cast_signed());
-        let census = ProcessInspector::new().expect("procfs");
-        let name = noted_name(pid, &census).expect("readable");
+        let inspector = ProcessInspector::new().expect("procfs");
+        let name = noted_name(pid, &inspector).expect("readable");
         let first = std::env::args_os().next().expect("a name");
         // Cargo starts tests by their full path.
         assert_eq!(name, first.as_encoded_bytes());

@@ -45,33 +45,33 @@ pub(crate) struct Decision<'a> {
 pub struct ActivePolicy {
     profile: Profile,
     native: Option<Arch>,
-    witness: DenialClassifier,
+    classifier: DenialClassifier,
 }
 
 impl ActivePolicy {
     /// Creates the policy from what it says about calls.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
-        Self::with_witness(profile, DenialClassifier::default())
+        Self::with_classifier(profile, DenialClassifier::default())
     }
 
     /// As [`ActivePolicy::new`], with a classifier for denials by other enforcers.
-    pub(crate) fn with_witness(profile: Profile, witness: DenialClassifier) -> Self {
+    pub(crate) fn with_classifier(profile: Profile, classifier: DenialClassifier) -> Self {
         Self {
             profile,
             native: Arch::native(),
-            witness,
+            classifier,
         }
     }
 
     /// Returns the classifier of failures as denials.
-    pub(crate) fn witness(&self) -> &DenialClassifier {
-        &self.witness
+    pub(crate) fn classifier(&self) -> &DenialClassifier {
+        &self.classifier
     }
 
     /// Returns whether a call has to be inspected when it has returned, because another enforcer may deny it.
     pub(crate) fn watches(&self, call: &Call) -> bool {
-        !self.witness.is_empty()
+        !self.classifier.is_empty()
             && self.profile.of(call.syscall).any(|rule| {
                 rule.action == Action::Watch
                     && adapt(&rule.when, call.arch, call.syscall)

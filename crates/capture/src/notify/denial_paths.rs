@@ -55,33 +55,33 @@ pub(super) struct Denial<'w> {
 
 /// Returns the rule that a call failed by, the error, and the file.
 pub(super) fn blame<'w>(
-    witness: &'w DenialClassifier,
+    classifier: &'w DenialClassifier,
     call: &Call,
     decoded: &Decoded<'_>,
     outcome: Outcome,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
     lacked: Capabilities,
 ) -> Option<Denial<'w>> {
     let Outcome::Returned(result) = outcome else {
         return None;
     };
     let errno = Errno(i32::try_from(-result).ok().filter(|errno| *errno > 0)?);
-    if !witness.may_be(errno) {
+    if !classifier.may_be(errno) {
         return None;
     }
-    let paths = named(call, decoded, census);
+    let paths = named(call, decoded, inspector);
     let attempt = Attempt {
         call: call.syscall,
         args: call.args,
         errno,
         paths: &paths,
         port: port(decoded),
-        is_root: census.is_root(call.tid),
+        is_root: inspector.is_root(call.tid),
         lacked,
     };
-    let (cause, object) = (witness.classify(&attempt)?, witness.object(&attempt));
-    let is_beyond = |object: &DeniedObject| is_unreachable(&object.path, census);
-    if witness.is_list(cause.rule) && object.as_ref().is_some_and(is_beyond) {
+    let (cause, object) = (classifier.classify(&attempt)?, classifier.object(&attempt));
+    let is_beyond = |object: &DeniedObject| is_unreachable(&object.path, inspector);
+    if classifier.is_list(cause.rule) && object.as_ref().is_some_and(is_beyond) {
         return None;
     }
     Some(Denial {
@@ -93,13 +93,13 @@ pub(super) fn blame<'w>(
 
 /// Returns whether the modes of folders keep this user from a file: a search along `PATH` meets such files, and
 /// no policy denies them.
-fn is_unreachable(path: &str, census: &ProcessInspector) -> bool {
+fn is_unreachable(path: &str, inspector: &ProcessInspector) -> bool {
     if rustix::process::geteuid().is_root() {
         return false;
     }
     let path = path.to_owned();
     let look = move || rustix::fs::access(path, Access::EXISTS);
-    census.within_deadline(look) == Some(Err(rustix::io::Errno::ACCESS))
+    inspector.within_deadline(look) == Some(Err(rustix::io::Errno::ACCESS))
 }
 
 fn port(decoded: &Decoded<'_>) -> Option<u16> {
@@ -110,7 +110,7 @@ fn port(decoded: &Decoded<'_>) -> Option<u16> {
 }
 
 /// Returns the files that a call names.
-fn named(call: &Call, decoded: &Decoded<'_>, census: &ProcessInspector) -> Vec<NamedFile> {
+fn named(call: &Call, decoded: &Decoded<'_>, inspector: &ProcessInspector) -> Vec<NamedFile> {
     let tid = call.tid;
     let mut found = Vec::new();
     let specs = call.kind.spec().params.iter();
@@ -121,19 +121,19 @@ fn named(call: &Call, decoded: &Decoded<'_>, census: &ProcessInspector) -> Vec<N
         let base = base.map(|position| call.int(position));
         let base = base.filter(|number| *number != AT_FDCWD);
         let follows = !NOT_FOLLOWED.contains(&call.syscall.base());
-        found.push(place(tid, raw, base, follows, census));
+        found.push(place(tid, raw, base, follows, inspector));
     }
     let socket = decoded.descriptor.and_then(|descriptor| descriptor.socket);
     if let Some(path) = socket.and_then(|socket| socket.unix_path)
         && path.starts_with(b"/")
     {
-        found.push(place(tid, path, None, false, census));
+        found.push(place(tid, path, None, false, inspector));
     }
     if matches!(call.syscall.base(), Syscall::EXECVE | Syscall::EXECVEAT)
         && let Some(script) = found.first().filter(|script| script.is == PathKind::File)
-        && let Some(interpreter) = interpreter(tid, &script.path, census)
+        && let Some(interpreter) = interpreter(tid, &script.path, inspector)
     {
-        found.push(place(tid, &interpreter, None, true, census));
+        found.push(place(tid, &interpreter, None, true, inspector));
     }
     found
 }
@@ -144,17 +144,17 @@ fn place(
     raw: &[u8],
     base: Option<i32>,
     follows: bool,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> NamedFile {
-    let direct = through_proc(raw, follows, tid, census);
+    let direct = through_proc(raw, follows, tid, inspector);
     let (raw, base) = match direct {
         Some(path) => (path, None),
-        None => without_self(raw, base, tid, census),
+        None => without_self(raw, base, tid, inspector),
     };
-    let whole = argument_check::find(tid, &raw, base, census);
+    let whole = argument_check::find(tid, &raw, base, inspector);
     if let (Ok(found), true) = (&whole, follows) {
-        return described(found, census)
-            .unwrap_or_else(|| as_written(tid, &raw, base, PathKind::Unknown, census));
+        return described(found, inspector)
+            .unwrap_or_else(|| as_written(tid, &raw, base, PathKind::Unknown, inspector));
     }
     let is = match &whole {
         Ok(found) => kind(found),
@@ -169,8 +169,8 @@ fn place(
         Some(at) => (&trimmed[..at], &trimmed[at + 1..]),
         None => (&b"."[..], trimmed),
     };
-    let folder = argument_check::find(tid, folder, base, census);
-    let folder = folder.ok().and_then(|folder| described(&folder, census));
+    let folder = argument_check::find(tid, folder, base, inspector);
+    let folder = folder.ok().and_then(|folder| described(&folder, inspector));
     match folder {
         Some(folder) if !matches!(name, b"." | b".." | b"") => NamedFile {
             path: format!(
@@ -180,7 +180,7 @@ fn place(
             ),
             is,
         },
-        _ => as_written(tid, &raw, base, is, census),
+        _ => as_written(tid, &raw, base, is, inspector),
     }
 }
 
@@ -190,7 +190,7 @@ pub(super) fn through_proc(
     raw: &[u8],
     follows: bool,
     tid: Tid,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(raw).ok()?;
     let text = match text.strip_prefix("/dev/fd/") {
@@ -198,7 +198,7 @@ pub(super) fn through_proc(
         None => text.to_owned(),
     };
     let mut words = text.strip_prefix("/proc/")?.split('/');
-    let own = census.thread_group(tid).map_or(tid.0, |pid| pid.0);
+    let own = inspector.thread_group(tid).map_or(tid.0, |pid| pid.0);
     let pid = match words.next()? {
         "self" => own,
         "thread-self" => tid.0,
@@ -238,12 +238,12 @@ fn without_self(
     raw: &[u8],
     base: Option<i32>,
     tid: Tid,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> (Vec<u8>, Option<i32>) {
     if let (b"", Some(number)) = (raw, base) {
         // The descriptor alone names it (`AT_EMPTY_PATH`).
         let mut buffer = [0; LINK_LIMIT];
-        let link = census.descriptor_link(tid, number, &mut buffer);
+        let link = inspector.descriptor_link(tid, number, &mut buffer);
         return link.map_or((Vec::new(), base), |link| (link.to_vec(), None));
     }
     let rest = [&b"/proc/self/"[..], b"/proc/thread-self/"]
@@ -258,7 +258,7 @@ fn without_self(
     if let Some(below) = rest.strip_prefix(b"cwd/") {
         return (below.to_vec(), None);
     }
-    let pid = census.thread_group(tid).map_or(tid.0, |pid| pid.0);
+    let pid = inspector.thread_group(tid).map_or(tid.0, |pid| pid.0);
     let folder = match raw.starts_with(b"/proc/thread-self/") {
         true => format!("/proc/{pid}/task/{}/", tid.0),
         false => format!("/proc/{pid}/"),
@@ -271,9 +271,9 @@ fn as_written(
     raw: &[u8],
     base: Option<i32>,
     is: PathKind,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> NamedFile {
-    let path = tripwire::joined(raw, base, tid, census);
+    let path = tripwire::joined(raw, base, tid, inspector);
     let path = path.unwrap_or_else(|| raw.to_vec());
     NamedFile {
         path: match path.is_empty() {
@@ -284,8 +284,8 @@ fn as_written(
     }
 }
 
-fn described(found: &OwnedFd, census: &ProcessInspector) -> Option<NamedFile> {
-    let path = census.own_descriptor(found).ok()?;
+fn described(found: &OwnedFd, inspector: &ProcessInspector) -> Option<NamedFile> {
+    let path = inspector.own_descriptor(found).ok()?;
     Some(NamedFile {
         path: String::from_utf8_lossy(&path).into_owned(),
         is: kind(found),
@@ -301,8 +301,8 @@ fn kind(found: &OwnedFd) -> PathKind {
 }
 
 /// Returns the interpreter that a script names, which is executed for it.
-fn interpreter(tid: Tid, path: &str, census: &ProcessInspector) -> Option<Vec<u8>> {
-    let found = argument_check::find(tid, path.as_bytes(), None, census).ok()?;
+fn interpreter(tid: Tid, path: &str, inspector: &ProcessInspector) -> Option<Vec<u8>> {
+    let found = argument_check::find(tid, path.as_bytes(), None, inspector).ok()?;
     if decoder::names::file_type(&found) != Ok(FileType::RegularFile) {
         return None;
     }
@@ -314,7 +314,7 @@ fn interpreter(tid: Tid, path: &str, census: &ProcessInspector) -> Option<Vec<u8
         let len = rustix::io::read(&file, &mut buffer[..]).ok()?;
         Some(buffer[..len].to_vec())
     };
-    let start = census.within_deadline(read)??;
+    let start = inspector.within_deadline(read)??;
     let line = start.strip_prefix(b"#!")?;
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));

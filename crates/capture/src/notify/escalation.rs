@@ -199,10 +199,10 @@ pub(crate) fn is_at(call: &Call, registers: &ptrace::Registers) -> bool {
 }
 
 /// Returns whether one of this program's own threads traces the thread, which lasts a moment only.
-pub(crate) fn is_traced_here(tid: Tid, census: &ProcessInspector) -> bool {
+pub(crate) fn is_traced_here(tid: Tid, inspector: &ProcessInspector) -> bool {
     let own = Pid(std::process::id().cast_signed());
-    let tracer = census.tracer(tid);
-    tracer.is_some_and(|tracer| census.has_thread(own, Tid(tracer.0)))
+    let tracer = inspector.tracer(tid);
+    tracer.is_some_and(|tracer| inspector.has_thread(own, Tid(tracer.0)))
 }
 
 /// Returns whether a call that does not restart (a connect with a time limit) failed only because of the

@@ -124,9 +124,11 @@ fn restrict<J: Evaluator>(
         caller.fail();
         return Err(error);
     }
-    let census = &shared.tree.census;
+    let inspector = &shared.tree.inspector;
     shared.restricted.add(process, |pid, start| {
-        census.identity(pid).is_some_and(|who| who.start == start)
+        inspector
+            .identity(pid)
+            .is_some_and(|who| who.start == start)
     });
     first.restricted(process.pid, Ok(()));
     caller.make_again();

@@ -217,7 +217,7 @@ fn report<J: Evaluator + 'static>(
     };
     let mut worker = CallEvaluator::new(Arc::clone(shared));
     worker.tell_violation(&view, process, &violation);
-    if shared.is_judged(call) {
+    if shared.is_evaluated(call) {
         worker.conclude(&view, Stage::Exit, process);
     }
 }

@@ -302,7 +302,7 @@ pub struct Parts<J: Evaluator> {
     /// The policy on calls, which the filter was also compiled from.
     pub profile: Profile,
     /// Classifies failures as denials by other enforcers than the filter.
-    pub witness: DenialClassifier,
+    pub classifier: DenialClassifier,
     /// Capabilities that the workload would lack without the policy too, as far as they are known only when
     /// it begins.
     pub lacked: MissingCaps,
@@ -312,7 +312,7 @@ pub struct Parts<J: Evaluator> {
     /// including threads, because from then on no call is answered until the receivers answer.
     pub pending: Pending,
     /// Evaluates events.
-    pub judge: Arc<J>,
+    pub evaluator: Arc<J>,
     /// Answers questions about data that events do not carry.
     pub world: Arc<dyn SystemInfo + Send + Sync>,
     /// The processes that the system information knows, too.
@@ -361,7 +361,7 @@ impl<J: Evaluator + 'static> NotifyEngine<J> {
         let verify = parts.verify.verify;
         let pending = std::mem::replace(&mut parts.pending, Box::new(|| Ok(Vec::new())));
         let mut shared = Arc::new(Shared::new(parts, pulse)?);
-        shared.names.follow(&paths, &shared.tree.census);
+        shared.names.follow(&paths, &shared.tree.inspector);
         tripwire::prepare(&mut shared, &paths, verify);
         shared.set_mode_now(Mode::Single);
         // The process that holds the calls may take a while, and callers wait: start everything else first.
@@ -501,14 +501,14 @@ impl<J: Evaluator> Shared<J> {
         }
         Ok(Self {
             listener: parts.listener,
-            ruling: ArcSwap::from_pointee(ActiveRules::new(parts.judge, &parts.plan)),
+            ruling: ArcSwap::from_pointee(ActiveRules::new(parts.evaluator, &parts.plan)),
             world: parts.world,
             tree: parts.processes.0,
             counters: Counters::default(),
             notices: parts.notices,
             privileges: privileges::Privileges::new().map_err(std::io::Error::other)?,
             guard: guard.map_err(std::io::Error::other)?,
-            confiner: ActivePolicy::with_witness(parts.profile, parts.witness),
+            confiner: ActivePolicy::with_classifier(parts.profile, parts.classifier),
             lacked: parts.lacked,
             first: parts.first,
             restricted: init_restriction::InitRestrictions::default(),
@@ -578,7 +578,7 @@ impl<J: Evaluator> Shared<J> {
 
     /// Notes that the result of a call cannot be learned: reports another program that traces the caller.
     pub(crate) fn note_tracer(&self, call: &Call, process: &Arc<Process>) {
-        if let Some(tracer) = self.tree.census.tracer(call.tid)
+        if let Some(tracer) = self.tree.inspector.tracer(call.tid)
             && self.verifier.tell(process, verify::ReportedOnce::Traced)
         {
             Counters::add(&self.counters.traced_by_others);
@@ -591,7 +591,7 @@ impl<J: Evaluator> Shared<J> {
         let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
         // Threads that were killed never make the call again.
         if repeated.len() >= REPEATED && repeated.len().is_multiple_of(REPEATED) {
-            repeated.retain(|tid, _| self.tree.census.thread_group(*tid).is_some());
+            repeated.retain(|tid, _| self.tree.inspector.thread_group(*tid).is_some());
         }
         repeated.insert(call.tid, *call);
         self.expects_repeated.store(true, Ordering::Release);
@@ -611,8 +611,8 @@ impl<J: Evaluator> Shared<J> {
     }
 
     /// Returns whether a rule asks for the call; calls trapped always or for state do not count.
-    pub(crate) fn is_judged(&self, call: &Call) -> bool {
-        self.ruling.load().judged[call.syscall.index()]
+    pub(crate) fn is_evaluated(&self, call: &Call) -> bool {
+        self.ruling.load().evaluated[call.syscall.index()]
     }
 
     /// Returns whether the filter traps the call under some arguments.

@@ -114,7 +114,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
     fn access(&self, notification: &sys::notify::Notification) -> Access {
         let shared = &self.worker.shared;
         let caller = Tid(notification.tid);
-        shared.stuck.access(caller, &shared.tree.census)
+        shared.stuck.access(caller, &shared.tree.inspector)
     }
 
     fn serve(&mut self, notification: &sys::notify::Notification, access: Access) {
@@ -208,7 +208,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let role = Role::of(&call);
         let is_state = shared.is_state(&call);
         let is_watched = shared.confiner.watches(&call) || shared.verifier.looks_at(&call);
-        if role == Role::Plain && !shared.is_judged(&call) && !is_state && !is_watched {
+        if role == Role::Plain && !shared.is_evaluated(&call) && !is_state && !is_watched {
             Counters::add(&counters.unevaluated);
             shared.answer(call.id);
             return;
@@ -280,9 +280,9 @@ impl<J: Evaluator + 'static> Receiver<J> {
         };
         if let Some(descriptor) = decoded.descriptor {
             let result = refusal.map(|errno| -i64::from(errno.0));
-            let census = &shared.tree.census;
+            let inspector = &shared.tree.inspector;
             let pid = process.pid;
-            let resolved = decode::resolve(census, call, descriptor, result, pid, arena);
+            let resolved = decode::resolve(inspector, call, descriptor, result, pid, arena);
             decoded.descriptor = Some(resolved);
         }
         if !shared.listener.is_valid(call.id).unwrap_or(false) {
@@ -297,7 +297,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             self.worker
                 .tell_violation(&view, &process, &decision.violation);
         }
-        if refusal.is_some() && shared.is_judged(call) {
+        if refusal.is_some() && shared.is_evaluated(call) {
             self.worker.conclude(&view, Stage::Exit, &process);
         }
         true
@@ -348,7 +348,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         if self.note_state(&mut view, &process) {
             return;
         }
-        if shared.is_judged(call) {
+        if shared.is_evaluated(call) {
             return self.evaluate_entry(&mut view, process);
         }
         if self.is_watched(call, &process) {
@@ -372,7 +372,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let racy = &shared.counters.racy_processes;
         racy.fetch_add(added, Ordering::Relaxed);
         if let (Some(tripwire), 1.., false) = (&shared.tripwire, added, process.sets_up()) {
-            tripwire.arm(call.tid, &shared.tree.census);
+            tripwire.arm(call.tid, &shared.tree.inspector);
         }
         verify::uses_ring(call.syscall) && self.ring(view, process)
     }
@@ -382,8 +382,8 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let shared = Arc::clone(&self.worker.shared);
         let call = view.call;
         if let Some(descriptor) = view.decoded.descriptor {
-            let (census, pid) = (&shared.tree.census, process.pid);
-            let resolved = decode::resolve(census, call, descriptor, None, pid, view.arena);
+            let (inspector, pid) = (&shared.tree.inspector, process.pid);
+            let resolved = decode::resolve(inspector, call, descriptor, None, pid, view.arena);
             view.decoded.descriptor = Some(resolved);
         }
         let weight = self.worker.weigh_entry(view, &process);
@@ -498,8 +498,9 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let Some(descriptor) = view.decoded.descriptor else {
             return false;
         };
-        let census = &shared.tree.census;
-        let Some(resolved) = decode::resolve_file(census, view.call, descriptor, view.arena) else {
+        let inspector = &shared.tree.inspector;
+        let Some(resolved) = decode::resolve_file(inspector, view.call, descriptor, view.arena)
+        else {
             return false;
         };
         view.decoded.descriptor = Some(resolved);
@@ -565,7 +566,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let stop = if is_limited {
             // The kernel waits for the same page.
             escalation::stop_some_time(call, &shared.listener, &self.seat)
-        } else if !shared.stuck.may_attach(call.tid, &shared.tree.census) {
+        } else if !shared.stuck.may_attach(call.tid, &shared.tree.inspector) {
             Stop::Refused
         } else {
             self.stop_after(call)
@@ -596,7 +597,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
                 let mut followed = followed();
                 followed.note_stack(Some(stack));
                 // Done before the caller can make the call again.
-                let lives = |tid| shared.tree.census.thread_group(tid).is_some();
+                let lives = |tid| shared.tree.inspector.thread_group(tid).is_some();
                 shared.tracer.expect_again(followed, lives);
                 escalation::release(held.tid, held.signal);
             }
@@ -675,7 +676,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             if is_final {
                 return stop;
             }
-            let is_held = escalation::is_traced_here(call.tid, &shared.tree.census);
+            let is_held = escalation::is_traced_here(call.tid, &shared.tree.inspector);
             idle = if is_held { 0 } else { idle + 1 };
             if idle > IDLE_TRIES {
                 return stop;
@@ -726,7 +727,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
     /// Returns whether the tracer waits for the call, and answers it then.
     fn belongs_to_tracer(&mut self, call: &Call) -> bool {
         let shared = Arc::clone(&self.worker.shared);
-        let stack = || shared.tree.census.stack_pointer(call.tid);
+        let stack = || shared.tree.inspector.stack_pointer(call.tid);
         match shared.tracer.claim(call, stack) {
             CallOwner::Nothing => false,
             CallOwner::Again(followed) => {
@@ -738,7 +739,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             }
             CallOwner::Restarted { begins } => {
                 if begins && Role::of(call) == Role::Exec {
-                    let pid = shared.tree.census.thread_group(call.tid);
+                    let pid = shared.tree.inspector.thread_group(call.tid);
                     shared
                         .tracer
                         .exec_begins(pid.unwrap_or(event::Pid(call.tid.0)));
@@ -788,7 +789,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
             (Stop::Sleeps(held, stack), Some(mut followed)) => {
                 shared.tracer.exec_returned(followed.process.pid, false);
                 followed.note_stack(Some(stack));
-                let lives = |tid| shared.tree.census.thread_group(tid).is_some();
+                let lives = |tid| shared.tree.inspector.thread_group(tid).is_some();
                 shared.tracer.expect_again(followed, lives);
                 escalation::release(held.tid, held.signal);
             }

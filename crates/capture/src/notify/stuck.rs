@@ -45,9 +45,9 @@ impl StuckReceivers {
         caller: Tid,
         hazard: BlockingOperation,
         seat: &Arc<ReceiverSlot>,
-        census: &ProcessInspector,
+        inspector: &ProcessInspector,
     ) {
-        let pid = process_of(caller, census);
+        let pid = process_of(caller, inspector);
         let seat = Arc::clone(seat);
         let mut seats = self.seats();
         seats.push(Held { pid, hazard, seat });
@@ -71,11 +71,11 @@ impl StuckReceivers {
     }
 
     /// Returns what may be read of this thread's memory.
-    pub(crate) fn access(&self, caller: Tid, census: &ProcessInspector) -> Access {
+    pub(crate) fn access(&self, caller: Tid, inspector: &ProcessInspector) -> Access {
         match self.count.load(Ordering::Acquire) {
             0 => Access::Free,
             STUCK_LIMIT.. => Access::Refused,
-            _ => match self.held_by(caller, BlockingOperation::Reading, census) {
+            _ => match self.held_by(caller, BlockingOperation::Reading, inspector) {
                 0 => Access::Free,
                 PROCESS_LIMIT.. => Access::Refused,
                 _ => Access::Resident,
@@ -84,17 +84,22 @@ impl StuckReceivers {
     }
 
     /// Returns whether a thread may be attached to.
-    pub(crate) fn may_attach(&self, caller: Tid, census: &ProcessInspector) -> bool {
+    pub(crate) fn may_attach(&self, caller: Tid, inspector: &ProcessInspector) -> bool {
         match self.count.load(Ordering::Acquire) {
             0 => true,
             STUCK_LIMIT.. => false,
-            _ => self.held_by(caller, BlockingOperation::Attaching, census) == 0,
+            _ => self.held_by(caller, BlockingOperation::Attaching, inspector) == 0,
         }
     }
 
     /// Returns the number of receivers that the caller's process holds.
-    fn held_by(&self, caller: Tid, hazard: BlockingOperation, census: &ProcessInspector) -> usize {
-        let pid = process_of(caller, census);
+    fn held_by(
+        &self,
+        caller: Tid,
+        hazard: BlockingOperation,
+        inspector: &ProcessInspector,
+    ) -> usize {
+        let pid = process_of(caller, inspector);
         let seats = self.seats();
         let is_one = |held: &&Held| held.pid == pid && held.hazard == hazard;
         seats.iter().filter(is_one).count()
@@ -114,6 +119,6 @@ impl StuckReceivers {
     }
 }
 
-fn process_of(caller: Tid, census: &ProcessInspector) -> Pid {
-    census.thread_group(caller).unwrap_or(Pid(caller.0))
+fn process_of(caller: Tid, inspector: &ProcessInspector) -> Pid {
+    inspector.thread_group(caller).unwrap_or(Pid(caller.0))
 }

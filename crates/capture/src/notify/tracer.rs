@@ -538,7 +538,7 @@ impl<J: Evaluator> Tracer<J> {
     /// traced yet may have made another meanwhile.
     fn watch(&mut self, pid: Pid) {
         for _ in 0..WATCH_ROUNDS {
-            let threads = self.shared().tree.census.threads(pid);
+            let threads = self.shared().tree.inspector.threads(pid);
             let untraced: Vec<Tid> = {
                 let state = self.shared().tracer.state();
                 let is_watched =
@@ -582,19 +582,19 @@ impl<J: Evaluator> Tracer<J> {
         let shared = Arc::clone(&self.worker.shared);
         let mut idle = 0;
         for _ in 0..ATTACH_TRIES {
-            let is_alone = || shared.tree.census.thread_count(pid) == Some(1);
+            let is_alone = || shared.tree.inspector.thread_count(pid) == Some(1);
             let mut execs = shared.tracer.execs();
             // The only thread of a process is in the call for which it is attached to.
             if execs.contains_key(&pid) && is_alone() {
                 execs.remove(&pid);
             }
-            if !execs.contains_key(&pid) && shared.stuck.may_attach(tid, &shared.tree.census) {
+            if !execs.contains_key(&pid) && shared.stuck.may_attach(tid, &shared.tree.inspector) {
                 // Locked meanwhile: no exec is let go before this returns.
                 if ptrace::seize(tid.0, OPTIONS).is_ok() {
                     return true;
                 }
                 // A receiver may be releasing it just now, or have done so since.
-                let is_held = is_traced_here(tid, &shared.tree.census);
+                let is_held = is_traced_here(tid, &shared.tree.inspector);
                 idle = if is_held { 0 } else { idle + 1 };
                 if shared.waits_killable || idle > IDLE_TRIES {
                     return false;
@@ -730,7 +730,7 @@ impl<J: Evaluator> Tracer<J> {
     /// its parent's descriptors.
     fn adopt(&self, child: Tid, watched: bool) {
         // A child that has ended already was reported before its birth was.
-        let Some(pid) = self.shared().tree.census.thread_group(child) else {
+        let Some(pid) = self.shared().tree.inspector.thread_group(child) else {
             return;
         };
         let newborn = Tracee::new(pid, watched);
@@ -835,7 +835,7 @@ impl<J: Evaluator> Tracer<J> {
             self.watched_call(tid, pid, entered, result);
         }
         // Only such a result can mean that one of them is open again, or the end of an exec.
-        if watched && (0..=2).contains(&result) && self.shared().tree.census.has_stdio(pid) {
+        if watched && (0..=2).contains(&result) && self.shared().tree.inspector.has_stdio(pid) {
             self.unwatch(pid);
         } else if watched && calls >= FIRST_LOOK && calls.is_power_of_two() {
             self.unwatch_without_sockets(pid);
@@ -878,7 +878,7 @@ impl<J: Evaluator> Tracer<J> {
         followed.finish(&mut self.worker, Outcome::Returned(result), &Bump::new());
         let is_exec = Role::of(&followed.call) == Role::Exec;
         let pid = followed.process.pid;
-        if is_exec && result == 0 && self.shared().tree.census.has_stdio(pid) {
+        if is_exec && result == 0 && self.shared().tree.inspector.has_stdio(pid) {
             self.unwatch(pid);
         }
     }
@@ -928,7 +928,7 @@ impl<J: Evaluator> Tracer<J> {
     /// Ends the watch because all of 0..2 are open: the threads of the process are released as they stop.
     fn unwatch(&self, pid: Pid) {
         let shared = self.shared();
-        if !shared.tree.census.closes_stdio_on_exec(pid) {
+        if !shared.tree.inspector.closes_stdio_on_exec(pid) {
             shared.tree.clear_stdio(pid);
         }
         self.let_go_on(pid);

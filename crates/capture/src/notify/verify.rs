@@ -215,7 +215,7 @@ impl Verifier {
             });
             if with_parent {
                 added += self.add_with_ancestors(&process, Cause::Shared, tree);
-            } else if tree.census.thread_count(process.pid) != Some(1) {
+            } else if tree.inspector.thread_count(process.pid) != Some(1) {
                 added += self.add(&process, Cause::Threads, tree);
             }
         }
@@ -266,9 +266,9 @@ impl Verifier {
     }
 
     fn is_own(&self, process: &Process, target: i32, tree: &Tree) -> bool {
-        let census = &tree.census;
-        census.shares_pid_namespace(process.pid)
-            && census.thread_group(Tid(target)) == Some(process.pid)
+        let inspector = &tree.inspector;
+        inspector.shares_pid_namespace(process.pid)
+            && inspector.thread_group(Tid(target)) == Some(process.pid)
     }
 
     /// Makes every process racy from now on. A call that was let go earlier may not have read its arguments
@@ -284,9 +284,9 @@ impl Verifier {
         let processes = tree.watched();
         let begun = Instant::now();
         let is_at_work = |process: &Arc<Process>| {
-            let threads = tree.census.threads(process.pid);
+            let threads = tree.inspector.threads(process.pid);
             let mut others = threads.into_iter().filter(|tid| *tid != caller);
-            others.any(|tid| tree.census.runs(tid))
+            others.any(|tid| tree.inspector.runs(tid))
         };
         loop {
             std::thread::sleep(GRACE_STEP);
@@ -299,11 +299,11 @@ impl Verifier {
     /// Notes that a process writes, or may write, the memory of another.
     pub(crate) fn note_writer(&self, writer: &Arc<Process>, target: i32, tree: &Tree) -> u64 {
         let mut added = 0;
-        let census = &tree.census;
+        let inspector = &tree.inspector;
         // The number belongs to the writer's pid namespace.
-        let same = census.shares_pid_namespace(writer.pid);
+        let same = inspector.shares_pid_namespace(writer.pid);
         let target = same
-            .then(|| census.thread_group(event::Tid(target)))
+            .then(|| inspector.thread_group(event::Tid(target)))
             .flatten()
             .and_then(|pid| tree.find(pid));
         match target {
@@ -426,7 +426,7 @@ impl Verifier {
         let parent = process.parent();
         let parent = parent.filter(|parent| inner.racy.contains_key(&parent.pid));
         parent.is_some_and(|parent| {
-            let threads = tree.census.threads(parent.pid);
+            let threads = tree.inspector.threads(parent.pid);
             let shares = |tid: &Tid| {
                 let shared = sys::process_memory::is_shared_by(process.pid.0, tid.0);
                 shared.unwrap_or_else(|error| !error.is(Errno::ESRCH))
@@ -447,7 +447,7 @@ impl Verifier {
         let had_threads = racy.is_some_and(|racy| racy.cause == Cause::Threads && !racy.caught);
         if had_threads
             && !self.everyone.load(Ordering::Acquire)
-            && tree.census.thread_count(process.pid) == Some(1)
+            && tree.inspector.thread_count(process.pid) == Some(1)
         {
             inner.racy.remove(&process.pid);
             inner.private.insert(process.pid, process.start);

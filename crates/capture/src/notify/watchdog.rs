@@ -238,7 +238,7 @@ fn look_at<J: Evaluator + 'static>(
     let caller = Tid(notification.tid);
     shared
         .stuck
-        .add(caller, hazard, &post.seat, &shared.tree.census);
+        .add(caller, hazard, &post.seat, &shared.tree.inspector);
     shared.stay_parallel(true);
     match hazard {
         BlockingOperation::Attaching => {

@@ -75,7 +75,7 @@ impl<'a> CallView<'a> {
 impl<J: Evaluator> CallEvaluator<J> {
     pub(crate) fn new(shared: Arc<Shared<J>>) -> Self {
         let ruling = shared.ruling.load_full();
-        let scratch = ruling.judge.scratch();
+        let scratch = ruling.evaluator.scratch();
         let unnamed = Process::new(
             event::Pid(0),
             event::StartTime(0),
@@ -99,7 +99,7 @@ impl<J: Evaluator> CallEvaluator<J> {
     fn follow_rules(&mut self) {
         let ruling = self.shared.ruling.load();
         if !Arc::ptr_eq(&ruling, &self.ruling) {
-            self.scratch = ruling.judge.scratch();
+            self.scratch = ruling.evaluator.scratch();
             self.ruling = Arc::clone(&ruling);
         }
     }
@@ -109,7 +109,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         self.follow_rules();
         let image = self.unnamed.image();
         let event = event(&*self.shared.world, view, stage, &self.unnamed, image, 0);
-        self.ruling.judge.prefilter(&mut self.scratch, &event)
+        self.ruling.evaluator.prefilter(&mut self.scratch, &event)
     }
 
     /// Prefilters with the caller known.
@@ -130,7 +130,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             process.image(),
             0,
         );
-        self.ruling.judge.prefilter(&mut self.scratch, &event)
+        self.ruling.evaluator.prefilter(&mut self.scratch, &event)
     }
 
     /// Evaluates the event: matches become alerts. `Entry` if the result was not waited for. A call that
@@ -145,8 +145,8 @@ impl<J: Evaluator> CallEvaluator<J> {
         };
         for message in view.decoded.messages {
             let shared = Arc::clone(&self.shared);
-            let (census, pid) = (&shared.tree.census, process.pid);
-            let resolved = decode::resolve(census, view.call, *message, result, pid, view.arena);
+            let (inspector, pid) = (&shared.tree.inspector, process.pid);
+            let resolved = decode::resolve(inspector, view.call, *message, result, pid, view.arena);
             let mut view = *view;
             view.decoded.descriptor = Some(resolved);
             self.conclude_one(&view, stage, process);
@@ -169,7 +169,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             process.image(),
             number,
         );
-        let undecided = self.ruling.judge.evaluate(&mut self.scratch, &event);
+        let undecided = self.ruling.evaluator.evaluate(&mut self.scratch, &event);
         if !undecided.is_empty() {
             shared
                 .counters
@@ -205,9 +205,16 @@ impl<J: Evaluator> CallEvaluator<J> {
             return;
         }
         let (decoded, outcome) = (&view.decoded, view.outcome);
-        let census = &shared.tree.census;
+        let inspector = &shared.tree.inspector;
         let lacked = (shared.lacked)();
-        let found = denial_paths::blame(confiner.witness(), call, decoded, outcome, census, lacked);
+        let found = denial_paths::blame(
+            confiner.classifier(),
+            call,
+            decoded,
+            outcome,
+            inspector,
+            lacked,
+        );
         let Some(Denial {
             cause: blame,
             errno,
@@ -261,8 +268,8 @@ impl<J: Evaluator> CallEvaluator<J> {
                 Outcome::Returned(result) => Some(result),
                 _ => None,
             };
-            let (census, pid) = (&self.shared.tree.census, process.pid);
-            let resolved = decode::resolve(census, call, descriptor, result, pid, arena);
+            let (inspector, pid) = (&self.shared.tree.inspector, process.pid);
+            let resolved = decode::resolve(inspector, call, descriptor, result, pid, arena);
             view.decoded.descriptor = Some(resolved);
         }
         if let ArgumentComparison::Unclear(what) = &truth
@@ -288,7 +295,9 @@ impl<J: Evaluator> CallEvaluator<J> {
         self.exec_returned(view, process);
         let succeeded = outcome == Outcome::Returned(0);
         // A call whose result is not learned may go on for any time.
-        if outcome != Outcome::Unlearnt || shared.tree.census.thread_count(process.pid) == Some(1) {
+        if outcome != Outcome::Unlearnt
+            || shared.tree.inspector.thread_count(process.pid) == Some(1)
+        {
             let lost = shared.tracer.exec_returned(process.pid, succeeded);
             let gone = &shared.counters.gone;
             gone.fetch_add(lost as u64, Ordering::Relaxed);
@@ -330,12 +339,12 @@ impl<J: Evaluator> CallEvaluator<J> {
         if !is_openat2 && !writers::may_open_memory(call, decoded) || !writers::opens_file(call) {
             return;
         }
-        let census = &shared.tree.census;
+        let inspector = &shared.tree.inspector;
         let may_be_memory = match view.outcome {
             Outcome::Returned(result) => match i32::try_from(result) {
                 // A descriptor that is gone may have been passed on.
                 Ok(number) if number >= 0 => {
-                    let found = census.is_memory_file(call.tid, number);
+                    let found = inspector.is_memory_file(call.tid, number);
                     found.unwrap_or(is_strict)
                 }
                 _ => false,
@@ -357,7 +366,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             .racy_processes
             .fetch_add(added, Ordering::Relaxed);
         if let (Some(tripwire), 1..) = (&shared.tripwire, added) {
-            tripwire.arm(call.tid, &shared.tree.census);
+            tripwire.arm(call.tid, &shared.tree.inspector);
         }
     }
 
@@ -369,8 +378,11 @@ impl<J: Evaluator> CallEvaluator<J> {
             return;
         }
         let shared = Arc::clone(&self.shared);
-        let census = &shared.tree.census;
-        match shared.names.find(call, &view.decoded, census, view.arena) {
+        let inspector = &shared.tree.inspector;
+        match shared
+            .names
+            .find(call, &view.decoded, inspector, view.arena)
+        {
             ResolvedName::None => {}
             ResolvedName::Names([name]) if passed(&view.decoded) == Some(name) => {}
             ResolvedName::Names(names) => {
@@ -441,7 +453,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         let shared = Arc::clone(&self.shared);
         let found = shared
             .names
-            .find_opened(call.tid, number, &shared.tree.census, view.arena);
+            .find_opened(call.tid, number, &shared.tree.inspector, view.arena);
         let ResolvedName::Names(names) = found else {
             return decoded;
         };
@@ -506,7 +518,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         let event::DescriptorSource::Opened { flags, .. } = call.kind.spec().descriptor else {
             return None;
         };
-        let path = tripwire::absolute(&decoded.descriptor?, call.tid, &self.shared.tree.census)?;
+        let path = tripwire::absolute(&decoded.descriptor?, call.tid, &self.shared.tree.inspector)?;
         let flags = decoded.params.get(usize::from(flags));
         let reads = matches!(flags, Some(event::Param::Uint(flags)) if flags & WRITES == 0);
         Some((path, !reads || call.syscall == abi::Syscall::CREAT))
@@ -527,7 +539,7 @@ impl<J: Evaluator> CallEvaluator<J> {
         Counters::add(&shared.counters.verified);
         let truth = match verify::is_verifiable(call) {
             true => {
-                argument_check::compare(call, decoded, outcome, process.pid, &shared.tree.census)
+                argument_check::compare(call, decoded, outcome, process.pid, &shared.tree.inspector)
             }
             false if matches!(outcome, Outcome::Returned(_)) => {
                 argument_check::read_again(call, decoded, &self.again, &Bump::new())

@@ -146,7 +146,7 @@ impl<J: Evaluator> Engine<J> {
         while let Some(parent) = parents.pop() {
             // Children born since are traced already.
             self.serve_stops();
-            let children = self.worker.shared.tree.census.children(parent);
+            let children = self.worker.shared.tree.inspector.children(parent);
             for child in children {
                 if self.tracees.contains_key(&Tid(child.0)) {
                     continue;
@@ -177,7 +177,7 @@ impl<J: Evaluator> Engine<J> {
         }
         let mut outcome = Err(AttachError::gone(pid));
         for _ in 0..ROUNDS {
-            let threads = shared.tree.census.threads(pid);
+            let threads = shared.tree.inspector.threads(pid);
             let mut is_complete = true;
             for tid in threads {
                 if self.tracees.contains_key(&tid) {

@@ -354,7 +354,7 @@ impl<J: Evaluator> Engine<J> {
         };
         let (how, parent_pid) = (tracee.how, tracee.pid);
         let is_process = event != ptrace::EVENT_CLONE
-            || shared.tree.census.thread_group(child) == Some(Pid(child.0));
+            || shared.tree.inspector.thread_group(child) == Some(Pid(child.0));
         let pid = if is_process { Pid(child.0) } else { parent_pid };
         self.tracees
             .entry(child)
@@ -372,12 +372,12 @@ impl<J: Evaluator> Engine<J> {
 
     /// Starts tracing a thread whose birth has not been reported, or never will be.
     fn adopt(&mut self, tid: Tid) {
-        let census = &self.worker.shared.tree.census;
-        let Some(pid) = census.thread_group(tid) else {
+        let inspector = &self.worker.shared.tree.inspector;
+        let Some(pid) = inspector.thread_group(tid) else {
             return;
         };
         let parent = if pid.0 == tid.0 {
-            census.identity(pid).map(|identity| identity.ppid)
+            inspector.identity(pid).map(|identity| identity.ppid)
         } else {
             Some(pid)
         };

@@ -49,7 +49,7 @@ impl<J: Evaluator> Engine<J> {
             return Inspection::Refused(result);
         }
         let role = Role::of(call);
-        let is_looked_at = self.is_judged(call) || shared.verifier.looks_at(call);
+        let is_looked_at = self.is_evaluated(call) || shared.verifier.looks_at(call);
         if role == Role::Plain && !is_looked_at && !shared.is_state(call) {
             Counters::add(&counters.unevaluated);
             return Inspection::GoOn;
@@ -107,7 +107,7 @@ impl<J: Evaluator> Engine<J> {
         {
             return look;
         }
-        if self.is_judged(call) {
+        if self.is_evaluated(call) {
             return self.evaluate_entry(&mut view, process);
         }
         Counters::add(&counters.unevaluated);
@@ -122,8 +122,8 @@ impl<J: Evaluator> Engine<J> {
         let shared = Arc::clone(&self.worker.shared);
         let (counters, call) = (&shared.counters, view.call);
         if let Some(descriptor) = view.decoded.descriptor {
-            let (census, pid) = (&shared.tree.census, process.pid);
-            let resolved = decode::resolve(census, call, descriptor, None, pid, view.arena);
+            let (inspector, pid) = (&shared.tree.inspector, process.pid);
+            let resolved = decode::resolve(inspector, call, descriptor, None, pid, view.arena);
             view.decoded.descriptor = Some(resolved);
         }
         let weight = self.worker.weigh_entry(view, &process);
@@ -147,9 +147,9 @@ impl<J: Evaluator> Engine<J> {
 
     /// Returns whether a rule asks for the call. The plan does not include plain `dup`: the state of
     /// descriptors 0..2 is tracked instead, and a `dup` is inspected where it stops a thread anyway.
-    fn is_judged(&self, call: &Call) -> bool {
+    fn is_evaluated(&self, call: &Call) -> bool {
         let shared = &self.worker.shared;
-        shared.is_judged(call) || (shared.watch_stdio && call.syscall == abi::Syscall::DUP)
+        shared.is_evaluated(call) || (shared.watch_stdio && call.syscall == abi::Syscall::DUP)
     }
 
     /// Tracks shared memory, and requests for an io_uring, which may be refused.
@@ -162,7 +162,7 @@ impl<J: Evaluator> Engine<J> {
         let added = shared.verifier.note(call, process, &shared.tree);
         counters.racy_processes.fetch_add(added, Ordering::Relaxed);
         if let (Some(tripwire), 1..) = (&shared.tripwire, added) {
-            tripwire.arm(call.tid, &shared.tree.census);
+            tripwire.arm(call.tid, &shared.tree.inspector);
         }
         if !verify::uses_ring(call.syscall) {
             return None;
@@ -226,7 +226,7 @@ impl<J: Evaluator> Engine<J> {
             Response::Refused => -i64::from(Errno::EPERM.0),
             Response::Spared(result) => result,
         };
-        if shared.is_judged(call) {
+        if shared.is_evaluated(call) {
             let arena = Bump::new();
             let time_ns = now_ns(Clock::Real);
             let decoded = decode::decode(call, &self.memory, &arena);

@@ -97,7 +97,7 @@ pub fn start<J: Evaluator + 'static>(
     watchdog::prepare_signals().map_err(StartError::Resources)?;
     let (paths, verify) = (std::mem::take(&mut parts.paths), parts.verify.verify);
     let mut shared = Arc::new(Shared::new(parts, pulse).map_err(StartError::Resources)?);
-    shared.names.follow(&paths, &shared.tree.census);
+    shared.names.follow(&paths, &shared.tree.inspector);
     tripwire::prepare(&mut shared, &paths, verify);
     let inbox = Arc::new(RequestQueue::default());
     let post = Arc::new(guard::TracerView::default());

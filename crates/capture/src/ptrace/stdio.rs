@@ -56,7 +56,7 @@ impl<J: Evaluator> Engine<J> {
         let process = shared.tree.find(pid);
         let is_open = |process: &Arc<Process>| {
             !shared.tree.may_redirect(process, shared.watch_stdio_any)
-                || shared.tree.census.has_stdio(pid)
+                || shared.tree.inspector.has_stdio(pid)
         };
         if process.as_ref().is_none_or(is_open) {
             if process.is_some() && self.redirecting.remove(&pid) {
@@ -86,7 +86,7 @@ impl<J: Evaluator> Engine<J> {
         };
         if (0..=2).contains(&result)
             && self.redirecting.contains(&pid)
-            && self.worker.shared.tree.census.has_stdio(pid)
+            && self.worker.shared.tree.inspector.has_stdio(pid)
         {
             self.redirecting.remove(&pid);
             self.settle_stdio(pid);
@@ -96,7 +96,7 @@ impl<J: Evaluator> Engine<J> {
     /// Stops following the process once all of them are open.
     fn settle_stdio(&self, pid: Pid) {
         let tree = &self.worker.shared.tree;
-        if !tree.census.closes_stdio_on_exec(pid) {
+        if !tree.inspector.closes_stdio_on_exec(pid) {
             tree.clear_stdio(pid);
         }
     }

@@ -78,7 +78,7 @@ struct Inner {
 
 impl Tripwire {
     /// Watches the sensitive ones of `paths`, in the agent's own root at once if the workload has that.
-    /// `judge`: returns whether rules may match an open of this path, for writing if the flag is set.
+    /// `evaluator`: returns whether rules may match an open of this path, for writing if the flag is set.
     ///
     /// # Errors
     ///
@@ -86,9 +86,9 @@ impl Tripwire {
     pub(crate) fn new(
         paths: &[Vec<u8>],
         has_own_root: bool,
-        judge: impl FnMut(&[u8], bool) -> bool,
+        evaluator: impl FnMut(&[u8], bool) -> bool,
     ) -> Result<Self, Errno> {
-        let mut watches = Watches::new(targets(paths, judge))?;
+        let mut watches = Watches::new(targets(paths, evaluator))?;
         if has_own_root {
             watches.arm();
         }
@@ -103,8 +103,8 @@ impl Tripwire {
 
     /// Adds watches for new rules, which are loaded now. Paths of earlier rules stay watched; the caller that
     /// takes the events asks the rules about them.
-    pub(crate) fn extend(&self, paths: &[Vec<u8>], judge: impl FnMut(&[u8], bool) -> bool) {
-        let targets = targets(paths, judge);
+    pub(crate) fn extend(&self, paths: &[Vec<u8>], evaluator: impl FnMut(&[u8], bool) -> bool) {
+        let targets = targets(paths, evaluator);
         let mut inner = self.inner();
         let new_until_ns = now_ns(Clock::Monotonic) + NEW_NS;
         inner.watches.extend(targets, new_until_ns);
@@ -142,11 +142,13 @@ impl Tripwire {
     }
 
     /// Watches the same paths in the root of a process, if they are not watched there yet.
-    pub(crate) fn arm(&self, tid: Tid, census: &ProcessInspector) {
+    pub(crate) fn arm(&self, tid: Tid, inspector: &ProcessInspector) {
         let own = Tid(std::process::id().cast_signed());
         // A process that is gone has no root.
-        let Some(root) = census.root(tid) else { return };
-        if census.root(own) == Some(root) {
+        let Some(root) = inspector.root(tid) else {
+            return;
+        };
+        if inspector.root(own) == Some(root) {
             self.inner().watches.arm();
         } else {
             self.inner().watches.arm_other(tid);
@@ -280,10 +282,10 @@ fn is_nameless(name: &[u8]) -> bool {
 }
 
 /// Returns what is sensitive about each path.
-fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec<Target> {
+fn targets(paths: &[Vec<u8>], mut evaluator: impl FnMut(&[u8], bool) -> bool) -> Vec<Target> {
     let mut sensitive = |path: &[u8]| Sensitive {
-        reads: judge(path, false),
-        writes: judge(path, true),
+        reads: evaluator(path, false),
+        writes: evaluator(path, true),
     };
     // Rules that ask about every file do not single out any.
     let control = sensitive(&[ANY_NAME, ANY_NAME].concat());
@@ -319,10 +321,10 @@ fn targets(paths: &[Vec<u8>], mut judge: impl FnMut(&[u8], bool) -> bool) -> Vec
 pub(crate) fn absolute(
     descriptor: &Descriptor<'_>,
     tid: Tid,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> Option<Vec<u8>> {
     match descriptor.name {
-        Name::Passed { raw, base } => joined(raw, base, tid, census),
+        Name::Passed { raw, base } => joined(raw, base, tid, inspector),
         Name::Opened { path, .. } => Some(path.to_vec()),
         _ => None,
     }
@@ -333,15 +335,15 @@ pub(crate) fn joined(
     raw: &[u8],
     base: Option<i32>,
     tid: Tid,
-    census: &ProcessInspector,
+    inspector: &ProcessInspector,
 ) -> Option<Vec<u8>> {
     if raw.starts_with(b"/") {
         return Some(normal(raw));
     }
     let mut buffer = [0; LINK_LIMIT];
     let folder = match base {
-        Some(number) => census.descriptor_link(tid, number, &mut buffer),
-        None => census.link(tid, "cwd", &mut buffer),
+        Some(number) => inspector.descriptor_link(tid, number, &mut buffer),
+        None => inspector.link(tid, "cwd", &mut buffer),
     };
     Some(normal(&[folder.ok()?, b"/", raw].concat()))
 }
@@ -428,8 +430,9 @@ mod tests {
         std::fs::create_dir_all(&folder).expect("writable");
         let file = folder.join("secret");
         let path = file.to_str().expect("text").as_bytes().to_vec();
-        let judge = |asked: &[u8], _: bool| asked == path;
-        let wire = Tripwire::new(std::slice::from_ref(&path), true, judge).expect("inotify works");
+        let evaluator = |asked: &[u8], _: bool| asked == path;
+        let wire =
+            Tripwire::new(std::slice::from_ref(&path), true, evaluator).expect("inotify works");
         assert_eq!(
             wire.look(false),
             TripwireReport::default(),

@@ -183,7 +183,7 @@ struct PartArgs {
 /// A part of tollgate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// Events of a recording, judged by rules
+    /// Events of a recording, evaluated by rules
     ReplayRules,
     /// Events of a recording, searched by a condition
     ReplayFilter,

@@ -218,7 +218,7 @@ impl Inodes {
         };
         let mut names = self.in_root(own, OWN_ROOT, file)?;
         if !caller.shares_root {
-            let root = caller.census.root(caller.tid).ok_or(Errno::SRCH)?;
+            let root = caller.inspector.root(caller.tid).ok_or(Errno::SRCH)?;
             for name in self.in_root(caller, root, file)? {
                 if !names.contains(&name) {
                     names.push(name);
@@ -364,7 +364,7 @@ pub(super) fn is_absence(errno: Errno) -> bool {
 
 /// Returns the path that the kernel has for an open file, as this program sees it.
 pub(super) fn path_of(file: &OwnedFd, caller: Caller<'_>) -> Result<Vec<u8>, Errno> {
-    let mut path = caller.census.own_descriptor(file)?;
+    let mut path = caller.inspector.own_descriptor(file)?;
     if let Some(whole) = path.strip_suffix(b" (deleted)") {
         path.truncate(whole.len());
     }

@@ -40,7 +40,7 @@ impl Layers {
     /// Returns the files of overlays through which a caller sees the files of `paths`.
     pub(super) fn files(&mut self, caller: Caller<'_>, paths: &[Vec<u8>]) -> Overlays {
         let mut all = Overlays::default();
-        let Ok(mounts) = caller.census.mounts(caller.reader()) else {
+        let Ok(mounts) = caller.inspector.mounts(caller.reader()) else {
             all.has_unknown = true;
             return all;
         };

@@ -48,9 +48,9 @@ pub struct Names {
 
 impl Names {
     /// Replaces the paths that rules name.
-    pub fn follow(&self, paths: &[Vec<u8>], census: &ProcessInspector) {
+    pub fn follow(&self, paths: &[Vec<u8>], inspector: &ProcessInspector) {
         let own = Tid(std::process::id().cast_signed());
-        let own = Caller::new(own, census, &self.mounts, true);
+        let own = Caller::new(own, inspector, &self.mounts, true);
         self.inodes.follow(paths, own);
     }
 
@@ -68,9 +68,9 @@ impl Names {
         }
     }
 
-    fn caller<'c>(&'c self, tid: Tid, census: &'c ProcessInspector) -> Caller<'c> {
+    fn caller<'c>(&'c self, tid: Tid, inspector: &'c ProcessInspector) -> Caller<'c> {
         let shares_root = !self.has_roots.load(Ordering::Acquire);
-        Caller::new(tid, census, &self.mounts, shares_root)
+        Caller::new(tid, inspector, &self.mounts, shares_root)
     }
 
     /// Resolves the file that a call is about to open.
@@ -78,13 +78,13 @@ impl Names {
         &self,
         call: &Call,
         decoded: &Decoded<'a>,
-        census: &ProcessInspector,
+        inspector: &ProcessInspector,
         arena: &'a Bump,
     ) -> ResolvedName<'a> {
         let Some(Name::Passed { raw, base }) = decoded.descriptor.map(|known| known.name) else {
             return ResolvedName::None;
         };
-        let caller = self.caller(call.tid, census);
+        let caller = self.caller(call.tid, inspector);
         let manner = manner(call, decoded);
         match walk::find(caller, raw, base, manner) {
             Ok(place) => self.names(caller, raw, &place, arena),
@@ -101,11 +101,11 @@ impl Names {
         &self,
         tid: Tid,
         number: i32,
-        census: &ProcessInspector,
+        inspector: &ProcessInspector,
         arena: &'a Bump,
     ) -> ResolvedName<'a> {
-        let caller = self.caller(tid, census);
-        let place = census.open_descriptor(tid, number).and_then(|file| {
+        let caller = self.caller(tid, inspector);
+        let place = inspector.open_descriptor(tid, number).and_then(|file| {
             let stat = walk::stat(&file)?;
             Ok(ResolvedFile {
                 file,

@@ -161,7 +161,7 @@ impl Mounts {
 fn look(found: &ResolvedFile, caller: Caller<'_>) -> Result<Option<MountView>, Errno> {
     let own_tid = Tid(std::process::id().cast_signed());
     let number = walk::mount_number(&found.file)?;
-    let own = caller.census.mounts(own_tid)?;
+    let own = caller.inspector.mounts(own_tid)?;
     let is_it = |line: &MountLine<'_>| line.id == number;
     if let Some(line) = mount_lines(&own).find(is_it) {
         return Ok(Some(view(&line, b"/", &own)));
@@ -169,12 +169,12 @@ fn look(found: &ResolvedFile, caller: Caller<'_>) -> Result<Option<MountView>, E
     if caller.tid == own_tid {
         return Ok(None);
     }
-    let theirs = caller.census.mounts(caller.tid)?;
+    let theirs = caller.inspector.mounts(caller.tid)?;
     let Some(line) = mount_lines(&theirs).find(is_it) else {
         return Ok(None);
     };
-    let root = caller.census.open_link(caller.tid, "root")?;
-    let root = caller.census.own_descriptor(&root)?;
+    let root = caller.inspector.open_link(caller.tid, "root")?;
+    let root = caller.inspector.own_descriptor(&root)?;
     Ok(Some(view(&line, &root, &own)))
 }
 

@@ -48,7 +48,7 @@ pub struct Caller<'a> {
     /// The calling thread.
     pub tid: Tid,
     /// Reader of information about processes.
-    pub census: &'a ProcessInspector,
+    pub inspector: &'a ProcessInspector,
     pub(super) mounts: &'a Mounts,
     /// True if the caller's root is this program's.
     pub shares_root: bool,
@@ -60,13 +60,13 @@ impl<'a> Caller<'a> {
     /// Creates a caller whose time limit begins now.
     pub fn new(
         tid: Tid,
-        census: &'a ProcessInspector,
+        inspector: &'a ProcessInspector,
         mounts: &'a Mounts,
         shares_root: bool,
     ) -> Self {
         Self {
             tid,
-            census,
+            inspector,
             mounts,
             shares_root,
             waited_at_end: WAITED.get() + TIME_LIMIT,
@@ -91,7 +91,7 @@ impl<'a> Caller<'a> {
             return Err(Errno::TIMEDOUT);
         }
         let begun = Instant::now();
-        let answer = self.census.within(left, work);
+        let answer = self.inspector.within(left, work);
         // What took longer than the limit of one access lacked a processor.
         WAITED.set(WAITED.get() + begun.elapsed().min(WORK_LIMIT));
         answer.unwrap_or(Err(Errno::TIMEDOUT))
@@ -175,10 +175,10 @@ fn start(
     base: Option<i32>,
     manner: LookupFlags,
 ) -> Result<(Option<OwnedFd>, ResolveFlags), Errno> {
-    let census = caller.census;
+    let inspector = caller.inspector;
     let folder = || match base {
-        Some(number) => census.open_descriptor(caller.tid, number),
-        None => census.open_link(caller.tid, "cwd"),
+        Some(number) => inspector.open_descriptor(caller.tid, number),
+        None => inspector.open_link(caller.tid, "cwd"),
     };
     if manner.is_rooted {
         return Ok((Some(folder()?), ResolveFlags::IN_ROOT));
@@ -187,7 +187,7 @@ fn start(
         return Ok((None, ResolveFlags::empty()));
     }
     if raw.starts_with(b"/") {
-        let root = census.open_link(caller.tid, "root")?;
+        let root = inspector.open_link(caller.tid, "root")?;
         return Ok((Some(root), ResolveFlags::IN_ROOT));
     }
     let scope = match caller.shares_root {
@@ -261,7 +261,7 @@ impl Way<'_> {
         match (self.folder, self.caller.shares_root) {
             (Some(folder), _) if self.manner.is_rooted => copy(folder),
             (_, true) => own_root(),
-            (_, false) => self.caller.census.open_link(self.caller.tid, "root"),
+            (_, false) => self.caller.inspector.open_link(self.caller.tid, "root"),
         }
     }
 
@@ -365,7 +365,7 @@ impl Steps<'_> {
     /// Follows a link in `/proc`: `self` and `thread-self` are the caller; links of a process have no usable text.
     fn follow_in_proc(&mut self, name: &[u8], link: OwnedFd, at: &Statx) -> Result<(), Errno> {
         let tid = self.caller.tid;
-        let census = self.caller.census;
+        let inspector = self.caller.inspector;
         if at.stx_ino != PROC_ROOT {
             let flags = OFlags::PATH | OFlags::CLOEXEC;
             self.at = rustix::fs::openat(&self.at, name, flags, Mode::empty())?;
@@ -375,8 +375,8 @@ impl Steps<'_> {
         if !matches!(name, b"self" | b"thread-self") {
             return self.follow(link);
         }
-        let pid = census.thread_group(tid).ok_or(Errno::SRCH)?;
-        let process = census.open_folder(Tid(pid.0))?;
+        let pid = inspector.thread_group(tid).ok_or(Errno::SRCH)?;
+        let process = inspector.open_folder(Tid(pid.0))?;
         self.left_for_own_proc = Some(std::mem::replace(&mut self.at, process));
         if name == b"thread-self" {
             self.left.push_front(tid.0.to_string().into_bytes());

@@ -70,8 +70,8 @@ impl Enforcer for Landlock {
                 },
             });
         };
-        let witness = std::mem::take(&mut shared.witness);
-        shared.witness = witness.with_ruleset(made.denied, &made.granted);
+        let classifier = std::mem::take(&mut shared.classifier);
+        shared.classifier = classifier.with_ruleset(made.denied, &made.granted);
         Ok(Self {
             ruleset: Some(made.ruleset),
             is_later: false,

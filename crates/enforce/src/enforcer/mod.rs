@@ -144,7 +144,7 @@ pub struct Shared {
     /// The actions on system calls.
     pub calls: CallProfile,
     /// The classifier of failed calls as denials.
-    pub witness: DenialClassifier,
+    pub classifier: DenialClassifier,
 }
 
 /// Report of an enforcer on its compiled part.

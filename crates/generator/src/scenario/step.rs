@@ -51,7 +51,7 @@ pub(super) fn play(step: &Step, values: &mut Values) -> Result<(), String> {
         values.put(format!("{}.{path}", step.name), value);
     }
     values.put(format!("{}.ret", step.name), result);
-    judge(step.expected_error.as_deref(), result).map_err(told)
+    check_result(step.expected_error.as_deref(), result).map_err(told)
 }
 
 /// Returns the path of the file that a step may make.
@@ -78,7 +78,7 @@ pub(super) fn makes(step: &Step, values: &Values) -> Option<PathBuf> {
     }
 }
 
-fn judge(expected: Option<&str>, result: i64) -> Result<(), String> {
+fn check_result(expected: Option<&str>, result: i64) -> Result<(), String> {
     let name = |errno: Errno| {
         errno
             .name()

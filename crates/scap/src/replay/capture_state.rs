@@ -24,7 +24,7 @@ const MAX_LEAVING: usize = 1024;
 
 /// The state after all events so far.
 pub(super) struct CaptureState<'j, J: Evaluator> {
-    judge: &'j J,
+    evaluator: &'j J,
     pub(super) scratch: J::Scratch,
     pub(super) state: State,
     enters: PendingEnters,
@@ -59,10 +59,10 @@ impl NotedCall {
 }
 
 impl<'j, J: Evaluator> CaptureState<'j, J> {
-    pub(super) fn new(judge: &'j J, utc_offset: i32) -> Self {
+    pub(super) fn new(evaluator: &'j J, utc_offset: i32) -> Self {
         Self {
-            scratch: judge.scratch(),
-            judge,
+            scratch: evaluator.scratch(),
+            evaluator,
             state: State::default(),
             enters: PendingEnters::default(),
             openings: Openings::default(),
@@ -195,7 +195,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         }
         if exit.is_wanted {
             self.state.lost.strangers += u64::from(self.state.process(process).is_stranger);
-            self.counts.judged += 1;
+            self.counts.evaluated += 1;
         }
         true
     }
@@ -225,7 +225,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         let ruled_out = match noted(&self.call, record) {
             None => exit
                 .opening(params, result)
-                .and_then(|opening| self.judge.has_ruled_out(&mut self.scratch, &opening)),
+                .and_then(|opening| self.evaluator.has_ruled_out(&mut self.scratch, &opening)),
             Some(_) => None,
         };
         let happening = AppliedEvent {
@@ -253,7 +253,7 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         };
         let process = self.state.thread(slot).process;
         self.state.lost.strangers += u64::from(self.state.process(process).is_stranger);
-        self.counts.judged += 1;
+        self.counts.evaluated += 1;
         if ruled_out.is_none() {
             let noted = self.call.take_if(|noted| noted.is_of(record));
             let noted = noted.map(|noted| noted.call);
@@ -271,14 +271,14 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
                 first_ns: self.first_ns,
             };
             let number = self.counts.events;
-            let undecided = look.show(&self.state, slot, number, self.judge, &mut self.scratch);
+            let undecided = look.show(&self.state, slot, number, self.evaluator, &mut self.scratch);
             self.counts.undecided += undecided;
         }
         if let (Some(told), Some(result)) = (told, result) {
             // The evaluator may have found this out just now.
             let mut ask = || {
                 let opening = exit.opening(params, Some(result))?;
-                self.judge.has_ruled_out(&mut self.scratch, &opening)
+                self.evaluator.has_ruled_out(&mut self.scratch, &opening)
             };
             self.openings.keep(&told, || {
                 let ruled_out = ruled_out.or_else(&mut ask)?;

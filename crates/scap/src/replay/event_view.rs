@@ -33,7 +33,7 @@ impl EventView<'_, '_> {
         state: &State,
         slot: usize,
         number: u64,
-        judge: &J,
+        evaluator: &J,
         scratch: &mut J::Scratch,
     ) -> u64 {
         let thread = state.thread(slot);
@@ -76,7 +76,7 @@ impl EventView<'_, '_> {
             live: &live,
             arena: self.arena,
         };
-        judge.evaluate(scratch, &event).len() as u64
+        evaluator.evaluate(scratch, &event).len() as u64
     }
 
     /// Returns the event's descriptor, from the state and the event itself.

@@ -32,7 +32,7 @@ pub struct Counts {
     /// Events in the capture.
     pub events: u64,
     /// Events that the evaluator evaluated.
-    pub judged: u64,
+    pub evaluated: u64,
     /// Rules that stayed undecided because the capture lacks the required data.
     pub undecided: u64,
     /// Events of types that are newer than this program.
@@ -49,10 +49,10 @@ pub struct Replay<'j, J: Evaluator> {
 
 impl<'j, J: Evaluator> Replay<'j, J> {
     /// Creates a replay. `utc_offset` is the offset of printed times from UTC in seconds.
-    pub fn new(judge: &'j J, utc_offset: i32) -> Self {
+    pub fn new(evaluator: &'j J, utc_offset: i32) -> Self {
         Self {
-            dialect: Dialect::new(|kind| judge.concerns(kind)),
-            course: CaptureState::new(judge, utc_offset),
+            dialect: Dialect::new(|kind| evaluator.concerns(kind)),
+            course: CaptureState::new(evaluator, utc_offset),
             longest_ns: u64::MAX,
         }
     }

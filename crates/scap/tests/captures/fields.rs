@@ -1,4 +1,4 @@
-//! A judge that looks at every field of every event.
+//! An evaluator that looks at every field of every event.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use event::{Evaluator, Event, EventKind, Relevance};
 
 /// What fields were of the events that were concluded.
 #[derive(Default)]
-pub(crate) struct Witness {
+pub(crate) struct Recorder {
     /// Kinds that it does not ask about.
     pub(crate) ignores: Vec<&'static str>,
     pub(crate) seen: Mutex<Vec<Seen>>,
@@ -51,7 +51,7 @@ pub(crate) fn look(event: &Event<'_>) -> Seen {
     (event.kind.name(), values.collect())
 }
 
-impl Evaluator for Witness {
+impl Evaluator for Recorder {
     type Scratch = ();
 
     fn scratch(&self) {}

@@ -93,17 +93,17 @@ fn watch(
     ignores: &'static [&'static str],
     rules_out: bool,
 ) -> (Vec<Seen>, Counts, StateLosses) {
-    let judge = Onlooker {
+    let evaluator = Onlooker {
         ignores,
         rules_out,
         seen: Mutex::default(),
     };
-    let mut replay = Replay::new(&judge, 0);
+    let mut replay = Replay::new(&evaluator, 0);
     if let Ok(mut reader) = Reader::new(file) {
         while let Ok(true) = replay.step(&mut reader, 100) {}
     }
     let (counts, lost) = (replay.counts(), replay.lost());
-    (judge.seen.into_inner().expect(CALM), counts, lost)
+    (evaluator.seen.into_inner().expect(CALM), counts, lost)
 }
 
 /// What is ruled out is not seen, what is not asked about is not either, and all else is as it was. How many

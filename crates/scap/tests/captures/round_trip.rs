@@ -13,7 +13,7 @@ use scap::read::Reader;
 use scap::replay::Replay;
 use scap::write::{Header, Writer};
 
-use crate::fields::{Seen, Witness, look};
+use crate::fields::{Recorder, Seen, look};
 
 fn facts(pid: i32) -> Facts {
     Facts {
@@ -172,14 +172,14 @@ fn replayed(file: &[u8]) -> Vec<Seen> {
 
 /// Without kinds that nobody asks about.
 fn replayed_without(file: &[u8], ignores: &[&'static str]) -> Vec<Seen> {
-    let witness = Witness {
+    let recorder = Recorder {
         ignores: ignores.to_vec(),
-        ..Witness::default()
+        ..Recorder::default()
     };
-    let mut replay = Replay::new(&witness, 0);
+    let mut replay = Replay::new(&recorder, 0);
     let mut reader = Reader::new(file).expect("a capture");
     while replay.step(&mut reader, 100).expect("a whole capture") {}
-    witness
+    recorder
         .seen
         .into_inner()
         .expect("no test panics while it looks")

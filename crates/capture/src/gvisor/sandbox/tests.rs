@@ -12,9 +12,9 @@ use crate::notify::EngineObserver;
 
 /// Records the events that it evaluates.
 #[derive(Default)]
-struct Witness(Mutex<Vec<String>>);
+struct Recorder(Mutex<Vec<String>>);
 
-impl Evaluator for Witness {
+impl Evaluator for Recorder {
     type Scratch = ();
 
     fn scratch(&self) {}
@@ -63,10 +63,10 @@ impl EngineObserver for Silent {
     fn read_timed_out(&self, _pid: event::Pid) {}
 }
 
-fn sandbox() -> (Sandbox<Witness>, Arc<Witness>) {
-    let witness = Arc::new(Witness::default());
+fn sandbox() -> (Sandbox<Recorder>, Arc<Recorder>) {
+    let recorder = Arc::new(Recorder::default());
     let shared = Arc::new(Shared {
-        judge: arc_swap::ArcSwap::new(Arc::clone(&witness)),
+        evaluator: arc_swap::ArcSwap::new(Arc::clone(&recorder)),
         notices: Arc::new(Silent),
         names: arc_swap::ArcSwap::default(),
         counters: Counters::default(),
@@ -77,7 +77,7 @@ fn sandbox() -> (Sandbox<Witness>, Arc<Witness>) {
         ended: AtomicBool::new(false),
         threads: Mutex::default(),
     });
-    (Sandbox::new(shared), witness)
+    (Sandbox::new(shared), recorder)
 }
 
 fn exit(out: &mut Vec<u8>, result: u64, errno: u64) {
@@ -90,7 +90,7 @@ fn exit(out: &mut Vec<u8>, result: u64, errno: u64) {
 /// gVisor reports no error of `execve`.
 #[test]
 fn a_program_that_was_not_executed_is_told_with_the_next_message_of_its_task() {
-    let (mut sandbox, witness) = sandbox();
+    let (mut sandbox, recorder) = sandbox();
     let tries = datagram(11, |out| {
         exit(out, 0, 0);
         number(out, 3, 59);
@@ -101,9 +101,9 @@ fn a_program_that_was_not_executed_is_told_with_the_next_message_of_its_task() {
         number(out, 3, 257);
     });
     sandbox.receive(&tries);
-    assert!(witness.0.lock().unwrap().is_empty());
+    assert!(recorder.0.lock().unwrap().is_empty());
     sandbox.receive(&open);
-    let seen = witness.0.lock().unwrap();
+    let seen = recorder.0.lock().unwrap();
     assert_eq!(seen.len(), 2, "{seen:?}");
     assert!(
         seen[0].starts_with("execve ") && seen[0].ends_with("/bin/none"),
@@ -118,7 +118,7 @@ fn a_program_that_was_not_executed_is_told_with_the_next_message_of_its_task() {
 
 #[test]
 fn a_life_in_a_sandbox_is_told_as_events() {
-    let (mut sandbox, witness) = sandbox();
+    let (mut sandbox, recorder) = sandbox();
     let start = datagram(1, |out| {
         bytes(out, 2, b"box");
         bytes(out, 4, b"sh");
@@ -155,7 +155,7 @@ fn a_life_in_a_sandbox_is_told_as_events() {
     for message in [start, fails, succeeds, executed, open, write] {
         sandbox.receive(&message);
     }
-    let seen = witness.0.lock().unwrap().clone();
+    let seen = recorder.0.lock().unwrap().clone();
     assert_eq!(
         seen,
         [
@@ -188,7 +188,7 @@ fn losses_are_counted_by_what_the_sandbox_says_and_wrap() {
 
 #[test]
 fn what_makes_no_sense_is_counted_and_nothing_more() {
-    let (mut sandbox, witness) = sandbox();
+    let (mut sandbox, recorder) = sandbox();
     let good = datagram(7, |out| {
         exit(out, 3, 0);
         number(out, 3, 257);
@@ -220,5 +220,5 @@ fn what_makes_no_sense_is_counted_and_nothing_more() {
         "{counters:?}"
     );
     assert_eq!(counters.messages, whole as u64 + 64 * 200 + 1);
-    drop(witness);
+    drop(recorder);
 }

@@ -42,7 +42,7 @@ impl<J: Evaluator + 'static> Receiver<J> {
         let Some(result) = result else {
             return false;
         };
-        if shared.is_judged(call) {
+        if shared.is_evaluated(call) {
             self.finish_refused(call, result, &process);
         }
         let answered = match i32::try_from(result) {

@@ -160,7 +160,7 @@ impl Guard {
 
     /// Decides on a call; `None` means that it goes on. Signals that have to be relayed have been when this returns.
     pub(crate) fn rule(&self, call: &Call) -> Option<Intrusion> {
-        let (aim, action) = self.judge(call)?;
+        let (aim, action) = self.intrusion_of(call)?;
         let response = match action {
             Action::Make => Response::Made,
             Action::Refuse => Response::Refused,
@@ -188,7 +188,7 @@ impl Guard {
     }
 
     /// Returns the action on a call, without performing it.
-    fn judge(&self, call: &Call) -> Option<(IntrusionTarget, Action)> {
+    fn intrusion_of(&self, call: &Call) -> Option<(IntrusionTarget, Action)> {
         use Syscall as S;
         let tid = call.tid;
         match call.syscall {

@@ -34,7 +34,9 @@ fn guard(options: GuardOptions) -> Guard {
 
 /// Decides without acting: a relayed signal would really be sent.
 fn action(guard: &Guard, syscall: Syscall, args: [i64; 4]) -> Option<Action> {
-    guard.judge(&call(syscall, args)).map(|(_, action)| action)
+    guard
+        .intrusion_of(&call(syscall, args))
+        .map(|(_, action)| action)
 }
 
 #[test]

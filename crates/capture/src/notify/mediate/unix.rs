@@ -76,10 +76,10 @@ pub(super) fn find<J: Evaluator>(
     call: &Call,
     path: &[u8],
 ) -> Result<FoundSocket, Missing> {
-    let census = &shared.tree.census;
-    let direct = denial_paths::through_proc(path, true, call.tid, census);
+    let inspector = &shared.tree.inspector;
+    let direct = denial_paths::through_proc(path, true, call.tid, inspector);
     let path = direct.as_deref().unwrap_or(path);
-    let found = argument_check::find(call.tid, path, None, census).map_err(|error| {
+    let found = argument_check::find(call.tid, path, None, inspector).map_err(|error| {
         let errno = Errno(error.raw_os_error());
         match USUAL.contains(&errno) {
             true => Missing::Failed(errno),
@@ -87,7 +87,7 @@ pub(super) fn find<J: Evaluator>(
             false => Missing::Denied(format!("unix:{}", path.escape_ascii())),
         }
     })?;
-    let real = census
+    let real = inspector
         .own_descriptor(&found)
         .map_err(|error| Missing::Failed(Errno(error.raw_os_error())))?;
     let text = String::from_utf8_lossy(&real).into_owned();
@@ -153,7 +153,7 @@ impl OwnSockets {
                 }
             }
             Address::Path(path) => {
-                let found = argument_check::find(call.tid, path, None, &shared.tree.census);
+                let found = argument_check::find(call.tid, path, None, &shared.tree.inspector);
                 let Some(file) = found.ok().and_then(|file| self.identity(&file)) else {
                     return;
                 };

@@ -48,17 +48,17 @@ pub(super) fn replay(args: &Replay) -> Outcome {
 }
 
 /// Passes the events of one capture to an evaluator.
-pub(super) fn judge<J: Evaluator>(path: &Path, judge: &J) -> Result<(), Failure> {
-    judge_until(path, judge, &|| false)
+pub(super) fn evaluate<J: Evaluator>(path: &Path, evaluator: &J) -> Result<(), Failure> {
+    evaluate_until(path, evaluator, &|| false)
 }
 
-/// Like [`judge`], until `is_over` returns true.
-pub(super) fn judge_until<J: Evaluator>(
+/// Like [`evaluate`], until `is_over` returns true.
+pub(super) fn evaluate_until<J: Evaluator>(
     path: &Path,
-    judge: &J,
+    evaluator: &J,
     is_over: &dyn Fn() -> bool,
 ) -> Result<(), Failure> {
-    let mut replay = scap::replay::Replay::new(judge, 0);
+    let mut replay = scap::replay::Replay::new(evaluator, 0);
     match play_one(path, true, &mut replay, &mut || Ok(!is_over())) {
         Ok(_) => Ok(()),
         Err(Problem::Capture(failure) | Problem::Output(failure)) => Err(failure),

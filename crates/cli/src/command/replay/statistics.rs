@@ -21,7 +21,7 @@ impl Statistics {
     pub(super) fn add(&mut self, replay: &Replay<'_, Engine>) {
         let (counts, lost) = (replay.counts(), replay.lost());
         self.counts.events += counts.events;
-        self.counts.judged += counts.judged;
+        self.counts.evaluated += counts.evaluated;
         self.counts.undecided += counts.undecided;
         self.counts.unknown_types += counts.unknown_types;
         self.lost.unkept += lost.unkept;
@@ -49,12 +49,12 @@ impl Statistics {
     pub(super) fn text(&self) -> String {
         let Counts {
             events,
-            judged,
+            evaluated,
             undecided,
             unknown_types,
         } = self.counts;
         let mut text = format!(
-            "{events} events in {:.3} s ({}/s); {judged} evaluated\n",
+            "{events} events in {:.3} s ({}/s); {evaluated} evaluated\n",
             self.seconds,
             self.rate()
         );
@@ -93,7 +93,7 @@ impl Statistics {
             "events": self.counts.events,
             "seconds": self.seconds,
             "events_per_second": self.rate(),
-            "judged": self.counts.judged,
+            "evaluated": self.counts.evaluated,
             "undecided": self.counts.undecided,
             "unknown_types": self.counts.unknown_types,
             "of_unknown_processes": self.lost.strangers,

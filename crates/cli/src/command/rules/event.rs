@@ -153,7 +153,7 @@ impl<'p> Subject<'p> {
                     tracers: tracers.collect(),
                     verdicts: Mutex::new(None),
                 };
-                replay::judge(path, &spy)?;
+                replay::evaluate(path, &spy)?;
                 let verdicts = spy.verdicts.into_inner();
                 verdicts
                     .unwrap_or_else(PoisonError::into_inner)

@@ -89,13 +89,13 @@ fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> O
     let engine = ebpf::Engine::start(ebpf::Parts {
         plan: feed.plan(),
         paths: feed.paths(),
-        judge: Arc::new(feed),
+        evaluator: Arc::new(feed),
         world: SystemInfoOptions::default(),
         notices: Arc::clone(&notices) as _,
         rings: ebpf::RingSizes::default(),
         filters: true,
         hooks: ebpf::Hooks::Auto,
-        judges: threads.min(THREADS),
+        rule_threads: threads.min(THREADS),
         target,
         transparent: Vec::new(),
     })
@@ -134,7 +134,7 @@ fn show_capture(path: &Path, feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool
     let is_stopped = AtomicBool::new(false);
     let drawn = thread::scope(|scope| {
         scope.spawn(|| {
-            let read = replay::judge_until(path, &feed, &|| is_stopped.load(Ordering::Relaxed));
+            let read = replay::evaluate_until(path, &feed, &|| is_stopped.load(Ordering::Relaxed));
             if let (Err(failure), Ok(mut kept)) = (read, broken.lock()) {
                 *kept = Some(failure);
             }

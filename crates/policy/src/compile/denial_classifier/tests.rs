@@ -10,7 +10,7 @@ const ALL: MachineFeatures = MachineFeatures {
     other_names: std::collections::BTreeMap::new(),
 };
 
-fn witness(enforcer: &str, rules: &str, machine: &MachineFeatures) -> DenialClassifier {
+fn classifier(enforcer: &str, rules: &str, machine: &MachineFeatures) -> DenialClassifier {
     let text = format!(
         "policy:\n  enforcer: {enforcer}\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
          privileged: true\n    auditViolations: true\n{rules}"
@@ -22,7 +22,7 @@ fn witness(enforcer: &str, rules: &str, machine: &MachineFeatures) -> DenialClas
 
 fn shadow() -> DenialClassifier {
     let rules = "    attackProtectionRules: [{rules: [disable-access-shadow]}]\n";
-    witness("Landlock", rules, &ALL)
+    classifier("Landlock", rules, &ALL)
 }
 
 fn named(path: &str, is: PathKind) -> NamedFile {
@@ -33,7 +33,7 @@ fn named(path: &str, is: PathKind) -> NamedFile {
 }
 
 fn told(
-    witness: &DenialClassifier,
+    classifier: &DenialClassifier,
     call: Syscall,
     args: [u64; 6],
     paths: &[NamedFile],
@@ -48,7 +48,7 @@ fn told(
         is_root: true,
         lacked: Capabilities::default(),
     };
-    let blame = witness.classify(&attempt)?;
+    let blame = classifier.classify(&attempt)?;
     Some(format!("{} {}", blame.enforcer, blame.rule))
 }
 
@@ -75,7 +75,7 @@ fn only_what_a_told_rule_can_hit_is_handed_over() {
         Action::Refuse(EPERM)
     );
     let etc = "    attackProtectionRules: [{rules: [disable-write-etc]}]\n";
-    let calls = witness("Landlock", etc, &ALL).calls();
+    let calls = classifier("Landlock", etc, &ALL).calls();
     let open = calls
         .iter()
         .find(|rule| rule.call == Syscall::OPENAT)
@@ -93,14 +93,14 @@ fn what_nobody_wants_told_or_nobody_can_watch_is_not_handed_over() {
         watches: false,
         ..ALL
     };
-    assert!(witness("Landlock", rules, &blind).calls().is_empty());
-    assert!(witness("Seccomp", "    hardeningRules: [disallow-mount]\n", &ALL).is_empty());
+    assert!(classifier("Landlock", rules, &blind).calls().is_empty());
+    assert!(classifier("Seccomp", "    hardeningRules: [disallow-mount]\n", &ALL).is_empty());
     let caps = "    hardeningRules: [disable-cap-net-raw]\n";
     let without = MachineFeatures {
         held: Some(Capabilities::default()),
         ..ALL
     };
-    assert!(witness("Caps", caps, &without).is_empty());
+    assert!(classifier("Caps", caps, &without).is_empty());
     let text = format!(
         "policy:\n  enforcer: Landlock\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n{rules}"
     );
@@ -110,9 +110,9 @@ fn what_nobody_wants_told_or_nobody_can_watch_is_not_handed_over() {
 
 #[test]
 fn a_denial_is_told_by_call_error_and_path() {
-    let witness = shadow();
+    let classifier = shadow();
     let file = |path| [named(path, PathKind::File)];
-    let open = |path, errno| told(&witness, Syscall::OPENAT, [0; 6], &file(path), errno);
+    let open = |path, errno| told(&classifier, Syscall::OPENAT, [0; 6], &file(path), errno);
     assert_eq!(
         open("/etc/shadow", 13).as_deref(),
         Some("Landlock disable-access-shadow")
@@ -120,15 +120,21 @@ fn a_denial_is_told_by_call_error_and_path() {
     assert_eq!(open("/etc/shadow", 2), None);
     assert_eq!(open("/etc/shadow-", 13), None);
     assert_eq!(
-        told(&witness, Syscall::EXECVE, [0; 6], &file("/etc/shadow"), 13),
+        told(
+            &classifier,
+            Syscall::EXECVE,
+            [0; 6],
+            &file("/etc/shadow"),
+            13
+        ),
         None
     );
     let both = [
         named("/etc/shadow", PathKind::File),
         named("/tmp/x", PathKind::Missing),
     ];
-    assert!(told(&witness, Syscall::RENAME, [0; 6], &both, 18).is_some());
-    assert!(told(&witness, Syscall::RENAME, [0; 6], &both[1..], 18).is_none());
+    assert!(told(&classifier, Syscall::RENAME, [0; 6], &both, 18).is_some());
+    assert!(told(&classifier, Syscall::RENAME, [0; 6], &both[1..], 18).is_none());
 }
 
 #[test]
@@ -146,10 +152,11 @@ fn what_a_rule_takes_along_is_told_by_what_was_granted() {
         grant("/etc/sudoers", READ),
         grant("/usr", READ),
     ];
-    let witness = shadow().with_ruleset(vec![("disable-access-shadow".to_owned(), hole)], &granted);
+    let classifier =
+        shadow().with_ruleset(vec![("disable-access-shadow".to_owned(), hole)], &granted);
     let open = |path| {
         told(
-            &witness,
+            &classifier,
             Syscall::OPENAT,
             [0; 6],
             &[named(path, PathKind::File)],
@@ -168,8 +175,8 @@ fn mounts_ports_processes_and_capabilities_are_told() {
     let rules = "    hardeningRules: [disallow-mount, disallow-access-procfs-root]\n    bpfRawRules:\n      \
                  network:\n        egress:\n          toDestinations:\n          \
                  - {qualifiers: [deny], cidr: 0.0.0.0/0, ports: [{port: 25}]}\n";
-    let witness = witness("Landlock", rules, &ALL);
-    let any = |call, errno| told(&witness, call, [0; 6], &[], errno);
+    let classifier = classifier("Landlock", rules, &ALL);
+    let any = |call, errno| told(&classifier, call, [0; 6], &[], errno);
     assert_eq!(
         any(Syscall::MOUNT, 1).as_deref(),
         Some("Landlock disallow-mount")
@@ -180,7 +187,7 @@ fn mounts_ports_processes_and_capabilities_are_told() {
         Some("Landlock disallow-access-procfs-root")
     );
     let outside = [named("/proc/1/root", PathKind::Unknown)];
-    assert!(told(&witness, Syscall::READLINKAT, [0; 6], &outside, 13).is_some());
+    assert!(told(&classifier, Syscall::READLINKAT, [0; 6], &outside, 13).is_some());
     let connect = |port| {
         let attempt = Attempt {
             call: Syscall::CONNECT,
@@ -191,14 +198,14 @@ fn mounts_ports_processes_and_capabilities_are_told() {
             is_root: false,
             lacked: Capabilities::default(),
         };
-        witness.classify(&attempt).is_some()
+        classifier.classify(&attempt).is_some()
     };
     assert_eq!((connect(25), connect(26)), (true, false));
 }
 
 #[test]
 fn a_capability_is_missed_by_who_would_have_it() {
-    let witness = witness(
+    let classifier = classifier(
         "Caps",
         "    hardeningRules: [disable-cap-net-bind-service]\n",
         &ALL,
@@ -213,7 +220,7 @@ fn a_capability_is_missed_by_who_would_have_it() {
             is_root,
             lacked,
         };
-        witness.classify(&attempt).is_some()
+        classifier.classify(&attempt).is_some()
     };
     let bind = |is_root, errno| bind_lacking(is_root, errno, Capabilities::default());
     assert!(!bind_lacking(true, 13, Capabilities::ALL));

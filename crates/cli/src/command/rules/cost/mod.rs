@@ -29,7 +29,7 @@ pub(crate) fn execute(args: &Cost) -> Outcome {
     let (engine, _plan) = loaded.compile(&options, NoSink);
     loaded.usable()?;
     if let Some(capture) = &args.capture {
-        replay::judge(capture, &engine)?;
+        replay::evaluate(capture, &engine)?;
     }
     let (plan, _warnings) = engine.plan_for_rules();
     let bill = EvaluationCost::new(&engine, &plan, &figures, args.capture.is_some());
@@ -88,9 +88,9 @@ impl<'e> EvaluationCost<'e> {
                 }
             }
         }
-        let judged: Vec<(EventKind, u64)> = engine.judged().collect();
+        let evaluated: Vec<(EventKind, u64)> = engine.evaluated().collect();
         let uses = |name: &str| {
-            let used = judged.iter().filter_map(|(kind, count)| {
+            let used = evaluated.iter().filter_map(|(kind, count)| {
                 let rules = kinds.get(&kind.index())?;
                 rules.contains(name).then(|| EventUse {
                     count: *count,

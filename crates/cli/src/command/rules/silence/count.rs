@@ -134,7 +134,7 @@ fn of_capture(path: &Path, rule: &str, files: &[RuleFile]) -> Result<Vec<Alert>,
         ..EngineOptions::default()
     };
     let (engine, _plan) = loaded.compile(&options, sink.clone());
-    replay::judge(path, &engine)?;
+    replay::evaluate(path, &engine)?;
     let mut alerts = sink.alerts.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(std::mem::take(&mut *alerts))
 }

@@ -78,7 +78,7 @@ impl RulesUnderTest {
     /// Returns the rules that alert on the event.
     pub(super) fn alerts(&self, event: &EventText) -> Vec<String> {
         let (engine, _problems) = Engine::new(&self.loaded.ruleset, &all_rules(), Box::new(NoSink));
-        let alerts = engine.judge_given(&event.event()).alerts;
+        let alerts = engine.evaluate_synthetic(&event.event()).alerts;
         alerts.iter().map(|alert| alert.rule.to_string()).collect()
     }
 

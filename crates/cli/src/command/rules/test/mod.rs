@@ -175,9 +175,9 @@ impl Bench {
     /// Returns the differences from what the test expects.
     fn faults(&self, test: &Test) -> Result<Vec<String>, Failure> {
         let alerts = match &test.events {
-            Events::Given(given) => self.engine.judge_given(given).alerts,
+            Events::Given(given) => self.engine.evaluate_synthetic(given).alerts,
             Events::Capture(path) => {
-                replay::judge(path, &self.engine)?;
+                replay::evaluate(path, &self.engine)?;
                 let mut kept = self.alerts.0.lock().unwrap_or_else(PoisonError::into_inner);
                 std::mem::take(&mut *kept)
             }

@@ -107,7 +107,7 @@ fn with_arena<'a>(event: &Event<'a>, arena: &'a Bump) -> Event<'a> {
     }
 }
 
-fn judge(criterion: &mut Criterion) {
+fn evaluator(criterion: &mut Criterion) {
     let Some(text) = text() else { return };
     let (engine, _) = Engine::new(&load(&text), &EngineOptions::default(), Box::new(Nowhere));
     let mut scratch = engine.scratch();
@@ -115,7 +115,7 @@ fn judge(criterion: &mut Criterion) {
         for stage in [Stage::Registers, Stage::Strings, Stage::Exit] {
             let mut arena = Bump::with_capacity(1 << 16);
             let live_arena = Bump::new();
-            let mut group = criterion.benchmark_group("judge");
+            let mut group = criterion.benchmark_group("evaluate");
             group.bench_function(format!("{name} at {stage:?}"), |bencher| {
                 case.at_in(stage, &live_arena, |event| {
                     assert_ne!(engine.prefilter(&mut scratch, event), Relevance::Settled);
@@ -146,5 +146,5 @@ fn compile(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, judge, compile);
+criterion_group!(benches, evaluator, compile);
 criterion_main!(benches);

@@ -67,7 +67,7 @@ impl<'a> RecordedEvent<'a> {
 }
 
 impl<J: Evaluator + 'static> RecordEvaluator<J> {
-    pub(super) fn judge(&mut self, record: &[u8]) {
+    pub(super) fn evaluate(&mut self, record: &[u8]) {
         let Some((header, pieces)) = Header::parse(record) else {
             Counters::add(&self.shared.malformed);
             return;
@@ -104,7 +104,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
             // The process is in the table by now.
             RecordKind::Fork | RecordKind::Call | RecordKind::Ring => {}
         }
-        Counters::add(&shared.judged);
+        Counters::add(&shared.evaluated);
         if self.arena.allocated_bytes() > ARENA_KEEP {
             self.arena = Bump::with_capacity(64 * 1024);
         } else {
@@ -201,7 +201,7 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
 
     /// Handles the end of a process.
     fn exited(&mut self, header: &Header, process: &Arc<Process>) {
-        let Some(kind) = end().filter(|end| self.judge.concerns(*end)) else {
+        let Some(kind) = end().filter(|end| self.evaluator.concerns(*end)) else {
             return;
         };
         self.directories.clear();
@@ -428,12 +428,12 @@ impl<J: Evaluator + 'static> RecordEvaluator<J> {
         // The first name that a rule may match.
         for name in recorded.names {
             event.descriptor = Some(*name);
-            if self.judge.prefilter(&mut self.scratch, &event) != Relevance::Reject {
+            if self.evaluator.prefilter(&mut self.scratch, &event) != Relevance::Reject {
                 break;
             }
             event.descriptor = descriptor;
         }
-        let undecided = self.judge.evaluate(&mut self.scratch, &event);
+        let undecided = self.evaluator.evaluate(&mut self.scratch, &event);
         if !undecided.is_empty() {
             let counter = &shared.counters.undecided;
             counter.fetch_add(undecided.len() as u64, Ordering::Relaxed);
