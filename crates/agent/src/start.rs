@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use abi::constant::O_CLOEXEC;
 use anyhow::Context;
-use config::rule_files;
-use container::KnownContainer;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use enforce::{Confinement, DeferredConfinement, LoadedPolicy, Target};
@@ -178,7 +176,7 @@ fn filter_alone(
 ) -> Result<CachedFilter, Failure> {
     let InForce { profile, denials } = &enforced.in_force;
     let config = &sources.config;
-    let mut loaded = rule_files::load_read(sources.files.clone());
+    let mut loaded = config::rule_files::load_read(sources.files.clone());
     // The evaluating agent reports selections without effect.
     loaded.select(&config.rules);
     let (sink, verify) = (DeferredSink::default(), verify_options(config, engine));
@@ -440,7 +438,7 @@ impl Cache {
 fn their_container(spec: &AgentSpec) -> Option<RuntimeContainer> {
     let container = spec.mode.container()?;
     Some(RuntimeContainer {
-        told: KnownContainer {
+        told: container::KnownContainer {
             id: container.id.clone(),
             bundle: container.bundle.clone(),
         },

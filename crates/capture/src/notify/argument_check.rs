@@ -212,13 +212,8 @@ fn opened(
             if is_temporary(decoded) {
                 return temporary(raw, file);
             }
-            match resolve(
-                call.tid,
-                raw,
-                base,
-                LookupMode::of(call, decoded),
-                inspector,
-            ) {
+            let mode = LookupMode::of(call, decoded);
+            match resolve(call.tid, raw, base, mode, inspector) {
                 Ok((path, _)) if path == file => ArgumentComparison::Same,
                 Ok((path, found)) if proc_entries::is_procfs(&found) => {
                     let is_foreign = may_mean_self(raw) && !inspector.is_own_procfs(&found);
