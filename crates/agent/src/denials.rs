@@ -38,7 +38,7 @@ struct Shared {
     /// The container of all these violations, if known.
     container: Option<String>,
     ends: AtomicBool,
-    told: AtomicU64,
+    reported: AtomicU64,
     last: Mutex<Instant>,
 }
 
@@ -57,7 +57,7 @@ impl Denials {
             hostname: decoder::host::host_name().into(),
             container: container.map(short),
             ends: AtomicBool::new(false),
-            told: AtomicU64::new(0),
+            reported: AtomicU64::new(0),
             last: Mutex::new(Instant::now()),
         });
         let mut threads = Vec::new();
@@ -120,7 +120,7 @@ impl Shared {
         }
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         for denial in denials {
-            self.told.fetch_add(1, Ordering::Relaxed);
+            self.reported.fetch_add(1, Ordering::Relaxed);
             self.dispatcher.emit(alert(&denial, self));
         }
     }

@@ -45,7 +45,7 @@ pub struct Learner {
     pub seen: Mutex<Option<Observations>>,
     /// Receives a byte when the policy is written: the agent, which writes it, is a different
     /// process from the one whose exit ends the command.
-    pub told: PipeWriter,
+    pub ready: PipeWriter,
 }
 
 /// The recorded behaviour.
@@ -163,7 +163,7 @@ impl Learner {
         };
         match self.write(seen.settled()) {
             // A failure means that no process is left to notify.
-            Ok(()) => drop((&self.told).write_all(b"w")),
+            Ok(()) => drop((&self.ready).write_all(b"w")),
             Err(failure) => terminal::complain(&failure.render()),
         }
     }

@@ -247,8 +247,8 @@ mod tests {
         let text = format!("{}\n", child.id());
         fs::write(&target, &text).unwrap();
         std::os::unix::fs::symlink(&target, &path).unwrap();
-        let told = Pidfile::create(&path).unwrap_err().render();
-        assert!(told.contains("no symbolic link"), "{told}");
+        let message = Pidfile::create(&path).unwrap_err().render();
+        assert!(message.contains("no symbolic link"), "{message}");
         assert!(Pidfile::take_over(&path).is_none());
         Pidfile::remove_stale(&path);
         assert!(fs::symlink_metadata(&path).is_ok());

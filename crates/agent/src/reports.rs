@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_gap_is_told_with_its_cause_and_calls() {
         let gaps = Gaps {
-            told_before: 0,
+            reported_before: 0,
             count: 1,
             cause: Cause::Killed,
             detail: 9,

@@ -660,7 +660,7 @@ impl Services for AgentRuntime {
                     summary.count(gaps);
                 }
                 let (shared_state, gaps) = (Arc::clone(&self.shared_state), gaps.clone());
-                let told = Box::new(move || shared_state.gaps_told(&gaps));
+                let told = Box::new(move || shared_state.gaps_reported(&gaps));
                 self.dispatcher.emit_internal_then(internal, told);
             }
             _ => self.dispatcher.emit_internal(internal),

@@ -55,7 +55,7 @@ pub(super) fn check(
     Ok(Arc::new(move |socket| match subscribers.look(socket) {
         Ok(()) => true,
         Err(refusal) => {
-            dispatcher.emit_internal(refusal.told());
+            dispatcher.emit_internal(refusal.alert());
             false
         }
     }))
@@ -128,7 +128,7 @@ fn has_ended(process: BorrowedFd<'_>) -> bool {
 const READABLE: i16 = 1;
 
 impl Refusal {
-    fn told(&self) -> Internal {
+    fn alert(&self) -> Internal {
         let Self { pid, user, why } = self;
         Internal {
             rule: "Tollgate internal: subscriber refused",

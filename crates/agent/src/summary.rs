@@ -19,7 +19,7 @@ pub(super) struct Summary {
     /// Unwatched intervals, and calls in them.
     unwatched: Cell<(u64, u64)>,
     /// Number of alerts at the time of the summary.
-    told: Cell<Option<u64>>,
+    shown: Cell<Option<u64>>,
 }
 
 /// Number of rules that are listed; the rest are summed up.
@@ -46,7 +46,7 @@ impl Summary {
             follows_alerts,
             is_resumed,
             unwatched: Cell::new((0, 0)),
-            told: Cell::new(None),
+            shown: Cell::new(None),
         })
     }
 
@@ -60,8 +60,8 @@ impl Summary {
     /// Prints the summary. A second one tells only how many alerts came after the first.
     pub(super) fn tell(&self, counters: &Counters, dropped: u64) {
         let alerts: u64 = counters.by_rule.iter().map(|rule| rule.alerts).sum();
-        if let Some(told) = self.told.replace(Some(alerts)) {
-            let more = alerts.saturating_sub(told);
+        if let Some(shown) = self.shown.replace(Some(alerts)) {
+            let more = alerts.saturating_sub(shown);
             if more > 0 && !self.follows_alerts {
                 let noun = plural(more, "alert");
                 terminal::complain(&format!("tollgate: {noun} after the command had ended\n"));

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matches_are_told_by_priority_and_by_rule() {
+    fn matches_are_counted_by_priority_and_by_rule() {
         let total = |rule: &str, priority, matches| RuleTotal {
             rule: rule.to_owned(),
             priority,

@@ -49,7 +49,7 @@ const LEARNT: [&str; 7] = [
 /// Converts violations to alerts, one each, subject only to the rate limit of all alerts. Created
 /// once for all containers of a process, because it takes as long as loading rules.
 pub(super) struct Violations {
-    told: Described,
+    described: Described,
     /// Reporter of a guarded command, in place of alerts.
     guard: Option<Arc<DenialReporter>>,
     /// Recorder for learning, with its description of events.
@@ -69,7 +69,7 @@ impl Violations {
             anyhow::Ok((learner, described))
         };
         Ok(Self {
-            told: Described::new(&output(), options)?,
+            described: Described::new(&output(), options)?,
             guard,
             learnt: learner.map(learnt).transpose()?,
         })
@@ -96,7 +96,7 @@ impl Violations {
             return learner.learn(event, violation, fields.unwrap_or_default());
         }
         if let Some(guard) = &self.guard {
-            let made = self.told.of(event);
+            let made = self.described.of(event);
             // Without fields the denial itself is reported nevertheless.
             let fields = made.first().map(|alert| alert.fields.as_slice());
             return guard.report(violation, fields.unwrap_or_default());
@@ -106,7 +106,7 @@ impl Violations {
             enforcer: violation.enforcer,
             errno: violation.errno,
         };
-        for alert in self.told.of(event) {
+        for alert in self.described.of(event) {
             dispatcher.emit(ruling.describe(alert));
         }
     }

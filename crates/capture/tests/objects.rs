@@ -192,8 +192,8 @@ fn table() -> (String, Vec<String>) {
                 .position(|(own, name, _)| *own == call.name() && *name == arg.name);
             let (told, by_gvisor) = match (fields.is_empty(), reason) {
                 (false, None) => {
-                    let is_told = capture::gvisor::tells_argument(call, index);
-                    (fields.join(", "), if is_told { "yes" } else { "unknown" })
+                    let is_known = capture::gvisor::tells_argument(call, index);
+                    (fields.join(", "), if is_known { "yes" } else { "unknown" })
                 }
                 (true, Some(at)) => {
                     used[at] = true;

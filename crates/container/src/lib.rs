@@ -83,7 +83,7 @@ pub struct Containers {
     own_container: Arc<Container>,
     agent_on_host: bool,
     state_root: PathBuf,
-    told: Option<KnownContainer>,
+    runtime_container: Option<KnownContainer>,
     known: Mutex<HashMap<ContainerKey, CachedContainer>>,
 }
 
@@ -140,8 +140,8 @@ impl Containers {
         let own_container = if agent_on_host {
             Container::host()
         } else {
-            let told = options.own_id.map(Identity::named);
-            let identity = told
+            let own = options.own_id.map(Identity::named);
+            let identity = own
                 .or(in_cgroup)
                 .or_else(|| inside::by_mounts(&proc.mountinfo(agent).ok()?))
                 .or_else(inside::by_own_surroundings);
@@ -154,7 +154,7 @@ impl Containers {
             own_container: Arc::new(own_container),
             agent_on_host,
             state_root,
-            told: options.told,
+            runtime_container: options.told,
             known: Mutex::default(),
         })
     }
@@ -206,7 +206,7 @@ impl Containers {
     /// The container by cgroup alone: namespaces of another user's or an undumpable process cannot be read,
     /// its cgroup can.
     fn by_cgroup_alone(&self, cgroup: &[u8]) -> Arc<Container> {
-        if let Some(told) = &self.told
+        if let Some(known) = &self.runtime_container
             && cgroup != self.own.cgroup
         {
             let blind = ContainerKey {
@@ -215,7 +215,7 @@ impl Containers {
                 mount_namespace: 0,
                 cgroup: cgroup.to_vec(),
             };
-            return Arc::new(self.told(told, &blind, &blind));
+            return Arc::new(self.describe_known(known, &blind, &blind));
         }
         if let Some(identity) = identify(cgroup) {
             return Arc::new(identity.into_container());
@@ -229,9 +229,9 @@ impl Containers {
 
     fn find(&self, proc: &Proc, pid: i32, place: &ContainerKey) -> Container {
         // Regardless of its cgroup, the process descends from the container's first process.
-        if let Some(told) = &self.told {
+        if let Some(known) = &self.runtime_container {
             let outer = self.outermost(proc, pid);
-            return self.told(told, outer.as_ref().unwrap_or(place), place);
+            return self.describe_known(known, outer.as_ref().unwrap_or(place), place);
         }
         if let Some(identity) = identify(&place.cgroup) {
             return self.described(identity);
@@ -262,9 +262,14 @@ impl Containers {
     }
 
     /// The announced container, or one inside of it. `outer` is the key of its outermost process.
-    fn told(&self, told: &KnownContainer, outer: &ContainerKey, place: &ContainerKey) -> Container {
-        match nested::decide(&told.id, outer, place) {
-            Nested::Outer => told.describe(&self.state_root),
+    fn describe_known(
+        &self,
+        known: &KnownContainer,
+        outer: &ContainerKey,
+        place: &ContainerKey,
+    ) -> Container {
+        match nested::decide(&known.id, outer, place) {
+            Nested::Outer => known.describe(&self.state_root),
             Nested::Inner(identity) => {
                 let inner = identity.into_container();
                 let mut outside = inner.clone();

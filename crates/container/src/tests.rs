@@ -372,19 +372,19 @@ fn what_a_runtime_writes_down_late_is_found_later() {
 
 #[test]
 fn a_container_that_is_told_is_known_by_its_bundle_wherever_it_is() {
-    let root = std::env::temp_dir().join(format!("container-told-{}", std::process::id()));
+    let root = std::env::temp_dir().join(format!("container-known-{}", std::process::id()));
     let bundle = root.join("run/containerd/io.containerd.runtime.v2.task/k8s.io/app");
     std::fs::create_dir_all(&bundle).unwrap();
     let spec = r#"{"annotations":{"io.kubernetes.cri.container-name":"shop","a":"b"}}"#;
     std::fs::write(bundle.join("config.json"), spec).unwrap();
-    let told = KnownContainer {
+    let known = KnownContainer {
         id: "app".to_owned(),
         bundle,
     };
-    let container = told.describe(&root);
+    let container = known.describe(&root);
     let nowhere = KnownContainer {
         bundle: root.join("none"),
-        ..told
+        ..known
     };
     let undescribed = nowhere.describe(&root.join("empty")).undescribed;
     std::fs::remove_dir_all(&root).unwrap();

@@ -10,8 +10,8 @@ pub fn host_name() -> String {
     })
 }
 
-fn choose(told: Option<String>, own: impl FnOnce() -> String) -> String {
-    told.filter(|name| !name.is_empty()).unwrap_or_else(own)
+fn choose(given: Option<String>, own: impl FnOnce() -> String) -> String {
+    given.filter(|name| !name.is_empty()).unwrap_or_else(own)
 }
 
 #[cfg(test)]
@@ -19,10 +19,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_was_told_wins() {
+    fn a_name_from_the_environment_wins() {
         let own = || "own".to_owned();
-        for (told, expected) in [(Some("node-1"), "node-1"), (Some(""), "own"), (None, "own")] {
-            assert_eq!(choose(told.map(str::to_owned), own), expected);
+        for (given, expected) in [(Some("node-1"), "node-1"), (Some(""), "own"), (None, "own")] {
+            assert_eq!(choose(given.map(str::to_owned), own), expected);
         }
     }
 }

@@ -13,7 +13,7 @@ use event::{
 const AT_FDCWD: i32 = -100;
 
 /// Formats a value briefly, so that rows stay short.
-fn told(event: &Event<'_>, field: &str) -> String {
+fn text_of(event: &Event<'_>, field: &str) -> String {
     show(
         Field::parse(field)
             .unwrap_or_else(|error| panic!("{field}: {error}"))
@@ -41,7 +41,7 @@ fn show(value: Value<'_>) -> String {
 fn assert_rows(event: &Event<'_>, rows: &[(&str, &str)]) {
     for (field, expected) in rows {
         assert_eq!(
-            told(event, field),
+            text_of(event, field),
             *expected,
             "{field} of {}",
             event.kind.name()
@@ -99,11 +99,11 @@ fn names_of_opened_files_are_absolute_and_normal() {
     for (dirfd, path, expected) in rows {
         let builder = openat(dirfd, path, 0).result(3);
         assert_eq!(
-            told(&builder.at(Stage::Strings), "fd.name"),
+            text_of(&builder.at(Stage::Strings), "fd.name"),
             expected,
             "{dirfd} {path}"
         );
-        assert_eq!(told(&builder.at(Stage::Registers), "fd.name"), "?");
+        assert_eq!(text_of(&builder.at(Stage::Registers), "fd.name"), "?");
     }
 }
 
@@ -215,14 +215,14 @@ fn a_file_is_created_for_certain_or_perhaps() {
     for (flags, result, expected) in rows {
         let builder = openat(AT_FDCWD, "/x", flags).result(result);
         assert_eq!(
-            told(&builder.complete(), "evt.is_open_create"),
+            text_of(&builder.complete(), "evt.is_open_create"),
             expected,
             "{flags:#o}"
         );
     }
     let executable = openat(AT_FDCWD, "/x", create).arg("mode", 0o755_u64);
     assert_eq!(
-        told(&executable.at(Stage::Registers), "evt.is_open_exec"),
+        text_of(&executable.at(Stage::Registers), "evt.is_open_exec"),
         "true"
     );
 }
@@ -463,10 +463,10 @@ fn words_for_flags_modes_signals_and_users() {
     ];
     for (builder, field, expected) in rows {
         let builder = builder.world(world());
-        assert_eq!(told(&builder.complete(), field), expected, "{field}");
+        assert_eq!(text_of(&builder.complete(), field), expected, "{field}");
     }
     let set_uid = EventBuilder::new("chmod").arg("mode", 0o4100_u64);
-    let words = told(&set_uid.complete(), "evt.arg.mode");
+    let words = text_of(&set_uid.complete(), "evt.arg.mode");
     assert!(
         words.contains("S_ISUID") && words.contains("S_IXUSR"),
         "{words}"
@@ -507,7 +507,7 @@ fn words_for_numbers_data_results_and_kinds() {
     ];
     for (builder, field, expected) in rows {
         let builder = builder.world(world());
-        assert_eq!(told(&builder.complete(), field), expected, "{field}");
+        assert_eq!(text_of(&builder.complete(), field), expected, "{field}");
     }
 }
 
@@ -774,7 +774,7 @@ fn containers_on_the_host_known_and_unknown() {
             ..FakeSystemInfo::default()
         };
         let builder = EventBuilder::new("getcwd").world(world);
-        let found = fields.map(|field| told(&builder.complete(), field));
+        let found = fields.map(|field| text_of(&builder.complete(), field));
         assert_eq!(found, expected.map(str::to_owned));
     }
 }

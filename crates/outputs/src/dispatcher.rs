@@ -388,7 +388,7 @@ impl Prepared {
                 lane,
                 channel,
                 buffered: settings.buffered,
-                told: None,
+                reported: None,
             };
             let started = thread::Builder::new()
                 .name(format!("out-{name}"))

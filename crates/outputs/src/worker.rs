@@ -21,7 +21,7 @@ pub(crate) struct Worker {
     pub(crate) channel: Box<dyn Channel>,
     pub(crate) buffered: bool,
     /// Time of the last notice that another process has changed the channel's file.
-    pub(crate) told: Option<Instant>,
+    pub(crate) reported: Option<Instant>,
 }
 
 impl Worker {
@@ -107,12 +107,12 @@ impl Worker {
     /// Reports a change of the channel's file, at most once a second.
     fn tell(&mut self, notice: &str) {
         if self
-            .told
+            .reported
             .is_some_and(|last| last.elapsed() < ANNOUNCE_INTERVAL)
         {
             return;
         }
-        self.told = Some(Instant::now());
+        self.reported = Some(Instant::now());
         (self.hub.on_problem)(notice);
         self.hub.tell_all(internal::exchanged(notice));
     }

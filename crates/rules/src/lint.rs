@@ -73,7 +73,7 @@ impl Engine {
                     engine: self,
                     rule,
                     position,
-                    told_by: *kind,
+                    source: *kind,
                 };
                 linter.findings(&mut findings);
             }
@@ -144,7 +144,7 @@ struct Linter<'e> {
     engine: &'e Engine,
     rule: &'e CompiledRule,
     position: usize,
-    told_by: EngineKind,
+    source: EngineKind,
 }
 
 impl Linter<'_> {
@@ -154,7 +154,7 @@ impl Linter<'_> {
 
     fn findings(&self, findings: &mut Vec<Finding>) {
         let mut kinds = 0;
-        let mut told = 0;
+        let mut known = 0;
         let mut can_match = false;
         let mut idle = BTreeSet::new();
         let mut blocking = BTreeSet::new();
@@ -164,10 +164,10 @@ impl Linter<'_> {
                 continue;
             };
             kinds += 1;
-            if !self.is_told(kind) {
+            if !self.is_known(kind) {
                 continue;
             }
-            told += 1;
+            known += 1;
             let Some(root) = entry.root else {
                 can_match = true;
                 continue;
@@ -178,7 +178,7 @@ impl Linter<'_> {
             });
         }
         if !can_match {
-            let message = match (kinds, told) {
+            let message = match (kinds, known) {
                 (0, _) => "it matches no type of event".to_owned(),
                 (_, 0) => "its events are not reported".to_owned(),
                 _ => list(blocking),
@@ -203,7 +203,7 @@ impl Linter<'_> {
             .operands()
             .filter_map(|id| {
                 let field = self.program().operands.as_field(id)?;
-                let why = field.spec.never_by(self.told_by)?;
+                let why = field.spec.never_by(self.source)?;
                 Some(format!("`{field}` ({why})"))
             })
             .collect();
@@ -213,10 +213,10 @@ impl Linter<'_> {
         }
     }
 
-    fn is_told(&self, kind: EventKind) -> bool {
+    fn is_known(&self, kind: EventKind) -> bool {
         match kind.teller() {
             EngineSupport::Every => true,
-            EngineSupport::Kernel => matches!(self.told_by, EngineKind::Ebpf | EngineKind::Scap),
+            EngineSupport::Kernel => matches!(self.source, EngineKind::Ebpf | EngineKind::Scap),
             EngineSupport::Nobody => false,
         }
     }
@@ -227,12 +227,12 @@ impl Linter<'_> {
             finding.check == check && finding.rule == self.rule.name && finding.message == message
         });
         match known {
-            Some(finding) => finding.by.push(self.told_by),
+            Some(finding) => finding.by.push(self.source),
             None => findings.push(Finding {
                 check,
                 rule: Arc::clone(&self.rule.name),
                 location: self.rule.location.clone(),
-                by: vec![self.told_by],
+                by: vec![self.source],
                 message,
                 help,
             }),
@@ -247,7 +247,7 @@ impl Linter<'_> {
         self.program()
             .operands
             .each_field(key.operand, &mut |field| {
-                if let Some(reason) = field.spec.never_by(self.told_by) {
+                if let Some(reason) = field.spec.never_by(self.source) {
                     why = Some(format!("`{field}` has no value ({reason})"));
                 }
             });

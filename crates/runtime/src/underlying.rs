@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn gvisors_is_told_by_its_name() {
+    fn gvisor_is_recognized_by_its_name() {
         let named = |name: &str| {
             Runtime {
                 program: name.into(),

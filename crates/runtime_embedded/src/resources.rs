@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_told_by_the_column_of_pids() {
+    fn rows_are_identified_by_the_column_of_pids() {
         let table = "UID PID CMD\nroot 1 init 17\nroot 17 sh\nroot 170 x\n";
         let expected = "UID PID CMD\nroot 17 sh\n";
         assert_eq!(rows(table, &[17]).as_deref(), Some(expected));

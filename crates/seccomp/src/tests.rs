@@ -284,14 +284,14 @@ fn calls_of_other_tables_are_refused_under_a_policy_that_denies() {
         &confined(false),
         &FilterOptions::confine(Arch::X86_64),
     );
-    let told = compile_with(
+    let reported = compile_with(
         &Plan::default(),
         &confined(true),
         &FilterOptions::notify(Arch::X86_64),
     );
     for (program, expected) in [
         (silent.unwrap(), Action::Errno(1)),
-        (told.unwrap(), Action::Notify),
+        (reported.unwrap(), Action::Notify),
     ] {
         for arch in [Arch::I386, Arch::X32] {
             for number in [1, 20, 310, 900] {

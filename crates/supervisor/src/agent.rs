@@ -528,7 +528,7 @@ fn serve(
     let (services, is_stopped) = (started.services, started.is_stopped);
     let shared_state = &inherited.shared_state;
     let bell = inherited.agent_bell(generation);
-    let waits_for_end = !shared_state.command_end_told.get();
+    let waits_for_end = !shared_state.command_end_reported.get();
     let mut relay = waits_for_end.then(|| Relay::after(inherited, is_stopped));
     // News received before the services ran.
     let mut heard = shared_state.end().filter(|_| generation == FIRST);
@@ -723,7 +723,7 @@ impl<'a> Reporter<'a> {
     fn tell_gaps(&mut self, services: &dyn Services) -> bool {
         if self
             .telling
-            .is_some_and(|last| !self.shared_state.are_told(last))
+            .is_some_and(|last| !self.shared_state.are_reported(last))
         {
             return false;
         }
@@ -731,7 +731,7 @@ impl<'a> Reporter<'a> {
         let Some(gaps) = self.shared_state.gaps_to_tell() else {
             return false;
         };
-        self.telling = Some(gaps.told_before + gaps.count);
+        self.telling = Some(gaps.reported_before + gaps.count);
         services.report(&Report::Gaps(gaps));
         true
     }

@@ -310,7 +310,7 @@ mod tests {
         };
         let handover = encode(&plan, &profile, Some(&first), &kernel);
         assert_eq!(decode_first(&handover).expect("the same"), Some(first));
-        let (told, confined, resident) =
+        let (decoded, confined, resident) =
             decode(&handover).expect("a handover state of this version");
         assert_eq!(confined, profile);
         assert_eq!(resident, kernel);
@@ -320,9 +320,9 @@ mod tests {
                 .map(|(call, planned)| (*call, planned.any_of.clone()))
                 .collect()
         };
-        assert_eq!(groups(&told), groups(&plan));
-        assert_eq!(told.stdio, plan.stdio);
-        assert!(engine.unserved(&told).is_empty());
+        assert_eq!(groups(&decoded), groups(&plan));
+        assert_eq!(decoded.stdio, plan.stdio);
+        assert!(engine.unserved(&decoded).is_empty());
         assert!(!engine.unserved(&Plan::default()).is_empty());
     }
 

@@ -90,7 +90,7 @@ impl InheritedDescriptors {
     /// ended, and its remaining processes are watched.
     pub(super) fn create_alone(respawn: Respawn, tenure: Detach) -> std::io::Result<Self> {
         let (inherited, _ends) = Self::create(respawn, tenure)?;
-        inherited.shared_state.command_end_told.set(true);
+        inherited.shared_state.command_end_reported.set(true);
         inherited.shared_state.outlived.set(true);
         Ok(Self {
             front_pid: 0,

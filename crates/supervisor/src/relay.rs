@@ -143,7 +143,7 @@ impl<'a> Relay<'a> {
     /// Reports the end of the command.
     pub(super) fn tell_end(&self, end: Message) {
         tell(self.inherited, end);
-        self.inherited.shared_state.command_end_told.set(true);
+        self.inherited.shared_state.command_end_reported.set(true);
         if self.is_stopped {
             // The front was killed while it was stopped.
             self.signal_front(SIGCONT);

@@ -369,7 +369,7 @@ mod tests {
             "future": {"a": [1]},
         });
         assert_eq!(refusal(&config), None);
-        let told = [
+        let expected = [
             "future is ignored in a virtual machine: tollgate does not know it",
             "linux.namespaces[].path is ignored in a virtual machine: a virtual machine shares no \
             namespaces with other machines",
@@ -381,7 +381,7 @@ mod tests {
         ];
         let mut lines = warnings(&config);
         lines.sort();
-        assert_eq!(lines, told);
+        assert_eq!(lines, expected);
     }
 
     #[test]

@@ -297,7 +297,7 @@ impl Worker {
         let error = spawned(move || worker.pass_on(id, Kind::Error, stderr, &of_error));
         let worker = Arc::clone(self);
         let Alerts { keeper, reader } = alerts;
-        let told = spawned(move || worker.pass_alerts_on(reader));
+        let finished = spawned(move || worker.pass_alerts_on(reader));
         let worker = Arc::clone(self);
         std::thread::spawn(move || {
             let status = child_status(&mut child);
@@ -306,7 +306,7 @@ impl Worker {
                 wait_for_last_words(id, &end);
             }
             // The limit covers the case that this takes longer.
-            let _ = told.recv_timeout(LIMIT);
+            let _ = finished.recv_timeout(LIMIT);
             worker.sessions().remove(&id);
             worker.send(id, Kind::Exited, [status]);
         });

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_by_architecture_and_number() {
+    fn calls_are_identified_by_architecture_and_number() {
         let program = program(&json!({
             "defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 13,
             "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_ARM"],

@@ -389,7 +389,7 @@ impl Errand {
             calls.take()
         };
         handoff_request::hear(stream, &mut give)?.map_err(HandoffError::Refused)?;
-        listening.shared_state.losses_of_host_told(losses);
+        listening.shared_state.losses_of_host_reported(losses);
         Ok(())
     }
 }

@@ -253,7 +253,7 @@ impl<'a> Member<'a> {
         };
         let internal = reports::internal(&Report::Gaps(gaps.clone()));
         let shared_state = Arc::clone(&self.shared_state);
-        let told = Box::new(move || shared_state.gaps_told(&gaps));
+        let told = Box::new(move || shared_state.gaps_reported(&gaps));
         self.dispatcher.emit_internal_then(internal, told);
     }
 

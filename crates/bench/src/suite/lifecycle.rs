@@ -164,25 +164,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_embedded_runtime_is_measured_where_there_is_one_and_else_it_is_told_why_not() {
+    fn the_embedded_runtime_is_measured_where_there_is_one_and_else_the_reason_is_reported() {
         let lifecycle = Lifecycle { choice: quick() };
         let embedded = |runtime: &&Runtime| matches!(runtime.needs, Embedded);
         let names: Vec<_> = RUNTIMES.iter().filter(embedded).map(|it| it.name).collect();
-        let (with, told) = lifecycle.plan_with(&None).unwrap();
+        let (with, messages) = lifecycle.plan_with(&None).unwrap();
         let with = format!("{with:?}");
         assert!(with.contains("runtime embedded-runtime"), "{with}");
         assert!(with.contains("runtime --runtime embedded"), "{with}");
         assert!(
-            !told.iter().any(|line| line.contains("embedded")),
-            "{told:?}"
+            !messages.iter().any(|line| line.contains("embedded")),
+            "{messages:?}"
         );
         // Without any other runtime there is nothing to measure.
         match lifecycle.plan_with(&Some("it is not built in".to_owned())) {
-            Ok((without, told)) => {
+            Ok((without, messages)) => {
                 assert!(!format!("{without:?}").contains("embedded"), "{without:?}");
                 for name in names {
                     let line = format!("not supported here: {name}: it is not built in");
-                    assert!(told.contains(&line), "{told:?}");
+                    assert!(messages.contains(&line), "{messages:?}");
                 }
             }
             Err(error) => assert!(error.to_string().contains("no OCI runtime"), "{error}"),

@@ -107,9 +107,9 @@ pub(super) fn other_conventions() -> Option<String> {
     }
 }
 
-pub(super) fn told(error: &dyn std::error::Error) -> String {
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     match error.source() {
-        Some(cause) => format!("{error}: {}", told(cause)),
+        Some(cause) => format!("{error}: {}", with_causes(cause)),
         None => error.to_string(),
     }
 }

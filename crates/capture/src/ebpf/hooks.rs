@@ -18,7 +18,7 @@ use abi::Arch;
 use libbpf_rs::{Link, MapCore, MapFlags, Object, OpenObject, ProgramInput};
 use serde::{Deserialize, Serialize};
 
-use super::attempts::{lacking, other_conventions, told, tracepoint, try_functions};
+use super::attempts::{lacking, other_conventions, tracepoint, try_functions, with_causes};
 use super::error::Error;
 use super::functions::{self, FIRST_RUN, Function, Functions, PLAIN_EXAMPLE};
 use super::tables::Tables;
@@ -407,7 +407,7 @@ impl Attached {
         }
         if is_first {
             self.attach(FIRST_RUN_PROGRAM)
-                .map_err(|error| told(&error))?;
+                .map_err(|error| with_causes(&error))?;
         }
         Ok(())
     }
@@ -425,7 +425,7 @@ impl Attached {
                 &descriptor.to_ne_bytes(),
                 MapFlags::ANY,
             )
-            .map_err(|error| told(&error))?;
+            .map_err(|error| with_causes(&error))?;
         let stub = sys::bpf::load_return_hook(function.id, Some(bodies.as_fd()));
         let stub = stub.map_err(|error| error.to_string())?;
         sys::bpf::attach_hook(stub.as_fd()).map_err(|error| error.to_string())
@@ -465,7 +465,7 @@ impl Attached {
             let program = program.ok_or_else(|| format!("there is no {PER_CALL_PROGRAM}"))?;
             let link =
                 program.attach_tracepoint(libbpf_rs::TracepointCategory::Syscalls, event.as_str());
-            let link = link.map_err(|error| format!("{event}: {}", told(&error)))?;
+            let link = link.map_err(|error| format!("{event}: {}", with_causes(&error)))?;
             self.links.push(link);
             self.places.insert(event);
         }

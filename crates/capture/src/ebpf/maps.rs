@@ -384,10 +384,10 @@ impl Maps {
 
     /// Writes the properties of the place with this key.
     pub(super) fn tell_place(&self, key: &[u8], verdict: u32) -> Result<(), Error> {
-        let told = self
+        let updated = self
             .places
             .update(key, &verdict.to_ne_bytes(), MapFlags::ANY);
-        told.map_err(Error::map)
+        updated.map_err(Error::map)
     }
 
     /// Removes a place.

@@ -374,12 +374,12 @@ impl<J: Evaluator> Shared<J> {
             .as_mut()
             .map(|attached| learn(&self.named, attached));
         drop(attached);
-        let told = match learnt {
+        let updated = match learnt {
             None | Some(Ok(false)) => Ok(()),
             Some(Ok(true)) => self.maps.rename(&self.tables.load(), &self.named),
             Some(Err(error)) => Err(error),
         };
-        if let Err(error) = told {
+        if let Err(error) = updated {
             self.notices.engine_trouble(&error);
         }
         if let Some(error) = self.named.take_trouble() {

@@ -155,7 +155,7 @@ struct Known {
     /// Time until which only this program's own root is looked at.
     pause_until: Option<Instant>,
     /// True after the report that files in this program's own root could not be looked up.
-    is_told: bool,
+    is_reported: bool,
     /// Error to report.
     trouble: Option<Error>,
 }
@@ -352,10 +352,10 @@ impl Known {
         let caller = Caller::new(own, inspector, mounts, true);
         let mut shown = Shown::new(attached, maps);
         let LookupResult { files, has_unknown } = look(caller, &self.paths, &self.own, &mut shown);
-        if has_unknown && !self.is_told {
+        if has_unknown && !self.is_reported {
             self.trouble = Some(Error::UnknownFiles { pid: own.0 });
         }
-        self.is_told = has_unknown;
+        self.is_reported = has_unknown;
         let is_other = files != self.own;
         self.own = files;
         if is_other {

@@ -137,12 +137,12 @@ impl SystemInfo for RecordedSystemInfo<'_> {
             return self.live.container(process);
         }
         let container = self.places.container(self.live, process, self.header);
-        let is_told = container.containment == Containment::Host
+        let is_known = container.containment == Containment::Host
             || (container.privileged.is_some()
                 && container.containment == Containment::Known
                 && container.undescribed.is_none());
         let privileged = privileged_by(self.header.status.cap_bounding);
-        if is_told || container.privileged == privileged {
+        if is_known || container.privileged == privileged {
             return container;
         }
         // Guessed from the process of the record: the first process of a place may be its runtime, which has

@@ -36,7 +36,7 @@ use rustix::net::{
 use crate::notify::{EngineObserver, Losses, RulesHandle, RulesTarget};
 pub use calls::tells_argument;
 use sandbox::Sandbox;
-pub use session::{configuration, untold};
+pub use session::{configuration, unreported};
 
 /// Maximum length of a message; gVisor's own server accepts as much.
 const MESSAGE_LIMIT: usize = 1 << 20;

@@ -149,11 +149,11 @@ impl<J: Evaluator> Sandbox<J> {
             ParamSource::Path { .. } => Param::Text(path),
             source => Absence::of_source(source).map_or(Param::Unreadable, Param::Absent),
         });
-        let told = Account {
+        let account = Account {
             params: arena.alloc_slice_fill_iter(params),
             ..Account::of(kind, Outcome::Returned(0))
         };
-        self.conclude(&message.context, process, told, &arena);
+        self.conclude(&message.context, process, account, &arena);
         self.arena = arena;
     }
 
@@ -169,11 +169,11 @@ impl<J: Evaluator> Sandbox<J> {
             .params
             .iter()
             .map(|_| Param::Absent(Absence::recorded()));
-        let told = Account {
+        let account = Account {
             params: arena.alloc_slice_fill_iter(params),
             ..Account::of(kind, Outcome::None)
         };
-        self.conclude(&message.context, process, told, &arena);
+        self.conclude(&message.context, process, account, &arena);
         self.arena = arena;
         self.processes.ended(process);
     }
@@ -251,13 +251,13 @@ impl<J: Evaluator> Sandbox<J> {
                 &arena,
             ));
         }
-        let told = Account {
+        let account = Account {
             params: decoded.params,
             descriptor: decoded.descriptor,
             of_descriptor: arguments.descriptor,
             ..Account::of(call.kind, outcome)
         };
-        self.conclude(&message.context, process, told, &arena);
+        self.conclude(&message.context, process, account, &arena);
         self.arena = arena;
     }
 
@@ -265,7 +265,7 @@ impl<J: Evaluator> Sandbox<J> {
         &mut self,
         context: &Context<'_>,
         process: &Arc<Process>,
-        told: Account<'_>,
+        account: Account<'_>,
         arena: &Bump,
     ) {
         let container = self.container(context.container);
@@ -274,7 +274,7 @@ impl<J: Evaluator> Sandbox<J> {
             context,
             processes: &self.processes,
             container: &container,
-            descriptor: told.of_descriptor,
+            descriptor: account.of_descriptor,
             host_name: &shared.host_name,
         };
         let live = LiveProcess::default();
@@ -287,16 +287,16 @@ impl<J: Evaluator> Sandbox<J> {
         let event = Event {
             number: shared.events.fetch_add(1, Ordering::Relaxed) + 1,
             time_ns: context.time_ns,
-            kind: told.kind,
+            kind: account.kind,
             stage: Stage::Exit,
             cpu: None,
             tid: Tid(context.tid),
             process,
             image: process.image(),
-            params: told.params,
-            descriptor: told.descriptor,
+            params: account.params,
+            descriptor: account.descriptor,
             // A call that does not return has no result to wait for.
-            outcome: match told.outcome {
+            outcome: match account.outcome {
                 Outcome::Pending => Outcome::Unlearnt,
                 outcome => outcome,
             },

@@ -66,10 +66,10 @@ pub fn configuration(plan: &Plan, endpoint: &Path) -> Value {
 
 /// Returns the points of `asked` that `given` lacks: a sandbox with the session `given` does not report them.
 #[must_use]
-pub fn untold(asked: &Value, given: &Value) -> Vec<String> {
-    let told: BTreeSet<&str> = points(given).collect();
-    let untold = points(asked).filter(|point| !told.contains(point));
-    untold.map(str::to_owned).collect()
+pub fn unreported(asked: &Value, given: &Value) -> Vec<String> {
+    let reported: BTreeSet<&str> = points(given).collect();
+    let missing = points(asked).filter(|point| !reported.contains(point));
+    missing.map(str::to_owned).collect()
 }
 
 fn points(session: &Value) -> impl Iterator<Item = &str> {
@@ -154,8 +154,8 @@ mod tests {
         let endpoint = Path::new("/run/x.sock");
         let asked = configuration(&plan(&[Syscall::OPENAT, Syscall::SETUID]), endpoint);
         let given = configuration(&plan(&[Syscall::SETUID, Syscall::CONNECT]), endpoint);
-        assert_eq!(untold(&asked, &given), ["syscall/openat/exit"]);
-        assert_eq!(untold(&asked, &asked), [""; 0]);
-        assert_eq!(untold(&given, &Value::Null).len(), STATE.len() + 2);
+        assert_eq!(unreported(&asked, &given), ["syscall/openat/exit"]);
+        assert_eq!(unreported(&asked, &asked), [""; 0]);
+        assert_eq!(unreported(&given, &Value::Null).len(), STATE.len() + 2);
     }
 }

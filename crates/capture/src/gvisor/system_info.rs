@@ -30,7 +30,7 @@ impl SandboxWorld<'_> {
     }
 }
 
-fn told<T: Clone>(cell: &std::sync::OnceLock<Option<T>>) -> Lookup<T> {
+fn from_cell<T: Clone>(cell: &std::sync::OnceLock<Option<T>>) -> Lookup<T> {
     match cell.get() {
         Some(Some(value)) => Lookup::Found(value.clone()),
         Some(None) => Lookup::Missing,
@@ -67,19 +67,19 @@ impl SystemInfo for SandboxWorld<'_> {
     }
 
     fn command_line(&self, _process: &Process, image: &Image) -> Lookup<CommandLine> {
-        told(&image.command_line)
+        from_cell(&image.command_line)
     }
 
     fn executable(&self, _process: &Process, image: &Image) -> Lookup<Vec<u8>> {
-        told(&image.executable)
+        from_cell(&image.executable)
     }
 
     fn executable_file(&self, _process: &Process, image: &Image) -> Lookup<ExecutableFile> {
-        told(&image.executable_file)
+        from_cell(&image.executable_file)
     }
 
     fn environment(&self, _process: &Process, image: &Image) -> Lookup<Vec<u8>> {
-        told(&image.environment)
+        from_cell(&image.environment)
     }
 
     fn login_uid(&self, _process: &Process) -> Lookup<u32> {

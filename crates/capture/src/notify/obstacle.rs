@@ -95,11 +95,11 @@ const LIMIT: usize = 4096;
 impl Unreadable {
     /// Returns whether this is the first time that the process could not be read.
     pub(crate) fn is_new(&self, process: &Process) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= LIMIT {
-            told.clear();
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if reported.len() >= LIMIT {
+            reported.clear();
         }
-        told.insert((process.pid, process.start))
+        reported.insert((process.pid, process.start))
     }
 }
 

@@ -35,7 +35,7 @@ struct Streak {
     key: Key,
     since: Instant,
     turns: u32,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Progress {
@@ -54,7 +54,7 @@ impl Progress {
             key,
             since: now,
             turns: 0,
-            is_told: false,
+            is_reported: false,
         };
         let streak = threads.entry(call.tid).or_insert_with(fresh);
         if streak.key != key {
@@ -64,7 +64,7 @@ impl Progress {
         if streak.turns < TURNS || now.saturating_duration_since(streak.since) < PATIENCE {
             return CallDecision::Fair;
         }
-        match std::mem::replace(&mut streak.is_told, true) {
+        match std::mem::replace(&mut streak.is_reported, true) {
             false => CallDecision::TooMany,
             true => CallDecision::StillTooMany,
         }

@@ -359,11 +359,11 @@ impl TracerHandle {
         // Whatever ended the wait, everything is checked.
         let _ = ready;
         let _ = rustix::io::read(&self.bell.wake, &mut [0_u8; 8]);
-        let mut is_told = false;
+        let mut is_reported = false;
         while let Some(Ok(Some(_))) = child_signals.map(SignalStream::next) {
-            is_told = true;
+            is_reported = true;
         }
-        if is_told {
+        if is_reported {
             self.wake_others();
         }
     }

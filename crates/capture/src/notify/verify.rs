@@ -134,7 +134,7 @@ struct Inner {
     /// Processes checked while there were racy ones, and found not to be racy.
     private: HashMap<Pid, StartTime>,
     /// Reports made about processes.
-    told: HashSet<(Pid, StartTime, ReportedOnce)>,
+    reported: HashSet<(Pid, StartTime, ReportedOnce)>,
     asked: usize,
     draws: u64,
 }
@@ -521,10 +521,10 @@ impl Verifier {
     /// Returns whether this report is the first for the process.
     pub(crate) fn tell(&self, process: &Process, what: ReportedOnce) -> bool {
         let mut inner = self.inner();
-        if inner.told.len() >= PRIVATE_LIMIT {
-            inner.told.clear();
+        if inner.reported.len() >= PRIVATE_LIMIT {
+            inner.reported.clear();
         }
-        inner.told.insert((process.pid, process.start, what))
+        inner.reported.insert((process.pid, process.start, what))
     }
 
     fn sweep(&self, inner: &mut Inner, tree: &Tree) {
@@ -613,7 +613,7 @@ mod tests {
         }
         let inner = verifier.inner();
         assert!(inner.racy.len() <= 2 * SWEEP_AFTER, "{}", inner.racy.len());
-        assert!(inner.told.len() <= PRIVATE_LIMIT);
+        assert!(inner.reported.len() <= PRIVATE_LIMIT);
         drop(inner);
         assert!(verifier.is_active(), "their children may have the memory");
         assert!(!verifier.everyone.load(Ordering::Acquire));

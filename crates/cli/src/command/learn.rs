@@ -36,7 +36,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
     let own = sys::credential::capabilities(0);
     // If the capabilities cannot be read, assumes that there are some.
     let is_privileged = own.map_or(true, |sets| sets.permitted.0 != 0);
-    let (written, told) = std::io::pipe().map_err(|error| {
+    let (written, ready) = std::io::pipe().map_err(|error| {
         Failure::new(Exit::Unsupported, format!("cannot make a pipe: {error}"))
             .help("raise the limit of open files (`ulimit -n`)")
     })?;
@@ -50,7 +50,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
         is_privileged,
         quiet: args.quiet,
         seen: Mutex::new(Some(Observations::new(model))),
-        told,
+        ready,
     };
     let detection = Detection {
         quiet: args.quiet,

@@ -88,7 +88,7 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
     let socket = std::path::absolute(socket).map_err(bad_path)?;
     let (start, session) = agent::sandbox_services(args.detection.into(), &socket)?;
     if let Some(given) = &args.gvisor_given {
-        warn_of_untold(&gvisor::untold(&session, given));
+        warn_of_unreported(&gvisor::unreported(&session, given));
     }
     let endpoint = gvisor::Endpoint::listen(&socket).map_err(|error| {
         Failure::from_error(Exit::BadInput, &error)
@@ -111,7 +111,7 @@ fn watch_sandboxes(args: Watch, socket: &Path) -> Outcome {
 
 /// Warns about events that rules need and that sandboxes do not send, because the given session leaves them
 /// out.
-fn warn_of_untold(points: &[String]) {
+fn warn_of_unreported(points: &[String]) {
     if !points.is_empty() {
         journal::warn(&format!(
             "warning: the trace session lacks points that the rules need: {}; `falco \

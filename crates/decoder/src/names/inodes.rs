@@ -34,11 +34,11 @@ impl Identity {
     pub fn of(stat: &Statx) -> Self {
         let seconds = stat.stx_btime.tv_sec.cast_unsigned();
         let born = seconds.wrapping_mul(1_000_000_000) + u64::from(stat.stx_btime.tv_nsec);
-        let is_told = stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0;
+        let is_known = stat.stx_mask & rustix::fs::StatxFlags::BTIME.bits() != 0;
         Self {
             device: u64::from(stat.stx_dev_major) << 32 | u64::from(stat.stx_dev_minor),
             inode: stat.stx_ino,
-            generation: if is_told { born } else { 0 },
+            generation: if is_known { born } else { 0 },
         }
     }
 }

@@ -251,15 +251,15 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_capabilities_are_told_by_name() {
+    fn addresses_and_capabilities_are_reported_by_name() {
         let mut bytes = [0; 16];
         bytes[10..].copy_from_slice(&[0xff, 0xff, 169, 254, 169, 254]);
         let words = [
             u64::from_ne_bytes(bytes[..8].try_into().unwrap()),
             u64::from_ne_bytes(bytes[8..].try_into().unwrap()),
         ];
-        let (_, told) = describe(5, &[words[0], words[1], 80, 0]);
-        assert_eq!(told, "address=169.254.169.254 port=80");
+        let (_, text) = describe(5, &[words[0], words[1], 80, 0]);
+        assert_eq!(text, "address=169.254.169.254 port=80");
         assert_eq!(describe(9, &[21, 0, 0, 0]).1, "capability=CAP_SYS_ADMIN");
     }
 }

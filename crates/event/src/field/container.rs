@@ -30,21 +30,21 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         "container.full_id",
         TEXT,
         CONTAINER,
-        |e, _| told(e, "", |c| c.full_id.as_deref()),
+        |e, _| known_text(e, "", |c| c.full_id.as_deref()),
         "Whole id.",
     ),
     FieldSpec::new(
         "container.name",
         TEXT,
         CONTAINER,
-        |e, _| told(e, "host", |c| c.name.as_deref()),
+        |e, _| known_text(e, "host", |c| c.name.as_deref()),
         "Name; `host` if the process runs in none.",
     ),
     FieldSpec::new(
         "container.image",
         TEXT,
         CONTAINER,
-        |e, _| told(e, "", |c| c.image.as_deref()),
+        |e, _| known_text(e, "", |c| c.image.as_deref()),
         "Image as it was named when the container was made.",
     ),
     FieldSpec::new(
@@ -59,7 +59,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         TEXT,
         CONTAINER,
         |e, _| {
-            told(e, "", |c| {
+            known_text(e, "", |c| {
                 c.image
                     .as_deref()
                     .map(|image| image_parts(image).repository)
@@ -72,7 +72,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         TEXT,
         CONTAINER,
         |e, _| {
-            told(e, "", |c| {
+            known_text(e, "", |c| {
                 c.image.as_deref().and_then(|image| image_parts(image).tag)
             })
         },
@@ -83,7 +83,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         TEXT,
         CONTAINER,
         |e, _| {
-            told(e, "", |c| {
+            known_text(e, "", |c| {
                 let named = || image_parts(c.image.as_deref()?).digest;
                 c.details.image_digest.as_deref().or_else(named)
             })
@@ -94,7 +94,7 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         "container.type",
         TEXT,
         CONTAINER,
-        |e, _| told(e, "host", |c| c.runtime.as_deref()),
+        |e, _| known_text(e, "host", |c| c.runtime.as_deref()),
         "`docker`, `containerd`, `cri-o`, `podman`, ...; `host` if the process runs in none.",
     ),
     FieldSpec::new(
@@ -381,7 +381,7 @@ fn mount<'a>(
 }
 
 /// Returns `on_host` for the host (absent if empty), otherwise the known value.
-fn told<'a>(
+fn known_text<'a>(
     event: &Event<'a>,
     on_host: &'static str,
     part: fn(&Container) -> Option<&str>,

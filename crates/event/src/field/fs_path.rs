@@ -14,42 +14,42 @@ pub(super) static FIELDS: &[FieldSpec] = &[
         "fs.path.name",
         Path,
         Source::SuccessfulPath,
-        |e, _| told(e, Part::Name, Form::Absolute),
+        |e, _| path_of(e, Part::Name, Form::Absolute),
         "The path, made absolute.",
     ),
     FieldSpec::new(
         "fs.path.nameraw",
         Text,
         Source::SuccessfulPath,
-        |e, _| told(e, Part::Name, Form::Raw),
+        |e, _| path_of(e, Part::Name, Form::Raw),
         "The path as it was passed.",
     ),
     FieldSpec::new(
         "fs.path.source",
         Path,
         Source::SuccessfulPath,
-        |e, _| told(e, Part::Source, Form::Absolute),
+        |e, _| path_of(e, Part::Source, Form::Absolute),
         "The path that something comes from, made absolute; of a link, the link.",
     ),
     FieldSpec::new(
         "fs.path.sourceraw",
         Text,
         Source::SuccessfulPath,
-        |e, _| told(e, Part::Source, Form::Raw),
+        |e, _| path_of(e, Part::Source, Form::Raw),
         "The same as it was passed.",
     ),
     FieldSpec::new(
         "fs.path.target",
         Path,
         Source::SuccessfulPath,
-        |e, _| told(e, Part::Target, Form::Absolute),
+        |e, _| path_of(e, Part::Target, Form::Absolute),
         "The path that something goes to, made absolute; of a link, what it leads to.",
     ),
     FieldSpec::new(
         "fs.path.targetraw",
         Text,
         Source::SuccessfulPath,
-        |e, _| told(e, Part::Target, Form::Raw),
+        |e, _| path_of(e, Part::Target, Form::Raw),
         "The same as it was passed.",
     ),
 ];
@@ -72,7 +72,7 @@ pub(super) fn concerns(kind: EventKind) -> bool {
     kind.spec().paths != PathParams::None
 }
 
-fn told<'a>(event: &Event<'a>, part: Part, form: Form) -> Value<'a> {
+fn path_of<'a>(event: &Event<'a>, part: Part, form: Form) -> Value<'a> {
     let paths = event.kind.spec().paths;
     if paths == PathParams::None {
         return Value::Absent;

@@ -85,7 +85,7 @@ impl Confined {
         let name = format!("{PREFIX}{}", std::process::id());
         let group = hierarchy.mount.join(name);
         if !group.exists() {
-            fs::create_dir(&group).map_err(|error| refuse(told(&group, &error)))?;
+            fs::create_dir(&group).map_err(|error| refuse(describe_error(&group, &error)))?;
             self.groups.push((group.clone(), before));
         }
         set(&group, hierarchy.is_v2)
@@ -139,10 +139,10 @@ fn quota(cpus: f64) -> u64 {
 }
 
 fn write(file: &Path, text: &str) -> Result<(), String> {
-    fs::write(file, text).map_err(|error| told(file, &error))
+    fs::write(file, text).map_err(|error| describe_error(file, &error))
 }
 
-fn told(file: &Path, error: &std::io::Error) -> String {
+fn describe_error(file: &Path, error: &std::io::Error) -> String {
     format!("{}: {error}", file.display())
 }
 

@@ -129,19 +129,20 @@ pub(crate) fn pivot(root: &Path) -> Result<()> {
         MS_BIND | MS_REC.u64(),
         None,
     )?;
-    let told = |error| format!("cannot make {} the root: {error}", root.display());
-    std::env::set_current_dir(root).map_err(|error| told(error.to_string()))?;
+    let describe_error = |error| format!("cannot make {} the root: {error}", root.display());
+    std::env::set_current_dir(root).map_err(|error| describe_error(error.to_string()))?;
     // With both names the same, the old root ends up above the new one.
-    namespace::pivot_root(c".", c".").map_err(|error| told(error.to_string()))?;
-    namespace::unmount(c".", MNT_DETACH.i32()).map_err(|error| told(error.to_string()))?;
-    std::env::set_current_dir("/").map_err(|error| told(error.to_string()))
+    namespace::pivot_root(c".", c".").map_err(|error| describe_error(error.to_string()))?;
+    namespace::unmount(c".", MNT_DETACH.i32())
+        .map_err(|error| describe_error(error.to_string()))?;
+    std::env::set_current_dir("/").map_err(|error| describe_error(error.to_string()))
 }
 
 /// Changes the root directory.
 pub(crate) fn chroot(root: &Path) -> Result<()> {
-    let told = |error| format!("cannot change the root to {}: {error}", root.display());
-    namespace::chroot(&c_path(root)?).map_err(|error| told(error.to_string()))?;
-    std::env::set_current_dir("/").map_err(|error| told(error.to_string()))
+    let describe_error = |error| format!("cannot change the root to {}: {error}", root.display());
+    namespace::chroot(&c_path(root)?).map_err(|error| describe_error(error.to_string()))?;
+    std::env::set_current_dir("/").map_err(|error| describe_error(error.to_string()))
 }
 
 /// Shows the host's file, folder or link at another place, if it exists.
@@ -150,7 +151,7 @@ fn adopt(host: &Path, here: &Path) -> Result<()> {
         return Ok(());
     };
     if found.is_symlink() {
-        let target = fs::read_link(host).map_err(told("read link", host))?;
+        let target = fs::read_link(host).map_err(describe_error("read link", host))?;
         return link(&target.display().to_string(), here);
     }
     if found.is_dir() {
@@ -221,23 +222,25 @@ fn c_path(path: &Path) -> Result<CString> {
 }
 
 fn make_dir(dir: &Path) -> Result<()> {
-    fs::create_dir_all(dir).map_err(told("make", dir))
+    fs::create_dir_all(dir).map_err(describe_error("make", dir))
 }
 
 fn open_to_all(dir: &Path) -> Result<()> {
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o1777)).map_err(told("open", dir))
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o1777))
+        .map_err(describe_error("open", dir))
 }
 
 fn write(file: &Path, text: &str, mode: u32) -> Result<()> {
-    fs::write(file, text).map_err(told("write", file))?;
-    fs::set_permissions(file, fs::Permissions::from_mode(mode)).map_err(told("write", file))
+    fs::write(file, text).map_err(describe_error("write", file))?;
+    fs::set_permissions(file, fs::Permissions::from_mode(mode))
+        .map_err(describe_error("write", file))
 }
 
 fn link(target: &str, at: &Path) -> Result<()> {
-    symlink(target, at).map_err(told("make link", at))
+    symlink(target, at).map_err(describe_error("make link", at))
 }
 
-fn told(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> String {
+fn describe_error(verb: &str, path: &Path) -> impl FnOnce(io::Error) -> String {
     let what = format!("cannot {verb} {}", path.display());
     move |error| format!("{what}: {error}")
 }

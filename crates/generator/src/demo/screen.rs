@@ -89,7 +89,7 @@ fn pass(stage: Stage, screen: &Screen) -> Result<Tally, Failure> {
         "\n{}\n",
         screen.strong(&format!("As {}", title(stage)))
     ))?;
-    let told = |verb: &str, error: std::io::Error| {
+    let describe_error = |verb: &str, error: std::io::Error| {
         Failure::new(
             Exit::Internal,
             format!("cannot {verb} the stage of the demo: {error}"),
@@ -101,16 +101,18 @@ fn pass(stage: Stage, screen: &Screen) -> Result<Tally, Failure> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(|error| told("start", error))?;
+        .map_err(|error| describe_error("start", error))?;
     let stdout = child.stdout.take().expect("it was asked for");
     let mut tally = Tally::default();
     for line in BufReader::new(stdout).lines() {
-        let line = line.map_err(|error| told("hear", error))?;
+        let line = line.map_err(|error| describe_error("hear", error))?;
         let report = Report::parse(&line).unwrap_or(Report::Failed { why: line });
         let fit = tally.take(&report);
         screen.show(&report, fit.as_ref(), &tally)?;
     }
-    let status = child.wait().map_err(|error| told("wait for", error))?;
+    let status = child
+        .wait()
+        .map_err(|error| describe_error("wait for", error))?;
     if !status.success() && tally.failed.is_none() {
         tally.failed = Some(format!("the part exited with {status}"));
     }

@@ -176,7 +176,7 @@ fn raise_loopback() -> Option<String> {
 }
 
 fn drop_rights(stage: Stage) -> Result<()> {
-    let told = |error: sys::SyscallError| format!("cannot drop privileges: {error}");
+    let describe_error = |error: sys::SyscallError| format!("cannot drop privileges: {error}");
     let kept: Vec<u8> = match stage {
         Stage::Container => CONTAINER_CAPABILITIES
             .iter()
@@ -186,12 +186,12 @@ fn drop_rights(stage: Stage) -> Result<()> {
     };
     if stage == Stage::UserNamespace {
         // A user that is not root inside either: one more namespace, without capabilities.
-        sys::namespace::unshare(CloneFlags::NEWUSER.0).map_err(told)?;
+        sys::namespace::unshare(CloneFlags::NEWUSER.0).map_err(describe_error)?;
         map_ids(USER, 0, 0)?;
     }
     for number in 0..=abi::capability::LAST {
         if !kept.contains(&number) && sys::prctl::bounding_capability(number).unwrap_or(false) {
-            sys::prctl::drop_bounding_capability(number).map_err(told)?;
+            sys::prctl::drop_bounding_capability(number).map_err(describe_error)?;
         }
     }
     if stage == Stage::User {
@@ -200,9 +200,9 @@ fn drop_rights(stage: Stage) -> Result<()> {
             effective: USER,
             saved: USER,
         };
-        credential::set_supplementary_groups(&[]).map_err(told)?;
-        credential::set_groups(ids).map_err(told)?;
-        credential::set_users(ids).map_err(told)?;
+        credential::set_supplementary_groups(&[]).map_err(describe_error)?;
+        credential::set_groups(ids).map_err(describe_error)?;
+        credential::set_users(ids).map_err(describe_error)?;
     }
     let set = abi::Capabilities(kept.iter().fold(0, |set, number| set | 1 << number));
     let none = abi::Capabilities(0);
@@ -211,9 +211,9 @@ fn drop_rights(stage: Stage) -> Result<()> {
         permitted: set,
         inheritable: none,
     })
-    .map_err(told)?;
+    .map_err(describe_error)?;
     // When its user changes, the kernel denies a process access to its own /proc entries.
-    sys::prctl::set_dumpable(true).map_err(told)
+    sys::prctl::set_dumpable(true).map_err(describe_error)
 }
 
 /// Returns the scripts' environment variables: none of the caller's.

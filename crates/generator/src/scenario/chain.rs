@@ -226,7 +226,7 @@ fn program(process: &Process, made: &mut Resources, folder: &Path) -> Result<Com
         Some(path) => PathBuf::from(path),
         None => unused(folder),
     };
-    let told = |error: std::io::Error| format!("cannot make {}: {error}", path.display());
+    let describe_error = |error: std::io::Error| format!("cannot make {}: {error}", path.display());
     if path.exists() {
         return Err(format!(
             "{} already exists: a test creates its programs",
@@ -234,12 +234,12 @@ fn program(process: &Process, made: &mut Resources, folder: &Path) -> Result<Com
         ));
     }
     if let Some(parent) = path.parent() {
-        made.folders(parent).map_err(told)?;
+        made.folders(parent).map_err(describe_error)?;
     }
     // A hard link on the same file system is the same file; a symbolic link would show its target.
     fs::hard_link(&own, &path)
         .or_else(|_far_or_not_ours| copy(&own, &path))
-        .map_err(told)?;
+        .map_err(describe_error)?;
     made.remove_later(path.clone());
     let file_name = path
         .file_name()
@@ -250,9 +250,9 @@ fn program(process: &Process, made: &mut Resources, folder: &Path) -> Result<Com
     } else {
         // The kernel takes the process's name from the link.
         let place = unused(folder);
-        made.folders(&place).map_err(told)?;
+        made.folders(&place).map_err(describe_error)?;
         let called = place.join(name);
-        symlink(&path, &called).map_err(told)?;
+        symlink(&path, &called).map_err(describe_error)?;
         made.remove_later(called.clone());
         called
     };

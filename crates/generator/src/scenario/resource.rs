@@ -77,30 +77,34 @@ impl Resources {
     }
 
     fn connection(&mut self, protocol: &str, address: &str, folder: &Path) -> Found {
-        let told = |error: std::io::Error| format!("cannot connect to {address}: {error}");
+        let describe_error =
+            |error: std::io::Error| format!("cannot connect to {address}: {error}");
         let (client, server): (OwnedFd, OwnedFd) = match protocol {
             "tcp4" | "tcp6" => {
-                let listener = TcpListener::bind(address).map_err(told)?;
-                let client = TcpStream::connect(address).map_err(told)?;
-                let (server, _) = listener.accept().map_err(told)?;
+                let listener = TcpListener::bind(address).map_err(describe_error)?;
+                let client = TcpStream::connect(address).map_err(describe_error)?;
+                let (server, _) = listener.accept().map_err(describe_error)?;
                 // The listener remains, for calls that connect.
                 self.hold(listener);
                 (client.into(), server.into())
             }
             "udp4" | "udp6" => {
-                let server = UdpSocket::bind(address).map_err(told)?;
+                let server = UdpSocket::bind(address).map_err(describe_error)?;
                 let any = if protocol == "udp4" {
                     "0.0.0.0:0"
                 } else {
                     "[::]:0"
                 };
-                (UdpSocket::bind(any).map_err(told)?.into(), server.into())
+                (
+                    UdpSocket::bind(any).map_err(describe_error)?.into(),
+                    server.into(),
+                )
             }
             "unix" => {
                 let path = folder.join(format!("socket-{}", self.descriptors.len()));
-                let listener = UnixListener::bind(&path).map_err(told)?;
-                let client = UnixStream::connect(&path).map_err(told)?;
-                let (server, _) = listener.accept().map_err(told)?;
+                let listener = UnixListener::bind(&path).map_err(describe_error)?;
+                let client = UnixStream::connect(&path).map_err(describe_error)?;
+                let (server, _) = listener.accept().map_err(describe_error)?;
                 self.made.push(path);
                 (client.into(), server.into())
             }
@@ -111,17 +115,17 @@ impl Resources {
     }
 
     fn descriptor(&mut self, subtype: &str, path: &str) -> Found {
-        let told = |error: std::io::Error| {
+        let describe_error = |error: std::io::Error| {
             format!("cannot make a descriptor of {subtype} {path}: {error}")
         };
-        let plain = |error: rustix::io::Errno| told(error.into());
+        let plain = |error: rustix::io::Errno| describe_error(error.into());
         use rustix::event::{EventfdFlags, epoll, eventfd};
         use rustix::fs::inotify;
         let fd: OwnedFd = match subtype {
-            "file" => self.file(Path::new(path)).map_err(told)?.into(),
+            "file" => self.file(Path::new(path)).map_err(describe_error)?.into(),
             "directory" => {
-                self.folders(Path::new(path)).map_err(told)?;
-                File::open(path).map_err(told)?.into()
+                self.folders(Path::new(path)).map_err(describe_error)?;
+                File::open(path).map_err(describe_error)?.into()
             }
             "pipe" => {
                 let (read, write) = rustix::pipe::pipe().map_err(plain)?;
@@ -132,14 +136,14 @@ impl Resources {
             "signalfd" => {
                 let mask = nix::sys::signal::SigSet::empty();
                 nix::sys::signalfd::SignalFd::new(&mask)
-                    .map_err(|error| told(error.into()))?
+                    .map_err(|error| describe_error(error.into()))?
                     .into()
             }
             "eventpoll" => epoll::create(epoll::CreateFlags::empty()).map_err(plain)?,
             "inotify" => inotify::init(inotify::CreateFlags::empty()).map_err(plain)?,
             "memfd" => {
                 let name = std::ffi::CString::new(path).map_err(|error| error.to_string())?;
-                sys::fd::memory_file(&name, 0).map_err(|error| told(error.into()))?
+                sys::fd::memory_file(&name, 0).map_err(|error| describe_error(error.into()))?
             }
             other => return Err(format!("no such descriptor: {other}")),
         };

@@ -99,7 +99,7 @@ fn try_scene(args: &SceneOptions, program: &Path) -> Result<u8, Outcome> {
             error: format!("cannot read {}: {error}", args.file.display()),
         })?;
     if !args.inside {
-        let told = |stop| Outcome::of(Err(stop));
+        let stopped = |stop| Outcome::of(Err(stop));
         surround(
             &addresses(&scenario),
             &args.allow_network,
@@ -107,9 +107,9 @@ fn try_scene(args: &SceneOptions, program: &Path) -> Result<u8, Outcome> {
             &args.scratch,
             args.touch_system,
         )
-        .map_err(told)?;
+        .map_err(stopped)?;
         if scenario.context.container.is_some() {
-            return enter(args, program, &scenario).map_err(told);
+            return enter(args, program, &scenario).map_err(stopped);
         }
     } else {
         furnish(&scenario).map_err(failed)?;

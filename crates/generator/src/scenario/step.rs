@@ -41,17 +41,17 @@ type Play = fn(&Arguments) -> Result<i64, String>;
 
 /// Makes the call of a step, and stores the values that later steps may refer to.
 pub(super) fn play(step: &Step, values: &mut Values) -> Result<(), String> {
-    let told = |why: String| format!("step {}: {}: {why}", step.name, step.syscall);
+    let describe_error = |why: String| format!("step {}: {}: {why}", step.name, step.syscall);
     let arguments = Arguments::new(&step.args, values);
     let call = CALLS.iter().find(|(name, _)| *name == step.syscall);
-    let (_, play) = call.ok_or_else(|| told("no such call".to_owned()))?;
-    let result = play(&arguments).map_err(told)?;
-    let resolved = arguments.resolved().map_err(told)?;
+    let (_, play) = call.ok_or_else(|| describe_error("no such call".to_owned()))?;
+    let result = play(&arguments).map_err(describe_error)?;
+    let resolved = arguments.resolved().map_err(describe_error)?;
     for (path, value) in resolved {
         values.put(format!("{}.{path}", step.name), value);
     }
     values.put(format!("{}.ret", step.name), result);
-    check_result(step.expected_error.as_deref(), result).map_err(told)
+    check_result(step.expected_error.as_deref(), result).map_err(describe_error)
 }
 
 /// Returns the path of the file that a step may make.
@@ -348,16 +348,16 @@ mod tests {
     fn errors_are_expected_by_name_or_are_failures() {
         let mut values = Values::default();
         let bad = json!({"oldFd": -1});
-        let told = play(&step("d", "dup", bad.clone(), None), &mut values).unwrap_err();
-        assert_eq!(told, "step d: dup: failed with EBADF");
+        let refused = play(&step("d", "dup", bad.clone(), None), &mut values).unwrap_err();
+        assert_eq!(refused, "step d: dup: failed with EBADF");
         play(&step("d", "dup", bad.clone(), Some("EBADF")), &mut values).unwrap();
-        let told = play(&step("d", "dup", bad, Some("EPERM")), &mut values).unwrap_err();
-        assert!(told.ends_with("failed with EBADF, not with EPERM"));
-        let told = play(
+        let refused = play(&step("d", "dup", bad, Some("EPERM")), &mut values).unwrap_err();
+        assert!(refused.ends_with("failed with EBADF, not with EPERM"));
+        let refused = play(
             &step("d", "dup", json!({"oldFd": 1}), Some("EPERM")),
             &mut values,
         );
-        assert!(told.unwrap_err().ends_with("did not fail with EPERM"));
+        assert!(refused.unwrap_err().ends_with("did not fail with EPERM"));
     }
 
     #[test]

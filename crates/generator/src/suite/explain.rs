@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn paths_to_nothing_are_refused_with_what_there_is() {
-        for (path, told) in [
+        for (path, message) in [
             ("tests.nothing", "one of name, runner"),
             ("tests.steps{type=other}", "one of syscall"),
             ("tests.steps{name=x}", "`name` is not a choice"),
@@ -183,7 +183,7 @@ mod tests {
             ("tests{", "cannot read `tests{`"),
         ] {
             let refusal = text(Some(path), &[]).unwrap_err().render();
-            assert!(refusal.contains(told), "{path}: {refusal}");
+            assert!(refusal.contains(message), "{path}: {refusal}");
         }
         assert!(text(Some("tests"), &["steps.type=syscall".to_owned()]).is_err());
     }

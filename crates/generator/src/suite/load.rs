@@ -71,10 +71,10 @@ fn test(node: &Node, case: Option<Json>, needs_rule: bool) -> Result<Test, Probl
         unreachable!("the root is a list of tests");
     };
     let json = object(node, properties)?;
-    let told = |error: serde_json::Error| {
+    let describe_error = |error: serde_json::Error| {
         Problem::new(&node.origin, format!("cannot use the test: {error}"))
     };
-    let scenario: Scenario = serde_json::from_value(json.clone()).map_err(told)?;
+    let scenario: Scenario = serde_json::from_value(json.clone()).map_err(describe_error)?;
     let expected = json
         .get("expectedOutcome")
         .cloned()
@@ -95,7 +95,7 @@ fn test(node: &Node, case: Option<Json>, needs_rule: bool) -> Result<Test, Probl
         rule,
         description: text("description"),
         case,
-        expected: serde_json::from_value(expected).map_err(told)?,
+        expected: serde_json::from_value(expected).map_err(describe_error)?,
         scenario,
     })
 }
@@ -322,7 +322,7 @@ tests:
 
     #[test]
     fn mistakes_are_told_with_their_place() {
-        for (from, to, told) in [
+        for (from, to, message) in [
             (
                 "len: 16",
                 "length: 16",
@@ -365,7 +365,7 @@ tests:
             let text = TEST.replacen(from, to, 1);
             assert_ne!(text, TEST, "{from}");
             let refusal = refusal(&text);
-            assert!(refusal.contains(told), "{refusal}");
+            assert!(refusal.contains(message), "{refusal}");
         }
         assert!(read("t.yaml", &TEST.replacen("    rule: R\n", "", 1), false).is_ok());
     }

@@ -188,8 +188,8 @@ impl DenialClassifier {
             return found;
         }
         let has = |enforcer| policy.enforcers.contains(enforcer);
-        let told = policy.rules.iter();
-        for rule in told.filter(|rule| rule.verdict == RuleAction::DenyAudit) {
+        let rules = policy.rules.iter();
+        for rule in rules.filter(|rule| rule.verdict == RuleAction::DenyAudit) {
             if has(EnforcerKind::Landlock) {
                 found.add_landlock(policy, rule, machine);
             }
@@ -511,8 +511,8 @@ impl DenialClassifier {
         let mut denied = ruleset.denied.iter();
         let (rule, _) =
             denied.find(|(_, hole)| hole.rights & missing != 0 && is_below(&hole.path, parent))?;
-        let mut told = self.holes.iter();
-        told.any(|(own, ..)| own == rule).then_some(rule.as_str())
+        let mut holes = self.holes.iter();
+        holes.any(|(own, ..)| own == rule).then_some(rule.as_str())
     }
 
     fn capability(&self, attempt: &Attempt<'_>) -> Option<&str> {

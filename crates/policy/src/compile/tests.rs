@@ -1050,7 +1050,7 @@ fn a_socket_matches_by_each_of_its_lists() {
 }
 
 #[test]
-fn mounts_that_are_told_by_other_flags_are_not_carried_by_bpf() {
+fn mounts_by_other_flags_are_not_enforced_by_bpf() {
     let of_flags = |flags: &str| {
         let text = format!(
             "policy:\n  enforcer: BPF\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    \

@@ -87,16 +87,16 @@ pub(crate) type Addresses = Vec<(String, Lookup<Arc<[IpAddr]>>)>;
 impl CallExtras<'_> {
     /// Returns the note; `None` if there are no such facts.
     pub(crate) fn to_json(&self) -> Option<String> {
-        let mut told = serde_json::Map::new();
+        let mut note = serde_json::Map::new();
         if !self.params.is_empty() {
-            told.insert("params".to_owned(), json!(self.params));
+            note.insert("params".to_owned(), json!(self.params));
         }
         if let Some(kind) = self.kind {
-            told.insert("kind".to_owned(), json!(kind));
+            note.insert("kind".to_owned(), json!(kind));
         }
         if let Some(descriptor) = self.descriptor {
             let shown = descriptor.map_or(Value::Null, show_descriptor);
-            told.insert("descriptor".to_owned(), shown);
+            note.insert("descriptor".to_owned(), shown);
         }
         let outcome = self.outcome.and_then(|outcome| match outcome {
             Outcome::Returned(_) => None,
@@ -105,25 +105,25 @@ impl CallExtras<'_> {
             Outcome::None => Some("none"),
         });
         if let Some(outcome) = outcome {
-            told.insert("outcome".to_owned(), json!(outcome));
+            note.insert("outcome".to_owned(), json!(outcome));
         }
         if let Some(result) = self.result {
-            told.insert("outcome".to_owned(), json!(result));
+            note.insert("outcome".to_owned(), json!(result));
         }
         if let Some(stat) = self.stat {
-            told.insert("stat".to_owned(), lookup(stat, show_stat));
+            note.insert("stat".to_owned(), lookup(stat, show_stat));
         }
         if !self.directories.is_empty() {
             let shown = self.directories.iter();
             let shown: Vec<Value> = shown
                 .map(|(number, path)| json!([number, lookup(path, |path| json!(text(path)))]))
                 .collect();
-            told.insert("directories".to_owned(), shown.into());
+            note.insert("directories".to_owned(), shown.into());
         }
         if !self.strangers.is_empty() {
             let shown = self.strangers.iter();
             let shown: Vec<Value> = shown.map(|(pid, is)| json!([pid, there(is)])).collect();
-            told.insert("strangers".to_owned(), shown.into());
+            note.insert("strangers".to_owned(), shown.into());
         }
         if !self.addresses.is_empty() {
             let shown = self.addresses.iter();
@@ -137,12 +137,12 @@ impl CallExtras<'_> {
                     ])
                 })
                 .collect();
-            told.insert("addresses".to_owned(), shown.into());
+            note.insert("addresses".to_owned(), shown.into());
         }
         if let Some(asked) = &self.asked {
-            told.insert("asked".to_owned(), show_asked(asked));
+            note.insert("asked".to_owned(), show_asked(asked));
         }
-        (!told.is_empty()).then(|| Value::Object(told).to_string())
+        (!note.is_empty()).then(|| Value::Object(note).to_string())
     }
 }
 
@@ -157,8 +157,8 @@ impl Call {
 
     /// Sets the parameters that the event could not represent.
     pub(crate) fn correct<'a>(&self, params: &mut [Param<'a>], arena: &'a Bump) {
-        let told = self.0.get("params").and_then(Value::as_array);
-        for entry in told.into_iter().flatten() {
+        let entries = self.0.get("params").and_then(Value::as_array);
+        for entry in entries.into_iter().flatten() {
             let at = entry.get(0).and_then(Value::as_u64);
             let param = entry.get(1).and_then(|value| read_param(value, arena));
             let slot = at

@@ -61,10 +61,10 @@ impl ExactProcess {
     }
 
     pub(crate) fn of_json(json: &[u8]) -> Option<Self> {
-        let told: Value = serde_json::from_slice(json).ok()?;
-        let start = told.get("start")?;
+        let note: Value = serde_json::from_slice(json).ok()?;
+        let start = note.get("start")?;
         let names = |key: &str| {
-            told.get(key)
+            note.get(key)
                 .and_then(Value::as_array)
                 .cloned()
                 .unwrap_or_default()
@@ -73,19 +73,19 @@ impl ExactProcess {
         Some(Self {
             start: start.get(0)?.as_u64()?,
             start_ns: start.get(1)?.as_u64()?,
-            stat: looked(told.get("stat"), read_stat),
-            status: looked(told.get("status"), read_status),
-            login_uid: looked(told.get("login_uid"), |uid| {
+            stat: looked(note.get("stat"), read_stat),
+            status: looked(note.get("status"), read_status),
+            login_uid: looked(note.get("login_uid"), |uid| {
                 u32::try_from(uid.as_u64()?).ok()
             }),
-            container: Arc::new(read_container(told.get("container")?)?),
-            file: looked(told.get("file"), read_file),
-            is_writable: looked(told.get("writable"), Value::as_bool),
-            has_command_line: is_there(told.get("command_line")),
-            has_environment: is_there(told.get("environment")),
-            has_executable: is_there(told.get("executable")),
-            is_truncated: told.get("truncated")?.as_bool()?,
-            directory: is_there(told.get("directory")),
+            container: Arc::new(read_container(note.get("container")?)?),
+            file: looked(note.get("file"), read_file),
+            is_writable: looked(note.get("writable"), Value::as_bool),
+            has_command_line: is_there(note.get("command_line")),
+            has_environment: is_there(note.get("environment")),
+            has_executable: is_there(note.get("executable")),
+            is_truncated: note.get("truncated")?.as_bool()?,
+            directory: is_there(note.get("directory")),
             users: names("users")
                 .iter()
                 .filter_map(|entry| Some((id(entry)?, looked(entry.get(1), read_user))))

@@ -145,13 +145,15 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
             }
         }
         // This program's note about a call may contradict its parameters.
-        let told = match noted(&self.call, record) {
+        let open_exit = match noted(&self.call, record) {
             None if exit.is_repeatable => opening(record),
             _ => None,
         };
-        match told {
-            Some((told, result)) if self.open_again(record, exit, &told, result) => Ok(()),
-            _ => self.carry_out(record, exit, told.map(|(told, _)| told)),
+        match open_exit {
+            Some((open_exit, result)) if self.open_again(record, exit, &open_exit, result) => {
+                Ok(())
+            }
+            _ => self.carry_out(record, exit, open_exit.map(|(open_exit, _)| open_exit)),
         }
     }
 
@@ -179,10 +181,10 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         &mut self,
         record: &Record<'_>,
         exit: &Exit,
-        told: &OpenExit<'_>,
+        open_exit: &OpenExit<'_>,
         result: i64,
     ) -> bool {
-        let Some(known) = self.openings.find(told, result) else {
+        let Some(known) = self.openings.find(open_exit, result) else {
             return false;
         };
         let Some(slot) = self.state.find_or_add(record.tid) else {
@@ -200,12 +202,12 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
         true
     }
 
-    /// Applies an event. `told` is set for a file that other processes may open in the same way.
+    /// Applies an event. `open_exit` is set for a file that other processes may open in the same way.
     fn carry_out(
         &mut self,
         record: &Record<'_>,
         exit: &Exit,
-        told: Option<OpenExit<'_>>,
+        open_exit: Option<OpenExit<'_>>,
     ) -> Result<(), Error> {
         let is_shown = exit.is_wanted && !record.is_state_only();
         let raw = record.params_of(exit.ty, &mut self.starts)?;
@@ -274,13 +276,13 @@ impl<'j, J: Evaluator> CaptureState<'j, J> {
             let undecided = look.show(&self.state, slot, number, self.evaluator, &mut self.scratch);
             self.counts.undecided += undecided;
         }
-        if let (Some(told), Some(result)) = (told, result) {
+        if let (Some(open_exit), Some(result)) = (open_exit, result) {
             // The evaluator may have found this out just now.
             let mut ask = || {
                 let opening = exit.opening(params, Some(result))?;
                 self.evaluator.has_ruled_out(&mut self.scratch, &opening)
             };
-            self.openings.keep(&told, || {
+            self.openings.keep(&open_exit, || {
                 let ruled_out = ruled_out.or_else(&mut ask)?;
                 known(&self.state, slot, name()?, result, ruled_out.alike_from)
             });

@@ -14,36 +14,36 @@ impl<J: Evaluator> CaptureState<'_, J> {
     pub(super) fn meta(&mut self, record: &Record<'_>, meta: Meta) -> Result<(), Error> {
         let mut starts = Starts::default();
         let params = record.params(&mut starts)?;
-        let told = Told { record, params };
+        let fields = MetaFields { record, params };
         match meta {
-            Meta::User => self.user(&told),
+            Meta::User => self.user(&fields),
             Meta::Group => {
-                if let Some(gid) = told.id("gid") {
-                    self.state.add_group(gid, told.text("name"));
+                if let Some(gid) = fields.id("gid") {
+                    self.state.add_group(gid, fields.text("name"));
                 }
             }
-            Meta::Container => self.container(told.text("json")),
-            Meta::Asynchronous if told.text("name") == b"container" => {
-                self.container(told.text("data"));
+            Meta::Container => self.container(fields.text("json")),
+            Meta::Asynchronous if fields.text("name") == b"container" => {
+                self.container(fields.text("data"));
             }
-            Meta::Note if record.is_state_only() => self.note(&told),
+            Meta::Note if record.is_state_only() => self.note(&fields),
             Meta::Asynchronous | Meta::Note => {}
         }
         Ok(())
     }
 
     /// Applies a note of this program.
-    fn note(&mut self, told: &Told<'_, '_>) {
-        let desc = told.text("desc");
-        let id = told.text("id");
+    fn note(&mut self, fields: &MetaFields<'_, '_>) {
+        let desc = fields.text("desc");
+        let id = fields.text("id");
         if id == note::CALL.as_bytes() {
             self.call = note::Call::of_json(desc).map(|call| NotedCall {
-                tid: told.record.tid,
-                time_ns: told.record.time_ns,
+                tid: fields.record.tid,
+                time_ns: fields.record.time_ns,
                 call,
             });
         } else if id == note::PROCESS.as_bytes()
-            && let Some(slot) = self.state.find_or_add(told.record.tid)
+            && let Some(slot) = self.state.find_or_add(fields.record.tid)
             && let Some(exact) = note::ExactProcess::of_json(desc)
         {
             let process = self.state.thread(slot).process;
@@ -51,9 +51,9 @@ impl<J: Evaluator> CaptureState<'_, J> {
         }
     }
 
-    fn user(&mut self, told: &Told<'_, '_>) {
-        if let Some(uid) = told.id("uid") {
-            let [name, home, shell] = ["name", "home", "shell"].map(|name| told.text(name));
+    fn user(&mut self, fields: &MetaFields<'_, '_>) {
+        if let Some(uid) = fields.id("uid") {
+            let [name, home, shell] = ["name", "home", "shell"].map(|name| fields.text(name));
             self.state.add_user(uid, name, home, shell);
         }
     }
@@ -70,12 +70,12 @@ impl<J: Evaluator> CaptureState<'_, J> {
 }
 
 /// Parameters of an event by name.
-struct Told<'e, 'b> {
+struct MetaFields<'e, 'b> {
     record: &'e Record<'b>,
     params: Params<'b>,
 }
 
-impl<'b> Told<'_, 'b> {
+impl<'b> MetaFields<'_, 'b> {
     fn bytes(&self, name: &str) -> Option<&'b [u8]> {
         self.params.get(self.record.ty()?.param(name)?)
     }
@@ -91,9 +91,9 @@ impl<'b> Told<'_, 'b> {
 
 /// Parses a container from the JSON of capture recorders.
 fn container(json: &Value) -> Option<Container> {
-    let told = json.get("container")?;
+    let container = json.get("container")?;
     let text = |name: &str| {
-        let text = told.get(name)?.as_str()?;
+        let text = container.get(name)?.as_str()?;
         (!text.is_empty()).then(|| text.to_owned())
     };
     let id = text("id").filter(|id| id != "host")?;
@@ -102,21 +102,24 @@ fn container(json: &Value) -> Option<Container> {
         id,
         full_id: text("full_id"),
         name: text("name"),
-        runtime: told.get("type").and_then(Value::as_u64).and_then(runtime),
+        runtime: container
+            .get("type")
+            .and_then(Value::as_u64)
+            .and_then(runtime),
         image: text("image"),
-        privileged: told.get("privileged").and_then(Value::as_bool),
-        start_ns: told
+        privileged: container.get("privileged").and_then(Value::as_bool),
+        start_ns: container
             .get("created_time")
             .and_then(Value::as_u64)
             .and_then(|seconds| seconds.checked_mul(1_000_000_000)),
-        pod: pod(told),
+        pod: pod(container),
         ..Container::unknown()
     })
 }
 
 /// Returns pod name, namespace and uid from Kubernetes' container labels.
-fn pod(told: &Value) -> Option<(String, String, String)> {
-    let labels = told.get("labels")?;
+fn pod(container: &Value) -> Option<(String, String, String)> {
+    let labels = container.get("labels")?;
     let label = |name: &str| {
         let label = labels.get(format!("io.kubernetes.pod.{name}"))?;
         label.as_str().map(str::to_owned)

@@ -40,7 +40,7 @@ impl KnownOpen {
 #[derive(Debug, Default)]
 pub(super) struct Openings {
     /// Empty until an opening repeats.
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     met: OpenFilter,
     /// Number of evictions.
     replaced: usize,
@@ -54,7 +54,7 @@ const MAX_BYTES: usize = 136;
 
 #[derive(Clone, Debug)]
 #[repr(align(64))]
-struct Place {
+struct Slot {
     hash: u64,
     /// `None` for an empty entry.
     known: Option<KnownOpen>,
@@ -64,7 +64,7 @@ struct Place {
     bytes: [u8; MAX_BYTES],
 }
 
-impl Place {
+impl Slot {
     const FREE: Self = Self {
         hash: 0,
         known: None,
@@ -75,63 +75,63 @@ impl Place {
     };
 
     /// Returns `None` if there are too many bytes.
-    fn new(hash: u64, told: &OpenExit<'_>, known: KnownOpen) -> Option<Self> {
-        let mut place = Self {
+    fn new(hash: u64, exit: &OpenExit<'_>, known: KnownOpen) -> Option<Self> {
+        let mut slot = Self {
             hash,
             known: Some(known),
-            code: told.code,
-            lens: u8::try_from(told.lens.len()).ok()?,
-            rest: u8::try_from(told.rest.len()).ok()?,
+            code: exit.code,
+            lens: u8::try_from(exit.lens.len()).ok()?,
+            rest: u8::try_from(exit.rest.len()).ok()?,
             ..Self::FREE
         };
-        let (lens, rest) = place.bytes.split_at_mut_checked(told.lens.len())?;
-        lens.copy_from_slice(told.lens);
-        let rest = rest.get_mut(..told.rest.len())?;
-        rest.copy_from_slice(told.rest);
-        Some(place)
+        let (lens, rest) = slot.bytes.split_at_mut_checked(exit.lens.len())?;
+        lens.copy_from_slice(exit.lens);
+        let rest = rest.get_mut(..exit.rest.len())?;
+        rest.copy_from_slice(exit.rest);
+        Some(slot)
     }
 
     #[inline]
-    fn known(&self, hash: u64, told: &OpenExit<'_>, result: i64) -> Option<&KnownOpen> {
-        if self.hash != hash || self.code != told.code {
+    fn known(&self, hash: u64, exit: &OpenExit<'_>, result: i64) -> Option<&KnownOpen> {
+        if self.hash != hash || self.code != exit.code {
             return None;
         }
         let (lens, rest) = self.bytes.split_at_checked(usize::from(self.lens))?;
         let rest = rest.get(..usize::from(self.rest))?;
         let known = self.known.as_ref().filter(|known| known.is_of(result))?;
-        (lens == told.lens && rest == told.rest).then_some(known)
+        (lens == exit.lens && rest == exit.rest).then_some(known)
     }
 }
 
 impl Openings {
     /// Looks up an opening with this result.
     #[inline]
-    pub(super) fn find(&self, told: &OpenExit<'_>, result: i64) -> Option<&KnownOpen> {
-        if self.places.is_empty() {
+    pub(super) fn find(&self, exit: &OpenExit<'_>, result: i64) -> Option<&KnownOpen> {
+        if self.slots.is_empty() {
             return None;
         }
-        let hash = hash(told);
-        let first = place(hash);
-        let mut places = self.places[first..first + CHOICE].iter();
-        places.find_map(|place| place.known(hash, told, result))
+        let hash = hash(exit);
+        let first = slot(hash);
+        let mut slots = self.slots[first..first + CHOICE].iter();
+        slots.find_map(|slot| slot.known(hash, exit, result))
     }
 
     /// Caches an opening from its second occurrence on: copying one that does not repeat would be
     /// useless.
-    pub(super) fn keep(&mut self, told: &OpenExit<'_>, known: impl FnOnce() -> Option<KnownOpen>) {
-        let hash = hash(told);
+    pub(super) fn keep(&mut self, exit: &OpenExit<'_>, known: impl FnOnce() -> Option<KnownOpen>) {
+        let hash = hash(exit);
         if !self.met.again(hash) {
             return;
         }
-        let Some(kept) = known().and_then(|known| Place::new(hash, told, known)) else {
+        let Some(kept) = known().and_then(|known| Slot::new(hash, exit, known)) else {
             return;
         };
-        if self.places.is_empty() {
-            self.places = vec![Place::FREE; PLACES];
+        if self.slots.is_empty() {
+            self.slots = vec![Slot::FREE; PLACES];
         }
-        let first = place(hash);
-        let choice = &mut self.places[first..first + CHOICE];
-        let free = choice.iter().position(|place| place.known.is_none());
+        let first = slot(hash);
+        let choice = &mut self.slots[first..first + CHOICE];
+        let free = choice.iter().position(|slot| slot.known.is_none());
         let at = free.unwrap_or_else(|| {
             self.replaced += 1;
             self.replaced % CHOICE
@@ -170,20 +170,20 @@ impl OpenFilter {
 }
 
 /// Returns the first possible entry of an opening.
-fn place(hash: u64) -> usize {
-    let choices = u64::try_from(PLACES / CHOICE).expect("few places");
-    usize::try_from(hash % choices).expect("below the number of places") * CHOICE
+fn slot(hash: u64) -> usize {
+    let choices = u64::try_from(PLACES / CHOICE).expect("few slots");
+    usize::try_from(hash % choices).expect("below the number of slots") * CHOICE
 }
 
 /// Hashes the last bytes of an opening, because names differ at their ends and the bytes after them
 /// locate the file. A deliberate collision only causes a comparison.
-fn hash(told: &OpenExit<'_>) -> u64 {
+fn hash(exit: &OpenExit<'_>) -> u64 {
     const LAST: usize = 48;
-    let last: [u8; LAST] = match told.rest.last_chunk() {
+    let last: [u8; LAST] = match exit.rest.last_chunk() {
         Some(last) => *last,
         None => {
             let mut last = [0; LAST];
-            last[..told.rest.len()].copy_from_slice(told.rest);
+            last[..exit.rest.len()].copy_from_slice(exit.rest);
             last
         }
     };
@@ -196,7 +196,7 @@ fn hash(told: &OpenExit<'_>) -> u64 {
         0xa409_3822_299f_31d1,
         0x082e_fa98_ec4e_6c89,
     ];
-    let len = u64::try_from(told.rest.len()).unwrap_or(u64::MAX);
+    let len = u64::try_from(exit.rest.len()).unwrap_or(u64::MAX);
     let start = fold(word(0) ^ PI[0], word(1) ^ PI[1]);
     let middle = fold(word(2) ^ PI[2], word(3) ^ PI[3]);
     let end = fold(word(4) ^ PI[1], word(5) ^ PI[2] ^ len.rotate_left(32));
@@ -209,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    fn told(rest: &[u8]) -> OpenExit<'_> {
+    fn exit(rest: &[u8]) -> OpenExit<'_> {
         OpenExit {
             code: 307,
             lens: &[1, 0],
@@ -225,14 +225,14 @@ mod tests {
         })
     }
 
-    fn name(openings: &Openings, told: &OpenExit<'_>, result: i64) -> Option<Vec<u8>> {
-        let known = openings.find(told, result)?;
+    fn name(openings: &Openings, exit: &OpenExit<'_>, result: i64) -> Option<Vec<u8>> {
+        let known = openings.find(exit, result)?;
         Some(known.open.as_ref()?.name.clone())
     }
 
     #[test]
     fn a_place_takes_three_lines() {
-        assert_eq!(size_of::<Place>(), 192);
+        assert_eq!(size_of::<Slot>(), 192);
     }
 
     #[test]
@@ -240,18 +240,18 @@ mod tests {
         let mut openings = Openings::default();
         let longest = [b'/'; MAX_BYTES - 2];
         for rest in [&b"/a"[..], b"/b", b"", &longest] {
-            let told = told(rest);
-            openings.keep(&told, || panic!("met once"));
-            assert_eq!(name(&openings, &told, 7), None);
-            openings.keep(&told, || known(rest));
-            assert_eq!(name(&openings, &told, 7).as_deref(), Some(rest));
-            assert_eq!(name(&openings, &told, 5).as_deref(), Some(rest));
-            assert_eq!(name(&openings, &told, 4), None);
+            let exit = exit(rest);
+            openings.keep(&exit, || panic!("met once"));
+            assert_eq!(name(&openings, &exit, 7), None);
+            openings.keep(&exit, || known(rest));
+            assert_eq!(name(&openings, &exit, 7).as_deref(), Some(rest));
+            assert_eq!(name(&openings, &exit, 5).as_deref(), Some(rest));
+            assert_eq!(name(&openings, &exit, 4), None);
             for other in [
-                OpenExit { code: 3, ..told },
+                OpenExit { code: 3, ..exit },
                 OpenExit {
                     lens: &[2, 0],
-                    ..told
+                    ..exit
                 },
             ] {
                 assert_eq!(name(&openings, &other, 7), None);
@@ -259,14 +259,14 @@ mod tests {
         }
         let long = [b'/'; MAX_BYTES - 1];
         for _ in 0..3 {
-            openings.keep(&told(&long), || known(&long));
+            openings.keep(&exit(&long), || known(&long));
         }
-        assert_eq!(name(&openings, &told(&long), 7), None);
+        assert_eq!(name(&openings, &exit(&long), 7), None);
         // Of the first bytes of a long one the hash knows nothing.
         let mut other = longest;
         other[0] = b'x';
-        assert_eq!(hash(&told(&other)), hash(&told(&longest)));
-        assert_eq!(name(&openings, &told(&other), 7), None);
+        assert_eq!(hash(&exit(&other)), hash(&exit(&longest)));
+        assert_eq!(name(&openings, &exit(&other), 7), None);
     }
 
     #[test]
@@ -275,11 +275,11 @@ mod tests {
         let names: Vec<String> = (0..3 * PLACES).map(|at| format!("/file-{at}")).collect();
         for name in &names {
             for _ in 0..2 {
-                openings.keep(&told(name.as_bytes()), || known(name.as_bytes()));
+                openings.keep(&exit(name.as_bytes()), || known(name.as_bytes()));
             }
         }
         let kept = names.iter().filter(|at| {
-            let found = name(&openings, &told(at.as_bytes()), 7);
+            let found = name(&openings, &exit(at.as_bytes()), 7);
             assert!(found.is_none() || found.as_deref() == Some(at.as_bytes()));
             found.is_some()
         });
@@ -293,10 +293,10 @@ mod tests {
         let names: Vec<String> = (0..300).map(|at| format!("/usr/lib/file-{at}")).collect();
         for round in 0..3 {
             for each in &names {
-                let told = told(each.as_bytes());
-                assert!(round < 2 || name(&openings, &told, 7).is_some(), "{each}");
+                let exit = exit(each.as_bytes());
+                assert!(round < 2 || name(&openings, &exit, 7).is_some(), "{each}");
                 if round < 2 {
-                    openings.keep(&told, || known(each.as_bytes()));
+                    openings.keep(&exit, || known(each.as_bytes()));
                 }
             }
         }

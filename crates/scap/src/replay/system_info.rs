@@ -157,7 +157,7 @@ impl SystemInfo for RecordedSystemInfo<'_> {
             return Arc::clone(&exact.container);
         }
         match self.state.container(&held.container.id) {
-            Some(told) => Arc::clone(told),
+            Some(known) => Arc::clone(known),
             None => Arc::clone(&held.container),
         }
     }
@@ -206,8 +206,8 @@ impl SystemInfo for RecordedSystemInfo<'_> {
 
     fn open_descriptors<'a>(&self, tid: Tid, arena: &'a Bump) -> Lookup<&'a [i32]> {
         let noted = self.noted.and_then(note::Call::open_descriptors);
-        let told = || self.of_thread(tid).map(|held| held.descriptors.numbers());
-        let numbers = noted.unwrap_or_else(|| found(told()));
+        let recorded = || self.of_thread(tid).map(|held| held.descriptors.numbers());
+        let numbers = noted.unwrap_or_else(|| found(recorded()));
         numbers.map(|numbers| &*arena.alloc_slice_copy(&numbers))
     }
 

@@ -25,7 +25,7 @@ struct Dialect {
     exit_from: Vec<From>,
     enter_from: Vec<From>,
     /// By parameter of the kind: the event in the file contains it.
-    is_told: Vec<bool>,
+    is_recorded: Vec<bool>,
     /// The event in the file contains the result.
     tells_result: bool,
     /// Number of a call without an event type.
@@ -79,7 +79,7 @@ impl Dialect {
                 From::Address | From::Nowhere => false,
             })
         };
-        let is_told = (0..kind.spec().params.len()).map(tells).collect();
+        let is_recorded = (0..kind.spec().params.len()).map(tells).collect();
         let result = |param: &event::ParamSpec| param.source == ParamSource::Result;
         let result = kind.spec().params.iter().position(result);
         let is_wide = |at: usize| {
@@ -94,7 +94,7 @@ impl Dialect {
             tells_result: result.is_some_and(|at| tells(at) && is_wide(at)),
             exit_from,
             enter_from,
-            is_told,
+            is_recorded,
             generic: None,
         })
     }
@@ -110,7 +110,7 @@ impl Dialect {
             exit: EventType::of(1)?,
             exit_from: Vec::new(),
             enter_from: Vec::new(),
-            is_told: vec![false; kind.spec().params.len()],
+            is_recorded: vec![false; kind.spec().params.len()],
             tells_result: false,
             generic: Some(number),
         })
@@ -144,7 +144,7 @@ impl Writer {
         };
         let (enter, exit) = (dialect.enter, dialect.exit);
         let left_out = left_out(event, dialect);
-        let descriptor = (!is_told(event)).then_some(event.descriptor.as_ref());
+        let descriptor = (!is_recorded(event)).then_some(event.descriptor.as_ref());
         let kind = (dialect.generic == Some(0)).then(|| event.kind.name());
         let result = match event.outcome {
             Outcome::Returned(result) if !dialect.tells_result => Some(result),
@@ -269,23 +269,23 @@ fn left_out(event: &Event<'_>, dialect: &Dialect) -> Vec<(usize, Value)> {
                 spec.source,
                 ParamSource::Result | ParamSource::Process | ParamSource::Constant(_)
             );
-            let told = dialect.is_told[*at];
+            let recorded = dialect.is_recorded[*at];
             match param {
                 // Never learned, unless it is the result.
                 Param::Pending => !follows,
                 Param::Tuple => false,
-                Param::Absent(_) => told && !follows,
+                Param::Absent(_) => recorded && !follows,
                 Param::Unreadable | Param::Texts(_) => true,
                 // A NUL in the text would end it in the file.
                 Param::Text(text) => {
-                    !told
+                    !recorded
                         || text.is_empty()
                         || text.len() > MAX_TEXT
                         || *text == b"<NA>"
                         || text.contains(&0)
                 }
-                Param::Uint(_) => !told || is_narrowed(event, dialect, *at),
-                Param::Int(_) => !told && !follows,
+                Param::Uint(_) => !recorded || is_narrowed(event, dialect, *at),
+                Param::Int(_) => !recorded && !follows,
             }
         })
         .map(|(at, (_, param))| (at, note::show_param(param)))
@@ -358,7 +358,7 @@ fn directories(event: &Event<'_>) -> Vec<(i32, Lookup<Vec<u8>>)> {
 }
 
 /// Returns true if the event in the file describes its descriptor exactly.
-fn is_told(event: &Event<'_>) -> bool {
+fn is_recorded(event: &Event<'_>) -> bool {
     let (name, flags) = match event.kind.spec().descriptor {
         DescriptorSource::None => return event.descriptor.is_none(),
         DescriptorSource::Opened { name, flags } => (usize::from(name), usize::from(flags)),
@@ -368,7 +368,7 @@ fn is_told(event: &Event<'_>) -> bool {
         return false;
     };
     let is_name = match (descriptor.name, event.params.get(name)) {
-        (Name::Passed { raw, .. }, Some(Param::Text(told))) => raw == *told,
+        (Name::Passed { raw, .. }, Some(Param::Text(text))) => raw == *text,
         (Name::None, Some(Param::Absent(_))) => true,
         _ => false,
     };
@@ -389,13 +389,13 @@ fn is_narrowed(event: &Event<'_>, dialect: &Dialect, at: usize) -> bool {
         (Some(dialect.exit), &dialect.exit_from),
         (dialect.enter, &dialect.enter_from),
     ];
-    let told = halves.into_iter().find_map(|(ty, from)| {
+    let half = halves.into_iter().find_map(|(ty, from)| {
         let place = from
             .iter()
             .position(|from| matches!(from, From::Param(known, _) if *known == at))?;
         Some((&ty?.params[place], &from[place]))
     });
-    let Some((param, From::Param(_, flags))) = told else {
+    let Some((param, From::Param(_, flags))) = half else {
         return false;
     };
     let bits = u32::from(param.size.min(8)) * 8;

@@ -235,8 +235,8 @@ impl Keeper<'_> {
             "tollgate: the agent died {STORM_DEATHS} times in a minute and is not restarted: {what} \
             (--on-agent-death)"
         );
-        let is_told = self.inherited.shared_state.command_end_told.get();
-        let mut relay = (!is_told).then(|| Relay::new(self.inherited));
+        let is_reported = self.inherited.shared_state.command_end_reported.get();
+        let mut relay = (!is_reported).then(|| Relay::new(self.inherited));
         loop {
             while let Some(listening) = &mut relay {
                 let Some(news) = listening.next() else { break };
@@ -274,7 +274,7 @@ impl Keeper<'_> {
 
     /// Reports to the front the end of a workload whose agent has also ended.
     fn say_the_end(&self) {
-        if self.inherited.shared_state.command_end_told.get() {
+        if self.inherited.shared_state.command_end_reported.get() {
             return;
         }
         let mut relay = Relay::new(self.inherited);

@@ -60,10 +60,10 @@ impl Keeper<'_> {
         let is_late = now - upgrade.began_ns > PREPARATION_NS;
         match upgrade.ordered_ns {
             _ if upgrade.successor.has_ended() => {
-                let is_told = upgrade.ordered_ns.is_some();
+                let is_ordered = upgrade.ordered_ns.is_some();
                 self.drop_upgrade();
                 self.upgrade_failed();
-                if is_told {
+                if is_ordered {
                     // The old agent hands over without a successor; an unwatched interval and
                     // another agent follow.
                     self.agent.end_for_upgrade(Cause::Exited);

@@ -49,7 +49,7 @@ impl Cause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gaps {
     /// Number of intervals reported before.
-    pub told_before: u64,
+    pub reported_before: u64,
     /// Number of intervals.
     pub count: u64,
     /// Cause of the last one.
@@ -150,19 +150,19 @@ impl SharedState {
     }
 
     /// Returns the unreported intervals once the last one is over. They stay in the shared state
-    /// until they are [told](Self::gaps_told), so that they are not lost with an agent that was
+    /// until they are [reported](Self::gaps_reported), so that they are not lost with an agent that was
     /// about to report them.
     pub fn gaps_to_tell(&self) -> Option<Gaps> {
-        let told = self.gap.reported.get();
+        let reported = self.gap.reported.get();
         let ended = self.gap.ended.get();
-        if ended <= told || ended < self.gap.begun.get() {
+        if ended <= reported || ended < self.gap.begun.get() {
             return None;
         }
         let counted = self.gap.calls.iter().map(SharedNumber::get);
         let calls = counted.enumerate().filter(|(_, count)| *count > 0);
         Some(Gaps {
-            told_before: told,
-            count: ended - told,
+            reported_before: reported,
+            count: ended - reported,
             cause: Cause::from_word(self.gap.cause.get()),
             detail: self.gap.detail.get(),
             lasted_ns: self.gap.lasted_ns.get(),
@@ -187,8 +187,8 @@ impl SharedState {
 
     /// Marks the intervals as reported after their alert is delivered. If two agents reported the
     /// same ones, only the first counts.
-    pub fn gaps_told(&self, gaps: &Gaps) {
-        let (before, now) = (gaps.told_before, gaps.told_before + gaps.count);
+    pub fn gaps_reported(&self, gaps: &Gaps) {
+        let (before, now) = (gaps.reported_before, gaps.reported_before + gaps.count);
         if !self.gap.reported.replace(before, now) {
             return;
         }
@@ -200,7 +200,7 @@ impl SharedState {
     }
 
     /// Returns true if the intervals up to this number are reported.
-    pub(crate) fn are_told(&self, gaps: u64) -> bool {
+    pub(crate) fn are_reported(&self, gaps: u64) -> bool {
         self.gap.reported.get() >= gaps
     }
 }
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_are_told_when_they_are_over_and_until_that_is_done() {
+    fn gaps_are_reported_when_they_are_over_and_until_that_is_done() {
         let (shared_state, _file) = SharedState::create().expect("memory");
         assert_eq!(shared_state.gaps_to_tell(), None);
         shared_state.gap.begun.set(1);
@@ -222,7 +222,7 @@ mod tests {
         let first = shared_state.gaps_to_tell().expect("one is over");
         assert_eq!((first.count, first.cause), (1, Cause::Stopped));
         assert_eq!(first.calls, [(257, 2), (UNNAMED, 1)]);
-        // Who was about to tell it is killed; so is the next one, that told both.
+        // Who was about to tell it is killed; so is the next one, that reported both.
         shared_state.gap.begun.set(2);
         shared_state.gap.calls[257].add(3);
         shared_state.gap.ended.set(2);
@@ -231,12 +231,12 @@ mod tests {
             (both.count, &both.calls[..]),
             (2, &[(257, 5), (UNNAMED, 1)][..])
         );
-        shared_state.gaps_told(&first);
-        shared_state.gaps_told(&both);
-        assert!(shared_state.are_told(1) && !shared_state.are_told(2));
+        shared_state.gaps_reported(&first);
+        shared_state.gaps_reported(&both);
+        assert!(shared_state.are_reported(1) && !shared_state.are_reported(2));
         let second = shared_state.gaps_to_tell().expect("one is left");
         assert_eq!((second.count, &second.calls[..]), (1, &[(257, 3)][..]));
-        shared_state.gaps_told(&second);
+        shared_state.gaps_reported(&second);
         assert_eq!(shared_state.gaps_to_tell(), None);
     }
 

@@ -43,7 +43,7 @@ sys::shared_layout! {
         /// End of the command, as a [`Message`](crate::message::Message).
         pub(super) command_end: SharedNumber,
         /// The end was reported to the front.
-        pub(crate) command_end_told: SharedFlag,
+        pub(crate) command_end_reported: SharedFlag,
         /// Processes of the workload outlived the command and are still watched.
         pub(crate) outlived: SharedFlag,
         /// Generation of the agent whose turn it is.
@@ -303,7 +303,7 @@ mod tests {
             "keeper_done": layout.keeper_done.set(true),
             "keepers_replaced": layout.keepers_replaced.set(7),
             "command_end": layout.command_end.set(7),
-            "command_end_told": layout.command_end_told.set(true),
+            "command_end_reported": layout.command_end_reported.set(true),
             "outlived": layout.outlived.set(true),
             "generation": layout.generation.set(7),
             "upgrades": layout.upgrades.set(7),

@@ -298,7 +298,7 @@ impl SharedState {
     }
 
     /// Removes losses of which another host agent has been informed.
-    pub fn losses_of_host_told(&self, (alerts, torn): (u64, u64)) {
+    pub fn losses_of_host_reported(&self, (alerts, torn): (u64, u64)) {
         self.host_alerts.subtract(alerts);
         self.host_torn_lines.remove(torn);
     }
@@ -386,7 +386,7 @@ mod tests {
         shared_state.gap.ended.set(1);
         let gaps = shared_state.gaps_to_tell().expect("one is over");
         assert_eq!(gaps.lost_alerts, 3);
-        shared_state.gaps_told(&gaps);
+        shared_state.gaps_reported(&gaps);
         assert_eq!(shared_state.lost_alerts_to_say(), None);
         // The one of the same words begins anew; another one's account stands.
         shared_state.count_lost_alerts(5);
@@ -410,11 +410,11 @@ mod tests {
         assert_eq!(one.losses_of_host(), (2, 2));
         assert_eq!(other.losses_of_host(), (0, 0));
         // The next agent of the host dies before the container is told that it is watched: told again.
-        let told = one.losses_of_host();
-        one.losses_of_host_told(told);
+        let losses = one.losses_of_host();
+        one.losses_of_host_reported(losses);
         assert_eq!(one.losses_of_host(), (0, 0));
         let next = shared_state();
-        next.lines_are_torn(told.1);
+        next.lines_are_torn(losses.1);
         assert!(next.lines_begin(0, LineOutput::File));
         assert!(!next.lines_begin(0, LineOutput::Stream));
     }

@@ -204,10 +204,10 @@ fn ready(config: &Config) -> Result<(), Failure> {
             .help("enable one, for example with -o stdout_output.enabled=true"));
     }
     let metrics = &config.metrics;
-    let is_told = metrics.output_rule
+    let has_output = metrics.output_rule
         || !metrics.output_file.as_os_str().is_empty()
         || config.webserver.metrics;
-    if metrics.enabled && !is_told {
+    if metrics.enabled && !has_output {
         let message =
             "cannot report metrics: metrics.enabled is true, but no destination is enabled";
         return Err(Failure::new(Exit::BadInput, message).help(

@@ -94,8 +94,8 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     if !args.quiet {
         let idle = idle.iter().map(|selection| selection.complaint());
         // The falco personality has read the configuration itself.
-        let told = args.manner == CompatMode::Falco;
-        let warnings = warnings.into_iter().filter(|_| !told);
+        let is_falco = args.manner == CompatMode::Falco;
+        let warnings = warnings.into_iter().filter(|_| !is_falco);
         for warning in warnings.chain(idle) {
             journal::warn(&format!("warning: {warning}"));
         }

@@ -32,7 +32,7 @@ fn named(path: &str, is: PathKind) -> NamedFile {
     }
 }
 
-fn told(
+fn classify(
     classifier: &DenialClassifier,
     call: Syscall,
     args: [u64; 6],
@@ -109,10 +109,10 @@ fn what_nobody_wants_told_or_nobody_can_watch_is_not_handed_over() {
 }
 
 #[test]
-fn a_denial_is_told_by_call_error_and_path() {
+fn a_denial_is_classified_by_call_error_and_path() {
     let classifier = shadow();
     let file = |path| [named(path, PathKind::File)];
-    let open = |path, errno| told(&classifier, Syscall::OPENAT, [0; 6], &file(path), errno);
+    let open = |path, errno| classify(&classifier, Syscall::OPENAT, [0; 6], &file(path), errno);
     assert_eq!(
         open("/etc/shadow", 13).as_deref(),
         Some("Landlock disable-access-shadow")
@@ -120,7 +120,7 @@ fn a_denial_is_told_by_call_error_and_path() {
     assert_eq!(open("/etc/shadow", 2), None);
     assert_eq!(open("/etc/shadow-", 13), None);
     assert_eq!(
-        told(
+        classify(
             &classifier,
             Syscall::EXECVE,
             [0; 6],
@@ -133,12 +133,12 @@ fn a_denial_is_told_by_call_error_and_path() {
         named("/etc/shadow", PathKind::File),
         named("/tmp/x", PathKind::Missing),
     ];
-    assert!(told(&classifier, Syscall::RENAME, [0; 6], &both, 18).is_some());
-    assert!(told(&classifier, Syscall::RENAME, [0; 6], &both[1..], 18).is_none());
+    assert!(classify(&classifier, Syscall::RENAME, [0; 6], &both, 18).is_some());
+    assert!(classify(&classifier, Syscall::RENAME, [0; 6], &both[1..], 18).is_none());
 }
 
 #[test]
-fn what_a_rule_takes_along_is_told_by_what_was_granted() {
+fn side_effects_of_a_rule_are_classified_by_what_was_granted() {
     let hole = DeniedPath {
         path: "/etc/shadow".to_owned(),
         rights: READ | WRITE_FILE,
@@ -155,7 +155,7 @@ fn what_a_rule_takes_along_is_told_by_what_was_granted() {
     let classifier =
         shadow().with_ruleset(vec![("disable-access-shadow".to_owned(), hole)], &granted);
     let open = |path| {
-        told(
+        classify(
             &classifier,
             Syscall::OPENAT,
             [0; 6],
@@ -176,7 +176,7 @@ fn mounts_ports_processes_and_capabilities_are_told() {
                  network:\n        egress:\n          toDestinations:\n          \
                  - {qualifiers: [deny], cidr: 0.0.0.0/0, ports: [{port: 25}]}\n";
     let classifier = classifier("Landlock", rules, &ALL);
-    let any = |call, errno| told(&classifier, call, [0; 6], &[], errno);
+    let any = |call, errno| classify(&classifier, call, [0; 6], &[], errno);
     assert_eq!(
         any(Syscall::MOUNT, 1).as_deref(),
         Some("Landlock disallow-mount")
@@ -187,7 +187,7 @@ fn mounts_ports_processes_and_capabilities_are_told() {
         Some("Landlock disallow-access-procfs-root")
     );
     let outside = [named("/proc/1/root", PathKind::Unknown)];
-    assert!(told(&classifier, Syscall::READLINKAT, [0; 6], &outside, 13).is_some());
+    assert!(classify(&classifier, Syscall::READLINKAT, [0; 6], &outside, 13).is_some());
     let connect = |port| {
         let attempt = Attempt {
             call: Syscall::CONNECT,

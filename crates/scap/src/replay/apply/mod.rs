@@ -113,23 +113,23 @@ impl<'b> AppliedEvent<'_, 'b> {
 
     /// Returns the bytes of a parameter by its name in the capture's event type, which describes
     /// processes.
-    fn told(&self, name: &str) -> Option<&[u8]> {
+    fn named_param(&self, name: &str) -> Option<&[u8]> {
         let bytes = self.raw.get(self.exit.ty.param(name)?)?;
         (!bytes.is_empty()).then_some(bytes)
     }
 
-    fn told_text(&self, name: &str) -> &[u8] {
-        let text = self.told(name).map(until_nul).unwrap_or_default();
+    fn text_param(&self, name: &str) -> &[u8] {
+        let text = self.named_param(name).map(until_nul).unwrap_or_default();
         // Capturing programs write this for data that they could not read.
         if text == b"<NA>" { b"" } else { text }
     }
 
-    fn told_int(&self, name: &str) -> Option<i64> {
-        self.told(name).and_then(signed)
+    fn int_param(&self, name: &str) -> Option<i64> {
+        self.named_param(name).and_then(signed)
     }
 
-    fn told_id(&self, name: &str) -> Option<u32> {
-        let id = self.told(name).and_then(unsigned)?;
+    fn id_param(&self, name: &str) -> Option<u32> {
+        let id = self.named_param(name).and_then(unsigned)?;
         u32::try_from(id & u64::from(u32::MAX)).ok()
     }
 }

@@ -51,11 +51,12 @@ impl AppliedEvent<'_, '_> {
                 status.credentials.gid = gid;
             }
         } else {
-            let told =
-                |name: &str, before: u64| self.told(name).and_then(unsigned).unwrap_or(before);
-            status.cap_inheritable = told("cap_inheritable", status.cap_inheritable);
-            status.cap_permitted = told("cap_permitted", status.cap_permitted);
-            status.cap_effective = told("cap_effective", status.cap_effective);
+            let recorded = |name: &str, before: u64| {
+                self.named_param(name).and_then(unsigned).unwrap_or(before)
+            };
+            status.cap_inheritable = recorded("cap_inheritable", status.cap_inheritable);
+            status.cap_permitted = recorded("cap_permitted", status.cap_permitted);
+            status.cap_effective = recorded("cap_effective", status.cap_effective);
         }
         state.process_mut(process).status = Some(status);
     }
@@ -108,7 +109,7 @@ impl AppliedEvent<'_, '_> {
         const THREAD: u64 = 1 << 13;
         /// The child is in another pid namespace: the parent's result is not its id.
         const IN_NAMESPACE: u64 = 1 << 29;
-        let flags = self.told("flags").and_then(unsigned).unwrap_or(0);
+        let flags = self.named_param("flags").and_then(unsigned).unwrap_or(0);
         let is_thread = flags & THREAD != 0;
         let parent = state.thread(slot).process;
         if let Some(child @ 1..) = self.result
@@ -134,9 +135,9 @@ impl AppliedEvent<'_, '_> {
     }
 
     fn begin_child(&self, state: &mut State, is_thread: bool) {
-        let own = self.told_int("tid").unwrap_or(self.tid);
-        let pid = self.told_int("pid").unwrap_or(own);
-        let parent = self.told_int("ptid").unwrap_or(-1);
+        let own = self.int_param("tid").unwrap_or(self.tid);
+        let pid = self.int_param("pid").unwrap_or(own);
+        let parent = self.int_param("ptid").unwrap_or(-1);
         if is_thread {
             if let Some(process) = state.peek(pid).map(|thread| thread.process)
                 && (own != pid || state.peek(own).is_none())
@@ -181,8 +182,8 @@ impl AppliedEvent<'_, '_> {
         self.describe(state, process, true);
         let held = state.process(process);
         let (status, stat) = (self.status(held.status), self.stat(held.stat, held.parent));
-        let login_uid = self.told_id("loginuid").or(held.login_uid);
-        let parent = self.told_int("ptid").and_then(|parent| state.peek(parent));
+        let login_uid = self.id_param("loginuid").or(held.login_uid);
+        let parent = self.int_param("ptid").and_then(|parent| state.peek(parent));
         let parent = parent.filter(|thread| thread.process != process);
         let parent = parent.map(|thread| Arc::clone(&state.process(thread.process).process));
         let held = state.process_mut(process);
@@ -209,17 +210,17 @@ impl AppliedEvent<'_, '_> {
             before.executable_file.get().copied().flatten()
         };
         let is_writable = if is_new_program {
-            self.told("flags")
+            self.named_param("flags")
                 .and_then(unsigned)
                 .map(|flags| flags & 1 != 0)
         } else {
             before.executable_writable.get().copied().flatten()
         };
-        let env = match self.told("env") {
+        let env = match self.named_param("env") {
             Some(env) => Some(env.to_vec()),
             None => before.environment.get().cloned().flatten(),
         };
-        let comm = self.told_text("comm");
+        let comm = self.text_param("comm");
         let comm = if comm.is_empty() {
             held.process.exec_name().as_bytes().to_vec()
         } else {
@@ -229,12 +230,12 @@ impl AppliedEvent<'_, '_> {
             pid: i64::from(held.process.pid.0),
             parent: held.parent,
             comm: &comm,
-            exe: self.told_text("exe"),
+            exe: self.text_param("exe"),
             exe_path: path.as_deref(),
-            args: self.told("args").unwrap_or_default(),
+            args: self.named_param("args").unwrap_or_default(),
             env: env.as_deref(),
-            cwd: self.told_text("cwd"),
-            cgroups: self.told("cgroups").unwrap_or_default(),
+            cwd: self.text_param("cwd"),
+            cgroups: self.named_param("cgroups").unwrap_or_default(),
             file,
             is_writable,
         };
@@ -252,7 +253,7 @@ impl AppliedEvent<'_, '_> {
     /// Returns the path of the program: the kernel's if the capture has it, else the call's
     /// argument.
     fn exe_path(&self, held: &ProcessEntry) -> Option<Vec<u8>> {
-        let trusted = self.told_text("trusted_exepath");
+        let trusted = self.text_param("trusted_exepath");
         if !trusted.is_empty() {
             let path = trusted.strip_suffix(b" (deleted)").unwrap_or(trusted);
             return Some(path.to_vec());
@@ -265,8 +266,8 @@ impl AppliedEvent<'_, '_> {
     }
 
     fn file(&self) -> Option<ExecutableFile> {
-        let flags = self.told("flags").and_then(unsigned)?;
-        let number = |name: &str| self.told(name).and_then(unsigned).unwrap_or(0);
+        let flags = self.named_param("flags").and_then(unsigned)?;
+        let number = |name: &str| self.named_param(name).and_then(unsigned).unwrap_or(0);
         Some(ExecutableFile {
             flags: ExecutableFlags {
                 upper_layer: Some(flags & 2 != 0),
@@ -281,20 +282,20 @@ impl AppliedEvent<'_, '_> {
 
     fn status(&self, before: Option<Status>) -> Status {
         let capability = |name: &str, before: fn(&Status) -> u64, known: Option<Status>| {
-            let told = self.told(name).and_then(unsigned);
-            told.or(known.as_ref().map(before)).unwrap_or(0)
+            let recorded = self.named_param(name).and_then(unsigned);
+            recorded.or(known.as_ref().map(before)).unwrap_or(0)
         };
-        let id = |name: &str, before: Option<u32>| self.told_id(name).or(before);
+        let id = |name: &str, before: Option<u32>| self.id_param(name).or(before);
         let own = |name: &str, before: Option<i32>| {
-            let told = self.told_int(name).map(number);
-            told.or(before).unwrap_or(-1)
+            let recorded = self.int_param(name).map(number);
+            recorded.or(before).unwrap_or(-1)
         };
         let credentials = Credentials {
             uid: id("uid", before.map(|known| known.credentials.uid)).unwrap_or(u32::MAX),
             gid: id("gid", before.map(|known| known.credentials.gid)).unwrap_or(u32::MAX),
         };
         let group = self
-            .told("vpgid")
+            .named_param("vpgid")
             .and_then(unsigned)
             .map(|group| number(group.cast_signed()));
         Status {
@@ -308,13 +309,13 @@ impl AppliedEvent<'_, '_> {
                 "vpid",
                 before
                     .map(|known| known.vpid)
-                    .or(self.told_int("pid").map(number)),
+                    .or(self.int_param("pid").map(number)),
             ),
             vtid: own(
                 "vtid",
                 before
                     .map(|known| known.vtid)
-                    .or(self.told_int("tid").map(number)),
+                    .or(self.int_param("tid").map(number)),
             ),
             vpgid: group.or(before.map(|known| known.vpgid)).unwrap_or(-1),
             vsid: before.map_or(-1, |known| known.vsid),
@@ -322,20 +323,20 @@ impl AppliedEvent<'_, '_> {
     }
 
     fn stat(&self, before: Option<Stat>, parent: i64) -> Stat {
-        let told = |name: &str| self.told(name).and_then(unsigned);
-        let group = told("pgid").or_else(|| told("vpgid"));
+        let recorded = |name: &str| self.named_param(name).and_then(unsigned);
+        let group = recorded("pgid").or_else(|| recorded("vpgid"));
         let group = group.map(|group| number(group.cast_signed()));
         Stat {
-            ppid: Pid(number(self.told_int("ptid").unwrap_or(parent))),
+            ppid: Pid(number(self.int_param("ptid").unwrap_or(parent))),
             pgid: group.or(before.map(|known| known.pgid)).unwrap_or(-1),
             sid: before.map_or(-1, |known| known.sid),
             tty: self
-                .told_id("tty")
+                .id_param("tty")
                 .unwrap_or(before.map_or(0, |known| known.tty)),
             tpgid: before.map_or(-1, |known| known.tpgid),
             threads: before.map_or(1, |known| known.threads),
-            vm_size_kib: told("vm_size").unwrap_or(0),
-            vm_rss_kib: told("vm_rss").unwrap_or(0),
+            vm_size_kib: recorded("vm_size").unwrap_or(0),
+            vm_rss_kib: recorded("vm_rss").unwrap_or(0),
         }
     }
 }
