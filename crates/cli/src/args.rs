@@ -56,7 +56,7 @@ fn kernel_version(text: &str) -> Result<KernelVersion, &'static str> {
 }
 
 /// Returns a parser for the words of a setting that is also an option.
-fn choice<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+pub(crate) fn choice<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let words = T::CHOICES.iter();
     let words = words.map(|(_, word, description)| PossibleValue::new(*word).help(*description));
     PossibleValuesParser::new(words)

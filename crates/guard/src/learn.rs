@@ -5,16 +5,16 @@ use std::ffi::OsString;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use agent::learn_command::{self, LearnOptions};
+use agent::options::AlertStream;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use policy::Model;
 
-use super::args::{BoxOptions, Learn, Preset};
-use super::layout::Layout;
-use super::places::resolved;
-use crate::args;
-use crate::command::learn as learning;
+use crate::layout::Layout;
+use crate::options::{BoxOptions, Learn, Preset};
+use crate::places::resolved;
 
 /// Presets from the smallest box to the largest.
 const PRESETS: [Preset; 4] = [
@@ -37,8 +37,14 @@ impl Drop for Folder {
     }
 }
 
-/// Runs the verb.
-pub(super) fn execute(args: Learn) -> Outcome {
+/// Runs a command without a box, and prints the smallest preset and options that it needs.
+///
+/// Preconditions: the process has one thread.
+///
+/// # Errors
+///
+/// The command cannot be run or recorded.
+pub fn learn(args: Learn) -> Outcome {
     let path = std::env::temp_dir().join(format!("tollgate-guard-{}", std::process::id()));
     std::fs::DirBuilder::new()
         .mode(0o700)
@@ -52,12 +58,15 @@ pub(super) fn execute(args: Learn) -> Outcome {
         })?;
     let folder = Folder(path);
     let model = folder.0.join("model");
-    let outcome = learning::execute(args::Learn {
+    let outcome = learn_command::execute(LearnOptions {
         output: folder.0.join("policy.yaml"),
         model: Some(model.clone()),
         duration: None,
-        enforcer: policy::Enforcers::ALL,
-        stream: args::AlertStream::default(),
+        enforcers: policy::Enforcers::ALL,
+        stream: AlertStream {
+            is_beside_command: true,
+            ..AlertStream::default()
+        },
         quiet: true,
         command: args.command.clone(),
     })?;

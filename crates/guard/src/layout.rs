@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
-use super::args::{Allowed, BoxOptions, Preset};
-use super::places::{self, resolved};
-use super::tools::{self, GIT_HOSTS, Tool};
+use crate::options::{Allowed, BoxOptions, Preset};
+use crate::places::{self, resolved};
+use crate::tools::{self, GIT_HOSTS, Tool};
 
 /// The parts of a policy.
 #[derive(Debug, Default)]

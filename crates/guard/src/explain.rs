@@ -11,9 +11,9 @@ use policy::EnforcerKind;
 use policy::compile::{Grade, assess};
 use serde_json::json;
 
-use super::args::Explain;
-use super::layout::Layout;
-use super::read;
+use crate::layout::Layout;
+use crate::options::Explain;
+use crate::read;
 
 /// What no layer of a box covers.
 const UNCOVERED: [&str; 6] = [
@@ -34,8 +34,12 @@ struct Layer {
     rules: usize,
 }
 
-/// Runs the verb.
-pub(super) fn execute(args: &Explain) -> Outcome {
+/// Prints the layers of a box that are active here, and what each does not cover.
+///
+/// # Errors
+///
+/// The box cannot be composed here, or printed.
+pub fn explain(args: &Explain) -> Outcome {
     let layout = Layout::of(&args.options, args.command.first().map(Path::new))?;
     let text = layout.policy(false);
     if args.policy {

@@ -1,9 +1,12 @@
-//! `tollgate guard`: runs a coding agent, build or package install in a box, and reports every denial.
+//! The box of `tollgate guard`: runs a coding agent, build or package install in it, and reports every denial.
+//!
+//! [`options::BoxOptions`] and the machine make a `Layout`, which is written as a policy; `agent` runs the command
+//! under it.
 
-pub(crate) mod args;
 mod explain;
 mod layout;
 mod learn;
+pub mod options;
 mod places;
 mod tools;
 
@@ -13,6 +16,7 @@ use std::path::Path;
 
 use agent::confine::{self, Optional, PolicyStrictness};
 use agent::guard::{GuardSpec, POLICY_NAME};
+use agent::in_place;
 use agent::options::{Detection, Interception};
 use agent::policy_files;
 use agent::spec::{AgentSpec, StartMode};
@@ -25,20 +29,22 @@ use event::EngineKind;
 use policy::Policy;
 use policy::compile::{Grade, assess};
 
-use self::args::{Action, Guard};
+pub use self::explain::explain;
 use self::layout::Layout;
-use super::{enforce as enforcing, run};
+pub use self::learn::learn;
+use self::options::Guard;
 
 /// Has the C library ask name servers over TCP: datagrams are refused.
 const RESOLVER: &str = "RES_OPTIONS=use-vc";
 
-/// Runs the verb.
-pub(crate) fn execute(args: Guard) -> Outcome {
-    match args.action {
-        Some(Action::Explain(explain)) => return explain::execute(&explain),
-        Some(Action::Learn(learn)) => return learn::execute(learn),
-        None => {}
-    }
+/// Runs a command in a box.
+///
+/// Preconditions: the process has one thread.
+///
+/// # Errors
+///
+/// The box cannot be composed here, some layer cannot enforce it, or the command cannot be run.
+pub fn execute(args: Guard) -> Outcome {
     if args.command.is_empty() {
         return Err(
             Failure::new(Exit::BadInput, "cannot guard: no command is given")
@@ -63,7 +69,7 @@ pub(crate) fn execute(args: Guard) -> Outcome {
         ask: args.ask,
         environment: layout.peers.is_some().then(|| RESOLVER.to_owned()),
     };
-    run::start(spec(guard, how, args.command))
+    agent::run(spec(guard, how, args.command))
 }
 
 /// Moves the descriptor to another number, where the command does not have it.
@@ -154,5 +160,5 @@ fn nested(text: &str, how: &PolicyStrictness, command: Vec<OsString>) -> Outcome
     );
     let file = policy_files::parse(POLICY_NAME, text);
     let prepared = confine::prepare_file(file, how, Target::Here)?;
-    enforcing::become_command(&command, &prepared.confinement)
+    in_place::become_command(&command, &prepared.confinement)
 }
