@@ -543,15 +543,6 @@ pub(crate) struct Replay {
     /// Print no warnings and no progress
     #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
-    /// Number of seconds of a capture to replay, from its first event on.
-    #[arg(skip)]
-    pub(crate) seconds: Option<u64>,
-    /// Whether the program behaves as Falco does.
-    #[arg(skip)]
-    pub(crate) manner: CompatMode,
-    /// Files of the machine and the user that are read without being named.
-    #[arg(skip)]
-    pub(crate) places: Places,
 }
 
 /// `tollgate rules`.

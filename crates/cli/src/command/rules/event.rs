@@ -19,7 +19,6 @@ use yaml::settings;
 use super::given::unusable;
 use super::given::{self, Described};
 use crate::args::Explain;
-use crate::command::replay;
 
 /// The result of one rule for an event.
 struct Verdict<'r> {

@@ -15,7 +15,6 @@ use rules::{Engine, EngineOptions};
 use serde_json::{Value, json};
 
 use crate::args::Cost;
-use crate::command::replay;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Cost) -> Outcome {

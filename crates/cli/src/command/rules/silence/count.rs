@@ -16,7 +16,6 @@ use serde_json::Value;
 use super::super::event::{MAGIC, shown};
 use super::alert::Alert;
 use super::candidate::Candidate;
-use crate::command::replay;
 
 /// Number of other alerts that are shown.
 const EXAMPLES: usize = 3;

@@ -20,7 +20,6 @@ use yaml::settings::Problem;
 use super::event as explained;
 use super::given::unusable;
 use crate::args::{AddedRules, TestRules};
-use crate::command::replay;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &TestRules) -> Outcome {

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use agent::journal;
-use agent::options::AlertStream;
 use agent::sink::DeferredSink;
 use agent::totals;
 use config::{CompatMode, Config, Effective, Request};
@@ -15,8 +14,7 @@ use diagnostics::terminal;
 use outputs::Dispatcher;
 use rules::{Alert, AlertSink};
 
-use super::play;
-use crate::args::Replay;
+use crate::{ReplayOptions, play};
 
 /// Number of alerts sent before waiting for the channels. A recorded event has no deadline, so no alert need be
 /// lost, neither to full queues nor to the memory limit, which large alerts reach first.
@@ -68,7 +66,7 @@ impl AlertSink for PatientSink {
     }
 }
 
-pub(super) fn raise(args: &Replay) -> Outcome {
+pub(super) fn raise(args: &ReplayOptions) -> Outcome {
     let request = Request {
         layers: &args.places.files,
         file: args.config.as_deref(),
@@ -83,7 +81,7 @@ pub(super) fn raise(args: &Replay) -> Outcome {
     config.rules_folder.clone_from(&args.places.rules);
     config.added_rules.clone_from(&args.add_rules);
     journal::open(config.log, args.manner, config.time_format_iso_8601);
-    let stream = AlertStream::from(args.stream.clone());
+    let stream = args.stream.clone();
     config.json_output |= args.json || stream.is_json();
     stream.apply(&mut config.outputs.stdout, args.manner);
     if !args.rules.is_empty() {

@@ -9,8 +9,7 @@ use outputs::json;
 use rules::{Alert, AlertSink, AlertValue, Engine, EngineOptions, Loader};
 use serde_json::{Value, json};
 
-use super::play;
-use crate::args::Replay;
+use crate::{ReplayOptions, play};
 
 /// Default format of an event: that of sysdig, without the direction.
 const LINE: &str = "%evt.num %evt.time %evt.cpu %proc.name (%thread.tid) %evt.type %evt.args";
@@ -19,7 +18,7 @@ const ALL: &str = "evt.num > 0";
 /// Number of bytes that are collected before they are written.
 const BUFFER: usize = 64 << 10;
 
-pub(super) fn print(args: &Replay) -> Outcome {
+pub(super) fn print(args: &ReplayOptions) -> Outcome {
     let printer = Printer::new(args.json);
     let engine = engine(args, printer.clone())?;
     let played = play(args, &engine, || printer.write(BUFFER));
@@ -28,7 +27,7 @@ pub(super) fn print(args: &Replay) -> Outcome {
 }
 
 /// Creates an engine with one rule, whose output is the line to print.
-fn engine(args: &Replay, printer: Printer) -> Result<Engine, Failure> {
+fn engine(args: &ReplayOptions, printer: Printer) -> Result<Engine, Failure> {
     let rule = json!([{
         "rule": "events",
         "desc": "what is printed",

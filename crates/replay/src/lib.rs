@@ -1,7 +1,9 @@
-//! `tollgate replay`: reads captures, and alerts on their events or prints them.
+//! Reads captures, and alerts on their events, prints them, or passes them to an evaluator: `tollgate replay`, and
+//! the tools that take a capture.
 
 mod alerts;
 mod events;
+mod options;
 mod progress;
 mod source;
 mod statistics;
@@ -11,7 +13,6 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use config::Places;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -19,22 +20,20 @@ use event::Evaluator;
 use rules::Engine;
 use scap::read::Reader;
 
+pub use self::options::ReplayOptions;
 use self::progress::Progress;
 use self::source::Count;
 use self::statistics::Statistics;
-use crate::args::Replay;
 
 /// Number of events between two checks of the clock and the channels.
 const BATCH: u64 = 1024;
 
-/// Runs the verb.
-pub(crate) fn execute(mut args: Replay) -> Outcome {
-    args.places = Places::of_user()?;
-    replay(&args)
-}
-
-/// Replays with the configuration of the machine and the user that the arguments name, if any.
-pub(super) fn replay(args: &Replay) -> Outcome {
+/// Alerts on the events of captures, or prints them.
+///
+/// # Errors
+///
+/// The configuration or the rules cannot be used, a capture is broken, or alerts could not be delivered.
+pub fn execute(args: &ReplayOptions) -> Outcome {
     if let Some(capture) = args.rules.iter().find(|path| source::is_capture(path)) {
         let message = format!("cannot use {} as rules: it is a capture", capture.display());
         return Err(Failure::new(Exit::BadInput, message)
@@ -48,12 +47,20 @@ pub(super) fn replay(args: &Replay) -> Outcome {
 }
 
 /// Passes the events of one capture to an evaluator.
-pub(super) fn evaluate<J: Evaluator>(path: &Path, evaluator: &J) -> Result<(), Failure> {
+///
+/// # Errors
+///
+/// The capture cannot be read to its end. The events before the error were evaluated.
+pub fn evaluate<J: Evaluator>(path: &Path, evaluator: &J) -> Result<(), Failure> {
     evaluate_until(path, evaluator, &|| false)
 }
 
 /// Like [`evaluate`], until `is_over` returns true.
-pub(super) fn evaluate_until<J: Evaluator>(
+///
+/// # Errors
+///
+/// As [`evaluate`].
+pub fn evaluate_until<J: Evaluator>(
     path: &Path,
     evaluator: &J,
     is_over: &dyn Fn() -> bool,
@@ -74,7 +81,7 @@ struct ReplayResult {
 
 /// Passes the events of all captures to the engine. `after_batch` stops the replay by returning `false`.
 fn play(
-    args: &Replay,
+    args: &ReplayOptions,
     engine: &Engine,
     mut after_batch: impl FnMut() -> Result<bool, Failure>,
 ) -> Result<ReplayResult, Failure> {
@@ -193,7 +200,7 @@ fn complain(failure: &Failure) {
 
 impl ReplayResult {
     /// Prints the statistics, if requested, and the errors of the captures.
-    fn end(self, args: &Replay) -> Outcome {
+    fn end(self, args: &ReplayOptions) -> Outcome {
         if args.stats {
             let text = if args.json {
                 self.statistics.json()
