@@ -21,13 +21,13 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use replay::ReplayOptions;
+use rule_tools::check;
 use rules::load::{BUILTIN_PLUGINS, SYSCALL_SOURCE};
 use rules::{EngineOptions, Priority};
 
 use self::args::{Falco, Format};
 use self::validate::Describe;
 use crate::args::{AlertStream, Detection, Watch, WatchEngine};
-use crate::command::rules::check;
 use crate::command::watch;
 
 /// Falco's default configuration file.

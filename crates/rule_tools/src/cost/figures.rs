@@ -7,6 +7,7 @@ use std::path::Path;
 
 use bench::record::Recording;
 use bench::summary::summarise;
+use config::Choice;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use serde::Deserialize;
@@ -19,21 +20,25 @@ const PUBLISHED: (&str, &str) = ("results/2026-11-21-engine", include_str!("publ
 const NATIVE: &str = "native";
 
 /// How processes are watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum WatchMode {
-    /// By seccomp's listener
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchMode {
+    /// By seccomp's listener.
     Notify,
-    /// From within the kernel
+    /// From within the kernel.
     Ebpf,
+}
+
+impl Choice for WatchMode {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Notify, "notify", "By seccomp's listener"),
+        (Self::Ebpf, "ebpf", "From within the kernel"),
+    ];
 }
 
 impl WatchMode {
     /// Returns the engine's name, which is also a subject of runs.
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Notify => "notify",
-            Self::Ebpf => "ebpf",
-        }
+        self.word()
     }
 
     /// Returns the names of the engine's subjects; the first that a run has is used.

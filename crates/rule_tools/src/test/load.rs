@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rules::synthetic_event::{SyntheticEvent, UnsetFields};
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
-use super::super::given;
+use crate::described_event as given;
 
 /// A file of tests.
 #[derive(Debug)]

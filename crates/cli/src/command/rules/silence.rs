@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use rule_tools::RuleFiles;
+use rule_tools::silence::SilenceOptions;
 
 const CHOICE: &str = "Choice options";
 const RULES: &str = "Rule options";
@@ -49,4 +51,23 @@ pub(crate) struct Silence {
     /// Print JSON
     #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
+}
+
+impl From<Silence> for SilenceOptions {
+    fn from(args: Silence) -> Self {
+        Self {
+            alert: args.alert,
+            number: args.number,
+            choose: args.choose,
+            against: args.against,
+            force: args.force,
+            rules: RuleFiles {
+                named: args.rules,
+                added: args.add_rules,
+            },
+            output: args.output,
+            dry_run: args.dry_run,
+            json: args.json,
+        }
+    }
 }

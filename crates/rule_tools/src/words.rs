@@ -4,7 +4,8 @@ use event::{Category, ValueType};
 
 /// Returns a value of `evt.category`. Input and output have `file`, `net` or `ipc`, depending on the
 /// descriptor.
-pub(in crate::command) fn category(category: Category) -> &'static str {
+#[must_use]
+pub fn category(category: Category) -> &'static str {
     match category {
         Category::File => "file",
         Category::Net => "net",
@@ -26,7 +27,8 @@ pub(in crate::command) fn category(category: Category) -> &'static str {
 }
 
 /// Returns the type of a field as Falco lists it.
-pub(in crate::command) fn value_type(ty: ValueType) -> &'static str {
+#[must_use]
+pub fn value_type(ty: ValueType) -> &'static str {
     match ty {
         ValueType::Bool => "BOOL",
         ValueType::Int => "INT64",

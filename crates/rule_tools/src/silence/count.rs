@@ -13,9 +13,9 @@ use rules::synthetic_event::SyntheticValue;
 use rules::{AlertSink, AlertValue, EngineOptions, RuleMatching};
 use serde_json::Value;
 
-use super::super::event::{MAGIC, shown};
 use super::alert::Alert;
 use super::candidate::Candidate;
+use crate::event_explanation::{MAGIC, shown};
 
 /// Number of other alerts that are shown.
 const EXAMPLES: usize = 3;

@@ -1,4 +1,6 @@
-//! `tollgate rules explain`: shows which system calls the rules need, or why a rule matches an event.
+//! Shows which system calls the rules need, or why a rule matches an event.
+
+use std::path::PathBuf;
 
 use abi::Syscall;
 use config::rule_files;
@@ -10,15 +12,36 @@ use rules::plan::{CallExplanation, Explanation, RuleExplanation};
 use rules::{Engine, EngineOptions};
 use serde_json::{Value, json};
 
-use crate::args::Explain;
+use crate::{RuleFiles, event_explanation};
 
-/// Runs the verb.
-pub(crate) fn execute(args: &Explain) -> Outcome {
-    let mut loaded = super::sources(&args.files, &args.added)?.load();
+/// What to explain: the calls that rules need, or one event.
+#[derive(Debug)]
+pub struct ExplainOptions {
+    /// The rules.
+    pub rules: RuleFiles,
+    /// The only call to show.
+    pub call: Option<String>,
+    /// File with the event to explain: fields as YAML, an alert as JSON, or a capture; `-` is the standard input.
+    pub event: Option<PathBuf>,
+    /// Number of the event in a capture.
+    pub number: Option<u64>,
+    /// The only rule to explain the event by.
+    pub rule: Option<String>,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// Prints which calls the rules need and why, or why rules do or do not match an event.
+///
+/// # Errors
+///
+/// The rules have errors, or there is no such call, event or rule.
+pub fn execute(args: &ExplainOptions) -> Outcome {
+    let mut loaded = args.rules.sources()?.load();
     if let Some(path) = &args.event {
         loaded.compile(&EngineOptions::default(), rule_files::NoSink);
         loaded.usable()?;
-        return super::event::explain(args, &loaded, path);
+        return event_explanation::explain(args, &loaded, path);
     }
     let (engine, plan) = loaded.compile(&EngineOptions::default(), rule_files::NoSink);
     loaded.usable()?;

@@ -1,4 +1,4 @@
-//! `tollgate rules explain --event`: why rules do or do not match one event, clause by clause.
+//! Explains why rules do or do not match one event, clause by clause.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,9 +16,8 @@ use rules::{AlertValue, Rule, Ruleset};
 use serde_json::{Value, json};
 use yaml::settings;
 
-use super::given::unusable;
-use super::given::{self, Described};
-use crate::args::Explain;
+use crate::described_event::{self, Described, unusable};
+use crate::explain::ExplainOptions;
 
 /// The result of one rule for an event.
 struct Verdict<'r> {
@@ -27,7 +26,7 @@ struct Verdict<'r> {
 }
 
 /// Explains the event that the options name.
-pub(super) fn explain(args: &Explain, loaded: &Loaded, path: &Path) -> Outcome {
+pub(super) fn explain(args: &ExplainOptions, loaded: &Loaded, path: &Path) -> Outcome {
     let rules = chosen(args, &loaded.ruleset)?;
     let subject = Subject::open(path, args.number, &loaded.ruleset)?;
     let verdicts = subject.verdicts(&loaded.ruleset, &rules)?;
@@ -57,7 +56,7 @@ fn taken_line(taken: Option<(&str, &[&str])>) -> String {
     }
 }
 
-fn chosen<'r>(args: &Explain, ruleset: &'r Ruleset) -> Result<Vec<&'r Rule>, Failure> {
+fn chosen<'r>(args: &ExplainOptions, ruleset: &'r Ruleset) -> Result<Vec<&'r Rule>, Failure> {
     let Some(name) = &args.rule else {
         return Ok(ruleset.rules.iter().filter(|rule| rule.enabled).collect());
     };
@@ -113,7 +112,7 @@ impl<'p> Subject<'p> {
             (false, None) => {
                 let text = String::from_utf8(bytes).map_err(|error| cannot(&error))?;
                 let described = settings::read(&path.display().to_string(), &text)
-                    .and_then(|root| given::describe(&root, ruleset));
+                    .and_then(|root| described_event::describe(&root, ruleset));
                 let described = described.map_err(|problem| unusable(&problem))?;
                 Ok(Self::Given(Box::new(described)))
             }
@@ -228,7 +227,8 @@ fn text(verdicts: &[Verdict<'_>], is_long: bool) -> String {
 }
 
 /// Returns the parts of a condition that holds, each with the values of its fields, one a line.
-pub(crate) fn reasons(clause: &Clause) -> Vec<String> {
+#[must_use]
+pub fn reasons(clause: &Clause) -> Vec<String> {
     let mut text = String::new();
     push_parts(&mut text, clause, true, 0);
     text.lines().map(str::to_owned).collect()
@@ -314,7 +314,8 @@ fn brief(text: &str) -> String {
 }
 
 /// Formats a value as outputs do.
-pub(crate) fn shown(value: &AlertValue) -> String {
+#[must_use]
+pub fn shown(value: &AlertValue) -> String {
     match value {
         AlertValue::Absent => "<NA>".to_owned(),
         AlertValue::Bool(value) => value.to_string(),

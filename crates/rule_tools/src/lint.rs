@@ -1,4 +1,4 @@
-//! `tollgate rules lint`: finds rules that never alert, cannot match or are expensive.
+//! Finds rules that never alert, cannot match or are expensive.
 
 use config::rule_files::NoSink;
 use diagnostics::exit::Exit;
@@ -9,22 +9,22 @@ use rules::EngineOptions;
 use rules::lint::Finding;
 use serde_json::{Value, json};
 
-use crate::args::Lint;
+use crate::RuleFiles;
 
 /// The engines that `run` and `watch` choose from.
 const LIVE: [EngineKind; 3] = [EngineKind::Notify, EngineKind::Ptrace, EngineKind::Ebpf];
 
-/// Runs the verb.
-pub(crate) fn execute(args: &Lint) -> Outcome {
-    let mut loaded = super::sources(&args.files, &args.added)?.load();
+/// Prints findings for the named engines, or all live ones; exit status 1 if there is a finding.
+///
+/// # Errors
+///
+/// The rules have errors.
+pub fn execute(rules: &RuleFiles, engines: &[EngineKind], is_json: bool) -> Outcome {
+    let mut loaded = rules.sources()?.load();
     let (engine, _plan) = loaded.compile(&EngineOptions::default(), NoSink);
     loaded.usable()?;
-    let findings = engine.lint(if args.engines.is_empty() {
-        &LIVE
-    } else {
-        &args.engines
-    });
-    terminal::print(&if args.json {
+    let findings = engine.lint(if engines.is_empty() { &LIVE } else { engines });
+    terminal::print(&if is_json {
         let objects: Vec<_> = findings.iter().map(object).collect();
         format!("{}\n", json!({ "findings": objects }))
     } else {

@@ -1,4 +1,4 @@
-//! `tollgate rules check`: checks rule files for errors.
+//! Checks rule files for errors.
 
 use config::rule_files::{Loaded, NoSink, RuleFile};
 use diagnostics::exit::Exit;
@@ -8,20 +8,24 @@ use rules::diagnostic::{Diagnostic, Location};
 use rules::{Code, EngineOptions};
 use serde_json::{Value, json};
 
-use crate::args::{AddedRules, Check};
+use crate::RuleFiles;
 
-/// Runs the verb.
-pub(crate) fn execute(args: &Check) -> Outcome {
-    let mut loaded = super::sources(&args.files, &args.added)?.load();
+/// Loads rule files and prints their problems; exit status 2 if one is an error.
+///
+/// # Errors
+///
+/// The configuration cannot be read, or the result cannot be printed.
+pub fn execute(rules: &RuleFiles, is_json: bool) -> Outcome {
+    let mut loaded = rules.sources()?.load();
     loaded.compile(&EngineOptions::default(), NoSink);
-    if args.json {
+    if is_json {
         let results = json_results(&loaded, Numbering::FromOne);
         terminal::print(&format!("{results}\n"))?;
     } else {
         terminal::print(&text_results(&loaded))?;
     }
     let is_bad = loaded.diagnostics.iter().any(Diagnostic::is_error);
-    if is_bad && !args.json && changes_other_rules(args) {
+    if is_bad && !is_json && changes_other_rules(rules) {
         terminal::complain(
             "help: these files change rules that they do not have; beside the built-in ones they are right: \
              `tollgate rules check --add-rules FILE`, `tollgate run --add-rules FILE`\n",
@@ -31,16 +35,18 @@ pub(crate) fn execute(args: &Check) -> Outcome {
 }
 
 /// Returns true if the named files have no errors when they are loaded after the default rules.
-fn changes_other_rules(args: &Check) -> bool {
-    let added = [&args.files[..], &args.added.add_rules[..]].concat();
-    let beside = super::sources(&[], &AddedRules { add_rules: added });
+fn changes_other_rules(rules: &RuleFiles) -> bool {
+    let beside = RuleFiles {
+        named: Vec::new(),
+        added: [&rules.named[..], &rules.added[..]].concat(),
+    };
     // A broken configuration is another problem.
-    let Ok(sources) = beside.map_err(drop) else {
+    let Ok(sources) = beside.sources().map_err(drop) else {
         return false;
     };
     let mut loaded = sources.load();
     loaded.compile(&EngineOptions::default(), NoSink);
-    !args.files.is_empty() && loaded.usable().is_ok()
+    !rules.named.is_empty() && loaded.usable().is_ok()
 }
 
 /// Formats every problem, and a line for each file.
@@ -75,7 +81,7 @@ fn count(number: usize, noun: &str) -> String {
 
 /// Numbers of the first line and column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::command) enum Numbering {
+pub enum Numbering {
     /// From 1, as in all messages of this program.
     FromOne,
     /// From 0, as in Falco's messages.
@@ -83,7 +89,8 @@ pub(in crate::command) enum Numbering {
 }
 
 /// Returns the object that Falco prints with `-V FILE -o json_output=true`.
-pub(in crate::command) fn json_results(loaded: &Loaded, numbering: Numbering) -> Value {
+#[must_use]
+pub fn json_results(loaded: &Loaded, numbering: Numbering) -> Value {
     let results: Vec<_> = loaded
         .files
         .iter()
@@ -112,10 +119,8 @@ fn json_result(loaded: &Loaded, file: &RuleFile, numbering: Numbering) -> Value 
 }
 
 /// Returns the messages of problems with the structure of a file: unknown items and keys, and invalid YAML.
-pub(in crate::command) fn schema_warnings(
-    errors: &[&Diagnostic],
-    warnings: &[&Diagnostic],
-) -> Vec<String> {
+#[must_use]
+pub fn schema_warnings(errors: &[&Diagnostic], warnings: &[&Diagnostic]) -> Vec<String> {
     let is_form = |code| {
         matches!(
             code,
@@ -129,7 +134,8 @@ pub(in crate::command) fn schema_warnings(
 }
 
 /// Returns the errors and the warnings of a file.
-pub(in crate::command) fn of_file<'l>(
+#[must_use]
+pub fn of_file<'l>(
     loaded: &'l Loaded,
     file: &RuleFile,
 ) -> (Vec<&'l Diagnostic>, Vec<&'l Diagnostic>) {
@@ -189,7 +195,8 @@ fn offset(location: &Location, text: &str) -> Option<usize> {
 }
 
 /// Formats the line, and a mark below the location.
-pub(in crate::command) fn snippet(location: &Location, text: Option<&str>) -> String {
+#[must_use]
+pub fn snippet(location: &Location, text: Option<&str>) -> String {
     let at = usize::try_from(location.line)
         .ok()
         .and_then(|line| line.checked_sub(1));

@@ -1,25 +1,46 @@
-//! `tollgate rules cost`: the calls that each rule needs, and their cost by measured figures.
+//! The calls that each rule needs, and their cost by measured figures.
 
-pub(crate) mod figures;
+mod figures;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 
 use abi::Syscall;
 use config::rule_files::NoSink;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use event::{EventKind, Plan, Reason};
-use figures::{Figures, WatchMode, WorkloadPrice};
 use rules::{Engine, EngineOptions};
 use serde_json::{Value, json};
 
-use crate::args::Cost;
+pub use self::figures::WatchMode;
+use self::figures::{Figures, WorkloadPrice};
+use crate::RuleFiles;
 
-/// Runs the verb.
-pub(crate) fn execute(args: &Cost) -> Outcome {
+/// Rules whose cost is estimated, and the figures to do it by.
+#[derive(Debug)]
+pub struct CostOptions {
+    /// The rules.
+    pub rules: RuleFiles,
+    /// Capture whose events are counted, and on which the rules are timed.
+    pub capture: Option<PathBuf>,
+    /// Engine whose cost is shown.
+    pub engine: WatchMode,
+    /// Folder of a run of `tollgate bench compare`; published figures without one.
+    pub figures: Option<PathBuf>,
+    /// Print JSON.
+    pub json: bool,
+}
+
+/// Prints the calls that each rule needs, and their cost.
+///
+/// # Errors
+///
+/// The rules have errors, or the figures or the capture cannot be read.
+pub fn execute(args: &CostOptions) -> Outcome {
     let figures = Figures::of(args.figures.as_deref(), args.engine)?;
-    let mut loaded = super::sources(&args.files, &args.added)?.load();
+    let mut loaded = args.rules.sources()?.load();
     let options = EngineOptions {
         // A replay has no deadline, so each evaluation can be timed.
         profile: args.capture.is_some().then_some(NonZeroU64::MIN),

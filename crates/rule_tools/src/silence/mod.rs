@@ -1,7 +1,6 @@
-//! `tollgate rules silence`: writes an exception, with its test, so that an alert is not raised again.
+//! Writes an exception, with its test, so that an alert is not raised again.
 
 mod alert;
-pub(crate) mod args;
 mod candidate;
 mod count;
 mod evaluation;
@@ -20,7 +19,6 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 
 use self::alert::Alert;
-use self::args::Silence;
 use self::candidate::{Candidate, candidates};
 use self::count::Count;
 use self::evaluation::{EventText, RulesUnderTest};
@@ -28,7 +26,30 @@ use self::exception::{TestCase, TestRules, rule_file, test_file};
 use self::list::Listing;
 use self::variant::Detected;
 use self::write::Target;
-use crate::args::AddedRules;
+use crate::{RuleFiles, test};
+
+/// An alert to silence.
+#[derive(Debug)]
+pub struct SilenceOptions {
+    /// File with the alert in JSON; `-` is the standard input.
+    pub alert: PathBuf,
+    /// Number of the alert in the file, from 1 on.
+    pub number: Option<u64>,
+    /// Number of the candidate to write, from 1 on; `None` asks on a terminal, and takes the first elsewhere.
+    pub choose: Option<u64>,
+    /// Captures or files of alerts in which each candidate's effect is counted.
+    pub against: Vec<PathBuf>,
+    /// Write an exception that silences the rule altogether.
+    pub force: bool,
+    /// The rules.
+    pub rules: RuleFiles,
+    /// File to write; the folder of all runs without one.
+    pub output: Option<PathBuf>,
+    /// Write nothing.
+    pub dry_run: bool,
+    /// Print JSON.
+    pub json: bool,
+}
 
 /// A candidate, and what it does.
 struct Proposal {
@@ -43,13 +64,14 @@ struct Proposal {
     counts: Vec<Count>,
 }
 
-/// Runs the verb.
-pub(crate) fn execute(args: &Silence) -> Outcome {
+/// Proposes exceptions to the rule of an alert, and writes one with its test.
+///
+/// # Errors
+///
+/// The alert or the rules cannot be used, no exception fits, or the files cannot be written.
+pub fn execute(args: &SilenceOptions) -> Outcome {
     let alert = Alert::read(&args.alert, args.number)?;
-    let added = AddedRules {
-        add_rules: args.add_rules.clone(),
-    };
-    let sources = super::sources(&args.rules, &added)?;
+    let sources = args.rules.sources()?;
     let files = sources.read();
     let rules = RulesUnderTest::load(files.clone(), &alert.rule)?;
     let event = rules.event(&alert)?;
@@ -128,7 +150,7 @@ fn options(
 fn counted(
     mut options: Vec<Proposal>,
     alert: &Alert,
-    args: &Silence,
+    args: &SilenceOptions,
     files: &[RuleFile],
 ) -> Result<Vec<Proposal>, Failure> {
     for path in &args.against {
@@ -149,7 +171,7 @@ fn counted(
 }
 
 /// Returns the index of the chosen candidate; `None` if the user wants none.
-fn chosen(args: &Silence, count: usize) -> Result<Option<usize>, Failure> {
+fn chosen(args: &SilenceOptions, count: usize) -> Result<Option<usize>, Failure> {
     if let Some(number) = args.choose {
         return index(number, count).map(Some);
     }
@@ -213,7 +235,7 @@ fn is_acceptable(option: &Proposal, force: bool) -> Result<(), Failure> {
 
 /// Writes the files and runs the test. If that fails, removes them.
 fn write(
-    args: &Silence,
+    args: &SilenceOptions,
     alert: &Alert,
     event: &EventText,
     variants: &[Detected],
@@ -231,10 +253,10 @@ fn write(
             .map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
         paths.map(|path| path.display().to_string()).collect()
     };
-    let mut added = absolute(&args.add_rules);
+    let mut added = absolute(&args.rules.added);
     added.push(format!("../{name}"));
     let files = TestRules {
-        named: absolute(&args.rules),
+        named: absolute(&args.rules.named),
         added,
     };
     let mut tests = vec![TestCase {
@@ -253,7 +275,7 @@ fn write(
     );
     let rules = rule_file(alert, &option.candidate, &format!("tests/{name}"));
     target.write(&rules, &test_file(&files, &tests))?;
-    let faults = match super::test::faults(&target.test) {
+    let faults = match test::faults(&target.test) {
         Ok(faults) if faults.is_empty() => return Ok(()),
         Ok(faults) => faults.join("; "),
         Err(failure) => failure.message().to_owned(),
@@ -270,7 +292,12 @@ fn also(rules: &[String]) -> String {
 }
 
 /// Formats what was written and checked.
-fn report(option: &Proposal, variants: &[Detected], target: &Target, args: &Silence) -> String {
+fn report(
+    option: &Proposal,
+    variants: &[Detected],
+    target: &Target,
+    args: &SilenceOptions,
+) -> String {
     let show = |path: &Path| path.display().to_string();
     let mut out = format!("wrote    {}\n", show(&target.rules));
     out.push_str(&format!("         {}\n", show(&target.test)));

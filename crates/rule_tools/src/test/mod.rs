@@ -1,32 +1,46 @@
-//! `tollgate rules test`: described or recorded events, and the alerts that they must raise.
+//! Tests of rules: described or recorded events, and the alerts that they must raise.
 
 mod load;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use config::rule_files::Loaded;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal::{self, Colour};
-use load::{Events, Expected, Suite, Test};
 use rules::diagnostic::closest;
 use rules::trace::Tracer;
 use rules::{Alert, AlertSink, Engine, EngineOptions, RuleMatching};
 use serde_json::json;
 use yaml::settings::Problem;
 
-use super::event as explained;
-use super::given::unusable;
-use crate::args::{AddedRules, TestRules};
+use self::load::{Events, Expected, Suite, Test};
+use crate::described_event::unusable;
+use crate::{RuleFiles, event_explanation as explained};
 
-/// Runs the verb.
-pub(crate) fn execute(args: &TestRules) -> Outcome {
+/// Files of tests to run.
+#[derive(Debug)]
+pub struct TestOptions {
+    /// The files.
+    pub files: Vec<PathBuf>,
+    /// The rules; if none are named, those that each file names.
+    pub rules: RuleFiles,
+    /// Print JSON, one object a line for each test.
+    pub json: bool,
+}
+
+/// Runs the tests of files and prints their results; exit status 1 if a test fails.
+///
+/// # Errors
+///
+/// A file, its rules or a capture cannot be read, or a test names a rule that does not exist.
+pub fn execute(args: &TestOptions) -> Outcome {
     let (mut passed, mut failed) = (0, 0);
     for file in &args.files {
         let suite = read(file)?;
-        let bench = Bench::new(args, &suite)?;
+        let bench = Bench::new(&args.rules, &suite)?;
         for test in &suite.tests {
             let faults = bench.faults(test)?;
             if faults.is_empty() {
@@ -45,14 +59,8 @@ pub(crate) fn execute(args: &TestRules) -> Outcome {
 
 /// Runs the tests of a file, and returns what differs from what they expect.
 pub(super) fn faults(file: &Path) -> Result<Vec<String>, Failure> {
-    let args = TestRules {
-        files: Vec::new(),
-        rules: Vec::new(),
-        added: AddedRules::default(),
-        json: false,
-    };
     let suite = read(file)?;
-    let bench = Bench::new(&args, &suite)?;
+    let bench = Bench::new(&RuleFiles::default(), &suite)?;
     let mut faults = Vec::new();
     for test in &suite.tests {
         faults.extend(bench.faults(test)?);
@@ -120,13 +128,12 @@ struct Bench {
 
 impl Bench {
     /// Loads the rules of the command line, or those of the file.
-    fn new(args: &TestRules, suite: &Suite) -> Result<Self, Failure> {
-        let files = if args.rules.is_empty() {
-            &suite.rules
-        } else {
-            &args.rules
-        };
-        let mut sources = super::sources(files, &args.added)?;
+    fn new(rules: &RuleFiles, suite: &Suite) -> Result<Self, Failure> {
+        let mut rules = rules.clone();
+        if rules.named.is_empty() {
+            rules.named.clone_from(&suite.rules);
+        }
+        let mut sources = rules.sources()?;
         sources.added.splice(0..0, suite.added.iter().cloned());
         let mut loaded = sources.load();
         let options = EngineOptions {

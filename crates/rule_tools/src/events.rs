@@ -1,26 +1,27 @@
-//! `tollgate rules events`: lists the event types that conditions can name.
+//! Lists the event types that conditions can name.
 
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
 use event::{EventKind, ParamSpec};
 use serde_json::{Value, json};
 
-use super::words;
-use crate::args::Events;
+use crate::{ListFormat, words};
 
-/// Runs the verb.
-pub(crate) fn execute(args: &Events) -> Outcome {
-    terminal::print(&if args.json {
-        format!(
+/// Prints the event types.
+///
+/// # Errors
+///
+/// The list cannot be printed.
+pub fn execute(format: ListFormat) -> Outcome {
+    terminal::print(&match format {
+        ListFormat::Json => format!(
             "{}\n",
             json!({ "events": EventKind::all().map(json_event).collect::<Vec<_>>() })
-        )
-    } else if args.markdown {
-        markdown()
-    } else {
-        EventKind::all()
+        ),
+        ListFormat::Markdown => markdown(),
+        ListFormat::Text => EventKind::all()
             .map(|kind| format!("{}\n", signature(kind)))
-            .collect()
+            .collect(),
     })
 }
 

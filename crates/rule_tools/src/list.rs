@@ -1,4 +1,4 @@
-//! `tollgate rules list`: lists rules, or shows one in full.
+//! Lists rules, or shows one in full.
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -7,15 +7,19 @@ use rules::Rule;
 use rules::diagnostic::closest;
 use serde_json::{Value, json};
 
-use crate::args::List;
+use crate::RuleFiles;
 
-/// Runs the verb.
-pub(crate) fn execute(args: &List) -> Outcome {
-    let loaded = super::sources(&args.files, &args.added)?.load();
+/// Prints the list of rules, or one rule in full.
+///
+/// # Errors
+///
+/// The rules have errors, or there is no such rule.
+pub fn execute(files: &RuleFiles, rule: Option<&str>, is_json: bool) -> Outcome {
+    let loaded = files.sources()?.load();
     loaded.usable()?;
     let rules = &loaded.ruleset.rules;
-    let Some(name) = &args.rule else {
-        return terminal::print(&if args.json {
+    let Some(name) = rule else {
+        return terminal::print(&if is_json {
             json_list(rules)
         } else {
             text_list(rules)
@@ -32,7 +36,7 @@ pub(crate) fn execute(args: &List) -> Outcome {
             None => "`tollgate rules list` shows all".to_owned(),
         }));
     };
-    terminal::print(&if args.json {
+    terminal::print(&if is_json {
         format!("{}\n", json_rule(rule))
     } else {
         text_rule(rule)

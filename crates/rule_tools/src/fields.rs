@@ -1,4 +1,4 @@
-//! `tollgate rules fields`: lists the fields that conditions and outputs can use.
+//! Lists the fields that conditions and outputs can use.
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -8,32 +8,29 @@ use event::field::{ArgumentKind, Class, FieldSpec, docs};
 use rules::diagnostic::closest;
 use serde_json::{Value, json};
 
-use super::words;
-use crate::args::Fields;
+use crate::{ListFormat, words};
 
 /// A class with its fields.
 type Group = (&'static Class, &'static [FieldSpec]);
 
-/// Runs the verb.
-pub(crate) fn execute(args: &Fields) -> Outcome {
-    let wanted = |group: &Group| {
-        args.class
-            .as_deref()
-            .is_none_or(|class| group.0.name == class)
-    };
+/// Prints the fields of a class, or of all classes.
+///
+/// # Errors
+///
+/// There is no such class.
+pub fn execute(class: Option<&str>, format: ListFormat) -> Outcome {
+    let wanted = |group: &Group| class.is_none_or(|class| group.0.name == class);
     let groups: Vec<Group> = docs().filter(wanted).collect();
     if groups.is_empty() {
-        return Err(unknown_class(args.class.as_deref().unwrap_or_default()));
+        return Err(unknown_class(class.unwrap_or_default()));
     }
-    terminal::print(&if args.json {
-        format!(
+    terminal::print(&match format {
+        ListFormat::Json => format!(
             "{}\n",
             json!({ "classes": groups.iter().map(json_group).collect::<Vec<_>>() })
-        )
-    } else if args.markdown {
-        groups.iter().map(markdown_group).collect()
-    } else {
-        groups.iter().map(text_group).collect::<Vec<_>>().join("\n")
+        ),
+        ListFormat::Markdown => groups.iter().map(markdown_group).collect(),
+        ListFormat::Text => groups.iter().map(text_group).collect::<Vec<_>>().join("\n"),
     })
 }
 
