@@ -36,7 +36,7 @@ const UNFINISHED: [(&str, &str, &str); 3] = [
 ];
 
 /// The file whose subject are registries: the peers of package managers, as `tollgate guard` allows them.
-const ABOUT_REGISTRIES: &str = "crates/cli/src/command/guard/tools.rs";
+const ABOUT_REGISTRIES: &str = "crates/guard/src/tools.rs";
 
 /// Programs that find processes by name, in two parts for the same reason. On a host with several runs they
 /// find the processes of others, too.

@@ -20,8 +20,10 @@ mod first;
 pub mod guard;
 mod host;
 mod identity;
+pub mod in_place;
 pub mod journal;
 pub mod learn;
+pub mod learn_command;
 mod metrics;
 pub mod options;
 mod orders;
@@ -109,6 +111,17 @@ pub fn execute(spec: AgentSpec, tenure: Detach, complain: ErrorReporter) -> Outc
     concluded(status)
 }
 
+/// Runs a command and watches it until the command ends.
+///
+/// Preconditions: the process has one thread.
+///
+/// # Errors
+///
+/// As [`execute`].
+pub fn run(spec: AgentSpec) -> Outcome {
+    execute(spec, Detach::WithCommand, Box::new(|_why| ()))
+}
+
 /// Runs the agent with the specification given to this process; see [`AgentSpec::receive`].
 ///
 /// # Errors
@@ -120,8 +133,7 @@ pub fn execute_given(source: &OsStr) -> Outcome {
     sys::prctl::set_dumpable(false).map_err(|error| {
         Failure::from_error(Exit::Unsupported, &error).help("allow prctl(PR_SET_DUMPABLE)")
     })?;
-    let spec = AgentSpec::receive(source)?;
-    execute(spec, Detach::WithCommand, Box::new(|_why| ()))
+    run(AgentSpec::receive(source)?)
 }
 
 /// Takes over from another agent.

@@ -13,9 +13,9 @@ use clap_complete::Shell;
 use config::{Choice, CompatMode, Places};
 pub(crate) use config::{IoUring, OnAgentDeath, Verify};
 use event::EngineKind;
+use rule_tools::cost::WatchMode;
 use sys::features::KernelVersion;
 
-use crate::command::rules::cost::figures::WatchMode;
 use crate::engine::Engine;
 
 pub(crate) const STYLES: Styles = Styles::styled()
@@ -56,7 +56,7 @@ fn kernel_version(text: &str) -> Result<KernelVersion, &'static str> {
 }
 
 /// Returns a parser for the words of a setting that is also an option.
-fn choice<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+pub(crate) fn choice<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let words = T::CHOICES.iter();
     let words = words.map(|(_, word, description)| PossibleValue::new(*word).help(*description));
     PossibleValuesParser::new(words)
@@ -543,15 +543,6 @@ pub(crate) struct Replay {
     /// Print no warnings and no progress
     #[arg(short, long, help_heading = OUTPUT)]
     pub(crate) quiet: bool,
-    /// Number of seconds of a capture to replay, from its first event on.
-    #[arg(skip)]
-    pub(crate) seconds: Option<u64>,
-    /// Whether the program behaves as Falco does.
-    #[arg(skip)]
-    pub(crate) manner: CompatMode,
-    /// Files of the machine and the user that are read without being named.
-    #[arg(skip)]
-    pub(crate) places: Places,
 }
 
 /// `tollgate rules`.
@@ -570,7 +561,7 @@ pub(crate) enum Rules {
     /// Run tests of rules: events in YAML or captures, and the alerts to expect
     Test(TestRules),
     /// Write an exception, and its test, so that an alert is not raised again
-    Silence(crate::command::rules::silence::args::Silence),
+    Silence(crate::command::rules::silence::Silence),
     /// Find rules that never alert, cannot match or are expensive
     Lint(Lint),
     /// Estimate how much each rule costs, from measured figures
@@ -718,7 +709,7 @@ pub(crate) struct Cost {
     #[arg(long, value_name = "FILE")]
     pub(crate) capture: Option<PathBuf>,
     /// Capture engine whose cost is shown
-    #[arg(long, value_enum, default_value_t = WatchMode::Notify, hide_possible_values = true,
+    #[arg(long, value_parser = choice::<WatchMode>(), default_value = WatchMode::Notify.word(), hide_possible_values = true,
           value_name = "notify|ebpf")]
     pub(crate) engine: WatchMode,
     /// Use the measurements in DIR, written by `tollgate bench compare --out DIR` [default: published

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::args::Format;
 use super::describe::wrap;
-use crate::command::rules::words;
+use rule_tools::words;
 
 /// A class with its fields.
 type Group = (&'static Class, &'static [FieldSpec]);

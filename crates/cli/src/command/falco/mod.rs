@@ -20,14 +20,15 @@ use config::{self, CompatMode, Config, FalcoEngine, Places};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+use replay::ReplayOptions;
+use rule_tools::check;
 use rules::load::{BUILTIN_PLUGINS, SYSCALL_SOURCE};
 use rules::{EngineOptions, Priority};
 
 use self::args::{Falco, Format};
 use self::validate::Describe;
-use crate::args::{AlertStream, Detection, Replay, Watch, WatchEngine};
-use crate::command::rules::check;
-use crate::command::{replay, watch};
+use crate::args::{AlertStream, Detection, Watch, WatchEngine};
+use crate::command::watch;
 
 /// Falco's default configuration file.
 const CONFIG: &str = "/etc/falco/falco.yaml";
@@ -395,14 +396,14 @@ fn replay_capture(args: Falco, options: Vec<String>, config: &Config) -> Outcome
             Failure::new(Exit::BadInput, message).help("name a writable file after -P")
         })?;
     }
-    let outcome = replay::replay(&Replay {
+    let outcome = replay::execute(&ReplayOptions {
         files: vec![capture],
         rules: args.rules,
         add_rules: Vec::new(),
         config: args.config,
         options,
         json: false,
-        stream: AlertStream::default(),
+        stream: AlertStream::default().into(),
         fields: None,
         filter: None,
         stats: args.verbose,

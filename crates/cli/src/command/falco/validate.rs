@@ -13,7 +13,7 @@ use rules::diagnostic::{Diagnostic, Location};
 use serde_json::Value;
 
 use super::describe;
-use crate::command::rules::check::{self, Numbering};
+use rule_tools::check::{self, Numbering};
 
 /// Rules to describe in addition, if all files are valid.
 pub(super) enum Describe<'a> {

@@ -3,7 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
+use config::Choice as _;
+use guard::options::{self, Allowed, Preset};
+
+use crate::args::choice;
 
 /// Heading of the options that make the box larger or smaller.
 const BOX: &str = "Box options";
@@ -76,7 +80,7 @@ pub(crate) struct Learn {
 pub(crate) struct BoxOptions {
     /// What CMD is: agent reads everything but credentials; install and build read system folders, tools and
     /// the working directory; build has no network but this host; strict writes the working directory alone
-    #[arg(long, value_enum, default_value_t, hide_possible_values = true, value_name = "agent|install|build|strict", help_heading = BOX)]
+    #[arg(long, value_parser = choice::<Preset>(), default_value = Preset::Agent.word(), hide_possible_values = true, value_name = "agent|install|build|strict", help_heading = BOX)]
     pub(crate) preset: Preset,
     /// Allow to read PATH, and all that is in a folder; repeatable
     #[arg(long, value_name = "PATH", help_heading = BOX)]
@@ -94,43 +98,20 @@ pub(crate) struct BoxOptions {
     #[arg(long, value_name = "PATH", help_heading = BOX)]
     pub(crate) deny_read: Vec<PathBuf>,
     /// Allow ptrace, new user namespaces, or the whole network; repeatable
-    #[arg(long, value_enum, value_name = "ptrace|namespaces|network", hide_possible_values = true, help_heading = BOX)]
+    #[arg(long, value_parser = choice::<Allowed>(), value_name = "ptrace|namespaces|network", hide_possible_values = true, help_heading = BOX)]
     pub(crate) allow: Vec<Allowed>,
 }
 
-/// Kinds of commands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Preset {
-    /// A coding agent
-    #[default]
-    Agent,
-    /// Installation of packages
-    Install,
-    /// A build
-    Build,
-    /// A program that needs nothing but its folder
-    Strict,
-}
-
-impl Preset {
-    /// The preset as an option has it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Agent => "agent",
-            Self::Install => "install",
-            Self::Build => "build",
-            Self::Strict => "strict",
+impl From<BoxOptions> for options::BoxOptions {
+    fn from(args: BoxOptions) -> Self {
+        Self {
+            preset: args.preset,
+            allow_read: args.allow_read,
+            allow_write: args.allow_write,
+            allow_exec: args.allow_exec,
+            allow_connect: args.allow_connect,
+            deny_read: args.deny_read,
+            allow: args.allow,
         }
     }
-}
-
-/// What no preset allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Allowed {
-    /// Tracing processes of the box
-    Ptrace,
-    /// New user namespaces
-    Namespaces,
-    /// Every peer
-    Network,
 }

@@ -1,58 +1,68 @@
 //! `tollgate rules`: checks, lists, explains and tests rules.
 
-pub(super) mod check;
-pub(crate) mod cost;
-pub(super) mod event;
-mod events;
-mod explain;
-mod fields;
-mod given;
-mod lint;
-mod list;
 pub(crate) mod silence;
-mod test;
-pub(super) mod words;
 
 use std::path::PathBuf;
 
-use config::rule_files::RuleSources;
-use config::{Effective, Places, Request};
-use diagnostics::failure::{Failure, Outcome};
+use diagnostics::failure::Outcome;
+use rule_tools::cost::CostOptions;
+use rule_tools::explain::ExplainOptions;
+use rule_tools::test::TestOptions;
+use rule_tools::{ListFormat, RuleFiles};
 
 use crate::args::{AddedRules, Rules};
 
 /// Runs the verb.
 pub(crate) fn execute(verb: Rules) -> Outcome {
     match verb {
-        Rules::Check(args) => check::execute(&args),
-        Rules::List(args) => list::execute(&args),
-        Rules::Fields(args) => fields::execute(&args),
-        Rules::Events(args) => events::execute(&args),
-        Rules::Explain(args) => explain::execute(&args),
-        Rules::Test(args) => test::execute(&args),
-        Rules::Silence(args) => silence::execute(&args),
-        Rules::Lint(args) => lint::execute(&args),
-        Rules::Cost(args) => cost::execute(&args),
+        Rules::Check(args) => rule_tools::check::execute(&of(args.files, args.added), args.json),
+        Rules::List(args) => {
+            let files = of(args.files, args.added);
+            rule_tools::list::execute(&files, args.rule.as_deref(), args.json)
+        }
+        Rules::Fields(args) => {
+            rule_tools::fields::execute(args.class.as_deref(), format(args.json, args.markdown))
+        }
+        Rules::Events(args) => rule_tools::events::execute(format(args.json, args.markdown)),
+        Rules::Explain(args) => rule_tools::explain::execute(&ExplainOptions {
+            rules: of(args.files, args.added),
+            call: args.call,
+            event: args.event,
+            number: args.number,
+            rule: args.rule,
+            json: args.json,
+        }),
+        Rules::Test(args) => rule_tools::test::execute(&TestOptions {
+            files: args.files,
+            rules: of(args.rules, args.added),
+            json: args.json,
+        }),
+        Rules::Silence(args) => rule_tools::silence::execute(&args.into()),
+        Rules::Lint(args) => {
+            let files = of(args.files, args.added);
+            rule_tools::lint::execute(&files, &args.engines, args.json)
+        }
+        Rules::Cost(args) => rule_tools::cost::execute(&CostOptions {
+            rules: of(args.files, args.added),
+            capture: args.capture,
+            engine: args.engine,
+            figures: args.figures,
+            json: args.json,
+        }),
     }
 }
 
-/// Returns the files that a verb's rules come from: the named ones, else those that `tollgate run` loads by default.
-fn sources(named: &[PathBuf], added: &AddedRules) -> Result<RuleSources, Failure> {
-    let added = added.add_rules.clone();
-    if !named.is_empty() {
-        return Ok(RuleSources {
-            named: named.to_vec(),
-            folder: None,
-            added,
-        });
+fn of(named: Vec<PathBuf>, added: AddedRules) -> RuleFiles {
+    RuleFiles {
+        named,
+        added: added.add_rules,
     }
-    let places = Places::of_user()?;
-    let request = Request {
-        layers: &places.files,
-        ..Request::default()
-    };
-    let Effective { mut config, .. } = request.load()?;
-    config.rules_folder = places.rules;
-    config.added_rules = added;
-    Ok(config.rule_sources())
+}
+
+fn format(json: bool, markdown: bool) -> ListFormat {
+    match (json, markdown) {
+        (true, _) => ListFormat::Json,
+        (false, true) => ListFormat::Markdown,
+        (false, false) => ListFormat::Text,
+    }
 }

@@ -10,11 +10,10 @@ use capture::notify::EngineObserver;
 use event::{
     Comm, Evaluator, Event, EventKind, ImpossibleOpen, Opening, Pid, Plan, Process, Relevance, Tid,
 };
+use rule_tools::event_explanation::{reasons, shown};
 use rules::trace::Tracer;
 use rules::{Alert, AlertSink, AlertValue, Engine, Ruleset};
 use top::{AlertRow, Seen, Tally};
-
-use crate::command::rules::event::{reasons, shown};
 
 /// Most ancestors that are shown.
 const MOST_ANCESTORS: usize = 12;

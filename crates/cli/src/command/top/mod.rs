@@ -21,7 +21,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use top::{Screen, Tally};
 
 use self::feed::{EngineReports, Feed, ThreadSink};
-use super::replay;
 use crate::args::Top;
 
 /// Most threads that evaluate events: more cost more than they help.

@@ -1,0 +1,153 @@
+//! Replay under rules: evaluates the events and sends alerts to the channels.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use agent::journal;
+use agent::sink::DeferredSink;
+use agent::totals;
+use config::{CompatMode, Config, Effective, Request};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
+use outputs::Dispatcher;
+use rules::{Alert, AlertSink};
+
+use crate::{ReplayOptions, play};
+
+/// Number of alerts sent before waiting for the channels. A recorded event has no deadline, so no alert need be
+/// lost, neither to full queues nor to the memory limit, which large alerts reach first.
+const WAVE: usize = outputs::QUEUE_CAPACITY.alerts / 16;
+
+/// A sink that waits for the channels at intervals.
+#[derive(Clone)]
+struct PatientSink(Arc<Patient>);
+
+struct Patient {
+    sink: DeferredSink,
+    dispatcher: OnceLock<Dispatcher>,
+    timeout: Duration,
+    wave: u64,
+    /// Number of alerts since the last wait for the channels.
+    waiting: AtomicU64,
+}
+
+impl PatientSink {
+    fn new(config: &Config) -> Self {
+        let room = config.queue_capacity.unwrap_or(WAVE);
+        Self(Arc::new(Patient {
+            sink: DeferredSink::default(),
+            dispatcher: OnceLock::new(),
+            timeout: Duration::from_millis(config.output_timeout_ms),
+            wave: u64::try_from(room.min(WAVE)).unwrap_or(u64::MAX),
+            waiting: AtomicU64::new(0),
+        }))
+    }
+
+    fn connect(&self, dispatcher: &Dispatcher) {
+        self.0.sink.connect(dispatcher.clone());
+        // A second call would be a bug; the first dispatcher remains.
+        let _ = self.0.dispatcher.set(dispatcher.clone());
+    }
+}
+
+impl AlertSink for PatientSink {
+    fn emit(&self, alert: Alert) {
+        let Self(patient) = self;
+        patient.sink.emit(alert);
+        if patient.waiting.fetch_add(1, Ordering::Relaxed) + 1 < patient.wave {
+            return;
+        }
+        patient.waiting.store(0, Ordering::Relaxed);
+        if let Some(dispatcher) = patient.dispatcher.get() {
+            dispatcher.flush(Instant::now() + patient.timeout);
+        }
+    }
+}
+
+pub(super) fn raise(args: &ReplayOptions) -> Outcome {
+    let request = Request {
+        layers: &args.places.files,
+        file: args.config.as_deref(),
+        options: &args.options,
+        mode: args.manner,
+    };
+    let Effective {
+        mut config,
+        warnings,
+        ..
+    } = request.load()?;
+    config.rules_folder.clone_from(&args.places.rules);
+    config.added_rules.clone_from(&args.add_rules);
+    journal::open(config.log, args.manner, config.time_format_iso_8601);
+    let stream = args.stream.clone();
+    config.json_output |= args.json || stream.is_json();
+    stream.apply(&mut config.outputs.stdout, args.manner);
+    if !args.rules.is_empty() {
+        config.rules_files.clone_from(&args.rules);
+    }
+    let mut loaded = config.rule_sources().load();
+    let idle = loaded.select(&config.rules);
+    if !args.quiet {
+        let idle = idle.iter().map(|selection| selection.complaint());
+        // The falco personality has read the configuration itself.
+        let is_falco = args.manner == CompatMode::Falco;
+        let warnings = warnings.into_iter().filter(|_| !is_falco);
+        for warning in warnings.chain(idle) {
+            journal::warn(&format!("warning: {warning}"));
+        }
+    }
+    let sink = PatientSink::new(&config);
+    let (engine, _plan) = loaded.compile(&agent::engine_options(&config, None), sink.clone());
+    loaded.usable()?;
+    if !args.quiet {
+        agent::warn(&loaded);
+    }
+    let dispatcher = agent::outputs(&config, args.quiet, None)?
+        .start()
+        .map_err(|error| {
+            Failure::from_error(Exit::Internal, &error)
+                .help("check the limit on processes (ulimit -u)")
+        })?;
+    sink.connect(&dispatcher);
+    let played = play(args, &engine, || Ok(true))?;
+    let lost = finish(&dispatcher, Duration::from_millis(config.output_timeout_ms));
+    if args.manner == CompatMode::Falco {
+        let mut rules = Vec::new();
+        totals::add(&mut rules, &engine);
+        // Events missing from a capture were lost when it was recorded.
+        terminal::complain(&totals::of_losses(0, 0));
+        terminal::print(&totals::of_rules(&rules))?;
+    }
+    // Errors of the captures are reported first.
+    played.end(args)?;
+    match lost {
+        None => Ok(Exit::Ok),
+        Some(lost) => Err(Failure::new(Exit::BadInput, lost)
+            .help("the message above shows the reason; free disk space, or choose another output")),
+    }
+}
+
+/// Waits for the channels. Returns a message about lost alerts. A reader that closed its pipe lost nothing.
+fn finish(dispatcher: &Dispatcher, timeout: Duration) -> Option<String> {
+    dispatcher.flush(Instant::now() + timeout);
+    let lost = dispatcher
+        .counters()
+        .channels
+        .into_iter()
+        .filter_map(|channel| {
+            let lost = channel.lost();
+            let is_whole = lost == 0 && channel.pending == 0;
+            if is_whole || (channel.channel == "stdout" && terminal::has_no_reader()) {
+                return None;
+            }
+            Some(format!(
+                "{}: {lost} alerts lost, {} not delivered",
+                channel.channel, channel.pending
+            ))
+        });
+    let lost: Vec<String> = lost.collect();
+    dispatcher.close(timeout);
+    (!lost.is_empty()).then(|| format!("cannot deliver all alerts: {}", lost.join("; ")))
+}

@@ -1,0 +1,267 @@
+//! Checks rule files for errors.
+
+use config::rule_files::{Loaded, NoSink, RuleFile};
+use diagnostics::exit::Exit;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
+use rules::diagnostic::{Diagnostic, Location};
+use rules::{Code, EngineOptions};
+use serde_json::{Value, json};
+
+use crate::RuleFiles;
+
+/// Loads rule files and prints their problems; exit status 2 if one is an error.
+///
+/// # Errors
+///
+/// The configuration cannot be read, or the result cannot be printed.
+pub fn execute(rules: &RuleFiles, is_json: bool) -> Outcome {
+    let mut loaded = rules.sources()?.load();
+    loaded.compile(&EngineOptions::default(), NoSink);
+    if is_json {
+        let results = json_results(&loaded, Numbering::FromOne);
+        terminal::print(&format!("{results}\n"))?;
+    } else {
+        terminal::print(&text_results(&loaded))?;
+    }
+    let is_bad = loaded.diagnostics.iter().any(Diagnostic::is_error);
+    if is_bad && !is_json && changes_other_rules(rules) {
+        terminal::complain(
+            "help: these files change rules that they do not have; beside the built-in ones they are right: \
+             `tollgate rules check --add-rules FILE`, `tollgate run --add-rules FILE`\n",
+        );
+    }
+    Ok(if is_bad { Exit::BadInput } else { Exit::Ok })
+}
+
+/// Returns true if the named files have no errors when they are loaded after the default rules.
+fn changes_other_rules(rules: &RuleFiles) -> bool {
+    let beside = RuleFiles {
+        named: Vec::new(),
+        added: [&rules.named[..], &rules.added[..]].concat(),
+    };
+    // A broken configuration is another problem.
+    let Ok(sources) = beside.sources().map_err(drop) else {
+        return false;
+    };
+    let mut loaded = sources.load();
+    loaded.compile(&EngineOptions::default(), NoSink);
+    !rules.named.is_empty() && loaded.usable().is_ok()
+}
+
+/// Formats every problem, and a line for each file.
+fn text_results(loaded: &Loaded) -> String {
+    let mut out = loaded.render(loaded.diagnostics.iter());
+    for file in &loaded.files {
+        let (errors, warnings) = of_file(loaded, file);
+        let verdict = match (errors.len(), warnings.len()) {
+            (0, 0) => "Ok".to_owned(),
+            (0, warnings) => format!("Ok, with {}", count(warnings, "warning")),
+            (errors, 0) => format!("Invalid: {}", count(errors, "error")),
+            (errors, warnings) => {
+                format!(
+                    "Invalid: {}, {}",
+                    count(errors, "error"),
+                    count(warnings, "warning")
+                )
+            }
+        };
+        out.push_str(&format!("{}: {verdict}\n", file.name));
+    }
+    out
+}
+
+fn count(number: usize, noun: &str) -> String {
+    if number == 1 {
+        format!("1 {noun}")
+    } else {
+        format!("{number} {noun}s")
+    }
+}
+
+/// Numbers of the first line and column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Numbering {
+    /// From 1, as in all messages of this program.
+    FromOne,
+    /// From 0, as in Falco's messages.
+    FromZero,
+}
+
+/// Returns the object that Falco prints with `-V FILE -o json_output=true`.
+#[must_use]
+pub fn json_results(loaded: &Loaded, numbering: Numbering) -> Value {
+    let results: Vec<_> = loaded
+        .files
+        .iter()
+        .map(|file| json_result(loaded, file, numbering))
+        .collect();
+    json!({ "falco_load_results": results })
+}
+
+fn json_result(loaded: &Loaded, file: &RuleFile, numbering: Numbering) -> Value {
+    let (errors, warnings) = of_file(loaded, file);
+    let list = |diagnostics: Vec<&Diagnostic>| -> Vec<Value> {
+        diagnostics
+            .into_iter()
+            .map(|diagnostic| json_problem(loaded, diagnostic, numbering))
+            .collect()
+    };
+    let schema_warnings = schema_warnings(&errors, &warnings);
+    json!({
+        "errors": list(errors.clone()),
+        "name": &*file.name,
+        "schema_valid": schema_warnings.is_empty(),
+        "schema_warnings": schema_warnings,
+        "successful": errors.is_empty(),
+        "warnings": list(warnings),
+    })
+}
+
+/// Returns the messages of problems with the structure of a file: unknown items and keys, and invalid YAML.
+#[must_use]
+pub fn schema_warnings(errors: &[&Diagnostic], warnings: &[&Diagnostic]) -> Vec<String> {
+    let is_form = |code| {
+        matches!(
+            code,
+            Code::YamlParse | Code::YamlValidate | Code::UnknownItem | Code::UnknownKey
+        )
+    };
+    let all = errors.iter().chain(warnings);
+    all.filter(|problem| is_form(problem.code))
+        .map(|problem| problem.message.clone())
+        .collect()
+}
+
+/// Returns the errors and the warnings of a file.
+#[must_use]
+pub fn of_file<'l>(
+    loaded: &'l Loaded,
+    file: &RuleFile,
+) -> (Vec<&'l Diagnostic>, Vec<&'l Diagnostic>) {
+    let of_file = loaded
+        .diagnostics
+        .iter()
+        .filter(|diagnostic| diagnostic.location.file == file.name);
+    of_file.partition(|diagnostic| diagnostic.is_error())
+}
+
+fn json_problem(loaded: &Loaded, diagnostic: &Diagnostic, numbering: Numbering) -> Value {
+    let text = loaded.text(&diagnostic.location.file);
+    let first = match numbering {
+        Numbering::FromOne => 1,
+        Numbering::FromZero => 0,
+    };
+    let position = json_position(&diagnostic.location, text, first);
+    let mut locations = vec![json!({
+        "item_name": "",
+        "item_type": "rules content",
+        "position": { "column": first, "line": first, "name": &*diagnostic.location.file, "offset": 0 },
+    })];
+    if let Some((item_type, item_name)) = diagnostic.context.split_once(' ') {
+        locations
+            .push(json!({ "item_name": item_name, "item_type": item_type, "position": position }));
+    } else {
+        locations[0]["position"] = position;
+    }
+    json!({
+        "code": diagnostic.code.name(),
+        "codedesc": diagnostic.code.title(),
+        "context": { "locations": locations, "snippet": snippet(&diagnostic.location, text) },
+        "help": diagnostic.help,
+        "message": diagnostic.message,
+    })
+}
+
+fn json_position(location: &Location, text: Option<&str>, first: u32) -> Value {
+    // The line is 0 if the file could not be read.
+    let number = |from_one: u32| (from_one + first).saturating_sub(1);
+    json!({
+        "column": number(location.column),
+        "line": number(location.line),
+        "name": &*location.file,
+        "offset": text.and_then(|text| offset(location, text)).unwrap_or(0),
+    })
+}
+
+/// Returns the number of bytes before a location.
+fn offset(location: &Location, text: &str) -> Option<usize> {
+    let line = usize::try_from(location.line).ok()?.checked_sub(1)?;
+    let column = usize::try_from(location.column).ok()?.checked_sub(1)?;
+    let mut lines = text.split_inclusive('\n');
+    let before: usize = lines.by_ref().take(line).map(str::len).sum();
+    let line = lines.next().unwrap_or_default();
+    Some(before + line.chars().take(column).map(char::len_utf8).sum::<usize>())
+}
+
+/// Formats the line, and a mark below the location.
+#[must_use]
+pub fn snippet(location: &Location, text: Option<&str>) -> String {
+    let at = usize::try_from(location.line)
+        .ok()
+        .and_then(|line| line.checked_sub(1));
+    let line = text.zip(at).and_then(|(text, at)| text.lines().nth(at));
+    let column = usize::try_from(location.column).unwrap_or(1).max(1);
+    match line {
+        Some(line) => format!("{line}\n{:>column$}\n", "^"),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::rule_files;
+
+    use super::*;
+
+    fn loaded(text: &str) -> Loaded {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.yaml");
+        std::fs::write(&path, text).unwrap();
+        rule_files::load(&[path])
+    }
+
+    const BROKEN: &str = "- macro: m\n  condition: evt.type = open\n  colour: red\n\
+        - rule: R\n  desc: d\n  condition: evt.type contaisn x\n  output: o\n  priority: notice\n";
+
+    #[test]
+    fn json_is_shaped_as_falcos() {
+        let results = json_results(&loaded(BROKEN), Numbering::FromOne);
+        let result = &results["falco_load_results"][0];
+        assert_eq!(result["successful"], false);
+        let error = &result["errors"][0];
+        assert_eq!(error["code"], "LOAD_ERR_COMPILE_CONDITION");
+        let location = error["context"]["locations"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap();
+        assert_eq!(location["item_type"], "rule");
+        assert_eq!(location["item_name"], "R");
+        assert_eq!(location["position"]["line"], 6);
+        let offset = location["position"]["offset"].as_u64().unwrap();
+        let line_start = BROKEN.find("  condition: evt.type contaisn x").unwrap();
+        assert!(
+            offset > line_start as u64 && offset < line_start as u64 + 30,
+            "{offset}"
+        );
+        let snippet = error["context"]["snippet"].as_str().unwrap();
+        assert!(
+            snippet.starts_with("  condition: evt.type contaisn x\n"),
+            "{snippet}"
+        );
+        assert_eq!(result["warnings"][0]["code"], "LOAD_UNKNOWN_KEY");
+    }
+
+    #[test]
+    fn text_ends_with_a_verdict_for_each_file() {
+        let text = text_results(&loaded(BROKEN));
+        assert!(text.contains("r.yaml:6:"), "{text}");
+        assert!(
+            text.trim_end()
+                .ends_with("r.yaml: Invalid: 1 error, 1 warning"),
+            "{text}"
+        );
+        assert!(text_results(&loaded("")).trim_end().ends_with("r.yaml: Ok"));
+    }
+}

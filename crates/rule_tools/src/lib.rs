@@ -1,0 +1,17 @@
+//! Tools for authors of rules: what `tollgate rules` does, without its command line.
+
+pub mod check;
+pub mod cost;
+mod described_event;
+pub mod event_explanation;
+pub mod events;
+pub mod explain;
+pub mod fields;
+pub mod lint;
+pub mod list;
+mod options;
+pub mod silence;
+pub mod test;
+pub mod words;
+
+pub use self::options::{ListFormat, RuleFiles};

@@ -1,0 +1,102 @@
+//! Lists rules, or shows one in full.
+
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
+use rules::Rule;
+use rules::diagnostic::closest;
+use serde_json::{Value, json};
+
+use crate::RuleFiles;
+
+/// Prints the list of rules, or one rule in full.
+///
+/// # Errors
+///
+/// The rules have errors, or there is no such rule.
+pub fn execute(files: &RuleFiles, rule: Option<&str>, is_json: bool) -> Outcome {
+    let loaded = files.sources()?.load();
+    loaded.usable()?;
+    let rules = &loaded.ruleset.rules;
+    let Some(name) = rule else {
+        return terminal::print(&if is_json {
+            json_list(rules)
+        } else {
+            text_list(rules)
+        });
+    };
+    let Some(rule) = loaded.ruleset.rule(name) else {
+        let failure = Failure::new(
+            Exit::BadInput,
+            format!("cannot show rule `{name}`: no such rule"),
+        );
+        let similar = closest(name, rules.iter().map(|rule| &*rule.name));
+        return Err(failure.help(match similar {
+            Some(similar) => format!("did you mean `{similar}`?"),
+            None => "`tollgate rules list` shows all".to_owned(),
+        }));
+    };
+    terminal::print(&if is_json {
+        format!("{}\n", json_rule(rule))
+    } else {
+        text_rule(rule)
+    })
+}
+
+fn text_list(rules: &[Rule]) -> String {
+    let width = rules
+        .iter()
+        .map(|rule| rule.name.chars().count())
+        .max()
+        .unwrap_or(0);
+    let mut out = String::new();
+    for rule in rules {
+        let off = if rule.enabled { "" } else { "  (disabled)" };
+        let priority = rule.priority.name();
+        out.push_str(&format!("{:width$}  {priority}{off}\n", rule.name));
+    }
+    out
+}
+
+fn text_rule(rule: &Rule) -> String {
+    let tags: Vec<_> = rule.tags.iter().map(String::as_str).collect();
+    format!(
+        "{}\n  priority   {}\n  source     {}\n  tags       {}\n  enabled    {}\n  defined    {}\n  \
+         desc       {}\n  condition  {}\n  output     {}\n",
+        rule.name,
+        rule.priority.name(),
+        rule.source,
+        tags.join(", "),
+        rule.enabled,
+        rule.location,
+        rule.desc,
+        rule.condition,
+        rule.output.text,
+    )
+}
+
+fn json_list(rules: &[Rule]) -> String {
+    let rules: Vec<_> = rules.iter().map(json_rule).collect();
+    format!("{}\n", json!({ "rules": rules }))
+}
+
+fn json_rule(rule: &Rule) -> Value {
+    let exceptions: Vec<_> = rule
+        .exceptions
+        .iter()
+        .map(|exception| &exception.name)
+        .collect();
+    json!({
+        "name": &*rule.name,
+        "description": rule.desc,
+        "condition": rule.condition.to_string(),
+        "output": rule.output.text,
+        "priority": rule.priority.name(),
+        "source": rule.source,
+        "tags": rule.tags,
+        "enabled": rule.enabled,
+        "exceptions": exceptions,
+        "file": &*rule.location.file,
+        "line": rule.location.line,
+    })
+}
