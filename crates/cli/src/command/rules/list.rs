@@ -11,6 +11,11 @@ use crate::args::List;
 
 /// Runs the verb.
 pub(crate) fn execute(args: &List) -> Outcome {
+    if let Some(absent) = args.files.iter().find(|file| !file.exists()) {
+        let message = format!("cannot read {}: no such file", absent.display());
+        let help = "a rule is shown by its name: tollgate rules list --rule 'Write below etc'";
+        return Err(Failure::new(Exit::BadInput, message).help(help));
+    }
     let loaded = super::sources(&args.files, &args.added)?.load();
     loaded.usable()?;
     let rules = &loaded.ruleset.rules;
