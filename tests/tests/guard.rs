@@ -441,6 +441,14 @@ fn options_make_the_box_larger_and_smaller() {
         &["sh", "-c", "echo x >> \"$0\"", &rc],
     );
     assert_eq!(finished.code(), 0, "{finished:?}");
+    // The advice for what changes a folder is about the folder, and following it helps.
+    let (finished, report) = home.guard(&[], &["rm", &rc]);
+    assert_eq!(finished.code(), 1, "{finished:?}");
+    let advice = format!("--allow-write {}", file("home"));
+    assert_eq!(denials(&report)[0]["allow"], advice.as_str(), "{report:?}");
+    let (finished, _) = home.guard(&["--allow-write", &file("home")], &["rm", &rc]);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    fs::write(&rc, "x\n").expect("the folder is ours");
     let (finished, report) = home.guard(&["--deny-read", &rc], &["cat", &rc]);
     assert_eq!(
         (finished.code(), denials(&report).len()),

@@ -425,7 +425,7 @@ fn only_the_right_secret_opens_the_server_and_others_are_counted() {
     let said =
         "cannot write alerts to nats: the server refuses this client: Authorization Violation";
     assert!(finished.stderr.contains(said), "{}", finished.stderr);
-    let said = "tollgate: nats: 1 alerts lost, 0 not delivered";
+    let said = "tollgate: nats: 1 alert lost, 0 not delivered";
     assert!(finished.stderr.contains(said), "{}", finished.stderr);
 
     fs::write(&file, "right\n").expect("it can be written");
@@ -594,7 +594,7 @@ fn an_account_that_may_not_subscribe_is_told_so_and_its_alerts_are_counted() {
     assert_eq!(finished.code(), 3);
     for said in [
         "nats_output needs to subscribe to `_INBOX.>`",
-        "tollgate: nats: 1 alerts lost, 0 not delivered",
+        "tollgate: nats: 1 alert lost, 0 not delivered",
     ] {
         assert!(finished.stderr.contains(said), "{}", finished.stderr);
     }

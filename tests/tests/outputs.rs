@@ -342,7 +342,7 @@ fn the_end_says_what_was_lost() {
     let text = &finished.stderr;
     assert!(text.contains("cannot write alerts to file: "), "{text}");
     assert!(
-        text.contains("tollgate: file: 1 alerts lost, 0 not delivered"),
+        text.contains("tollgate: file: 1 alert lost, 0 not delivered"),
         "{text}"
     );
 }

@@ -1029,7 +1029,9 @@ fn engines_are_told_of_the_runtime_and_forget_it_again() {
             "it is in no folder of PATH".to_owned()
         ));
     }
-    run(&["uninstall", "--yes"]);
+    let undone = run(&["uninstall", "--yes"]);
+    // There is nothing to do with podman afterwards.
+    assert!(!undone.contains("podman --runtime"), "{undone}");
     assert_eq!(text("containerd/config.toml").as_deref(), Some(containerd));
     assert_eq!(text("containers/containers.conf.d/tollgate.conf"), None);
     assert!(run(&["uninstall"]).contains("nothing to change"));

@@ -1,6 +1,7 @@
 //! `tollgate top` in a terminal of 80 x 24 characters that tmux draws.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -164,6 +165,31 @@ fn live_alerts_appear_and_a_signal_restores_the_terminal() {
     let killed = Command::new("kill").args(["-TERM", top.trim()]).status();
     assert!(killed.expect("it is installed").success());
     screen.is_restored(0);
+}
+
+#[test]
+fn the_program_ends_with_its_terminal() {
+    let scratch = Scratch::new();
+    let (pid, capture) = (scratch.path().join("pid"), scratch.path().join("c.scap"));
+    let recorded = tollgate(&["run", "-w", &capture.display().to_string(), "--", "true"]);
+    assert_eq!(recorded.code(), 0, "{recorded:?}");
+    let line = format!(
+        "sh -c 'echo $$ > {}; exec {} top {}'",
+        pid.display(),
+        e2e::program().display(),
+        capture.display()
+    );
+    let screen = Screen::start(&line);
+    screen.shows("q quit");
+    let top = fs::read_to_string(pid).expect("it was written");
+    screen.tmux(&["kill-server"]);
+    let running = Path::new("/proc").join(top.trim());
+    let deadline = Instant::now() + LIMIT;
+    // A zombie of whoever adopts it has no executable.
+    while fs::read_link(running.join("exe")).is_ok() {
+        assert!(Instant::now() < deadline, "it runs on without a terminal");
+        sleep(Duration::from_millis(100));
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -160,7 +161,11 @@ impl DenialReporter {
             // An abstract name, or a peer with more than its name, is no value of the option.
             (Some("connect"), Some(object)) if object.contains('@') || object.contains(' ') => None,
             (Some(access), Some(object)) => {
-                Some(printable(&format!("--allow-{access} {}", quoted(object))))
+                let path = match access {
+                    "write" => allowed_by(violation.call.name(), object),
+                    _ => object,
+                };
+                Some(printable(&format!("--allow-{access} {}", quoted(path))))
             }
             _ => self.options.get(violation.rule).cloned(),
         }
@@ -260,6 +265,23 @@ fn ask(process: &str, peer: &str) -> std::io::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
+/// Returns the path that has to be allowed for a change of `path`: the folder, for what makes, moves or removes its
+/// entry. No box can allow that for a single name.
+fn allowed_by<'a>(call: &str, path: &'a str) -> &'a str {
+    let changes_folder = [
+        "unlink", "rmdir", "mkdir", "mknod", "rename", "link", "symlink", "bind", "creat",
+    ]
+    .iter()
+    .any(|begin| call.starts_with(begin));
+    let is_absent = std::fs::symlink_metadata(path)
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    let folder = Path::new(path).parent().and_then(Path::to_str);
+    match folder {
+        Some(folder) if !folder.is_empty() && (changes_folder || is_absent) => folder,
+        _ => path,
+    }
+}
+
 fn name(errno: Errno) -> String {
     errno
         .name()
@@ -288,7 +310,7 @@ fn printable(text: &str) -> String {
 }
 
 /// Quotes a word for a shell if it needs that.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,[]".contains(&byte);
     match !text.is_empty() && text.bytes().all(is_plain) {
         true => text.to_owned(),
@@ -365,5 +387,19 @@ mod tests {
             ..violation(None, None)
         };
         assert_eq!(reporter.option(&by_rule).as_deref(), Some("--allow x"));
+    }
+
+    #[test]
+    fn what_changes_a_folder_needs_the_folder() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let (here, absent) = (folder.path().join("here"), folder.path().join("absent"));
+        std::fs::write(&here, "x").expect("it can be written");
+        let folder = folder.path().to_str().expect("it is text");
+        let (here, absent) = (here.to_str().expect("text"), absent.to_str().expect("text"));
+        assert_eq!(allowed_by("openat", here), here);
+        assert_eq!(allowed_by("openat", absent), folder);
+        assert_eq!(allowed_by("unlinkat", here), folder);
+        assert_eq!(allowed_by("renameat2", here), folder);
+        assert_eq!(allowed_by("truncate", here), here);
     }
 }

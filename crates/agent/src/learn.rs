@@ -188,7 +188,14 @@ impl Learner {
         let policy = |accepted| seen.policy(&name, enforcers, &self.machine, accepted);
         let none = BTreeSet::new();
         let accepted = partial_rules(&name, &policy(&none));
-        write(&self.output, &policy(&accepted))
+        write(&self.output, &policy(&accepted))?;
+        if !self.quiet {
+            let path = self.output.display();
+            terminal::complain(&format!(
+                "tollgate: wrote {path}; apply it: tollgate enforce --policy {path} -- CMD\n"
+            ));
+        }
+        Ok(())
     }
 }
 

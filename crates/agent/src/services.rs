@@ -38,7 +38,7 @@ use super::servers::{ServerSet, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
 use super::subscribers;
-use super::summary::Summary;
+use super::summary::{Summary, plural};
 use super::violations::Violations;
 use super::watched_files::{self, WatchedFiles};
 use crate::guard::DenialReporter;
@@ -729,7 +729,8 @@ impl Services for AgentRuntime {
                 let name = channel.channel;
                 let why = channel.trouble.map(|trouble| format!(": {trouble}"));
                 let why = why.unwrap_or_default();
-                let problem = format!("{name}: {lost} alerts lost, {waiting} not delivered{why}");
+                let lost = plural(lost, "alert");
+                let problem = format!("{name}: {lost} lost, {waiting} not delivered{why}");
                 complain(self.quiet, &problem);
             }
         }

@@ -28,6 +28,16 @@ const SHOWN: [(&str, &str); 8] = [
     ("user", "user.uid"),
     ("container", "container.id"),
 ];
+/// [`SHOWN`] for the start of a program, which is a call with a file and without a descriptor.
+const SHOWN_OF_EXEC: [(&str, &str); 7] = [
+    ("file", "evt.arg.filename"),
+    SHOWN[2],
+    SHOWN[3],
+    SHOWN[4],
+    SHOWN[5],
+    SHOWN[6],
+    SHOWN[7],
+];
 /// Name and field of the action: a trapped call, or the kernel's name of an operation.
 const CALL: (&str, &str) = ("call", "evt.type");
 const OPERATION: (&str, &str) = ("operation", "policy.operation");
@@ -50,6 +60,8 @@ const LEARNT: [&str; 7] = [
 /// once for all containers of a process, because it takes as long as loading rules.
 pub(super) struct Violations {
     described: Described,
+    /// The same for the start of a program, whose `evt.args` has the environment with all its secrets.
+    described_exec: Described,
     /// Reporter of a guarded command, in place of alerts.
     guard: Option<Arc<DenialReporter>>,
     /// Recorder for learning, with its description of events.
@@ -69,7 +81,8 @@ impl Violations {
             anyhow::Ok((learner, described))
         };
         Ok(Self {
-            described: Described::new(&output(), options)?,
+            described: Described::new(&output(&SHOWN), options)?,
+            described_exec: Described::new(&output(&SHOWN_OF_EXEC), options)?,
             guard,
             learnt: learner.map(learnt).transpose()?,
         })
@@ -95,8 +108,12 @@ impl Violations {
             let fields = made.first().map(|alert| alert.fields.as_slice());
             return learner.learn(event, violation, fields.unwrap_or_default());
         }
+        let described = match event.kind.name().starts_with("exec") {
+            true => &self.described_exec,
+            false => &self.described,
+        };
         if let Some(guard) = &self.guard {
-            let made = self.described.of(event);
+            let made = described.of(event);
             // Without fields the denial itself is reported nevertheless.
             let fields = made.first().map(|alert| alert.fields.as_slice());
             return guard.report(violation, fields.unwrap_or_default());
@@ -106,7 +123,7 @@ impl Violations {
             enforcer: violation.enforcer,
             errno: violation.errno,
         };
-        for alert in self.described.of(event) {
+        for alert in described.of(event) {
             dispatcher.emit(ruling.describe(alert));
         }
     }
@@ -160,8 +177,8 @@ fn engine(output: &str, made: &Collector, options: &EngineOptions) -> anyhow::Re
 }
 
 /// Returns the output template for a call.
-fn output() -> String {
-    let shown = std::iter::once(CALL).chain(SHOWN);
+fn output(shown: &[(&str, &str)]) -> String {
+    let shown = std::iter::once(&CALL).chain(shown);
     let shown: Vec<_> = shown
         .map(|(name, field)| format!("{name}=%{field}"))
         .collect();
@@ -338,9 +355,15 @@ mod tests {
         );
         assert_eq!(reported.fields.len(), alert.fields.len() - 1);
         assert_eq!(
-            output(),
+            output(&SHOWN),
             "call=%evt.type args=%evt.args file=%fd.name process=%proc.name pid=%proc.pid exe=%proc.exepath \
              command=%proc.cmdline user=%user.uid container=%container.id"
+        );
+        assert_eq!(
+            output(&SHOWN_OF_EXEC),
+            "call=%evt.type file=%evt.arg.filename process=%proc.name pid=%proc.pid exe=%proc.exepath \
+             command=%proc.cmdline user=%user.uid container=%container.id",
+            "the environment stays out of the report"
         );
     }
 }

@@ -5,6 +5,7 @@
 mod pages;
 
 use std::fmt::Write as _;
+use std::io::IsTerminal;
 
 use clap::builder::StyledStr;
 use clap::{Command, CommandFactory};
@@ -88,6 +89,21 @@ fn columns() -> usize {
     width.unwrap_or(WIDEST).min(WIDEST)
 }
 
+/// Returns the width of lines on the standard output if that is a terminal. A file or a pipe gets whole lines.
+pub(crate) fn terminal_columns() -> Option<usize> {
+    std::io::stdout().is_terminal().then(columns)
+}
+
+/// Breaks a text that begins at column `indent` between words, if the number of columns is known.
+pub(crate) fn wrapped(text: &str, indent: usize, columns: Option<usize>) -> String {
+    let Some(columns) = columns else {
+        return text.to_owned();
+    };
+    let width = columns.saturating_sub(indent).max(20);
+    wrap(text, width).join(&format!("\n{}", " ".repeat(indent)))
+}
+
+/// Breaks a text between words.
 fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

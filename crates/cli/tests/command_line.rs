@@ -181,6 +181,7 @@ fn wrong_usage_is_exit_2_with_a_message_on_stderr() {
             &["rules", "chek"],
             "help: did you mean `tollgate rules check`?",
         ),
+        (&["silence"], "help: did you mean `tollgate rules silence`?"),
         (&["help", "runn"], "help: did you mean `tollgate run`?"),
         (&["run"], "<CMD>"),
         (

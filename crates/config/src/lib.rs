@@ -23,6 +23,7 @@ mod show;
 pub mod trust;
 mod values;
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -531,9 +532,15 @@ fn unknown(path: &str, origin: &Origin) -> Problem {
         .chain(INEFFECTIVE.iter().map(|known| known.path));
     let leaf = |key: &str| key.rsplit('.').next().unwrap_or_default().to_owned();
     let namesake = known.clone().find(|key| leaf(key) == leaf(path));
+    // The name of a mapping, such as `http_output`.
+    let groups: BTreeSet<&str> = known
+        .clone()
+        .filter_map(|key| key.rsplit_once('.').map(|(group, _)| group))
+        .collect();
+    let known = known.chain(groups);
     match closest(path, known).or(namesake) {
         Some(known) => problem.help(format!("did you mean `{known}`?")),
-        None => problem.help("`tollgate man run` lists the keys"),
+        None => problem.help("`tollgate config show` lists the keys"),
     }
 }
 
@@ -947,7 +954,15 @@ syscall_event_drops:
         let text = "outputs:\n  max_burst: -1\npriority: urgent\n\
                     buffered_outputs: 'tru'\nfile_output: yes\n";
         assert_eq!(
-            problems(text, &["max_burst=5", "outputs.rate=fast", "zzzz.qqqq=1"]),
+            problems(
+                text,
+                &[
+                    "max_burst=5",
+                    "outputs.rate=fast",
+                    "http_ouput.enabled=true",
+                    "zzzz.qqqq=1"
+                ]
+            ),
             [
                 "f.yaml:2:14: expected a whole number from 0 on, found `-1`",
                 "-o outputs.rate=fast: expected a number from 0 on, found `fast`",
@@ -956,7 +971,8 @@ syscall_event_drops:
                 "f.yaml:4:19: expected true or false, found `tru`",
                 "f.yaml:5:14: file_output has to be a group of settings, found `yes`",
                 "-o max_burst=5: unknown key `max_burst` | did you mean `outputs.max_burst`?",
-                "-o zzzz.qqqq=1: unknown key `zzzz` | `tollgate man run` lists the keys",
+                "-o http_ouput.enabled=true: unknown key `http_ouput` | did you mean `http_output`?",
+                "-o zzzz.qqqq=1: unknown key `zzzz` | `tollgate config show` lists the keys",
             ]
         );
     }
@@ -1047,7 +1063,7 @@ syscall_event_drops:
             "tollgate: cannot use the configuration: f.yaml:1:11: invalid priority `x` (one of \
              emergency, alert, critical, error, warning, notice, informational, debug)\n  \
              f.yaml:2:14: expected true or false, found `1`\n  -o a=1: unknown key `a`\n\
-             help: `tollgate man run` lists the keys\n"
+             help: `tollgate config show` lists the keys\n"
         );
     }
 

@@ -95,7 +95,10 @@ pub fn learn(args: Learn) -> Outcome {
 
 fn line(preset: Preset, needs: &BTreeSet<String>, command: &[OsString]) -> String {
     let needs: String = needs.iter().map(|need| format!(" {need}")).collect();
-    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let words = command
+        .iter()
+        .map(|word| agent::guard::quoted(&word.to_string_lossy()));
+    let words: Vec<_> = words.collect();
     format!(
         "tollgate guard --preset {}{needs} -- {}\n",
         preset.name(),
@@ -110,7 +113,10 @@ fn needed(seen: &Model, layout: &Layout) -> BTreeSet<String> {
         let path = path.trim_end_matches("/**").trim_end_matches("/*");
         let path = &resolved(Path::new(path));
         if path.exists() && !layout.allows(path, letter) {
-            needs.insert(format!("{option} {}", path.display()));
+            needs.insert(format!(
+                "{option} {}",
+                agent::guard::quoted(&path.to_string_lossy())
+            ));
         }
     };
     for (paths, option, letter) in [

@@ -188,6 +188,9 @@ fn write(
     if let (TerminalUse::Prompt, Some(first)) = (terminal_use, lines.first_mut()) {
         // Not behind what has been typed.
         first.insert_str(0, "\r\n");
+    } else if let (true, Some(first)) = (has_sequences(), lines.first_mut()) {
+        // The rest of a status line, which ends with a carriage return. What a command has printed stays.
+        first.insert_str(0, "\u{1b}[K");
     }
     stream.write_lines(file, lines.into_iter().map(Cow::Owned))
 }
@@ -195,8 +198,12 @@ fn write(
 /// Returns true unless `NO_COLOR` (<https://no-color.org>) or `TERM=dumb` disables colours.
 fn wants_colour() -> bool {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    !no_color && !is_dumb
+    !no_color && has_sequences()
+}
+
+/// Returns false for a terminal that shows escape sequences as text.
+fn has_sequences() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
 #[cfg(test)]

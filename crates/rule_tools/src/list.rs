@@ -15,6 +15,11 @@ use crate::RuleFiles;
 ///
 /// The rules have errors, or there is no such rule.
 pub fn execute(files: &RuleFiles, rule: Option<&str>, is_json: bool) -> Outcome {
+    if let Some(absent) = files.named.iter().find(|file| !file.exists()) {
+        let message = format!("cannot read {}: no such file", absent.display());
+        let help = "a rule is shown by its name: tollgate rules list --rule 'Write below etc'";
+        return Err(Failure::new(Exit::BadInput, message).help(help));
+    }
     let loaded = files.sources()?.load();
     loaded.usable()?;
     let rules = &loaded.ruleset.rules;

@@ -118,10 +118,12 @@ fn one(engine: Engine, change: Change, args: &InstallOptions) -> Result<String, 
     } else {
         replace(&file, &new).map_err(|cause| failed("write", cause))?;
     }
-    Ok(format!(
-        "{shown}{name}: changed; next: {}\n",
-        engine.next_step()
-    ))
+    let next = match (change, engine) {
+        // podman reads the file at each start.
+        (Change::Uninstall, Engine::Podman) => String::new(),
+        _ => format!("; next: {}", engine.next_step()),
+    };
+    Ok(format!("{shown}{name}: changed{next}\n"))
 }
 
 /// Replaces a file atomically and keeps its mode.

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use crate::state::{Key, State};
 use crate::tally::Tally;
@@ -65,7 +67,10 @@ fn follow(terminal: &mut ratatui::DefaultTerminal, live: &Screen<'_>) -> io::Res
             tally.tick(Instant::now());
             terminal.draw(|frame| crate::draw(frame, &tally, &mut state, &status))?;
         }
-        match event::poll(FRAME) {
+        if has_hung_up()? {
+            return Ok(());
+        }
+        match event::poll(Duration::ZERO) {
             Ok(false) => continue,
             // A signal; whether it asks for the end is looked at above.
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -79,6 +84,23 @@ fn follow(terminal: &mut ratatui::DefaultTerminal, live: &Screen<'_>) -> io::Res
         }
     }
     Ok(())
+}
+
+/// Waits for a key, a signal or the time of the next frame. Returns true if the terminal is gone.
+///
+/// crossterm never returns from a read of a terminal that has hung up, so it must not be asked then.
+fn has_hung_up() -> io::Result<bool> {
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let limit = Timespec {
+        tv_sec: 0,
+        tv_nsec: FRAME.subsec_nanos().into(),
+    };
+    match poll(&mut fds, Some(&limit)) {
+        Ok(_) => Ok(fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {

@@ -1,5 +1,7 @@
 //! Errors that keep the engine from starting, or end it.
 
+use abi::constant::{CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, Constant};
+
 use super::programs;
 use process_info::procfs::ProcError;
 
@@ -15,6 +17,11 @@ pub enum Error {
         #[source]
         cause: libbpf_rs::Error,
     },
+    /// The process lacks the privileges that every program needs.
+    #[error(
+        "cannot load the programs of the engine ebpf: that needs root, or the capabilities BPF and PERFMON"
+    )]
+    Unprivileged,
     /// A program cannot be attached.
     #[error("cannot attach the program {name}")]
     Attach {
@@ -81,15 +88,26 @@ pub enum Error {
 
 impl Error {
     pub(super) fn load(cause: libbpf_rs::Error) -> Self {
-        Self::Load {
-            said: programs::said(),
-            cause,
+        // What libbpf says then is about a limit of memory, and misleads.
+        let said = programs::said();
+        match is_unprivileged() {
+            true => Self::Unprivileged,
+            false => Self::Load { said, cause },
         }
     }
 
     pub(super) fn map(cause: libbpf_rs::Error) -> Self {
         Self::Map { cause }
     }
+}
+
+/// Returns true if the process has none of the capabilities with which programs can be loaded.
+fn is_unprivileged() -> bool {
+    let has_none = |sets: sys::credential::CapabilitySets| {
+        let has = |capability: Constant| sets.effective.contains(capability.u8());
+        !has(CAP_SYS_ADMIN) && !(has(CAP_BPF) && has(CAP_PERFMON))
+    };
+    sys::credential::capabilities(0).is_ok_and(has_none)
 }
 
 fn reason(said: &str) -> String {

@@ -41,9 +41,21 @@ pub(crate) fn unknown(command: &Command, verb: &str) -> Failure {
         .collect();
     let above = command.get_bin_name().unwrap_or(command.get_name());
     let message = format!("cannot find `{above} {verb}`: no such verb");
-    Failure::new(Exit::BadInput, message).help(match closest(verb, verbs.iter().copied()) {
+    let closest = closest(verb, verbs.iter().copied()).map(str::to_owned);
+    Failure::new(Exit::BadInput, message).help(match below(command, verb).or(closest) {
         Some(near) => format!("did you mean `{above} {near}`?"),
         None if verbs.is_empty() => format!("`{above}` has no verbs of its own"),
         None => format!("choose one of {}", verbs.join(", ")),
+    })
+}
+
+/// Returns the words that lead to a subverb with this name, such as `rules silence`.
+fn below(command: &Command, verb: &str) -> Option<String> {
+    let mut shown = command
+        .get_subcommands()
+        .filter(|above| !above.is_hide_set());
+    shown.find_map(|above| {
+        let found = above.find_subcommand(verb)?;
+        Some(format!("{} {}", above.get_name(), found.get_name()))
     })
 }

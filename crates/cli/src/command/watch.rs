@@ -198,6 +198,12 @@ fn failure(error: &anyhow::Error) -> Failure {
         Some(refused @ ebpf::Error::Gone { .. }) => {
             Failure::from_error(Exit::BadInput, refused).help(help(&TraceObstacle::Gone))
         }
+        Some(refused @ ebpf::Error::Unprivileged) => {
+            Failure::from_error(Exit::Unsupported, refused).help(
+                "`sudo tollgate watch`; without root, `tollgate run -- CMD` watches a command and \
+                `tollgate watch -p PID` a process",
+            )
+        }
         Some(refused @ (ebpf::Error::Load { .. } | ebpf::Error::Attach { .. })) => {
             Failure::from_error(Exit::Unsupported, refused).help(
                 "run as root on a kernel with BTF that allows BPF programs; `tollgate doctor` shows what \

@@ -178,7 +178,12 @@ impl Collector {
                 location,
             } => match self.rules.get_mut(&name) {
                 Some(rule) => rule.item.enabled = enabled,
-                None => problems.extend(self.missing(ItemKind::Rule, &name, &location, "switch")),
+                None => problems.extend(self.missing(
+                    ItemKind::Rule,
+                    &name,
+                    &location,
+                    "enable or disable",
+                )),
             },
         }
         problems

@@ -436,7 +436,7 @@ const WRONG_UPDATES: &[(&str, &str)] = &[
     ),
     (
         "- rule: Q\n  enabled: true\n",
-        "1:3 LOAD_ERR_VALIDATE no rule `Q` to switch yet",
+        "1:3 LOAD_ERR_VALIDATE no rule `Q` to enable or disable yet",
     ),
     (
         "- macro: q\n  append: true\n  condition: or x\n",

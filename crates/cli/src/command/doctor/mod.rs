@@ -11,6 +11,10 @@ use serde_json::{Value, json};
 use self::verdict::{Fix, Verdict};
 
 use crate::args::Doctor;
+use crate::help::{self, wrapped};
+
+/// Width of the longest answer.
+const WORD: usize = "partial".len();
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Doctor) -> Outcome {
@@ -23,10 +27,11 @@ pub(crate) fn execute(args: &Doctor) -> Outcome {
         format!("{}\n", json_report(&findings, &verdict))
     } else {
         let colour = terminal::wants_colour();
+        let columns = help::terminal_columns();
         format!(
             "{}\n{}",
-            summary(&findings, &verdict),
-            text_report(&findings, colour)
+            summary(&findings, &verdict, columns),
+            text_report(&findings, colour, columns)
         )
     })?;
     Ok(if blocked { Exit::Unsupported } else { Exit::Ok })
@@ -49,8 +54,8 @@ fn blockers(findings: &[Finding]) -> impl Iterator<Item = &Finding> {
 }
 
 /// Formats the verdict and the fixes, each a line that can be pasted into a shell where it is a command.
-fn summary(findings: &[Finding], verdict: &Verdict) -> String {
-    let mut out = format!("{}\n", verdict.text());
+fn summary(findings: &[Finding], verdict: &Verdict, columns: Option<usize>) -> String {
+    let mut out = format!("{}\n", wrapped(&verdict.text(), 0, columns));
     let fixes = Fix::of(findings);
     if !fixes.is_empty() {
         out.push_str("\nwhat helps here, in this order:\n");
@@ -61,7 +66,7 @@ fn summary(findings: &[Finding], verdict: &Verdict) -> String {
     out
 }
 
-fn text_report(findings: &[Finding], colour: bool) -> String {
+fn text_report(findings: &[Finding], colour: bool, columns: Option<usize>) -> String {
     let width = findings
         .iter()
         .map(|finding| finding.name.len())
@@ -70,12 +75,13 @@ fn text_report(findings: &[Finding], colour: bool) -> String {
     let mut out = String::new();
     for finding in findings {
         let (word, paint, text, _) = parts(&finding.support);
-        let word = format!("{word:7}");
+        let word = format!("{word:WORD$}");
         let word = if colour {
             terminal::paint(&word, paint)
         } else {
             word
         };
+        let text = wrapped(text, width + WORD + 4, columns);
         out.push_str(&format!("{:width$}  {word}  {text}\n", finding.name));
     }
     out.push('\n');
@@ -169,24 +175,34 @@ mod tests {
     #[test]
     fn the_table_lines_up_and_ends_with_the_engine() {
         assert_eq!(
-            text_report(&findings(), false),
+            text_report(&findings(), false, None),
             "one     yes      seen\nlonger  no       w\n\
              two     partial  half\n\nThe engine notify works here: `tollgate run -- CMD`.\n"
         );
-        assert!(text_report(&findings(), true).contains("\u{1b}[32myes    \u{1b}[0m"));
+        assert!(text_report(&findings(), true, None).contains("\u{1b}[32myes    \u{1b}[0m"));
+    }
+
+    #[test]
+    fn long_texts_are_broken_between_words_below_their_column() {
+        let long = Support::Yes {
+            seen: "a text that is too long for the line".into(),
+        };
+        let report = text_report(&[finding("one", true, long)], false, Some(40));
+        let expected = "one  yes      a text that is too long\n              for the line\n\n";
+        assert!(report.starts_with(expected), "{report}");
     }
 
     #[test]
     fn a_missing_requirement_is_named() {
         let mut findings = findings();
         findings[1].notify_needs_it = true;
-        assert!(text_report(&findings, false).contains("because of: longer.\n"));
+        assert!(text_report(&findings, false, None).contains("because of: longer.\n"));
         let verdict = Verdict::new(&findings, true);
         let report = json_report(&findings, &verdict);
         assert_eq!(report["notify"], false);
         assert_eq!(report["probes"][1]["fix"], "f");
         assert_eq!(report["verdict"]["text"], verdict.text());
-        let summary = summary(&findings, &verdict);
+        let summary = summary(&findings, &verdict, None);
         assert!(summary.starts_with(&verdict.text()), "{summary}");
         assert!(
             summary.contains("\n  f    # watch a command: longer\n"),

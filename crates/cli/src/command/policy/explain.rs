@@ -14,6 +14,7 @@ use super::args::Explain;
 use super::check::is_partial;
 use super::list::{json_assessment, push_assessment};
 use super::load;
+use crate::help::{terminal_columns, wrapped};
 
 /// Runs the verb.
 pub(crate) fn execute(args: &Explain) -> Outcome {
@@ -76,6 +77,7 @@ fn origin(rule: &Rule) -> &'static str {
 /// enforcer that has a part in it.
 fn summary(policy: &Policy, machine: &MachineFeatures) -> String {
     let mut out = headline(policy);
+    let columns = terminal_columns();
     let widest = policy
         .rules
         .iter()
@@ -102,7 +104,9 @@ fn summary(policy: &Policy, machine: &MachineFeatures) -> String {
             false => by.join(", "),
         };
         let (id, verdict) = (&rule.id, rule.verdict.name());
-        let _ = writeln!(out, "  {id:widest$}  {:7}  {verdict}: {by}", best.name());
+        // After two spaces, the rule, two spaces, the grade and two spaces.
+        let by = wrapped(&format!("{verdict}: {by}"), widest + 13, columns);
+        let _ = writeln!(out, "  {id:widest$}  {:7}  {by}", best.name());
     }
     out.push_str("--long shows what each rule compiles to, and its gaps\n");
     out
