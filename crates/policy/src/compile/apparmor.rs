@@ -6,9 +6,8 @@ use abi::capability;
 use serde_json::Value;
 
 use super::compiler::RuleCompiler;
-use super::{
-    Assessment, CompiledPart, MachineFeatures, NameKind, denies_mounts, lower_rule, possible_links,
-};
+use super::part::{Assessment, CompiledPart, lower_rule};
+use super::{MachineFeatures, NameKind, denies_mounts, possible_links};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;

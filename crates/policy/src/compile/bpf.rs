@@ -11,7 +11,8 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::compiler::{RuleCompiler, lines, strings};
-use super::{Assessment, CompiledPart, MachineFeatures, NameKind, lower_rule, possible_links};
+use super::part::{Assessment, CompiledPart, lower_rule};
+use super::{MachineFeatures, NameKind, possible_links};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;

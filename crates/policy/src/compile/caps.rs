@@ -7,7 +7,8 @@ use abi::{Capabilities, capability};
 use serde_json::{Value, json};
 
 use super::compiler::RuleCompiler;
-use super::{Assessment, CompiledPart, MachineFeatures, NameKind, denial_classifier, lower_rule};
+use super::part::{Assessment, CompiledPart, lower_rule};
+use super::{MachineFeatures, NameKind, denial_classifier};
 use crate::enforcer::EnforcerKind;
 use crate::policy::{Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Assessment, MachineFeatures, NameKind};
+use super::machine::{MachineFeatures, NameKind};
+use super::part::Assessment;
 use crate::policy::{Policy, Rule};
 
 /// Compiles rules for one enforcer.

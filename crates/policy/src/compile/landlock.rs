@@ -10,7 +10,8 @@ use abi::{Arch, capability, flags};
 use serde_json::{Value, json};
 
 use super::compiler::{RuleCompiler, lines, strings};
-use super::{Assessment, CompiledPart, MachineFeatures, NameKind, caps, lower_rule};
+use super::part::{Assessment, CompiledPart, lower_rule};
+use super::{MachineFeatures, NameKind, caps};
 use crate::enforcer::EnforcerKind;
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;

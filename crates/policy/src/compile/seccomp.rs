@@ -11,7 +11,8 @@ use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
 use serde_json::{Value, json};
 
 use super::compiler::{RuleCompiler, lines};
-use super::{Assessment, CompiledPart, MachineFeatures, NameKind, lower_rule};
+use super::machine::{MachineFeatures, NameKind};
+use super::part::{Assessment, CompiledPart, lower_rule};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::policy::{Mode, Policy, Rule, RuleAction};
