@@ -30,7 +30,7 @@ use std::path::Path;
 use regex::Regex;
 
 pub use definition::{Action, ActionContext, Outcome, Requirement, SideEffects, Stop};
-pub(crate) use isolate::mount;
+pub(crate) use isolate::{make_private, mount};
 pub use perform::{PerformOptions, perform};
 pub use player::{Player, PlayerOptions};
 pub use scene::ActionEnvironment;

@@ -21,7 +21,7 @@ use abi::{Capabilities, Syscall};
 use serde_json::Value;
 use yaml::Location;
 
-use self::compiler::RuleCompiler;
+use self::compiler::{Request, RuleCompiler};
 pub use self::machine::{MachineFeatures, NameKind, OtherName, Unavailable};
 pub use self::part::{Assessment, CompiledPart, Grade};
 use crate::builtin::{self, Builtin};
@@ -74,8 +74,13 @@ pub fn assess(
     enforcer: EnforcerKind,
     machine: &MachineFeatures,
 ) -> Assessment {
-    let names = other_names(policy, rule, enforcer, machine);
-    compiler(enforcer).assess(policy, rule, machine, names)
+    let request = Request {
+        policy,
+        rule,
+        machine,
+    };
+    let names = other_names(&request, enforcer);
+    compiler(enforcer).assess(&request, names)
 }
 
 /// The compiled policy for an enforcer as human-readable text.
@@ -91,12 +96,12 @@ pub fn json(policy: &Policy, enforcer: EnforcerKind, machine: &MachineFeatures) 
 }
 
 /// Further names of a rule's files that bypass an enforcer.
-fn other_names(
-    policy: &Policy,
-    rule: &Rule,
-    enforcer: EnforcerKind,
-    machine: &MachineFeatures,
-) -> Vec<String> {
+fn other_names(request: &Request<'_>, enforcer: EnforcerKind) -> Vec<String> {
+    let Request {
+        policy,
+        rule,
+        machine,
+    } = *request;
     let compiler = compiler(enforcer);
     let is_covered = |kind: NameKind| {
         compiler.covers(kind) || kind == NameKind::Namespace && !enters_namespaces(policy, machine)
@@ -104,7 +109,7 @@ fn other_names(
     let known = machine.other_names.get(&rule.id).into_iter().flatten();
     let open = known.filter(|name| !is_covered(name.kind));
     let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
-    names.extend(compiler.possible_names(policy, rule, machine));
+    names.extend(compiler.possible_names(request));
     names
 }
 

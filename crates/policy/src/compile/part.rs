@@ -167,3 +167,11 @@ pub(super) fn lower_rule<T>(
     }
     sum
 }
+
+/// Says which enforcers support a list of what is allowed, for those that do not.
+pub(super) fn supporters(list: &Restriction) -> &'static str {
+    match list {
+        Restriction::OnlyPeers(_) => "only Seccomp and Landlock support a list of allowed peers",
+        _ => "only Landlock supports a list of allowed files",
+    }
+}
