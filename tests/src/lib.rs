@@ -17,6 +17,7 @@ mod group;
 mod guest;
 mod host;
 mod identity;
+pub mod marks;
 mod postman;
 mod process;
 mod recording;

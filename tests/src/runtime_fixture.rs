@@ -295,3 +295,33 @@ pub fn fields(alerts: &[Alert], rule: &str, field: &str) -> Vec<String> {
     let alerts = alerts.iter().filter(|alert| alert.rule == rule);
     alerts.map(|alert| alert.field(field)).collect()
 }
+
+/// Function `victim NUMBER PID...` of a script: kills one of these processes, or of ours, and says which.
+pub const VICTIM: &str = r#"
+victim() {
+    list=$(grep -l '^tollgate' /proc/[0-9]*/comm 2> /dev/null || true)
+    set -- $1 $list
+    number=$1; shift
+    test $# -gt 0 || return 0
+    shift $((number % $#))
+    pid=${1#/proc/}; pid=${pid%/comm}
+    echo "killed $(cat $1 || true)"
+    kill -9 $pid || true
+}
+"#;
+
+/// Returns pseudo-random numbers below the given one, from the seed in `SEED`, which it prints.
+///
+/// # Panics
+/// If `SEED` is no number.
+pub fn random_numbers() -> impl FnMut(u64) -> u64 {
+    let seed = std::env::var("SEED").map_or(4_711, |seed| seed.parse().expect("a number"));
+    println!("SEED={seed}");
+    let mut state: u64 = seed;
+    move |below| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    }
+}

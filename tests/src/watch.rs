@@ -241,6 +241,20 @@ impl Watch {
         &self.scratch
     }
 
+    /// Copies the folder `tests/fixtures/NAME` beside the work folder.
+    pub fn with_fixtures(self, name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("fixtures")
+            .join(name);
+        for entry in fs::read_dir(folder).expect("it is part of the repository") {
+            let entry = entry.expect("it is part of the repository");
+            let copy = format!("{name}/{}", entry.file_name().display());
+            let text = fs::read(entry.path()).expect("it is part of the repository");
+            self.scratch.file(&copy, 0o644, text);
+        }
+        self
+    }
+
     /// Starts the run.
     pub fn start(&self) -> Limited {
         let words = self.command_line();

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::{Finished, Limited, Watch, WatchResult};
+use e2e::marks::{self, THRICE, marking, marks, run_loudly, work};
+use e2e::{Watch, WatchResult};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -18,38 +19,8 @@ use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Fires when a file called `mark` is opened.
-const MARK: &str = "\
-- rule: Mark
-  desc: a file that marks a moment
-  condition: evt.type in (open, openat) and fd.name endswith /mark
-  output: marked file=%fd.name process=%proc.name
-  priority: WARNING
-";
-
-const THRICE: &str = "for n in 1 2 3; do : < %W/mark; done";
-
-/// Of a shell script whose work folder has a file called `mark`.
-fn marking(script: &str) -> Watch {
-    let watch = Watch::script(script).rules(MARK);
-    fs::create_dir_all(work(&watch))
-        .and_then(|()| fs::write(work(&watch).join("mark"), ""))
-        .expect("the scratch folder is writable");
-    watch
-}
-
-fn work(watch: &Watch) -> PathBuf {
-    watch.scratch().path().join("work")
-}
-
 fn set(watch: Watch, settings: &[&str]) -> Watch {
-    let all = ["nats_output.enabled=true"].iter().chain(settings);
-    all.fold(watch, |watch, setting| watch.option("-o").option(*setting))
-}
-
-fn marks(text: &str) -> Vec<String> {
-    let is_mark = |line: &&str| line.contains("marked file=");
-    text.lines().filter(is_mark).map(str::to_owned).collect()
+    marks::set(marks::set(watch, &["nats_output.enabled=true"]), settings)
 }
 
 fn counters(watched: &WatchResult) -> Value {
@@ -64,15 +35,6 @@ fn outcome(watched: &WatchResult) -> [u64; 3] {
     let counters = counters(watched);
     ["delivered", "lost_write_failed", "lost_rejected"]
         .map(|name| counters[name].as_u64().expect("a number"))
-}
-
-/// Runs without `--quiet`, which `Watch` gives.
-fn run_loudly(watch: &Watch) -> Finished {
-    let words = watch.command_line();
-    let mut command = Command::new(&words[0]);
-    command.args(words[1..].iter().filter(|word| *word != "--quiet"));
-    command.stdin(Stdio::null());
-    Limited::start(&mut command, LIMIT).finish(b"")
 }
 
 /// A server of this test, which ends with it.
@@ -385,7 +347,7 @@ fn an_alert_that_no_stream_takes_waits_and_is_named_at_the_end() {
         watch,
         &[&server.url(), "nats_output.jetstream.enabled=true"],
     );
-    let finished = run_loudly(&watch);
+    let finished = run_loudly(&watch, LIMIT);
     assert_eq!(finished.code(), 3);
     let said = "tollgate: nats: 0 alerts lost, 1 not delivered: no stream takes the subject";
     assert!(finished.stderr.contains(said), "{}", finished.stderr);
@@ -420,7 +382,7 @@ fn only_the_right_secret_opens_the_server_and_others_are_counted() {
 
     fs::write(&file, "wrong\n").expect("it can be written");
     let watch = set(marking(": < %W/mark; exit 3"), &common);
-    let finished = run_loudly(&watch);
+    let finished = run_loudly(&watch, LIMIT);
     assert_eq!(finished.code(), 3);
     let said =
         "cannot write alerts to nats: the server refuses this client: Authorization Violation";
@@ -590,7 +552,7 @@ fn an_account_that_may_not_subscribe_is_told_so_and_its_alerts_are_counted() {
     fs::write(&file, "right\n").expect("it can be written");
     let setting = format!("nats_output.password_file={}", file.display());
     let settings = [&server.url(), "nats_output.user=agent", &setting];
-    let finished = run_loudly(&set(marking(": < %W/mark; exit 3"), &settings));
+    let finished = run_loudly(&set(marking(": < %W/mark; exit 3"), &settings), LIMIT);
     assert_eq!(finished.code(), 3);
     for said in [
         "nats_output needs to subscribe to `_INBOX.>`",
@@ -649,7 +611,7 @@ fn settings_that_cannot_be_used_stop_the_start() {
         ),
     ] {
         let watch = set(marking("exit 3"), settings);
-        let finished = run_loudly(&watch);
+        let finished = run_loudly(&watch, LIMIT);
         assert_eq!(finished.code(), 2, "{}", finished.stderr);
         assert!(finished.stderr.contains(problem), "{}", finished.stderr);
         assert!(finished.stderr.contains("help: "), "{}", finished.stderr);

@@ -1,7 +1,6 @@
 //! A day of ordinary work under the default rules: no alert above Informational, whoever works and whichever engine
 //! watches. The jobs are scripts in `fixtures/day`; each says what it does.
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -152,19 +151,13 @@ impl Job {
             self.script,
             &argument,
         ];
-        let watch = Watch::new(words)
+        Watch::new(words)
             .place(Environment::HostNetwork)
             .engine(engine)
             .identity(identity)
             .limit(Duration::from_secs(300))
-            .rules_file(&default_rules().expect("rules/default.yaml is part of the repository"));
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/day");
-        for entry in fs::read_dir(fixtures).expect("it is part of the repository") {
-            let entry = entry.expect("it is part of the repository");
-            let name = format!("day/{}", entry.file_name().display());
-            let text = fs::read(entry.path()).expect("it is part of the repository");
-            watch.scratch().file(&name, 0o644, text);
-        }
-        watch.run()
+            .rules_file(&default_rules().expect("rules/default.yaml is part of the repository"))
+            .with_fixtures("day")
+            .run()
     }
 }

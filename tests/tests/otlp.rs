@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::{Finished, Limited, Watch, WatchResult};
+use e2e::marks::{self, THRICE, run_loudly, work};
+use e2e::{Watch, WatchResult};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -34,24 +34,8 @@ const MARK: &str = "\
   tags: [host, T1555]
 ";
 
-const THRICE: &str = "for n in 1 2 3; do : < %W/mark; done";
-
-/// Of a shell script whose work folder has a file called `mark`.
-fn marking(script: &str) -> Watch {
-    let watch = Watch::script(script).rules(MARK);
-    fs::create_dir_all(work(&watch))
-        .and_then(|()| fs::write(work(&watch).join("mark"), ""))
-        .expect("the scratch folder is writable");
-    watch
-}
-
-fn work(watch: &Watch) -> PathBuf {
-    watch.scratch().path().join("work")
-}
-
 fn set(watch: Watch, settings: &[&str]) -> Watch {
-    let all = ["otlp_output.enabled=true"].iter().chain(settings);
-    all.fold(watch, |watch, setting| watch.option("-o").option(*setting))
+    marks::set(marks::set(watch, &["otlp_output.enabled=true"]), settings)
 }
 
 fn marks(watched: &WatchResult) -> Vec<Value> {
@@ -62,6 +46,10 @@ fn marks(watched: &WatchResult) -> Vec<Value> {
         .collect()
 }
 
+fn marking(script: &str) -> Watch {
+    marks::marking_by(script, MARK)
+}
+
 /// Delivered, lost by writing, lost because they were refused.
 fn outcome(watched: &WatchResult) -> [u64; 3] {
     let text = fs::read_to_string(watched.scratch.path().join("stats")).expect("a stats file");
@@ -70,15 +58,6 @@ fn outcome(watched: &WatchResult) -> [u64; 3] {
     let counters = &line["alerts"]["channels"]["otlp"];
     ["delivered", "lost_write_failed", "lost_rejected"]
         .map(|name| counters[name].as_u64().expect("a number"))
-}
-
-/// Runs without `--quiet`, which `Watch` gives.
-fn run_loudly(watch: &Watch) -> Finished {
-    let words = watch.command_line();
-    let mut command = Command::new(&words[0]);
-    command.args(words[1..].iter().filter(|word| *word != "--quiet"));
-    command.stdin(Stdio::null());
-    Limited::start(&mut command, LIMIT).finish(b"")
 }
 
 /// Head in lower case, and body.
@@ -341,7 +320,7 @@ fn a_collector_that_is_busy_gets_alerts_again_and_one_that_refuses_does_not() {
 
     let (address, _requests) = collector(free(), &[("200 OK", b"\x0a\x0b\x08\x01\x12\x07because")]);
     let watch = set(marking(": < %W/mark; exit 3"), &[&endpoint(address)]);
-    let finished = run_loudly(&watch);
+    let finished = run_loudly(&watch, LIMIT);
     assert_eq!(finished.code(), 3);
     let said = "cannot write alerts to otlp: the collector refused 1 of the alerts: because";
     assert!(finished.stderr.contains(said), "{}", finished.stderr);
@@ -475,7 +454,7 @@ fn settings_that_cannot_be_used_stop_the_start() {
             "cannot send the header `host`",
         ),
     ] {
-        let finished = run_loudly(&set(marking("exit 3"), settings));
+        let finished = run_loudly(&set(marking("exit 3"), settings), LIMIT);
         assert_eq!(finished.code(), 2, "{}", finished.stderr);
         assert!(finished.stderr.contains(problem), "{}", finished.stderr);
         assert!(finished.stderr.contains("help: "), "{}", finished.stderr);

@@ -11,45 +11,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::{Finished, Limited, SignalSender, Watch, WatchResult, need_root};
+use e2e::marks::{MARK, marking, marks, run_loudly, set, work};
+use e2e::{Limited, SignalSender, Watch, WatchResult, need_root};
 use rustix::process::Signal;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(30);
-
-/// Fires when a file called `mark` is opened.
-const MARK: &str = "\
-- rule: Mark
-  desc: a file that marks a moment
-  condition: evt.type in (open, openat) and fd.name endswith /mark
-  output: marked file=%fd.name process=%proc.name
-  priority: WARNING
-";
-
-/// Of a shell script whose work folder has a file called `mark`.
-fn marking(script: &str) -> Watch {
-    let watch = Watch::script(script).rules(MARK);
-    fs::create_dir_all(work(&watch))
-        .and_then(|()| fs::write(work(&watch).join("mark"), ""))
-        .expect("the scratch folder is writable");
-    watch
-}
-
-fn work(watch: &Watch) -> PathBuf {
-    watch.scratch().path().join("work")
-}
-
-fn set(watch: Watch, settings: &[&str]) -> Watch {
-    settings
-        .iter()
-        .fold(watch, |watch, setting| watch.option("-o").option(*setting))
-}
-
-/// The lines of standard output that are alerts of the rule.
-fn marks(text: &str) -> Vec<String> {
-    let is_mark = |line: &&str| line.contains("marked file=");
-    text.lines().filter(is_mark).map(str::to_owned).collect()
-}
 
 /// A server that answers every request, and the bodies it got.
 fn web_server() -> (String, Receiver<(String, String)>) {
@@ -122,15 +89,6 @@ fn entry(daemon: &UnixDatagram) -> String {
     daemon.set_read_timeout(limit).expect("a limit of seconds");
     let length = daemon.recv(&mut buffer).expect("an entry");
     String::from_utf8_lossy(&buffer[..length]).into_owned()
-}
-
-/// Runs without `--quiet`, which `Watch` gives.
-fn run_loudly(watch: &Watch) -> Finished {
-    let words = watch.command_line();
-    let mut command = Command::new(&words[0]);
-    command.args(words[1..].iter().filter(|word| *word != "--quiet"));
-    command.stdin(Stdio::null());
-    Limited::start(&mut command, LIMIT).finish(b"")
 }
 
 fn stats(scratch: &Path) -> Value {
@@ -323,7 +281,7 @@ fn the_end_says_what_was_lost() {
     let port = port.expect("loopback has a free port").port();
     let url = format!("http_output.url=http://127.0.0.1:{port}/");
     let watch = set(watch, &["http_output.enabled=true", &url]);
-    let finished = run_loudly(&watch);
+    let finished = run_loudly(&watch, LIMIT);
     assert_eq!(finished.code(), 3);
     let text = &finished.stderr;
     // It was waited for, as long as the end may take.
@@ -337,7 +295,7 @@ fn the_end_says_what_was_lost() {
         watch,
         &["file_output.enabled=true", "file_output.filename=/dev/full"],
     );
-    let finished = run_loudly(&watch);
+    let finished = run_loudly(&watch, LIMIT);
     assert_eq!(finished.code(), 3);
     let text = &finished.stderr;
     assert!(text.contains("cannot write alerts to file: "), "{text}");

@@ -399,15 +399,10 @@ impl Workload {
             &first,
             &second,
         ];
-        let watch = Watch::new(words).identity(identity).limit(self.limit);
-        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/real");
-        for entry in fs::read_dir(fixtures).expect("it is part of the repository") {
-            let entry = entry.expect("it is part of the repository");
-            let name = format!("real/{}", entry.file_name().display());
-            let text = fs::read(entry.path()).expect("it is part of the repository");
-            watch.scratch().file(&name, 0o644, text);
-        }
-        watch
+        Watch::new(words)
+            .identity(identity)
+            .limit(self.limit)
+            .with_fixtures("real")
     }
 
     /// All that a watched run did otherwise than it must.

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use e2e::runtime_fixture::{
-    LIMIT, RuntimeFixture, fields, runsc, watching_sandboxes, with_own_folders,
+    LIMIT, RuntimeFixture, VICTIM, fields, random_numbers, runsc, watching_sandboxes,
+    with_own_folders,
 };
 use e2e::{
     Alert, Finished, Fixture, Limited, installed, need_root, need_runtime, program, skip, slow,
@@ -588,30 +589,9 @@ fn whichever_process_is_killed_where_there_is_one_agent_delete_cleans_up() {
 
 fn whichever_is_killed(ground: &RuntimeFixture) {
     let rounds = if slow() { 200 } else { 10 };
-    let seed = std::env::var("SEED").map_or(4_711, |seed| seed.parse().expect("a number"));
-    println!("SEED={seed}");
-    let mut state: u64 = seed;
-    let mut random = |below: u64| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    };
+    let mut random = random_numbers();
     ground.bundle("b", "exec sleep 1000");
-    let mut script = String::from(
-        r#"
-victim() {
-    list=$(grep -l '^tollgate' /proc/[0-9]*/comm 2> /dev/null || true)
-    set -- $1 $list
-    number=$1; shift
-    test $# -gt 0 || return 0
-    shift $((number % $#))
-    pid=${1#/proc/}; pid=${pid%/comm}
-    echo "killed $(cat $1 || true)"
-    kill -9 $pid || true
-}
-"#,
-    );
+    let mut script = VICTIM.to_owned();
     for round in 0..rounds {
         let (delay, number) = (random(120), random(60));
         script.push_str(&format!(

@@ -1,6 +1,6 @@
 //! Exec sessions of containers of `tollgate runtime`, which the agents of their containers watch.
 
-use e2e::runtime_fixture::{RuntimeFixture, fields};
+use e2e::runtime_fixture::{RuntimeFixture, VICTIM, fields, random_numbers};
 use e2e::{Alert, need_runtime, slow};
 
 /// Functions of the scripts of this file.
@@ -384,30 +384,9 @@ end
 fn whichever_process_of_ours_is_killed_while_there_are_sessions_nothing_is_left() {
     need_runtime!("runc");
     let rounds = if slow() { 200 } else { 12 };
-    let seed = std::env::var("SEED").map_or(4_711, |seed| seed.parse().expect("a number"));
-    println!("SEED={seed}");
-    let mut state: u64 = seed;
-    let mut random = |below: u64| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % below
-    };
+    let mut random = random_numbers();
     let ground = ground("", STAY);
-    let mut text = String::from(
-        r#"
-victim() {
-    list=$(grep -l '^tollgate' /proc/[0-9]*/comm 2> /dev/null || true)
-    set -- $1 $list
-    number=$1; shift
-    test $# -gt 0 || return 0
-    shift $((number % $#))
-    pid=${1#/proc/}; pid=${pid%/comm}
-    echo "killed $(cat $1 || true)"
-    kill -9 $pid || true
-}
-"#,
-    );
+    let mut text = VICTIM.to_owned();
     for round in 0..rounds {
         let (delay, number) = (random(60), random(60));
         text.push_str(&format!(

@@ -127,23 +127,16 @@ fn names(files: &[File]) -> BTreeSet<String> {
 mod tests {
     use super::*;
 
-    fn file(path: &str, text: &str) -> File {
-        File {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        }
-    }
-
     fn said(page: &str, index: &str) -> Vec<String> {
         let files = [
-            file("docs/howto/a.md", page),
-            file("crates/x/src/lib.rs", "fn it_fails() {}"),
-            file(
+            File::new("docs/howto/a.md", page),
+            File::new("crates/x/src/lib.rs", "fn it_fails() {}"),
+            File::new(
                 "tests/fixtures/ways.c",
                 "static int o_way(void) { return 0; }",
             ),
         ];
-        findings(&files, &file(INDEX, index))
+        findings(&files, &File::new(INDEX, index))
             .iter()
             .map(Finding::to_string)
             .collect()

@@ -4,10 +4,12 @@
 //! `file:line: problem; what to do`, and any finding fails the run. `cargo run -p xtask -- skips FILE` compares
 //! the skips of a test run with the allowed ones.
 
+mod circles;
 mod dependencies;
 mod documents;
 mod figures;
 mod limits;
+mod modules;
 mod pictures;
 mod results;
 mod size;
@@ -31,11 +33,16 @@ type Check = (
     fn(&Tree) -> Result<Vec<Finding>>,
 );
 
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 12] = [
     (
         "deps",
         "crates depend on each other as ARCHITECTURE.md allows",
         dependencies::check,
+    ),
+    (
+        "circles",
+        "no files of different folders use each other in a circle",
+        circles::check,
     ),
     (
         "source",

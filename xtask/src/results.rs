@@ -76,24 +76,17 @@ fn is_document(path: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn file(path: &str, text: &str) -> File {
-        File {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        }
-    }
-
     fn run(name: &str) -> Vec<File> {
         RECORDING
             .iter()
-            .map(|part| file(&format!("results/{name}/{part}"), ""))
+            .map(|part| File::new(&format!("results/{name}/{part}"), ""))
             .collect()
     }
 
     #[test]
     fn a_complete_run_that_a_document_links_to_is_fine() {
         let mut files = run("a");
-        files.push(file("docs/x.md", "[1.2](../results/a/README.md)"));
+        files.push(File::new("docs/x.md", "[1.2](../results/a/README.md)"));
         assert_eq!(findings(&files), []);
     }
 
@@ -102,9 +95,12 @@ mod tests {
         let mut files = run("a");
         files.extend(run("a-2"));
         files.retain(|file| file.path != "results/a/samples.jsonl");
-        files.push(file("README.md", "[1.2](results/a/README.md)"));
-        files.push(file("CHANGELOG.md", "[1.2](results/a-2/README.md)"));
-        files.push(file("results/a/README.md", "[1.2](results/a-2/README.md)"));
+        files.push(File::new("README.md", "[1.2](results/a/README.md)"));
+        files.push(File::new("CHANGELOG.md", "[1.2](results/a-2/README.md)"));
+        files.push(File::new(
+            "results/a/README.md",
+            "[1.2](results/a-2/README.md)",
+        ));
         let said: Vec<String> = findings(&files).iter().map(Finding::to_string).collect();
         assert_eq!(
             said,

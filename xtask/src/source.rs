@@ -146,15 +146,8 @@ fn first_segments<'a>(after: &[Token<'a>], found: &mut Vec<Token<'a>>) {
 mod tests {
     use super::*;
 
-    fn file(path: &str, text: &str) -> File {
-        File {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        }
-    }
-
     fn impure(text: &str) -> Vec<usize> {
-        impure_code(&file("crates/rules/src/a.rs", text))
+        impure_code(&File::new("crates/rules/src/a.rs", text))
             .iter()
             .map(|f| f.line)
             .collect()
@@ -187,15 +180,15 @@ mod tests {
     #[test]
     fn unsafe_code_is_found_and_the_lint_of_that_name_is_not() {
         let text = "#![forbid(unsafe_code)]\n// unsafe\nlet x = unsafe { f() };";
-        let findings = unsafe_code(&file("crates/cli/src/main.rs", text));
+        let findings = unsafe_code(&File::new("crates/cli/src/main.rs", text));
         assert_eq!(findings.len(), 1);
         assert_eq!(findings[0].line, 3);
     }
 
     #[test]
     fn a_crate_that_does_not_inherit_the_lints_is_found() {
-        let without = file("crates/a/Cargo.toml", "[package]\nname = \"a\"\n");
-        let with = file(
+        let without = File::new("crates/a/Cargo.toml", "[package]\nname = \"a\"\n");
+        let with = File::new(
             "crates/a/Cargo.toml",
             "[package]\n[lints]\nworkspace = true\n",
         );

@@ -16,6 +16,17 @@ pub(crate) struct File {
     pub(crate) text: String,
 }
 
+#[cfg(test)]
+impl File {
+    /// Makes a file for tests.
+    pub(crate) fn new(path: &str, text: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+}
+
 /// All text files below the root.
 pub(crate) struct Tree {
     pub(crate) root: PathBuf,

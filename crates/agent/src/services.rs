@@ -25,11 +25,11 @@ use seccomp::FilterProgram;
 use supervisor::{self, AgentStart, Report, Services, SharedState, Source, Start, signals};
 use sys::signal::SignalStream;
 
-use super::denials::Denials;
 use super::drops::Drops;
 use super::engines::{self, Common, Request, Started, Tuning};
 use super::first::{InitProcessPolicy, Restriction};
 use super::host;
+use super::kernel_reports::KernelReports;
 use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, MatchCounts, Reloader};
@@ -270,7 +270,7 @@ impl AgentConfig {
         let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
         let losses = Arc::clone(&counters);
         let stats = start_stats(self.stats, self.stats_interval, counters, &dispatcher)?;
-        let denials = Denials::follow(
+        let kernel_reports = KernelReports::follow(
             &self.resident,
             self.policy.as_ref(),
             dispatcher.clone(),
@@ -282,7 +282,7 @@ impl AgentConfig {
         }
         Ok(AgentRuntime {
             watcher: Some(watcher),
-            denials: Some(denials),
+            kernel_reports: Some(kernel_reports),
             learner: self.learner,
             guard: self.guard,
             recordings,
@@ -567,7 +567,7 @@ pub(super) struct AgentRuntime {
     /// Taken at the end.
     watcher: Option<Box<dyn capture::Engine>>,
     /// Taken at the end.
-    denials: Option<Denials>,
+    kernel_reports: Option<KernelReports>,
     learner: Option<Arc<Learner>>,
     guard: Option<Arc<DenialReporter>>,
     recordings: Vec<Writing>,
@@ -628,8 +628,8 @@ impl Services for AgentRuntime {
     }
 
     fn flush(&self) {
-        if let Some(denials) = &self.denials {
-            denials.flush();
+        if let Some(reports) = &self.kernel_reports {
+            reports.flush();
         }
         // A blocked channel delays the command's end once, however often it is flushed.
         let deadline = *self
@@ -678,8 +678,8 @@ impl Services for AgentRuntime {
             watcher.let_go();
             watcher.join();
         }
-        if let Some(denials) = self.denials.take() {
-            denials.end();
+        if let Some(reports) = self.kernel_reports.take() {
+            reports.end();
         }
         self.end_recordings();
         if let Some(stats) = self.stats.take() {
@@ -701,8 +701,8 @@ impl Services for AgentRuntime {
         if let Some(watcher) = self.watcher.take() {
             watcher.join();
         }
-        if let Some(denials) = self.denials.take() {
-            denials.end();
+        if let Some(reports) = self.kernel_reports.take() {
+            reports.end();
         }
         self.end_recordings();
         if let Some(learner) = &self.learner {

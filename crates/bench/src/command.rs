@@ -7,6 +7,7 @@ use crate::execute::Processes;
 use crate::host::Host;
 use crate::limit::{BrokenLimit, Limit};
 use crate::options::{Compare, OutputOptions, Quick, Report, Surroundings, Verb};
+use crate::output::print;
 use crate::own_command;
 use crate::plan::Plan;
 use crate::record::{Recorder, Recording};
@@ -214,15 +215,6 @@ fn form(summary: &Summary, json: bool, markdown: bool) -> String {
         (true, _) => summary.json(),
         (_, true) => summary.markdown(),
         _ => summary.text(),
-    }
-}
-
-pub(crate) fn print(out: &mut dyn Write, text: &str) -> Result<u8, Error> {
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader (`head`, a pager) closed the pipe.
-        Err(source) if source.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
-        Err(source) => Err(Error::Print { source }),
-        Ok(()) => Ok(0),
     }
 }
 

@@ -32,6 +32,7 @@ pub mod host;
 mod limit;
 pub mod options;
 mod order;
+mod output;
 mod own_command;
 mod pages;
 mod part;

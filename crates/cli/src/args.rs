@@ -1,8 +1,10 @@
 //! The command line.
 
+mod added_rules;
 mod bench;
 mod workload;
 
+pub(crate) use added_rules::AddedRules;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -566,14 +568,6 @@ pub(crate) enum Rules {
     Lint(Lint),
     /// Estimate how much each rule costs, from measured figures
     Cost(Cost),
-}
-
-/// Rule files beside those that a verb names.
-#[derive(Args, Clone, Debug, Default)]
-pub(crate) struct AddedRules {
-    /// Also load rules from this file or folder, which can change the other rules; repeatable
-    #[arg(long, value_name = "RULES")]
-    pub(crate) add_rules: Vec<PathBuf>,
 }
 
 /// `tollgate rules check`.

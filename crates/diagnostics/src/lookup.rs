@@ -15,6 +15,21 @@ use crate::failure::Failure;
 /// Search path if `PATH` is not set, as in `execvp(3)`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
+/// Returns the path of the running program.
+///
+/// # Errors
+///
+/// [`Exit::Internal`] if `/proc` is not mounted.
+pub fn own_program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|error| {
+        Failure::new(
+            Exit::Internal,
+            format!("cannot find the running program: {error}"),
+        )
+        .help("mount /proc")
+    })
+}
+
 /// Resolves `command` to the file to execute, by the search path `path` (default: `/bin:/usr/bin`).
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use policy::compile::{self, Grade, MachineFeatures, seccomp};
 use policy::{EnforcerKind, Enforcers, Policy};
 use sys::SyscallError;
 
-use crate::enforcer::{Enforcer, REGISTRY, Report, Reporter, Request, Shared, registered};
+use crate::enforcer::{Enforcer, REGISTRY, Report, Reporter, Request, Shared, Target, registered};
 use crate::{DeferredConfinement, Error};
 
 /// The extent to which an enforcer enforces its part of a policy.
@@ -70,15 +70,6 @@ pub struct Confinement {
 struct Part {
     kind: EnforcerKind,
     enforcer: Box<dyn Enforcer>,
-}
-
-/// The process in which a policy is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// The calling process, which becomes the command.
-    Here,
-    /// A process in another mount namespace.
-    Elsewhere,
 }
 
 /// The reporters of a loaded policy, for the process that reports violations.

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 
-use abi::constant::{PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_SET_NO_NEW_PRIVS};
-use abi::{Capabilities, Errno, Syscall};
+use abi::Capabilities;
 use capture::notify::Caller;
 use policy::compile::{MachineFeatures, landlock as holes};
 use policy::{EnforcerKind, Policy};
@@ -119,39 +118,3 @@ pub fn ruleset(
     let made = landlock::make_for(&profile, mounts, path)?;
     Ok(made.map(|made| (made.ruleset, made.lacks)))
 }
-
-/// The error if a handed-over object is missing.
-pub(crate) fn missing(call: &'static str) -> sys::SyscallError {
-    sys::SyscallError {
-        call,
-        errno: Errno::EBADF,
-    }
-}
-
-/// A call of prctl(2) that another process is made to execute.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum PrctlCall {
-    ClearAmbient,
-    DropBounding(u8),
-    ReadBounding(u8),
-    SetNoNewPrivs,
-}
-
-impl PrctlCall {
-    pub(crate) fn make(self, caller: &Caller) -> sys::Result<u64> {
-        let (operation, argument) = match self {
-            Self::ClearAmbient => (PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL),
-            Self::DropBounding(number) => (PR_CAPBSET_DROP, u64::from(number)),
-            Self::ReadBounding(number) => (PR_CAPBSET_READ, u64::from(number)),
-            Self::SetNoNewPrivs => (PR_SET_NO_NEW_PRIVS, 1),
-        };
-        caller.call(Syscall::PRCTL, [operation.u64(), argument, 0, 0, 0, 0])
-    }
-}
-
-pub(crate) fn set_no_new_privs(caller: &Caller) -> sys::Result<()> {
-    PrctlCall::SetNoNewPrivs.make(caller)?;
-    Ok(())
-}
-
-const PR_CAP_AMBIENT_CLEAR_ALL: u64 = 4;

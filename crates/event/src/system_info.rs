@@ -1,7 +1,7 @@
 //! Queries about the system that an event makes only on demand.
 
 use core::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bumpalo::Bump;
 
@@ -20,6 +20,17 @@ pub enum Lookup<T> {
     Missing,
     /// The fact is unavailable: the deadline passed or access was refused.
     Unknown,
+}
+
+impl<T: Clone> Lookup<T> {
+    /// Returns a fact of an image. An empty cell means that the fact is not known.
+    pub fn of_image(cell: &OnceLock<Option<T>>) -> Self {
+        match cell.get() {
+            Some(Some(fact)) => Self::Found(fact.clone()),
+            Some(None) => Self::Missing,
+            None => Self::Unknown,
+        }
+    }
 }
 
 impl<T> Lookup<T> {
@@ -72,21 +83,30 @@ pub trait SystemInfo {
     fn credentials(&self, process: &Process, tid: Tid) -> Lookup<Credentials> {
         self.status(process, tid).map(|status| status.credentials)
     }
-    /// Returns the arguments of the image.
-    fn command_line(&self, process: &Process, image: &Image) -> Lookup<CommandLine>;
+    /// Returns the arguments of the image. This and the other facts of an image are what the image holds, unless a
+    /// source can look them up.
+    fn command_line(&self, _process: &Process, image: &Image) -> Lookup<CommandLine> {
+        Lookup::of_image(&image.command_line)
+    }
     /// Returns the path of the image's executable.
-    fn executable(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;
+    fn executable(&self, _process: &Process, image: &Image) -> Lookup<Vec<u8>> {
+        Lookup::of_image(&image.executable)
+    }
     /// Returns the facts about the image's executable file.
-    fn executable_file(&self, process: &Process, image: &Image) -> Lookup<ExecutableFile>;
+    fn executable_file(&self, _process: &Process, image: &Image) -> Lookup<ExecutableFile> {
+        Lookup::of_image(&image.executable_file)
+    }
     /// Returns whether the user who runs the image may write its file.
-    fn executable_writable(&self, _process: &Process, _image: &Image) -> Lookup<bool> {
-        Lookup::Unknown
+    fn executable_writable(&self, _process: &Process, image: &Image) -> Lookup<bool> {
+        Lookup::of_image(&image.executable_writable)
     }
     /// Fills the image of a process that is held before the first instruction of a new program. `with_file`:
     /// later events will ask for its file ([`crate::Plan::executable_file`]).
     fn describe_at_exec(&self, _process: &Process, _image: &Image, _with_file: bool) {}
     /// Returns the environment at exec, NUL-separated.
-    fn environment(&self, process: &Process, image: &Image) -> Lookup<Vec<u8>>;
+    fn environment(&self, _process: &Process, image: &Image) -> Lookup<Vec<u8>> {
+        Lookup::of_image(&image.environment)
+    }
     /// Returns the audit login uid; `Missing` if never set.
     fn login_uid(&self, process: &Process) -> Lookup<u32>;
     /// Returns the directory that relative paths of the thread start at: the working directory, or that of an

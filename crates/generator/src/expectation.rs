@@ -19,9 +19,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Instant;
 
 use crate::action::Outcome;
-use crate::alerts::Alert;
+use crate::alerts::{Alert, Alerts};
 
 type Test<'e, A> = Box<dyn Fn(&A) -> bool + 'e>;
 type Compare<'e, A> = Box<dyn Fn(&A) -> Vec<String> + 'e>;
@@ -123,6 +124,23 @@ impl<A: fmt::Debug> fmt::Debug for Comparison<'_, A> {
             .field("missed", &self.missed())
             .field("came", &self.came)
             .finish()
+    }
+}
+
+impl<'e> Comparison<'e, Alert> {
+    /// Compares alerts until all required ones have come, or the deadline has passed.
+    pub(crate) fn of(
+        expectation: Expectation<'e, Alert>,
+        alerts: &Alerts,
+        deadline: Instant,
+    ) -> Self {
+        let mut comparison = Self::new(expectation);
+        while !comparison.is_met() && Instant::now() < deadline {
+            if let Some(alert) = alerts.next(deadline) {
+                comparison.take(alert);
+            }
+        }
+        comparison
     }
 }
 

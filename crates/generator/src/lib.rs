@@ -17,28 +17,12 @@ pub mod scenario;
 pub mod suite;
 pub mod test;
 
-use std::path::PathBuf;
-
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
+pub use diagnostics::lookup::own_program;
 
 use crate::action::{Action, Player, PlayerOptions};
 use crate::options::{PlayOptions, Selection};
-
-/// Returns the path of the running program.
-///
-/// # Errors
-///
-/// [`Exit::Internal`] if `/proc` is not mounted.
-pub fn own_program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| {
-        Failure::new(
-            Exit::Internal,
-            format!("cannot find the running program: {error}"),
-        )
-        .help("mount /proc")
-    })
-}
 
 /// Returns the selected actions. Fails if there are none.
 fn select(selection: &Selection) -> Result<Vec<&'static Action>, Failure> {

@@ -111,7 +111,10 @@ impl VerdictSource<'_> {
                     _ => Duration::ZERO,
                 };
                 let deadline = Instant::now() + timeout;
-                (played, alerts.compare(expectation(action), deadline))
+                (
+                    played,
+                    Comparison::of(expectation(action), alerts, deadline),
+                )
             }
         };
         if played != Played::Done {

@@ -299,6 +299,26 @@ pub(crate) mod testing {
     use crate::format::Format;
     use crate::internal::{Internal, internal_alert};
 
+    /// An alert of a known time.
+    pub(crate) fn alert() -> Alert {
+        Alert {
+            time_ns: 1_795_248_942_000_000_007,
+            made_ns: 1_795_248_942_000_100_000,
+            rule: "Read sensitive file untrusted".into(),
+            priority: Priority::Warning,
+            source: "syscall".into(),
+            tags: Arc::new([]),
+            hostname: "box".into(),
+            message: "Sensitive file opened (file=/etc/sh\"adow\n user=<NA>)".to_owned(),
+            fields: Vec::new(),
+            details: rules::AlertDetails {
+                file: Some("rules/a.yaml".into()),
+                line: 12,
+                context: Vec::new(),
+            },
+        }
+    }
+
     /// Alerts with the messages `n=0`, `n=1`, ...
     pub(crate) fn deliveries(count: usize, format: Format) -> Vec<Arc<Delivery>> {
         let formatter = Arc::new(Formatter::new(format));

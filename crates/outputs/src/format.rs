@@ -201,17 +201,10 @@ fn write_list<T>(out: &mut String, items: &[T], write: impl Fn(&mut String, &T))
 
 #[cfg(test)]
 mod tests {
-    use rules::{AlertDetails, Priority};
-
     use super::*;
 
     fn alert() -> Alert {
         Alert {
-            time_ns: 1_795_248_942_000_000_007,
-            made_ns: 1_795_248_942_000_100_000,
-            rule: "Read sensitive file untrusted".into(),
-            priority: Priority::Warning,
-            source: "syscall".into(),
             tags: vec![
                 "maturity_stable".to_owned(),
                 "T1555".into(),
@@ -219,8 +212,6 @@ mod tests {
                 "host".into(),
             ]
             .into(),
-            hostname: "box".into(),
-            message: "Sensitive file opened (file=/etc/sh\"adow\n user=<NA>)".to_owned(),
             fields: vec![
                 ("fd.name".into(), AlertValue::Text("/etc/sh\"adow\n".into())),
                 ("user.name".into(), AlertValue::Absent),
@@ -231,11 +222,7 @@ mod tests {
                 ),
                 ("fd.is_server".into(), AlertValue::Bool(true)),
             ],
-            details: AlertDetails {
-                file: Some("rules/a.yaml".into()),
-                line: 12,
-                context: Vec::new(),
-            },
+            ..crate::channel::testing::alert()
         }
     }
 

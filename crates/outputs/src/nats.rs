@@ -7,25 +7,28 @@
 mod address;
 mod connection;
 mod credentials;
+mod error;
+mod letter;
 mod settings;
 mod subject;
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ring::rand::{SecureRandom, SystemRandom};
 
 use self::address::Address;
-use self::connection::{Connection, Unnamed, check_system_store, client_config, is_refusal};
+use self::connection::{Connection, Login, Unnamed, check_system_store, client_config, is_refusal};
 use self::credentials::Credentials;
+pub use self::error::NatsError;
+use self::letter::{Letter, State};
 pub use self::settings::{JetStream, NatsOutput, NatsTls};
 use self::subject::Subject;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::net::outage::Outage;
-use crate::net::tls::{TlsError, TlsOptions};
+use crate::net::tls::TlsOptions;
 
 /// Options of [`NatsChannel`].
 #[derive(Clone, Debug)]
@@ -41,52 +44,6 @@ struct NatsOptions {
     stream: String,
     /// Time limit for one attempt to connect, or to publish and receive the answer.
     timeout: Duration,
-}
-
-/// The options cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum NatsError {
-    /// The address cannot be used.
-    #[error("cannot send alerts to `{url}`: {problem}")]
-    Url {
-        /// The address.
-        url: String,
-        /// Description of the error.
-        problem: String,
-    },
-    /// The subject template is invalid.
-    #[error("cannot use the subject `{subject}`: {problem}")]
-    Subject {
-        /// The template.
-        subject: String,
-        /// Description of the error.
-        problem: String,
-    },
-    /// Two settings conflict.
-    #[error("cannot use nats_output: {problem}")]
-    Setting {
-        /// Description of the conflict.
-        problem: String,
-    },
-    /// A secret cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A file of secrets is invalid.
-    #[error("cannot use the credentials in {}: {problem}", path.display())]
-    Credentials {
-        /// The file.
-        path: PathBuf,
-        /// Description of the error.
-        problem: String,
-    },
-    /// A certificate or key cannot be used.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
 }
 
 /// Publishes alerts.
@@ -116,47 +73,6 @@ impl fmt::Debug for NatsChannel {
         f.debug_struct("NatsChannel")
             .field("options", &self.options)
             .finish_non_exhaustive()
-    }
-}
-
-/// Parameters of a new connection.
-struct Login<'l> {
-    credentials: &'l Credentials,
-    /// TLS configuration. If it is missing, an encrypted connection is refused; otherwise an
-    /// unencrypted one.
-    tls: Option<&'l Unnamed>,
-    jetstream: bool,
-}
-
-/// An alert being published.
-struct Letter {
-    subject: String,
-    /// Identifier by which a stream recognizes an alert that it has stored already.
-    id: String,
-    /// The stream that must store it; `None` for any.
-    stream: Option<String>,
-    payload: Vec<u8>,
-    state: State,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum State {
-    /// The server has not answered yet.
-    Waiting,
-    Delivered,
-    /// No stream has stored the alert; a retry may succeed.
-    Untaken(String),
-    /// The server rejects the alert.
-    Refused(String),
-}
-
-impl Letter {
-    fn is_open(&self) -> bool {
-        matches!(self.state, State::Waiting | State::Untaken(_))
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.state == State::Waiting
     }
 }
 

@@ -368,13 +368,6 @@ pub(crate) mod tests {
     pub(crate) fn reading(file: &str) -> Alert {
         let text = |name: &str, value: &str| (name.into(), AlertValue::Text(value.to_owned()));
         Alert {
-            time_ns: 1_795_248_942_000_000_007,
-            made_ns: 1_795_248_942_000_100_000,
-            rule: "Read sensitive file untrusted".into(),
-            priority: Priority::Warning,
-            source: "syscall".into(),
-            tags: std::sync::Arc::new([]),
-            hostname: "box".into(),
             message: format!("A sensitive file was opened for reading (file={file} user=root)"),
             fields: vec![text("fd.name", file), text("user.name", "root")],
             details: AlertDetails {
@@ -390,6 +383,7 @@ pub(crate) mod tests {
                     text("container.id", "host"),
                 ],
             },
+            ..crate::channel::testing::alert()
         }
     }
 

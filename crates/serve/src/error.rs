@@ -1,7 +1,8 @@
 //! Errors of servers and clients.
 
 use std::io;
-use std::path::PathBuf;
+
+use outputs::TlsError;
 
 /// A server cannot start, or cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -20,22 +21,9 @@ pub enum ServeError {
         /// The address as written.
         address: String,
     },
-    /// A file of certificates or keys cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// A file of certificates or keys is invalid.
-    #[error("cannot use {}: {problem}", path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// Description of the error.
-        problem: String,
-    },
+    /// A certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A thread or an asynchronous runtime cannot be created.
     #[error("cannot start a server")]
     Start {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use outputs::TlsError;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -95,15 +96,17 @@ fn key(file: &Path) -> Result<PrivateKeyDer<'static>, ServeError> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, ServeError> {
-    fs::read(file).map_err(|source| ServeError::Read {
+    let read = fs::read(file).map_err(|source| TlsError::Read {
         path: file.to_owned(),
         source,
-    })
+    });
+    Ok(read?)
 }
 
 fn unusable(file: &Path, problem: &dyn std::fmt::Display) -> ServeError {
-    ServeError::Pem {
+    let error = TlsError::Pem {
         path: file.to_owned(),
         problem: problem.to_string(),
-    }
+    };
+    error.into()
 }

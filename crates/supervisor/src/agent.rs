@@ -25,7 +25,7 @@ use super::inherited::{
 };
 use super::message::{Message, Receiver};
 use super::relay::{Relay, tell};
-use super::shared_state::{Order, SharedNumber, SharedState, State};
+use super::shared_state::{FIRST, Order, SharedNumber, SharedState, State};
 use super::signals::SIGKILL;
 use super::{
     AgentPlan, AgentPreparer, AgentStart, ChosenEngine, Detach, ErrorReporter, Launch, Report,
@@ -50,8 +50,6 @@ const END_POLL: Duration = Duration::from_millis(2);
 const TELLING_POLL: Duration = Duration::from_millis(100);
 /// Interval of checks for the end of the workload before an agent's turn.
 const TURN_POLL: Duration = Duration::from_millis(250);
-/// Generation of the first agent.
-pub(super) const FIRST: u64 = 0;
 
 /// Parameters of the first agent.
 pub(super) struct FirstAgentSetup<'a> {

@@ -59,7 +59,7 @@ pub(super) fn run(
         keeper::first(&inherited, &for_keeper, policy, agent)
     };
     // The keeper must not be a child that the command knows of: crun waits for all its children.
-    let keeper = with_short_turns(super::START_SLICE, || {
+    let keeper = with_short_turns(super::turns::START_SLICE, || {
         sys::clone::clone_child(CloneFlags::UNANNOUNCED, keep)
     })
     .map_err(Failure::process("make the keeper process"))?;
@@ -79,7 +79,7 @@ pub(super) fn run(
         to: [to_keeper, to_agent],
     };
     // A thread lacks filters that were installed after its creation.
-    with_short_turns(super::START_SLICE, || {
+    with_short_turns(super::turns::START_SLICE, || {
         std::thread::Builder::new().spawn(move || given.hand_over())
     })
     .map_err(Failure::io("hand the listener over"))?;

@@ -44,13 +44,13 @@ mod relay;
 mod respawn;
 mod shared_state;
 pub mod signals;
+mod turns;
 mod waiter;
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use capture::notify::{AnswerThread, ClaimOffer};
 pub use command::{Command, install_alone};
@@ -65,6 +65,7 @@ use seccomp::FilterProgram;
 pub use shared_state::{Cause, Gaps, OpenError, SharedState};
 use sys::notify::{Listener, Notification};
 use sys::signal::SignalSet;
+pub use turns::take_usual_turns;
 
 /// Parameters with which the agent's services start.
 pub struct AgentStart {
@@ -333,17 +334,7 @@ pub fn resume(
     ))
 }
 
-/// Time slice of processes and threads that a runtime waits for until they have started: short
-/// slices are scheduled sooner where others use all processors.
-const START_SLICE: Duration = Duration::from_micros(100);
 const SOCK_SEQPACKET: i32 = abi::constant::SOCK_SEQPACKET.i32();
-
-/// Resets this thread's time slice to the default, which the watching processes and their children
-/// use.
-pub fn take_usual_turns() {
-    // A kernel that refuses this has granted no short slice either.
-    let _ = sys::schedule::lengthen_turns(START_SLICE);
-}
 
 /// The command did not run.
 #[derive(Debug, thiserror::Error)]

@@ -100,7 +100,7 @@ pub(crate) unsafe fn call(name: &'static str, nr: c_long, args: [usize; 6]) -> R
 
 /// Makes a call: `syscall!("name", NR, arg...)`. Must stand alone in an unsafe block with its reasons.
 macro_rules! syscall {
-    ($name:literal, $nr:expr $(, $arg:expr)* $(,)?) => {
+    ($name:expr, $nr:expr $(, $arg:expr)* $(,)?) => {
         $crate::kernel::call(
             $name,
             $nr,

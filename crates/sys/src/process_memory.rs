@@ -35,18 +35,41 @@ pub fn read(pid: i32, address: u64, buf: &mut [u8]) -> Result<usize> {
         iov_base: buf.as_mut_ptr().cast(),
         iov_len: buf.len(),
     };
-    let remote = libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(address as usize),
-        iov_len: buf.len(),
-    };
-    // SAFETY: `local` describes `buf`, which the kernel fills; `remote` is an address of the other
-    // process, which the kernel checks.
+    // SAFETY: `local` describes `buf`, which the kernel fills.
     unsafe {
-        syscall!(
+        transfer(
             "process_vm_readv",
             libc::SYS_process_vm_readv,
             pid,
-            &raw const local,
+            &local,
+            address,
+        )
+    }
+}
+
+/// Makes process_vm_readv(2) or process_vm_writev(2) between `local` and as many bytes at `address`.
+///
+/// # Safety
+/// `local` describes memory of this process that the call may read or write.
+unsafe fn transfer(
+    name: &'static str,
+    number: libc::c_long,
+    pid: i32,
+    local: &libc::iovec,
+    address: u64,
+) -> Result<usize> {
+    let remote = libc::iovec {
+        iov_base: std::ptr::without_provenance_mut(address as usize),
+        iov_len: local.iov_len,
+    };
+    // SAFETY: the caller answers for `local`; `remote` is an address of the other process, which the
+    // kernel checks.
+    unsafe {
+        syscall!(
+            name,
+            number,
+            pid,
+            &raw const *local,
             1_usize,
             &raw const remote,
             1_usize,
@@ -80,22 +103,14 @@ pub fn write(pid: i32, address: u64, bytes: &[u8]) -> Result<usize> {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
     };
-    let remote = libc::iovec {
-        iov_base: std::ptr::without_provenance_mut(address as usize),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: `local` describes `bytes`, which the kernel only reads; `remote` is an address of the
-    // other process, which the kernel checks.
+    // SAFETY: `local` describes `bytes`, which the kernel only reads.
     unsafe {
-        syscall!(
+        transfer(
             "process_vm_writev",
             libc::SYS_process_vm_writev,
             pid,
-            &raw const local,
-            1_usize,
-            &raw const remote,
-            1_usize,
-            0_usize
+            &local,
+            address,
         )
     }
 }

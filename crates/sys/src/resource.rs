@@ -81,17 +81,8 @@ pub struct Limit {
 /// EINVAL, ESRCH, EPERM.
 pub fn limit(pid: i32, resource: u32) -> Result<Limit> {
     let mut old = Limit::default();
-    // SAFETY: the new limit may be null; the kernel writes two 64-bit numbers to `old`.
-    unsafe {
-        syscall!(
-            "prlimit64",
-            libc::SYS_prlimit64,
-            pid,
-            resource,
-            0_usize,
-            &raw mut old
-        )
-    }?;
+    // SAFETY: the kernel writes two 64-bit numbers to `old`.
+    unsafe { prlimit(pid, resource, std::ptr::null(), &raw mut old) }?;
     Ok(old)
 }
 
@@ -100,17 +91,17 @@ pub fn limit(pid: i32, resource: u32) -> Result<Limit> {
 /// # Errors
 /// EINVAL if the soft limit exceeds the hard limit, EPERM for raising the hard limit, ESRCH.
 pub fn set_limit(pid: i32, resource: u32, limit: Limit) -> Result<()> {
-    // SAFETY: the kernel reads two 64-bit numbers from `limit`; the old limit may be null.
-    unsafe {
-        syscall!(
-            "prlimit64",
-            libc::SYS_prlimit64,
-            pid,
-            resource,
-            &raw const limit,
-            0_usize
-        )
-    }?;
+    // SAFETY: the kernel reads two 64-bit numbers from `limit`.
+    unsafe { prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) }
+}
+
+/// Makes prlimit(2).
+///
+/// # Safety
+/// `new` may be read and `old` may be written, unless it is null.
+unsafe fn prlimit(pid: i32, resource: u32, new: *const Limit, old: *mut Limit) -> Result<()> {
+    // SAFETY: the caller answers for both pointers.
+    unsafe { syscall!("prlimit64", libc::SYS_prlimit64, pid, resource, new, old) }?;
     Ok(())
 }
 

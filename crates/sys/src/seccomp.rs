@@ -214,15 +214,7 @@ pub fn install_filter(program: &[SockFilter], flags: FilterFlags) -> Result<Opti
         filter: program.as_ptr(),
     };
     // SAFETY: `prog` and the `len` instructions it points to outlive the call, which copies them.
-    let result = unsafe {
-        syscall!(
-            "seccomp(SET_MODE_FILTER)",
-            libc::SYS_seccomp,
-            SET_MODE_FILTER,
-            flags.0,
-            &raw const prog
-        )
-    }?;
+    let result = unsafe { set_mode_filter(flags, &raw const prog) }?;
     if !flags.contains(FilterFlags::NEW_LISTENER) {
         // With TSYNC alone a positive result is the thread that could not be synchronised.
         return if result == 0 {
@@ -238,19 +230,28 @@ pub fn install_filter(program: &[SockFilter], flags: FilterFlags) -> Result<Opti
     Ok(Some(unsafe { own(result) }))
 }
 
-/// Returns true if the kernel supports these flags. Loads no filter.
-#[must_use]
-pub fn flags_available(flags: FilterFlags) -> bool {
-    // SAFETY: the kernel looks at the flags first and then fails to read a filter at null.
-    let result = unsafe {
+/// Makes seccomp(2) with `SECCOMP_SET_MODE_FILTER`.
+///
+/// # Safety
+/// `prog` is null, or it and the instructions that it points to may be read.
+unsafe fn set_mode_filter(flags: FilterFlags, prog: *const SockFprog) -> Result<usize> {
+    // SAFETY: the caller answers for `prog`; the other arguments are numbers.
+    unsafe {
         syscall!(
             "seccomp(SET_MODE_FILTER)",
             libc::SYS_seccomp,
             SET_MODE_FILTER,
             flags.0,
-            0_usize
+            prog
         )
-    };
+    }
+}
+
+/// Returns true if the kernel supports these flags. Loads no filter.
+#[must_use]
+pub fn flags_available(flags: FilterFlags) -> bool {
+    // SAFETY: the kernel looks at the flags first and then fails to read a filter at null.
+    let result = unsafe { set_mode_filter(flags, std::ptr::null()) };
     result.is_err_and(|error| error.is(libc::EFAULT))
 }
 

@@ -35,23 +35,7 @@ impl RawAddress {
 /// # Errors
 /// ENOTSOCK, EBADF.
 pub fn local_address(fd: BorrowedFd<'_>) -> Result<RawAddress> {
-    let mut address = RawAddress {
-        bytes: [0; MAX_ADDRESS],
-        len: 0,
-    };
-    let mut len = MAX_ADDRESS as u32;
-    // SAFETY: the kernel writes at most `len` bytes and then the address's length.
-    unsafe {
-        syscall!(
-            "getsockname",
-            libc::SYS_getsockname,
-            fd,
-            address.bytes.as_mut_ptr(),
-            &raw mut len
-        )
-    }?;
-    address.len = (len as usize).min(MAX_ADDRESS);
-    Ok(address)
+    address("getsockname", libc::SYS_getsockname, fd)
 }
 
 /// Address of the peer.
@@ -59,21 +43,18 @@ pub fn local_address(fd: BorrowedFd<'_>) -> Result<RawAddress> {
 /// # Errors
 /// ENOTCONN, ENOTSOCK, EBADF.
 pub fn peer_address(fd: BorrowedFd<'_>) -> Result<RawAddress> {
+    address("getpeername", libc::SYS_getpeername, fd)
+}
+
+/// Makes getsockname(2) or getpeername(2).
+fn address(name: &'static str, number: libc::c_long, fd: BorrowedFd<'_>) -> Result<RawAddress> {
     let mut address = RawAddress {
         bytes: [0; MAX_ADDRESS],
         len: 0,
     };
     let mut len = MAX_ADDRESS as u32;
-    // SAFETY: the kernel writes at most `len` bytes and then the address's length.
-    unsafe {
-        syscall!(
-            "getpeername",
-            libc::SYS_getpeername,
-            fd,
-            address.bytes.as_mut_ptr(),
-            &raw mut len
-        )
-    }?;
+    // SAFETY: both calls write at most `len` bytes and then the address's length.
+    unsafe { syscall!(name, number, fd, address.bytes.as_mut_ptr(), &raw mut len) }?;
     address.len = (len as usize).min(MAX_ADDRESS);
     Ok(address)
 }

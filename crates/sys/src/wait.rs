@@ -117,6 +117,14 @@ pub fn wait(target: Target, flags: i32) -> Result<Option<(i32, Status)>> {
     Ok(Some((crate::kernel::number(found), Status::from_raw(raw))))
 }
 
+/// Returns the pending stops and ends of the threads that this thread traces, one of each. Those that stop again
+/// meanwhile have their turn in the next call.
+#[must_use]
+pub fn pending_of_thread() -> Vec<(i32, Status)> {
+    let next = || wait(Target::Any, ALL | NO_THREAD | NO_HANG);
+    std::iter::from_fn(|| next().ok().flatten()).collect()
+}
+
 /// Returns a child that has ended, if any, without reaping it.
 ///
 /// # Errors

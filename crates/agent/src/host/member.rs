@@ -13,8 +13,8 @@ use outputs::Dispatcher;
 use supervisor::{AgentStart, Asked, HeldRuntimeCalls, Report, SharedState, Source};
 use sys::notify::Listener;
 
-use super::super::denials::Denials;
 use super::super::engines::Holding;
+use super::super::kernel_reports::KernelReports;
 use super::super::reports;
 use super::super::services::{RuntimeContainer, note_refusals};
 use super::handoff_request::{self, HandedDescriptors, HandoffRequest, HostAgentCommand};
@@ -122,7 +122,7 @@ struct Member<'a> {
     /// The engine; taken when it must stop receiving.
     engine: std::cell::Cell<Option<Holding>>,
     /// Taken together with the engine.
-    denials: std::cell::Cell<Option<Denials>>,
+    kernel_reports: std::cell::Cell<Option<KernelReports>>,
 }
 
 /// Returns what the engine of a container starts from. `asking`: the connection, to ask for held calls.
@@ -178,7 +178,7 @@ impl<'a> Member<'a> {
         let asking = stream.try_clone().context("cannot keep the connection")?;
         let listening = agent_start(hail, listener, &shared_state, asking);
         let engine = super::engine(host, listening, told, &in_force, dispatcher.clone())?;
-        let denials = Denials::follow(
+        let kernel_reports = KernelReports::follow(
             &host.lasting.resident,
             host.lasting.policy.as_ref(),
             dispatcher.clone(),
@@ -198,7 +198,7 @@ impl<'a> Member<'a> {
             shared_state,
             dispatcher,
             engine: std::cell::Cell::new(Some(engine)),
-            denials: std::cell::Cell::new(Some(denials)),
+            kernel_reports: std::cell::Cell::new(Some(kernel_reports)),
         })
     }
 
@@ -214,11 +214,11 @@ impl<'a> Member<'a> {
         match order {
             HostAgentCommand::HasEnded => return self.has_ended(),
             HostAgentCommand::Flush => {
-                let denials = self.denials.take();
-                if let Some(denials) = &denials {
-                    denials.flush();
+                let reports = self.kernel_reports.take();
+                if let Some(reports) = &reports {
+                    reports.flush();
                 }
-                self.denials.set(denials);
+                self.kernel_reports.set(reports);
                 let deadline = Instant::now() + self.host.lasting.output_timeout;
                 self.dispatcher.flush(deadline);
             }
@@ -267,8 +267,8 @@ impl<'a> Member<'a> {
             engine.hand_over();
             engine.join();
         }
-        if let Some(denials) = self.denials.take() {
-            denials.end();
+        if let Some(reports) = self.kernel_reports.take() {
+            reports.end();
         }
     }
 

@@ -84,7 +84,7 @@ pub(crate) fn execute(
         true => json,
         false => compared.text(),
     };
-    crate::command::print(out, &text)?;
+    crate::output::print(out, &text)?;
     Ok(match end {
         End::Complete => 0,
         End::Interrupted => INTERRUPTED,

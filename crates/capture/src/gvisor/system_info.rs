@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bumpalo::Bump;
 use event::EngineKind;
 use event::{
-    Comm, CommandLine, Container, Credentials, DescriptorKind, ExecutableFile, Group, Image,
-    Lookup, Pid, Process, Stat, Status, SystemInfo, Tid, User,
+    Comm, Container, Credentials, DescriptorKind, Group, Lookup, Pid, Process, Stat, Status,
+    SystemInfo, Tid, User,
 };
 
 use super::message::Context;
@@ -27,14 +27,6 @@ pub(super) struct SandboxWorld<'m> {
 impl SandboxWorld<'_> {
     fn is_about(&self, process: &Process) -> bool {
         process.pid.0 == self.context.pid
-    }
-}
-
-fn from_cell<T: Clone>(cell: &std::sync::OnceLock<Option<T>>) -> Lookup<T> {
-    match cell.get() {
-        Some(Some(value)) => Lookup::Found(value.clone()),
-        Some(None) => Lookup::Missing,
-        None => Lookup::Unknown,
     }
 }
 
@@ -64,22 +56,6 @@ impl SystemInfo for SandboxWorld<'_> {
             Some((uid, gid)) if self.is_about(process) => Lookup::Found(Credentials { uid, gid }),
             _ => Lookup::Unknown,
         }
-    }
-
-    fn command_line(&self, _process: &Process, image: &Image) -> Lookup<CommandLine> {
-        from_cell(&image.command_line)
-    }
-
-    fn executable(&self, _process: &Process, image: &Image) -> Lookup<Vec<u8>> {
-        from_cell(&image.executable)
-    }
-
-    fn executable_file(&self, _process: &Process, image: &Image) -> Lookup<ExecutableFile> {
-        from_cell(&image.executable_file)
-    }
-
-    fn environment(&self, _process: &Process, image: &Image) -> Lookup<Vec<u8>> {
-        from_cell(&image.environment)
     }
 
     fn login_uid(&self, _process: &Process) -> Lookup<u32> {

@@ -633,12 +633,7 @@ impl<J: Evaluator> Tracer<J> {
     /// Handles the threads that are stopped now, and not those that stop again meanwhile: requests get their
     /// turn, whatever the threads do.
     fn serve_stops(&mut self) {
-        let options = wait::ALL | wait::NO_THREAD | wait::NO_HANG;
-        let mut stops = Vec::new();
-        while let Ok(Some(stop)) = wait::wait(wait::Target::Any, options) {
-            stops.push(stop);
-        }
-        for (tid, status) in stops {
+        for (tid, status) in wait::pending_of_thread() {
             self.stopped(Tid(tid), status);
         }
     }

@@ -546,35 +546,33 @@ impl<J: Evaluator> CallEvaluator<J> {
             }
             false => ArgumentComparison::Same,
         };
+        let changed = |given: Option<String>, what: &CallObject| {
+            Counters::add(&shared.counters.arguments_changed);
+            verifier.caught(process);
+            shared.notices.arguments_changed(&ArgumentChange {
+                process,
+                tid: call.tid,
+                kind: call.kind,
+                given,
+                truth: what.to_string(),
+            });
+        };
         match &truth {
             // Memory that could not be read, and so did not change either.
             ArgumentComparison::Changed(_)
                 if decoded.unreadable && argument_check::given(decoded).is_none() => {}
             ArgumentComparison::Changed(what) => {
-                Counters::add(&shared.counters.arguments_changed);
-                verifier.caught(process);
-                shared.notices.arguments_changed(&ArgumentChange {
-                    process,
-                    tid: call.tid,
-                    kind: call.kind,
-                    given: argument_check::given(decoded).map(|what| what.to_string()),
-                    truth: what.to_string(),
-                });
+                changed(
+                    argument_check::given(decoded).map(|what| what.to_string()),
+                    what,
+                );
             }
             ArgumentComparison::Unlearnt => {
                 Counters::add(&shared.counters.verify_failed);
                 verifier.caught(process);
             }
             ArgumentComparison::Unclear(what @ CallObject::Arguments(..)) => {
-                Counters::add(&shared.counters.arguments_changed);
-                verifier.caught(process);
-                shared.notices.arguments_changed(&ArgumentChange {
-                    process,
-                    tid: call.tid,
-                    kind: call.kind,
-                    given: Some(argument_check::names(call, decoded)),
-                    truth: what.to_string(),
-                });
+                changed(Some(argument_check::names(call, decoded)), what);
             }
             ArgumentComparison::Same | ArgumentComparison::Unclear(_) => {}
         }

@@ -184,12 +184,7 @@ impl<J: Evaluator> Engine<J> {
 
     /// Handles each pending stop, once for each thread, without waiting for another.
     pub(super) fn serve_stops(&mut self) {
-        let options = wait::ALL | wait::NO_THREAD | wait::NO_HANG;
-        let mut stops = Vec::new();
-        while let Ok(Some(stop)) = wait::wait(wait::Target::Any, options) {
-            stops.push(stop);
-        }
-        for (tid, status) in stops {
+        for (tid, status) in wait::pending_of_thread() {
             self.stopped(Tid(tid), status);
         }
     }

@@ -4,16 +4,11 @@ use std::io;
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
+use diagnostics::lookup::own_program;
 
 /// Runs the verb.
 pub(crate) fn execute(verb: &bench::options::Verb) -> Outcome {
-    let program = std::env::current_exe().map_err(|error| {
-        Failure::new(
-            Exit::Internal,
-            format!("cannot find the running program: {error}"),
-        )
-        .help("mount /proc")
-    })?;
+    let program = own_program()?;
     match bench::command::execute(verb, &program, &mut io::stdout().lock()) {
         Ok(code) => Ok(Exit::Command(code)),
         Err(error) => Err(Failure::from_error(

@@ -3,17 +3,12 @@
 use std::io;
 
 use diagnostics::exit::Exit;
-use diagnostics::failure::{Failure, Outcome};
+use diagnostics::failure::Outcome;
+use diagnostics::lookup::own_program;
 
 /// Runs the verb.
 pub(crate) fn execute(options: &workload::LoadOptions) -> Outcome {
-    let program = std::env::current_exe().map_err(|error| {
-        Failure::new(
-            Exit::Internal,
-            format!("cannot find the running program: {error}"),
-        )
-        .help("mount /proc")
-    })?;
+    let program = own_program()?;
     Ok(Exit::Command(workload::run(
         options,
         &program,

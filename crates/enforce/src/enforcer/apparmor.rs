@@ -53,7 +53,7 @@ impl Enforcer for AppArmor {
         match self {
             Self::Loaded(profile) => profile.take(),
             // A named profile belongs to a container; the agent itself does not apply it.
-            Self::Named(_) => Err(crate::container::missing("write(attr/exec)")),
+            Self::Named(_) => Err(super::remote::missing("write(attr/exec)")),
         }
     }
 

@@ -10,12 +10,12 @@ use policy::compile::bpf::Profile;
 use policy::{EnforcerKind, Policy};
 use probe::Support;
 
+use super::remote::missing;
 use super::{
     About, Container, Counts, Enforcer, Listen, Loaded, Report, Reporter, Reports, Request, Shared,
     count,
 };
 use crate::bpf::{self, BpfPolicyHandle};
-use crate::container::missing;
 use crate::{Denial, Error, Target};
 
 pub(super) const ABOUT: About = About {

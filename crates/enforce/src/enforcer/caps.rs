@@ -8,8 +8,8 @@ use policy::compile::caps::Profile;
 use probe::{Support, fix, in_child};
 use sys::credential::{self, CapabilitySets};
 
+use super::remote::{PrctlCall, set_no_new_privs};
 use super::{About, Container, Enforcer, Report, Request, Shared, count};
-use crate::container::{PrctlCall, set_no_new_privs};
 use crate::{Error, caps};
 
 pub(super) const ABOUT: About = About {

@@ -8,8 +8,8 @@ use policy::EnforcerKind;
 use policy::compile::landlock::Profile;
 use probe::{Support, landlock as probe_landlock};
 
+use super::remote::{missing, set_no_new_privs};
 use super::{About, Container, Enforcer, Report, Request, Shared, count};
-use crate::container::{missing, set_no_new_privs};
 use crate::{Error, Target, landlock};
 
 pub(super) const ABOUT: About = About {

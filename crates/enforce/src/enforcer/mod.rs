@@ -4,6 +4,7 @@ mod apparmor;
 mod bpf;
 mod caps;
 mod landlock;
+mod remote;
 mod seccomp;
 
 use std::fmt;
@@ -16,7 +17,7 @@ use policy::compile::{MachineFeatures, seccomp::Profile as CallProfile};
 use policy::{EnforcerKind, Policy};
 use probe::Support;
 
-use crate::{Denial, Error, Target};
+use crate::{Denial, Error};
 
 /// A kernel mechanism that enforces policies. A value is the compiled part of one policy.
 pub trait Enforcer: fmt::Debug + Send + Sync {
@@ -136,6 +137,15 @@ pub struct Request<'a> {
     pub machine: &'a MachineFeatures,
     /// The process that the policy is for.
     pub place: Target,
+}
+
+/// The process in which a policy is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The calling process, which becomes the command.
+    Here,
+    /// A process in another mount namespace.
+    Elsewhere,
 }
 
 /// Results that the enforcers of a policy build together.

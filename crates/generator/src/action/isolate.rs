@@ -62,13 +62,7 @@ pub(super) fn cover(
 
 fn lay(folders: &BTreeSet<&str>, scratch: &Path) -> Result<(), Error> {
     namespace::unshare(CloneFlags::NEWNS.0).map_err(Error::call("make a mount namespace"))?;
-    mount(
-        None,
-        Path::new("/"),
-        None,
-        MS_REC.u64() | MS_PRIVATE.u64(),
-        None,
-    )?;
+    make_private()?;
     if folders.is_empty() {
         return Ok(());
     }
@@ -115,6 +109,17 @@ fn layer(folder: &Path, above: &Path) -> Result<(), Error> {
 
 fn make(dir: &Path) -> Result<(), Error> {
     fs::create_dir(dir).map_err(Error::file("make", dir))
+}
+
+/// Detaches this mount namespace from the host's.
+pub(crate) fn make_private() -> Result<(), Error> {
+    mount(
+        None,
+        Path::new("/"),
+        None,
+        MS_REC.u64() | MS_PRIVATE.u64(),
+        None,
+    )
 }
 
 pub(crate) fn mount(

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use diagnostics::failure::Failure;
 use serde_json::{Map, Value};
 
-use crate::expectation::{Comparison, Expectation};
 use crate::options::AlertSource;
 
 /// One alert.
@@ -82,21 +81,6 @@ impl Alerts {
     /// Takes the alerts that have arrived so far.
     pub(crate) fn take(&self) -> Vec<Alert> {
         self.0.try_iter().collect()
-    }
-
-    /// Compares alerts until all required ones have come, or the deadline has passed.
-    pub(crate) fn compare<'e>(
-        &self,
-        expectation: Expectation<'e, Alert>,
-        deadline: Instant,
-    ) -> Comparison<'e, Alert> {
-        let mut comparison = Comparison::new(expectation);
-        while !comparison.is_met() && Instant::now() < deadline {
-            if let Some(alert) = self.next(deadline) {
-                comparison.take(alert);
-            }
-        }
-        comparison
     }
 
     /// Returns the next alert, or `None` at the deadline.

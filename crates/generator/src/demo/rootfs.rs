@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use abi::constant::{MNT_DETACH, MS_NOSUID, MS_PRIVATE, MS_RDONLY, MS_REC, MS_REMOUNT};
+use abi::constant::{MNT_DETACH, MS_NOSUID, MS_RDONLY, MS_REC, MS_REMOUNT};
 use sys::namespace;
 
 const MS_BIND: u64 = abi::constant::MS_BIND.u64();
@@ -40,13 +40,7 @@ type Result<T> = std::result::Result<T, String>;
 
 /// Detaches this mount namespace from the host's and mounts a tmpfs to build in.
 pub(crate) fn base() -> Result<PathBuf> {
-    mount(
-        None,
-        Path::new("/"),
-        None,
-        MS_REC.u64() | MS_PRIVATE.u64(),
-        None,
-    )?;
+    crate::action::make_private().map_err(|error| error.chain())?;
     tmpfs(Path::new(BASE))?;
     Ok(PathBuf::from(BASE))
 }
@@ -195,25 +189,7 @@ fn mount(
     flags: u64,
     data: Option<&str>,
 ) -> Result<()> {
-    let text =
-        |text: &str| CString::new(text).map_err(|error| format!("cannot mount {text}: {error}"));
-    let source = source.map(text).transpose()?;
-    let (fstype, data) = (kind.map(text).transpose()?, data.map(text).transpose()?);
-    let at = c_path(target)?;
-    namespace::mount(
-        source.as_deref(),
-        &at,
-        fstype.as_deref(),
-        flags,
-        data.as_deref(),
-    )
-    .map_err(|error| {
-        format!(
-            "cannot mount {} at {}: {error}",
-            kind.unwrap_or("a tree"),
-            target.display()
-        )
-    })
+    crate::action::mount(source, target, kind, flags, data).map_err(|error| error.chain())
 }
 
 fn c_path(path: &Path) -> Result<CString> {

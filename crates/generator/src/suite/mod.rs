@@ -76,7 +76,7 @@ pub fn test(args: &SuiteTestOptions) -> Outcome {
         let verdict = match (played, &alerts) {
             (Played::Done, Some(alerts)) => {
                 let deadline = deadline.min(Instant::now() + PATIENCE);
-                Verdict::of(&alerts.compare(expectation(&test), deadline))
+                Verdict::of(&Comparison::of(expectation(&test), alerts, deadline))
             }
             (Played::Done, None) => {
                 let came = printed.lines().filter_map(Alert::parse);

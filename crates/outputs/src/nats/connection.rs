@@ -24,7 +24,8 @@ use self::errors::acknowledged;
 pub(super) use self::errors::is_refusal;
 pub(super) use self::tls::{Unnamed, check_system_store, client_config};
 use super::address::Address;
-use super::{Letter, Login, State};
+use super::credentials::Credentials;
+use super::letter::{Letter, State};
 use crate::net::names::Names;
 
 /// Number of alerts between two acknowledgements of core NATS. `async-nats` keeps 128 events that
@@ -40,6 +41,15 @@ pub(super) struct Connection {
     acknowledgement: Acknowledgement,
     /// Last, so that it outlives what runs on it. Dropping it ends the client's tasks.
     runtime: Runtime,
+}
+
+/// Parameters of a new connection.
+pub(super) struct Login<'l> {
+    pub(super) credentials: &'l Credentials,
+    /// TLS configuration. If it is missing, an encrypted connection is refused; otherwise an
+    /// unencrypted one.
+    pub(super) tls: Option<&'l Unnamed>,
+    pub(super) jetstream: bool,
 }
 
 /// What acknowledges an alert.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use async_nats::ConnectOptions;
 use nkeys::{KeyPair, KeyPairType};
 
-use super::NatsError;
+use super::error::NatsError;
 
 /// Location of the secrets. They are read for each connection, so that they can be replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]

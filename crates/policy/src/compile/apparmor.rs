@@ -5,10 +5,9 @@ use std::fmt::Write as _;
 use abi::capability;
 use serde_json::Value;
 
-use super::compiler::RuleCompiler;
-use super::{
-    Assessment, CompiledPart, MachineFeatures, NameKind, denies_mounts, lower_rule, possible_links,
-};
+use super::compiler::{Request, RuleCompiler};
+use super::part::{Assessment, CompiledPart, lower_rule, supporters};
+use super::{MachineFeatures, NameKind, denies_mounts, possible_links};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
@@ -141,26 +140,20 @@ fn push_lines(text: &mut String, indent: &str, lines: impl IntoIterator<Item = S
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
-    fn assess(
-        &self,
-        _policy: &Policy,
-        rule: &Rule,
-        machine: &MachineFeatures,
-        names: Vec<String>,
-    ) -> Assessment {
-        lower(rule, machine).assess(names, String::clone)
+    fn assess(&self, request: &Request<'_>, names: Vec<String>) -> Assessment {
+        lower(request.rule, request.machine).assess(names, String::clone)
     }
 
     fn covers(&self, _kind: NameKind) -> bool {
         false
     }
 
-    fn possible_names(
-        &self,
-        policy: &Policy,
-        rule: &Rule,
-        machine: &MachineFeatures,
-    ) -> Vec<String> {
+    fn possible_names(&self, request: &Request<'_>) -> Vec<String> {
+        let Request {
+            policy,
+            rule,
+            machine,
+        } = *request;
         let by_path = |restriction: &Restriction| {
             matches!(
                 restriction,
@@ -251,11 +244,8 @@ fn lower_one(
         Restriction::Syscall(_) => {
             CompiledPart::missing("AppArmor supports operations, not system calls")
         }
-        Restriction::OnlyPeers(_) => {
-            CompiledPart::missing("only Seccomp and Landlock support a list of allowed peers")
-        }
-        Restriction::OnlyFiles(_) => {
-            CompiledPart::missing("only Landlock supports a list of allowed files")
+        Restriction::OnlyPeers(_) | Restriction::OnlyFiles(_) => {
+            CompiledPart::missing(supporters(restriction))
         }
         Restriction::AppArmorText(text) if rule.verdict.denies() => CompiledPart::one(text.clone()),
         Restriction::AppArmorText(_) => CompiledPart::missing(

@@ -10,8 +10,9 @@ use abi::Capabilities;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::compiler::{RuleCompiler, lines, strings};
-use super::{Assessment, CompiledPart, MachineFeatures, NameKind, lower_rule, possible_links};
+use super::compiler::{Request, RuleCompiler, lines, strings};
+use super::part::{Assessment, CompiledPart, lower_rule, supporters};
+use super::{MachineFeatures, NameKind, possible_links};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
@@ -269,14 +270,8 @@ fn octets(address: IpAddr) -> [u8; 16] {
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
-    fn assess(
-        &self,
-        _policy: &Policy,
-        rule: &Rule,
-        _machine: &MachineFeatures,
-        names: Vec<String>,
-    ) -> Assessment {
-        lower(rule).assess(names, ToString::to_string)
+    fn assess(&self, request: &Request<'_>, names: Vec<String>) -> Assessment {
+        lower(request.rule).assess(names, ToString::to_string)
     }
 
     /// The tables also identify files by their path within their file system.
@@ -284,13 +279,8 @@ impl RuleCompiler for Compiler {
         matches!(kind, NameKind::Mount | NameKind::Namespace)
     }
 
-    fn possible_names(
-        &self,
-        _policy: &Policy,
-        rule: &Rule,
-        _machine: &MachineFeatures,
-    ) -> Vec<String> {
-        possible_links(rule).into_iter().collect()
+    fn possible_names(&self, request: &Request<'_>) -> Vec<String> {
+        possible_links(request.rule).into_iter().collect()
     }
 
     fn text(&self, policy: &Policy, _machine: &MachineFeatures) -> String {
@@ -357,11 +347,8 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
         Restriction::Mode { bits } => one(Key::Mode(*bits)),
         Restriction::Operation(operation) => lower_operation(operation, &entry),
         Restriction::Syscall(_) => CompiledPart::missing("hooks see operations, not system calls"),
-        Restriction::OnlyPeers(_) => {
-            CompiledPart::missing("only Seccomp and Landlock support a list of allowed peers")
-        }
-        Restriction::OnlyFiles(_) => {
-            CompiledPart::missing("only Landlock supports a list of allowed files")
+        Restriction::OnlyPeers(_) | Restriction::OnlyFiles(_) => {
+            CompiledPart::missing(supporters(restriction))
         }
         Restriction::AppArmorText(_) => {
             CompiledPart::missing("the rule is in the language of AppArmor")

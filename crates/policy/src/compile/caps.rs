@@ -6,8 +6,9 @@ use std::fmt;
 use abi::{Capabilities, capability};
 use serde_json::{Value, json};
 
-use super::compiler::RuleCompiler;
-use super::{Assessment, CompiledPart, MachineFeatures, NameKind, denial_classifier, lower_rule};
+use super::compiler::{Request, RuleCompiler};
+use super::part::{Assessment, CompiledPart, lower_rule};
+use super::{MachineFeatures, NameKind, denial_classifier};
 use crate::enforcer::EnforcerKind;
 use crate::policy::{Policy, Rule};
 use crate::restriction::{PtraceScope, Restriction};
@@ -48,14 +49,8 @@ impl Profile {
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
-    fn assess(
-        &self,
-        policy: &Policy,
-        rule: &Rule,
-        machine: &MachineFeatures,
-        names: Vec<String>,
-    ) -> Assessment {
-        lower(policy, rule, machine).assess(names, ToString::to_string)
+    fn assess(&self, request: &Request<'_>, names: Vec<String>) -> Assessment {
+        lower(request.policy, request.rule, request.machine).assess(names, ToString::to_string)
     }
 
     /// Capabilities do not name files.

@@ -2,30 +2,28 @@
 
 use serde_json::Value;
 
-use super::{Assessment, MachineFeatures, NameKind};
+use super::machine::{MachineFeatures, NameKind};
+use super::part::Assessment;
 use crate::policy::{Policy, Rule};
+
+/// A rule to compile.
+#[derive(Clone, Copy)]
+pub(super) struct Request<'a> {
+    pub(super) policy: &'a Policy,
+    pub(super) rule: &'a Rule,
+    pub(super) machine: &'a MachineFeatures,
+}
 
 /// Compiles rules for one enforcer.
 pub(super) trait RuleCompiler {
     /// Compiles and grades a rule. `names` lists further names of the rule's files that bypass the enforcer.
-    fn assess(
-        &self,
-        policy: &Policy,
-        rule: &Rule,
-        machine: &MachineFeatures,
-        names: Vec<String>,
-    ) -> Assessment;
+    fn assess(&self, request: &Request<'_>, names: Vec<String>) -> Assessment;
 
     /// Returns true if the enforcer denies a file under this kind of further name as well.
     fn covers(&self, kind: NameKind) -> bool;
 
     /// A note on further names that the files of a rule may have and that were not searched.
-    fn possible_names(
-        &self,
-        _policy: &Policy,
-        _rule: &Rule,
-        _machine: &MachineFeatures,
-    ) -> Vec<String> {
+    fn possible_names(&self, _request: &Request<'_>) -> Vec<String> {
         Vec::new()
     }
 

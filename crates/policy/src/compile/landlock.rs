@@ -9,8 +9,9 @@ use std::fmt;
 use abi::{Arch, capability, flags};
 use serde_json::{Value, json};
 
-use super::compiler::{RuleCompiler, lines, strings};
-use super::{Assessment, CompiledPart, MachineFeatures, NameKind, caps, lower_rule};
+use super::compiler::{Request, RuleCompiler, lines, strings};
+use super::part::{Assessment, CompiledPart, lower_rule};
+use super::{MachineFeatures, NameKind, caps};
 use crate::enforcer::EnforcerKind;
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
@@ -47,14 +48,8 @@ const ON_FILES: u64 = 0xc007;
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
-    fn assess(
-        &self,
-        policy: &Policy,
-        rule: &Rule,
-        machine: &MachineFeatures,
-        names: Vec<String>,
-    ) -> Assessment {
-        lower(policy, rule, machine).assess(names, ToString::to_string)
+    fn assess(&self, request: &Request<'_>, names: Vec<String>) -> Assessment {
+        lower(request.policy, request.rule, request.machine).assess(names, ToString::to_string)
     }
 
     /// The ruleset covers all names that were found.

@@ -8,79 +8,27 @@ mod classes;
 mod compiler;
 pub mod denial_classifier;
 pub mod landlock;
+mod machine;
+mod part;
 pub mod seccomp;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 
 use abi::constant::CLONE_NEWNS;
 use abi::{Capabilities, Syscall};
 use serde_json::Value;
 use yaml::Location;
 
-use self::compiler::RuleCompiler;
+use self::compiler::{Request, RuleCompiler};
+pub use self::machine::{MachineFeatures, NameKind, OtherName, Unavailable};
+pub use self::part::{Assessment, CompiledPart, Grade};
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::policy::{Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
 use crate::restriction::Restriction;
-
-/// Features of the host and of the launch context that affect compilation.
-#[derive(Clone, Debug, Default)]
-pub struct MachineFeatures {
-    /// Names of disks and their partitions, as in `/proc/partitions`.
-    pub disks: Vec<String>,
-    /// Set if failed calls can be observed to detect denials that the kernel does not report.
-    pub watches: bool,
-    /// The capabilities that the command would have; `None` if unknown.
-    pub held: Option<Capabilities>,
-    /// Set if the command has its capabilities because it runs as root.
-    pub is_root: bool,
-    /// Requested enforcers that do not work on this host.
-    pub unavailable: Vec<Unavailable>,
-    /// Further names of the files of a rule, by rule.
-    pub other_names: BTreeMap<String, BTreeSet<OtherName>>,
-}
-
-/// A further name of a file that a rule covers, or a reason why such a name may exist.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OtherName {
-    /// The kind of name.
-    pub kind: NameKind,
-    /// The text for reports.
-    pub text: String,
-}
-
-/// The kinds of further names of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum NameKind {
-    /// The file system is mounted a second time, as a whole or in part.
-    Mount,
-    /// An overlay exposes the file, or the file lies in an overlay whose layers expose it.
-    Layer,
-    /// A hard link.
-    Link,
-    /// The file is mounted elsewhere in another mount namespace, which CAP_SYS_ADMIN allows to enter.
-    Namespace,
-    /// The existence of further names cannot be determined.
-    Unknown,
-}
-
-impl NameKind {
-    /// Describes the file at `path` under this kind of name.
-    #[must_use]
-    pub fn of(self, path: &str) -> String {
-        match self {
-            Self::Mount => format!("a second mount of {path}"),
-            Self::Layer => format!("{path} in another layer of an overlay"),
-            Self::Link => format!("a hard link of {path}"),
-            Self::Namespace => format!("{path} in another mount namespace"),
-            Self::Unknown => format!("{path}, perhaps"),
-        }
-    }
-}
 
 /// Returns true if the workload can enter a foreign mount namespace: with CAP_SYS_ADMIN, by setns(2).
 fn enters_namespaces(policy: &Policy, machine: &MachineFeatures) -> bool {
@@ -107,163 +55,6 @@ fn denies_mounts(policy: &Policy, machine: &MachineFeatures) -> bool {
     })
 }
 
-/// An enforcer that does not work on this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unavailable {
-    /// The enforcer.
-    pub enforcer: EnforcerKind,
-    /// The reason.
-    pub why: String,
-}
-
-impl MachineFeatures {
-    fn lacks(&self, enforcer: EnforcerKind) -> Option<&Unavailable> {
-        self.unavailable
-            .iter()
-            .find(|lacking| lacking.enforcer == enforcer)
-    }
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: it cannot be used here: {}", self.enforcer, self.why)
-    }
-}
-
-/// How completely an enforcer enforces a rule. Better grades compare greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Grade {
-    /// The enforcer does not enforce the rule.
-    None,
-    /// The enforcer enforces the rule with known gaps.
-    Partial,
-    /// The enforcer enforces the rule without known gaps.
-    Full,
-}
-
-impl Grade {
-    /// The grade as one word.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Partial => "partial",
-            Self::Full => "full",
-        }
-    }
-}
-
-impl fmt::Display for Grade {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The result of compiling a rule or restriction for an enforcer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CompiledPart<T> {
-    /// The compiled entries.
-    pub entries: Vec<T>,
-    /// Known bypasses.
-    pub gaps: Vec<String>,
-    /// Parts that the enforcer cannot deny at all.
-    pub missing: Vec<String>,
-    /// Legitimate behaviour that the entries break.
-    pub breaks: Vec<String>,
-}
-
-impl<T> Default for CompiledPart<T> {
-    fn default() -> Self {
-        Self {
-            entries: Vec::new(),
-            gaps: Vec::new(),
-            missing: Vec::new(),
-            breaks: Vec::new(),
-        }
-    }
-}
-
-impl<T> CompiledPart<T> {
-    fn one(entry: T) -> Self {
-        Self::many([entry])
-    }
-
-    fn many(entries: impl IntoIterator<Item = T>) -> Self {
-        Self {
-            entries: entries.into_iter().collect(),
-            ..Self::default()
-        }
-    }
-
-    fn missing(reason: impl Into<String>) -> Self {
-        Self {
-            missing: vec![reason.into()],
-            ..Self::default()
-        }
-    }
-
-    fn gap(mut self, text: impl Into<String>) -> Self {
-        self.gaps.push(text.into());
-        self
-    }
-
-    fn breaks(mut self, text: impl Into<String>) -> Self {
-        self.breaks.push(text.into());
-        self
-    }
-
-    fn add(&mut self, other: Self) {
-        let extend = |own: &mut Vec<String>, more: Vec<String>| {
-            for text in more {
-                if !own.contains(&text) {
-                    own.push(text);
-                }
-            }
-        };
-        self.entries.extend(other.entries);
-        extend(&mut self.gaps, other.gaps);
-        extend(&mut self.missing, other.missing);
-        extend(&mut self.breaks, other.breaks);
-    }
-
-    fn grade(&self) -> Grade {
-        match (
-            self.entries.is_empty(),
-            self.gaps.len() + self.missing.len(),
-        ) {
-            (_, 0) => Grade::Full,
-            (false, _) => Grade::Partial,
-            (true, _) => Grade::None,
-        }
-    }
-
-    /// Grades the result. `names` lists further names of the files, which bypass the entries.
-    fn assess(mut self, names: Vec<String>, text: impl Fn(&T) -> String) -> Assessment {
-        if !self.entries.is_empty() {
-            self.gaps.extend(names);
-        }
-        Assessment {
-            grade: self.grade(),
-            notes: self.missing.into_iter().chain(self.gaps).collect(),
-            breaks: self.breaks,
-            output: self.entries.iter().map(text).collect(),
-        }
-    }
-}
-
-/// Assessment of one enforcer for one rule.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Assessment {
-    /// The grade.
-    pub grade: Grade,
-    /// Uncovered parts and known bypasses.
-    pub notes: Vec<String>,
-    /// Legitimate behaviour that the rule breaks.
-    pub breaks: Vec<String>,
-    /// The compiled entries, one per line.
-    pub output: Vec<String>,
-}
-
 /// The rule compiler of each enforcer.
 fn compiler(enforcer: EnforcerKind) -> &'static dyn RuleCompiler {
     match enforcer {
@@ -283,8 +74,13 @@ pub fn assess(
     enforcer: EnforcerKind,
     machine: &MachineFeatures,
 ) -> Assessment {
-    let names = other_names(policy, rule, enforcer, machine);
-    compiler(enforcer).assess(policy, rule, machine, names)
+    let request = Request {
+        policy,
+        rule,
+        machine,
+    };
+    let names = other_names(&request, enforcer);
+    compiler(enforcer).assess(&request, names)
 }
 
 /// The compiled policy for an enforcer as human-readable text.
@@ -300,12 +96,12 @@ pub fn json(policy: &Policy, enforcer: EnforcerKind, machine: &MachineFeatures) 
 }
 
 /// Further names of a rule's files that bypass an enforcer.
-fn other_names(
-    policy: &Policy,
-    rule: &Rule,
-    enforcer: EnforcerKind,
-    machine: &MachineFeatures,
-) -> Vec<String> {
+fn other_names(request: &Request<'_>, enforcer: EnforcerKind) -> Vec<String> {
+    let Request {
+        policy,
+        rule,
+        machine,
+    } = *request;
     let compiler = compiler(enforcer);
     let is_covered = |kind: NameKind| {
         compiler.covers(kind) || kind == NameKind::Namespace && !enters_namespaces(policy, machine)
@@ -313,7 +109,7 @@ fn other_names(
     let known = machine.other_names.get(&rule.id).into_iter().flatten();
     let open = known.filter(|name| !is_covered(name.kind));
     let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
-    names.extend(compiler.possible_names(policy, rule, machine));
+    names.extend(compiler.possible_names(request));
     names
 }
 
@@ -372,34 +168,6 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
         profiles: Vec::new(),
     };
     (policy, rule)
-}
-
-/// Lowers a rule restriction by restriction, and adds the notes that hold for every enforcer.
-fn lower_rule<T>(
-    rule: &Rule,
-    enforcer: EnforcerKind,
-    each: impl Fn(&Restriction) -> CompiledPart<T>,
-) -> CompiledPart<T> {
-    let mut sum = CompiledPart::default();
-    if rule.verdict == RuleAction::Allow {
-        return sum;
-    }
-    if !rule.targets.is_empty() && enforcer != EnforcerKind::AppArmor {
-        return CompiledPart::missing("rules for single programs are for AppArmor alone");
-    }
-    for restriction in &rule.restrictions {
-        sum.add(each(restriction));
-    }
-    if let Some(builtin) = rule.builtin().filter(|_| !sum.entries.is_empty()) {
-        let weak = builtin.weak.get(&enforcer).into_iter().flatten().cloned();
-        let notes = CompiledPart {
-            gaps: weak.collect(),
-            breaks: builtin.breaks.clone(),
-            ..CompiledPart::default()
-        };
-        sum.add(notes);
-    }
-    sum
 }
 
 /// Reports the rules that the chosen enforcers do not enforce in full. `accepted` lists the rules that may be

@@ -10,8 +10,9 @@ use std::fmt;
 use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
 use serde_json::{Value, json};
 
-use super::compiler::{RuleCompiler, lines};
-use super::{Assessment, CompiledPart, MachineFeatures, NameKind, lower_rule};
+use super::compiler::{Request, RuleCompiler, lines};
+use super::machine::{MachineFeatures, NameKind};
+use super::part::{Assessment, CompiledPart, lower_rule, supporters};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::policy::{Mode, Policy, Rule, RuleAction};
@@ -191,14 +192,8 @@ fn peers_of(policy: &Policy) -> Option<Vec<AllowedPeer>> {
 pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
-    fn assess(
-        &self,
-        policy: &Policy,
-        rule: &Rule,
-        _machine: &MachineFeatures,
-        names: Vec<String>,
-    ) -> Assessment {
-        lower(policy, rule).assess(names, ToString::to_string)
+    fn assess(&self, request: &Request<'_>, names: Vec<String>) -> Assessment {
+        lower(request.policy, request.rule).assess(names, ToString::to_string)
     }
 
     /// A filter cannot match files.
@@ -271,9 +266,7 @@ fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Compile
         Restriction::Mode { bits } => CompiledPart::many(modes(rule, *bits)),
         Restriction::Operation(operation) => lower_operation(rule, operation),
         Restriction::Syscall(syscall) => CompiledPart::many(syscalls(rule, syscall)),
-        Restriction::OnlyFiles(_) => {
-            CompiledPart::missing("only Landlock supports a list of allowed files")
-        }
+        Restriction::OnlyFiles(_) => CompiledPart::missing(supporters(restriction)),
         Restriction::OnlyPeers(peers) => peers::lower(rule, peers),
         Restriction::AppArmorText(_) => {
             CompiledPart::missing("the rule is in the language of AppArmor")

@@ -14,16 +14,30 @@ use crate::ruleset::{Rule, Ruleset};
 #[must_use]
 pub fn output_text(rule: &Rule, append_output: &[AppendOutput]) -> String {
     let mut text = rule.output.text.clone();
-    for append in append_output
-        .iter()
-        .filter(|append| append.applies_to(rule))
-    {
+    for append in additions(rule, append_output) {
         if let Some(extra) = &append.extra_output {
             text.push(' ');
             text.push_str(extra);
         }
     }
     text
+}
+
+fn additions<'a>(
+    rule: &Rule,
+    append_output: &'a [AppendOutput],
+) -> impl Iterator<Item = &'a AppendOutput> {
+    append_output
+        .iter()
+        .filter(|append| append.applies_to(rule))
+}
+
+/// Returns the fields that the configuration adds to the alerts of a rule.
+fn extra_fields<'a>(
+    rule: &Rule,
+    options: &'a EngineOptions,
+) -> impl Iterator<Item = &'a ExtraField> {
+    additions(rule, &options.append_output).flat_map(|append| &append.extra_fields)
 }
 
 pub(super) struct Compiler<'a> {
@@ -96,24 +110,17 @@ impl Compiler<'_> {
                 None
             }
         };
-        for append in self
-            .options
-            .append_output
-            .iter()
-            .filter(|append| append.applies_to(rule))
-        {
-            for field in &append.extra_fields {
-                let ExtraField::Field(name) = field else {
-                    continue;
-                };
-                match Template::new(&format!("%{name}"), rule.output.source, &mut self.checker) {
-                    Ok(extra) => {
-                        if let Some(template) = &mut template {
-                            template.report_also(&extra);
-                        }
+        for field in extra_fields(rule, self.options) {
+            let ExtraField::Field(name) = field else {
+                continue;
+            };
+            match Template::new(&format!("%{name}"), rule.output.source, &mut self.checker) {
+                Ok(extra) => {
+                    if let Some(template) = &mut template {
+                        template.report_also(&extra);
                     }
-                    Err(found) => problems.extend(found),
                 }
+                Err(found) => problems.extend(found),
             }
         }
         template
@@ -125,26 +132,19 @@ impl Compiler<'_> {
         problems: &mut Vec<Problem>,
     ) -> Option<Vec<(Arc<str>, Template)>> {
         let mut templates = Some(Vec::new());
-        for append in self
-            .options
-            .append_output
-            .iter()
-            .filter(|append| append.applies_to(rule))
-        {
-            for field in &append.extra_fields {
-                let ExtraField::Formatted { name, format } = field else {
-                    continue;
-                };
-                match Template::new(format, rule.output.source, &mut self.checker) {
-                    Ok(template) => {
-                        if let Some(templates) = &mut templates {
-                            templates.push((name.as_str().into(), template));
-                        }
+        for field in extra_fields(rule, self.options) {
+            let ExtraField::Formatted { name, format } = field else {
+                continue;
+            };
+            match Template::new(format, rule.output.source, &mut self.checker) {
+                Ok(template) => {
+                    if let Some(templates) = &mut templates {
+                        templates.push((name.as_str().into(), template));
                     }
-                    Err(found) => {
-                        problems.extend(found);
-                        templates = None;
-                    }
+                }
+                Err(found) => {
+                    problems.extend(found);
+                    templates = None;
                 }
             }
         }

@@ -1,13 +1,13 @@
 //! Answers questions about processes from the replayed state.
 
 use core::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bumpalo::Bump;
 use event::EngineKind;
 use event::{
-    Comm, CommandLine, Container, DescriptorKind, ExecutableFile, Group, Image, Lookup, Pid,
-    Process, Stat, Status, SystemInfo, Tid, User,
+    Comm, Container, DescriptorKind, Group, Lookup, Pid, Process, Stat, Status, SystemInfo, Tid,
+    User,
 };
 
 use crate::note::{self, ExactProcess};
@@ -27,14 +27,6 @@ pub(crate) struct RecordedSystemInfo<'s> {
 
 fn found<T>(fact: Option<T>) -> Lookup<T> {
     fact.map_or(Lookup::Missing, Lookup::Found)
-}
-
-/// Returns a fact of an image. An empty cell means that it was not known at recording time.
-fn of_image<T: Clone>(cell: &OnceLock<Option<T>>) -> Lookup<T> {
-    match cell.get() {
-        Some(fact) => found(fact.clone()),
-        None => Lookup::Unknown,
-    }
 }
 
 impl RecordedSystemInfo<'_> {
@@ -88,26 +80,6 @@ impl SystemInfo for RecordedSystemInfo<'_> {
             Some(exact) => exact.status.clone(),
             None => found(self.held(process).and_then(|held| held.status)),
         }
-    }
-
-    fn command_line(&self, _: &Process, image: &Image) -> Lookup<CommandLine> {
-        of_image(&image.command_line)
-    }
-
-    fn executable(&self, _: &Process, image: &Image) -> Lookup<Vec<u8>> {
-        of_image(&image.executable)
-    }
-
-    fn executable_file(&self, _: &Process, image: &Image) -> Lookup<ExecutableFile> {
-        of_image(&image.executable_file)
-    }
-
-    fn executable_writable(&self, _: &Process, image: &Image) -> Lookup<bool> {
-        of_image(&image.executable_writable)
-    }
-
-    fn environment(&self, _: &Process, image: &Image) -> Lookup<Vec<u8>> {
-        of_image(&image.environment)
     }
 
     fn login_uid(&self, process: &Process) -> Lookup<u32> {

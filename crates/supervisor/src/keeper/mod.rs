@@ -29,13 +29,12 @@ use self::stall::{Stall, StallCheck, StallLimit};
 use self::stand_in::STORM_DEATHS;
 use self::successor::Successor;
 use self::upgrade::Upgrade;
-use super::agent::FIRST;
 use super::control_signal::SenderCheck;
 use super::inherited::{InheritedDescriptors, has_calls, is_readable};
 use super::message::Message;
 use super::orphans::{self, Orphans};
 use super::relay::tell;
-use super::shared_state::{Cause, Order, State};
+use super::shared_state::{Cause, FIRST, Order, State};
 use super::signals::{self, SIGCHLD};
 
 /// What happens to the workload while no agent watches.
@@ -81,7 +80,7 @@ pub(super) fn first(
     let may_lead = Orphans::decide() == Orphans::TakeIn;
     match sys::clone::clone_child(sys::clone::CloneFlags::default(), agent) {
         Ok(pid) => {
-            super::take_usual_turns();
+            super::turns::take_usual_turns();
             inherited.shared_state.set_agent_pid(FIRST, pid);
         }
         Err(error) => {

@@ -196,11 +196,7 @@ impl Keeper<'_> {
     /// Answers calls for a while. Returns `None` if there are more to come.
     fn serve_a_while(&mut self, gap: &UnwatchedInterval<'_>) -> Option<Next> {
         for _ in 0..RETRY_TURNS {
-            let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
-            gap.sweep();
-            self.inherited.keeper_bell.hush();
-            self.read_signals();
-            while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
+            let turn = self.serve_a_turn(gap);
             if turn == TurnResult::HungUp {
                 gap.end();
                 gap.say_totals();
@@ -210,6 +206,16 @@ impl Keeper<'_> {
             }
         }
         None
+    }
+
+    /// Answers calls once, then handles what has arrived meanwhile.
+    fn serve_a_turn(&mut self, gap: &UnwatchedInterval<'_>) -> TurnResult {
+        let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
+        gap.sweep();
+        self.inherited.keeper_bell.hush();
+        self.read_signals();
+        while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
+        turn
     }
 
     /// Records a death. Returns true if there were too many.
@@ -249,11 +255,7 @@ impl Keeper<'_> {
                     relay = None;
                 }
             }
-            let turn = gap.serve(&self.signals, &self.inherited.keeper_bell);
-            gap.sweep();
-            self.inherited.keeper_bell.hush();
-            self.read_signals();
-            while let Ok(Some(_)) = wait::wait(Target::Any, wait::NO_HANG) {}
+            let turn = self.serve_a_turn(gap);
             if turn == TurnResult::HungUp {
                 if relay.is_some() {
                     gap.say_totals();

@@ -25,6 +25,9 @@ use self::layout::{AgentFields, HEADER_WORDS, Layout, VERSION, WORDS};
 pub(crate) use self::layout::{FOREIGN, NATIVE_CALLS, UNNAMED};
 use super::message::Message;
 
+/// Generation of the first agent.
+pub(super) const FIRST: u64 = 0;
+
 /// State of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]

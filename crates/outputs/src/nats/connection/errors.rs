@@ -11,7 +11,7 @@ use async_nats::{
 };
 
 use super::super::address::Address;
-use super::super::{Letter, State};
+use super::super::letter::{Letter, State};
 
 /// An error that a retry does not fix. A type of its own: `connect` fails with the kind
 /// `PermissionDenied` when a firewall of this host rejects the packet, which may be temporary.

@@ -27,7 +27,7 @@ const WAIT: Duration = Duration::from_millis(20);
 const LOST: &str = "Tollgate internal: violations lost";
 
 /// The threads that receive violations.
-pub(super) struct Denials {
+pub(super) struct KernelReports {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -42,7 +42,7 @@ struct Shared {
     last: Mutex<Instant>,
 }
 
-impl Denials {
+impl KernelReports {
     /// Starts receiving violations of the current policy. `policy` is its file, which maps
     /// AppArmor's denials to rule names.
     pub(super) fn follow(
