@@ -6,6 +6,7 @@
 # Environment: VERSION (default: that of Cargo.toml), COMPRESSION (best, the default, or fast).
 set -eu
 umask 022
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 program=$1 out=$2
@@ -51,7 +52,11 @@ DESTDIR=$stage PREFIX=/usr ZSHDIR=/usr/share/zsh/vendor-completions packaging/in
 doc=$stage/usr/share/doc/tollgate
 rm "$doc/LICENSE"
 install -m 644 packaging/debian/copyright "$doc/copyright"
-mv "$doc/CHANGELOG.md" "$doc/changelog" && gzip -9n "$doc/changelog"
+{
+    printf 'tollgate (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n' "$version"
+    sed -n "s|^Maintainer: \(.*\)| -- \1  $(date -u -R -d "@$SOURCE_DATE_EPOCH")|p" packaging/debian/control
+} >"$doc/changelog"
+gzip -9n "$doc/changelog" "$doc/CHANGELOG.md"
 
 mkdir "$stage/DEBIAN"
 for script in postinst prerm postrm; do install -m 755 packaging/debian/$script "$stage/DEBIAN/$script"; done

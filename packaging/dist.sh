@@ -5,6 +5,7 @@
 # same program are equal byte for byte. Environment: as deb.sh.
 set -eu
 umask 022
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 program=$1 out=$2

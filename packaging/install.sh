@@ -7,6 +7,7 @@
 # Files of /etc are never overwritten, and never removed if they were changed.
 set -eu
 umask 022
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 verb=$1 program=$2

@@ -67,6 +67,7 @@ fn a_package_has_the_right_files_and_its_program_runs() {
         "./usr/bin/tollgate",
         "./usr/lib/systemd/system/tollgate-watch.service",
         "./usr/share/bash-completion/completions/tollgate",
+        "./usr/share/doc/tollgate/CHANGELOG.md.gz",
         "./usr/share/doc/tollgate/changelog.gz",
         "./usr/share/doc/tollgate/copyright",
         "./usr/share/fish/vendor_completions.d/tollgate.fish",
@@ -86,7 +87,12 @@ fn a_package_has_the_right_files_and_its_program_runs() {
         };
         assert_eq!(&mode[1..], expected, "{path}");
     }
+}
 
+#[test]
+fn an_extracted_package_is_intact_and_its_program_runs() {
+    let scratch = Scratch::new();
+    let package = pack(scratch.path(), &program(), "1.2.3");
     let root = scratch.path().join("root");
     run(Command::new("dpkg-deb")
         .arg("--raw-extract")
@@ -194,75 +200,83 @@ fn two_packings_of_one_program_are_equal() {
     );
 }
 
-#[test]
-fn an_archive_installs_itself_and_is_removed_without_a_rest() {
-    let scratch = Scratch::new();
-    let (dist, root) = (scratch.path().join("dist"), scratch.path().join("root"));
-    run(script("dist.sh").arg(program()).arg(&dist));
-    let archive = fs::read_dir(&dist).expect("it was made");
-    let archive = archive.map(|entry| entry.expect("a file").path());
-    let archive = archive.filter(|path| path.extension().is_some_and(|name| name == "gz"));
-    let archive = archive.last().expect("it was packed");
-    run(Command::new("tar")
-        .arg("-xzf")
-        .arg(&archive)
-        .args(["--strip-components=1", "-C"])
-        .arg(scratch.path()));
-    let step = |verb: &str| {
+/// The unpacked archive of a release, and the root that it is installed into.
+struct Archive {
+    scratch: Scratch,
+    root: PathBuf,
+}
+
+impl Archive {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let (dist, root) = (scratch.path().join("dist"), scratch.path().join("root"));
+        run(script("dist.sh").arg(program()).arg(&dist));
+        let files = fs::read_dir(&dist).expect("it was made");
+        let files = files.map(|entry| entry.expect("a file").path());
+        let mut archives = files.filter(|path| path.extension().is_some_and(|name| name == "gz"));
+        let archive = archives.next().expect("it was packed");
+        let mut tar = Command::new("tar");
+        tar.arg("-xzf").arg(archive).arg("--strip-components=1");
+        run(tar.arg("-C").arg(scratch.path()));
+        Self { scratch, root }
+    }
+
+    /// Runs `install` or `uninstall` of the script in the archive.
+    fn run(&self, verb: &str) -> Finished {
         let mut command = Command::new("packaging/install.sh");
         command
             .args([verb, "./tollgate"])
-            .current_dir(scratch.path());
-        run(command
-            .env_remove("PREFIX")
-            .env_remove("ZSHDIR")
-            .env("DESTDIR", &root))
-    };
-    let files = || {
-        let found = run(Command::new("find")
-            .arg(&root)
-            .args(["!", "-type", "d", "-printf", "/%P\n"]));
+            .current_dir(self.scratch.path());
+        command.env_remove("PREFIX").env_remove("ZSHDIR");
+        run(command.env("DESTDIR", &self.root))
+    }
+
+    /// Returns what is in the root except folders.
+    fn files(&self) -> Vec<String> {
+        let mut find = Command::new("find");
+        find.arg(&self.root);
+        let found = run(find.args(["!", "-type", "d", "-printf", "/%P\n"]));
         let mut found: Vec<String> = found.stdout.lines().map(str::to_owned).collect();
         found.sort();
         found
-    };
-    step("install");
-    let installed = files();
+    }
+}
+
+#[test]
+fn an_archive_installs_itself_and_is_removed_without_a_rest() {
+    let archive = Archive::new();
+    archive.run("install");
+    let installed = archive.files();
     for file in [
         "/usr/local/bin/tollgate",
         "/usr/local/share/man/man1/tollgate-run.1.gz",
         "/etc/tollgate/config.yaml",
     ] {
-        assert!(
-            installed.iter().any(|found| found == file),
-            "{file}: {installed:?}"
-        );
+        let is_there = installed.iter().any(|found| found == file);
+        assert!(is_there, "{file}: {installed:?}");
     }
-    let unit = root.join("usr/local/lib/systemd/system/tollgate-watch.service");
-    let unit = fs::read_to_string(unit).expect("it is installed");
-    assert!(
-        unit.contains("\nExecStart=/usr/local/bin/tollgate watch\n"),
-        "{unit}"
-    );
-    step("uninstall");
-    assert_eq!(files(), [String::new(); 0]);
-    assert!(!root.join("etc/tollgate").exists());
+    let unit = "usr/local/lib/systemd/system/tollgate-watch.service";
+    let unit = fs::read_to_string(archive.root.join(unit)).expect("it is installed");
+    let start = "\nExecStart=/usr/local/bin/tollgate watch\n";
+    assert!(unit.contains(start), "{unit}");
+    archive.run("uninstall");
+    assert_eq!(archive.files(), [String::new(); 0]);
+    assert!(!archive.root.join("etc/tollgate").exists());
 
     // What the administrator has changed is neither overwritten nor removed.
-    step("install");
-    let config = root.join("etc/tollgate/config.yaml");
+    archive.run("install");
+    let config = archive.root.join("etc/tollgate/config.yaml");
     fs::write(&config, "priority: notice\n").expect("it is ours");
-    step("install");
-    assert_eq!(
-        fs::read_to_string(&config).expect("it is there"),
-        "priority: notice\n"
+    archive.run("install");
+    let kept = fs::read_to_string(&config).expect("it is there");
+    assert_eq!(kept, "priority: notice\n");
+    let removed = archive.run("uninstall");
+    assert_eq!(archive.files(), ["/etc/tollgate/config.yaml"]);
+    let message = format!(
+        "kept your files in {}/etc/tollgate\n",
+        archive.root.display()
     );
-    let removed = step("uninstall");
-    assert_eq!(files(), ["/etc/tollgate/config.yaml"]);
-    assert_eq!(
-        removed.stdout,
-        format!("kept your files in {}/etc/tollgate\n", root.display())
-    );
+    assert_eq!(removed.stdout, message);
 }
 
 /// Its comments show keys with their values: without the comment signs it is a configuration, too.
@@ -359,9 +373,9 @@ fn in_debian(release: &str, old: &Path, new: &Path) -> Finished {
         cp \"$4\" \"$1/root/new.deb\"
         cp \"$5\" \"$1/root/tmp/package.sh\"
         mount -t proc proc \"$1/root/proc\"
-        mount --bind /dev \"$1/root/dev\"
+        mount --rbind /dev \"$1/root/dev\"
         cd \"$1/root\"
-        exec env -i chroot . /bin/bash /tmp/package.sh";
+        exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . /bin/bash /tmp/package.sh";
     let mut command = Command::new("unshare");
     command.args([
         "--mount",
