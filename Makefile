@@ -5,6 +5,11 @@ TARGET   := $(or $(CARGO_TARGET_DIR),target)
 TOLLGATE  = $(TARGET)/release/tollgate
 HOST      = $(shell rustc -vV | sed -n 's/^host: //p')
 STATIC    = $(TARGET)/$(HOST)/release/tollgate
+# What is installed and packed, and where packages go.
+PROGRAM   = $(TOLLGATE)
+DIST      = $(TARGET)/dist
+install uninstall: export PREFIX := $(or $(PREFIX),/usr/local)
+install uninstall: export DESTDIR := $(DESTDIR)
 # A test program that hangs fails after so many seconds, and the others run. Cargo knows no limit.
 LIMIT     = 600
 RUNNER    = CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER
@@ -29,7 +34,7 @@ bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
 .PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded check bless bench-smoke \
-    isolation static
+    isolation static install uninstall deb dist
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -94,3 +99,15 @@ static: ## build one file that needs no libraries, for the machine at hand
 	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli \
 	    --target $(HOST) --config 'profile.release.strip=true'
 	@echo built $(STATIC)
+
+install: ## install to PREFIX (/usr/local) below DESTDIR: program, man pages, completions, unit, configuration
+	packaging/install.sh install $(PROGRAM)
+
+uninstall: ## remove what `make install` installed; changed files of /etc stay
+	packaging/install.sh uninstall $(PROGRAM)
+
+deb: build ## pack target/dist/tollgate_VERSION_ARCHITECTURE.deb
+	packaging/deb.sh $(PROGRAM) $(DIST)
+
+dist: static ## pack a release into target/dist: package and archive of the static program, checksums
+	packaging/dist.sh $(STATIC) $(DIST)

@@ -15,12 +15,13 @@ use std::time::Duration;
 use e2e::{Limited, Scratch, need_root, program, repository};
 
 /// Commands in blocks marked `sh`: they build the program that the sessions run, and run this test.
-const BUILD: [&str; 6] = [
+const BUILD: [&str; 7] = [
+    "./x deb",
+    "sudo apt install ./target/dist/tollgate_*.deb",
     "./x demo",
     "./x test",
     "make build",
     "make static",
-    "make help",
     "export PATH=$PWD/target/release:$PATH",
 ];
 

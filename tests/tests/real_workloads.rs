@@ -222,7 +222,7 @@ fn nginx_answers_twenty_thousand_requests() {
 fn apt_installs_a_package_in_a_root_of_its_own() {
     need_root!();
     need_slow!();
-    let arguments = || [debian_root().display().to_string(), String::new()];
+    let arguments = || [e2e::debian_root(None).display().to_string(), String::new()];
     let limit = Duration::from_secs(300);
     Workload {
         script: "apt.sh",
@@ -541,56 +541,4 @@ fn free_port() -> u16 {
             return port;
         }
     }
-}
-
-/// A minimal Debian of the release and from the archive that this machine is set up for, made once.
-fn debian_root() -> PathBuf {
-    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debian");
-    if root.join("complete").is_file() {
-        return root;
-    }
-    let format = "$(SITE) $(RELEASE)";
-    let archives = output(Command::new("apt-get").args([
-        "indextargets",
-        "--format",
-        format,
-        "Created-By: Packages",
-    ]));
-    let (site, release) = archives
-        .lines()
-        .next()
-        .and_then(|line| line.split_once(' '))
-        .expect("apt has a source");
-    fs::remove_dir_all(&root)
-        .or_else(|error| {
-            if error.kind() == std::io::ErrorKind::NotFound {
-                Ok(())
-            } else {
-                Err(error)
-            }
-        })
-        .expect("it is a folder of this test");
-    output(
-        Command::new("debootstrap")
-            .arg("--variant=minbase")
-            .arg(release)
-            .arg(&root)
-            .arg(site),
-    );
-    fs::write(root.join("complete"), "").expect("it is a folder of this test");
-    root
-}
-
-fn output(command: &mut Command) -> String {
-    let output = command
-        .output()
-        .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{text}{errors}",
-        output.status
-    );
-    text
 }

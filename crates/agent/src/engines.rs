@@ -31,6 +31,7 @@ use super::announcer::Announcer;
 use super::drops::Drops;
 use super::first::{InitProcessPolicy, Restriction};
 use super::reload::MatchCounts;
+use super::service_manager;
 use super::services::{Rules, RuntimeContainer};
 use super::violations::Violations;
 
@@ -309,11 +310,15 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     .context("cannot start the engine ebpf")?;
     let counters = engine.counter_source();
     let hooks = engine.attachment().to_string();
-    if let (Some(watched), false) = (watched, request.common.quiet) {
-        let how = engine.attachment().in_short();
-        terminal::complain(&format!(
-            "tollgate: watching {watched} (eBPF, {how}); Ctrl-C stops\n"
-        ));
+    if let Some(watched) = watched {
+        if !request.common.quiet {
+            let how = engine.attachment().in_short();
+            terminal::complain(&format!(
+                "tollgate: watching {watched} (eBPF, {how}); Ctrl-C stops\n"
+            ));
+        }
+        // A command may be a service that reports its own start.
+        service_manager::report_ready();
     }
     Ok(Started {
         rulings: engine.rulings(),

@@ -34,6 +34,7 @@ mod recording;
 mod reload;
 mod reports;
 mod servers;
+mod service_manager;
 mod services;
 mod settings;
 pub mod sink;

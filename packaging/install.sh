@@ -1,0 +1,96 @@
+#!/bin/sh
+# Installs tollgate, or removes it: the one list of files of `make install`, `make deb` and `make dist`.
+#
+#   packaging/install.sh install|uninstall PROGRAM
+#
+# Environment: PREFIX (default /usr/local), DESTDIR (default: none), ZSHDIR (folder of zsh's completions).
+# Files of /etc are never overwritten, and never removed if they were changed.
+set -eu
+umask 022
+export LC_ALL=C
+cd "$(dirname "$0")/.."
+
+verb=$1 program=$2
+prefix=${PREFIX:-/usr/local}
+root=${DESTDIR:-}
+zsh=${ZSHDIR:-$prefix/share/zsh/site-functions}
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+
+fail() {
+    printf 'packaging/install.sh: %s\n' "$@" >&2
+    exit 1
+}
+
+# make_files: makes in the folder $made what is not in the repository.
+make_files() {
+    mkdir "$made/man"
+    # What `make dist` packs is stripped already; a machine without binutils takes it as it is.
+    if command -v strip >/dev/null; then
+        strip -o "$made/tollgate" "$program"
+    else
+        cp "$program" "$made/tollgate"
+    fi
+    "$program" man -o "$made/man"
+    gzip -9n "$made"/man/*
+    for shell in bash zsh fish; do "$program" completions $shell >"$made/$shell"; done
+    for file in hand-over.sh tollgate-watch.service; do
+        sed "s|@BINDIR@|$prefix/bin|g" packaging/$file >"$made/$file"
+    done
+}
+
+# files: prints MODE, SOURCE and TARGET of each file.
+files() {
+    echo "755 $made/tollgate $prefix/bin/tollgate"
+    echo "755 $made/hand-over.sh $prefix/lib/tollgate/hand-over"
+    echo "644 $made/tollgate-watch.service $prefix/lib/systemd/system/tollgate-watch.service"
+    echo "644 $made/bash $prefix/share/bash-completion/completions/tollgate"
+    echo "644 $made/zsh $zsh/_tollgate"
+    echo "644 $made/fish $prefix/share/fish/vendor_completions.d/tollgate.fish"
+    echo "644 LICENSE $prefix/share/doc/tollgate/LICENSE"
+    echo "644 CHANGELOG.md $prefix/share/doc/tollgate/CHANGELOG.md"
+    for page in "$made"/man/*; do
+        [ -e "$page" ] || continue
+        echo "644 $page $prefix/share/man/man1/${page##*/}"
+    done
+}
+
+# settings: prints SOURCE and TARGET of each file that belongs to the administrator once it is there.
+settings() {
+    echo "packaging/config.yaml /etc/tollgate/config.yaml"
+    echo "packaging/logrotate /etc/logrotate.d/tollgate"
+}
+
+install_all() {
+    [ -x "$program" ] || fail "cannot find $program" 'help: run make build'
+    make_files
+    files | while read -r mode source target; do
+        install -D -m "$mode" "$source" "$root$target"
+    done
+    install -d -m 755 "$root/etc/tollgate/rules.d"
+    settings | while read -r source target; do
+        [ -e "$root$target" ] || install -D -m 644 "$source" "$root$target"
+    done
+}
+
+uninstall_all() {
+    if [ -z "$root" ] && [ -d /run/systemd/system ]; then
+        systemctl disable --quiet --now tollgate-watch.service || :
+    fi
+    files | while read -r _ _ target; do rm -f "$root$target"; done
+    # A later version may have other verbs.
+    rm -f "$root$prefix"/share/man/man1/tollgate.1.gz "$root$prefix"/share/man/man1/tollgate-*.1.gz
+    settings | while read -r source target; do
+        if cmp -s "$source" "$root$target"; then rm "$root$target"; fi
+    done
+    for folder in "$prefix/lib/tollgate" "$prefix/share/doc/tollgate" /etc/tollgate/rules.d /etc/tollgate; do
+        [ ! -d "$root$folder" ] || rmdir --ignore-fail-on-non-empty "$root$folder"
+    done
+    [ ! -d "$root/etc/tollgate" ] || echo "kept your files in $root/etc/tollgate"
+}
+
+case $verb in
+install) install_all ;;
+uninstall) uninstall_all ;;
+*) fail "unknown verb $verb; usage: packaging/install.sh install|uninstall PROGRAM" ;;
+esac
