@@ -167,6 +167,58 @@ fn live_alerts_appear_and_a_signal_restores_the_terminal() {
 }
 
 #[test]
+fn a_configuration_file_and_options_apply_as_for_watch() {
+    let scratch = Scratch::new();
+    let rules = "- rule: Configured\n  desc: d\n  condition: evt.type in (open, openat) and fd.name endswith /wanted\n  \
+                 output: opened %fd.name\n  priority: ERROR\n";
+    let rules = scratch.file("r.yaml", 0o644, rules);
+    let config = format!("rules_files:\n  - {}\n", rules.display());
+    let config = scratch.file("c.yaml", 0o644, config);
+    let capture = scratch.path().join("c.scap");
+    fs::write(scratch.path().join("wanted"), "").expect("the folder is writable");
+    let mut command = Command::new(e2e::program());
+    command
+        .args(["run", "-q", "-r"])
+        .arg(&rules)
+        .arg("-w")
+        .arg(&capture)
+        .args(["--", "cat"])
+        .arg(scratch.path().join("wanted"))
+        .stdin(Stdio::null());
+    let recorded = Limited::start(&mut command, LIMIT).finish(b"");
+    assert_eq!(recorded.code(), 0, "{recorded:?}");
+    let (config, capture) = (config.display(), capture.display());
+    let screen = Screen::start(&format!("tollgate top -c {config} {capture}"));
+    screen.press("3");
+    screen.shows("Configured");
+    screen.press("q");
+    screen.is_restored(0);
+    let selected = "-o 'rules[].disable.rule=Configured'";
+    let screen = Screen::start(&format!("tollgate top -c {config} {selected} {capture}"));
+    screen.press("3");
+    screen.shows("c.scap");
+    let text = screen.shows("ALERT");
+    assert!(!text.contains("Configured"), "{text}");
+    screen.press("q");
+    screen.is_restored(0);
+    let screen = Screen::start(&format!("tollgate top -c {config}.gone {capture}"));
+    screen.is_restored(2);
+}
+
+#[test]
+fn a_container_that_does_not_run_is_waited_for() {
+    need_root!();
+    let screen = Screen::start("tollgate top --container no-such-container");
+    let text = screen.shows("waiting for no-such-container");
+    assert!(
+        text.contains("container no-such-container (eBPF)"),
+        "{text}"
+    );
+    screen.press("q");
+    screen.is_restored(0);
+}
+
+#[test]
 fn without_a_terminal_or_root_the_reason_is_given() {
     let piped = tollgate(&["top"]);
     assert_eq!(piped.code(), 2, "{piped:?}");

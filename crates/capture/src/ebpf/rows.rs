@@ -312,7 +312,11 @@ mod tests {
     /// Evaluates an encoded test as `fails` in `bpf/filter.h` does.
     fn holds(encoded: &[u8], args: &[u64; 6]) -> bool {
         let word = |at: usize| {
-            u64::from_ne_bytes(encoded[at..at + 8].try_into().expect("eight bytes of a test"))
+            u64::from_ne_bytes(
+                encoded[at..at + 8]
+                    .try_into()
+                    .expect("eight bytes of a test"),
+            )
         };
         let (arg, op, is_negated) = (encoded[0], encoded[1], encoded[2] == 1);
         let (wants, mask) = (word(8), word(16));
