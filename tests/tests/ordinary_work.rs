@@ -79,6 +79,11 @@ jobs! {
     sqlite_is_quiet => Job { script: "databases", needs: &["sqlite3"], ..PLAIN };
     redis_is_quiet => Job { script: "redis", needs: &["redis-server"], ..PLAIN };
     dpkg_installs_quietly => Job { script: "package", needs: &["dpkg-deb", "busybox"], ..PLAIN };
+    apt_installs_upgrades_and_removes_quietly => Job {
+        script: "apt",
+        needs: &["apt-get", "dpkg-deb"],
+        ..PLAIN
+    };
     timers_start_jobs_quietly => Job { script: "timers", needs: &["run-parts"], ..PLAIN };
     #[need_slow] nginx_serves_quietly => Job { script: "nginx", needs: &["nginx"], ..PLAIN };
     #[need_slow] postgres_serves_quietly => Job { script: "postgres", needs: &["postgres"], ..PLAIN };

@@ -219,6 +219,39 @@ fn all_threads_and_children_of_a_running_process_are_watched_and_let_go() {
     assert!(running.0.try_wait().expect("it is ours").is_none());
 }
 
+/// Runs `tollgate watch` for a second with rules about the file `mark`.
+fn watch_a_second(scratch: &Scratch, options: &[&str]) -> Finished {
+    let rules = scratch.file("rules.yaml", 0o644, MARK);
+    let mut command = Command::new(e2e::program());
+    command.args(["watch", "-M", "1", "-r"]).arg(rules);
+    Limited::start(command.args(options), LIMIT).finish(b"")
+}
+
+#[test]
+fn a_watch_says_when_it_has_begun_unless_it_is_quiet() {
+    let scratch = Scratch::new();
+    let running = Running::start(Command::new("sh").args(["-c", "echo; exec sleep 100"]));
+    let pid = running.pid().to_string();
+    let socket = scratch.path().join("gvisor.sock");
+    let socket = socket.to_str().expect("a plain name");
+    let traced =
+        "tollgate: watching the named processes and their descendants (ptrace); Ctrl-C stops\n";
+    let sandboxes = "tollgate: watching the sandboxes that connect (gVisor); Ctrl-C stops\n";
+    let cases: [(&[&str], &str); 2] = [
+        (&["--engine", "ptrace", "-p", &pid], traced),
+        (&["--gvisor", socket], sandboxes),
+    ];
+    for (options, expected) in cases {
+        let finished = watch_a_second(&scratch, options);
+        assert_eq!(finished.code(), 0, "{options:?}: {}", finished.stderr);
+        let lines = finished.stderr.matches(expected).count();
+        assert_eq!(lines, 1, "{options:?}: {}", finished.stderr);
+        let finished = watch_a_second(&scratch, &[options, &["-q"]].concat());
+        assert_eq!(finished.code(), 0, "{options:?}: {}", finished.stderr);
+        assert_eq!(finished.stderr, "", "{options:?}");
+    }
+}
+
 #[test]
 fn watching_ends_with_the_process_and_on_a_signal() {
     let scratch = Scratch::new();

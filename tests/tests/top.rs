@@ -3,12 +3,16 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use e2e::{Finished, Limited, Scratch, need_root};
 
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Held by a test that watches live processes: each would see the other one open the files that rules name.
+static LIVE: Mutex<()> = Mutex::new(());
 
 /// A tmux server of its own, which ends with the test.
 struct Screen {
@@ -144,6 +148,7 @@ fn a_capture_is_shown_filtered_and_explained_and_the_terminal_restored() {
 #[test]
 fn live_alerts_appear_and_a_signal_restores_the_terminal() {
     need_root!();
+    let _alone = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
     let scratch = Scratch::new();
     let pid = scratch.path().join("pid");
     let line = format!(
@@ -190,6 +195,56 @@ fn the_program_ends_with_its_terminal() {
         assert!(Instant::now() < deadline, "it runs on without a terminal");
         sleep(Duration::from_millis(100));
     }
+}
+
+#[test]
+fn a_configuration_file_and_options_apply_as_for_watch() {
+    let scratch = Scratch::new();
+    let rules = "- rule: Configured\n  desc: d\n  condition: evt.type in (open, openat) and fd.name endswith /wanted\n  \
+                 output: opened %fd.name\n  priority: ERROR\n";
+    let rules = scratch.file("r.yaml", 0o644, rules);
+    let config = format!("rules_files:\n  - {}\n", rules.display());
+    let config = scratch.file("c.yaml", 0o644, config);
+    let capture = scratch.path().join("c.scap");
+    fs::write(scratch.path().join("wanted"), "").expect("the folder is writable");
+    let mut command = Command::new(e2e::program());
+    command
+        .args(["run", "-q", "-r"])
+        .arg(&rules)
+        .arg("-w")
+        .arg(&capture)
+        .args(["--", "cat"])
+        .arg(scratch.path().join("wanted"))
+        .stdin(Stdio::null());
+    let recorded = Limited::start(&mut command, LIMIT).finish(b"");
+    assert_eq!(recorded.code(), 0, "{recorded:?}");
+    let (config, capture) = (config.display(), capture.display());
+    let screen = Screen::start(&format!("tollgate top -c {config} {capture}"));
+    screen.press("3");
+    screen.shows("Configured");
+    screen.press("q");
+    screen.is_restored(0);
+    let selected = "-o 'rules[].disable.rule=Configured'";
+    let screen = Screen::start(&format!("tollgate top -c {config} {selected} {capture}"));
+    screen.press("3");
+    // The name stands there alone when the capture has been read.
+    screen.shows(&format!("tollgate top  {capture}"));
+    screen.shows("no alert yet");
+    screen.press("q");
+    screen.is_restored(0);
+    let screen = Screen::start(&format!("tollgate top -c {config}.gone {capture}"));
+    screen.is_restored(2);
+}
+
+#[test]
+fn a_container_that_does_not_run_is_waited_for() {
+    need_root!();
+    let _alone = LIVE.lock().unwrap_or_else(PoisonError::into_inner);
+    let screen = Screen::start("tollgate top --container no-such");
+    let text = screen.shows("waiting for no-such");
+    assert!(text.contains("container no-such (eBPF)"), "{text}");
+    screen.press("q");
+    screen.is_restored(0);
 }
 
 #[test]

@@ -143,7 +143,10 @@ pub(super) type Holding = NotifyEngine<Engine>;
 
 /// Starts `notify` or `ptrace` for the services of one process.
 pub(super) fn start_held(request: Request) -> anyhow::Result<Started> {
+    let watched = watched(&request.listening.source);
+    let quiet = request.common.quiet;
     let supervisor = hold(request)?;
+    tell_armed(watched, "ptrace", quiet);
     let counters = supervisor.counter_source();
     Ok(Started {
         rulings: supervisor.rulings(),
@@ -310,16 +313,8 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     .context("cannot start the engine ebpf")?;
     let counters = engine.counter_source();
     let hooks = engine.attachment().to_string();
-    if let Some(watched) = watched {
-        if !request.common.quiet {
-            let how = engine.attachment().in_short();
-            terminal::complain(&format!(
-                "tollgate: watching {watched} (eBPF, {how}); Ctrl-C stops\n"
-            ));
-        }
-        // A command may be a service that reports its own start.
-        service_manager::report_ready();
-    }
+    let how = format!("eBPF, {}", engine.attachment().in_short());
+    tell_armed(watched, &how, request.common.quiet);
     Ok(Started {
         rulings: engine.rulings(),
         counters: Box::new(move |matched, _| ebpf_snapshot(&counters(), matched.total(), &hooks)),
@@ -327,17 +322,31 @@ pub(super) fn start_ebpf(request: Request) -> anyhow::Result<Started> {
     })
 }
 
-/// Returns what a watch says that it watches; `None` for a command, whose user knows.
+/// Says that a watch has begun: what happens from now on is seen.
+fn tell_armed(watched: Option<String>, how: &str, quiet: bool) {
+    // A command may be a service that reports its own start.
+    let Some(watched) = watched else { return };
+    if !quiet {
+        terminal::complain(&format!(
+            "tollgate: watching {watched} ({how}); Ctrl-C stops\n"
+        ));
+    }
+    service_manager::report_ready();
+}
+
+/// Returns what a watch says that it watches; `None` for a command, whose user knows, and for containers of a
+/// runtime.
 fn watched(source: &Source) -> Option<String> {
     match source {
-        Source::Command(_) => None,
+        Source::Command(_) | Source::Listener(_) | Source::Containers(_) | Source::Nothing => None,
         Source::Host => Some(match process_count() {
             Some(1) => "1 process".to_owned(),
             Some(count) => format!("{count} processes"),
             None => "all processes".to_owned(),
         }),
         Source::Places(_) => Some("the named containers and control groups".to_owned()),
-        _ => Some("the named processes and their descendants".to_owned()),
+        Source::Running(_) => Some("the named processes and their descendants".to_owned()),
+        Source::Sandboxes(_) => Some("the sandboxes that connect".to_owned()),
     }
 }
 
@@ -351,6 +360,8 @@ fn process_count() -> Option<usize> {
 
 /// Starts `gvisor`, which receives events from sandboxes.
 pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
+    let watched = watched(&request.listening.source);
+    let quiet = request.common.quiet;
     let Source::Sandboxes(endpoint) = request.listening.source else {
         anyhow::bail!("cannot watch with the engine gvisor without a socket");
     };
@@ -362,6 +373,7 @@ pub(super) fn start_gvisor(request: Request) -> anyhow::Result<Started> {
         state_root: std::path::PathBuf::from("/"),
     })
     .context("cannot start the engine gvisor")?;
+    tell_armed(watched, "gVisor", quiet);
     let counters = engine.counter_source();
     Ok(Started {
         rulings: engine.rulings(),

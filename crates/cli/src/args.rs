@@ -492,15 +492,31 @@ pub(crate) struct Watch {
 )]
 pub(crate) struct Top {
     /// Show this capture (scap, also gzipped) instead of live processes
-    #[arg(value_name = "FILE", conflicts_with = "pids")]
+    #[arg(value_name = "FILE", conflicts_with_all = ["pids", "containers"])]
     pub(crate) file: Option<PathBuf>,
     /// Watch this process, with its threads and children; repeatable [default: all processes]
     #[arg(short = 'p', long = "pid", value_name = "PID", help_heading = TARGET,
           value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pids: Vec<i32>,
-    /// Load rules from this file or folder; repeatable [default: the built-in rules]
+    /// Watch this container, by its name or the first digits of its ID; repeatable [default: all
+    /// processes]
+    #[arg(long = "container", value_name = "NAME|ID", conflicts_with = "pids", help_heading = TARGET,
+          value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) containers: Vec<String>,
+    /// Load rules from this file or folder instead; repeatable [default: the built-in rules and
+    /// /etc/tollgate/rules.d]
     #[arg(short = 'r', long = "rules", value_name = "RULES", help_heading = RULES)]
     pub(crate) rules: Vec<PathBuf>,
+    /// Also load rules from this file or folder, which can change the other rules; repeatable
+    #[arg(long, value_name = "RULES", help_heading = RULES)]
+    pub(crate) add_rules: Vec<PathBuf>,
+    /// Also read the configuration in FILE, in the format of falco.yaml; it overrides
+    /// /etc/tollgate/config.yaml and ~/.config/tollgate/config.yaml
+    #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = RULES)]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one configuration key, such as base_syscalls.all=true; repeatable
+    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
+    pub(crate) options: Vec<String>,
 }
 
 /// `tollgate replay`.

@@ -122,7 +122,7 @@ fn warn_of_unreported(points: &[String]) {
 }
 
 /// Returns the containers and control groups to watch, if any are named.
-fn places(
+pub(super) fn places(
     containers: Vec<String>,
     cgroups: &[PathBuf],
 ) -> Result<Option<ebpf::WatchScope>, Failure> {

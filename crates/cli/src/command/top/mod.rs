@@ -5,13 +5,15 @@ mod feed;
 use std::io::{IsTerminal, stdin, stdout};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use agent::journal;
 use capture::ebpf;
 use config::rule_files::Loaded;
-use config::{CompatMode, Places, Request};
+use config::{CompatMode, Effective, Places, Request};
+use container::ContainerOptions;
 use decoder::system_info::SystemInfoOptions;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
@@ -40,7 +42,7 @@ pub(crate) fn execute(args: &Top) -> Outcome {
     let feed = Feed::new(engine, loaded.ruleset, Arc::clone(&tally));
     match &args.file {
         Some(path) => show_capture(path, feed, &tally, &over),
-        None => watch(&args.pids, feed, &tally, &over),
+        None => watch(args, feed, &tally, &over),
     }
 }
 
@@ -49,12 +51,20 @@ fn rules(args: &Top) -> Result<(Engine, Loaded), Failure> {
     let places = Places::of_user()?;
     let request = Request {
         layers: &places.files,
-        file: None,
-        options: &[],
+        file: args.config.as_deref(),
+        options: &args.options,
         mode: CompatMode::default(),
     };
-    let mut config = request.load()?.config;
+    let Effective {
+        mut config,
+        warnings,
+        ..
+    } = request.load()?;
+    for warning in warnings {
+        journal::warn(&format!("warning: {warning}"));
+    }
     config.rules_folder = places.rules;
+    config.added_rules.clone_from(&args.add_rules);
     if !args.rules.is_empty() {
         config.rules_files.clone_from(&args.rules);
     }
@@ -78,10 +88,12 @@ fn ends() -> Result<Arc<AtomicBool>, Failure> {
 }
 
 /// Shows live processes until the user ends it.
-fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> Outcome {
-    let target = match pids {
-        [] => ebpf::Target::Host,
-        pids => ebpf::Target::Processes(pids.iter().copied().map(Pid).collect()),
+fn watch(args: &Top, feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> Outcome {
+    let scope = super::watch::places(args.containers.clone(), &[])?;
+    let target = match (&scope, &*args.pids) {
+        (Some(scope), _) => ebpf::Target::Places(scope.clone()),
+        (None, []) => ebpf::Target::Host,
+        (None, pids) => ebpf::Target::Processes(pids.iter().copied().map(Pid).collect()),
     };
     let notices = Arc::new(EngineReports::default());
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -99,14 +111,12 @@ fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> O
         transparent: Vec::new(),
     })
     .map_err(|error| unsupported(&error))?;
-    let what = match pids.len() {
-        0 => "all processes".to_owned(),
-        1 => "1 process".to_owned(),
-        count => format!("{count} processes"),
-    };
+    let what = watched(args);
+    let absent = scope.map(Absent::new);
     let status = || {
         let lost = engine.counters().lost();
-        format!("{what} (eBPF)  {lost} lost{}", notices.trouble())
+        let waits = absent.as_ref().map_or_else(String::new, Absent::words);
+        format!("{what} (eBPF)  {lost} lost{waits}{}", notices.trouble())
     };
     let drawn = top::run(&Screen {
         tally,
@@ -116,6 +126,53 @@ fn watch(pids: &[i32], feed: Feed, tally: &Mutex<Tally>, over: &AtomicBool) -> O
     engine.stop();
     engine.join();
     concluded(drawn)
+}
+
+/// Returns what the status line says that is watched.
+fn watched(args: &Top) -> String {
+    match (&*args.containers, args.pids.len()) {
+        ([], 0) => "all processes".to_owned(),
+        ([], 1) => "1 process".to_owned(),
+        ([], count) => format!("{count} processes"),
+        ([name], _) => format!("container {}", top::escaped(name)),
+        (names, _) => format!("{} containers", names.len()),
+    }
+}
+
+/// Watched containers that do not run yet: a mistyped name looks like a quiet container.
+struct Absent {
+    scope: ebpf::WatchScope,
+    /// The names at the last look, and when that was.
+    last: Mutex<Option<(Instant, Vec<String>)>>,
+}
+
+impl Absent {
+    /// Time between two looks at all processes.
+    const INTERVAL: Duration = Duration::from_secs(2);
+
+    fn new(scope: ebpf::WatchScope) -> Self {
+        Self {
+            scope,
+            last: Mutex::new(None),
+        }
+    }
+
+    /// Returns what the status line says about them.
+    fn words(&self) -> String {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_old = |(when, _): &(Instant, Vec<String>)| when.elapsed() >= Self::INTERVAL;
+        if last.as_ref().is_none_or(is_old) {
+            let absent = match self.scope.absent(ContainerOptions::default()) {
+                Ok(absent) => absent.into_iter().map(top::escaped).collect(),
+                Err(error) => return format!("  cannot list the running containers: {error}"),
+            };
+            *last = Some((Instant::now(), absent));
+        }
+        match last.as_ref() {
+            Some((_, names)) if !names.is_empty() => format!("  waiting for {}", names.join(", ")),
+            _ => String::new(),
+        }
+    }
 }
 
 /// Shows a capture. It is read in a thread of its own.
