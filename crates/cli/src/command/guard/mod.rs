@@ -1,6 +1,7 @@
 //! `tollgate guard`: runs a coding agent, build or package install in a box, and reports every denial.
 
 pub(crate) mod args;
+mod caches;
 mod explain;
 mod layout;
 mod learn;
@@ -45,7 +46,11 @@ pub(crate) fn execute(args: Guard) -> Outcome {
                 .help("put it after `--`: tollgate guard -- CMD"),
         );
     }
-    let layout = Layout::of(&args.options, args.command.first().map(Path::new))?;
+    let program = args.command.first().map(Path::new);
+    let mut layout = Layout::of(&args.options, program)?;
+    if caches::make(args.options.preset, program) {
+        layout = Layout::of(&args.options, program)?;
+    }
     let is_nested = probe::has_listener();
     let text = layout.policy(is_nested);
     let how = PolicyStrictness {
@@ -150,7 +155,7 @@ fn spec(guard: GuardSpec, how: PolicyStrictness, command: Vec<OsString>) -> Agen
 fn nested(text: &str, how: &PolicyStrictness, command: Vec<OsString>) -> Outcome {
     terminal::complain(
         "tollgate guard: inside another monitor: this box denies files, programs and calls without a report; \
-         connections are those that the outer one allows\n",
+         connections are those that the outer one allows, and none if this box allows no host\n",
     );
     let file = policy_files::parse(POLICY_NAME, text);
     let prepared = confine::prepare_file(file, how, Target::Here)?;
