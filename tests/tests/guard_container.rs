@@ -9,6 +9,9 @@ use e2e::{BareRoot, Finished, Limited, Scratch, installed, need_root, skip};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// Users of the image. The engine would add one whose home is the working directory.
+const USERS: &str = "root:x:0:0::/root:/bin/sh\nme:x:1000:1000::/home/me:/bin/sh\n";
+
 /// Works in the folder, and tries what the box denies: a file of the system, a credential and a network.
 const JOB: &str = "echo in > in; cat in; echo x >> /etc/passwd; cat /home/me/.ssh/id; \
                    busybox nc 192.0.2.1 443 < /dev/null; exit 6";
@@ -25,11 +28,7 @@ fn in_podman(user: &str) -> Finished {
         open(folder, 0o777);
     }
     fs::write(root.path().join("home/me/.ssh/id"), "secret\n").expect("written");
-    fs::write(
-        root.path().join("etc/passwd"),
-        "root:x:0:0::/root:/bin/sh\n",
-    )
-    .expect("written");
+    fs::write(root.path().join("etc/passwd"), USERS).expect("written");
     open("etc/passwd", 0o666);
     let mut podman = Command::new("podman");
     podman.arg("--root").arg(storage.path().join("storage"));
@@ -68,7 +67,7 @@ fn in_podman(user: &str) -> Finished {
         .arg(storage.path().join("storage/overlay"))
         .output();
     let users = fs::read_to_string(root.path().join("etc/passwd")).expect("there");
-    assert_eq!(users, "root:x:0:0::/root:/bin/sh\n", "{finished:?}");
+    assert_eq!(users, USERS, "{finished:?}");
     finished
 }
 
