@@ -22,7 +22,7 @@ COMPARE   = $(CARGO) run --quiet --locked --package xtask -- skips $(SKIPS) || t
 # The end-to-end tests drive the program that users get; the crates' own tests are built for
 # debugging, where integer overflow and broken assertions stop a test.
 test test-unit test-all: export TOLLGATE_SKIPS = $(SKIPS)
-test test-all test-guest test-kernels test-engines bless isolation: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
+test test-all test-guest test-kernels test-engines bless isolation guard-peers: export TOLLGATE_BIN = $(abspath $(TOLLGATE))
 test test-unit test-all test-guest test-kernels test-engines test-recorded: \
     export $(RUNNER) = timeout --foreground --kill-after=10 $(LIMIT)
 test-all test-guest: LIMIT = 3600
@@ -34,7 +34,7 @@ bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
 .PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded check bless bench-smoke \
-    isolation static install uninstall deb dist
+    isolation guard-peers static install uninstall deb dist
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -94,6 +94,9 @@ bench-smoke: build ## run every benchmark once, to see that it still runs
 
 isolation: build ## measure how runc, gVisor and machines isolate (15 min); OUT=FOLDER, TOLLGATE_TEST_RUNSC=FILE
 	TOLLGATE_ISOLATION=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test isolation -- --nocapture
+
+guard-peers: build ## measure guard beside bubblewrap, sandbox-runtime and sandlock (15 min); OUT=FOLDER
+	TOLLGATE_GUARD_PEERS=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test guard_peers -- --nocapture
 
 static: ## build one file that needs no libraries, for the machine at hand
 	RUSTFLAGS='-C target-feature=+crt-static' $(CARGO) build --release --locked --package cli \

@@ -290,6 +290,9 @@ fn every_way_out_is_denied_and_reported_and_an_option_is_named() {
                 assert!(denial[key].is_string(), "{way}: {key}: {denial}");
             }
             assert!(denial["policy_line"].is_u64(), "{way}: {denial}");
+            if way.starts_with("read") {
+                assert_eq!(denial["access"], "read", "{way}: {denial}");
+            }
             if denial["access"].is_string() && way != "abstract" {
                 assert!(denial["allow"].is_string(), "{way}: {denial}");
             }
@@ -573,6 +576,15 @@ fn a_box_in_a_box_denies_what_either_denies() {
         finished.stderr.contains("inside another monitor"),
         "{finished:?}"
     );
+    let server = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let port = server.local_addr().expect("bound").port();
+    let connect = format!("import socket; socket.create_connection(('127.0.0.1', {port}))");
+    let python = ["/usr/bin/python3", "-c", &connect];
+    for (preset, code) in [("strict", 1), ("build", 0)] {
+        let inner = [&program, "guard", "--preset", preset, "--"];
+        let (finished, _) = home.guard(&[], &[&inner[..], &python].concat());
+        assert_eq!(finished.code(), code, "{preset}: {finished:?}");
+    }
 }
 
 #[test]

@@ -69,6 +69,8 @@ struct Described {
     by: String,
     /// The option that would allow it.
     option: Option<String>,
+    /// What may be the cause instead of the policy.
+    note: Option<String>,
 }
 
 impl DenialReporter {
@@ -153,6 +155,7 @@ impl DenialReporter {
             what: printable(&format!("{} {deed}", field("proc.name"))),
             by: format!("{}{line} ({})", violation.enforcer, violation.rule),
             option: self.option(violation),
+            note: violation.note.map(printable),
         }
     }
 
@@ -195,6 +198,7 @@ impl DenialReporter {
             "rule": violation.rule,
             "policy_line": self.lines.get(violation.rule),
             "allow": described.option.as_deref().map(short),
+            "note": described.note.as_deref().map(short),
             "message": short(&described.what),
             "pid": field("proc.pid").parse::<i64>().ok(),
             "process": field("proc.name"),
@@ -227,8 +231,10 @@ impl Described {
             Some(option) => format!("to allow it: {option}"),
             None => "no option allows it".to_owned(),
         };
+        let note = self.note.as_ref();
+        let note = note.map(|note| format!("  {note}\n")).unwrap_or_default();
         format!(
-            "tollgate guard: denied: {}\n  by {}; {option}\n",
+            "tollgate guard: denied: {}\n  by {}; {option}\n{note}",
             self.what, self.by
         )
     }
@@ -356,6 +362,7 @@ mod tests {
             args: [0; 6],
             object,
             access,
+            note: None,
         }
     }
 
@@ -382,6 +389,16 @@ mod tests {
         assert!(text(Some("connect"), Some("unix:@x")).ends_with("no option allows it\n"));
         assert!(text(None, None).contains("may not call openat (EACCES)"));
         assert!(text(Some("read"), Some("/\x1b[2J")).contains(r"may not read /\u{1b}[2J "));
+        let unresolved = Violation {
+            note: Some("cannot look up \x1b"),
+            ..violation(Some("connect"), Some("192.0.2.1:443"))
+        };
+        assert!(
+            reporter
+                .describe(&unresolved, &field)
+                .text()
+                .ends_with("\n  cannot look up \\u{1b}\n")
+        );
         let by_rule = Violation {
             rule: "other-architecture",
             ..violation(None, None)

@@ -42,6 +42,8 @@ const LOOKUPS: [&str; 3] = [
 const LOOPBACK: [&str; 4] = ["127.0.0.0/8:*", "[::1]:*", "0.0.0.0:*", "[::]:*"];
 /// Requests that put input into a terminal, which the shell outside would read: `TIOCSTI`, `TIOCLINUX`.
 const KEYSTROKES: [u32; 2] = [0x5412, 0x541c];
+/// Families of sockets: IPv4, IPv6.
+const INTERNET: [u8; 2] = [2, 10];
 
 impl Layout {
     /// Composes the box of a command.
@@ -289,6 +291,7 @@ impl Layout {
         }
         self.push_peers(&mut text, is_nested);
         self.push_others(&mut text);
+        self.push_calls(&mut text, is_nested);
         text
     }
 
@@ -329,11 +332,24 @@ impl Layout {
                 quoted(&pattern)
             );
         }
+    }
+
+    fn push_calls(&self, text: &mut String, is_nested: bool) {
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "    syscallRawRules:");
         let _ = writeln!(
             text,
             "    - {{names: [io_uring_setup, io_uring_enter, io_uring_register], action: SCMP_ACT_ERRNO}}"
         );
+        if is_nested && self.has_no_hosts() {
+            // Inside another box connections are that one's to decide; without sockets there are none.
+            for family in INTERNET {
+                let _ = writeln!(
+                    text,
+                    "    - {{names: [socket], action: SCMP_ACT_ERRNO, args: [{{index: 0, value: {family}, op: SCMP_CMP_EQ}}]}}"
+                );
+            }
+        }
         for request in KEYSTROKES {
             let _ = writeln!(
                 text,
@@ -349,6 +365,12 @@ impl Layout {
                  op: SCMP_CMP_MASKED_EQ}}]}}"
             );
         }
+    }
+
+    /// Returns true if peers are restricted, and only to Unix sockets.
+    fn has_no_hosts(&self) -> bool {
+        let peers = self.peers.as_ref();
+        peers.is_some_and(|peers| peers.iter().all(|peer| peer.starts_with("unix:")))
     }
 
     /// The options that allow what rules without a path deny, by rule.

@@ -3,6 +3,7 @@
 //! [`options::BoxOptions`] and the machine make a `Layout`, which is written as a policy; `agent` runs the command
 //! under it.
 
+mod caches;
 mod explain;
 mod layout;
 mod learn;
@@ -51,7 +52,11 @@ pub fn execute(args: Guard) -> Outcome {
                 .help("put it after `--`: tollgate guard -- CMD"),
         );
     }
-    let layout = Layout::of(&args.options, args.command.first().map(Path::new))?;
+    let program = args.command.first().map(Path::new);
+    let mut layout = Layout::of(&args.options, program)?;
+    if caches::make(args.options.preset, program) {
+        layout = Layout::of(&args.options, program)?;
+    }
     let is_nested = probe::has_listener();
     let text = layout.policy(is_nested);
     let how = PolicyStrictness {
@@ -156,7 +161,7 @@ fn spec(guard: GuardSpec, how: PolicyStrictness, command: Vec<OsString>) -> Agen
 fn nested(text: &str, how: &PolicyStrictness, command: Vec<OsString>) -> Outcome {
     terminal::complain(
         "tollgate guard: inside another monitor: this box denies files, programs and calls without a report; \
-         connections are those that the outer one allows\n",
+         connections are those that the outer one allows, and none if this box allows no host\n",
     );
     let file = policy_files::parse(POLICY_NAME, text);
     let prepared = confine::prepare_file(file, how, Target::Here)?;

@@ -68,7 +68,7 @@ pub(super) const TOOLS: &[Tool] = &[
     },
     Tool {
         names: &["go", "gopls"],
-        writes: &["go/pkg", ".cache"],
+        writes: &["go/pkg", ".config/go/telemetry", ".cache"],
         peers: &[
             "proxy.golang.org:443",
             "sum.golang.org:443",

@@ -28,6 +28,8 @@ pub struct Violation<'a> {
     pub object: Option<&'a str>,
     /// What was wanted of it: `read`, `write`, `exec` or `connect`.
     pub access: Option<&'static str>,
+    /// Why a peer may be denied although the policy means it: allowed names that could not be looked up.
+    pub note: Option<&'a str>,
 }
 
 /// Name of the rule for calls of architectures that the policy's rules do not cover.
@@ -153,6 +155,7 @@ impl ActivePolicy {
                     args: call.args,
                     object: None,
                     access: None,
+                    note: None,
                 },
                 is_reported: self.profile.reports(),
             });
@@ -174,6 +177,7 @@ impl ActivePolicy {
                 args: call.args,
                 object: None,
                 access: None,
+                note: None,
             },
             is_reported: rule.action.reports(),
         })

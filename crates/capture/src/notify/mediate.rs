@@ -55,6 +55,8 @@ pub(super) struct Mediator {
 struct KnownName {
     addresses: HashSet<IpAddr>,
     asked: Option<Instant>,
+    /// Why the last look-up failed.
+    failure: Option<String>,
 }
 
 /// Reason for a refusal.
@@ -62,11 +64,17 @@ struct Refusal {
     errno: Errno,
     /// The peer, and what is wrong with it if that is not the list.
     peer: Option<String>,
+    /// Allowed names that could not be looked up.
+    note: Option<String>,
 }
 
 impl From<Errno> for Refusal {
     fn from(errno: Errno) -> Self {
-        Self { errno, peer: None }
+        Self {
+            errno,
+            peer: None,
+            note: None,
+        }
     }
 }
 
@@ -143,6 +151,7 @@ fn connect<J: Evaluator>(
     let denied = |peer: String| Refusal {
         errno: EACCES,
         peer: Some(peer),
+        note: None,
     };
     // A user may allow what the list does not have.
     let unless_asked = |peer: String| match shared.notices.allows_connect(process, &peer) {
@@ -152,8 +161,9 @@ fn connect<J: Evaluator>(
     let target = match Address::parse(&bytes) {
         Address::None => bytes,
         Address::Internet(address, port) => {
-            if !shared.mediator.allows(shared, address, port) {
-                unless_asked(address::text(address, port))?;
+            if let Err(note) = shared.mediator.allows(shared, address, port) {
+                let refused = unless_asked(address::text(address, port));
+                refused.map_err(|refusal| Refusal { note, ..refusal })?;
             }
             bytes
         }
@@ -214,6 +224,7 @@ fn report<J: Evaluator + 'static>(
         args: call.args,
         object: Some(peer),
         access: Some("connect"),
+        note: refusal.note.as_deref(),
     };
     let mut worker = CallEvaluator::new(Arc::clone(shared));
     worker.tell_violation(&view, process, &violation);
@@ -245,8 +256,16 @@ impl Mediator {
         }
     }
 
-    /// Returns whether the list has the address. Names are resolved when an address could be theirs.
-    fn allows<J: Evaluator>(&self, shared: &Shared<J>, address: IpAddr, port: u16) -> bool {
+    /// Looks for the address in the list. Names are resolved when an address could be theirs.
+    ///
+    /// # Errors
+    /// If the list does not have it, with the names for which that is not known.
+    fn allows<J: Evaluator>(
+        &self,
+        shared: &Shared<J>,
+        address: IpAddr,
+        port: u16,
+    ) -> Result<(), Option<String>> {
         let address = address.to_canonical();
         // Without a list nothing is on it.
         let peers = shared.confiner.peers().unwrap_or_default();
@@ -257,14 +276,36 @@ impl Mediator {
                     host: PeerHost::Name(name),
                     ..
                 } => names.push(name),
-                _ => return true,
+                _ => return Ok(()),
             }
         }
-        names.iter().any(|name| self.has(name, address))
+        let is_known = names.iter().any(|name| self.has(name, address));
+        let is_found = is_known
             || names.iter().any(|name| {
                 self.ask(shared, name);
                 self.has(name, address)
-            })
+            });
+        match is_found {
+            true => Ok(()),
+            false => Err(self.unresolved(&names)),
+        }
+    }
+
+    /// Describes names whose last look-up failed: one with its cause, and how many others there are.
+    fn unresolved(&self, asked: &[&String]) -> Option<String> {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = asked.iter().filter_map(|name| {
+            let failure = names.get(*name)?.failure.as_ref()?;
+            Some((*name, failure))
+        });
+        let (name, failure) = failed.next()?;
+        let more = match failed.count() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
+        Some(format!(
+            "cannot look up allowed hosts with this port: {name}{more}: {failure}"
+        ))
     }
 
     fn has(&self, name: &str, address: IpAddr) -> bool {
@@ -285,9 +326,13 @@ impl Mediator {
             known.asked = Some(Instant::now());
         }
         // A name that cannot be resolved has no address that could be allowed.
-        let found = shared.notices.addresses(name).unwrap_or_default();
+        let (found, failure) = match shared.notices.addresses(name) {
+            Ok(found) => (found, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let known = names.entry(name.to_owned()).or_default();
+        known.failure = failure;
         let left = ADDRESS_LIMIT.saturating_sub(known.addresses.len());
         let found = found.into_iter().map(|address| address.to_canonical());
         known.addresses.extend(found.take(left));

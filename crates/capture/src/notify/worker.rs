@@ -233,6 +233,7 @@ impl<J: Evaluator> CallEvaluator<J> {
             args: call.args,
             object: object.map(|object| object.path.as_str()),
             access: object.map(|object| object.access),
+            note: None,
         };
         self.tell_violation(view, process, &violation);
     }

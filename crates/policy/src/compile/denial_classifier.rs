@@ -466,7 +466,11 @@ impl DenialClassifier {
         let deed = deed(attempt.call.base())?;
         let mut each = attempt.paths.iter().filter_map(|named| {
             let wanted = self.wanted(deed, attempt, named);
-            let kinds = [("exec", EXECUTE), ("write", WRITES), ("read", READ)];
+            let mut kinds = [("exec", EXECUTE), ("write", WRITES), ("read", READ)];
+            if matches!(deed, FileAction::OpenSomehow) {
+                // It may have wanted all: the least that is withheld is what it certainly lacked.
+                kinds.reverse();
+            }
             let mut kinds = kinds.into_iter().filter(|(_, rights)| wanted & rights != 0);
             let found =
                 kinds.find(|(_, rights)| self.withholding(named, wanted & rights).is_some());
