@@ -1010,7 +1010,6 @@ fn engines_are_told_of_the_runtime_and_forget_it_again() {
         ));
     }
     let undone = run(&["uninstall", "--yes"]);
-    // There is nothing to do with podman afterwards.
     assert!(!undone.contains("podman --runtime"), "{undone}");
     assert_eq!(text("containerd/config.toml").as_deref(), Some(containerd));
     assert_eq!(text("containers/containers.conf.d/tollgate.conf"), None);
