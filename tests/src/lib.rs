@@ -11,6 +11,7 @@ mod binary;
 mod case;
 mod certificates;
 mod container;
+pub mod cri;
 mod engine;
 mod fixture;
 mod group;
