@@ -11,6 +11,7 @@ mod binary;
 mod case;
 mod certificates;
 mod container;
+pub mod cri;
 mod debian;
 mod engine;
 mod fixture;

@@ -73,6 +73,11 @@ remains() {
 }
 "#;
 
+/// Beginning of scripts that run in the pid namespace of the test.
+const HOST_PRELUDE: &str = "set -eu
+export TOLLGATE_RUNTIME_STATE=$PWD/state TOLLGATE_RUNTIME_CONFIG=$PWD/tollgate.yaml
+";
+
 /// A folder with the runtime under test, and a private namespace for its scripts.
 #[derive(Debug)]
 pub struct RuntimeFixture {
@@ -187,20 +192,30 @@ impl RuntimeFixture {
         script: &str,
         limit: Duration,
     ) -> (Finished, Vec<Alert>) {
+        let namespace = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+        self.run_in(&namespace, runtime, &format!("{PRELUDE}{script}"), limit)
+    }
+
+    /// Runs a script in the pid namespace of this test, so that what it starts is on the host if the test is. The
+    /// script must end what it starts.
+    pub fn run_on_host(&self, script: &str) -> (Finished, Vec<Alert>) {
+        let script = format!("{HOST_PRELUDE}{script}");
+        self.run_in(&[], "runc", &script, LIMIT)
+    }
+
+    fn run_in(
+        &self,
+        namespaces: &[&str],
+        runtime: &str,
+        script: &str,
+        limit: Duration,
+    ) -> (Finished, Vec<Alert>) {
         self.scratch.file("tollgate.yaml", 0o644, &self.settings);
-        self.scratch
-            .file("script.sh", 0o755, format!("{PRELUDE}{script}"));
+        self.scratch.file("script.sh", 0o755, script);
         let mut command = Command::new("unshare");
         command
-            .args([
-                "--mount",
-                "--propagation",
-                "private",
-                "--pid",
-                "--fork",
-                "--kill-child",
-                "--mount-proc",
-            ])
+            .args(["--mount", "--propagation", "private"])
+            .args(namespaces)
             .args(["sh", "-eux", "script.sh"])
             .env("RUNTIME", runtime)
             .env("ID", &self.id)

@@ -953,6 +953,37 @@ rt list",
     assert_eq!(finished.stdout.matches("\n3\n").count(), 2, "{finished:?}");
 }
 
+/// containerd understands what was written.
+fn assert_understood(config: &Path) {
+    if installed("containerd") {
+        let mut command = Command::new("containerd");
+        command.arg("--config").arg(config).args(["config", "dump"]);
+        let dump = Limited::start(command.stdin(Stdio::null()), LIMIT).finish(b"");
+        assert!(
+            dump.stdout.contains("containerd.runtimes.tollgate]"),
+            "{dump:?}"
+        );
+        assert!(
+            dump.stdout
+                .contains("BinaryName = \"/usr/local/bin/tollgate-runtime\""),
+            "{dump:?}"
+        );
+        for list in ["pod_annotations", "container_annotations"] {
+            let passes = format!("{list} = [\"tollgate.*\"]");
+            assert!(dump.stdout.contains(&passes), "{dump:?}");
+        }
+        // containerd serves no pods without its default runtime.
+        assert!(
+            dump.stdout.contains("containerd.runtimes.runc]"),
+            "{dump:?}"
+        );
+    } else {
+        e2e::skip_part!("needs containerd", || Ok(
+            "it is in no folder of PATH".to_owned()
+        ));
+    }
+}
+
 #[test]
 fn engines_are_told_of_the_runtime_and_forget_it_again() {
     let ground = RuntimeFixture::new();
@@ -989,26 +1020,8 @@ fn engines_are_told_of_the_runtime_and_forget_it_again() {
     run(&["install", "--yes"]);
     let podman = text("containers/containers.conf.d/tollgate.conf").expect("it was written");
     assert!(podman.contains("[engine.runtimes]\ntollgate = [\"/usr/local/bin/tollgate-runtime\"]"));
-    if installed("containerd") {
-        // It understands what was written.
-        let config = etc.join("containerd/config.toml");
-        let mut command = Command::new("containerd");
-        command.arg("--config").arg(config).args(["config", "dump"]);
-        let dump = Limited::start(command.stdin(Stdio::null()), LIMIT).finish(b"");
-        assert!(
-            dump.stdout.contains("containerd.runtimes.tollgate]"),
-            "{dump:?}"
-        );
-        assert!(
-            dump.stdout
-                .contains("BinaryName = \"/usr/local/bin/tollgate-runtime\""),
-            "{dump:?}"
-        );
-    } else {
-        e2e::skip_part!("needs containerd", || Ok(
-            "it is in no folder of PATH".to_owned()
-        ));
-    }
+    assert!(podman.contains("\"tollgate\", \"tollgate-runtime\"]\nruntime_supports_nocgroups"));
+    assert_understood(&etc.join("containerd/config.toml"));
     let undone = run(&["uninstall", "--yes"]);
     assert!(!undone.contains("podman --runtime"), "{undone}");
     assert_eq!(text("containerd/config.toml").as_deref(), Some(containerd));

@@ -1,11 +1,12 @@
 //! Identification of the container of a process.
 //!
 //! The result has three values. `Host` is returned only if proven: the agent and the process are both in the
-//! initial pid and cgroup namespaces, and no part of the process's cgroup path looks like a container's. A
-//! private cgroup namespace shows `/` to the processes inside, so without the namespaces that path proves
-//! nothing. `Known` needs an id from the cgroup, from the container's mounts, or, for processes
+//! initial pid and cgroup namespaces, and no part of the process's cgroup path looks like a container's, or it is
+//! the agent's own path and the agent has the root of the machine's first process. A private cgroup namespace
+//! shows `/` to the processes inside, so without the namespaces that path proves nothing. `Known` needs an id from the cgroup, from the container's mounts, or, for processes
 //! that share the agent's namespaces, from the agent's options. Everything else is `Unknown`.
 
+mod host;
 mod inside;
 mod nested;
 mod state;
@@ -19,6 +20,7 @@ use event::{Container, Containment};
 
 use process_info::procfs::{Proc, ProcError, cgroup_lines};
 
+use self::host::Surroundings;
 use self::nested::Nested;
 use event::cgroup::Identity;
 
@@ -136,14 +138,22 @@ impl Containers {
         let own = ContainerKey::of(proc, agent)?;
         let state_root = options.state_root.unwrap_or_else(|| PathBuf::from("/"));
         let in_cgroup = identify(&own.cgroup);
-        let agent_on_host = own.is_initial() && in_cgroup.is_none() && options.own_id.is_none();
+        let (mounts, first_mounts) = (proc.mountinfo(agent).ok(), proc.mountinfo(1).ok());
+        let around = Surroundings {
+            is_initial: own.is_initial(),
+            is_named: options.own_id.is_some(),
+            is_in_named_group: in_cgroup.is_some(),
+            mounts: mounts.as_deref(),
+            first_mounts: first_mounts.as_deref(),
+        };
+        let agent_on_host = around.prove_host();
         let own_container = if agent_on_host {
             Container::host()
         } else {
             let own = options.own_id.map(Identity::named);
             let identity = own
                 .or(in_cgroup)
-                .or_else(|| inside::by_mounts(&proc.mountinfo(agent).ok()?))
+                .or_else(|| inside::by_mounts(mounts.as_deref()?))
                 .or_else(inside::by_own_surroundings);
             let mut container = identity.map_or_else(Container::unknown, Identity::into_container);
             container.privileged = privileged(proc, agent, &container);
@@ -216,6 +226,10 @@ impl Containers {
                 cgroup: cgroup.to_vec(),
             };
             return Arc::new(self.describe_known(known, &blind, &blind));
+        }
+        // An engine has put the agent into that group, which does not tell its containers from the host.
+        if self.agent_on_host && cgroup == self.own.cgroup {
+            return Arc::new(Container::unknown());
         }
         if let Some(identity) = identify(cgroup) {
             return Arc::new(identity.into_container());
@@ -307,7 +321,8 @@ impl Containers {
 
     /// The container of a process that has ended, from recorded data.
     pub fn of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
-        match identify(cgroups) {
+        let is_own = self.agent_on_host && cgroups == self.own.cgroup;
+        match identify(cgroups).filter(|_| !(is_own && initial)) {
             Some(identity) => self.described(identity),
             None if self.agent_on_host && initial => Container::host(),
             None => Container::unknown(),

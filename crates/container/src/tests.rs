@@ -272,6 +272,58 @@ fn state_of_containerd_and_podman_describes_containers() {
 }
 
 #[test]
+fn storage_that_was_moved_is_found_by_the_bundle() {
+    use state::database::{Item, write};
+    let root = runtimes_root("moved");
+    let elsewhere = root.join("srv/podman");
+    for driver in ["overlay", "vfs"] {
+        let lists = elsewhere.join(format!("{driver}-containers"));
+        let images = elsewhere.join(format!("{driver}-images"));
+        let bundle = lists.join("abc/userdata");
+        std::fs::create_dir_all(&bundle).unwrap();
+        std::fs::create_dir_all(&images).unwrap();
+        std::fs::write(bundle.join("config.json"), "{}").unwrap();
+        let list =
+            r#"[{"id":"abc","names":["db"],"image":"i1","metadata":"{\"image-name\":\"pg:16\"}"}]"#;
+        std::fs::write(lists.join("containers.json"), list).unwrap();
+        std::fs::write(
+            images.join("images.json"),
+            r#"[{"id":"i1","digest":"sha256:d"}]"#,
+        )
+        .unwrap();
+        let id = "abc".to_owned();
+        let container = KnownContainer { id, bundle }.describe(&root);
+        assert_eq!(container.name.as_deref(), Some("db"), "{driver}");
+        assert_eq!(container.image.as_deref(), Some("pg:16"), "{driver}");
+        assert_eq!(container.runtime.as_deref(), Some("podman"), "{driver}");
+        let digest = container.details.image_digest.as_deref();
+        assert_eq!(digest, Some("sha256:d"), "{driver}");
+    }
+
+    let (state, data) = (root.join("srv/state"), root.join("srv/data"));
+    let tasks = "io.containerd.runtime.v2.task/default/web";
+    let (bundle, work) = (state.join(tasks), data.join(tasks));
+    let database = data.join("io.containerd.metadata.v1.bolt");
+    for folder in [&bundle, &work, &database] {
+        std::fs::create_dir_all(folder).unwrap();
+    }
+    std::fs::write(bundle.join("config.json"), "{}").unwrap();
+    std::os::unix::fs::symlink(&work, bundle.join("work")).unwrap();
+    let image = vec![Item::Text("image", "registry/web:3".to_owned())];
+    let containers = Item::Bucket("containers", vec![Item::Bucket("web", image)]);
+    let all = [Item::Bucket(
+        "v1",
+        vec![Item::Bucket("default", vec![containers])],
+    )];
+    write(&database.join("meta.db"), &all);
+    let id = "web".to_owned();
+    let container = KnownContainer { id, bundle }.describe(&root);
+    std::fs::remove_dir_all(&root).unwrap();
+    assert_eq!(container.image.as_deref(), Some("registry/web:3"));
+    assert_eq!(container.name.as_deref(), Some("web"));
+}
+
+#[test]
 fn containers_without_state_and_ids_that_are_paths_are_described_by_nothing() {
     let root = runtimes_root("none");
     let mut nobodys = Identity::named("feed".repeat(16)).into_container();

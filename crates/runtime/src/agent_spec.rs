@@ -83,9 +83,8 @@ impl Settings {
         mode: StartMode,
         mut options: Vec<String>,
     ) -> Result<AgentSpec, Failure> {
-        if self.file.is_none() {
-            options.insert(0, FIELDS.to_owned());
-        }
+        // Whatever the configuration says: alerts of rules that name no field of the container have its name, too.
+        options.insert(0, FIELDS.to_owned());
         let has_policy = note.policy.is_some();
         let runtime = &self.config.runtime;
         Ok(AgentSpec {
@@ -136,6 +135,9 @@ mod tests {
             groups: crate::Groups::default(),
             policy: None,
             runtime: None,
+            config: None,
+            root: None,
+            is_watched: true,
         }
     }
 

@@ -12,7 +12,8 @@ use crate::Spec;
 pub const WATCH: &str = "tollgate.watch";
 /// Annotation that names a policy.
 pub const POLICY: &str = "tollgate.policy";
-const ALL: [&str; 2] = [WATCH, POLICY];
+/// All annotations of ours.
+pub(crate) const ALL: [&str; 2] = [WATCH, POLICY];
 /// Prefix of this program's annotations.
 const OURS: &str = "tollgate.";
 

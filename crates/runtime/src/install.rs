@@ -2,11 +2,22 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::containerd;
+
 /// Name of this runtime in the configuration of engines.
 pub const NAME: &str = "tollgate";
 
-const BEGIN: &str = "# begin tollgate: `tollgate runtime uninstall` removes these lines";
-const END: &str = "# end tollgate";
+pub(crate) const BEGIN: &str = "# begin tollgate: `tollgate runtime uninstall` removes these lines";
+pub(crate) const END: &str = "# end tollgate";
+
+/// Names by which podman may know this runtime: that of the configuration, and the program's.
+const NAMES: [&str; 2] = [NAME, "tollgate-runtime"];
+/// Runtimes that report errors as JSON: podman's own list, which a file replaces, and this one.
+const JSON: [&str; 8] = [
+    "crun", "runc", "kata", "runsc", "youki", "krun", NAMES[0], NAMES[1],
+];
+/// Runtimes that can leave control groups alone: podman's own list, and this one if the underlying one can.
+const NO_CGROUPS: [&str; 4] = ["crun", "krun", NAMES[0], NAMES[1]];
 
 /// A container engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,20 +87,34 @@ impl Engine {
         }
     }
 
-    /// Adds this runtime, whose path is `program`, to a configuration.
+    /// Adds this runtime, whose path is `program`, to a configuration. `underlying` is the file name of the runtime
+    /// that it stands in for.
     ///
     /// # Errors
     ///
     /// A runtime of this name exists already, or the configuration cannot be parsed.
-    pub fn add(self, text: &str, program: &str) -> Result<String, InstallError> {
+    pub fn add(
+        self,
+        text: &str,
+        program: &str,
+        underlying: Option<&str>,
+    ) -> Result<String, InstallError> {
         let text = self.remove(text)?;
+        let knows_none = underlying.is_some_and(|name| NO_CGROUPS.contains(&name));
+        let nocgroups = match knows_none {
+            true => NO_CGROUPS.len(),
+            false => NO_CGROUPS.len() - NAMES.len(),
+        };
         match self {
-            Self::Containerd => add_to_containerd(&text, program),
+            Self::Containerd => containerd::add(&text, program),
             Self::Docker => add_to_docker(&text, program),
             Self::Podman => {
                 let program = quoted(program);
+                let (json, nocgroups) = (list(&JSON), list(&NO_CGROUPS[..nocgroups]));
                 Ok(format!(
-                    "{text}{BEGIN}\n[engine.runtimes]\n{NAME} = [{program}]\n{END}\n"
+                    "{text}{BEGIN}\n[engine]\nruntime_supports_json = {json}\n\
+                     runtime_supports_nocgroups = {nocgroups}\n\
+                     [engine.runtimes]\n{NAME} = [{program}]\n{END}\n"
                 ))
             }
         }
@@ -108,45 +133,14 @@ impl Engine {
     }
 }
 
-fn add_to_containerd(text: &str, program: &str) -> Result<String, InstallError> {
-    let version = text.lines().find_map(|line| {
-        let (key, value) = line.split_once('=')?;
-        let value = value.split('#').next()?;
-        (key.trim() == "version").then(|| value.trim().to_owned())
-    });
-    let plugin = match version.as_deref() {
-        // An empty file counts as missing.
-        None if text.trim().is_empty() => "io.containerd.grpc.v1.cri",
-        Some("2") => "io.containerd.grpc.v1.cri",
-        Some("3") => "io.containerd.cri.v1.runtime",
-        version => {
-            let version = version.unwrap_or("1").to_owned();
-            return Err(InstallError::Version { version });
-        }
-    };
-    if text.contains(&format!("runtimes.{NAME}]")) {
-        return Err(InstallError::Taken);
-    }
-    let start = if version.is_none() {
-        "version = 2\n"
-    } else {
-        ""
-    };
-    let newline = if text.is_empty() || text.ends_with('\n') {
-        ""
-    } else {
-        "\n"
-    };
-    let program = quoted(program);
-    Ok(format!(
-        "{text}{newline}{BEGIN}\n{start}[plugins.\"{plugin}\".containerd.runtimes.{NAME}]\n  \
-         runtime_type = \"io.containerd.runc.v2\"\n\
-         [plugins.\"{plugin}\".containerd.runtimes.{NAME}.options]\n  BinaryName = {program}\n{END}\n"
-    ))
+/// An array of strings in TOML.
+fn list(names: &[&str]) -> String {
+    let names: Vec<_> = names.iter().map(|name| quoted(name)).collect();
+    format!("[{}]", names.join(", "))
 }
 
 /// Quotes a TOML string, which accepts JSON's syntax.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
@@ -246,10 +240,10 @@ mod tests {
             (Engine::Docker, ""),
             (Engine::Docker, "{\n  \"debug\": true\n}\n"),
         ] {
-            let added = engine.add(text, PROGRAM).unwrap();
+            let added = engine.add(text, PROGRAM, None).unwrap();
             assert!(added.contains(PROGRAM), "{added}");
             // A second installation replaces the first.
-            assert_eq!(engine.add(&added, PROGRAM).unwrap(), added);
+            assert_eq!(engine.add(&added, PROGRAM, None).unwrap(), added);
             let removed = engine.remove(&added).unwrap();
             assert_eq!(removed.trim_end(), text.trim_end(), "{engine:?}");
             assert_eq!(engine.remove(text).unwrap(), text);
@@ -258,7 +252,7 @@ mod tests {
 
     #[test]
     fn each_version_of_containerds_has_its_plugin() {
-        let of = |text: &str| Engine::Containerd.add(text, PROGRAM);
+        let of = |text: &str| Engine::Containerd.add(text, PROGRAM, None);
         assert!(
             of("version = 2\n")
                 .unwrap()
@@ -279,20 +273,32 @@ mod tests {
     }
 
     #[test]
+    fn podman_is_told_what_the_underlying_runtime_can_do() {
+        let file = |under| Engine::Podman.add("", PROGRAM, under).unwrap();
+        let none = "runtime_supports_nocgroups = [\"crun\", \"krun\"]\n";
+        for under in [None, Some("runc"), Some("youki")] {
+            let text = file(under);
+            assert!(text.contains(none), "{text}");
+            assert!(text.contains("\"krun\", \"tollgate\", \"tollgate-runtime\"]\n"));
+        }
+        assert_eq!(file(Some("crun")).matches("\"tollgate\"").count(), 2);
+    }
+
+    #[test]
     fn what_belongs_to_others_stays() {
         let theirs = "version = 2\n[plugins.\"x\".containerd.runtimes.tollgate]\n";
         assert!(matches!(
-            Engine::Containerd.add(theirs, PROGRAM),
+            Engine::Containerd.add(theirs, PROGRAM, None),
             Err(InstallError::Taken)
         ));
         let theirs = "{\"runtimes\": {\"tollgate\": {\"path\": \"/opt/other\"}}}";
         assert!(matches!(
-            Engine::Docker.add(theirs, PROGRAM),
+            Engine::Docker.add(theirs, PROGRAM, None),
             Err(InstallError::Taken)
         ));
         assert_eq!(Engine::Docker.remove(theirs).unwrap(), theirs);
         for text in ["[]", "{", "{\"runtimes\": 1}"] {
-            assert!(Engine::Docker.add(text, PROGRAM).is_err(), "{text}");
+            assert!(Engine::Docker.add(text, PROGRAM, None).is_err(), "{text}");
         }
         let cut = format!("{BEGIN}\n[engine.runtimes]\n");
         assert!(matches!(

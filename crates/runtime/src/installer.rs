@@ -25,6 +25,8 @@ pub struct InstallOptions {
     pub program: PathBuf,
     /// Directory that replaces `/`.
     pub prefix: PathBuf,
+    /// File name of the underlying runtime, if there is one.
+    pub underlying: Option<String>,
 }
 
 /// Change to the configuration of engines.
@@ -97,7 +99,7 @@ fn one(engine: Engine, change: Change, args: &InstallOptions) -> Result<String, 
     let old = before.as_deref().unwrap_or("");
     let program = args.program.to_string_lossy();
     let changed = match change {
-        Change::Install => engine.add(old, &program),
+        Change::Install => engine.add(old, &program, args.underlying.as_deref()),
         Change::Uninstall => engine.remove(old),
     };
     let new = changed.map_err(|error| {

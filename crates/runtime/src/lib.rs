@@ -8,14 +8,17 @@ pub mod annotations;
 pub mod caller;
 pub mod cgroup;
 pub mod command_line;
+pub mod containerd;
 pub mod containers;
 pub mod install;
 pub mod installer;
 pub mod kata;
 pub mod leftovers;
+pub mod recall;
 pub mod settings;
 pub mod spec;
 pub mod store;
+mod toml_tables;
 pub mod underlying;
 
 pub use cgroup::Groups;

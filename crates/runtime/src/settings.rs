@@ -20,7 +20,7 @@ const STATE_VARIABLE: &str = "TOLLGATE_RUNTIME_STATE";
 pub const ALERTS: &str = "/var/log/tollgate/alerts.jsonl";
 /// Default directory of policies that annotations can name.
 const POLICIES: &str = "/etc/tollgate/policies";
-/// Fields added to every alert if no configuration is named, as an option of `tollgate run`.
+/// Fields added to every alert, as an option of `tollgate run`.
 pub const FIELDS: &str = "append_output[]={extra_fields: [container.id, container.name, \
                       container.image.repository, container.annotations, k8s.ns.name, k8s.pod.name, \
                       k8s.pod.labels]}";
@@ -40,10 +40,9 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let user = rustix::process::geteuid();
         let state = std::env::var_os(STATE_VARIABLE).map(PathBuf::from);
         let of_user = || {
-            let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !user.is_root())?;
+            let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !is_root_of_host())?;
             Some(PathBuf::from(folder).join("tollgate/runtime"))
         };
         Self {
@@ -230,6 +229,18 @@ impl Settings {
     }
 }
 
+/// Returns true if this process is root, and not merely the root of a user namespace, as under rootless podman.
+fn is_root_of_host() -> bool {
+    // Without /proc nothing can be watched either.
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    rustix::process::geteuid().is_root() && maps_all(&map)
+}
+
+/// Returns true for the map of the initial user namespace: each user is itself.
+fn maps_all(map: &str) -> bool {
+    map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+}
+
 /// Creates the directory of [`ALERTS`].
 ///
 /// # Errors
@@ -239,8 +250,13 @@ pub fn make_alert_folder() -> Result<(), Failure> {
     let folder = Path::new(ALERTS).parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(folder).map_err(|cause| {
         let folder = folder.display();
-        Failure::new(Exit::Unsupported, format!("cannot make {folder}: {cause}"))
-            .help(format!("write a configuration to {CONFIG}"))
+        let help = match is_root_of_host() {
+            true => format!("write a configuration to {CONFIG}"),
+            false => "name a configuration with a file_output that you may write: \
+                      `podman --runtime-flag config=FILE`, or --config FILE"
+                .to_owned(),
+        };
+        Failure::new(Exit::Unsupported, format!("cannot make {folder}: {cause}")).help(help)
     })
 }
 
@@ -254,4 +270,17 @@ fn no_policy(why: &str) -> Failure {
          {POLICIES} if it is not set",
         annotations::POLICY
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_of_a_user_namespace_is_not_the_hosts() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        for map in ["0 1000 1\n1 100000 65536\n", "0 0 65536\n", ""] {
+            assert!(!maps_all(map), "{map}");
+        }
+    }
 }

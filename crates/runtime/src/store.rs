@@ -36,6 +36,20 @@ pub struct Note {
     /// without one are older than this field.
     #[serde(default)]
     pub runtime: Option<PathBuf>,
+    /// The configuration, if the caller named one.
+    #[serde(default)]
+    pub config: Option<PathBuf>,
+    /// State directory of the runtime, if the caller named one.
+    #[serde(default)]
+    pub root: Option<PathBuf>,
+    /// The container is watched or confined.
+    #[serde(default = "watched")]
+    pub is_watched: bool,
+}
+
+/// Notes without the field are of builds that wrote none for other containers.
+fn watched() -> bool {
+    true
 }
 
 /// A note cannot be read or written.
@@ -81,6 +95,28 @@ impl Store {
         Ok(Self {
             folder: state.join(root).join(id),
         })
+    }
+
+    /// Returns the note about the only container of this id, whatever state directory its runtime has. `None` if
+    /// there is none, or several.
+    ///
+    /// # Errors
+    ///
+    /// The id is not a plain directory name, or a note cannot be read.
+    pub fn only_note(state: &Path, id: &str) -> Result<Option<Note>, StoreError> {
+        let mut found = None;
+        // A folder that does not exist has no notes.
+        for root in fs::read_dir(state).into_iter().flatten().flatten() {
+            let mut store = Self::new(state, None, id)?;
+            store.folder = root.path().join(id);
+            if let Some(note) = store.note()? {
+                if found.is_some() {
+                    return Ok(None);
+                }
+                found = Some(note);
+            }
+        }
+        Ok(found)
     }
 
     /// Returns the path of the log of the container's watch.
@@ -182,6 +218,9 @@ mod tests {
             groups: Groups::default(),
             policy: None,
             runtime: Some("/usr/bin/runc".into()),
+            config: None,
+            root: None,
+            is_watched: true,
         }
     }
 
@@ -217,6 +256,23 @@ mod tests {
             |root: Option<&str>| Store::new(state, root.map(Path::new), "a").unwrap().folder;
         assert_ne!(folder(Some("/run/a")), folder(None));
         assert_ne!(folder(Some("/run/a/b")), folder(Some("/run/a%2Fb")));
+    }
+
+    #[test]
+    fn a_container_is_found_under_any_folder_of_states_if_it_is_the_only_one() {
+        let state = tempfile::tempdir().unwrap();
+        let find = || Store::only_note(state.path(), "abc").unwrap();
+        assert_eq!(
+            Store::only_note(Path::new("/no/such"), "abc").unwrap(),
+            None
+        );
+        assert_eq!(find(), None);
+        for (root, found) in [("/run/a", Some(note())), ("/run/b", None)] {
+            let store = Store::new(state.path(), Some(Path::new(root)), "abc").unwrap();
+            store.begin(&note()).unwrap();
+            assert_eq!(find(), found, "{root}");
+        }
+        assert!(Store::only_note(state.path(), "..").is_err());
     }
 
     #[test]

@@ -50,14 +50,7 @@ impl Vm {
             warn(line, warning);
         }
         let policy = settings.policy(&spec)?;
-        let note = Note {
-            id: self.id.clone(),
-            bundle,
-            has_mounts: true,
-            groups: Groups::default(),
-            policy,
-            runtime: None,
-        };
+        let note = note(line, &self.id, bundle, policy);
         let alerts = settings.alerts_of_machine()?;
         let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
         let agent = is_watched.then(|| settings.agent_spec_in_machine(&note));
@@ -222,4 +215,19 @@ pub(super) fn last_words(folder: &Path) -> String {
 fn read_json(path: &Path) -> Result<Value, Failure> {
     let text = fs::read(path).map_err(cannot("read the configuration"))?;
     serde_json::from_slice(&text).map_err(|error| cannot("read the configuration")(error.into()))
+}
+
+/// Returns what is recorded about a container.
+fn note(line: &CommandLine, id: &str, bundle: PathBuf, policy: Option<PathBuf>) -> Note {
+    Note {
+        id: id.to_owned(),
+        bundle,
+        has_mounts: true,
+        groups: Groups::default(),
+        policy,
+        runtime: Some(crate::NAME.into()),
+        config: line.config.clone(),
+        root: line.root.clone(),
+        is_watched: true,
+    }
 }

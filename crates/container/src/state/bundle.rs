@@ -11,6 +11,8 @@ use super::{labels, merge, pod, read, text};
 
 /// Maximum number of containerd namespaces that are searched for an id.
 const NAMESPACE_LIMIT: usize = 64;
+/// Folder with containerd's bundles, by namespace and id. Its folder of data has one of this name, too.
+const TASKS: &str = "io.containerd.runtime.v2.task";
 
 /// A bundle.
 #[derive(Debug)]
@@ -20,13 +22,39 @@ pub(super) struct Bundle {
     pub(super) maker: BundleOrigin,
 }
 
+/// A storage of podman or CRI-O.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Storage {
+    /// Its folder (`graphroot`).
+    pub(super) folder: PathBuf,
+    /// Name of the driver, which is part of the names of folders.
+    pub(super) driver: String,
+}
+
+impl Storage {
+    pub(super) fn overlay(folder: PathBuf) -> Self {
+        let driver = "overlay".to_owned();
+        Self { folder, driver }
+    }
+
+    /// Returns a folder with something of the driver: `containers` or `images`.
+    pub(super) fn part(&self, what: &str) -> PathBuf {
+        self.folder.join(format!("{}-{what}", self.driver))
+    }
+}
+
 /// The creator of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BundleOrigin {
-    /// containerd, in the namespace with this name.
-    Containerd(String),
-    /// podman or CRI-O, with their storage in this folder.
-    ContainersStorage(PathBuf),
+    /// containerd.
+    Containerd {
+        /// Name of the container's namespace.
+        namespace: String,
+        /// The daemon's folder of data (`root` in its configuration), if the bundle tells it.
+        data: Option<PathBuf>,
+    },
+    /// podman or CRI-O.
+    ContainersStorage(Storage),
     /// Any other program.
     Other,
 }
@@ -43,14 +71,20 @@ impl Bundle {
     /// Opens the bundle in a folder; the folder's path determines the creator.
     pub(super) fn open(folder: &Path) -> Option<Self> {
         let spec = read(&folder.join("config.json"))?;
-        let parent = folder.parent();
-        let above = |levels: usize| folder.ancestors().nth(levels);
-        let name = |path: Option<&Path>| Some(path?.file_name()?.to_str()?.to_owned());
-        let maker = if name(above(2)).as_deref() == Some("io.containerd.runtime.v2.task") {
-            name(parent).map_or(BundleOrigin::Other, BundleOrigin::Containerd)
-        } else if name(above(2)).as_deref() == Some("overlay-containers") {
-            above(3).map_or(BundleOrigin::Other, |storage| {
-                BundleOrigin::ContainersStorage(storage.to_owned())
+        let name = |levels: usize| folder.ancestors().nth(levels)?.file_name()?.to_str();
+        let maker = if name(2) == Some(TASKS) {
+            BundleOrigin::Containerd {
+                namespace: name(1).unwrap_or_default().to_owned(),
+                data: containerd_data(folder),
+            }
+        } else if let (Some("userdata"), Some(driver), Some(above)) = (
+            name(0),
+            name(2).and_then(|name| name.strip_suffix("-containers")),
+            folder.ancestors().nth(3),
+        ) {
+            BundleOrigin::ContainersStorage(Storage {
+                folder: above.to_owned(),
+                driver: driver.to_owned(),
             })
         } else {
             BundleOrigin::Other
@@ -63,7 +97,7 @@ impl Bundle {
         let annotations = &self.spec["annotations"];
         let first = |names: &[&str]| names.iter().find_map(|name| text(&annotations[*name]));
         let runtime = match self.maker {
-            BundleOrigin::Containerd(_) => Some("containerd"),
+            BundleOrigin::Containerd { .. } => Some("containerd"),
             BundleOrigin::ContainersStorage(_)
                 if annotations["io.kubernetes.cri-o.Name"].is_string() =>
             {
@@ -107,20 +141,31 @@ impl Bundle {
     }
 }
 
+/// Returns containerd's folder of data: a bundle has a link to its place there.
+fn containerd_data(bundle: &Path) -> Option<PathBuf> {
+    let work = std::fs::read_link(bundle.join("work")).ok()?;
+    let tasks = work.ancestors().nth(2)?;
+    let is_one = tasks.file_name().is_some_and(|name| name == TASKS);
+    is_one.then(|| tasks.parent().map(Path::to_owned))?
+}
+
 fn candidates(root: &Path, id: &str) -> impl Iterator<Item = (PathBuf, BundleOrigin)> {
-    let tasks = root.join("run/containerd/io.containerd.runtime.v2.task");
+    let tasks = root.join("run/containerd").join(TASKS);
     let namespaces = std::fs::read_dir(tasks).into_iter().flatten().flatten();
     let in_containerd = namespaces.take(NAMESPACE_LIMIT).map({
         let id = id.to_owned();
         move |namespace| {
             let name = namespace.file_name().to_string_lossy().into_owned();
-            (namespace.path().join(&id), BundleOrigin::Containerd(name))
+            let folder = namespace.path().join(&id);
+            let data = containerd_data(&folder);
+            let namespace = name;
+            (folder, BundleOrigin::Containerd { namespace, data })
         }
     });
     let storages = ["var/lib/containers/storage", "run/containers/storage"];
     let in_storage = storages.map(|storage| {
-        let storage = root.join(storage);
-        let folder = storage.join("overlay-containers").join(id).join("userdata");
+        let storage = Storage::overlay(root.join(storage));
+        let folder = storage.part("containers").join(id).join("userdata");
         (folder, BundleOrigin::ContainersStorage(storage))
     });
     in_containerd.chain(in_storage)

@@ -8,14 +8,16 @@ use event::Container;
 use super::bolt::{Bucket, Database};
 use super::{merge, pod_of};
 
-const FILE: &str = "var/lib/containerd/io.containerd.metadata.v1.bolt/meta.db";
+/// Usual folder of containerd's data.
+pub(super) const DATA: &str = "var/lib/containerd";
+const FILE: &str = "io.containerd.metadata.v1.bolt/meta.db";
 /// Label of the CRI plugin's containers with their kind: container or sandbox.
 const KIND: &str = "io.cri-containerd.kind";
 const CRI_NAME: &str = "io.kubernetes.container.name";
 
-/// Adds the database's facts on a container in one of its namespaces.
-pub(super) fn describe(container: &mut Container, root: &Path, namespace: &str, id: &str) {
-    let Some(database) = Database::open(&root.join(FILE)) else {
+/// Adds the facts of the database in a folder of data on a container in one of its namespaces.
+pub(super) fn describe(container: &mut Container, data: &Path, namespace: &str, id: &str) {
+    let Some(database) = Database::open(&data.join(FILE)) else {
         return;
     };
     let sandbox = container.details.sandbox_id.clone();

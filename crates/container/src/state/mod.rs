@@ -59,15 +59,17 @@ fn by_this(container: &mut Container, bundle: Option<Bundle>, root: &Path, id: &
     if let Some(bundle) = &bundle {
         bundle.describe(container);
     }
-    if let Some(Bundle {
-        maker: BundleOrigin::Containerd(namespace),
-        ..
-    }) = &bundle
-    {
-        containerd::describe(container, root, namespace, id);
-        return true;
-    }
-    storage::describe(container, root, id) || bundle.is_some()
+    let own = match bundle.as_ref().map(|bundle| &bundle.maker) {
+        Some(BundleOrigin::Containerd { namespace, data }) => {
+            let usual = root.join(containerd::DATA);
+            let data = data.as_deref().unwrap_or(&usual);
+            containerd::describe(container, data, namespace, id);
+            return true;
+        }
+        Some(BundleOrigin::ContainersStorage(storage)) => Some(storage),
+        Some(BundleOrigin::Other) | None => None,
+    };
+    storage::describe(container, own, root, id) || bundle.is_some()
 }
 
 /// Sets a fact that is not known yet.

@@ -1,29 +1,37 @@
 //! Reader of the state of podman and CRI-O outside of the bundle: the lists of containers/storage and
 //! podman's database.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use event::Container;
 use serde_json::Value;
 
 use super::bolt::Database;
+use super::bundle::Storage;
 use super::{joined, labels, merge, pod, read, text};
 
 /// The system's storages, in search order.
-fn storages(root: &Path) -> [PathBuf; 2] {
-    ["var/lib/containers/storage", "run/containers/storage"].map(|storage| root.join(storage))
+fn storages(root: &Path) -> [Storage; 2] {
+    ["var/lib/containers/storage", "run/containers/storage"]
+        .map(|storage| Storage::overlay(root.join(storage)))
 }
 
-/// Adds the facts in the lists and the database. Returns false if there are none.
-pub(super) fn describe(container: &mut Container, root: &Path, id: &str) -> bool {
+/// Adds the facts in the lists and the database of the storage in which the bundle lies, else of the system's.
+/// Returns false if there are none.
+pub(super) fn describe(
+    container: &mut Container,
+    own: Option<&Storage>,
+    root: &Path,
+    id: &str,
+) -> bool {
     let mut found = false;
-    for storage in storages(root) {
-        if let Some(entry) = entry(&storage.join("overlay-containers/containers.json"), id) {
+    for storage in own.cloned().into_iter().chain(storages(root)) {
+        if let Some(entry) = entry(&storage.part("containers").join("containers.json"), id) {
             found = true;
             listed(container, &storage, &entry);
         }
-        if let Some(config) = libpod(&storage, id) {
+        if let Some(config) = libpod(&storage.folder, id) {
             found = true;
             merge(&mut container.runtime, Some("podman".to_owned()));
             configured(container, &config);
@@ -32,7 +40,7 @@ pub(super) fn describe(container: &mut Container, root: &Path, id: &str) -> bool
     found
 }
 
-fn listed(container: &mut Container, storage: &Path, entry: &Value) {
+fn listed(container: &mut Container, storage: &Storage, entry: &Value) {
     merge(&mut container.name, text(&entry["names"][0]));
     let metadata = entry["metadata"].as_str();
     let metadata: Option<Value> = metadata.and_then(|text| serde_json::from_str(text).ok());
@@ -41,7 +49,7 @@ fn listed(container: &mut Container, storage: &Path, entry: &Value) {
     let details = Arc::make_mut(&mut container.details);
     let image_id = text(&entry["image"]);
     if let Some(id) = &image_id
-        && let Some(image) = self::entry(&storage.join("overlay-images/images.json"), id)
+        && let Some(image) = self::entry(&storage.part("images").join("images.json"), id)
     {
         merge(&mut details.image_digest, text(&image["digest"]));
     }

@@ -21,9 +21,8 @@ impl Purpose {
             "ebpf" => Self::WatchHost,
             name if name.starts_with("enforce-") => Self::Confine,
             "landlock" | "user-namespace" => Self::Confine,
-            "cgroup" | "container-identity" | "oci-runtime" | "machines" | "kata" => {
-                Self::Containers
-            }
+            "cgroup" | "container-identity" | "oci-runtime" | "containerd" | "machines"
+            | "kata" => Self::Containers,
             _ => Self::Better,
         }
     }

@@ -9,6 +9,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use runtime::installer::{self, Change, InstallOptions, PROGRAM};
+use runtime::{CommandLine, Settings};
 
 /// Name in help texts.
 const NAME: &str = "tollgate runtime install|uninstall";
@@ -44,6 +45,10 @@ pub(super) fn execute(change: Change, words: &[OsString]) -> Outcome {
             return Err(Failure::new(Exit::BadInput, text));
         }
     };
+    let underlying = match change {
+        Change::Install => underlying()?,
+        Change::Uninstall => None,
+    };
     installer::execute(
         change,
         &InstallOptions {
@@ -51,6 +56,16 @@ pub(super) fn execute(change: Change, words: &[OsString]) -> Outcome {
             yes: args.yes,
             program: args.program,
             prefix: args.prefix,
+            underlying,
         },
     )
+}
+
+/// Returns the file name of the runtime that containers get by the configuration.
+fn underlying() -> Result<Option<String>, Failure> {
+    let settings = Settings::load(None)?;
+    // Without one, `create` says what is missing.
+    let runtime = super::runtime(&CommandLine::default(), &settings, None).ok();
+    let path = runtime.map(|runtime| runtime.identity());
+    Ok(path.and_then(|path| Some(path.file_name()?.to_str()?.to_owned())))
 }

@@ -6,6 +6,7 @@
 //! Calls of the runtime itself are not evaluated ([`capture::notify::Processes::with_setup`]).
 
 mod agent_spec;
+mod create;
 mod install;
 mod ruleset;
 
@@ -13,7 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -22,15 +23,14 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use probe::{Finding, Support, fix};
-use runtime::caller::{report, report_to, warn};
+use runtime::caller::{report, report_to};
 use runtime::containers::{
-    begin, bundle, cannot_execute, code, exists, forget, groups, is_of, is_to_be_watched,
-    state_failure, store, underlying,
+    cannot_execute, code, exists, forget, is_of, state_failure, store, underlying,
 };
 use runtime::installer::Change;
 use runtime::{
-    Call, CommandLine, Embedded, Note, Runtime, RuntimeError, Settings, Spec, Store, Verb,
-    annotations, kata,
+    Call, CommandLine, Embedded, Note, Runtime, RuntimeError, Settings, Store, Verb, containerd,
+    kata, recall,
 };
 use rustix::fs::FlockOperation;
 use supervisor::{Detach, Ends};
@@ -60,44 +60,43 @@ pub(crate) fn execute(words: &[OsString]) -> Outcome {
     let line = CommandLine::parse(words).map_err(|error| {
         Failure::from_error(Exit::BadInput, &error).help("`tollgate runtime --help` shows more")
     })?;
-    let outcome = carry_out(&line);
+    let mut line = line;
+    let outcome = carry_out(&mut line);
     if let Err(failure) = &outcome {
         report(&line, failure);
     }
     outcome
 }
 
-fn carry_out(line: &CommandLine) -> Outcome {
-    let asks = |name: &str, short: &str| {
-        let is = |word: &OsString| word == name || word == short;
-        line.call.is_none() && line.global.iter().any(is)
-    };
-    if line.global.is_empty() && line.call.is_none() || asks("--help", "-h") {
+fn carry_out(line: &mut CommandLine) -> Outcome {
+    if line.global.is_empty() && line.call.is_none() || asks(line, "--help", "-h") {
         return help();
     }
     if let Some(outcome) = own_verb(line) {
         return outcome;
     }
+    let note = recall::recall(line)?;
+    let line = &*line;
     let mut settings = Settings::load(line.config.as_deref())?;
     if let Some(agent) = &line.agent {
         settings.watched_by(agent)?;
     }
-    if let Some(asked) = asked(line, &settings) {
+    if let Some(asked) = asked(line, &settings, note.as_ref()) {
         if asked == vm::NAME {
             return vm::execute(line, &settings);
         }
         kata::refuse(&asked)?;
     }
-    let runtime = runtime(line, &settings)?;
+    let runtime = runtime(line, &settings, note.as_ref())?;
     let Some(call) = &line.call else {
-        if asks("--version", "-v") {
+        if asks(line, "--version", "-v") {
             terminal::print(&format!("{NAME} {}\n", env!("CARGO_PKG_VERSION")))?;
         }
         return pass_on(&runtime, line, &[]);
     };
     match (call.verb, &call.id) {
         _ if call.asks_for_help => pass_on(&runtime, line, &call.words),
-        (Verb::Create | Verb::Run, Some(id)) => create(line, &settings, &runtime, call, id),
+        (Verb::Create | Verb::Run, Some(id)) => create::create(line, &settings, &runtime, call, id),
         (Verb::Exec, Some(id)) => exec(line, &settings, &runtime, call, id),
         (Verb::Delete, Some(id)) => delete(line, &runtime, call, id),
         (Verb::Start, Some(id)) => start(line, &settings, &runtime, call, id),
@@ -112,6 +111,12 @@ fn carry_out(line: &CommandLine) -> Outcome {
         // Without an id the underlying runtime reports what is missing.
         _ => pass_on(&runtime, line, &call.words),
     }
+}
+
+/// Returns true if the command line has this option and no command.
+fn asks(line: &CommandLine, name: &str, short: &str) -> bool {
+    let is = |word: &OsString| word == name || word == short;
+    line.call.is_none() && line.global.iter().any(is)
 }
 
 /// Executes commands that are not part of a runtime's command line: internal ones, and `install` and
@@ -144,8 +149,9 @@ fn own_verb(line: &CommandLine) -> Option<Outcome> {
     of_machine.or_else(|| vm::execute_pool(line))
 }
 
-/// Returns whether there is a runtime to wrap, and whether containers can have virtual machines of their own.
-pub(crate) fn findings() -> [Finding; 3] {
+/// Returns whether there is a runtime to wrap, whether containerd uses it, and whether containers can have
+/// virtual machines of their own.
+pub(crate) fn findings() -> [Finding; 4] {
     let finding = |name, purpose, support| Finding {
         name,
         purpose,
@@ -157,6 +163,11 @@ pub(crate) fn findings() -> [Finding; 3] {
             "oci-runtime",
             "containers: the runtime that `tollgate runtime` wraps",
             wrapped(),
+        ),
+        finding(
+            "containerd",
+            "containers: containerd starts them by `tollgate runtime` and passes annotations on",
+            containerd::support(),
         ),
         finding(
             "machines",
@@ -191,15 +202,23 @@ fn help() -> Outcome {
     }
 }
 
-/// Returns the runtime that the command line or the configuration names, if any.
-fn asked(line: &CommandLine, settings: &Settings) -> Option<OsString> {
+/// Returns the runtime that the command line, the record of the container or the configuration names, if any.
+fn asked(line: &CommandLine, settings: &Settings, note: Option<&Note>) -> Option<OsString> {
+    // A runtime whose file is gone: the configuration may name another build of it.
+    let is_there = |maker: &&PathBuf| maker.components().count() == 1 || maker.is_file();
+    let recorded = note.and_then(|note| note.runtime.as_ref());
+    let recorded = recorded.filter(is_there).map(OsString::from);
     let configured = OsString::from(&settings.config.runtime.binary);
     let configured = (!configured.is_empty()).then_some(configured);
-    line.runtime.clone().or(configured)
+    line.runtime.clone().or(recorded).or(configured)
 }
 
-fn runtime(line: &CommandLine, settings: &Settings) -> Result<Runtime, Failure> {
-    let asked = asked(line, settings);
+fn runtime(
+    line: &CommandLine,
+    settings: &Settings,
+    note: Option<&Note>,
+) -> Result<Runtime, Failure> {
+    let asked = asked(line, settings, note);
     let path = std::env::var_os("PATH");
     let embedded = match cfg!(feature = "embedded") {
         true => Embedded::BuiltIn,
@@ -239,143 +258,6 @@ fn pass_on(runtime: &Runtime, line: &CommandLine, words: &[OsString]) -> Outcome
     Err(cannot_execute(runtime, &cause))
 }
 
-fn create(
-    line: &CommandLine,
-    settings: &Settings,
-    runtime: &Runtime,
-    call: &Call,
-    id: &str,
-) -> Outcome {
-    for warning in &settings.warnings {
-        warn(line, warning);
-    }
-    let bundle = bundle(call)?;
-    let spec = annotations::read(&bundle)?;
-    let policy = settings.policy(&spec)?;
-    if policy.is_none() && !is_to_be_watched(settings, &spec) {
-        return pass_on(runtime, line, &call.words);
-    }
-    if policy.is_some() {
-        can_be_confined(runtime, &spec, id)?;
-    }
-    if runtime.is_gvisor() {
-        return create_sandbox(line, settings, runtime, call);
-    }
-    has_no_listener(&spec, id)?;
-    let note = Note {
-        id: id.to_owned(),
-        bundle,
-        has_mounts: spec.has_own_mounts(),
-        groups: groups(&spec, id),
-        policy,
-        runtime: Some(runtime.identity()),
-    };
-    let store = store(settings, line, id)?;
-    if !begin(&store, &note, runtime, line)? {
-        // The container exists: the underlying runtime reports that.
-        return pass_on(runtime, line, &call.words);
-    }
-    let stays = call.verb == Verb::Create || call.detaches;
-    let outcome = watched_above(line, settings, runtime, call, (&note, &store), stays);
-    if outcome.is_err() {
-        // Messages of the agent after it closed the caller's descriptors. A missing log has none.
-        let said = std::fs::read_to_string(store.log()).unwrap_or_default();
-        terminal::complain(&said);
-    }
-    let is_there = stays && matches!(outcome, Ok(Exit::Command(0)));
-    // A runtime that cannot be executed has made no container.
-    if !is_there && !exists(runtime, line, id).unwrap_or(false) {
-        forget(&store, runtime, line, id)?;
-    }
-    outcome
-}
-
-/// Like [`watched`]. If the container outlives this process, its monitor runs above this process, which ends.
-fn watched_above(
-    line: &CommandLine,
-    settings: &Settings,
-    runtime: &Runtime,
-    call: &Call,
-    place: (&Note, &Store),
-    stays: bool,
-) -> Outcome {
-    if !stays {
-        return watched(line, settings, runtime, call, place, Ends::AfterAlerts);
-    }
-    agent::execute_below(|| {
-        let outcome = watched(line, settings, runtime, call, place, Ends::AtOnce);
-        outcome.unwrap_or_else(|failure| {
-            report(line, &failure);
-            terminal::complain(&failure.render());
-            failure.exit
-        })
-    })
-}
-
-fn has_no_listener(spec: &Spec, id: &str) -> Result<(), Failure> {
-    let Some(listener) = spec.listener() else {
-        return Ok(());
-    };
-    let listener = listener.display();
-    let message = format!(
-        "cannot watch container {id}: its seccomp profile has a listener, {listener}, and the \
-         kernel allows only one"
-    );
-    Err(Failure::new(Exit::Unsupported, message)
-        .help("remove linux.seccomp.listenerPath, or set `runtime.watch: annotated`"))
-}
-
-fn can_be_confined(runtime: &Runtime, spec: &Spec, id: &str) -> Result<(), Failure> {
-    let program = runtime.program.display();
-    let why = if runtime.is_gvisor() {
-        format!("calls of containers of {program} are gVisor's to refuse")
-    } else if !spec.has_own_mounts() {
-        "without a mount namespace, its processes cannot be distinguished from the runtime's"
-            .to_owned()
-    } else {
-        return Ok(());
-    };
-    Err(Failure::new(
-        Exit::Unsupported,
-        format!("cannot confine container {id}: {why}"),
-    )
-    .help("remove the policy, or give the container a mount namespace under runc or crun"))
-}
-
-/// Creates a sandbox of gVisor, whose kernel sends events to the socket of the trace session (`watch
-/// --gvisor`).
-fn create_sandbox(
-    line: &CommandLine,
-    settings: &Settings,
-    runtime: &Runtime,
-    call: &Call,
-) -> Outcome {
-    settings.suits_sandboxes()?;
-    let session = &settings.config.runtime.gvisor_session;
-    let program = runtime.program.display();
-    if session.as_os_str().is_empty() {
-        let message =
-            format!("cannot watch containers of {program}: no trace session is configured");
-        return Err(Failure::new(Exit::Unsupported, message).help(
-            "run `tollgate watch --gvisor SOCKET --gvisor-session FILE` and name that file as \
-             `runtime.gvisor_session`, or use `runtime.watch: none`",
-        ));
-    }
-    if !session.is_file() {
-        let message = format!(
-            "cannot watch containers of {program}: no such file: {}",
-            session.display()
-        );
-        return Err(Failure::new(Exit::Unsupported, message)
-            .help("`tollgate watch --gvisor SOCKET --gvisor-session FILE` writes it"));
-    }
-    let mut option = OsString::from("--pod-init-config=");
-    option.push(session);
-    let mut line = line.clone();
-    line.global.push(option);
-    pass_on(runtime, &line, &call.words)
-}
-
 fn exec(
     line: &CommandLine,
     settings: &Settings,
@@ -385,9 +267,11 @@ fn exec(
 ) -> Outcome {
     let store = store(settings, line, id)?;
     match store.note().map_err(|error| state_failure(&error))? {
-        Some(note) => watched(line, settings, runtime, call, (&note, &store), Ends::AtOnce),
+        Some(note) if note.is_watched => {
+            watched(line, settings, runtime, call, (&note, &store), Ends::AtOnce)
+        }
         // A session is not watched if its container is not.
-        None => pass_on(runtime, line, &call.words),
+        Some(_) | None => pass_on(runtime, line, &call.words),
     }
 }
 

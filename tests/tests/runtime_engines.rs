@@ -1,0 +1,299 @@
+//! `tollgate runtime` as containerd and podman call it: what the engines pass on and what they leave out.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use e2e::cri::Cri;
+use e2e::runtime_fixture::{RuntimeFixture, fields, with_own_folders};
+use e2e::{Alert, Finished, installed, need_root, need_runtime, skip};
+
+/// A rule that names no field of the container.
+const RULES: &str = r#"
+- rule: Dropped program
+  desc: a program that is not of the image
+  condition: evt.type in (execve, execveat) and proc.is_exe_upper_layer = true
+  output: dropped
+  priority: INFO
+"#;
+const UNDECIDED: &str = "Tollgate internal: undecided event";
+
+const POLICY: &str = "policy:
+  enforcer: Seccomp
+  mode: EnhanceProtect
+  enhanceProtect:
+    privileged: true
+    auditViolations: true
+    syscallRawRules:
+    - {names: [mkdir, mkdirat], action: SCMP_ACT_ERRNO}
+";
+
+/// Starts containerd with a configuration that `install` has written, and leaves it to the test.
+const CONTAINERD: &str = r#"
+ln -s busybox image/bin/sh
+mkdir image/tmp
+tar -C image -c . | podman --runtime runc import --change 'CMD ["/bin/busybox","sleep","1000"]' - \
+    localhost/pod:1 > import.out 2>&1
+podman save --format oci-archive --output pod.tar localhost/pod:1 > save.out 2>&1
+mkdir -p "etc$PWD/bin" etc/etc/containerd
+ln -s "$PWD/bin/tollgate-runtime" "etc$PWD/bin/"
+config=$PWD/etc/etc/containerd/config.toml
+cat > $config <<END
+version = 2
+root = "$PWD/data"
+state = "$PWD/daemon"
+[grpc]
+  address = "$PWD/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "localhost/pod:1"
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "native"
+END
+bin/tollgate-runtime install containerd --yes --prefix "$PWD/etc" --program "$PWD/bin/tollgate-runtime"
+containerd --config $config > containerd.log 2>&1 & daemon=$!
+for try in $(seq 100); do ctr -a containerd.sock version > /dev/null 2>&1 && break; sleep 0.1; done
+ctr -a containerd.sock -n k8s.io image import pod.tar > import.out
+touch ready
+for try in $(seq 1200); do test ! -e done || break; sleep 0.05; done
+ln bin/tollgate-runtime bin/tollgate
+bin/tollgate doctor --json > doctor.json || true
+kill $daemon; wait $daemon || true
+settle
+test -z "$(find state -mindepth 2)"
+"#;
+
+/// Tells the script that the test is done, also if it fails.
+struct Done(PathBuf);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.0, "");
+    }
+}
+
+fn wait_for(file: &Path) {
+    for _ in 0..1200 {
+        if file.exists() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    panic!("no {}", file.display());
+}
+
+/// Runs containerd, and calls its CRI.
+fn with_containerd<T: Send>(
+    ground: &RuntimeFixture,
+    drive: impl FnOnce(&mut Cri) -> T + Send,
+) -> (T, Finished, Vec<Alert>) {
+    let path = ground.scratch.path();
+    thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let _done = Done(path.join("done"));
+            wait_for(&path.join("ready"));
+            drive(&mut Cri::connect(&path.join("containerd.sock")))
+        });
+        let (finished, alerts) = ground.run("runc", &with_own_folders(CONTAINERD));
+        let outcome = client.join().unwrap_or_else(|_| panic!("{finished:?}"));
+        (outcome, finished, alerts)
+    })
+}
+
+fn undecided(alerts: &[Alert]) -> Vec<&Alert> {
+    let is_one = |alert: &&Alert| alert.rule == UNDECIDED;
+    alerts.iter().filter(is_one).collect()
+}
+
+#[test]
+fn annotations_of_pods_arrive_through_cri() {
+    need_runtime!("runc");
+    let tools = ["containerd", "ctr", "podman"];
+    if let Some(missing) = tools.into_iter().find(|name| !installed(name)) {
+        skip!("needs containerd, ctr and podman", || Ok(format!(
+            "{missing} is in no folder of PATH"
+        )));
+    }
+    let ground = RuntimeFixture::new();
+    let policies = ground.scratch.path().join("policies");
+    let ground = ground.settings(&format!(
+        "runtime: {{binary: runc, policies: {}}}\n",
+        policies.display()
+    ));
+    ground.scratch.file("rules.yaml", 0o644, RULES);
+    ground.scratch.file("policies/web.yaml", 0o644, POLICY);
+    let mkdir = ["/bin/busybox", "mkdir", "/tmp/x"];
+    let sleep = ["/bin/busybox", "sleep", "1000"];
+    let ((refused, made, denied), finished, alerts) = with_containerd(&ground, |cri| {
+        let named = [("tollgate.policy", "missing")];
+        let refused = cri.run_pod("lost", "tollgate", &named).unwrap_err();
+        let plain = cri.run_pod("plain", "tollgate", &[]).unwrap();
+        let container = cri.run_container(&plain, "localhost/pod:1", &sleep);
+        let container = container.unwrap();
+        let made = cri.exec(&container, &mkdir).unwrap();
+        cri.remove_pod(&plain).unwrap();
+        let named = [("tollgate.policy", "web")];
+        let web = cri.run_pod("web", "tollgate", &named).unwrap();
+        let container = cri.run_container(&web, "localhost/pod:1", &sleep);
+        let denied = cri.exec(&container.unwrap(), &mkdir).unwrap();
+        cri.remove_pod(&web).unwrap();
+        (refused, made, denied)
+    });
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert!(refused.contains("missing.yaml"), "{refused}");
+    assert_eq!(made.code, 0, "{made:?}");
+    assert_ne!(denied.code, 0, "{denied:?} {alerts:?}");
+    let pods = fields(&alerts, "Policy violation", "k8s.pod.name");
+    assert_eq!(pods, ["web"], "{alerts:?}");
+    let doctor = std::fs::read_to_string(ground.scratch.path().join("doctor.json"));
+    let doctor = doctor.expect("the script wrote it");
+    assert!(doctor.contains("gets the annotations of pods"), "{doctor}");
+}
+
+/// Functions for podman with control groups of its own. Storage is not where it usually is.
+const PODMAN: &str = r#"
+cat > containers.conf <<END
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]
+END
+export CONTAINERS_CONF=$PWD/containers.conf
+podman() {
+    command podman --root "$PWD/storage" --runroot "$PWD/run" --runtime "$PWD/bin/tollgate-runtime" \
+        --runtime-flag "config=$PWD/tollgate.yaml" --cgroup-manager cgroupfs "$@"
+}
+end() { podman rm --all --force --time 0; podman pod rm --all --force; }
+trap 'end > end.out 2>&1; umount "$PWD/storage"' EXIT
+mkdir storage; mount -t tmpfs none storage
+ln -s busybox image/bin/sh
+mkdir image/tmp
+tar -C image -c . | podman import - localhost/tiny:1.2 > import.out 2>&1
+drop() { podman exec $1 sh -c '/bin/busybox cp /bin/busybox /true; /true'; }
+start() { name=$1; shift; podman run -d --name $name "$@" localhost/tiny:1.2 /bin/busybox sleep 1000 > $name.id; }
+"#;
+
+fn podman_on_host(ground: &RuntimeFixture, script: &str) -> Vec<Alert> {
+    ground.scratch.file("rules.yaml", 0o644, RULES);
+    let script = with_own_folders(&format!("{PODMAN}{script}"));
+    let (finished, alerts) = ground.run_on_host(&script);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    alerts
+}
+
+/// Skips where podman is not installed.
+macro_rules! need_podman_on_host {
+    () => {
+        need_root!();
+        need_runtime!("runc");
+        if !installed("podman") {
+            skip!("needs podman", || Ok(
+                "it is in no folder of PATH".to_owned()
+            ));
+        }
+    };
+}
+
+fn assert_dropped(alerts: &[Alert], names: &[&str]) {
+    let dropped = fields(alerts, "Dropped program", "container.name");
+    assert_eq!(dropped, names, "{alerts:?}");
+    let images = fields(alerts, "Dropped program", "container.image.repository");
+    assert!(
+        images.iter().all(|image| image == "localhost/tiny"),
+        "{alerts:?}"
+    );
+    assert!(undecided(alerts).is_empty(), "{alerts:?}");
+}
+
+/// The monitor is on the host, whatever control group its engine has put it into.
+#[test]
+fn dropped_programs_are_seen_in_every_layout_of_control_groups() {
+    need_podman_on_host!();
+    let ground = RuntimeFixture::new().settings("runtime: {binary: runc}\n");
+    let alerts = podman_on_host(
+        &ground,
+        r#"
+podman pod create --name pod --network none --infra-image localhost/tiny:1.2 \
+    --infra-command "/bin/busybox sleep 1000" > pod.id
+start in-pod --pod pod
+grep -q "$(cat pod.id)/conmon" /proc/$(cat run/*-containers/$(cat in-pod.id)/userdata/conmon.pid)/cgroup
+drop in-pod
+for probe in 1 2 3; do podman exec in-pod sh -c true; done
+start alone --network none
+drop alone
+start elsewhere --network none --cgroup-parent "/$ID"
+drop elsewhere
+end > end.out 2>&1
+find /sys/fs/cgroup -depth -type d -path "*/$ID*" -exec rmdir {} + 2> /dev/null || true
+"#,
+    );
+    assert_dropped(&alerts, &["in-pod", "alone", "elsewhere"]);
+}
+
+#[test]
+fn an_agent_of_the_host_that_a_pod_has_started_sees_containers_outside_of_it() {
+    need_podman_on_host!();
+    let ground =
+        RuntimeFixture::new().settings("runtime: {binary: runc, agent: host, agent_linger: 1}\n");
+    let alerts = podman_on_host(
+        &ground,
+        r#"
+podman pod create --name pod --network none --infra-image localhost/tiny:1.2 \
+    --infra-command "/bin/busybox sleep 1000" > pod.id
+start in-pod --pod pod
+drop in-pod
+start alone --network none
+drop alone
+"#,
+    );
+    assert_dropped(&alerts, &["in-pod", "alone"]);
+}
+
+/// podman repeats the flags of the runtime for most commands, and not for `state`.
+#[test]
+fn later_commands_know_the_runtime_and_the_configuration_of_a_container() {
+    need_runtime!("runc");
+    let ground = RuntimeFixture::new();
+    ground.bundle("b", "touch /out/one; exec sleep 1000");
+    let (finished, alerts) = ground.run(
+        "runc",
+        r#"
+printf '#!/bin/sh\nexec runc --root %s/hidden "$@"\n' "$PWD" > other
+chmod +x other
+cat tollgate.yaml > other.yaml
+echo "runtime: {binary: $PWD/other}" >> other.yaml
+plain() { bin/tollgate-runtime "$@"; }
+live() {
+    plain start $ID
+    await one
+    case $(plain state $ID) in *'"running"'*) ;; *) exit 93 ;; esac
+    plain exec $ID echo $1
+    plain kill $ID KILL
+    plain delete --force $ID
+    rm out/one
+    settle
+    test -z "$(remains $ID)"
+}
+plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
+live config
+plain --runtime "$PWD/other" create --bundle b $ID < /dev/null > create.out 2>&1
+live runtime
+plain --root "$PWD/root" create --bundle b $ID < /dev/null > create.out 2>&1
+live root
+sed -i 's/runtime: {/&watch: none, /' other.yaml
+plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
+live unwatched
+status=0; plain state $ID > state.out 2>&1 || status=$?
+grep -q 'does not exist' state.out
+# What cannot be created leaves no record.
+sed 's/"sh"/"no-such-program"/' b/config.json > changed; mv changed b/config.json
+! plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
+test -z "$(find state -mindepth 2)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(
+        finished.stdout, "config\nruntime\nroot\nunwatched\n",
+        "{finished:?}"
+    );
+    assert!(!alerts.is_empty());
+}
