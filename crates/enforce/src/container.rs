@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use abi::constant::{PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_CAPBSET_READ, PR_SET_NO_NEW_PRIVS};
 use abi::{Capabilities, Errno, Syscall};
 use capture::notify::Caller;
-use policy::compile::{MachineFeatures, landlock as holes};
+use policy::compile::{MachineFeatures, landlock as holes, narrowed};
 use policy::{EnforcerKind, Policy};
 
 use crate::enforcer::{Container, Enforcer, REGISTRY, Registered, registered};
@@ -115,7 +115,7 @@ pub fn ruleset(
     mounts: &str,
     path: Option<&OsStr>,
 ) -> Result<Option<(OwnedFd, Vec<String>)>, Error> {
-    let profile = holes::Profile::compile(policy, machine);
+    let profile = holes::Profile::compile(&narrowed(policy, machine), machine);
     let made = landlock::make_for(&profile, mounts, path)?;
     Ok(made.map(|made| (made.ruleset, made.lacks)))
 }

@@ -281,7 +281,10 @@ impl RuleCompiler for Compiler {
 
     /// The tables also identify files by their path within their file system.
     fn covers(&self, kind: NameKind) -> bool {
-        matches!(kind, NameKind::Mount | NameKind::Namespace)
+        matches!(
+            kind,
+            NameKind::Mount | NameKind::Namespace | NameKind::Listing
+        )
     }
 
     fn possible_names(

@@ -8,6 +8,7 @@ mod classes;
 mod compiler;
 pub mod denial_classifier;
 pub mod landlock;
+mod narrow;
 pub mod seccomp;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use serde_json::Value;
 use yaml::Location;
 
 use self::compiler::RuleCompiler;
+pub use self::narrow::narrowed;
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::enforcer::{EnforcerKind, Enforcers};
@@ -38,6 +40,9 @@ pub struct MachineFeatures {
     pub held: Option<Capabilities>,
     /// Set if the command has its capabilities because it runs as root.
     pub is_root: bool,
+    /// Set if several processes compile the policy, of which some do not know which enforcers work. Rules are
+    /// left only to Seccomp then: without it, no container is confined.
+    pub is_elsewhere: bool,
     /// Requested enforcers that do not work on this host.
     pub unavailable: Vec<Unavailable>,
     /// Further names of the files of a rule, by rule.
@@ -64,6 +69,8 @@ pub enum NameKind {
     Link,
     /// The file is mounted elsewhere in another mount namespace, which CAP_SYS_ADMIN allows to enter.
     Namespace,
+    /// The path is a folder, and listing it is no access to a file.
+    Listing,
     /// The existence of further names cannot be determined.
     Unknown,
 }
@@ -77,6 +84,7 @@ impl NameKind {
             Self::Layer => format!("{path} in another layer of an overlay"),
             Self::Link => format!("a hard link of {path}"),
             Self::Namespace => format!("{path} in another mount namespace"),
+            Self::Listing => format!("the names of the files in {path}"),
             Self::Unknown => format!("{path}, perhaps"),
         }
     }
@@ -359,6 +367,7 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
         verdict: RuleAction::Deny,
         restrictions: builtin.restrictions.clone(),
         targets: Vec::new(),
+        left_to: BTreeMap::new(),
     };
     let policy = Policy {
         name: builtin.name.clone(),
@@ -387,6 +396,11 @@ fn lower_rule<T>(
     if !rule.targets.is_empty() && enforcer != EnforcerKind::AppArmor {
         return CompiledPart::missing("rules for single programs are for AppArmor alone");
     }
+    if let Some(narrower) = rule.left_to.get(&enforcer) {
+        return CompiledPart::missing(format!(
+            "left to {narrower}, which enforces the rule in full and stops less besides"
+        ));
+    }
     for restriction in &rule.restrictions {
         sum.add(each(restriction));
     }
@@ -408,6 +422,7 @@ fn lower_rule<T>(
 #[must_use]
 pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
+    let policy = &narrowed(policy, machine);
     let accepted: Vec<String> = accepted.iter().map(|name| canonical(name)).collect();
     let by_policy = policy.accepted.iter().map(|(name, _)| canonical(name));
     let by_policy: Vec<String> = by_policy.collect();
@@ -449,6 +464,7 @@ fn canonical(name: &str) -> String {
 /// Returns the rules of a policy that its enforcers enforce only partially on this machine.
 #[must_use]
 pub fn partial_rules(policy: &Policy, machine: &MachineFeatures) -> BTreeSet<String> {
+    let policy = &narrowed(policy, machine);
     let problem = |rule: &&Rule| check_rule(policy, rule, machine);
     let is_base = |rule: &&Rule| matches!(rule.origin, RuleOrigin::Base(_));
     let rules = policy.rules.iter().filter(|rule| !is_base(rule));

@@ -1074,3 +1074,87 @@ fn mounts_that_are_told_by_other_flags_are_not_carried_by_bpf() {
         assert_eq!(of_flags(flags), Grade::None, "{flags}");
     }
 }
+
+/// `ls /` fails if a rule withholds listing from any path: the folders above it lack the same right.
+#[test]
+fn no_rule_withholds_listing_folders() {
+    let rules = "    attackProtectionRules: [{rules: [mitigate-sa-leak, disable-access-ssh-dir]}]\n    \
+                 bpfRawRules: {files: [{pattern: /srv/secret/**, permissions: [all]}]}\n";
+    let mut unprivileged = policy("Landlock", rules);
+    let based = crate::load(
+        "p.yaml",
+        "policy: {enforcer: Landlock, mode: RuntimeDefault}\n",
+    );
+    unprivileged.rules.extend(based.0[0].rules.clone());
+    let handled = landlock::Profile::compile(&unprivileged, &disks()).entries;
+    let mut withheld = 0;
+    for entry in handled {
+        if let landlock::Entry::Hole { rights, path, .. } = entry {
+            assert_eq!(rights & landlock::LISTING, 0, "{path}");
+            withheld += usize::from(rights & landlock::READ_FILE != 0);
+        }
+    }
+    assert!(withheld > 3);
+    let said = check(&unprivileged, &[], &disks());
+    let about = |id: &str| {
+        let mut said = said.iter();
+        said.any(|problem| problem.message.contains(id) && problem.message.contains("be listed"))
+    };
+    assert!(about("bpfRawRules.files[0]") && about("disable-access-ssh-dir"));
+    assert!(!about("mitigate-sa-leak"), "its names are public");
+}
+
+/// The enforcers with a part in a rule of a policy of built-in rules.
+fn users(
+    enforcers: &str,
+    names: &[&str],
+    rule: &str,
+    machine: &MachineFeatures,
+) -> Vec<EnforcerKind> {
+    let policy = narrowed(&of_builtins(enforcers, names), machine);
+    assert_eq!(policy, narrowed(&policy, machine), "it is repeatable");
+    let mut rules = policy.rules.iter();
+    let rule = rules.find(|own| own.id == rule).unwrap();
+    let of = |kind: &EnforcerKind| !assess(&policy, rule, *kind, machine).output.is_empty();
+    policy.enforcers.iter().filter(of).collect()
+}
+
+#[test]
+fn a_rule_is_left_to_the_narrowest_enforcer_that_enforces_it_in_full() {
+    use EnforcerKind::{Bpf, Caps, Landlock, Seccomp};
+    let alone = |enforcers: &str, machine| {
+        users(enforcers, &["disallow-umount"], "disallow-umount", machine)
+    };
+    let here = &disks();
+    assert_eq!(alone("SeccompLandlockCaps", here), [Seccomp]);
+    assert_eq!(alone("LandlockCaps", here), [Landlock]);
+    assert_eq!(alone("LandlockBPF", here), [Bpf]);
+    assert_eq!(alone("Caps", here), [Caps]);
+    let away = &MachineFeatures {
+        is_elsewhere: true,
+        ..disks()
+    };
+    assert_eq!(
+        alone("LandlockBPF", away),
+        [Landlock, Bpf],
+        "BPF may not work there"
+    );
+    assert_eq!(alone("SeccompLandlockBPF", away), [Seccomp, Bpf]);
+    let broken = &MachineFeatures {
+        unavailable: vec![Unavailable {
+            enforcer: Bpf,
+            why: "it is a test".to_owned(),
+        }],
+        ..disks()
+    };
+    assert_eq!(alone("LandlockBPF", broken), [Landlock, Bpf]);
+}
+
+/// Reading the environment of others needs CAP_SYS_ADMIN, which only disallow-mount drops here.
+#[test]
+fn what_another_rule_relies_on_stays_dropped() {
+    let names = ["disallow-mount", "disallow-access-procfs-root"];
+    let of = |names: &[&str]| users("SeccompLandlockCaps", names, "disallow-mount", &disks());
+    assert!(of(&names).contains(&EnforcerKind::Caps));
+    assert!(!of(&names[..1]).contains(&EnforcerKind::Caps));
+}

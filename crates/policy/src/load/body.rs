@@ -1,5 +1,7 @@
 //! Parser of the `policy:` section.
 
+use std::collections::BTreeMap;
+
 use yaml::{Location, Node};
 
 use super::reader::{Fields, Reader};
@@ -152,6 +154,7 @@ fn base_rules(location: &Location, switches: Switches) -> Vec<Rule> {
         verdict,
         restrictions: builtin.restrictions.clone(),
         targets: Vec::new(),
+        left_to: BTreeMap::new(),
     };
     builtin::base().iter().map(rule).collect()
 }
@@ -247,6 +250,7 @@ fn read_builtin(
         verdict: switches.verdict(),
         restrictions: builtin.restrictions.clone(),
         targets: Vec::new(),
+        left_to: BTreeMap::new(),
     })
 }
 
@@ -318,6 +322,7 @@ fn read_apparmor(
             verdict: switches.verdict(),
             restrictions: vec![Restriction::AppArmorText(text.to_owned())],
             targets,
+            left_to: BTreeMap::new(),
         });
     }
 }

@@ -1,5 +1,7 @@
 //! Parser of `bpfRawRules`.
 
+use std::collections::BTreeMap;
+
 use yaml::{Location, Node};
 
 use super::body::Switches;
@@ -46,6 +48,7 @@ pub(super) fn raw_rule(
         verdict,
         restrictions,
         targets: Vec::new(),
+        left_to: BTreeMap::new(),
     }
 }
 
