@@ -83,6 +83,12 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> Compile
     let lowered = lower_rule(rule, EnforcerKind::Caps, |restriction| {
         lower_one(policy, restriction)
     });
+    let lowered = match lowered.entries.is_empty() {
+        true => lowered,
+        false => lowered.breaks(
+            "set-user-ID programs and capabilities of files: they give nothing (no_new_privs)",
+        ),
+    };
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
         return CompiledPart::missing(
             "a capability is granted or not: its use cannot be allowed and reported",

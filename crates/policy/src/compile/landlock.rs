@@ -181,7 +181,11 @@ fn lower_one(
             scope: PtraceScope::Outside,
             access,
         } if access.trace || access.read => {
-            let lowered = CompiledPart::one(Entry::Domain);
+            let mut lowered = CompiledPart::one(Entry::Domain)
+                .breaks("signals to processes outside, unless the policy has a rule on files");
+            if !(access.trace && access.read) {
+                lowered = lowered.breaks(OUTSIDE_BREAKS);
+            }
             match drops_sys_admin(policy) {
                 true => lowered,
                 false => lowered.gap(
@@ -203,14 +207,16 @@ fn lower_one(
         Restriction::Mount(_) => {
             CompiledPart::missing("Landlock denies all mounts or none; disallow-mount denies all")
         }
-        Restriction::OnlyFiles(files) => CompiledPart::many(files.iter().map(|file| Entry::Only {
-            rule: rule.id.clone(),
-            path: file.path.clone(),
-            // An accessible device may be used in full, including ioctl.
-            rights: IOCTL | rights(file.access) | if file.exec { EXECUTE } else { 0 },
-        }))
-        .gap("mode, owner, times and extended attributes can still be changed")
-        .breaks(ANY_RULESET_BREAKS),
+        Restriction::OnlyFiles(files) => {
+            let lowered = CompiledPart::many(files.iter().map(|file| Entry::Only {
+                rule: rule.id.clone(),
+                path: file.path.clone(),
+                // An accessible device may be used in full, including ioctl.
+                rights: IOCTL | rights(file.access) | if file.exec { EXECUTE } else { 0 },
+            }));
+            any_ruleset_breaks(lowered, ALL_RIGHTS)
+                .gap("mode, owner, times and extended attributes can still be changed")
+        }
         Restriction::OnlyPeers(_) if rule.verdict.denies() => lower_peers(rule),
         Restriction::OnlyPeers(_) => {
             CompiledPart::missing("connections outside of a list cannot be reported only")
@@ -272,7 +278,7 @@ fn lower_operation(operation: &Operation) -> CompiledPart<Entry> {
                 gaps: coverage.gaps,
                 ..CompiledPart::one(Entry::AnyRuleset)
             };
-            lowered.breaks(ANY_RULESET_BREAKS)
+            any_ruleset_breaks(lowered, ALL_RIGHTS)
         }
     }
 }
@@ -290,9 +296,11 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> CompiledPart<Entry> {
         rule: rule.id.clone(),
         path: path.clone(),
         rights,
-    })
-    .breaks(ANY_RULESET_BREAKS);
-    let lowered = hole_breaks(rights).fold(lowered, CompiledPart::breaks);
+    });
+    let mut lowered = any_ruleset_breaks(lowered, rights);
+    for text in hole_breaks(rights) {
+        lowered = lowered.breaks(text);
+    }
     match path.literal().or_else(|| path.subtree()) {
         Some(_) => lowered,
         // The planner searches for these files and skips file systems that the kernel generates.
@@ -304,8 +312,20 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> CompiledPart<Entry> {
     }
 }
 
-/// What any ruleset on files stops: changes of the mount tree.
-const ANY_RULESET_BREAKS: &str = "mounting and unmounting anything";
+/// Adds what a ruleset that handles these rights on files stops, whatever it grants.
+fn any_ruleset_breaks(part: CompiledPart<Entry>, rights: u64) -> CompiledPart<Entry> {
+    let part = part
+        .breaks("mounting and unmounting anything")
+        .breaks(OUTSIDE_BREAKS);
+    // The file system of message queues is mounted nowhere: no path to it can be granted.
+    match rights & (READ | WRITE) {
+        0 => part,
+        _ => part.breaks("POSIX message queues (mq_open)"),
+    }
+}
+
+/// What any domain stops.
+const OUTSIDE_BREAKS: &str = "tracing and inspecting processes outside of the policy";
 
 /// What withholding these rights from a path stops besides. The folders above a hole have no grant, because
 /// it would extend into the hole: what is made in them later gets none either.
@@ -314,6 +334,10 @@ fn hole_breaks(rights: u64) -> impl Iterator<Item = &'static str> {
         (
             READ,
             "reading files that are made later directly in a folder above what is denied",
+        ),
+        (
+            IOCTL,
+            "ioctl(2) of devices that are made later directly in a folder above what is denied",
         ),
         (
             WRITE,

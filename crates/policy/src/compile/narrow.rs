@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Assessment, Grade, MachineFeatures, assess};
+use super::{Assessment, Grade, MachineFeatures, assess, seccomp};
 use crate::enforcer::EnforcerKind;
 use crate::policy::{Policy, Rule};
 
@@ -73,14 +73,19 @@ fn left_by(
         let is_known = !machine.is_elsewhere || *enforcer == EnforcerKind::Seccomp;
         assessment.grade == Grade::Full && is_known && machine.lacks(*enforcer).is_none()
     });
-    let Some((narrowest, least)) = full.min_by_key(|(_, assessment)| assessment.breaks.len())
-    else {
+    let Some((narrowest, least)) = full.min_by_key(|(_, other)| side_effects(other).count()) else {
         return BTreeMap::new();
     };
-    let stops_more = |assessment: &Assessment| {
-        let mut breaks = assessment.breaks.iter();
-        breaks.any(|text| !least.breaks.contains(text))
-    };
+    let stops_more =
+        |other: &Assessment| side_effects(other).any(|text| !least.breaks.contains(text));
     let wider = assessed.iter().filter(|(_, other)| stops_more(other));
     wider.map(|(wider, _)| (*wider, *narrowest)).collect()
+}
+
+/// What an enforcer stops besides. What nearly every filter stops does not count: another rule of the policy has
+/// the same effect.
+fn side_effects(assessment: &Assessment) -> impl Iterator<Item = &String> {
+    let of_any_filter = [seccomp::FOREIGN_BREAKS, seccomp::RING_BREAKS];
+    let breaks = assessment.breaks.iter();
+    breaks.filter(move |text| !of_any_filter.contains(&text.as_str()))
 }

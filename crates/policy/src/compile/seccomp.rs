@@ -5,6 +5,7 @@
 mod oci;
 mod peers;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
@@ -235,9 +236,36 @@ impl RuleCompiler for Compiler {
 /// Lowers a rule.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
-    lower_rule(rule, EnforcerKind::Seccomp, |restriction| {
+    let mut lowered = lower_rule(rule, EnforcerKind::Seccomp, |restriction| {
         lower_one(policy, rule, restriction)
-    })
+    });
+    let mut denied = lowered.entries.iter().filter(|call| call.action.denies());
+    if denied.clone().next().is_some() {
+        let by_ring = denied.any(|call| abi::ring_may_do(call.call));
+        lowered.breaks.push(FOREIGN_BREAKS.to_owned());
+        lowered
+            .breaks
+            .extend(by_ring.then(|| RING_BREAKS.to_owned()));
+    }
+    lowered.breaks.extend(missing_calls(&lowered.entries));
+    lowered
+}
+
+/// What any filter that denies a call stops.
+pub(super) const FOREIGN_BREAKS: &str = "calls of other architectures (32-bit, x32)";
+
+/// What a filter stops that denies a call which a ring could make in its place.
+pub(super) const RING_BREAKS: &str = "io_uring, which could make the denied calls";
+
+/// The calls that fail as if the kernel did not have them, because a filter cannot see their flags.
+fn missing_calls(rules: &[CallRule]) -> Option<String> {
+    let missing = rules
+        .iter()
+        .filter(|rule| rule.action == Action::Refuse(Errno::ENOSYS));
+    let names: BTreeSet<String> = missing.map(|rule| format!("{}(2)", rule.call)).collect();
+    let names: Vec<_> = names.into_iter().collect();
+    let text = "with ENOSYS, so that callers take an older call";
+    (!names.is_empty()).then(|| format!("{}: fails {text}", names.join(", ")))
 }
 
 const IN_MEMORY: &str = "is in memory, where a filter cannot look";
@@ -297,7 +325,7 @@ fn lower_capabilities(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
         return CompiledPart::missing(reason);
     }
     let namespaces = Operation::find("user-namespace").expect("the table of operations has it");
-    let mut lowered = lower_operation(rule, namespaces);
+    let mut lowered = lower_operation(rule, namespaces).breaks("new user namespaces");
     lowered.add(CompiledPart::missing(format!(
         "{reason}; a new user namespace would restore what Caps drops, so it is denied"
     )));
@@ -323,8 +351,14 @@ fn lower_operation(rule: &Rule, operation: &Operation) -> CompiledPart<CallRule>
             None => refused(rule, entry.call, entry.tests.clone(), Errno::EPERM),
         });
     let unseen = operation.ways.iter().map(|way| way.text.clone());
+    let others = operation.calls.iter().filter(|entry| !entry.is_way);
+    let others: BTreeSet<_> = others.map(|entry| entry.call).collect();
+    let others = others.into_iter().filter(|_| rule.verdict.denies());
     CompiledPart {
         gaps: unseen.chain(operation.weak(enforcer)).collect(),
+        breaks: others
+            .map(|call| format!("{call}(2) with arguments that could be about it"))
+            .collect(),
         ..CompiledPart::many(calls)
     }
 }
