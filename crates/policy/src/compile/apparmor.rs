@@ -251,6 +251,7 @@ fn lower_one(
         Restriction::Syscall(_) => {
             CompiledPart::missing("AppArmor supports operations, not system calls")
         }
+        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
         Restriction::OnlyPeers(_) => {
             CompiledPart::missing("only Seccomp and Landlock support a list of allowed peers")
         }
@@ -405,6 +406,9 @@ fn lower_mount(
             disks(CompiledPart::many(
                 each.map(|name| line(format!("mount \"/dev/{name}\","))),
             ))
+        }
+        MountMatch::Raw { flags, .. } if flags.iter().any(|flag| flag == "nostrictatime") => {
+            CompiledPart::missing("AppArmor has no name for the flag `nostrictatime`")
         }
         MountMatch::Raw {
             from,

@@ -27,7 +27,7 @@ use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::policy::{Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
-use crate::restriction::Restriction;
+use crate::restriction::{Destination, Restriction};
 
 /// Features of the host and of the launch context that affect compilation.
 #[derive(Clone, Debug, Default)]
@@ -272,6 +272,10 @@ pub struct Assessment {
     pub output: Vec<String>,
 }
 
+/// The reason why no enforcer supports [`Restriction::InsideConnections`].
+const NEEDS_PROXY: &str =
+    "what a connection carries is seen only by a proxy, which tollgate does not run";
+
 /// The rule compiler of each enforcer.
 fn compiler(enforcer: EnforcerKind) -> &'static dyn RuleCompiler {
     match enforcer {
@@ -431,7 +435,9 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) ->
         // The defaults of runtimes differ by enforcer, and the policy asks for no more than those.
         let is_base = matches!(rule.origin, RuleOrigin::Base(_));
         // Raw rules of an allow profile belong to that profile.
-        if is_base || rule.verdict == RuleAction::Allow || policy.mode == Mode::DefenseInDepth {
+        let in_profile =
+            policy.mode == Mode::DefenseInDepth && !rule.id.starts_with("networkProxy");
+        if is_base || rule.verdict == RuleAction::Allow || in_profile {
             continue;
         }
         let is_accepted = accepted.contains(&rule.id);
@@ -487,12 +493,15 @@ fn check_profile(profile: &Profile) -> Option<Diagnostic> {
     let reason = match (&profile.custom, profile.enforcer) {
         (Some(_), EnforcerKind::AppArmor) => return None,
         (Some(_), _) => "custom seccomp profiles are not supported",
-        (None, _) => "no behaviour model recorded",
+        (None, _) => "it refers to no recording",
     };
     let message = format!("cannot make the profile for {}: {reason}", profile.enforcer);
     Some(
         Diagnostic::new(Code::NoEnforcer, profile.location.clone(), message)
-            .with_help("use `mode: EnhanceProtect` with rules"),
+            .with_help(
+                "`tollgate learn -o POLICY.yaml -- CMD` records CMD and writes what it does as rules of \
+                 `mode: EnhanceProtect`",
+            ),
     )
 }
 
@@ -576,6 +585,14 @@ fn ignored_targets(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> D
     Diagnostic::new(Code::TargetsIgnored, rule.location.clone(), message).with_help(help)
 }
 
+/// Returns true for traffic to an address that only a Kubernetes cluster knows.
+fn is_in_cluster(restriction: &Restriction) -> bool {
+    match restriction {
+        Restriction::Egress { to, .. } => !matches!(to, Destination::Network(_)),
+        _ => false,
+    }
+}
+
 /// The help text: enforcers with a better grade, and the way to accept less.
 fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &MachineFeatures) -> String {
     let others = EnforcerKind::ALL
@@ -592,8 +609,15 @@ fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &MachineFeatures) ->
         .filter(|(_, grade)| *grade > best)
         .map(|(enforcer, grade)| format!("{enforcer} ({grade})"))
         .collect();
+    let hint = match rule.restrictions.iter().any(is_in_cluster) {
+        true => {
+            "toServices, toPods and pod-self work only where an agent asks the API of a Kubernetes cluster; \
+                 outside of one write their addresses under `toDestinations`, or "
+        }
+        false => "",
+    };
     let accept = format!(
-        "accept it: --accept-partial {0}, or `acceptPartial: [{0}]` in the policy",
+        "{hint}accept it: --accept-partial {0}, or `acceptPartial: [{0}]` in the policy",
         rule.id
     );
     match better.is_empty() {

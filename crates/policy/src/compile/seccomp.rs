@@ -302,6 +302,7 @@ fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Compile
         Restriction::OnlyFiles(_) => {
             CompiledPart::missing("only Landlock supports a list of allowed files")
         }
+        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
         Restriction::OnlyPeers(peers) => peers::lower(rule, peers),
         Restriction::AppArmorText(_) => {
             CompiledPart::missing("the rule is in the language of AppArmor")

@@ -1050,7 +1050,7 @@ fn a_socket_matches_by_each_of_its_lists() {
 }
 
 #[test]
-fn mounts_that_are_told_by_other_flags_are_not_carried_by_bpf() {
+fn bpf_tells_mounts_by_every_flag_of_mount_but_sees_some_in_part() {
     let of_flags = |flags: &str| {
         let text = format!(
             "policy:\n  enforcer: BPF\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    \
@@ -1070,9 +1070,22 @@ fn mounts_that_are_told_by_other_flags_are_not_carried_by_bpf() {
     for flags in ["all", "bind", "rbind", "move, umount", "remount"] {
         assert_eq!(of_flags(flags), Grade::Full, "{flags}");
     }
-    for flags in ["ro", "nosuid", "bind, ro", "private"] {
-        assert_eq!(of_flags(flags), Grade::None, "{flags}");
+    for flags in [
+        "ro",
+        "r",
+        "w",
+        "nosuid",
+        "bind, ro",
+        "private",
+        "make-rshared",
+        "nostrictatime",
+    ] {
+        assert_eq!(of_flags(flags), Grade::Partial, "{flags}");
     }
+    for flags in ["B", "M", "R, umount"] {
+        assert_eq!(of_flags(flags), Grade::Full, "{flags}");
+    }
+    assert_eq!(of_flags("user"), Grade::None);
 }
 
 /// `ls /` fails if a rule withholds listing from any path: the folders above it lack the same right.

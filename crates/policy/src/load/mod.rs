@@ -5,6 +5,7 @@
 
 mod body;
 mod network;
+mod proxy;
 mod raw;
 mod reader;
 mod syscalls;
