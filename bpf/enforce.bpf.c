@@ -28,8 +28,8 @@ _Static_assert(__builtin_offsetof(struct policy, operation) == 32, "see tables.r
 _Static_assert(__builtin_offsetof(struct policy, placed) == 92, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, capability) == 96, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, mode) == 224, "see tables.rs");
-_Static_assert(__builtin_offsetof(struct policy, set) == 6432, "see tables.rs");
-_Static_assert(sizeof(struct policy) == 6432 + 24 * SETS + 256 + KEYS + VIEWS + 2 * STATES + 2 * EDGES, "see tables.rs");
+_Static_assert(__builtin_offsetof(struct policy, set) == 6560, "see tables.rs");
+_Static_assert(sizeof(struct policy) == 6560 + 24 * SETS + 256 + KEYS + VIEWS + 2 * STATES + 2 * EDGES, "see tables.rs");
 _Static_assert(sizeof(struct tenant) == 256, "see programs.rs");
 _Static_assert(sizeof(struct violation) == 328, "see records.rs");
 _Static_assert(sizeof(struct ledger) == 40, "see programs.rs");

@@ -2,6 +2,7 @@
 //!
 //! The output is a list of calls with tests on their registers; [`Profile::decide`] defines its meaning.
 
+mod modes;
 mod oci;
 mod peers;
 
@@ -296,7 +297,7 @@ fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Compile
         },
         Restriction::Capabilities(_) => lower_capabilities(policy, rule),
         Restriction::Socket(socket) => CompiledPart::many(sockets(rule, socket)),
-        Restriction::Mode { bits } => CompiledPart::many(modes(rule, *bits)),
+        Restriction::Mode { bits } => CompiledPart::many(modes::lower(rule, *bits)),
         Restriction::Operation(operation) => lower_operation(rule, operation),
         Restriction::Syscall(syscall) => CompiledPart::many(syscalls(rule, syscall)),
         Restriction::OnlyFiles(_) => {
@@ -411,48 +412,6 @@ fn sockets(rule: &Rule, socket: &SocketMatch) -> Vec<CallRule> {
                 }
             }
         }
-    }
-    rules
-}
-
-/// `O_CREAT`, and the bit that distinguishes `O_TMPFILE` (include/uapi/asm-generic/fcntl.h).
-const CREATES: u64 = 0o100 | 0o20_000_000;
-
-/// Calls that set the permissions of a file: the index of the argument with the mode, and the index of the
-/// flags that make it effective. Together with openat2, whose flags are in memory, they are the class `mode`
-/// of data/classes.txt. mkdir(2) is not among them: the kernel clears the set-user-ID and set-group-ID bits,
-/// and a directory is not executed.
-const MODE_CALLS: [(Syscall, u8, Option<u8>); 10] = [
-    (Syscall::CHMOD, 1, None),
-    (Syscall::FCHMOD, 1, None),
-    (Syscall::FCHMODAT, 2, None),
-    (Syscall::FCHMODAT2, 2, None),
-    (Syscall::CREAT, 1, None),
-    (Syscall::OPEN, 2, Some(1)),
-    (Syscall::OPENAT, 3, Some(2)),
-    (Syscall::MKNOD, 1, None),
-    (Syscall::MKNODAT, 2, None),
-    (Syscall::MQ_OPEN, 2, Some(1)),
-];
-
-fn modes(rule: &Rule, bits: u32) -> Vec<CallRule> {
-    let mut rules: Vec<CallRule> = MODE_CALLS
-        .into_iter()
-        .filter_map(|(call, mode, flags)| {
-            let creates = flags.map(|flags| RegisterTest::low(flags, TestOp::AnyBit, CREATES));
-            let mode = RegisterTest::low(mode, TestOp::AnyBit, u64::from(bits));
-            let when = creates.into_iter().chain([mode]).collect();
-            refused(rule, call, when, Errno::EPERM)
-        })
-        .collect();
-    if rule.verdict.denies() {
-        // The flags and mode of openat2 are in memory; callers fall back to openat.
-        rules.push(CallRule {
-            rule: rule.id.clone(),
-            call: Syscall::OPENAT2,
-            when: Vec::new(),
-            action: Action::Refuse(Errno::ENOSYS),
-        });
     }
     rules
 }

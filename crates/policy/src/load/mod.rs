@@ -5,6 +5,8 @@
 
 mod body;
 mod network;
+#[cfg(test)]
+mod peer_tests;
 mod proxy;
 mod raw;
 mod reader;
