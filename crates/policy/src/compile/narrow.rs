@@ -79,7 +79,13 @@ fn left_by(
     let stops_more =
         |other: &Assessment| side_effects(other).any(|text| !least.breaks.contains(text));
     let wider = assessed.iter().filter(|(_, other)| stops_more(other));
-    wider.map(|(wider, _)| (*wider, *narrowest)).collect()
+    // What Caps drops stays dropped only while Seccomp refuses new user namespaces.
+    let relies =
+        |wider: EnforcerKind| *narrowest == EnforcerKind::Caps && wider == EnforcerKind::Seccomp;
+    wider
+        .filter(|(wider, _)| !relies(*wider))
+        .map(|(wider, _)| (*wider, *narrowest))
+        .collect()
 }
 
 /// What an enforcer stops besides. What nearly every filter stops does not count: another rule of the policy has

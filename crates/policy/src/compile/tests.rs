@@ -1171,3 +1171,14 @@ fn what_another_rule_relies_on_stays_dropped() {
     assert!(of(&names).contains(&EnforcerKind::Caps));
     assert!(!of(&names[..1]).contains(&EnforcerKind::Caps));
 }
+
+/// A new user namespace would give back what Caps drops: Seccomp keeps its part although Caps is graded full.
+#[test]
+fn seccomp_keeps_refusing_user_namespaces_for_caps() {
+    let name = "disable-cap-net-raw";
+    let policy = narrowed(&of_builtins("SeccompLandlockCaps", &[name]), &disks());
+    let profile = Profile::compile(&policy);
+    let refused = profile.decide(Syscall::UNSHARE, &[0x1000_0000, 0, 0, 0, 0, 0]);
+    assert!(refused.is_some_and(|rule| rule.action.denies()));
+    assert!(caps::Profile::compile(&policy).no_new_privs);
+}
