@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::{Assessment, Grade, MachineFeatures, assess, seccomp};
 use crate::enforcer::EnforcerKind;
 use crate::policy::{Policy, Rule};
+use crate::restriction::Restriction;
 
 /// Returns the policy in which each rule names the enforcers that leave it to a narrower one. Applying the
 /// function to its own result changes nothing.
@@ -79,13 +80,22 @@ fn left_by(
     let stops_more =
         |other: &Assessment| side_effects(other).any(|text| !least.breaks.contains(text));
     let wider = assessed.iter().filter(|(_, other)| stops_more(other));
-    // What Caps drops stays dropped only while Seccomp refuses new user namespaces.
-    let relies =
-        |wider: EnforcerKind| *narrowest == EnforcerKind::Caps && wider == EnforcerKind::Seccomp;
-    wider
-        .filter(|(wider, _)| !relies(*wider))
-        .map(|(wider, _)| (*wider, *narrowest))
-        .collect()
+    let wider = wider.filter(|(wider, _)| !relies_on(*narrowest, *wider, rule));
+    wider.map(|(wider, _)| (*wider, *narrowest)).collect()
+}
+
+/// Returns true if an enforcer is graded full only because another one does its part of the same rule.
+fn relies_on(full: EnforcerKind, other: EnforcerKind, rule: &Rule) -> bool {
+    match (full, other) {
+        // What is dropped stays dropped only while new user namespaces are refused.
+        (EnforcerKind::Caps, EnforcerKind::Seccomp) => true,
+        // CAP_PERFMON reads processes outside of a domain.
+        (EnforcerKind::Landlock, EnforcerKind::Caps) => {
+            let mut restrictions = rule.restrictions.iter();
+            restrictions.any(|restriction| matches!(restriction, Restriction::Ptrace { .. }))
+        }
+        _ => false,
+    }
 }
 
 /// What an enforcer stops besides. What nearly every filter stops does not count: another rule of the policy has

@@ -1182,3 +1182,15 @@ fn seccomp_keeps_refusing_user_namespaces_for_caps() {
     assert!(refused.is_some_and(|rule| rule.action.denies()));
     assert!(caps::Profile::compile(&policy).no_new_privs);
 }
+
+/// Landlock is full about processes outside because Caps drops what reads them nevertheless.
+#[test]
+fn caps_keeps_dropping_what_reads_processes_past_landlock() {
+    let names = ["disallow-access-procfs-root", "disable-cap-sys-admin"];
+    let policy = narrowed(&of_builtins("SeccompLandlockCaps", &names), &disks());
+    let dropped = caps::Profile::compile(&policy).dropped;
+    for name in ["perfmon", "sys_ptrace"] {
+        let number = abi::capability::from_name(name).unwrap();
+        assert!(dropped.contains(number), "{name}");
+    }
+}
