@@ -23,13 +23,13 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 _Static_assert(sizeof(struct outcomes) == 24, "see tables.rs");
 _Static_assert(sizeof(struct socket_rule) == 56, "see tables.rs");
 _Static_assert(sizeof(struct address_rule) == 56, "see tables.rs");
-_Static_assert(sizeof(struct mount_rule) == 24, "see tables.rs");
+_Static_assert(sizeof(struct mount_rule) == 28, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, operation) == 32, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, placed) == 92, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, capability) == 96, "see tables.rs");
 _Static_assert(__builtin_offsetof(struct policy, mode) == 224, "see tables.rs");
-_Static_assert(__builtin_offsetof(struct policy, set) == 6432, "see tables.rs");
-_Static_assert(sizeof(struct policy) == 6432 + 24 * SETS + 256 + KEYS + VIEWS + 2 * STATES + 2 * EDGES, "see tables.rs");
+_Static_assert(__builtin_offsetof(struct policy, set) == 6560, "see tables.rs");
+_Static_assert(sizeof(struct policy) == 6560 + 24 * SETS + 256 + KEYS + VIEWS + 2 * STATES + 2 * EDGES, "see tables.rs");
 _Static_assert(sizeof(struct tenant) == 256, "see programs.rs");
 _Static_assert(sizeof(struct violation) == 328, "see records.rs");
 _Static_assert(sizeof(struct ledger) == 40, "see programs.rs");
@@ -1410,7 +1410,9 @@ __noinline u32 mount_outcome(const struct policy *p, struct scratch *s, u64 type
 		if (rule->by == MOUNT_BY_SOURCE) {
 			if (!(s->mounts >> i & 1))
 				continue;
-			if (how & 0x100 ? !rule->unmount : rule->flags && !(rule->flags & flags))
+			if (how & 0x100 ? !rule->unmount
+					: (rule->flags | rule->unset) &&
+						  !((rule->flags & flags) | (rule->unset & ~flags)))
 				continue;
 		}
 		if (rule->fstype[0])

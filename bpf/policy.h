@@ -104,8 +104,9 @@ struct address_rule {
 
 struct mount_rule {
 	char fstype[16];
-	/* One of these flags of mount(2); 0: any. */
+	/* One of these flags of mount(2), or one of the others missing; both 0: any. */
 	u32 flags;
+	u32 unset;
 	u16 outcome;
 	/* Whether unmounting is meant. */
 	u8 unmount;

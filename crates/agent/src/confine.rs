@@ -240,6 +240,7 @@ fn machine_at(place: Target) -> MachineFeatures {
         Target::Here => machine,
         Target::Elsewhere => MachineFeatures {
             held: Some(Capabilities::ALL),
+            is_elsewhere: true,
             ..machine
         },
     }

@@ -25,6 +25,7 @@ pub fn machine() -> MachineFeatures {
             .ok()
             .map(|sets| sets.permitted),
         is_root: rustix::process::geteuid().is_root(),
+        is_elsewhere: false,
         // Known after enforcers have been tried.
         unavailable: Vec::new(),
         // Set for each policy by `with_other_names`.

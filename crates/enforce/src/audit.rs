@@ -178,6 +178,7 @@ fn is_about(
         Restriction::AppArmorText(_)
         | Restriction::OnlyFiles(_)
         | Restriction::OnlyPeers(_)
+        | Restriction::InsideConnections
         | Restriction::Egress { .. }
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => false,

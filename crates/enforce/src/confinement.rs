@@ -166,6 +166,7 @@ impl Confinement {
         machine: &MachineFeatures,
         place: Target,
     ) -> Result<Self, Error> {
+        let policy = &compile::narrowed(policy, machine);
         let request = Request {
             policy,
             machine,

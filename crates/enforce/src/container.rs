@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use abi::Capabilities;
 use capture::notify::Caller;
-use policy::compile::{MachineFeatures, landlock as holes};
+use policy::compile::{MachineFeatures, landlock as holes, narrowed};
 use policy::{EnforcerKind, Policy};
 
 use crate::enforcer::{Container, Enforcer, REGISTRY, Registered, registered};
@@ -114,7 +114,7 @@ pub fn ruleset(
     mounts: &str,
     path: Option<&OsStr>,
 ) -> Result<Option<(OwnedFd, Vec<String>)>, Error> {
-    let profile = holes::Profile::compile(policy, machine);
+    let profile = holes::Profile::compile(&narrowed(policy, machine), machine);
     let made = landlock::make_for(&profile, mounts, path)?;
     Ok(made.map(|made| (made.ruleset, made.lacks)))
 }

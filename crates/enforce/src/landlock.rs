@@ -11,7 +11,7 @@ use landlock::{
 };
 use policy::Policy;
 use policy::compile::landlock::{
-    DeniedPath, EXECUTE, Entry, Grant, LISTING, Profile, grants, grants_below,
+    DeniedPath, EXECUTE, Entry, Grant, LISTING, Profile, READ_FILE, grants, grants_below,
 };
 use policy::compile::{MachineFeatures, NameKind, OtherName};
 use rustix::fs::{Mode, OFlags};
@@ -104,7 +104,25 @@ pub fn other_names(
     let mounts = Mounts::new(&table);
     let mut found = names::find(given, &mounts);
     found.look_elsewhere(&mounts, &names::other_namespaces());
+    for (rule, name) in listable(&profile) {
+        found.others.entry(rule).or_default().insert(name);
+    }
     Ok(found.others)
+}
+
+/// The folders that a rule names without a pattern and of which it withholds the files: they can be listed.
+fn listable(profile: &Profile) -> impl Iterator<Item = (String, OtherName)> {
+    profile.entries.iter().filter_map(|entry| {
+        let Entry::Hole { path, rights, rule } = entry else {
+            return None;
+        };
+        let path = path.literal().filter(|_| rights & READ_FILE != 0)?;
+        // A missing path has no names to list.
+        let is_folder = std::fs::metadata(path).is_ok_and(|data| data.is_dir());
+        let kind = NameKind::Listing;
+        let text = format!("{} can still be listed", kind.of(path));
+        is_folder.then(|| (rule.clone(), OtherName { kind, text }))
+    })
 }
 
 /// Creates a ruleset as [`make`] does, for a process with the mounts `/proc/PID/mountinfo`, which are those
@@ -130,7 +148,13 @@ pub(crate) fn make_for(
         let found = names::find(holes(profile, tree, path), &Mounts::new(mounts));
         let others = found.others.into_values().flatten();
         let unknown = others.filter(|name| name.kind == NameKind::Unknown);
-        lacks.extend(unknown.map(|name| name.text).collect::<BTreeSet<_>>());
+        let listable = listable(profile).map(|(_, name)| name.text);
+        lacks.extend(
+            unknown
+                .map(|name| name.text)
+                .chain(listable)
+                .collect::<BTreeSet<_>>(),
+        );
         named = found.denied;
         let denied: Vec<DeniedPath> = named.iter().map(|(_, hole)| hole.clone()).collect();
         granted = match roots(profile) {
@@ -351,14 +375,7 @@ fn holes(
 ) -> Vec<(String, DeniedPath)> {
     let mut denied = Vec::new();
     let mut add = |rule: &str, paths: BTreeSet<String>, rights| {
-        // The folders above a file stay listable.
-        let hole = |path: String| DeniedPath {
-            rights: match std::fs::metadata(&path).is_ok_and(|data| data.is_dir()) {
-                true => rights,
-                false => rights & !LISTING,
-            },
-            path,
-        };
+        let hole = |path: String| DeniedPath { path, rights };
         denied.extend(paths.into_iter().map(|path| (rule.to_owned(), hole(path))));
     };
     let mut others = Vec::new();

@@ -26,6 +26,8 @@ pub struct Builtin {
     pub weak: BTreeMap<EnforcerKind, Vec<String>>,
     /// Legitimate behaviour that the rule breaks.
     pub breaks: Vec<String>,
+    /// Set if everybody knows the names of the files, so that listing their folders reveals nothing.
+    pub names_are_public: bool,
 }
 
 /// The lists of built-in rules in a policy.
@@ -129,6 +131,7 @@ fn read_rule(block: &[(usize, &str)], capability: &str) -> Result<Builtin, Strin
         restrictions: Vec::new(),
         weak: BTreeMap::new(),
         breaks: Vec::new(),
+        names_are_public: false,
     };
     for &(number, line) in block {
         let line = match capability {
@@ -166,6 +169,7 @@ fn add(rule: &mut Builtin, line: &str) -> Result<(), String> {
             let (enforcer, text) = read_note(value)?;
             rule.weak.entry(enforcer).or_default().push(text);
         }
+        "names" if value == "public" => rule.names_are_public = true,
         "breaks" => rule.breaks.push(value.to_owned()),
         _ => rule.restrictions.extend(read_restriction(line)?),
     }

@@ -85,14 +85,14 @@ impl Enforcers {
     /// Every enforcer.
     pub const ALL: Self = Self((1 << EnforcerKind::ALL.len()) - 1);
 
-    /// Parses concatenated names as vArmor writes them (`AppArmorBPFSeccomp`), or `Auto` for all; separators
-    /// are optional and case is ignored. Returns `None` for an empty text or an unknown name.
+    /// Parses concatenated names as vArmor writes them (`AppArmorBPFSeccomp`), or `Auto` for all. Anything but
+    /// letters and digits separates, separators are optional and case is ignored. Returns `None` for an empty text or an unknown name.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut rest = text.to_lowercase();
         let mut found = Self::default();
         loop {
-            let word = rest.trim_start_matches([',', '|', '+', ' ']);
+            let word = rest.trim_start_matches(|c: char| !c.is_alphanumeric());
             if word.is_empty() {
                 return (found != Self::default()).then_some(found);
             }

@@ -376,6 +376,7 @@ impl Model {
             | Restriction::Syscall(_)
             | Restriction::OnlyFiles(_)
             | Restriction::OnlyPeers(_)
+            | Restriction::InsideConnections
             | Restriction::AppArmorText(_) => None,
         }
     }

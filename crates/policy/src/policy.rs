@@ -1,5 +1,6 @@
 //! The policy model that the loader produces.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use yaml::Location;
@@ -128,6 +129,9 @@ pub struct Rule {
     pub restrictions: Vec<Restriction>,
     /// Full paths of the programs to which the rule applies; empty means all.
     pub targets: Vec<String>,
+    /// Enforcers that do not enforce the rule, because another one does so in full and stops less besides
+    /// ([`crate::compile::narrowed`]).
+    pub left_to: BTreeMap<EnforcerKind, EnforcerKind>,
 }
 
 impl Rule {

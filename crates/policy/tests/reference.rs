@@ -28,8 +28,16 @@ spec:
     zzzzzzzzzzzz: 1
     enforcer: AppArmorBPFSeccompLandlock
     mode: EnhanceProtect
+    networkProxyConfig: {zzzzzzzzzzzz: 1}
     enhanceProtect:
       zzzzzzzzzzzz: 1
+      networkProxyRawRules:
+        zzzzzzzzzzzz: 1
+        egress:
+          zzzzzzzzzzzz: 1
+          defaultAction: allow
+          rules:
+          - {qualifiers: [deny], ip: 10.0.0.1, zzzzzzzzzzzz: 1}
       attackProtectionRules:
       - {rules: [mitigate-sa-leak], zzzzzzzzzzzz: 1}
       appArmorRawRules:
@@ -52,7 +60,7 @@ spec:
           egress:
             zzzzzzzzzzzz: 1
             toDestinations:
-            - {ip: 10.0.0.1, ports: [{port: 1, zzzzzzzzzzzz: 1}], zzzzzzzzzzzz: 1}
+            - {qualifiers: [deny], ip: 10.0.0.1, ports: [{port: 1, zzzzzzzzzzzz: 1}], zzzzzzzzzzzz: 1}
             toServices:
             - {name: dns, zzzzzzzzzzzz: 1}
             toPods:
@@ -85,7 +93,7 @@ policy:
 ];
 
 /// Number of places in the loader that read a mapping. A new one needs a mapping in [`DOCUMENTS`].
-const PLACES: usize = 27;
+const PLACES: usize = 31;
 
 type Keys = BTreeMap<String, BTreeSet<String>>;
 

@@ -48,9 +48,9 @@ const PLACED: usize = 92;
 const CAPABILITY: usize = 96;
 const MODE: usize = 224;
 const MOUNT: usize = 288;
-const SOCKET: usize = 1056;
-const ADDRESS: usize = 2848;
-const SET: usize = 6432;
+const SOCKET: usize = 1184;
+const ADDRESS: usize = 2976;
+const SET: usize = 6560;
 const CLASS_OF: usize = SET + 24 * SETS;
 const KEY: usize = CLASS_OF + 256;
 const VIEW_KEY: usize = KEY + KEYS;
@@ -340,26 +340,34 @@ impl Collected {
     fn add_mount(&mut self, mount: &MountMatch, outcome: u16) -> Result<(), Error> {
         let number = self.mounts.len();
         let (by, fstype, flags, unmount) = match mount {
-            MountMatch::FileSystem(name) => (BY_TYPE, name.as_str(), 0, false),
-            MountMatch::Disk => (BY_DISK, "", 0, false),
-            MountMatch::From(_) => (BY_SOURCE, "", FROM_FLAGS, true),
+            MountMatch::FileSystem(name) => (BY_TYPE, name.as_str(), (0, 0), false),
+            MountMatch::Disk => (BY_DISK, "", (0, 0), false),
+            MountMatch::From(_) => (BY_SOURCE, "", (FROM_FLAGS, 0), true),
             MountMatch::Raw { fstype, flags, .. } => {
-                let mut mask = 0;
+                let (mut mask, mut without) = (0, 0);
                 for flag in flags.iter().filter(|flag| *flag != "umount") {
-                    let known = MOUNT_FLAGS.iter().find(|(name, _)| name == flag);
-                    let (_, bits) = known.ok_or_else(|| Error::Unknown {
+                    let known = MOUNT_FLAGS.iter().find(|known| known.name == flag);
+                    let known = known.ok_or_else(|| Error::Unknown {
                         what: "flag of mounts",
                         name: flag.clone(),
                     })?;
-                    mask |= bits;
+                    match known.is_unset {
+                        true => without |= known.bit,
+                        false => mask |= known.bit,
+                    }
                 }
                 let unmount = flags.iter().any(|flag| flag == "umount");
                 // A rule on unmounting alone matches no mount: no mount has all bits.
-                let mask = match unmount && mask == 0 {
+                let mask = match unmount && mask | without == 0 {
                     true => 1 << 31,
                     false => mask,
                 };
-                (BY_SOURCE, fstype.as_deref().unwrap_or(""), mask, unmount)
+                (
+                    BY_SOURCE,
+                    fstype.as_deref().unwrap_or(""),
+                    (mask, without),
+                    unmount,
+                )
             }
         };
         if let MountMatch::From(from) | MountMatch::Raw { from, .. } = mount {
@@ -380,7 +388,8 @@ impl Collected {
         }
         let mut bytes = fstype.as_bytes().to_vec();
         bytes.resize(16, 0);
-        bytes.extend(u32::to_ne_bytes(flags));
+        bytes.extend(u32::to_ne_bytes(flags.0));
+        bytes.extend(u32::to_ne_bytes(flags.1));
         bytes.extend(outcome.to_ne_bytes());
         bytes.extend([u8::from(unmount), by]);
         self.mounts.push(bytes);

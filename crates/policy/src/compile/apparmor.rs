@@ -244,6 +244,7 @@ fn lower_one(
         Restriction::Syscall(_) => {
             CompiledPart::missing("AppArmor supports operations, not system calls")
         }
+        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
         Restriction::OnlyPeers(_) | Restriction::OnlyFiles(_) => {
             CompiledPart::missing(supporters(restriction))
         }
@@ -395,6 +396,9 @@ fn lower_mount(
             disks(CompiledPart::many(
                 each.map(|name| line(format!("mount \"/dev/{name}\","))),
             ))
+        }
+        MountMatch::Raw { flags, .. } if flags.iter().any(|flag| flag == "nostrictatime") => {
+            CompiledPart::missing("AppArmor has no name for the flag `nostrictatime`")
         }
         MountMatch::Raw {
             from,

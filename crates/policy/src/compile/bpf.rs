@@ -3,6 +3,8 @@
 //! Each policy has an id that the kernel keeps with the task and passes on at fork. The tables are
 //! independent of namespaces: a process that leaves a namespace keeps its rules.
 
+mod mounts;
+
 use std::fmt;
 use std::net::IpAddr;
 
@@ -10,6 +12,7 @@ use abi::Capabilities;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+pub use self::mounts::{MOUNT_FLAGS, MountFlag};
 use super::compiler::{Request, RuleCompiler, lines, strings};
 use super::part::{Assessment, CompiledPart, lower_rule, supporters};
 use super::{MachineFeatures, NameKind, possible_links};
@@ -276,7 +279,10 @@ impl RuleCompiler for Compiler {
 
     /// The tables also identify files by their path within their file system.
     fn covers(&self, kind: NameKind) -> bool {
-        matches!(kind, NameKind::Mount | NameKind::Namespace)
+        matches!(
+            kind,
+            NameKind::Mount | NameKind::Namespace | NameKind::Listing
+        )
     }
 
     fn possible_names(&self, request: &Request<'_>) -> Vec<String> {
@@ -333,12 +339,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
                 CompiledPart::missing(format!("only Kubernetes knows the addresses of {to}"))
             }
         },
-        Restriction::Mount(mount) => match unknown_flag(mount) {
-            Some(flag) => CompiledPart::missing(format!(
-                "mounts cannot be distinguished by the flag `{flag}`"
-            )),
-            None => one(Key::Mount(mount.clone())),
-        },
+        Restriction::Mount(mount) => mounts::lower(mount, entry),
         Restriction::Ptrace { access, scope } => one(Key::Ptrace {
             access: *access,
             scope: *scope,
@@ -347,6 +348,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
         Restriction::Mode { bits } => one(Key::Mode(*bits)),
         Restriction::Operation(operation) => lower_operation(operation, &entry),
         Restriction::Syscall(_) => CompiledPart::missing("hooks see operations, not system calls"),
+        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
         Restriction::OnlyPeers(_) | Restriction::OnlyFiles(_) => {
             CompiledPart::missing(supporters(restriction))
         }
@@ -380,25 +382,6 @@ fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> Compi
             .collect(),
         ..CompiledPart::many(keys.into_iter().map(entry))
     }
-}
-
-/// The flags of mount(2) that distinguish mounts, with their names in raw rules.
-pub const MOUNT_FLAGS: [(&str, u32); 4] = [
-    ("bind", 1 << 12),
-    ("move", 1 << 13),
-    ("rbind", 1 << 12),
-    ("remount", 1 << 5),
-];
-
-/// A flag of a raw rule that is neither in [`MOUNT_FLAGS`] nor about unmounting.
-fn unknown_flag(mount: &MountMatch) -> Option<&str> {
-    let MountMatch::Raw { flags, .. } = mount else {
-        return None;
-    };
-    let is_known =
-        |flag: &str| flag == "umount" || MOUNT_FLAGS.iter().any(|(name, _)| *name == flag);
-    let mut flags = flags.iter().map(String::as_str);
-    flags.find(|flag| !is_known(flag))
 }
 
 fn egress(network: &IpNet, ports: &[PortRange]) -> Key {

@@ -78,6 +78,12 @@ pub fn lower(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> Compile
     let lowered = lower_rule(rule, EnforcerKind::Caps, |restriction| {
         lower_one(policy, restriction)
     });
+    let lowered = match lowered.entries.is_empty() {
+        true => lowered,
+        false => lowered.breaks(
+            "set-user-ID programs and capabilities of files: they give nothing (no_new_privs)",
+        ),
+    };
     if !lowered.entries.is_empty() && !rule.verdict.denies() {
         return CompiledPart::missing(
             "a capability is granted or not: its use cannot be allowed and reported",
@@ -104,13 +110,14 @@ fn of_each(things: &BTreeSet<&str>) -> String {
 }
 
 fn lower_one(policy: &Policy, restriction: &Restriction) -> CompiledPart<Drop> {
-    let mut gaps = Vec::new();
+    let (mut gaps, mut breaks) = (Vec::new(), Vec::new());
     let set = match restriction {
         Restriction::Capabilities(set) => *set,
         Restriction::Operation(operation) if operation.capabilities.0 != 0 => {
             let dropped = operation.capabilities;
             gaps = operation.coverage(|hook| asks_for(hook, dropped)).gaps;
             gaps.extend(operation.weak(EnforcerKind::Caps));
+            breaks.push(whatever_else_needs(dropped));
             dropped
         }
         // Without capabilities, processes outside treat the process like any other.
@@ -123,12 +130,14 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> CompiledPart<Drop> {
                 .filter_map(capability::from_name)
                 .fold(0, |sum, n| sum | 1 << n);
             return CompiledPart::one(Drop(Capabilities(bits)))
+                .breaks(whatever_else_needs(Capabilities(bits)))
                 .gap("processes of the same user can still be accessed");
         }
         _ => return CompiledPart::missing("no capability decides about it"),
     };
     let lowered = CompiledPart {
         gaps,
+        breaks,
         ..CompiledPart::one(Drop(set))
     };
     let blocks = |enforcer| policy.enforcers.contains(enforcer);
@@ -136,6 +145,14 @@ fn lower_one(policy: &Policy, restriction: &Restriction) -> CompiledPart<Drop> {
         true => lowered,
         false => lowered.gap("a new user namespace restores all capabilities; add Seccomp or BPF"),
     }
+}
+
+/// What dropping capabilities stops besides what a rule is about.
+fn whatever_else_needs(set: Capabilities) -> String {
+    format!(
+        "everything else that needs {}",
+        set.to_string().replace(' ', " or ")
+    )
 }
 
 /// Returns true if a hook is the check for one of these capabilities.

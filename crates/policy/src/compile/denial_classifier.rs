@@ -17,7 +17,7 @@ use super::landlock::{
     MAKE_SOCKET, READ, REMOVE, TRUNCATE, WRITE_FILE, is_below,
 };
 use super::seccomp::{Action, CallRule, without_rings};
-use super::{MachineFeatures, caps};
+use super::{MachineFeatures, caps, narrowed};
 use crate::enforcer::EnforcerKind;
 use crate::operation::{OperationCall, read_call, read_capabilities};
 use crate::pattern::Pattern;
@@ -187,6 +187,7 @@ impl DenialClassifier {
         if !machine.watches {
             return found;
         }
+        let policy = &narrowed(policy, machine);
         let has = |enforcer| policy.enforcers.contains(enforcer);
         let rules = policy.rules.iter();
         for rule in rules.filter(|rule| rule.verdict == RuleAction::DenyAudit) {

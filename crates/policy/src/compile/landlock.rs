@@ -27,6 +27,8 @@ const REFER: u64 = 0x2000;
 /// The right to execute a file.
 pub const EXECUTE: u64 = 1;
 pub(super) const READ: u64 = 0b1100;
+/// The right to read a file.
+pub const READ_FILE: u64 = 0b100;
 /// The right to list a folder.
 pub const LISTING: u64 = 0b1000;
 /// Writing, removing, creating, moving between folders, truncating.
@@ -174,7 +176,11 @@ fn lower_one(
             scope: PtraceScope::Outside,
             access,
         } if access.trace || access.read => {
-            let lowered = CompiledPart::one(Entry::Domain);
+            let mut lowered = CompiledPart::one(Entry::Domain)
+                .breaks("signals to processes outside, unless the policy has a rule on files");
+            if !(access.trace && access.read) {
+                lowered = lowered.breaks(OUTSIDE_BREAKS);
+            }
             match drops_sys_admin(policy) {
                 true => lowered,
                 false => lowered.gap(
@@ -196,14 +202,17 @@ fn lower_one(
         Restriction::Mount(_) => {
             CompiledPart::missing("Landlock denies all mounts or none; disallow-mount denies all")
         }
-        Restriction::OnlyFiles(files) => CompiledPart::many(files.iter().map(|file| Entry::Only {
-            rule: rule.id.clone(),
-            path: file.path.clone(),
-            // An accessible device may be used in full, including ioctl.
-            rights: IOCTL | rights(file.access) | if file.exec { EXECUTE } else { 0 },
-        }))
-        .gap("mode, owner, times and extended attributes can still be changed")
-        .breaks("mounting anything"),
+        Restriction::OnlyFiles(files) => {
+            let lowered = CompiledPart::many(files.iter().map(|file| Entry::Only {
+                rule: rule.id.clone(),
+                path: file.path.clone(),
+                // An accessible device may be used in full, including ioctl.
+                rights: IOCTL | rights(file.access) | if file.exec { EXECUTE } else { 0 },
+            }));
+            any_ruleset_breaks(lowered, ALL_RIGHTS)
+                .gap("mode, owner, times and extended attributes can still be changed")
+        }
+        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
         Restriction::OnlyPeers(_) if rule.verdict.denies() => lower_peers(rule),
         Restriction::OnlyPeers(_) => {
             CompiledPart::missing("connections outside of a list cannot be reported only")
@@ -260,10 +269,13 @@ fn lower_operation(operation: &Operation) -> CompiledPart<Entry> {
     let coverage = coverage(operation);
     match coverage.calls.is_empty() {
         true => CompiledPart::missing("Landlock has no right for it"),
-        false => CompiledPart {
-            gaps: coverage.gaps,
-            ..CompiledPart::one(Entry::AnyRuleset)
-        },
+        false => {
+            let lowered = CompiledPart {
+                gaps: coverage.gaps,
+                ..CompiledPart::one(Entry::AnyRuleset)
+            };
+            any_ruleset_breaks(lowered, ALL_RIGHTS)
+        }
     }
 }
 
@@ -280,8 +292,11 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> CompiledPart<Entry> {
         rule: rule.id.clone(),
         path: path.clone(),
         rights,
-    })
-    .breaks("mounting anything, and making new files in the folders above what is denied");
+    });
+    let mut lowered = any_ruleset_breaks(lowered, rights);
+    for text in hole_breaks(rights) {
+        lowered = lowered.breaks(text);
+    }
     match path.literal().or_else(|| path.subtree()) {
         Some(_) => lowered,
         // The planner searches for these files and skips file systems that the kernel generates.
@@ -293,6 +308,51 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> CompiledPart<Entry> {
     }
 }
 
+/// Adds what a ruleset that handles these rights on files stops, whatever it grants.
+fn any_ruleset_breaks(part: CompiledPart<Entry>, rights: u64) -> CompiledPart<Entry> {
+    let part = part
+        .breaks("mounting and unmounting anything")
+        .breaks(OUTSIDE_BREAKS);
+    // The file system of message queues is mounted nowhere: no path to it can be granted.
+    match rights & (READ | WRITE) {
+        0 => part,
+        _ => part.breaks("POSIX message queues (mq_open)"),
+    }
+}
+
+/// What any domain stops.
+const OUTSIDE_BREAKS: &str = "tracing and inspecting processes outside of the policy";
+
+/// What withholding these rights from a path stops besides. The folders above a hole have no grant, because
+/// it would extend into the hole: what is made in them later gets none either.
+fn hole_breaks(rights: u64) -> impl Iterator<Item = &'static str> {
+    let table = [
+        (
+            READ,
+            "reading files that are made later directly in a folder above what is denied",
+        ),
+        (
+            IOCTL,
+            "ioctl(2) of devices that are made later directly in a folder above what is denied",
+        ),
+        (
+            WRITE,
+            "making, removing and renaming files directly in a folder above what is denied",
+        ),
+        (
+            EXECUTE,
+            "executing files that are made later directly in a folder above what is denied",
+        ),
+    ];
+    let withheld = table.into_iter().filter(move |(of, _)| rights & of != 0);
+    withheld.map(|(_, text)| text)
+}
+
+/// Returns true if a pattern matches folders, whose names a process can read by listing them.
+fn matches_folders(path: &Pattern) -> bool {
+    path.text().ends_with("/**")
+}
+
 fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> CompiledPart<Entry> {
     let prefix = path.fixed_prefix();
     if prefix.starts_with("/proc/") {
@@ -300,7 +360,13 @@ fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> CompiledPart<E
             "an exception in /proc would deny /proc/PID of every later process",
         );
     }
-    let lowered = hole(rule, path, rights(access));
+    let mut lowered = hole(rule, path, withheld(access));
+    let names_are_public = rule.builtin().is_some_and(|rule| rule.names_are_public);
+    if access.read && matches_folders(path) && !names_are_public {
+        lowered = lowered.gap(
+            "folders can still be listed: without that right, the folders above could not be listed either",
+        );
+    }
     match access.write || access.append {
         false => lowered,
         true => lowered.gap("mode, owner, times and extended attributes can still be changed"),
@@ -314,7 +380,7 @@ fn rights(access: FileAccess) -> u64 {
         rights |= READ;
     }
     if access.contents {
-        rights |= READ & !LISTING;
+        rights |= READ_FILE;
     }
     if access.write || access.append {
         rights |= WRITE;
@@ -322,8 +388,14 @@ fn rights(access: FileAccess) -> u64 {
     rights
 }
 
+/// The rights to withhold for a kind of access. Listing is never withheld: the folders above a hole lack what
+/// the hole lacks, and programs list those (`ls /`).
+fn withheld(access: FileAccess) -> u64 {
+    rights(access) & !LISTING
+}
+
 fn lower_disks(rule: &Rule, access: FileAccess, machine: &MachineFeatures) -> CompiledPart<Entry> {
-    let rights = IOCTL | rights(access);
+    let rights = IOCTL | withheld(access);
     let paths = machine
         .disks
         .iter()

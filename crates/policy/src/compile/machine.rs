@@ -18,6 +18,9 @@ pub struct MachineFeatures {
     pub held: Option<Capabilities>,
     /// Set if the command has its capabilities because it runs as root.
     pub is_root: bool,
+    /// Set if several processes compile the policy, of which some do not know which enforcers work. Rules are
+    /// left only to Seccomp then: without it, no container is confined.
+    pub is_elsewhere: bool,
     /// Requested enforcers that do not work on this host.
     pub unavailable: Vec<Unavailable>,
     /// Further names of the files of a rule, by rule.
@@ -44,6 +47,8 @@ pub enum NameKind {
     Link,
     /// The file is mounted elsewhere in another mount namespace, which CAP_SYS_ADMIN allows to enter.
     Namespace,
+    /// The path is a folder, and listing it is no access to a file.
+    Listing,
     /// The existence of further names cannot be determined.
     Unknown,
 }
@@ -57,6 +62,7 @@ impl NameKind {
             Self::Layer => format!("{path} in another layer of an overlay"),
             Self::Link => format!("a hard link of {path}"),
             Self::Namespace => format!("{path} in another mount namespace"),
+            Self::Listing => format!("the names of the files in {path}"),
             Self::Unknown => format!("{path}, perhaps"),
         }
     }

@@ -9,12 +9,13 @@ mod compiler;
 pub mod denial_classifier;
 pub mod landlock;
 mod machine;
+mod narrow;
 mod part;
 pub mod seccomp;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use abi::constant::CLONE_NEWNS;
 use abi::{Capabilities, Syscall};
@@ -23,12 +24,13 @@ use yaml::Location;
 
 use self::compiler::{Request, RuleCompiler};
 pub use self::machine::{MachineFeatures, NameKind, OtherName, Unavailable};
+pub use self::narrow::narrowed;
 pub use self::part::{Assessment, CompiledPart, Grade};
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::enforcer::{EnforcerKind, Enforcers};
 use crate::policy::{Mode, Policy, Profile, Rule, RuleAction, RuleOrigin};
-use crate::restriction::Restriction;
+use crate::restriction::{Destination, Restriction};
 
 /// Returns true if the workload can enter a foreign mount namespace: with CAP_SYS_ADMIN, by setns(2).
 fn enters_namespaces(policy: &Policy, machine: &MachineFeatures) -> bool {
@@ -54,6 +56,10 @@ fn denies_mounts(policy: &Policy, machine: &MachineFeatures) -> bool {
         denies && rule.restrictions.iter().all(is_mount) && policy.enforcers.iter().any(is_full)
     })
 }
+
+/// The reason why no enforcer supports [`Restriction::InsideConnections`].
+const NEEDS_PROXY: &str =
+    "what a connection carries is seen only by a proxy, which tollgate does not run";
 
 /// The rule compiler of each enforcer.
 fn compiler(enforcer: EnforcerKind) -> &'static dyn RuleCompiler {
@@ -155,6 +161,7 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
         verdict: RuleAction::Deny,
         restrictions: builtin.restrictions.clone(),
         targets: Vec::new(),
+        left_to: BTreeMap::new(),
     };
     let policy = Policy {
         name: builtin.name.clone(),
@@ -176,6 +183,7 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
 #[must_use]
 pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
+    let policy = &narrowed(policy, machine);
     let accepted: Vec<String> = accepted.iter().map(|name| canonical(name)).collect();
     let by_policy = policy.accepted.iter().map(|(name, _)| canonical(name));
     let by_policy: Vec<String> = by_policy.collect();
@@ -184,7 +192,9 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) ->
         // The defaults of runtimes differ by enforcer, and the policy asks for no more than those.
         let is_base = matches!(rule.origin, RuleOrigin::Base(_));
         // Raw rules of an allow profile belong to that profile.
-        if is_base || rule.verdict == RuleAction::Allow || policy.mode == Mode::DefenseInDepth {
+        let in_profile =
+            policy.mode == Mode::DefenseInDepth && !rule.id.starts_with("networkProxy");
+        if is_base || rule.verdict == RuleAction::Allow || in_profile {
             continue;
         }
         let is_accepted = accepted.contains(&rule.id);
@@ -217,6 +227,7 @@ fn canonical(name: &str) -> String {
 /// Returns the rules of a policy that its enforcers enforce only partially on this machine.
 #[must_use]
 pub fn partial_rules(policy: &Policy, machine: &MachineFeatures) -> BTreeSet<String> {
+    let policy = &narrowed(policy, machine);
     let problem = |rule: &&Rule| check_rule(policy, rule, machine);
     let is_base = |rule: &&Rule| matches!(rule.origin, RuleOrigin::Base(_));
     let rules = policy.rules.iter().filter(|rule| !is_base(rule));
@@ -239,12 +250,15 @@ fn check_profile(profile: &Profile) -> Option<Diagnostic> {
     let reason = match (&profile.custom, profile.enforcer) {
         (Some(_), EnforcerKind::AppArmor) => return None,
         (Some(_), _) => "custom seccomp profiles are not supported",
-        (None, _) => "no behaviour model recorded",
+        (None, _) => "it refers to no recording",
     };
     let message = format!("cannot make the profile for {}: {reason}", profile.enforcer);
     Some(
         Diagnostic::new(Code::NoEnforcer, profile.location.clone(), message)
-            .with_help("use `mode: EnhanceProtect` with rules"),
+            .with_help(
+                "`tollgate learn -o POLICY.yaml -- CMD` records CMD and writes what it does as rules of \
+                 `mode: EnhanceProtect`",
+            ),
     )
 }
 
@@ -328,6 +342,14 @@ fn ignored_targets(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> D
     Diagnostic::new(Code::TargetsIgnored, rule.location.clone(), message).with_help(help)
 }
 
+/// Returns true for traffic to an address that only a Kubernetes cluster knows.
+fn is_in_cluster(restriction: &Restriction) -> bool {
+    match restriction {
+        Restriction::Egress { to, .. } => !matches!(to, Destination::Network(_)),
+        _ => false,
+    }
+}
+
 /// The help text: enforcers with a better grade, and the way to accept less.
 fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &MachineFeatures) -> String {
     let others = EnforcerKind::ALL
@@ -344,8 +366,15 @@ fn help(policy: &Policy, rule: &Rule, best: Grade, machine: &MachineFeatures) ->
         .filter(|(_, grade)| *grade > best)
         .map(|(enforcer, grade)| format!("{enforcer} ({grade})"))
         .collect();
+    let hint = match rule.restrictions.iter().any(is_in_cluster) {
+        true => {
+            "toServices, toPods and pod-self work only where an agent asks the API of a Kubernetes cluster; \
+                 outside of one write their addresses under `toDestinations`, or "
+        }
+        false => "",
+    };
     let accept = format!(
-        "accept it: --accept-partial {0}, or `acceptPartial: [{0}]` in the policy",
+        "{hint}accept it: --accept-partial {0}, or `acceptPartial: [{0}]` in the policy",
         rule.id
     );
     match better.is_empty() {

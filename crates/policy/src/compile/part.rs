@@ -153,6 +153,11 @@ pub(super) fn lower_rule<T>(
     if !rule.targets.is_empty() && enforcer != EnforcerKind::AppArmor {
         return CompiledPart::missing("rules for single programs are for AppArmor alone");
     }
+    if let Some(narrower) = rule.left_to.get(&enforcer) {
+        return CompiledPart::missing(format!(
+            "left to {narrower}, which enforces the rule in full and stops less besides"
+        ));
+    }
     for restriction in &rule.restrictions {
         sum.add(each(restriction));
     }

@@ -2,9 +2,11 @@
 //!
 //! The output is a list of calls with tests on their registers; [`Profile::decide`] defines its meaning.
 
+mod modes;
 mod oci;
 mod peers;
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use abi::{Errno, RegisterTest, Syscall, TestOp, TestWidth};
@@ -230,9 +232,36 @@ impl RuleCompiler for Compiler {
 /// Lowers a rule.
 #[must_use]
 pub fn lower(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
-    lower_rule(rule, EnforcerKind::Seccomp, |restriction| {
+    let mut lowered = lower_rule(rule, EnforcerKind::Seccomp, |restriction| {
         lower_one(policy, rule, restriction)
-    })
+    });
+    let mut denied = lowered.entries.iter().filter(|call| call.action.denies());
+    if denied.clone().next().is_some() {
+        let by_ring = denied.any(|call| abi::ring_may_do(call.call));
+        lowered.breaks.push(FOREIGN_BREAKS.to_owned());
+        lowered
+            .breaks
+            .extend(by_ring.then(|| RING_BREAKS.to_owned()));
+    }
+    lowered.breaks.extend(missing_calls(&lowered.entries));
+    lowered
+}
+
+/// What any filter that denies a call stops.
+pub(super) const FOREIGN_BREAKS: &str = "calls of other architectures (32-bit, x32)";
+
+/// What a filter stops that denies a call which a ring could make in its place.
+pub(super) const RING_BREAKS: &str = "io_uring, which could make the denied calls";
+
+/// The calls that fail as if the kernel did not have them, because a filter cannot see their flags.
+fn missing_calls(rules: &[CallRule]) -> Option<String> {
+    let missing = rules
+        .iter()
+        .filter(|rule| rule.action == Action::Refuse(Errno::ENOSYS));
+    let names: BTreeSet<String> = missing.map(|rule| format!("{}(2)", rule.call)).collect();
+    let names: Vec<_> = names.into_iter().collect();
+    let text = "with ENOSYS, so that callers take an older call";
+    (!names.is_empty()).then(|| format!("{}: fails {text}", names.join(", ")))
 }
 
 const IN_MEMORY: &str = "is in memory, where a filter cannot look";
@@ -263,9 +292,10 @@ fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Compile
         },
         Restriction::Capabilities(_) => lower_capabilities(policy, rule),
         Restriction::Socket(socket) => CompiledPart::many(sockets(rule, socket)),
-        Restriction::Mode { bits } => CompiledPart::many(modes(rule, *bits)),
+        Restriction::Mode { bits } => CompiledPart::many(modes::lower(rule, *bits)),
         Restriction::Operation(operation) => lower_operation(rule, operation),
         Restriction::Syscall(syscall) => CompiledPart::many(syscalls(rule, syscall)),
+        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
         Restriction::OnlyFiles(_) => CompiledPart::missing(supporters(restriction)),
         Restriction::OnlyPeers(peers) => peers::lower(rule, peers),
         Restriction::AppArmorText(_) => {
@@ -290,7 +320,7 @@ fn lower_capabilities(policy: &Policy, rule: &Rule) -> CompiledPart<CallRule> {
         return CompiledPart::missing(reason);
     }
     let namespaces = Operation::find("user-namespace").expect("the table of operations has it");
-    let mut lowered = lower_operation(rule, namespaces);
+    let mut lowered = lower_operation(rule, namespaces).breaks("new user namespaces");
     lowered.add(CompiledPart::missing(format!(
         "{reason}; a new user namespace would restore what Caps drops, so it is denied"
     )));
@@ -316,8 +346,14 @@ fn lower_operation(rule: &Rule, operation: &Operation) -> CompiledPart<CallRule>
             None => refused(rule, entry.call, entry.tests.clone(), Errno::EPERM),
         });
     let unseen = operation.ways.iter().map(|way| way.text.clone());
+    let others = operation.calls.iter().filter(|entry| !entry.is_way);
+    let others: BTreeSet<_> = others.map(|entry| entry.call).collect();
+    let others = others.into_iter().filter(|_| rule.verdict.denies());
     CompiledPart {
         gaps: unseen.chain(operation.weak(enforcer)).collect(),
+        breaks: others
+            .map(|call| format!("{call}(2) with arguments that could be about it"))
+            .collect(),
         ..CompiledPart::many(calls)
     }
 }
@@ -369,48 +405,6 @@ fn sockets(rule: &Rule, socket: &SocketMatch) -> Vec<CallRule> {
                 }
             }
         }
-    }
-    rules
-}
-
-/// `O_CREAT`, and the bit that distinguishes `O_TMPFILE` (include/uapi/asm-generic/fcntl.h).
-const CREATES: u64 = 0o100 | 0o20_000_000;
-
-/// Calls that set the permissions of a file: the index of the argument with the mode, and the index of the
-/// flags that make it effective. Together with openat2, whose flags are in memory, they are the class `mode`
-/// of data/classes.txt. mkdir(2) is not among them: the kernel clears the set-user-ID and set-group-ID bits,
-/// and a directory is not executed.
-const MODE_CALLS: [(Syscall, u8, Option<u8>); 10] = [
-    (Syscall::CHMOD, 1, None),
-    (Syscall::FCHMOD, 1, None),
-    (Syscall::FCHMODAT, 2, None),
-    (Syscall::FCHMODAT2, 2, None),
-    (Syscall::CREAT, 1, None),
-    (Syscall::OPEN, 2, Some(1)),
-    (Syscall::OPENAT, 3, Some(2)),
-    (Syscall::MKNOD, 1, None),
-    (Syscall::MKNODAT, 2, None),
-    (Syscall::MQ_OPEN, 2, Some(1)),
-];
-
-fn modes(rule: &Rule, bits: u32) -> Vec<CallRule> {
-    let mut rules: Vec<CallRule> = MODE_CALLS
-        .into_iter()
-        .filter_map(|(call, mode, flags)| {
-            let creates = flags.map(|flags| RegisterTest::low(flags, TestOp::AnyBit, CREATES));
-            let mode = RegisterTest::low(mode, TestOp::AnyBit, u64::from(bits));
-            let when = creates.into_iter().chain([mode]).collect();
-            refused(rule, call, when, Errno::EPERM)
-        })
-        .collect();
-    if rule.verdict.denies() {
-        // The flags and mode of openat2 are in memory; callers fall back to openat.
-        rules.push(CallRule {
-            rule: rule.id.clone(),
-            call: Syscall::OPENAT2,
-            when: Vec::new(),
-            action: Action::Refuse(Errno::ENOSYS),
-        });
     }
     rules
 }

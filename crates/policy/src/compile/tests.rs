@@ -1050,7 +1050,7 @@ fn a_socket_matches_by_each_of_its_lists() {
 }
 
 #[test]
-fn mounts_by_other_flags_are_not_enforced_by_bpf() {
+fn bpf_tells_mounts_by_every_flag_of_mount_but_sees_some_in_part() {
     let of_flags = |flags: &str| {
         let text = format!(
             "policy:\n  enforcer: BPF\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n    \
@@ -1070,7 +1070,127 @@ fn mounts_by_other_flags_are_not_enforced_by_bpf() {
     for flags in ["all", "bind", "rbind", "move, umount", "remount"] {
         assert_eq!(of_flags(flags), Grade::Full, "{flags}");
     }
-    for flags in ["ro", "nosuid", "bind, ro", "private"] {
-        assert_eq!(of_flags(flags), Grade::None, "{flags}");
+    for flags in [
+        "ro",
+        "r",
+        "w",
+        "nosuid",
+        "bind, ro",
+        "private",
+        "make-rshared",
+        "nostrictatime",
+    ] {
+        assert_eq!(of_flags(flags), Grade::Partial, "{flags}");
+    }
+    for flags in ["B", "M", "R, umount"] {
+        assert_eq!(of_flags(flags), Grade::Full, "{flags}");
+    }
+    assert_eq!(of_flags("user"), Grade::None);
+}
+
+/// `ls /` fails if a rule withholds listing from any path: the folders above it lack the same right.
+#[test]
+fn no_rule_withholds_listing_folders() {
+    let rules = "    attackProtectionRules: [{rules: [mitigate-sa-leak, disable-access-ssh-dir]}]\n    \
+                 bpfRawRules: {files: [{pattern: /srv/secret/**, permissions: [all]}]}\n";
+    let mut unprivileged = policy("Landlock", rules);
+    let based = crate::load(
+        "p.yaml",
+        "policy: {enforcer: Landlock, mode: RuntimeDefault}\n",
+    );
+    unprivileged.rules.extend(based.0[0].rules.clone());
+    let handled = landlock::Profile::compile(&unprivileged, &disks()).entries;
+    let mut withheld = 0;
+    for entry in handled {
+        if let landlock::Entry::Hole { rights, path, .. } = entry {
+            assert_eq!(rights & landlock::LISTING, 0, "{path}");
+            withheld += usize::from(rights & landlock::READ_FILE != 0);
+        }
+    }
+    assert!(withheld > 3);
+    let said = check(&unprivileged, &[], &disks());
+    let about = |id: &str| {
+        let mut said = said.iter();
+        said.any(|problem| problem.message.contains(id) && problem.message.contains("be listed"))
+    };
+    assert!(about("bpfRawRules.files[0]") && about("disable-access-ssh-dir"));
+    assert!(!about("mitigate-sa-leak"), "its names are public");
+}
+
+/// The enforcers with a part in a rule of a policy of built-in rules.
+fn users(
+    enforcers: &str,
+    names: &[&str],
+    rule: &str,
+    machine: &MachineFeatures,
+) -> Vec<EnforcerKind> {
+    let policy = narrowed(&of_builtins(enforcers, names), machine);
+    assert_eq!(policy, narrowed(&policy, machine), "it is repeatable");
+    let mut rules = policy.rules.iter();
+    let rule = rules.find(|own| own.id == rule).unwrap();
+    let of = |kind: &EnforcerKind| !assess(&policy, rule, *kind, machine).output.is_empty();
+    policy.enforcers.iter().filter(of).collect()
+}
+
+#[test]
+fn a_rule_is_left_to_the_narrowest_enforcer_that_enforces_it_in_full() {
+    use EnforcerKind::{Bpf, Caps, Landlock, Seccomp};
+    let alone = |enforcers: &str, machine| {
+        users(enforcers, &["disallow-umount"], "disallow-umount", machine)
+    };
+    let here = &disks();
+    assert_eq!(alone("SeccompLandlockCaps", here), [Seccomp]);
+    assert_eq!(alone("LandlockCaps", here), [Landlock]);
+    assert_eq!(alone("LandlockBPF", here), [Bpf]);
+    assert_eq!(alone("Caps", here), [Caps]);
+    let away = &MachineFeatures {
+        is_elsewhere: true,
+        ..disks()
+    };
+    assert_eq!(
+        alone("LandlockBPF", away),
+        [Landlock, Bpf],
+        "BPF may not work there"
+    );
+    assert_eq!(alone("SeccompLandlockBPF", away), [Seccomp, Bpf]);
+    let broken = &MachineFeatures {
+        unavailable: vec![Unavailable {
+            enforcer: Bpf,
+            why: "it is a test".to_owned(),
+        }],
+        ..disks()
+    };
+    assert_eq!(alone("LandlockBPF", broken), [Landlock, Bpf]);
+}
+
+/// Reading the environment of others needs CAP_SYS_ADMIN, which only disallow-mount drops here.
+#[test]
+fn what_another_rule_relies_on_stays_dropped() {
+    let names = ["disallow-mount", "disallow-access-procfs-root"];
+    let of = |names: &[&str]| users("SeccompLandlockCaps", names, "disallow-mount", &disks());
+    assert!(of(&names).contains(&EnforcerKind::Caps));
+    assert!(!of(&names[..1]).contains(&EnforcerKind::Caps));
+}
+
+/// A new user namespace would give back what Caps drops: Seccomp keeps its part although Caps is graded full.
+#[test]
+fn seccomp_keeps_refusing_user_namespaces_for_caps() {
+    let name = "disable-cap-net-raw";
+    let policy = narrowed(&of_builtins("SeccompLandlockCaps", &[name]), &disks());
+    let profile = Profile::compile(&policy);
+    let refused = profile.decide(Syscall::UNSHARE, &[0x1000_0000, 0, 0, 0, 0, 0]);
+    assert!(refused.is_some_and(|rule| rule.action.denies()));
+    assert!(caps::Profile::compile(&policy).no_new_privs);
+}
+
+/// Landlock is full about processes outside because Caps drops what reads them nevertheless.
+#[test]
+fn caps_keeps_dropping_what_reads_processes_past_landlock() {
+    let names = ["disallow-access-procfs-root", "disable-cap-sys-admin"];
+    let policy = narrowed(&of_builtins("SeccompLandlockCaps", &names), &disks());
+    let dropped = caps::Profile::compile(&policy).dropped;
+    for name in ["perfmon", "sys_ptrace"] {
+        let number = abi::capability::from_name(name).unwrap();
+        assert!(dropped.contains(number), "{name}");
     }
 }

@@ -1,9 +1,11 @@
 //! Parser of the `policy:` section.
 
+use std::collections::BTreeMap;
+
 use yaml::{Location, Node};
 
 use super::reader::{Fields, Reader};
-use super::{raw, syscalls};
+use super::{proxy, raw, syscalls};
 use crate::builtin::{self, Builtin, Class};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::enforcer::{EnforcerKind, Enforcers};
@@ -69,9 +71,8 @@ pub(super) fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<Polic
             .push((rule.to_owned(), node.location.clone()));
     }
     check_mode_parts(reader, &fields, mode);
-    if let Some(config) = fields.find("networkProxyConfig") {
-        refuse_proxy(reader, config, "networkProxyConfig");
-    }
+    let config = fields.find("networkProxyConfig");
+    let of_proxy = config.map(|node| proxy::read_config(reader, node, Switches::default()));
     match mode {
         Mode::AlwaysAllow => {}
         Mode::RuntimeDefault => policy.rules = base_rules(&fields.location, Switches::default()),
@@ -85,6 +86,7 @@ pub(super) fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<Polic
             read_defense(reader, part, &mut policy);
         }
     }
+    policy.rules.extend(of_proxy.into_iter().flatten());
     Some(policy)
 }
 
@@ -104,25 +106,30 @@ fn check_mode_parts(reader: &mut Reader, fields: &Fields<'_>, mode: Mode) {
     }
 }
 
-fn refuse_proxy(reader: &mut Reader, node: &Node, key: &str) {
-    let message = format!("`{key}` needs a proxy sidecar, which tollgate does not have");
-    let problem = Diagnostic::new(Code::NoEnforcer, node.location.clone(), message);
-    reader.report(
-        problem.with_help("write it as bpfRawRules.network.egress, or run a proxy of your own"),
-    );
-}
+/// The enforcers of what a `NetworkProxy` does with addresses: lists of denied ones need BPF, lists of allowed
+/// ones Seccomp and Landlock.
+const OF_ADDRESSES: [EnforcerKind; 3] = [
+    EnforcerKind::Seccomp,
+    EnforcerKind::Landlock,
+    EnforcerKind::Bpf,
+];
 
-/// Parses concatenated names of enforcers, as vArmor writes them: `AppArmorBPFSeccomp`.
+/// Parses concatenated names of enforcers, as vArmor writes them: `AppArmorBPFSeccomp`. `NetworkProxy` stands
+/// for the enforcers of addresses.
 fn read_enforcers(reader: &mut Reader, fields: &Fields<'_>) -> Option<Enforcers> {
     let node = reader.required(fields, "policy", "enforcer")?;
     let text = reader.text(node, "enforcer")?;
     const PROXY: &str = "networkproxy";
     let known = text.to_lowercase();
     let others = known.replace(PROXY, "");
-    if others != known {
-        refuse_proxy(reader, node, "NetworkProxy");
-    }
-    let enforcers = Enforcers::parse(&others);
+    let enforcers = match (Enforcers::parse(&others), others != known) {
+        (None, true) if !others.contains(char::is_alphanumeric) => Some(Enforcers::default()),
+        (enforcers, _) => enforcers,
+    };
+    let enforcers = enforcers.map(|enforcers| match others != known {
+        true => OF_ADDRESSES.into_iter().fold(enforcers, Enforcers::with),
+        false => enforcers,
+    });
     if enforcers.is_none() && !others.trim().is_empty() {
         let names = EnforcerKind::ALL.iter().map(|enforcer| enforcer.name());
         let names: Vec<_> = names.chain(["Auto"]).collect();
@@ -152,6 +159,7 @@ fn base_rules(location: &Location, switches: Switches) -> Vec<Rule> {
         verdict,
         restrictions: builtin.restrictions.clone(),
         targets: Vec::new(),
+        left_to: BTreeMap::new(),
     };
     builtin::base().iter().map(rule).collect()
 }
@@ -192,7 +200,7 @@ fn read_enhance(reader: &mut Reader, node: &Node, policy: &mut Policy) {
         syscalls::Default::Allowed,
     ));
     if let Some(node) = fields.find("networkProxyRawRules") {
-        refuse_proxy(reader, node, "networkProxyRawRules");
+        rules.extend(proxy::read(reader, node, "networkProxyRawRules", switches));
     }
     refuse_twice(reader, rules);
 }
@@ -247,6 +255,7 @@ fn read_builtin(
         verdict: switches.verdict(),
         restrictions: builtin.restrictions.clone(),
         targets: Vec::new(),
+        left_to: BTreeMap::new(),
     })
 }
 
@@ -318,6 +327,7 @@ fn read_apparmor(
             verdict: switches.verdict(),
             restrictions: vec![Restriction::AppArmorText(text.to_owned())],
             targets,
+            left_to: BTreeMap::new(),
         });
     }
 }
@@ -377,7 +387,8 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
         audit: true,
     };
     if let Some(node) = fields.find("networkProxy") {
-        refuse_proxy(reader, node, "networkProxy");
+        let rules = proxy::read(reader, node, "networkProxy", switches);
+        policy.rules.extend(rules);
     }
     let parts = [
         ("appArmor", EnforcerKind::AppArmor, "appArmorRawRules"),

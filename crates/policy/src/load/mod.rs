@@ -5,6 +5,9 @@
 
 mod body;
 mod network;
+#[cfg(test)]
+mod peer_tests;
+mod proxy;
 mod raw;
 mod reader;
 mod syscalls;

@@ -5,7 +5,7 @@ use yaml::{Kind, Node};
 use super::body::Switches;
 use super::raw::{raw_rule, read_verdict};
 use super::reader::{Fields, Reader};
-use crate::diagnostic::Code;
+use crate::diagnostic::{Code, Diagnostic};
 use crate::policy::Rule;
 use crate::restriction::{
     Destination, PortRange, Restriction, SocketMatch, read_network, socket_domain, socket_type,
@@ -43,6 +43,15 @@ fn read_socket(reader: &mut Reader, node: &Node, id: String, switches: Switches)
     if fields.find("types").is_some() && fields.find("protocols").is_some() {
         let message = format!("`{id}` can have `types` or `protocols`, not both");
         reader.problem(Code::Contradiction, &fields.location, message);
+        return None;
+    }
+    let is_about = |key: &&str| fields.find(key).is_some();
+    if !["domains", "types", "protocols"].iter().any(is_about) {
+        let message = format!("`{id}` needs one of `domains`, `types` and `protocols`");
+        reader.report(
+            Diagnostic::new(Code::Contradiction, fields.location.clone(), message)
+                .with_help("`domains: [all]` means every socket"),
+        );
         return None;
     }
     let mut restrictions = Vec::new();
@@ -151,6 +160,9 @@ fn read_egress(
         &["qualifiers", "namespace", "podSelector", "ports"]
     };
     let fields = reader.fields(node, &id, known);
+    if id.contains("toDestinations") {
+        reader.required(&fields, &id, "qualifiers")?;
+    }
     let verdict = read_verdict(reader, &fields, &id, switches);
     let destinations = read(reader, &fields, &id);
     let ports = read_ports(reader, &fields)?;
@@ -164,7 +176,7 @@ fn read_egress(
     Some(raw_rule(id, &fields.location, verdict?, restrictions))
 }
 
-fn read_destinations(
+pub(super) fn read_destinations(
     reader: &mut Reader,
     fields: &Fields<'_>,
     id: &str,
@@ -262,7 +274,7 @@ pub(super) fn read_labels(reader: &mut Reader, node: &Node, what: &str) -> Optio
     Some(terms.join(","))
 }
 
-fn read_ports(reader: &mut Reader, fields: &Fields<'_>) -> Option<Vec<PortRange>> {
+pub(super) fn read_ports(reader: &mut Reader, fields: &Fields<'_>) -> Option<Vec<PortRange>> {
     let mut ports = Vec::new();
     for item in reader.items_of(fields, "ports") {
         let item = reader.fields(item, "ports", &["port", "endPort"]);

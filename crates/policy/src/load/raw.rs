@@ -1,5 +1,7 @@
 //! Parser of `bpfRawRules`.
 
+use std::collections::BTreeMap;
+
 use yaml::{Location, Node};
 
 use super::body::Switches;
@@ -46,6 +48,7 @@ pub(super) fn raw_rule(
         verdict,
         restrictions,
         targets: Vec::new(),
+        left_to: BTreeMap::new(),
     }
 }
 
@@ -269,8 +272,10 @@ fn read_mount(reader: &mut Reader, node: &Node, id: String, switches: Switches) 
     for (node, word) in reader.words_of(&fields, "flags") {
         match word {
             "all" | "*" => {}
-            word if MOUNT_FLAGS.contains(&word) => names.push(word.to_owned()),
-            word => reader.unknown_value(&node.location, "flags", word, &MOUNT_FLAGS),
+            word => match mount_flag(word) {
+                Some(name) => names.push(name.to_owned()),
+                None => reader.unknown_value(&node.location, "flags", word, &MOUNT_FLAGS),
+            },
         }
     }
     let mount = MountMatch::Raw {
@@ -285,6 +290,35 @@ fn read_mount(reader: &mut Reader, node: &Node, id: String, switches: Switches) 
         vec![Restriction::Mount(mount)],
     ))
 }
+
+/// The one name of a mount flag, which may be abbreviated or begin with `make-`.
+fn mount_flag(word: &str) -> Option<&str> {
+    let name = match word {
+        "r" | "read-only" => "ro",
+        "w" => "rw",
+        "B" => "bind",
+        "M" => "move",
+        "R" => "rbind",
+        word => match word.strip_prefix("make-") {
+            Some(kind) if PROPAGATIONS.contains(&kind) => kind,
+            Some(_) => return None,
+            None => word,
+        },
+    };
+    MOUNT_FLAGS.contains(&name).then_some(name)
+}
+
+/// Kinds of propagation, each also with `make-` in front.
+const PROPAGATIONS: [&str; 8] = [
+    "private",
+    "rprivate",
+    "rshared",
+    "rslave",
+    "runbindable",
+    "shared",
+    "slave",
+    "unbindable",
+];
 
 /// Mount flags as mount(8) and AppArmor name them, and `umount`.
 const MOUNT_FLAGS: [&str; 43] = [
@@ -329,6 +363,6 @@ const MOUNT_FLAGS: [&str; 43] = [
     "strictatime",
     "user",
     "nouser",
-    "read-only",
+    "nostrictatime",
     "umount",
 ];

@@ -64,7 +64,7 @@ spec:
       auditViolations: true
 "#;
 
-fn bare(body: &str) -> String {
+pub(super) fn bare(body: &str) -> String {
     format!("policy:\n  enforcer: Auto\n  mode: EnhanceProtect\n  enhanceProtect:\n{body}")
 }
 
@@ -291,10 +291,34 @@ const MISTAKES: &[(&str, &str, u32, u32)] = &[
         32,
     ),
     (
-        "    networkProxyRawRules: {}\n",
-        "POLICY_NO_ENFORCER",
+        "    networkProxyRawRules: {egress: {defaultAction: perhaps}}\n",
+        "POLICY_UNKNOWN_VALUE",
         5,
-        27,
+        52,
+    ),
+    (
+        "    networkProxyRawRules: {egress: {defaultAction: deny, rules: [{ip: 10.0.0.1}]}}\n",
+        "POLICY_CONTRADICTION",
+        5,
+        66,
+    ),
+    (
+        "    bpfRawRules: {mounts: [{sourcePattern: /x, flags: [make-ro]}]}\n",
+        "POLICY_UNKNOWN_VALUE",
+        5,
+        56,
+    ),
+    (
+        "    bpfRawRules: {network: {egress: {toDestinations: [{ip: 10.0.0.1}]}}}\n",
+        "POLICY_SHAPE",
+        5,
+        55,
+    ),
+    (
+        "    bpfRawRules: {network: {sockets: [{qualifiers: [deny]}]}}\n",
+        "POLICY_CONTRADICTION",
+        5,
+        39,
     ),
 ];
 

@@ -74,6 +74,8 @@ pub enum Restriction {
     OnlyPeers(Vec<AllowedPeer>),
     /// Rules in AppArmor's language.
     AppArmorText(String),
+    /// What connections carry, such as requests of HTTP. Only a proxy sees it.
+    InsideConnections,
 }
 
 /// A file that stays accessible where [`Restriction::OnlyFiles`] denies all others.
@@ -321,6 +323,7 @@ impl fmt::Display for Restriction {
             Self::Syscall(syscall) => write!(f, "call {}", syscall.call),
             Self::OnlyFiles(files) => write!(f, "file any but {} allowed", files.len()),
             Self::OnlyPeers(peers) => write!(f, "connect any but {} allowed", peers.len()),
+            Self::InsideConnections => f.write_str("requests inside of connections"),
             Self::AppArmorText(text) => write!(f, "apparmor {}", text.trim()),
         }
     }

@@ -38,6 +38,7 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
         let values: Vec<_> = policies
             .map(|policy| {
                 let machine = with_other_names(&machine, policy);
+                let policy = &seen_by(policy, only, &machine);
                 json_policy(policy, &enforcers(policy), &machine)
             })
             .collect();
@@ -47,6 +48,7 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
         let texts: Vec<_> = policies
             .map(|policy| {
                 let machine = with_other_names(&machine, policy);
+                let policy = &seen_by(policy, only, &machine);
                 if !is_long {
                     return summary(policy, &machine);
                 }
@@ -62,6 +64,15 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
     };
     terminal::print(&text)?;
     Ok(exit)
+}
+
+/// Returns the policy with the rules that each enforcer leaves to a narrower one. An enforcer that the policy does
+/// not choose leaves none: it is shown as if it were alone.
+fn seen_by(policy: &Policy, only: Option<EnforcerKind>, machine: &MachineFeatures) -> Policy {
+    match only.is_none_or(|enforcer| policy.enforcers.contains(enforcer)) {
+        true => compile::narrowed(policy, machine),
+        false => policy.clone(),
+    }
 }
 
 /// Returns the origin of a rule, in a word.

@@ -6,6 +6,7 @@ const ALL: MachineFeatures = MachineFeatures {
     watches: true,
     held: Some(Capabilities::ALL),
     is_root: true,
+    is_elsewhere: false,
     unavailable: Vec::new(),
     other_names: std::collections::BTreeMap::new(),
 };

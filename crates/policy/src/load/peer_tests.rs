@@ -1,0 +1,98 @@
+//! Tests of what policies of the peer contain for parts that tollgate does not have.
+
+use yaml::Code as _;
+
+use super::tests::bare;
+use super::*;
+use crate::compile::{MachineFeatures, check};
+use crate::enforcer::Enforcers;
+use crate::policy::RuleAction;
+use crate::restriction::Restriction;
+
+/// The addresses of a proxy's rules become rules of enforcers; what only a proxy sees is an error by name.
+#[test]
+fn a_policy_for_a_proxy_loads_and_what_needs_one_is_named() {
+    let text = "policy:\n  enforcer: NetworkProxy\n  mode: EnhanceProtect\n  networkProxyConfig: {proxyPort: 15001, \
+        mitm: {domains: [a.example]}}\n  enhanceProtect:\n    privileged: true\n    networkProxyRawRules:\n      \
+        egress:\n        defaultAction: deny\n        rules:\n        - {qualifiers: [deny, audit], ip: 10.0.0.1}\n        \
+        - {qualifiers: [allow], cidr: 10.0.0.0/8, ports: [{port: 443}]}\n        httpRules: [{qualifiers: [deny]}]\n";
+    let (policies, found) = load("p.yaml", text);
+    assert_eq!(found, []);
+    let policy = &policies[0];
+    assert_eq!(policy.enforcers.joined(), "SeccompLandlockBPF");
+    let of = |id: &str| {
+        policy
+            .rules
+            .iter()
+            .find(|rule| rule.id.ends_with(id))
+            .unwrap()
+    };
+    assert_eq!(of("rules[0]").verdict, RuleAction::DenyAudit);
+    assert!(matches!(
+        of("rules[0]").restrictions[0],
+        Restriction::Egress { .. }
+    ));
+    let Restriction::OnlyPeers(peers) = &of("defaultAction").restrictions[0] else {
+        panic!("others are denied");
+    };
+    assert_eq!(peers.len(), 2, "the allowed network, and local sockets");
+    let machine = MachineFeatures::default();
+    let errors = |accepted: &[String]| -> Vec<String> {
+        let problems = check(policy, accepted, &machine);
+        let errors = problems.into_iter().filter(Diagnostic::is_error);
+        errors.map(|problem| problem.message).collect()
+    };
+    let needs_proxy = [
+        "networkProxyRawRules.egress.httpRules[0]",
+        "networkProxyConfig.mitm",
+    ];
+    let found = errors(&[]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    for id in needs_proxy {
+        assert!(
+            found.iter().any(|message| message.contains(id)),
+            "{found:?}"
+        );
+    }
+    assert_eq!(errors(&needs_proxy.map(str::to_owned)), [""; 0]);
+}
+
+#[test]
+fn names_of_enforcers_may_have_anything_between_them() {
+    let chosen = |text: &str| Enforcers::parse(text).map(Enforcers::joined);
+    for text in [
+        "BPF/AppArmor",
+        "AppArmor, BPF",
+        "apparmor-bpf",
+        "AppArmor|BPF",
+        "AppArmor & BPF;",
+    ] {
+        assert_eq!(chosen(text).as_deref(), Some("AppArmorBPF"), "{text}");
+    }
+    assert_eq!(chosen("AppArmor,,"), Some("AppArmor".to_owned()));
+    assert_eq!(chosen("AppArmor and BPF"), None);
+    assert_eq!(chosen(", "), None);
+}
+
+/// What only a cluster knows is an error that says so, and how to go on without one.
+#[test]
+fn services_and_pods_outside_a_cluster_are_errors_that_say_where_they_work() {
+    for body in [
+        "toServices: [{qualifiers: [deny], name: a}]",
+        "toPods: [{qualifiers: [deny], podSelector: {matchLabels: {a: b}}}]",
+        "toDestinations: [{qualifiers: [deny], ip: pod-self}]",
+    ] {
+        let text = bare(&format!(
+            "    privileged: true\n    bpfRawRules: {{network: {{egress: {{{body}}}}}}}\n"
+        ));
+        let (policies, found) = load("p.yaml", &text);
+        assert_eq!(found, []);
+        let problems = check(&policies[0], &[], &MachineFeatures::default());
+        assert_eq!(problems[0].code.name(), "POLICY_NO_ENFORCER", "{body}");
+        let help = problems[0].help.as_deref().unwrap();
+        assert!(
+            help.contains("cluster") && help.contains("toDestinations"),
+            "{help}"
+        );
+    }
+}
