@@ -600,6 +600,32 @@ impl AgentRuntime {
         }
     }
 
+    /// Reports alerts that outputs and clients did not take.
+    fn complain_of_undelivered(&self) {
+        for channel in self.dispatcher.counters().channels {
+            let lost = channel.lost();
+            let waiting = channel.pending;
+            if lost > 0 || waiting > 0 {
+                let name = channel.channel;
+                let why = channel.trouble.map(|trouble| format!(": {trouble}"));
+                let why = why.unwrap_or_default();
+                let lost = plural(lost, "alert");
+                let problem = format!("{name}: {lost} lost, {waiting} not delivered{why}");
+                complain(self.quiet, &problem);
+            }
+        }
+        let waiting = self.reception.alerts().waiting();
+        if waiting > 0 {
+            let problem = format!("grpc: {waiting} alerts waited for a client, and none took them");
+            complain(self.quiet, &problem);
+        }
+        let missed = self.reception.alerts().missed();
+        if missed > 0 {
+            let problem = format!("grpc: clients were too slow for {missed} alerts");
+            complain(self.quiet, &problem);
+        }
+    }
+
     /// Prints the summary, if one is wanted.
     fn summarize(&self) {
         if let Some(summary) = &self.summary {
@@ -722,28 +748,7 @@ impl Services for AgentRuntime {
         if let Some(stats) = self.stats.take() {
             stats.stop();
         }
-        for channel in self.dispatcher.counters().channels {
-            let lost = channel.lost();
-            let waiting = channel.pending;
-            if lost > 0 || waiting > 0 {
-                let name = channel.channel;
-                let why = channel.trouble.map(|trouble| format!(": {trouble}"));
-                let why = why.unwrap_or_default();
-                let lost = plural(lost, "alert");
-                let problem = format!("{name}: {lost} lost, {waiting} not delivered{why}");
-                complain(self.quiet, &problem);
-            }
-        }
-        let waiting = self.reception.alerts().waiting();
-        if waiting > 0 {
-            let problem = format!("grpc: {waiting} alerts waited for a client, and none took them");
-            complain(self.quiet, &problem);
-        }
-        let missed = self.reception.alerts().missed();
-        if missed > 0 {
-            let problem = format!("grpc: clients were too slow for {missed} alerts");
-            complain(self.quiet, &problem);
-        }
+        self.complain_of_undelivered();
         self.dispatcher.close(self.output_timeout);
         self.summarize();
         if let Some((matched, drops)) = &self.totals {

@@ -9,7 +9,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use config::{Choice, CompatMode, Places};
@@ -18,6 +17,7 @@ use event::EngineKind;
 use rule_tools::cost::WatchMode;
 use sys::features::KernelVersion;
 
+use crate::choice::choice;
 use crate::engine::Engine;
 
 pub(crate) const STYLES: Styles = Styles::styled()
@@ -55,14 +55,6 @@ fn kernel_version(text: &str) -> Result<KernelVersion, &'static str> {
     KernelVersion::parse(text)
         .filter(|version| *version >= OLDEST)
         .ok_or("expected a version from 5.5 on, as in 5.10")
-}
-
-/// Returns a parser for the words of a setting that is also an option.
-pub(crate) fn choice<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
-    let words = T::CHOICES.iter();
-    let words = words.map(|(_, word, description)| PossibleValue::new(*word).help(*description));
-    PossibleValuesParser::new(words)
-        .map(|word| T::from_word(&word).expect("the parser takes no other word"))
 }
 
 /// What to do.

@@ -1,6 +1,7 @@
 //! The `tollgate` program.
 
 mod args;
+mod choice;
 mod command;
 mod engine;
 mod help;

@@ -6,8 +6,9 @@ use abi::capability;
 use serde_json::Value;
 
 use super::compiler::{Request, RuleCompiler};
+use super::part::possible_links;
 use super::part::{Assessment, CompiledPart, lower_rule, supporters};
-use super::{MachineFeatures, NameKind, denies_mounts, possible_links};
+use super::{MachineFeatures, NameKind, denies_mounts};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
@@ -244,7 +245,7 @@ fn lower_one(
         Restriction::Syscall(_) => {
             CompiledPart::missing("AppArmor supports operations, not system calls")
         }
-        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
+        Restriction::InsideConnections => CompiledPart::missing(super::part::NEEDS_PROXY),
         Restriction::OnlyPeers(_) | Restriction::OnlyFiles(_) => {
             CompiledPart::missing(supporters(restriction))
         }

@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 
 pub use self::mounts::{MOUNT_FLAGS, MountFlag};
 use super::compiler::{Request, RuleCompiler, lines, strings};
+use super::part::possible_links;
 use super::part::{Assessment, CompiledPart, lower_rule, supporters};
-use super::{MachineFeatures, NameKind, possible_links};
+use super::{MachineFeatures, NameKind};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
 use crate::pattern::Pattern;
@@ -348,7 +349,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
         Restriction::Mode { bits } => one(Key::Mode(*bits)),
         Restriction::Operation(operation) => lower_operation(operation, &entry),
         Restriction::Syscall(_) => CompiledPart::missing("hooks see operations, not system calls"),
-        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
+        Restriction::InsideConnections => CompiledPart::missing(super::part::NEEDS_PROXY),
         Restriction::OnlyPeers(_) | Restriction::OnlyFiles(_) => {
             CompiledPart::missing(supporters(restriction))
         }

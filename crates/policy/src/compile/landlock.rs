@@ -212,7 +212,7 @@ fn lower_one(
             any_ruleset_breaks(lowered, ALL_RIGHTS)
                 .gap("mode, owner, times and extended attributes can still be changed")
         }
-        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
+        Restriction::InsideConnections => CompiledPart::missing(super::part::NEEDS_PROXY),
         Restriction::OnlyPeers(_) if rule.verdict.denies() => lower_peers(rule),
         Restriction::OnlyPeers(_) => {
             CompiledPart::missing("connections outside of a list cannot be reported only")

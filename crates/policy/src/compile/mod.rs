@@ -57,10 +57,6 @@ fn denies_mounts(policy: &Policy, machine: &MachineFeatures) -> bool {
     })
 }
 
-/// The reason why no enforcer supports [`Restriction::InsideConnections`].
-const NEEDS_PROXY: &str =
-    "what a connection carries is seen only by a proxy, which tollgate does not run";
-
 /// The rule compiler of each enforcer.
 fn compiler(enforcer: EnforcerKind) -> &'static dyn RuleCompiler {
     match enforcer {
@@ -117,22 +113,6 @@ fn other_names(request: &Request<'_>, enforcer: EnforcerKind) -> Vec<String> {
     let mut names: Vec<String> = open.map(|name| name.text.clone()).collect();
     names.extend(compiler.possible_names(request));
     names
-}
-
-/// The note on a rule with patterns, for enforcers that match by path: links of matching files were not
-/// searched. File systems that the kernel generates have no such links.
-fn possible_links(rule: &Rule) -> Option<String> {
-    let may_be_linked = |restriction: &Restriction| match restriction {
-        Restriction::File { path, .. } => {
-            let prefix = path.fixed_prefix();
-            let is_made_up = prefix.starts_with("/proc/") || prefix.starts_with("/sys/");
-            path.literal().or_else(|| path.subtree()).is_none() && !is_made_up
-        }
-        _ => false,
-    };
-    let text = "a hard link of such a file that exists already has another name";
-    let is_about_some = rule.restrictions.iter().any(may_be_linked);
-    is_about_some.then(|| text.to_owned())
 }
 
 /// Assesses an enforcer for a built-in rule, assuming that every enforcer works and that violations are

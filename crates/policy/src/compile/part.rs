@@ -180,3 +180,23 @@ pub(super) fn supporters(list: &Restriction) -> &'static str {
         _ => "only Landlock supports a list of allowed files",
     }
 }
+
+/// The reason why no enforcer supports [`Restriction::InsideConnections`].
+pub(super) const NEEDS_PROXY: &str =
+    "what a connection carries is seen only by a proxy, which tollgate does not run";
+
+/// The note on a rule with patterns, for enforcers that match by path: links of matching files were not
+/// searched. File systems that the kernel generates have no such links.
+pub(super) fn possible_links(rule: &Rule) -> Option<String> {
+    let may_be_linked = |restriction: &Restriction| match restriction {
+        Restriction::File { path, .. } => {
+            let prefix = path.fixed_prefix();
+            let is_made_up = prefix.starts_with("/proc/") || prefix.starts_with("/sys/");
+            path.literal().or_else(|| path.subtree()).is_none() && !is_made_up
+        }
+        _ => false,
+    };
+    let text = "a hard link of such a file that exists already has another name";
+    let is_about_some = rule.restrictions.iter().any(may_be_linked);
+    is_about_some.then(|| text.to_owned())
+}

@@ -295,7 +295,7 @@ fn lower_one(policy: &Policy, rule: &Rule, restriction: &Restriction) -> Compile
         Restriction::Mode { bits } => CompiledPart::many(modes::lower(rule, *bits)),
         Restriction::Operation(operation) => lower_operation(rule, operation),
         Restriction::Syscall(syscall) => CompiledPart::many(syscalls(rule, syscall)),
-        Restriction::InsideConnections => CompiledPart::missing(super::NEEDS_PROXY),
+        Restriction::InsideConnections => CompiledPart::missing(super::part::NEEDS_PROXY),
         Restriction::OnlyFiles(_) => CompiledPart::missing(supporters(restriction)),
         Restriction::OnlyPeers(peers) => peers::lower(rule, peers),
         Restriction::AppArmorText(_) => {

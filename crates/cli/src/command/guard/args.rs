@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use config::Choice as _;
 use guard::options::{self, Allowed, Preset};
 
-use crate::args::choice;
+use crate::choice::choice;
 
 /// Heading of the options that make the box larger or smaller.
 const BOX: &str = "Box options";
