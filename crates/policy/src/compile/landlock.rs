@@ -18,7 +18,9 @@ use crate::enforcer::EnforcerKind;
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
-use crate::restriction::{Destination, FileAccess, PortRange, PtraceScope, Restriction};
+use crate::restriction::{
+    Destination, FileAccess, PortRange, PtraceAccess, PtraceScope, Restriction,
+};
 
 /// All file access rights of ABI 7.
 pub const ALL_RIGHTS: u64 = 0xffff;
@@ -183,20 +185,7 @@ fn lower_one(
         Restriction::Ptrace {
             scope: PtraceScope::Outside,
             access,
-        } if access.trace || access.read => {
-            let mut lowered = CompiledPart::one(Entry::Domain)
-                .breaks("signals to processes outside, unless the policy has a rule on files");
-            if !(access.trace && access.read) {
-                lowered = lowered.breaks(OUTSIDE_BREAKS);
-            }
-            match drops_sys_admin(policy) {
-                true => lowered,
-                false => lowered.gap(
-                    "/proc/PID/environ of others can be read with CAP_PERFMON, which Caps drops, and \
-                     with CAP_SYS_ADMIN; add disable-cap-sys-admin",
-                ),
-            }
-        }
+        } if access.trace || access.read => lower_processes(policy, *access),
         Restriction::Egress {
             to: Destination::Network(network),
             ports,
@@ -233,6 +222,22 @@ fn lower_one(
         | Restriction::Capabilities(_)
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => CompiledPart::missing("Landlock has no right for it"),
+    }
+}
+
+/// Lowers a rule on processes outside.
+fn lower_processes(policy: &Policy, access: PtraceAccess) -> CompiledPart<Entry> {
+    let mut lowered = CompiledPart::one(Entry::Domain)
+        .breaks("signals to processes outside, unless the policy has a rule on files");
+    if !(access.trace && access.read) {
+        lowered = lowered.breaks(OUTSIDE_BREAKS);
+    }
+    match drops_sys_admin(policy) {
+        true => lowered,
+        false => lowered.gap(
+            "/proc/PID/environ of others can be read with CAP_PERFMON, which Caps drops, and \
+                     with CAP_SYS_ADMIN; add disable-cap-sys-admin",
+        ),
     }
 }
 
