@@ -3,12 +3,21 @@
 //! Landlock only allows and never denies: a denial is a hole in the allowed set. [`grants`] computes the
 //! paths to allow so that everything except the holes is allowed.
 
-use std::collections::BTreeSet;
+mod grants;
+mod rights;
+
 use std::fmt;
 
 use abi::{Arch, capability, flags};
 use serde_json::{Value, json};
 
+pub(super) use self::grants::is_below;
+pub use self::grants::{DeniedPath, DirectoryEntry, Grant, Tree, grants, grants_below};
+pub use self::rights::{ALL_RIGHTS, EXECUTE, LISTING, READ_FILE};
+use self::rights::{IOCTL, REFER, WRITE};
+pub(super) use self::rights::{
+    MAKE, MAKE_FILE, MAKE_FOLDER, MAKE_LINK, MAKE_SOCKET, READ, REMOVE, TRUNCATE, WRITE_FILE,
+};
 use super::compiler::{Request, RuleCompiler, lines, strings};
 use super::part::{Assessment, CompiledPart, lower_rule};
 use super::{MachineFeatures, NameKind, caps};
@@ -16,35 +25,9 @@ use crate::enforcer::EnforcerKind;
 use crate::operation::{Coverage, Operation};
 use crate::pattern::Pattern;
 use crate::policy::{Policy, Rule};
-use crate::restriction::{Destination, FileAccess, PortRange, PtraceScope, Restriction};
-
-/// All file access rights of ABI 7.
-pub const ALL_RIGHTS: u64 = 0xffff;
-
-/// The right to move files between folders. Every ruleset denies it unless a rule grants it.
-const REFER: u64 = 0x2000;
-
-/// The right to execute a file.
-pub const EXECUTE: u64 = 1;
-pub(super) const READ: u64 = 0b1100;
-/// The right to read a file.
-pub const READ_FILE: u64 = 0b100;
-/// The right to list a folder.
-pub const LISTING: u64 = 0b1000;
-/// Writing, removing, creating, moving between folders, truncating.
-const WRITE: u64 = WRITE_FILE | REMOVE | MAKE | REFER | TRUNCATE;
-/// The parts of [`WRITE`].
-pub(super) const WRITE_FILE: u64 = 0x2;
-pub(super) const REMOVE: u64 = 0x30;
-pub(super) const MAKE: u64 = 0x1fc0;
-pub(super) const MAKE_FOLDER: u64 = 0x80;
-pub(super) const MAKE_FILE: u64 = 0x100;
-pub(super) const MAKE_SOCKET: u64 = 0x200;
-pub(super) const MAKE_LINK: u64 = 0x1000;
-pub(super) const TRUNCATE: u64 = 0x4000;
-const IOCTL: u64 = 0x8000;
-/// Rights that apply to files; the others apply to folders only.
-const ON_FILES: u64 = 0xc007;
+use crate::restriction::{
+    Destination, FileAccess, PortRange, PtraceAccess, PtraceScope, Restriction,
+};
 
 /// Rule compiler for `Landlock`.
 pub(super) struct Compiler;
@@ -175,20 +158,7 @@ fn lower_one(
         Restriction::Ptrace {
             scope: PtraceScope::Outside,
             access,
-        } if access.trace || access.read => {
-            let mut lowered = CompiledPart::one(Entry::Domain)
-                .breaks("signals to processes outside, unless the policy has a rule on files");
-            if !(access.trace && access.read) {
-                lowered = lowered.breaks(OUTSIDE_BREAKS);
-            }
-            match drops_sys_admin(policy) {
-                true => lowered,
-                false => lowered.gap(
-                    "/proc/PID/environ of others can be read with CAP_PERFMON, which Caps drops, and \
-                     with CAP_SYS_ADMIN; add disable-cap-sys-admin",
-                ),
-            }
-        }
+        } if access.trace || access.read => lower_processes(policy, *access),
         Restriction::Egress {
             to: Destination::Network(network),
             ports,
@@ -225,6 +195,22 @@ fn lower_one(
         | Restriction::Capabilities(_)
         | Restriction::Mode { .. }
         | Restriction::Syscall(_) => CompiledPart::missing("Landlock has no right for it"),
+    }
+}
+
+/// Lowers a rule on processes outside.
+fn lower_processes(policy: &Policy, access: PtraceAccess) -> CompiledPart<Entry> {
+    let mut lowered = CompiledPart::one(Entry::Domain)
+        .breaks("signals to processes outside, unless the policy has a rule on files");
+    if !(access.trace && access.read) {
+        lowered = lowered.breaks(OUTSIDE_BREAKS);
+    }
+    match drops_sys_admin(policy) {
+        true => lowered,
+        false => lowered.gap(
+            "/proc/PID/environ of others can be read with CAP_PERFMON, which Caps drops, and \
+                     with CAP_SYS_ADMIN; add disable-cap-sys-admin",
+        ),
     }
 }
 
@@ -410,83 +396,6 @@ fn lower_disks(rule: &Rule, access: FileAccess, machine: &MachineFeatures) -> Co
             "device files with other names; add disable-cap-mknod, which denies creating them",
         ),
     }
-}
-
-/// An entry of a folder.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryEntry {
-    /// Name of the entry.
-    pub name: String,
-    /// Set for folders. Symbolic links are omitted: only their targets matter.
-    pub is_folder: bool,
-}
-
-/// The file system as the planner reads it.
-pub trait Tree {
-    /// The entries of a folder.
-    fn entries(&self, folder: &str) -> Vec<DirectoryEntry>;
-}
-
-/// A path from which rights are withheld, including everything below it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeniedPath {
-    /// The path, without wildcards.
-    pub path: String,
-    /// `LANDLOCK_ACCESS_FS_*`.
-    pub rights: u64,
-}
-
-/// A path to which rights are granted, including everything below it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Grant {
-    /// The path.
-    pub path: String,
-    /// `LANDLOCK_ACCESS_FS_*`.
-    pub rights: u64,
-}
-
-/// Computes the grants that give every path all rights except the denied ones. Folders above a hole lack the
-/// denied rights too, since a right on such a folder would extend into the hole.
-#[must_use]
-pub fn grants(denied: &[DeniedPath], tree: &dyn Tree) -> Vec<Grant> {
-    grants_below(vec![("/".to_owned(), ALL_RIGHTS, true)], denied, tree)
-}
-
-/// Computes [`grants`] within the given roots: each root has the given rights and no other path has any. The
-/// last element is true for a folder.
-#[must_use]
-pub fn grants_below(
-    mut open: Vec<(String, u64, bool)>,
-    denied: &[DeniedPath],
-    tree: &dyn Tree,
-) -> Vec<Grant> {
-    let mut found = BTreeSet::new();
-    while let Some((path, wanted, is_folder)) = open.pop() {
-        let at_or_above = denied.iter().filter(|hole| is_below(&path, &hole.path));
-        let wanted = at_or_above.fold(wanted, |rights, hole| rights & !hole.rights);
-        let wanted = if is_folder { wanted } else { wanted & ON_FILES };
-        let beneath = denied.iter().filter(|hole| is_below(&hole.path, &path));
-        let later = beneath.fold(0, |rights, hole| rights | hole.rights) & wanted;
-        let now = wanted & !later;
-        if now != 0 {
-            found.insert(Grant {
-                path: path.clone(),
-                rights: now,
-            });
-        }
-        if later != 0 && is_folder {
-            let parent = path.trim_end_matches('/');
-            let entries = tree.entries(&path).into_iter();
-            open.extend(entries.map(|e| (format!("{parent}/{}", e.name), later, e.is_folder)));
-        }
-    }
-    found.into_iter().collect()
-}
-
-/// Returns true if `path` is `folder` or lies below it.
-pub(super) fn is_below(path: &str, folder: &str) -> bool {
-    let rest = path.strip_prefix(folder.trim_end_matches('/'));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn names(rights: u64) -> String {
