@@ -3,22 +3,19 @@
 //! Landlock only allows and never denies: a denial is a hole in the allowed set. [`grants`] computes the
 //! paths to allow so that everything except the holes is allowed.
 
-mod grants;
-mod rights;
-
 use std::fmt;
 
 use abi::{Arch, capability, flags};
 use serde_json::{Value, json};
 
-pub(super) use self::grants::is_below;
-pub use self::grants::{DeniedPath, DirectoryEntry, Grant, Tree, grants, grants_below};
-pub use self::rights::{ALL_RIGHTS, EXECUTE, LISTING, READ_FILE};
-use self::rights::{IOCTL, REFER, WRITE};
-pub(super) use self::rights::{
+use super::compiler::{Request, RuleCompiler, lines, strings};
+pub(super) use super::landlock_grants::is_below;
+pub use super::landlock_grants::{DeniedPath, DirectoryEntry, Grant, Tree, grants, grants_below};
+pub use super::landlock_rights::{ALL_RIGHTS, EXECUTE, LISTING, READ_FILE};
+use super::landlock_rights::{IOCTL, REFER, WRITE};
+pub(super) use super::landlock_rights::{
     MAKE, MAKE_FILE, MAKE_FOLDER, MAKE_LINK, MAKE_SOCKET, READ, REMOVE, TRUNCATE, WRITE_FILE,
 };
-use super::compiler::{Request, RuleCompiler, lines, strings};
 use super::part::{Assessment, CompiledPart, lower_rule};
 use super::{MachineFeatures, NameKind, caps};
 use crate::enforcer::EnforcerKind;

@@ -8,6 +8,8 @@ mod classes;
 mod compiler;
 pub mod denial_classifier;
 pub mod landlock;
+mod landlock_grants;
+mod landlock_rights;
 mod machine;
 mod narrow;
 mod part;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::rights::{ALL_RIGHTS, ON_FILES};
+use super::landlock_rights::{ALL_RIGHTS, ON_FILES};
 
 /// An entry of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
