@@ -445,13 +445,21 @@ fn options_make_the_box_larger_and_smaller() {
     );
     assert_eq!(finished.code(), 0, "{finished:?}");
     // The advice for what changes a folder is about the folder, and following it helps.
-    let (finished, report) = home.guard(&[], &["rm", &rc]);
+    let (notes, note) = (file("home/notes"), file("home/notes/a"));
+    fs::create_dir(&notes).expect("the folder is ours");
+    fs::write(&note, "x\n").expect("the folder is ours");
+    for path in [&notes, &note] {
+        chown(path, home.user, home.user).expect("root, or the owner");
+    }
+    let (finished, report) = home.guard(&[], &["rm", &note]);
     assert_eq!(finished.code(), 1, "{finished:?}");
-    let advice = format!("--allow-write {}", file("home"));
+    let advice = format!("--allow-write {notes}");
     assert_eq!(denials(&report)[0]["allow"], advice.as_str(), "{report:?}");
-    let (finished, _) = home.guard(&["--allow-write", &file("home")], &["rm", &rc]);
+    let (finished, _) = home.guard(&["--allow-write", &notes], &["rm", &note]);
     assert_eq!(finished.code(), 0, "{finished:?}");
-    fs::write(&rc, "x\n").expect("the folder is ours");
+    // A folder above a withheld one can be allowed in part: its own entries stay.
+    let (finished, _) = home.guard(&["--allow-write", &file("home")], &["rm", &rc]);
+    assert_eq!(finished.code(), 1, "{finished:?}");
     let (finished, report) = home.guard(&["--deny-read", &rc], &["cat", &rc]);
     assert_eq!(
         (finished.code(), denials(&report).len()),

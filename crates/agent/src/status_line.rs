@@ -44,6 +44,7 @@ impl StatusLine {
                 (before, looked) = (now, Instant::now());
                 // The next output on the same terminal overwrites the line.
                 terminal::complain(&format!("{CLEAR}{line}\r"));
+                outputs::status_line_was_drawn();
             }
             terminal::complain(CLEAR);
         };

@@ -36,8 +36,9 @@ pub(super) fn make(preset: Preset, command: Option<&Path>) -> bool {
     let wanted = tools
         .into_iter()
         .filter(|tool| is_one || is_installed(tool));
-    // No short cut: each is to be made.
-    wanted.fold(false, |made, tool| make_all(home, tool.writes) || made)
+    // All are made before any is asked for.
+    let made: Vec<bool> = wanted.map(|tool| make_all(home, tool.writes)).collect();
+    made.contains(&true)
 }
 
 fn is_own(home: &Path) -> bool {

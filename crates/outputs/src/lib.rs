@@ -61,6 +61,7 @@ pub use stdout::{
     StandardStream, StdioChannel, StdioError, StdoutOutput, StreamFormat, StreamTarget,
 };
 pub use syslog::{SyslogChannel, SyslogOutput};
+pub use terminal::status_line_was_drawn;
 pub use throttle::{Throttle, ThrottleRate};
 pub use time::log_stamp;
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fs::{self, File};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::termios::{LocalModes, OutputModes, Termios, tcgetattr, tcgetpgrp, tcgetwinsize};
@@ -188,8 +189,8 @@ fn write(
     if let (TerminalUse::Prompt, Some(first)) = (terminal_use, lines.first_mut()) {
         // Not behind what has been typed.
         first.insert_str(0, "\r\n");
-    } else if let (true, Some(first)) = (has_sequences(), lines.first_mut()) {
-        // The rest of a status line, which ends with a carriage return. What a command has printed stays.
+    } else if let (true, Some(first)) = (take_status_line(), lines.first_mut()) {
+        // The rest of the status line, which ends with a carriage return. What a command has printed stays.
         first.insert_str(0, "\u{1b}[K");
     }
     stream.write_lines(file, lines.into_iter().map(Cow::Owned))
@@ -198,12 +199,20 @@ fn write(
 /// Returns true unless `NO_COLOR` (<https://no-color.org>) or `TERM=dumb` disables colours.
 fn wants_colour() -> bool {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !no_color && has_sequences()
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    !no_color && !is_dumb
 }
 
-/// Returns false for a terminal that shows escape sequences as text.
-fn has_sequences() -> bool {
-    std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+/// Set while the cursor is at the beginning of a status line.
+static STATUS_LINE: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a status line has been drawn, which ends with a carriage return: the next alert clears it.
+pub fn status_line_was_drawn() {
+    STATUS_LINE.store(true, Ordering::Relaxed);
+}
+
+fn take_status_line() -> bool {
+    STATUS_LINE.swap(false, Ordering::Relaxed)
 }
 
 #[cfg(test)]

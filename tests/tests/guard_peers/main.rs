@@ -161,7 +161,7 @@ fn do_jobs(lab: &Lab, subject: Subject, samples: &mut Samples) {
         let why: Vec<&str> = why.lines().filter(|line| !line.starts_with('{')).collect();
         samples.push(json!({
             "measure": "job", "subject": subject.name(), "job": job, "code": finished.code(),
-            "denials": denials.len(), "ms": started.elapsed().as_millis() as u64,
+            "denials": denials.len(), "ms": u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
             "why": why[why.len().saturating_sub(6)..].join("\n"),
             "denied": denials.iter().map(|line| serde_json::from_str::<Value>(line).map_or(Value::Null, |line| line["message"].clone())).collect::<Vec<_>>(),
         }));

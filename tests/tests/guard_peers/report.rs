@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 use crate::subjects::Subject;
 use crate::work::{BUILDS, JOBS, UNCOVERED, WAYS};
 
+/// Says whether a sample counts.
+type Check = fn(&Value) -> bool;
+
 /// All samples, which are written as they come.
 pub(crate) struct Samples {
     all: Vec<Value>,
@@ -116,14 +119,14 @@ fn row(first: &str, cells: impl Iterator<Item = String>) -> String {
 
 fn summary(subjects: &[Subject], samples: &Samples) -> String {
     let mut table = header("of 30 ways out, 20 jobs", subjects);
-    let count = |subject: Subject, holds: fn(&Value) -> bool| {
+    let count = |subject: Subject, holds: Check| {
         let ways = samples.of("way", subject);
         ways.iter()
             .filter(|sample| holds(sample))
             .count()
             .to_string()
     };
-    let rows: [(&str, fn(&Value) -> bool); 3] = [
+    let rows: [(&str, Check); 3] = [
         ("denied", |sample| sample["done"] == false),
         ("denied, and reported by name", |sample| {
             sample["done"] == false && sample["named"] == true

@@ -256,7 +256,10 @@ fn the_agent_of_the_host_knows_nothing_of_the_container() {
 fn a_specification_comes_by_descriptor_or_file() {
     use std::os::fd::IntoRawFd;
     let bytes = full().encode();
-    let number = supervisor::in_memory(&bytes).expect("memory").into_raw_fd();
+    let memory = supervisor::in_memory(&bytes).expect("memory");
+    // Far above the numbers that the threads of other tests are given.
+    let number = rustix::io::fcntl_dupfd_cloexec(&memory, 700).expect("a number");
+    let number = number.into_raw_fd();
     let received = AgentSpec::receive(OsStr::new(&number.to_string())).expect("it is there");
     assert_eq!(received.encode(), bytes);
     assert!(sys::fd::duplicate_number(number).is_err(), "it stayed open");

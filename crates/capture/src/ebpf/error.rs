@@ -105,7 +105,7 @@ impl Error {
 fn is_unprivileged() -> bool {
     let has_none = |sets: sys::credential::CapabilitySets| {
         let has = |capability: Constant| sets.effective.contains(capability.u8());
-        !has(CAP_SYS_ADMIN) && !(has(CAP_BPF) && has(CAP_PERFMON))
+        !(has(CAP_SYS_ADMIN) || has(CAP_BPF) && has(CAP_PERFMON))
     };
     sys::credential::capabilities(0).is_ok_and(has_none)
 }
