@@ -82,6 +82,7 @@ static __always_inline u64 place_of_call(struct pt_regs *regs, const struct inte
 static __noinline int returned(struct pt_regs *regs, const struct interrupted *former, long result,
 			       struct task_struct *caller, u32 abi)
 {
+	struct arguments arguments = {};
 	struct scratch *s;
 	struct row *row;
 	u32 nr = former ? former->nr : number_of(regs);
@@ -109,32 +110,22 @@ static __noinline int returned(struct pt_regs *regs, const struct interrupted *f
 		count(COUNT_REGISTERS);
 		return 0;
 	}
-	s = working_memory();
-	if (!s) {
-		count(COUNT_NO_MEMORY);
-		return 0;
-	}
-	s->header.abi = abi;
-	s->header.result = result;
 	if (former)
 		for (int i = 0; i < 6; i++)
-			s->header.args[i] = former->args[i];
+			arguments.value[i] = former->args[i];
 	else
-		registers(regs, abi, s->header.args);
-	/* Read again, so that the verifier forgets by which way it came here, and follows one of them on. */
-	abi = *(volatile u8 *)&s->header.abi;
-	result = *(volatile u64 *)&s->header.result;
+		registers(regs, abi, arguments.value);
 	if (row->flags & ROW_SOCKETCALL) {
 		u32 real[6] = {}, read, which, words;
 
-		operation = s->header.args[0];
+		operation = arguments.value[0];
 		if (operation >= 32)
 			return 0;
 		/* One by one: the array has as many as the call takes, and may end where a page does. */
 		words = operation == SYS_SEND || operation == SYS_RECV ? 4 : 6;
 		for (read = 0; read < 6; read++)
 			if (read >= words || bpf_probe_read_user(&real[read], sizeof(real[read]),
-						(void *)(s->header.args[1] + read * sizeof(real[read]))))
+						(void *)(arguments.value[1] + read * sizeof(real[read]))))
 				break;
 		/* Said again, because the compiler keeps the bound to itself. */
 		which = operation;
@@ -146,7 +137,7 @@ static __noinline int returned(struct pt_regs *regs, const struct interrupted *f
 		if (!row)
 			return 0;
 		for (int i = 0; i < 6; i++)
-			s->header.args[i] = real[i];
+			arguments.value[i] = real[i];
 		words = words < row->flags >> ROW_WORDS_SHIFT ? words : row->flags >> ROW_WORDS_SHIFT;
 		is_unread = read < words;
 		operation |= read << 16;
@@ -155,11 +146,20 @@ static __noinline int returned(struct pt_regs *regs, const struct interrupted *f
 	if (is_unread)
 		count(COUNT_UNREADABLE);
 	else
-		slots &= by_arguments(key);
+		slots &= by_arguments(row, &arguments);
 	if (!slots) {
 		count(COUNT_REGISTERS);
 		return 0;
 	}
+	s = working_memory();
+	if (!s) {
+		count(COUNT_NO_MEMORY);
+		return 0;
+	}
+	s->header.abi = abi;
+	s->header.result = result;
+	for (int i = 0; i < 6; i++)
+		s->header.args[i] = arguments.value[i];
 	if (!in_scope(caller->tgid)) {
 		count(COUNT_SCOPE);
 		return 0;
@@ -186,7 +186,7 @@ static __always_inline int call_returned(struct pt_regs *regs, long result)
 
 	if (!conventions)
 		return 0;
-	caller = caller_task();
+	caller = bpf_get_current_task_btf();
 	abi = abi_of(nr, caller);
 	if (!(conventions >> abi & 1))
 		return 0;
@@ -246,7 +246,7 @@ int BPF_PROG(signal_deliver, int signal, void *info, struct k_sigaction *action)
 		return 0;
 	if (what == FAILS && interruptions)
 		has_ended(regs, nr);
-	return returned(regs, &told, -EINTR, caller_task(), told.abi);
+	return returned(regs, &told, -EINTR, caller, told.abi);
 #else
 	return 0;
 #endif
@@ -268,7 +268,7 @@ int BPF_PROG(thread_exit, struct task_struct *task)
 	former = *found;
 	if (!bpf_map_delete_elem(&interrupted, &tid))
 		__sync_fetch_and_sub(&interruptions, 1);
-	return returned((void *)bpf_task_pt_regs(caller), &former, -EINTR, caller_task(), former.abi);
+	return returned((void *)bpf_task_pt_regs(caller), &former, -EINTR, caller, former.abi);
 }
 
 #endif
