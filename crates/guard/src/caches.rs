@@ -20,13 +20,15 @@ const LOCKS: [&str; 2] = [".cargo/.package-cache", ".cargo/.package-cache-mutate
 /// Makes what is missing of the caches of the command's tools in the user's own home. Returns whether anything
 /// was made.
 pub(super) fn make(preset: Preset, command: Option<&Path>) -> bool {
-    let home = std::env::var_os("HOME").unwrap_or_default();
+    let Some(home) = std::env::var_os("HOME") else {
+        return false;
+    };
     let home = Path::new(&home);
     if preset == Preset::Strict || !home.is_absolute() || !is_own(home) {
         return false;
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders: Vec<_> = std::env::split_paths(&path).collect();
+    let path = std::env::var_os("PATH");
+    let folders: Vec<_> = path.iter().flat_map(std::env::split_paths).collect();
     let tools = tools::of(command);
     let is_one = tools.len() == 1;
     let is_installed = |tool: &Tool| {

@@ -21,8 +21,8 @@ type Group = (&'static Class, &'static [FieldSpec]);
 pub fn execute(class: Option<&str>, format: ListFormat) -> Outcome {
     let wanted = |group: &Group| class.is_none_or(|class| group.0.name == class);
     let groups: Vec<Group> = docs().filter(wanted).collect();
-    if groups.is_empty() {
-        return Err(unknown_class(class.unwrap_or_default()));
+    if let (Some(class), true) = (class, groups.is_empty()) {
+        return Err(unknown_class(class));
     }
     terminal::print(&match format {
         ListFormat::Json => format!(

@@ -105,10 +105,8 @@ fn registered(config: &str) -> Vec<Registered> {
             .iter()
             .filter(|table| table.ends_in(&["containerd", "runtimes", name, "options"]));
         options.any(|options| {
-            let program = options.string("BinaryName").unwrap_or_default();
-            Path::new(&program)
-                .file_name()
-                .is_some_and(|file| file == PROGRAM)
+            let program = options.string("BinaryName");
+            program.is_some_and(|program| Path::new(&program).ends_with(PROGRAM))
         })
     };
     let found = tables.iter().filter_map(|table| {
@@ -243,7 +241,7 @@ fn in_force() -> Result<InForce, String> {
     let output = output.map_err(|cause| format!("cannot execute {program}: {cause}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.lines().last().unwrap_or_default().to_owned();
+        let said = said.lines().last().unwrap_or("it printed no reason").to_owned();
         return Err(format!(
             "cannot read the configuration by {program}: {said}"
         ));
@@ -283,10 +281,11 @@ fn daemon() -> Option<Daemon> {
         {
             return None;
         }
-        let folder = std::fs::read_link(file("cwd")).ok();
+        // An absolute path stays as it is.
+        let folder = std::fs::read_link(file("cwd")).ok()?;
         Some(Daemon {
             program: std::fs::read_link(file("exe")).ok()?,
-            file: named.map(|named| folder.unwrap_or_default().join(named)),
+            file: named.map(|named| folder.join(named)),
             started: Duration::from_nanos(started),
         })
     })

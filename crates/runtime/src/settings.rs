@@ -231,9 +231,12 @@ impl Settings {
 
 /// Returns true if this process is root, and not merely the root of a user namespace, as under rootless podman.
 fn is_root_of_host() -> bool {
-    // Without /proc nothing can be watched either.
-    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    rustix::process::geteuid().is_root() && maps_all(&map)
+    let is_initial = match std::fs::read_to_string("/proc/self/uid_map") {
+        Ok(map) => maps_all(&map),
+        // A kernel without user namespaces has no such file. Another failure proves nothing.
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    };
+    rustix::process::geteuid().is_root() && is_initial
 }
 
 /// Returns true for the map of the initial user namespace: each user is itself.

@@ -72,9 +72,9 @@ impl Bundle {
     pub(super) fn open(folder: &Path) -> Option<Self> {
         let spec = read(&folder.join("config.json"))?;
         let name = |levels: usize| folder.ancestors().nth(levels)?.file_name()?.to_str();
-        let maker = if name(2) == Some(TASKS) {
+        let maker = if let (Some(TASKS), Some(namespace)) = (name(2), name(1)) {
             BundleOrigin::Containerd {
-                namespace: name(1).unwrap_or_default().to_owned(),
+                namespace: namespace.to_owned(),
                 data: containerd_data(folder),
             }
         } else if let (Some("userdata"), Some(driver), Some(above)) = (
