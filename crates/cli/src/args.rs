@@ -2,9 +2,11 @@
 
 mod added_rules;
 mod bench;
+mod rule_sources;
 mod workload;
 
 pub(crate) use added_rules::AddedRules;
+pub(crate) use rule_sources::RuleSources;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -131,20 +133,8 @@ pub(crate) enum Refusal {
 /// The rules, outputs and recordings of every verb that watches.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Detection {
-    /// Load rules from this file or folder instead; repeatable [default: the built-in rules and
-    /// /etc/tollgate/rules.d]
-    #[arg(short = 'r', long = "rules", value_name = "RULES", help_heading = RULES)]
-    pub(crate) rules: Vec<PathBuf>,
-    /// Also load rules from this file or folder, which can change the other rules; repeatable
-    #[arg(long, value_name = "RULES", help_heading = RULES)]
-    pub(crate) add_rules: Vec<PathBuf>,
-    /// Also read the configuration in FILE, in the format of falco.yaml; it overrides
-    /// /etc/tollgate/config.yaml and ~/.config/tollgate/config.yaml
-    #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = RULES)]
-    pub(crate) config: Option<PathBuf>,
-    /// Set one configuration key, such as outputs.rate=5; repeatable
-    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
-    pub(crate) options: Vec<String>,
+    #[command(flatten)]
+    pub(crate) sources: RuleSources,
     /// Write alerts as JSON, one object a line
     #[arg(long, conflicts_with = "format", help_heading = OUTPUT)]
     pub(crate) json: bool,
@@ -495,20 +485,8 @@ pub(crate) struct Top {
     #[arg(long = "container", value_name = "NAME|ID", conflicts_with = "pids", help_heading = TARGET,
           value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) containers: Vec<String>,
-    /// Load rules from this file or folder instead; repeatable [default: the built-in rules and
-    /// /etc/tollgate/rules.d]
-    #[arg(short = 'r', long = "rules", value_name = "RULES", help_heading = RULES)]
-    pub(crate) rules: Vec<PathBuf>,
-    /// Also load rules from this file or folder, which can change the other rules; repeatable
-    #[arg(long, value_name = "RULES", help_heading = RULES)]
-    pub(crate) add_rules: Vec<PathBuf>,
-    /// Also read the configuration in FILE, in the format of falco.yaml; it overrides
-    /// /etc/tollgate/config.yaml and ~/.config/tollgate/config.yaml
-    #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = RULES)]
-    pub(crate) config: Option<PathBuf>,
-    /// Set one configuration key, such as base_syscalls.all=true; repeatable
-    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
-    pub(crate) options: Vec<String>,
+    #[command(flatten)]
+    pub(crate) sources: RuleSources,
 }
 
 /// `tollgate replay`.
@@ -522,20 +500,8 @@ pub(crate) struct Replay {
     /// Captures to read, in this order: scap, also gzipped; - is standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Load rules from this file or folder instead; repeatable [default: the built-in rules and
-    /// /etc/tollgate/rules.d]
-    #[arg(short = 'r', long = "rules", value_name = "RULES", help_heading = RULES)]
-    pub(crate) rules: Vec<PathBuf>,
-    /// Also load rules from this file or folder, which can change the other rules; repeatable
-    #[arg(long, value_name = "RULES", help_heading = RULES)]
-    pub(crate) add_rules: Vec<PathBuf>,
-    /// Also read the configuration in FILE, in the format of falco.yaml; it overrides
-    /// /etc/tollgate/config.yaml and ~/.config/tollgate/config.yaml
-    #[arg(short = 'c', long = "config", value_name = "FILE", help_heading = RULES)]
-    pub(crate) config: Option<PathBuf>,
-    /// Set one configuration key, such as outputs.rate=5; repeatable
-    #[arg(short = 'o', long = "option", value_name = "KEY=VALUE", help_heading = RULES)]
-    pub(crate) options: Vec<String>,
+    #[command(flatten)]
+    pub(crate) sources: RuleSources,
     /// Write alerts or events as JSON, one object a line
     #[arg(long, conflicts_with = "format", help_heading = OUTPUT)]
     pub(crate) json: bool,

@@ -9,12 +9,12 @@ use crate::args;
 impl From<args::Detection> for options::Detection {
     fn from(args: args::Detection) -> Self {
         Self {
-            rules: args.rules,
-            add_rules: args.add_rules,
+            rules: args.sources.rules,
+            add_rules: args.sources.add_rules,
             rules_folder: args.places.rules,
             layers: args.places.files,
-            config: args.config,
-            options: args.options,
+            config: args.sources.config,
+            options: args.sources.options,
             json: args.json,
             stream: args.stream.into(),
             write: args.write,

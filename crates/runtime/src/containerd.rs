@@ -241,7 +241,11 @@ fn in_force() -> Result<InForce, String> {
     let output = output.map_err(|cause| format!("cannot execute {program}: {cause}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.lines().last().unwrap_or("it printed no reason").to_owned();
+        let said = said
+            .lines()
+            .last()
+            .unwrap_or("it printed no reason")
+            .to_owned();
         return Err(format!(
             "cannot read the configuration by {program}: {said}"
         ));

@@ -10,10 +10,10 @@ use crate::args::Replay;
 pub(crate) fn execute(args: Replay) -> Outcome {
     replay::execute(&ReplayOptions {
         files: args.files,
-        rules: args.rules,
-        add_rules: args.add_rules,
-        config: args.config,
-        options: args.options,
+        rules: args.sources.rules,
+        add_rules: args.sources.add_rules,
+        config: args.sources.config,
+        options: args.sources.options,
         json: args.json,
         stream: args.stream.into(),
         fields: args.fields,

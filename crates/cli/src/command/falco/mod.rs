@@ -27,7 +27,7 @@ use rules::{EngineOptions, Priority};
 
 use self::args::{Falco, Format};
 use self::validate::Describe;
-use crate::args::{AlertStream, Detection, Watch, WatchEngine};
+use crate::args::{AlertStream, Detection, RuleSources, Watch, WatchEngine};
 use crate::command::watch;
 
 /// Falco's default configuration file.
@@ -364,9 +364,12 @@ fn start(args: Falco, options: Vec<String>, config: &Config) -> Outcome {
         engine: WatchEngine::Ebpf,
         seconds: (args.seconds > 0).then_some(args.seconds),
         detection: Detection {
-            rules: args.rules,
-            config: args.config,
-            options,
+            sources: RuleSources {
+                rules: args.rules,
+                config: args.config,
+                options,
+                ..RuleSources::default()
+            },
             stream: AlertStream::default(),
             stats: args.stats,
             stats_interval: args.stats_interval,

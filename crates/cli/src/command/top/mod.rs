@@ -51,8 +51,8 @@ fn rules(args: &Top) -> Result<(Engine, Loaded), Failure> {
     let places = Places::of_user()?;
     let request = Request {
         layers: &places.files,
-        file: args.config.as_deref(),
-        options: &args.options,
+        file: args.sources.config.as_deref(),
+        options: &args.sources.options,
         mode: CompatMode::default(),
     };
     let Effective {
@@ -64,9 +64,9 @@ fn rules(args: &Top) -> Result<(Engine, Loaded), Failure> {
         journal::warn(&format!("warning: {warning}"));
     }
     config.rules_folder = places.rules;
-    config.added_rules.clone_from(&args.add_rules);
-    if !args.rules.is_empty() {
-        config.rules_files.clone_from(&args.rules);
+    config.added_rules.clone_from(&args.sources.add_rules);
+    if !args.sources.rules.is_empty() {
+        config.rules_files.clone_from(&args.sources.rules);
     }
     let mut loaded = config.rule_sources().load();
     loaded.select(&config.rules);
