@@ -33,7 +33,7 @@ test-all: FEATURES = embedded
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded check bless bench-smoke \
+.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 check bless bench-smoke \
     isolation guard-peers static install uninstall deb dist
 .DEFAULT_GOAL := help
 
@@ -54,7 +54,12 @@ test-unit: ## run the crates' own unit tests: no root, no release build
 	rm -f $(SKIPS)
 	$(CARGO) test --workspace --exclude e2e --lib --bins --locked --no-fail-fast; status=$$?; $(COMPARE) && exit $$status
 
-test-all: build static test-kernels test-engines test-recorded ## run every test: real package managers, another kernel, the embedded runtime too
+test-re2: ## compare regular expressions of rules with the real RE2: 60,000 patterns
+	python3 -m venv $(TARGET)/re2 && $(TARGET)/re2/bin/pip install --quiet google-re2
+	$(TARGET)/re2/bin/python tests/re2/corpus.py 60000 $${SEED:-1} > $(TARGET)/re2/corpus.jsonl
+	TOLLGATE_RE2_CORPUS=$(abspath $(TARGET))/re2/corpus.jsonl $(CARGO) test --locked --package rules --lib re2
+
+test-all: build static test-kernels test-engines test-recorded test-re2 ## run every test: real package managers, another kernel, the embedded runtime too
 	rm -f $(SKIPS)
 	$(CARGO) test --workspace --locked --no-fail-fast $(FEATURES:%=--features cli/%); status=$$?; \
 	    $(COMPARE) && exit $$status

@@ -4,8 +4,10 @@ use std::net::IpAddr;
 
 use bumpalo::Bump;
 use event::ValueType;
-use regex::bytes::{Regex, RegexBuilder};
+use regex_automata::meta::Regex;
+use regex_syntax::hir::{Hir, Look};
 
+use super::re2;
 use super::test::{Network, Test};
 use crate::condition::ast::Text;
 
@@ -118,17 +120,28 @@ const REGEX_BYTES: usize = 10 << 20;
 pub(crate) fn regexes(constants: &[Text]) -> Result<Box<[Regex]>, String> {
     let parse = |text: &Text| {
         let lossy = text.to_lossy();
-        let built = RegexBuilder::new(&format!("^(?:{lossy})$"))
-            .size_limit(REGEX_BYTES)
-            .build();
-        built.map_err(|error| {
-            let error = error.to_string();
-            let reason = error.lines().last().unwrap_or_default();
-            let reason = reason.strip_prefix("error: ").unwrap_or(reason);
-            format!("`{lossy}` is not a regular expression: {reason}")
-        })
+        regex(&lossy).map_err(|reason| format!("`{lossy}` is not a regular expression: {reason}"))
     };
     constants.iter().map(parse).collect()
+}
+
+/// Compiles one regular expression, in the syntax of RE2, that must match a whole text.
+pub(super) fn regex(pattern: &str) -> Result<Regex, String> {
+    let translated = re2::translate(pattern).map_err(|error| error.to_string())?;
+    let whole = Hir::concat(vec![
+        Hir::look(Look::Start),
+        translated,
+        Hir::look(Look::End),
+    ]);
+    // `\C` matches a part of a character, which automata of UTF-8 alone refuse.
+    let config = Regex::config()
+        .utf8_empty(false)
+        .nfa_size_limit(Some(REGEX_BYTES));
+    let built = Regex::builder().configure(config).build_from_hir(&whole);
+    built.map_err(|error| match error.size_limit() {
+        Some(bytes) => format!("compiled, it is larger than {bytes} bytes"),
+        None => error.to_string(),
+    })
 }
 
 /// Replaces invalid UTF-8 in the text, as Falco does before it matches an expression.
@@ -188,7 +201,7 @@ mod tests {
         assert!(
             regexes(&texts(&["a("]))
                 .unwrap_err()
-                .contains("unclosed group")
+                .contains("`(` has no `)`")
         );
     }
 

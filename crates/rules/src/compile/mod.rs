@@ -14,6 +14,7 @@ pub(crate) mod opening;
 pub(crate) mod operand;
 mod path_prefix;
 pub(crate) mod program;
+mod re2;
 mod substrings;
 mod ternary;
 pub(crate) mod test;

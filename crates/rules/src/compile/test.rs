@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bumpalo::Bump;
 use event::{Lookup, SystemInfo, Value, ValueType};
 use memchr::memmem::Finder;
-use regex::bytes::Regex;
+use regex_automata::meta::Regex;
 
 use super::literal;
 use super::path_prefix::PathPrefixes;

@@ -38,7 +38,7 @@ pub(super) fn page() -> String {
         .map(|known| format!("`{}`", known.word()))
         .collect();
     out.push_str(&format!(
-        "{}\n\n{}\n",
+        "{}\n\n`regex` has the syntax of RE2 and matches a whole value.\n\n{}\n",
         ops.join(" "),
         transformers.join(" ")
     ));
