@@ -6,8 +6,8 @@
 //! ```
 //!
 //! `a[1]` replaces an item of a list or appends one right after its last; `a[]` always appends. A
-//! backslash escapes a dot, a bracket or an equal sign in a name. The value is YAML, so `-o
-//! rules_files=[a.yaml,b.yaml]` sets a whole list.
+//! backslash escapes a dot, a bracket or an equal sign in a name. A name right after a list means that key of
+//! each of its items. As in Falco, the value is plain text, unless it begins with `{`: then it is YAML.
 
 use std::sync::Arc;
 
@@ -28,29 +28,50 @@ const MAX_ITEMS: usize = 10_000;
 pub(crate) fn assign(root: &mut Node, assignment: &str) -> Result<(), Problem> {
     let origin = Origin::Option(Arc::from(assignment));
     let (path, value) = split(assignment, &origin)?;
-    let mut node = root;
-    for step in &path {
-        node = descend(node, step, &origin)?;
+    let value = relocate(parse_value(value, &origin)?, &origin).value;
+    set(root, &path, &value, &origin)
+}
+
+/// Sets what `path` leads to below `node`.
+fn set(node: &mut Node, path: &[Step], value: &Value, origin: &Origin) -> Result<(), Problem> {
+    let Some((step, path)) = path.split_first() else {
+        node.value = value.clone();
+        node.origin = origin.clone();
+        return Ok(());
+    };
+    if let (Step::Name(_), Value::List(items)) = (step, &mut node.value)
+        && items.iter().all(|item| matches!(item.value, Value::Map(_)))
+    {
+        if items.is_empty() {
+            let empty = Value::Map(Vec::new());
+            let origin = origin.clone();
+            items.push(Node {
+                origin,
+                value: empty,
+            });
+        }
+        for item in items {
+            set(descend(item, step, origin)?, path, value, origin)?;
+        }
+        return Ok(());
     }
-    node.value = relocate(parse_value(value, &origin)?, &origin).value;
-    node.origin = origin;
-    Ok(())
+    set(descend(node, step, origin)?, path, value, origin)
 }
 
 fn parse_value(value: &str, origin: &Origin) -> Result<Node, Problem> {
-    if value.is_empty() {
-        let value = Value::Scalar {
-            text: String::new(),
-            quoted: true,
-        };
-        return Ok(Node {
+    if value.starts_with('{') {
+        return settings::read("", value).map_err(|problem| Problem {
             origin: origin.clone(),
-            value,
+            ..problem
         });
     }
-    settings::read("", value).map_err(|problem| Problem {
+    let value = Value::Scalar {
+        text: value.to_owned(),
+        quoted: value.is_empty(),
+    };
+    Ok(Node {
         origin: origin.clone(),
-        ..problem
+        value,
     })
 }
 
@@ -230,14 +251,33 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_yaml() {
+    fn a_value_is_text_unless_it_begins_with_a_brace() {
         let mut root = root();
-        assign(&mut root, "rules_files=[x, 'y z']").unwrap();
-        let files = find(&root, "rules_files").list().unwrap();
-        assert_eq!(files[1].text(), Ok("y z"));
-        assert_eq!(files[1].origin.to_string(), "-o rules_files=[x, 'y z']");
-        assign(&mut root, "rules_files=").unwrap();
-        assert_eq!(find(&root, "rules_files").text(), Ok(""));
+        for value in [
+            "*", "&a", "!x", "%a %b", "@a", "#a", "[x]", "a: b", "a # b", "'q'", "null", "~", "",
+        ] {
+            assign(&mut root, &format!("rules_files[0]={value}")).unwrap();
+            let files = find(&root, "rules_files").list().unwrap();
+            assert_eq!(files[0].text(), Ok(value));
+        }
+        assign(&mut root, "rules[]={disable: {rule: '*'}}").unwrap();
+        let rule = &find(&root, "rules").list().unwrap()[0];
+        assert_eq!(find(find(rule, "disable"), "rule").text(), Ok("*"));
+        assert_eq!(rule.origin.to_string(), "-o rules[]={disable: {rule: '*'}}");
+        assert!(assign(&mut root, "rules[]={disable").is_err());
+    }
+
+    #[test]
+    fn a_name_after_a_list_sets_that_key_of_each_item() {
+        let text = "append_output: [{suggested_output: true}, {extra_output: x}]\nrules: []\n";
+        let mut root = settings::read("c.yaml", text).unwrap();
+        assign(&mut root, "append_output.suggested_output=false").unwrap();
+        assign(&mut root, "rules.disable.rule=*").unwrap();
+        for item in find(&root, "append_output").list().unwrap() {
+            assert_eq!(find(item, "suggested_output").boolean(), Ok(false));
+        }
+        let rule = &find(&root, "rules").list().unwrap()[0];
+        assert_eq!(find(find(rule, "disable"), "rule").text(), Ok("*"));
     }
 
     #[test]
@@ -252,6 +292,7 @@ mod tests {
             ("rules_files[9]=x", "cannot set item 9 of a list of 2"),
             ("outputs[0]=x", "cannot set an item of a group of settings"),
             ("outputs.rate.x=1", "cannot set `x` inside `1`"),
+            ("rules_files.x=1", "cannot set `x` inside a list"),
         ] {
             let problem = assign(&mut root(), assignment).unwrap_err();
             assert_eq!(problem.message, message, "{assignment}");

@@ -1,5 +1,7 @@
 //! Options that set keys of the configuration, and options without effect.
 
+use std::path::Path;
+
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
@@ -11,7 +13,7 @@ pub(super) fn assignments(args: &Falco) -> Vec<String> {
     let mut set = |assignment: &str| out.push(assignment.to_owned());
     if let Some(capture) = &args.replay {
         set("engine.kind=replay");
-        let path = quoted(&capture.display().to_string());
+        let path = plain(capture);
         set(&format!("engine.replay.capture_file={path}"));
     }
     if args.unbuffered {
@@ -60,11 +62,21 @@ fn old(args: &Old, set: &mut impl FnMut(&str)) {
     }
     if let Some(file) = &args.gvisor_config {
         set("engine.kind=gvisor");
-        let path = quoted(&file.display().to_string());
+        let path = plain(file);
         set(&format!("engine.gvisor.config={path}"));
     }
     if let Some(bytes) = args.snaplen {
         set(&format!("falco_libs.snaplen={bytes}"));
+    }
+}
+
+/// Returns a path as the value of an assignment, which would take a brace at its start for YAML.
+fn plain(path: &Path) -> String {
+    let path = path.display().to_string();
+    if path.starts_with('{') {
+        format!("./{path}")
+    } else {
+        path
     }
 }
 
