@@ -121,7 +121,8 @@ impl Scratch {
 }
 
 impl Engine {
-    /// Compiles the enabled rules. Rules with errors are left out and reported as diagnostics.
+    /// Compiles the enabled rules. Rules with errors are left out and reported as diagnostics; as in Falco, also
+    /// errors of disabled rules are.
     pub fn new(
         ruleset: &Ruleset,
         options: &EngineOptions,
@@ -146,6 +147,17 @@ impl Engine {
             mut diagnostics,
             ..
         } = compiler;
+        // What they compare must not become a part of the program.
+        let mut disabled = Compiler {
+            ruleset,
+            options,
+            checker: Checker::default(),
+            diagnostics,
+        };
+        for rule in ruleset.rules.iter().filter(|rule| !wanted(rule)) {
+            disabled.rule(rule);
+        }
+        diagnostics = disabled.diagnostics;
         let outputs: Vec<Vec<_>> = rules.iter().map(|rule| rule.operands().collect()).collect();
         let sources: Vec<Source<'_>> = rules
             .iter()

@@ -188,16 +188,23 @@ impl Checker {
             .as_field(key.operand)
             .is_some_and(|field| field.spec.host_name);
         let op = compare.op;
-        if !fits(operand.ty, operand.spread, host_name, op) {
+        let is_buffer = self.is_buffer(key.operand);
+        let fits = |op| {
+            fits(operand.ty, operand.spread, host_name, op)
+                && (if is_buffer {
+                    fits_bytes(op)
+                } else {
+                    !takes_hexadecimal(op)
+                })
+        };
+        if !fits(op) {
             let kind = match (operand.spread, host_name) {
                 (Spread::List, _) => "a list",
                 (_, true) => "a host name",
+                _ if is_buffer => "bytes",
                 _ => type_name(operand.ty),
             };
-            let allowed = Op::ALL
-                .iter()
-                .filter(|op| fits(operand.ty, operand.spread, host_name, **op))
-                .map(|op| op.word());
+            let allowed = Op::ALL.iter().filter(|op| fits(**op)).map(|op| op.word());
             let allowed: Vec<&str> = allowed.chain(["exists"]).collect();
             let message = format!(
                 "`{}` does not apply to `{operand}`, which is {kind}",
@@ -234,6 +241,12 @@ impl Checker {
             return error(span, message);
         }
         None
+    }
+
+    /// Returns true for the data that a call transfers, which is not text.
+    fn is_buffer(&self, operand: OperandId) -> bool {
+        let field = self.operands.as_field(operand);
+        field.is_some_and(|field| field.spec.name == "evt.buffer")
     }
 
     /// Warns of a comparison with `<NA>`, the text printed for a missing value. Falco warns of it where
@@ -482,6 +495,27 @@ fn fits(ty: ValueType, spread: Spread, host_name: bool, op: Op) -> bool {
         | ValueType::Port => equality || matches!(op, Op::Lt | Op::Le | Op::Gt | Op::Ge),
         ValueType::Text | ValueType::Path => true,
     }
+}
+
+/// Returns true for operators that compare with bytes written as hexadecimal digits.
+fn takes_hexadecimal(op: Op) -> bool {
+    matches!(op, Op::BContains | Op::BStartsWith)
+}
+
+/// Returns true for the operators of bytes.
+fn fits_bytes(op: Op) -> bool {
+    matches!(
+        op,
+        Op::Eq
+            | Op::Ne
+            | Op::In
+            | Op::Intersects
+            | Op::Contains
+            | Op::BContains
+            | Op::StartsWith
+            | Op::BStartsWith
+            | Op::EndsWith
+    )
 }
 
 fn same_type(a: ValueType, b: ValueType) -> bool {

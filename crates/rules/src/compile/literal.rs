@@ -32,9 +32,16 @@ pub(crate) fn bools(constants: &[Text]) -> Result<Test, String> {
 
 /// Parses numbers and sorts them.
 pub(crate) fn numbers(ty: ValueType, constants: &[Text]) -> Result<Box<[i128]>, String> {
-    let parse = |text: &Text| {
+    // As in Falco, a negative number is what an unsigned field of 32 or 64 bits makes of it: `user.uid = -1` is
+    // the user id that is not set.
+    let mut wrapped = Vec::new();
+    let mut parse = |text: &Text| {
         let number = text.as_str().and_then(parse_number);
         let number = number.ok_or_else(|| format!("`{}` is not a number", text.to_lossy()))?;
+        if ty == ValueType::Uint && (i128::from(i64::MIN)..0).contains(&number) {
+            wrapped.push((1_i128 << 32) + number);
+            return Ok((1_i128 << 64) + number);
+        }
         let range = match ty {
             ValueType::Int => i128::from(i64::MIN)..=i128::from(i64::MAX),
             ValueType::Port => 0..=i128::from(u16::MAX),
@@ -50,7 +57,11 @@ pub(crate) fn numbers(ty: ValueType, constants: &[Text]) -> Result<Box<[i128]>, 
         }
         Ok(number)
     };
-    let mut numbers = constants.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    let mut numbers = constants
+        .iter()
+        .map(&mut parse)
+        .collect::<Result<Vec<_>, _>>()?;
+    numbers.extend(wrapped.into_iter().filter(|number| *number >= 0));
     numbers.sort_unstable();
     numbers.dedup();
     Ok(numbers.into())
@@ -174,10 +185,9 @@ mod tests {
             *parse(ValueType::Int, &["2", "-1", "0x10", "+2"]).unwrap(),
             [-1, 2, 16]
         );
-        assert!(
-            parse(ValueType::Uint, &["-1"])
-                .unwrap_err()
-                .contains("outside 0")
+        assert_eq!(
+            *parse(ValueType::Uint, &["-1"]).unwrap(),
+            [i128::from(u32::MAX), i128::from(u64::MAX)]
         );
         assert!(parse(ValueType::Port, &["65536"]).is_err());
         assert!(

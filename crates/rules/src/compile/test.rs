@@ -189,7 +189,8 @@ impl Test {
             | ValueType::Port => {
                 let numbers = literal::numbers(ty, constants)?;
                 Ok(match (Order::of(op), &*numbers) {
-                    (Some(order), [number]) => Self::Number(order, *number),
+                    // A negative number gives two unsigned ones, the larger one for fields of 64 bits.
+                    (Some(order), [.., number]) => Self::Number(order, *number),
                     (None, [number]) => Self::Number(Order::Equal, *number),
                     _ => Self::Numbers(numbers),
                 })

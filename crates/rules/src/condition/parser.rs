@@ -17,7 +17,8 @@
 //! arg         = number | quoted | call | field
 //!             | "(" [ item { "," item } ] ")"
 //! item        = field | call | quoted | number
-//! list        = "(" [ string { "," string } ] ")"
+//! list        = "(" [ value { "," value } ] ")"
+//! value       = string | list-name with blanks: words without quotes
 //!
 //! numeric-op  = "<=" | "<" | ">=" | ">"
 //! string-op   = "==" | "=" | "!=" | "glob" | "iglob" | "contains" | "icontains" | "bcontains"

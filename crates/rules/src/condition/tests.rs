@@ -391,8 +391,8 @@ const REJECTED: &[(&str, u32, &str, &str)] = &[
     ),
     ("proc.name in (,)", 14, "expected a value of the list", ""),
     (
-        "proc.name in (a b)",
-        16,
+        "proc.name in (\"a\" b)",
+        18,
         "expected `,` or `)`, found `b`",
         "",
     ),

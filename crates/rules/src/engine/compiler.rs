@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use super::{AppendOutput, CompiledRule, EngineOptions, ExtraField};
 use crate::compile::check::{Checker, Problem};
 use crate::condition::ast::SourceId;
+use crate::condition::parser::parse_operand;
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::output::Template;
 use crate::ruleset::{Rule, Ruleset};
@@ -53,6 +54,7 @@ impl Compiler<'_> {
         let (tree, mut problems) = self.checker.condition(&rule.condition);
         let template = self.output(rule, &mut problems);
         let formatted = self.formatted(rule, &mut problems);
+        let has_sound_exceptions = self.exceptions(rule);
         let is_error = |problem: &Problem| problem.code.severity() == Severity::Error;
         let broken = problems.iter().any(is_error);
         let forgiven = rule.skip_if_unknown_filter
@@ -67,7 +69,7 @@ impl Compiler<'_> {
             }
             self.report(rule, problem);
         }
-        if broken {
+        if broken || !has_sound_exceptions {
             return None;
         }
         let tree = tree.merge(&mut self.checker.atoms, &self.checker.operands);
@@ -85,6 +87,31 @@ impl Compiler<'_> {
             capture_duration_ms: rule.capture_duration_ms,
             matches: AtomicU64::new(0),
         })
+    }
+
+    /// Checks the fields of exceptions without values, which are no part of the condition yet. Returns false if
+    /// one is unknown.
+    fn exceptions(&mut self, rule: &Rule) -> bool {
+        let mut all_known = true;
+        for exception in rule.exceptions.iter().filter(|it| it.values == 0) {
+            for field in &exception.fields {
+                let parsed = parse_operand(field, SourceId(0)).map_err(|error| error.message);
+                let known = parsed.and_then(|operand| {
+                    let checked = Checker::default().output_operand(&operand);
+                    checked.map_err(|problems| problems.into_iter().map(|it| it.message).collect())
+                });
+                if let Err(reason) = known {
+                    all_known = false;
+                    let message = format!("exception `{}`: {reason}", exception.name);
+                    let location = exception.location.clone();
+                    self.diagnostics.push(
+                        Diagnostic::new(Code::Validate, location, message)
+                            .in_item(format!("rule {}", rule.name)),
+                    );
+                }
+            }
+        }
+        all_known
     }
 
     /// Compiles the fields that explain an alert. No engine is asked for more because of them: what is not

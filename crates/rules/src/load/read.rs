@@ -9,11 +9,23 @@ use super::item::{
 };
 use super::reader::{ReadResult, Reader};
 use crate::condition::{is_identifier, is_list_name};
-use crate::diagnostic::{Code, closest};
+use crate::diagnostic::{Code, Location, closest};
 use crate::ruleset::PluginRequirement;
 use crate::version::{Version, number};
 use yaml::SourceText;
 use yaml::{Kind, Node};
+
+/// Returns the location of a text with a NUL character, which no value of an event contains.
+fn nul(node: &Node) -> Option<Location> {
+    match &node.kind {
+        Kind::Scalar(text) => text.text().contains('\0').then(|| node.location.clone()),
+        Kind::Sequence(items) => items.iter().find_map(nul),
+        Kind::Mapping(pairs) => pairs
+            .iter()
+            .find_map(|(key, value)| nul(key).or_else(|| nul(value))),
+        _ => None,
+    }
+}
 
 pub(super) fn read_item(node: &Node) -> ReadResult {
     let mut reader = Reader::new(node);
@@ -26,6 +38,9 @@ pub(super) fn read_item(node: &Node) -> ReadResult {
         return reader.finish(None, None);
     };
     reader.pairs = pairs;
+    if let Some(location) = nul(node) {
+        reader.fail(&location, "the text contains a NUL character".to_owned());
+    }
     // The order of these tests decides the type of an item with two of these keys.
     if let Some(value) = reader.get("required_engine_version") {
         let item = reader.engine_version(value);

@@ -7,3 +7,4 @@ mod openings;
 mod properties;
 mod reference;
 mod stock;
+mod validation;

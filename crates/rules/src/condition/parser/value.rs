@@ -58,11 +58,10 @@ impl Parser<'_> {
         if !self.lexer.literal(")") {
             loop {
                 self.lexer.blank();
-                match self.string()? {
+                match self.list_item()? {
                     Some(item) => items.push(item),
                     None => return Err(self.expected("a value of the list")),
                 }
-                self.lexer.blank();
                 if !self.lexer.literal(",") {
                     break;
                 }
@@ -72,6 +71,23 @@ impl Parser<'_> {
             }
         }
         Ok(Value::List(items, self.lexer.span_from(start)))
+    }
+
+    /// Parses a value of a list, and blanks after it. Words without commas between them may be the name of a
+    /// list, which is told when names are replaced.
+    fn list_item(&mut self) -> Result<Option<Literal>> {
+        let start = self.lexer.pos();
+        let Some(mut item) = self.string()? else {
+            return Ok(None);
+        };
+        while self.lexer.blank() && !item.quoted {
+            let Some(word) = self.lexer.bare_string() else {
+                break;
+            };
+            let name = format!("{} {word}", item.text.to_lossy());
+            item = self.bare(start, &name);
+        }
+        Ok(Some(item))
     }
 
     /// Parses `val(FIELD)` or a transformer.
