@@ -595,6 +595,55 @@ fn a_box_in_a_box_denies_what_either_denies() {
     }
 }
 
+/// Opens a socket of each family, with and without bits that the kernel does not look at, and prints the families
+/// that could be opened, by how.
+const FAMILIES: &str = "
+import ctypes, json
+libc = ctypes.CDLL(None)
+def opens(call, *args):
+    return libc.syscall(call, *map(ctypes.c_ulong, args)) >= 0
+opened = {}
+for name, high in [('plain', 0), ('one bit', 1 << 32), ('top bit', 1 << 63), ('all bits', 0xffffffff << 32)]:
+    families = range(256)
+    opened[name] = [f for f in families if any(opens(41, high | f, kind, 0) for kind in range(1, 7))]
+pair = ctypes.create_string_buffer(8)
+pairs = lambda f: libc.syscall(53, ctypes.c_ulong(f), 1, 0, pair) >= 0
+opened['pair'] = [f for f in range(256) if pairs(f)]
+print(json.dumps(opened))
+";
+
+#[test]
+fn a_nested_box_without_hosts_opens_no_socket_that_leaves_this_host() {
+    for user in users() {
+        let home = Home::new(user);
+        let run = |words: &[&str]| -> Value {
+            // A monitor that refuses nothing, so that the inner box alone decides.
+            let mut command = Command::new(e2e::program());
+            command.args(["run", "-q", "--"]).args(words);
+            command.args(["/usr/bin/python3", "-c", FAMILIES]);
+            command.current_dir(home.path("project"));
+            home.as_user(&mut command);
+            let finished = Limited::start(&mut command, LIMIT).finish(b"");
+            assert_eq!(finished.code(), 0, "{finished:?}");
+            serde_json::from_str(&finished.stdout).expect("JSON")
+        };
+        let outside = run(&[]);
+        let program = e2e::program().display().to_string();
+        let inside = run(&[&program, "guard", "--preset", "strict", "--"]);
+        for bits in ["one bit", "top bit", "all bits"] {
+            let has = |family| {
+                outside[bits]
+                    .as_array()
+                    .is_some_and(|all| all.contains(&Value::from(family)))
+            };
+            assert!(has(2), "the kernel looks at 32 bits: {outside}");
+            assert_eq!(inside[bits], Value::Array(Vec::new()), "{user:?} {bits}");
+        }
+        assert_eq!(inside["plain"], serde_json::json!([1, 16]), "{user:?}");
+        assert_eq!(inside["pair"], serde_json::json!([1]), "{user:?}");
+    }
+}
+
 #[test]
 fn explain_and_learn_say_what_a_box_is_and_what_it_needs() {
     let home = Home::new(users()[0]);

@@ -42,8 +42,13 @@ const LOOKUPS: [&str; 3] = [
 const LOOPBACK: [&str; 4] = ["127.0.0.0/8:*", "[::1]:*", "0.0.0.0:*", "[::]:*"];
 /// Requests that put input into a terminal, which the shell outside would read: `TIOCSTI`, `TIOCLINUX`.
 const KEYSTROKES: [u32; 2] = [0x5412, 0x541c];
-/// Families of sockets: IPv4, IPv6.
-const INTERNET: [u8; 2] = [2, 10];
+/// Tests of the families of sockets that reach further than this host: all but Unix (1) and netlink (16). They compare
+/// 64 bits, of which the kernel takes 32: a family with others set is above 16, too.
+const DISTANT: [&str; 3] = [
+    "{index: 0, value: 1, op: SCMP_CMP_LT}",
+    "{index: 0, value: 2, op: SCMP_CMP_GE}, {index: 0, value: 15, op: SCMP_CMP_LE}",
+    "{index: 0, value: 17, op: SCMP_CMP_GE}",
+];
 
 impl Layout {
     /// Composes the box of a command.
@@ -343,10 +348,10 @@ impl Layout {
         );
         if is_nested && self.has_no_hosts() {
             // Inside another box connections are that one's to decide; without sockets there are none.
-            for family in INTERNET {
+            for family in DISTANT {
                 let _ = writeln!(
                     text,
-                    "    - {{names: [socket], action: SCMP_ACT_ERRNO, args: [{{index: 0, value: {family}, op: SCMP_CMP_EQ}}]}}"
+                    "    - {{names: [socket, socketpair], action: SCMP_ACT_ERRNO, args: [{family}], argsMatch: all}}"
                 );
             }
         }
