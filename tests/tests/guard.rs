@@ -57,6 +57,15 @@ const WAYS: [(&str, &str, &str); 38] = [
     ("trace", "ptrace", ""),
 ];
 
+/// Those that change the entries of the home.
+const OF_THE_HOME: [&str; 5] = [
+    "create",
+    "remove",
+    "rename_over",
+    "make_folder",
+    "make_link",
+];
+
 const SCRIPT: &str = r#"
 import ctypes, json, os, socket, sys
 home = os.environ["HOME"]
@@ -293,7 +302,16 @@ fn every_way_out_is_denied_and_reported_and_an_option_is_named() {
             if way.starts_with("read") {
                 assert_eq!(denial["access"], "read", "{way}: {denial}");
             }
-            if denial["access"].is_string() && way != "abstract" {
+            if OF_THE_HOME.contains(&way) {
+                // Its option would open the home, which no advice does.
+                let folder = home.path("home").canonicalize().expect("it is there");
+                assert_eq!(
+                    denial["too_wide"],
+                    folder.to_str().expect("text"),
+                    "{way}: {denial}"
+                );
+                assert!(denial["allow"].is_null(), "{way}: {denial}");
+            } else if denial["access"].is_string() && way != "abstract" {
                 assert!(denial["allow"].is_string(), "{way}: {denial}");
             }
         }
@@ -683,4 +701,21 @@ fn explain_and_learn_say_what_a_box_is_and_what_it_needs() {
             .contains("tollgate guard --preset strict -- sh"),
         "{learnt:?}"
     );
+    let real = home.path("home").canonicalize().expect("it is there");
+    let learnt = run(&[
+        "learn",
+        "--",
+        "sh",
+        "-c",
+        "echo x > $HOME/new; mkdir $HOME/d",
+    ]);
+    assert_eq!(learnt.code(), 0, "{learnt:?}");
+    let wide = format!("--allow-write {}\n", real.display());
+    assert!(
+        learnt.stderr.contains(&format!("home: {wide}")),
+        "{learnt:?}"
+    );
+    let proposed = learnt.stderr.lines().next().unwrap_or_default();
+    let whole = format!("--allow-write {} ", real.display());
+    assert!(!proposed.contains(&whole), "{learnt:?}");
 }

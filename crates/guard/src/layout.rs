@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use agent::guard::WideFolders;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
@@ -18,6 +19,8 @@ pub(super) struct Layout {
     files: BTreeMap<String, BTreeSet<char>>,
     /// Paths that are denied within those.
     pub(super) denied: BTreeSet<PathBuf>,
+    /// Folders that no advice opens.
+    pub(super) wide: WideFolders,
     /// Peers; `None` if the network is not restricted.
     pub(super) peers: Option<BTreeSet<String>>,
     allowed: Vec<Allowed>,
@@ -58,6 +61,7 @@ impl Layout {
         let mut layout = Self {
             allowed: options.allow.clone(),
             is_root: host.is_root,
+            wide: places::wide(&host.home, &host.users),
             ..Self::default()
         };
         layout.add_preset(options.preset, &host, &tools)?;

@@ -71,6 +71,7 @@ pub fn execute(args: Guard) -> Outcome {
         policy: text,
         report,
         options: layout.options(),
+        wide: layout.wide.clone(),
         ask: args.ask,
         environment: layout.peers.is_some().then(|| RESOLVER.to_owned()),
     };
