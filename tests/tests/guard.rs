@@ -232,6 +232,15 @@ impl Home {
         (finished, lines.collect())
     }
 
+    /// Runs a command inside a monitor that refuses nothing, so that the inner box alone decides.
+    fn monitored(&self, words: &[&str]) -> Finished {
+        let mut command = Command::new(e2e::program());
+        command.args(["run", "-q", "--"]).args(words);
+        command.current_dir(self.path("project"));
+        self.as_user(&mut command);
+        Limited::start(&mut command, LIMIT).finish(b"")
+    }
+
     fn as_user(&self, command: &mut Command) {
         command
             .env_clear()
@@ -428,6 +437,47 @@ fn a_file_that_modes_keep_from_the_user_is_no_denial() {
         (0, 0),
         "{report:#?}"
     );
+}
+
+#[test]
+fn a_package_manager_gets_its_caches_when_it_starts() {
+    let home = Home::new(users()[0]);
+    let npm = home.path("project/npm");
+    fs::write(&npm, "#!/bin/sh\n: > \"$HOME/.npm/index\"\n").expect("written");
+    fs::set_permissions(&npm, fs::Permissions::from_mode(0o755)).expect("ours");
+    let npm = npm.display().to_string();
+    let entries = || -> std::collections::BTreeSet<String> {
+        let entries = fs::read_dir(home.path("home")).expect("it is there");
+        let names = entries.map(|entry| entry.expect("it is there").file_name());
+        names
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect()
+    };
+    let before = entries();
+    let (finished, _) = home.guard(&["--allow-connect", "nonsense"], &[&npm]);
+    assert_eq!(finished.code(), 2, "{finished:?}");
+    assert_eq!(
+        entries(),
+        before,
+        "nothing for a command that does not start"
+    );
+    let program = e2e::program().display().to_string();
+    let finished = home.monitored(&[&program, "guard", "--preset", "build", "--", &npm]);
+    assert_ne!(finished.code(), 0, "there is no cache: {finished:?}");
+    assert!(
+        !entries().contains(".npm"),
+        "nothing inside another monitor"
+    );
+    let (finished, report) = home.guard(&[], &[&npm]);
+    assert_eq!(
+        (finished.code(), denials(&report).len()),
+        (0, 0),
+        "{report:?}"
+    );
+    assert!(entries().contains(".npm"));
+    for other in [".yarn", ".bun", ".local", ".cargo"] {
+        assert!(!entries().contains(other), "{other} is of another program");
+    }
 }
 
 #[test]
@@ -634,19 +684,14 @@ print(json.dumps(opened))
 fn a_nested_box_without_hosts_opens_no_socket_that_leaves_this_host() {
     for user in users() {
         let home = Home::new(user);
+        let python = ["/usr/bin/python3", "-c", FAMILIES];
         let run = |words: &[&str]| -> Value {
-            // A monitor that refuses nothing, so that the inner box alone decides.
-            let mut command = Command::new(e2e::program());
-            command.args(["run", "-q", "--"]).args(words);
-            command.args(["/usr/bin/python3", "-c", FAMILIES]);
-            command.current_dir(home.path("project"));
-            home.as_user(&mut command);
-            let finished = Limited::start(&mut command, LIMIT).finish(b"");
+            let finished = home.monitored(&[words, &python].concat());
             assert_eq!(finished.code(), 0, "{finished:?}");
             serde_json::from_str(&finished.stdout).expect("JSON")
         };
-        let outside = run(&[]);
         let program = e2e::program().display().to_string();
+        let outside = run(&[]);
         let inside = run(&[&program, "guard", "--preset", "strict", "--"]);
         for bits in ["one bit", "top bit", "all bits"] {
             let has = |family| {

@@ -90,7 +90,8 @@ impl Layout {
         }
         if preset != Preset::Strict {
             let caches = tools.iter().flat_map(|tool| tool.writes);
-            for path in home().flat_map(|home| caches.clone().map(move |name| home.join(name))) {
+            for path in home().flat_map(|home| caches.clone().map(move |(name, _)| home.join(name)))
+            {
                 self.add_existing(&path, "rwx")?;
             }
             let temporary = std::env::var_os("TMPDIR").map(PathBuf::from);
