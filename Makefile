@@ -115,6 +115,7 @@ uninstall: ## remove what `make install` installed; changed files of /etc stay
 	packaging/install.sh uninstall $(PROGRAM)
 
 deb: build ## pack target/dist/tollgate_VERSION_ARCHITECTURE.deb
+	rm -f $(DIST)/tollgate_*.deb
 	packaging/deb.sh $(PROGRAM) $(DIST)
 
 dist: static ## pack a release into target/dist: package and archive of the static program, checksums

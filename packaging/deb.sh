@@ -50,7 +50,8 @@ depends() {
 depends=$(depends "$program")
 DESTDIR=$stage PREFIX=/usr ZSHDIR=/usr/share/zsh/vendor-completions packaging/install.sh install "$program"
 doc=$stage/usr/share/doc/tollgate
-rm "$doc/LICENSE"
+# dpkg keeps what it needs to know about files of /etc itself.
+rm -r "$doc/LICENSE" "$stage/usr/share/tollgate"
 install -m 644 packaging/debian/copyright "$doc/copyright"
 {
     printf 'tollgate (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n' "$version"

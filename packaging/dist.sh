@@ -1,8 +1,8 @@
 #!/bin/sh
 # Packs a release: packaging/dist.sh STATIC_PROGRAM FOLDER
 #
-# FOLDER gets the Debian package, an archive that installs itself on any Linux, and SHA256SUMS. Two packings of the
-# same program are equal byte for byte. Environment: as deb.sh.
+# FOLDER gets the Debian package, an archive that installs itself on any Linux, and SHA256SUMS, in place of those of
+# an earlier packing. Two packings of the same program are equal byte for byte. Environment: as deb.sh.
 set -eu
 umask 022
 export LC_ALL=C
@@ -18,8 +18,8 @@ level=9
 [ "${COMPRESSION:-best}" = best ] || level=1
 name=tollgate-$version-$(uname -m)-linux
 
-rm -rf "$out"
 mkdir -p "$out" "$work/$name/packaging"
+rm -f "$out"/tollgate_*.deb "$out"/tollgate-*-linux.tar.gz "$out/SHA256SUMS"
 packaging/deb.sh "$program" "$out"
 
 strip -o "$work/$name/tollgate" "$program"
@@ -31,5 +31,5 @@ tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE
     gzip -${level}n >"$out/$name.tar.gz"
 
 cd "$out"
-sha256sum -- * >"$work/SHA256SUMS"
+sha256sum -- tollgate_*.deb "$name.tar.gz" >"$work/SHA256SUMS"
 install -m 644 "$work/SHA256SUMS" SHA256SUMS

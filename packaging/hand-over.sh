@@ -23,24 +23,46 @@ hand_over_runs() {
     done
 }
 
-# A second watch covers the time in which the first one restarts. What happens while both watch is reported twice.
+# complain TEXT: prints a message.
+complain() {
+    printf 'tollgate: %s\n' "$1" >&2
+}
+
+# A second watch covers the time in which the first one restarts. What happens while both watch is reported twice. It
+# is the trial of the new program, too: the old one ends only if that works here.
 hand_over_watch() {
     [ -d /run/systemd/system ] || return 0
     systemctl daemon-reload
-    systemctl --quiet is-active $unit || return 0
+    # An earlier upgrade may have left the second watch alone.
+    if ! systemctl --quiet is-active $bridge; then
+        systemctl --quiet is-active $unit || return 0
+        start_bridge || return 1
+    fi
+    if ! systemctl restart $unit; then
+        complain "cannot restart $unit; $bridge watches the host in its place"
+        return 1
+    fi
+    end_bridge
+}
+
+start_bridge() {
+    if ! "$program" config check >/dev/null; then
+        complain "cannot upgrade $unit: the new program refuses the configuration; the old one goes on"
+        return 1
+    fi
     systemctl cat $unit >/run/systemd/system/$bridge
     systemctl daemon-reload
-    systemctl start $bridge ||
-        echo "tollgate: cannot start a second watch; the host is unwatched while $unit restarts" >&2
-    status=0
-    systemctl restart $unit || status=$?
-    # If the new program does not start, the second watch is all that there is.
-    if [ $status = 0 ]; then
-        systemctl stop $bridge
-        rm -f /run/systemd/system/$bridge
-        systemctl daemon-reload
+    if ! systemctl start $bridge; then
+        complain "cannot upgrade $unit: the new program does not start; the old one goes on"
+        end_bridge
+        return 1
     fi
-    return $status
+}
+
+end_bridge() {
+    systemctl stop $bridge || :
+    rm -f /run/systemd/system/$bridge
+    systemctl daemon-reload
 }
 
 hand_over_runs

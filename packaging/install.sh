@@ -8,19 +8,23 @@
 set -eu
 umask 022
 export LC_ALL=C
-cd "$(dirname "$0")/.."
 
+# fail MESSAGE HELP: ends with an error.
+fail() {
+    printf 'packaging/install.sh: %s\nhelp: %s\n' "$1" "$2" >&2
+    exit 1
+}
+
+[ $# = 2 ] || fail 'cannot install: two arguments are needed' 'packaging/install.sh install|uninstall PROGRAM'
 verb=$1 program=$2
+case $program in /*) ;; *) program=$PWD/$program ;; esac
+cd "$(dirname "$0")/.."
 prefix=${PREFIX:-/usr/local}
 root=${DESTDIR:-}
+defaults=$prefix/share/tollgate
 zsh=${ZSHDIR:-$prefix/share/zsh/site-functions}
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
-
-fail() {
-    printf 'packaging/install.sh: %s\n' "$@" >&2
-    exit 1
-}
 
 # make_files: makes in the folder $made what is not in the repository.
 make_files() {
@@ -55,42 +59,58 @@ files() {
     done
 }
 
-# settings: prints SOURCE and TARGET of each file that belongs to the administrator once it is there.
+# settings: prints SOURCE and TARGET of each file that belongs to the administrator once it is there. A copy of what
+# was installed stays in $defaults, by which `uninstall` knows whether the file was changed since.
 settings() {
     echo "packaging/config.yaml /etc/tollgate/config.yaml"
     echo "packaging/logrotate /etc/logrotate.d/tollgate"
 }
 
 install_all() {
-    [ -x "$program" ] || fail "cannot find $program" 'help: run make build'
+    [ -x "$program" ] || fail "cannot find $program" 'run make build'
     make_files
     files | while read -r mode source target; do
         install -D -m "$mode" "$source" "$root$target"
     done
-    install -d -m 755 "$root/etc/tollgate/rules.d"
+    [ -d "$root/etc/tollgate/rules.d" ] || install -d -m 755 "$root/etc/tollgate/rules.d"
     settings | while read -r source target; do
-        [ -e "$root$target" ] || install -D -m 644 "$source" "$root$target"
+        if [ ! -e "$root$target" ]; then
+            install -D -m 644 "$source" "$root$target"
+            install -D -m 644 "$source" "$root$defaults$target"
+        fi
     done
 }
 
+# has_systemd: whether systemd runs the machine that is changed.
+has_systemd() {
+    [ -z "$root" ] && [ -d /run/systemd/system ]
+}
+
 uninstall_all() {
-    if [ -z "$root" ] && [ -d /run/systemd/system ]; then
+    if has_systemd; then
         systemctl disable --quiet --now tollgate-watch.service || :
+        # It is there if an upgrade failed.
+        systemctl --quiet stop tollgate-watch-bridge.service || :
+        rm -f /run/systemd/system/tollgate-watch-bridge.service
     fi
     files | while read -r _ _ target; do rm -f "$root$target"; done
     # A later version may have other verbs.
     rm -f "$root$prefix"/share/man/man1/tollgate.1.gz "$root$prefix"/share/man/man1/tollgate-*.1.gz
     settings | while read -r source target; do
-        if cmp -s "$source" "$root$target"; then rm "$root$target"; fi
+        # Builds before kept no copy.
+        [ -e "$root$defaults$target" ] || cp "$source" "$made/setting"
+        [ ! -e "$root$defaults$target" ] || mv "$root$defaults$target" "$made/setting"
+        if cmp -s "$made/setting" "$root$target"; then rm "$root$target"; fi
     done
-    for folder in "$prefix/lib/tollgate" "$prefix/share/doc/tollgate" /etc/tollgate/rules.d /etc/tollgate; do
+    for folder in "$defaults/etc/tollgate" "$defaults/etc/logrotate.d" "$defaults/etc" "$defaults" "$prefix/lib/tollgate" "$prefix/share/doc/tollgate" /etc/tollgate/rules.d /etc/tollgate; do
         [ ! -d "$root$folder" ] || rmdir --ignore-fail-on-non-empty "$root$folder"
     done
+    if has_systemd; then systemctl daemon-reload; fi
     [ ! -d "$root/etc/tollgate" ] || echo "kept your files in $root/etc/tollgate"
 }
 
 case $verb in
 install) install_all ;;
 uninstall) uninstall_all ;;
-*) fail "unknown verb $verb; usage: packaging/install.sh install|uninstall PROGRAM" ;;
+*) fail "unknown verb $verb" 'packaging/install.sh install|uninstall PROGRAM' ;;
 esac

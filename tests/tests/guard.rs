@@ -57,6 +57,15 @@ const WAYS: [(&str, &str, &str); 38] = [
     ("trace", "ptrace", ""),
 ];
 
+/// Those that change the entries of the home.
+const OF_THE_HOME: [&str; 5] = [
+    "create",
+    "remove",
+    "rename_over",
+    "make_folder",
+    "make_link",
+];
+
 const SCRIPT: &str = r#"
 import ctypes, json, os, socket, sys
 home = os.environ["HOME"]
@@ -223,6 +232,15 @@ impl Home {
         (finished, lines.collect())
     }
 
+    /// Runs a command inside a monitor that refuses nothing, so that the inner box alone decides.
+    fn monitored(&self, words: &[&str]) -> Finished {
+        let mut command = Command::new(e2e::program());
+        command.args(["run", "-q", "--"]).args(words);
+        command.current_dir(self.path("project"));
+        self.as_user(&mut command);
+        Limited::start(&mut command, LIMIT).finish(b"")
+    }
+
     fn as_user(&self, command: &mut Command) {
         command
             .env_clear()
@@ -293,7 +311,16 @@ fn every_way_out_is_denied_and_reported_and_an_option_is_named() {
             if way.starts_with("read") {
                 assert_eq!(denial["access"], "read", "{way}: {denial}");
             }
-            if denial["access"].is_string() && way != "abstract" {
+            if OF_THE_HOME.contains(&way) {
+                // Its option would open the home, which no advice does.
+                let folder = home.path("home").canonicalize().expect("it is there");
+                assert_eq!(
+                    denial["too_wide"],
+                    folder.to_str().expect("text"),
+                    "{way}: {denial}"
+                );
+                assert!(denial["allow"].is_null(), "{way}: {denial}");
+            } else if denial["access"].is_string() && way != "abstract" {
                 assert!(denial["allow"].is_string(), "{way}: {denial}");
             }
         }
@@ -410,6 +437,47 @@ fn a_file_that_modes_keep_from_the_user_is_no_denial() {
         (0, 0),
         "{report:#?}"
     );
+}
+
+#[test]
+fn a_package_manager_gets_its_caches_when_it_starts() {
+    let home = Home::new(users()[0]);
+    let npm = home.path("project/npm");
+    fs::write(&npm, "#!/bin/sh\n: > \"$HOME/.npm/index\"\n").expect("written");
+    fs::set_permissions(&npm, fs::Permissions::from_mode(0o755)).expect("ours");
+    let npm = npm.display().to_string();
+    let entries = || -> std::collections::BTreeSet<String> {
+        let entries = fs::read_dir(home.path("home")).expect("it is there");
+        let names = entries.map(|entry| entry.expect("it is there").file_name());
+        names
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect()
+    };
+    let before = entries();
+    let (finished, _) = home.guard(&["--allow-connect", "nonsense"], &[&npm]);
+    assert_eq!(finished.code(), 2, "{finished:?}");
+    assert_eq!(
+        entries(),
+        before,
+        "nothing for a command that does not start"
+    );
+    let program = e2e::program().display().to_string();
+    let finished = home.monitored(&[&program, "guard", "--preset", "build", "--", &npm]);
+    assert_ne!(finished.code(), 0, "there is no cache: {finished:?}");
+    assert!(
+        !entries().contains(".npm"),
+        "nothing inside another monitor"
+    );
+    let (finished, report) = home.guard(&[], &[&npm]);
+    assert_eq!(
+        (finished.code(), denials(&report).len()),
+        (0, 0),
+        "{report:?}"
+    );
+    assert!(entries().contains(".npm"));
+    for other in [".yarn", ".bun", ".local", ".cargo"] {
+        assert!(!entries().contains(other), "{other} is of another program");
+    }
 }
 
 #[test]
@@ -595,6 +663,50 @@ fn a_box_in_a_box_denies_what_either_denies() {
     }
 }
 
+/// Opens a socket of each family, with and without bits that the kernel does not look at, and prints the families
+/// that could be opened, by how.
+const FAMILIES: &str = "
+import ctypes, json
+libc = ctypes.CDLL(None)
+def opens(call, *args):
+    return libc.syscall(call, *map(ctypes.c_ulong, args)) >= 0
+opened = {}
+for name, high in [('plain', 0), ('one bit', 1 << 32), ('top bit', 1 << 63), ('all bits', 0xffffffff << 32)]:
+    families = range(256)
+    opened[name] = [f for f in families if any(opens(41, high | f, kind, 0) for kind in range(1, 7))]
+pair = ctypes.create_string_buffer(8)
+pairs = lambda f: libc.syscall(53, ctypes.c_ulong(f), 1, 0, pair) >= 0
+opened['pair'] = [f for f in range(256) if pairs(f)]
+print(json.dumps(opened))
+";
+
+#[test]
+fn a_nested_box_without_hosts_opens_no_socket_that_leaves_this_host() {
+    for user in users() {
+        let home = Home::new(user);
+        let python = ["/usr/bin/python3", "-c", FAMILIES];
+        let run = |words: &[&str]| -> Value {
+            let finished = home.monitored(&[words, &python].concat());
+            assert_eq!(finished.code(), 0, "{finished:?}");
+            serde_json::from_str(&finished.stdout).expect("JSON")
+        };
+        let program = e2e::program().display().to_string();
+        let outside = run(&[]);
+        let inside = run(&[&program, "guard", "--preset", "strict", "--"]);
+        for bits in ["one bit", "top bit", "all bits"] {
+            let has = |family| {
+                outside[bits]
+                    .as_array()
+                    .is_some_and(|all| all.contains(&Value::from(family)))
+            };
+            assert!(has(2), "the kernel looks at 32 bits: {outside}");
+            assert_eq!(inside[bits], Value::Array(Vec::new()), "{user:?} {bits}");
+        }
+        assert_eq!(inside["plain"], serde_json::json!([1, 16]), "{user:?}");
+        assert_eq!(inside["pair"], serde_json::json!([1]), "{user:?}");
+    }
+}
+
 #[test]
 fn explain_and_learn_say_what_a_box_is_and_what_it_needs() {
     let home = Home::new(users()[0]);
@@ -634,4 +746,21 @@ fn explain_and_learn_say_what_a_box_is_and_what_it_needs() {
             .contains("tollgate guard --preset strict -- sh"),
         "{learnt:?}"
     );
+    let real = home.path("home").canonicalize().expect("it is there");
+    let learnt = run(&[
+        "learn",
+        "--",
+        "sh",
+        "-c",
+        "echo x > $HOME/new; mkdir $HOME/d",
+    ]);
+    assert_eq!(learnt.code(), 0, "{learnt:?}");
+    let wide = format!("--allow-write {}\n", real.display());
+    assert!(
+        learnt.stderr.contains(&format!("home: {wide}")),
+        "{learnt:?}"
+    );
+    let proposed = learnt.stderr.lines().next().unwrap_or_default();
+    let whole = format!("--allow-write {} ", real.display());
+    assert!(!proposed.contains(&whole), "{learnt:?}");
 }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,6 +16,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sys::poll::{self, PollFd};
 use sys::signal::{MaskChange, SignalSet, change_mask};
+
+mod advice;
+
+use self::advice::Advice;
+pub use self::advice::WideFolders;
 
 /// Name of the policy in messages.
 pub const POLICY_NAME: &str = "guard";
@@ -36,6 +40,8 @@ pub struct GuardSpec {
     pub report: Option<i32>,
     /// Options that allow what a rule denies, by rule.
     pub options: BTreeMap<String, String>,
+    /// Folders that no option is proposed for.
+    pub wide: WideFolders,
     /// Ask on the terminal before a connection is refused.
     pub ask: bool,
     /// Variable that the command gets, as `NAME=VALUE`.
@@ -47,6 +53,7 @@ pub struct GuardSpec {
 pub(super) struct DenialReporter {
     lines: BTreeMap<String, u32>,
     options: BTreeMap<String, String>,
+    wide: WideFolders,
     /// Answers by peer, if the user is asked.
     answers: Option<Mutex<HashMap<String, bool>>>,
     state: Mutex<State>,
@@ -68,7 +75,7 @@ struct Described {
     /// Layer, policy line and rule.
     by: String,
     /// The option that would allow it.
-    option: Option<String>,
+    advice: Advice,
     /// What may be the cause instead of the policy.
     note: Option<String>,
 }
@@ -84,6 +91,7 @@ impl DenialReporter {
                 .map(|rule| (rule.id.clone(), rule.location.line))
                 .collect(),
             options: spec.options.clone(),
+            wide: spec.wide.clone(),
             answers: spec.ask.then(Mutex::default),
             state: Mutex::new(State {
                 report: report.map(File::from),
@@ -154,23 +162,20 @@ impl DenialReporter {
         Described {
             what: printable(&format!("{} {deed}", field("proc.name"))),
             by: format!("{}{line} ({})", violation.enforcer, violation.rule),
-            option: self.option(violation),
+            advice: self.advice(violation),
             note: violation.note.map(printable),
         }
     }
 
-    fn option(&self, violation: &Violation<'_>) -> Option<String> {
+    fn advice(&self, violation: &Violation<'_>) -> Advice {
         match (violation.access, violation.object) {
-            // An abstract name, or a peer with more than its name, is no value of the option.
-            (Some("connect"), Some(object)) if object.contains('@') || object.contains(' ') => None,
             (Some(access), Some(object)) => {
-                let path = match access {
-                    "write" => allowed_by(violation.call.name(), object),
-                    _ => object,
-                };
-                Some(printable(&format!("--allow-{access} {}", quoted(path))))
+                advice::advice(&self.wide, access, violation.call.name(), object)
             }
-            _ => self.options.get(violation.rule).cloned(),
+            _ => {
+                let option = self.options.get(violation.rule).cloned();
+                option.map_or(Advice::None, Advice::Option)
+            }
         }
     }
 
@@ -197,7 +202,14 @@ impl DenialReporter {
             "errno": violation.errno.map(name),
             "rule": violation.rule,
             "policy_line": self.lines.get(violation.rule),
-            "allow": described.option.as_deref().map(short),
+            "allow": match &described.advice {
+                Advice::Option(option) => Some(short(option)),
+                Advice::TooWide(_) | Advice::None => None,
+            },
+            "too_wide": match &described.advice {
+                Advice::TooWide(folder) => Some(short(folder)),
+                Advice::Option(_) | Advice::None => None,
+            },
             "note": described.note.as_deref().map(short),
             "message": short(&described.what),
             "pid": field("proc.pid").parse::<i64>().ok(),
@@ -227,14 +239,17 @@ impl DenialReporter {
 
 impl Described {
     fn text(&self) -> String {
-        let option = match &self.option {
-            Some(option) => format!("to allow it: {option}"),
-            None => "no option allows it".to_owned(),
+        let advice = match &self.advice {
+            Advice::Option(option) => format!("to allow it: {option}"),
+            Advice::TooWide(folder) => {
+                format!("no option is proposed: it would open all of {folder}")
+            }
+            Advice::None => "no option allows it".to_owned(),
         };
         let note = self.note.as_ref();
         let note = note.map(|note| format!("  {note}\n")).unwrap_or_default();
         format!(
-            "tollgate guard: denied: {}\n  by {}; {option}\n{note}",
+            "tollgate guard: denied: {}\n  by {}; {advice}\n{note}",
             self.what, self.by
         )
     }
@@ -271,23 +286,6 @@ fn ask(process: &str, peer: &str) -> std::io::Result<bool> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Returns the path that has to be allowed for a change of `path`: the folder, for what makes, moves or removes its
-/// entry. No box can allow that for a single name.
-fn allowed_by<'a>(call: &str, path: &'a str) -> &'a str {
-    let changes_folder = [
-        "unlink", "rmdir", "mkdir", "mknod", "rename", "link", "symlink", "bind", "creat",
-    ]
-    .iter()
-    .any(|begin| call.starts_with(begin));
-    let is_absent = std::fs::symlink_metadata(path)
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-    let folder = Path::new(path).parent().and_then(Path::to_str);
-    match folder {
-        Some(folder) if !folder.is_empty() && (changes_folder || is_absent) => folder,
-        _ => path,
-    }
-}
-
 fn name(errno: Errno) -> String {
     errno
         .name()
@@ -315,15 +313,6 @@ fn printable(text: &str) -> String {
     plain
 }
 
-/// Quotes a word for a shell if it needs that.
-pub fn quoted(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%,[]".contains(&byte);
-    match !text.is_empty() && text.bytes().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
-}
-
 /// The beginning of a long text.
 fn short(text: &str) -> String {
     match text.char_indices().nth(TEXT_LIMIT) {
@@ -347,6 +336,7 @@ mod tests {
             policy: policy.to_owned(),
             report: None,
             options: options.into(),
+            wide: WideFolders::default(),
             ask: false,
             environment: None,
         })
@@ -403,20 +393,9 @@ mod tests {
             rule: "other-architecture",
             ..violation(None, None)
         };
-        assert_eq!(reporter.option(&by_rule).as_deref(), Some("--allow x"));
-    }
-
-    #[test]
-    fn what_changes_a_folder_needs_the_folder() {
-        let folder = tempfile::tempdir().expect("a folder can be made");
-        let (here, absent) = (folder.path().join("here"), folder.path().join("absent"));
-        std::fs::write(&here, "x").expect("it can be written");
-        let folder = folder.path().to_str().expect("it is text");
-        let (here, absent) = (here.to_str().expect("text"), absent.to_str().expect("text"));
-        assert_eq!(allowed_by("openat", here), here);
-        assert_eq!(allowed_by("openat", absent), folder);
-        assert_eq!(allowed_by("unlinkat", here), folder);
-        assert_eq!(allowed_by("renameat2", here), folder);
-        assert_eq!(allowed_by("truncate", here), here);
+        assert_eq!(
+            reporter.advice(&by_rule),
+            Advice::Option("--allow x".to_owned())
+        );
     }
 }

@@ -24,7 +24,7 @@ use crate::confine::Optional;
 use crate::options::{Detection, Interception};
 
 /// Version of the encoding. Increment it with every change of [`AgentSpec`] or its parts.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Magic bytes of a specification; the version follows.
 const MAGIC: &[u8; 8] = b"tgagent\n";
 /// Maximum size in bytes; actual specifications have some KiB.

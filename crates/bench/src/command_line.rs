@@ -1,5 +1,7 @@
 //! Command lines as text: splitting into words, wrapping, and quoting.
 
+use diagnostics::shell::quoted;
+
 use crate::Error;
 
 /// Placeholder in a wrapper for the workload's command line.
@@ -74,17 +76,9 @@ pub(crate) fn wrap(wrapper: &[String], inner: &[String]) -> Vec<String> {
 pub(crate) fn join(words: &[String]) -> String {
     words
         .iter()
-        .map(|word| quote(word))
+        .map(|word| quoted(word))
         .collect::<Vec<_>>()
         .join(" ")
-}
-
-fn quote(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

@@ -16,5 +16,6 @@
 pub mod exit;
 pub mod failure;
 pub mod lookup;
+pub mod shell;
 pub mod terminal;
 pub mod text_file;

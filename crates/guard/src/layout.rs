@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use agent::guard::WideFolders;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
@@ -18,6 +19,8 @@ pub(super) struct Layout {
     files: BTreeMap<String, BTreeSet<char>>,
     /// Paths that are denied within those.
     pub(super) denied: BTreeSet<PathBuf>,
+    /// Folders that no advice opens.
+    pub(super) wide: WideFolders,
     /// Peers; `None` if the network is not restricted.
     pub(super) peers: Option<BTreeSet<String>>,
     allowed: Vec<Allowed>,
@@ -42,8 +45,13 @@ const LOOKUPS: [&str; 3] = [
 const LOOPBACK: [&str; 4] = ["127.0.0.0/8:*", "[::1]:*", "0.0.0.0:*", "[::]:*"];
 /// Requests that put input into a terminal, which the shell outside would read: `TIOCSTI`, `TIOCLINUX`.
 const KEYSTROKES: [u32; 2] = [0x5412, 0x541c];
-/// Families of sockets: IPv4, IPv6.
-const INTERNET: [u8; 2] = [2, 10];
+/// Tests of the families of sockets that reach further than this host: all but Unix (1) and netlink (16). They compare
+/// 64 bits, of which the kernel takes 32: a family with others set is above 16, too.
+const DISTANT: [&str; 3] = [
+    "{index: 0, value: 1, op: SCMP_CMP_LT}",
+    "{index: 0, value: 2, op: SCMP_CMP_GE}, {index: 0, value: 15, op: SCMP_CMP_LE}",
+    "{index: 0, value: 17, op: SCMP_CMP_GE}",
+];
 
 impl Layout {
     /// Composes the box of a command.
@@ -53,6 +61,7 @@ impl Layout {
         let mut layout = Self {
             allowed: options.allow.clone(),
             is_root: host.is_root,
+            wide: places::wide(&host.home, &host.users),
             ..Self::default()
         };
         layout.add_preset(options.preset, &host, &tools)?;
@@ -81,7 +90,8 @@ impl Layout {
         }
         if preset != Preset::Strict {
             let caches = tools.iter().flat_map(|tool| tool.writes);
-            for path in home().flat_map(|home| caches.clone().map(move |name| home.join(name))) {
+            for path in home().flat_map(|home| caches.clone().map(move |(name, _)| home.join(name)))
+            {
                 self.add_existing(&path, "rwx")?;
             }
             let temporary = std::env::var_os("TMPDIR").map(PathBuf::from);
@@ -343,10 +353,10 @@ impl Layout {
         );
         if is_nested && self.has_no_hosts() {
             // Inside another box connections are that one's to decide; without sockets there are none.
-            for family in INTERNET {
+            for family in DISTANT {
                 let _ = writeln!(
                     text,
-                    "    - {{names: [socket], action: SCMP_ACT_ERRNO, args: [{{index: 0, value: {family}, op: SCMP_CMP_EQ}}]}}"
+                    "    - {{names: [socket, socketpair], action: SCMP_ACT_ERRNO, args: [{family}], argsMatch: all}}"
                 );
             }
         }

@@ -9,6 +9,7 @@ use agent::learn_command::{self, LearnOptions};
 use agent::options::AlertStream;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
+use diagnostics::shell;
 use diagnostics::terminal;
 use policy::Model;
 
@@ -26,6 +27,21 @@ const PRESETS: [Preset; 4] = [
 
 /// Number of options that are fewer than a larger box is wide.
 const FEW: usize = 3;
+
+/// What a box lacks.
+#[derive(Default)]
+struct Needs {
+    /// Options that allow it.
+    options: BTreeSet<String>,
+    /// Options that would, and that open too much.
+    too_wide: BTreeSet<String>,
+}
+
+impl Needs {
+    fn count(&self) -> usize {
+        self.options.len() + self.too_wide.len()
+    }
+}
 
 /// Folder of the records, which is removed in the end.
 struct Folder(PathBuf);
@@ -85,58 +101,75 @@ pub fn learn(args: Learn) -> Outcome {
         .collect();
     let proposals = proposals?;
     // The smallest box that needs a few options; without one, the box that needs the fewest.
-    let small = proposals.iter().find(|(_, needs)| needs.len() <= FEW);
-    let best = small.or_else(|| proposals.iter().min_by_key(|(_, needs)| needs.len()));
+    let small = proposals.iter().find(|(_, needs)| needs.count() <= FEW);
+    let best = small.or_else(|| proposals.iter().min_by_key(|(_, needs)| needs.count()));
     if let Some((preset, needs)) = best {
-        terminal::complain(&line(*preset, needs, &args.command));
+        terminal::complain(&text(*preset, needs, &args.command));
     }
     Ok(outcome)
 }
 
-fn line(preset: Preset, needs: &BTreeSet<String>, command: &[OsString]) -> String {
-    let needs: String = needs.iter().map(|need| format!(" {need}")).collect();
+/// The command line with the options, and what no option is proposed for.
+fn text(preset: Preset, needs: &Needs, command: &[OsString]) -> String {
+    let options: String = needs
+        .options
+        .iter()
+        .map(|need| format!(" {need}"))
+        .collect();
     let words = command
         .iter()
-        .map(|word| agent::guard::quoted(&word.to_string_lossy()));
+        .map(|word| shell::quoted(&word.to_string_lossy()));
     let words: Vec<_> = words.collect();
-    format!(
-        "tollgate guard --preset {}{needs} -- {}\n",
+    let mut text = format!(
+        "tollgate guard --preset {}{options} -- {}\n",
         preset.name(),
         words.join(" ")
-    )
+    );
+    for need in &needs.too_wide {
+        text.push_str(&format!(
+            "not proposed, because it opens too much of the system or of a home: {need}\n"
+        ));
+    }
+    text
 }
 
-/// The options that a box lacks for what was seen.
-fn needed(seen: &Model, layout: &Layout) -> BTreeSet<String> {
-    let mut needs = BTreeSet::new();
-    let mut need = |option: &str, path: &str, letter| {
+/// What a box lacks for what was seen.
+fn needed(seen: &Model, layout: &Layout) -> Needs {
+    let mut needs = Needs::default();
+    let mut need = |access: &str, path: &str, letter| {
         let path = path.trim_end_matches("/**").trim_end_matches("/*");
+        let path = if path.is_empty() { "/" } else { path };
         let path = &resolved(Path::new(path));
-        if path.exists() && !layout.allows(path, letter) {
-            needs.insert(format!(
-                "{option} {}",
-                agent::guard::quoted(&path.to_string_lossy())
-            ));
+        if !path.exists() || layout.allows(path, letter) {
+            return;
         }
+        let option = format!(
+            "--allow-{access} {}",
+            shell::quoted(&path.to_string_lossy())
+        );
+        match layout.wide.are_opened_by(access, path) {
+            true => needs.too_wide.insert(option),
+            false => needs.options.insert(option),
+        };
     };
-    for (paths, option, letter) in [
-        (&seen.reads, "--allow-read", 'r'),
-        (&seen.programs, "--allow-read", 'x'),
-        (&seen.writes, "--allow-write", 'w'),
-        (&seen.makes, "--allow-write", 'w'),
+    for (paths, access, letter) in [
+        (&seen.reads, "read", 'r'),
+        (&seen.programs, "read", 'x'),
+        (&seen.writes, "write", 'w'),
+        (&seen.makes, "write", 'w'),
     ] {
-        paths.iter().for_each(|path| need(option, path, letter));
+        paths.iter().for_each(|path| need(access, path, letter));
     }
-    needs.extend(
+    needs.options.extend(
         seen.peers
             .iter()
             .filter_map(|peer| peer_option(peer, layout)),
     );
     if seen.violated.contains_key("disallow-create-user-ns") {
-        needs.insert("--allow namespaces".to_owned());
+        needs.options.insert("--allow namespaces".to_owned());
     }
     if seen.calls.contains("ptrace") {
-        needs.insert("--allow ptrace".to_owned());
+        needs.options.insert("--allow ptrace".to_owned());
     }
     needs
 }

@@ -54,27 +54,35 @@ pub fn execute(args: Guard) -> Outcome {
     }
     let program = args.command.first().map(Path::new);
     let mut layout = Layout::of(&args.options, program)?;
-    if caches::make(args.options.preset, program) {
-        layout = Layout::of(&args.options, program)?;
-    }
     let is_nested = probe::has_listener();
-    let text = layout.policy(is_nested);
-    let how = PolicyStrictness {
-        audit: false,
-        accept_partial: enforced_rules(&text)?,
-    };
+    let mut text = layout.policy(is_nested);
+    let mut rules = enforced_rules(&text)?;
     if is_nested {
-        return nested(&text, &how, args.command);
+        return nested(&text, &strictness(rules), args.command);
     }
     let report = args.report_fd.map(take_report).transpose()?;
+    // Nothing is left behind for a command that does not start.
+    if caches::make(args.options.preset, program) {
+        layout = Layout::of(&args.options, program)?;
+        text = layout.policy(is_nested);
+        rules = enforced_rules(&text)?;
+    }
     let guard = GuardSpec {
         policy: text,
         report,
         options: layout.options(),
+        wide: layout.wide.clone(),
         ask: args.ask,
         environment: layout.peers.is_some().then(|| RESOLVER.to_owned()),
     };
-    agent::run(spec(guard, how, args.command))
+    agent::run(spec(guard, strictness(rules), args.command))
+}
+
+fn strictness(accept_partial: Vec<String>) -> PolicyStrictness {
+    PolicyStrictness {
+        audit: false,
+        accept_partial,
+    }
 }
 
 /// Moves the descriptor to another number, where the command does not have it.

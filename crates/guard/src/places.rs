@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use agent::guard::WideFolders;
+
 /// Credentials below a home directory.
 const CREDENTIALS: [&str; 38] = [
     ".ssh",
@@ -73,6 +75,12 @@ pub(super) const SYSTEM: [&str; 16] = [
     "/usr",
     "/var/cache",
     "/var/lib",
+];
+
+/// Folders whose programs, settings and devices others use: who writes them is not in the box.
+const PROGRAMS: [&str; 12] = [
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys",
+    "/usr",
 ];
 
 /// Tools below the home directory that builds read and execute.
@@ -160,6 +168,17 @@ fn entries(users: &str) -> impl Iterator<Item = (u32, PathBuf)> {
         let uid = fields.next()?.parse().ok()?;
         Some((uid, PathBuf::from(fields.nth(2)?)))
     })
+}
+
+/// Folders that no advice opens as a whole: homes, and folders of the system.
+pub(super) fn wide(homes: &[PathBuf], users: &str) -> WideFolders {
+    let others = other_homes(users, homes);
+    let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect();
+    WideFolders {
+        homes: homes.iter().cloned().chain(others).collect(),
+        system: paths(&SYSTEM),
+        programs: paths(&PROGRAMS),
+    }
 }
 
 /// Existing credentials of a user, and those of the system if the user could read them.

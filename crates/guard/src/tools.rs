@@ -6,25 +6,28 @@ use std::path::{Path, PathBuf};
 pub(super) struct Tool {
     /// Names of the programs.
     pub(super) names: &'static [&'static str],
-    /// Files and folders below the home directory that the programs write.
-    pub(super) writes: &'static [&'static str],
+    /// Files and folders that the programs write.
+    pub(super) writes: &'static [Written],
     /// Peers that the programs connect to.
     pub(super) peers: &'static [&'static str],
     /// Files below the home directory, or absolute ones, and variables, in which a user names other hosts.
     pub(super) settings: &'static [&'static str],
 }
 
+/// A file or folder below the home directory that programs write, and those that make it on their first run.
+pub(super) type Written = (&'static str, &'static [&'static str]);
+
 /// Package managers and compilers.
 pub(super) const TOOLS: &[Tool] = &[
     Tool {
         names: &["npm", "npx", "node", "yarn", "pnpm", "corepack", "bun"],
         writes: &[
-            ".npm",
-            ".cache",
-            ".yarn",
-            ".local/share/pnpm",
-            ".bun/install/cache",
-            ".node-gyp",
+            (".npm", &["npm", "npx"]),
+            (".cache", &["npm", "npx", "yarn", "pnpm", "corepack"]),
+            (".yarn", &["yarn"]),
+            (".local/share/pnpm", &["pnpm"]),
+            (".bun/install/cache", &["bun"]),
+            (".node-gyp", &[]),
         ],
         peers: &["registry.npmjs.org:443", "registry.yarnpkg.com:443"],
         settings: &[
@@ -38,7 +41,16 @@ pub(super) const TOOLS: &[Tool] = &[
         names: &[
             "pip", "pip3", "pipx", "python", "python3", "uv", "uvx", "poetry", "pytest",
         ],
-        writes: &[".cache", ".local/share/uv", ".local/share/virtualenv"],
+        writes: &[
+            (
+                ".cache",
+                &[
+                    "pip", "pip3", "pipx", "python", "python3", "uv", "uvx", "poetry",
+                ],
+            ),
+            (".local/share/uv", &["uv", "uvx"]),
+            (".local/share/virtualenv", &["poetry"]),
+        ],
         peers: &["pypi.org:443", "files.pythonhosted.org:443"],
         settings: &[
             ".config/pip/pip.conf",
@@ -51,12 +63,12 @@ pub(super) const TOOLS: &[Tool] = &[
     Tool {
         names: &["cargo", "rustc", "rustup", "maturin"],
         writes: &[
-            ".cargo/registry",
-            ".cargo/git",
-            ".cargo/.package-cache",
-            ".cargo/.package-cache-mutate",
-            ".cargo/.global-cache",
-            ".cache",
+            (".cargo/registry", &["cargo", "maturin"]),
+            (".cargo/git", &["cargo", "maturin"]),
+            (".cargo/.package-cache", &["cargo", "maturin"]),
+            (".cargo/.package-cache-mutate", &["cargo", "maturin"]),
+            (".cargo/.global-cache", &[]),
+            (".cache", &[]),
         ],
         peers: &[
             "index.crates.io:443",
@@ -68,7 +80,11 @@ pub(super) const TOOLS: &[Tool] = &[
     },
     Tool {
         names: &["go", "gopls"],
-        writes: &["go/pkg", ".config/go/telemetry", ".cache"],
+        writes: &[
+            ("go/pkg", &["go"]),
+            (".config/go/telemetry", &["go"]),
+            (".cache", &["go", "gopls"]),
+        ],
         peers: &[
             "proxy.golang.org:443",
             "sum.golang.org:443",
@@ -78,13 +94,22 @@ pub(super) const TOOLS: &[Tool] = &[
     },
     Tool {
         names: &["gem", "bundle", "bundler", "ruby"],
-        writes: &[".gem", ".bundle", ".local/share/gem", ".cache"],
+        writes: &[
+            (".gem", &[]),
+            (".bundle", &["bundle", "bundler"]),
+            (".local/share/gem", &["gem"]),
+            (".cache", &[]),
+        ],
         peers: &["rubygems.org:443", "index.rubygems.org:443"],
         settings: &[".gemrc", ".bundle/config"],
     },
     Tool {
         names: &["mvn", "gradle", "java", "sbt"],
-        writes: &[".m2", ".gradle", ".cache"],
+        writes: &[
+            (".m2", &["mvn"]),
+            (".gradle", &["gradle"]),
+            (".cache", &["sbt"]),
+        ],
         peers: &[
             "repo.maven.apache.org:443",
             "repo1.maven.org:443",
@@ -99,19 +124,19 @@ pub(super) const TOOLS: &[Tool] = &[
 pub(super) const AGENTS: &[Tool] = &[
     Tool {
         names: &["claude"],
-        writes: &[".claude", ".claude.json"],
+        writes: &[(".claude", &["claude"]), (".claude.json", &[])],
         peers: &["api.anthropic.com:443"],
         settings: &["$ANTHROPIC_BASE_URL"],
     },
     Tool {
         names: &["codex"],
-        writes: &[".codex"],
+        writes: &[(".codex", &["codex"])],
         peers: &["api.openai.com:443", "chatgpt.com:443"],
         settings: &["$OPENAI_BASE_URL"],
     },
     Tool {
         names: &["gemini"],
-        writes: &[".gemini"],
+        writes: &[(".gemini", &["gemini"])],
         peers: &["generativelanguage.googleapis.com:443"],
         settings: &[],
     },
@@ -201,6 +226,16 @@ mod tests {
         let text = "registry=https://npm.example.org/x/\nindex = \"sparse+http://user:pw@10.0.0.1:8080/i\"\n";
         assert_eq!(urls(text), ["npm.example.org:443", "10.0.0.1:8080"]);
         assert!(urls("https:// nothing").is_empty());
+    }
+
+    #[test]
+    fn who_makes_a_file_is_a_program_of_the_tool() {
+        for tool in TOOLS.iter().chain(AGENTS) {
+            for (path, makers) in tool.writes {
+                let mut makers = makers.iter();
+                assert!(makers.all(|name| tool.names.contains(name)), "{path}");
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde_reflection::{ContainerFormat, Samples, Tracer, TracerConfig};
 
 use super::*;
 use crate::confine::PolicyStrictness;
-use crate::guard::GuardSpec;
+use crate::guard::{GuardSpec, WideFolders};
 use crate::options::{AlertFormat, AlertStream, Refusal};
 
 fn take_over() -> TakeOver {
@@ -58,6 +58,11 @@ fn full() -> AgentSpec {
                 policy: "policy:".to_owned(),
                 report: Some(3),
                 options: [("r".to_owned(), "--o".to_owned())].into(),
+                wide: WideFolders {
+                    homes: vec![odd()],
+                    system: vec![odd()],
+                    programs: vec![odd()],
+                },
                 ask: true,
                 environment: Some("A=b".to_owned()),
             }),
@@ -202,7 +207,7 @@ fn a_changed_form_has_a_new_version() {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    assert_eq!((VERSION, hash), (3, 0x6515_dc18_8cab_3fa6));
+    assert_eq!((VERSION, hash), (4, 0x805c_d9a1_500d_001c));
 }
 
 #[test]
