@@ -277,8 +277,6 @@ plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
 live config
 plain --runtime "$PWD/other" create --bundle b $ID < /dev/null > create.out 2>&1
 live runtime
-plain --root "$PWD/root" create --bundle b $ID < /dev/null > create.out 2>&1
-live root
 sed -i 's/runtime: {/&watch: none, /' other.yaml
 plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
 live unwatched
@@ -292,8 +290,50 @@ test -z "$(find state -mindepth 2)"
     );
     assert_eq!(finished.code(), 0, "{finished:?}");
     assert_eq!(
-        finished.stdout, "config\nruntime\nroot\nunwatched\n",
+        finished.stdout, "config\nruntime\nunwatched\n",
         "{finished:?}"
     );
     assert!(!alerts.is_empty());
+}
+
+/// Whoever can choose an id must not be able to have the container of another engine ended.
+#[test]
+fn a_container_of_another_state_folder_is_reported_and_not_changed() {
+    need_runtime!("runc");
+    let ground = RuntimeFixture::new();
+    ground.bundle("b", "touch /out/one; exec sleep 1000");
+    ground.bundle("other", "exec sleep 1000");
+    let (finished, _) = ground.run(
+        "runc",
+        r#"
+plain() { bin/tollgate-runtime "$@"; }
+refused() {
+    ! plain "$@" > refused.out 2>&1
+    grep -q "cannot $1 $ID: its runtime keeps it in $PWD/root" refused.out
+    grep -q "name that folder: --root $PWD/root" refused.out
+}
+plain --root root create --bundle b $ID < /dev/null > create.out 2>&1
+plain --root "$PWD/root" start $ID
+await one
+echo stray > state/stray
+case $(plain --log log state $ID) in *'"running"'*) ;; *) exit 93 ;; esac
+grep -q "cannot read $PWD/state/stray" log
+refused kill $ID KILL
+refused exec $ID true
+refused pause $ID
+refused delete --force $ID
+case $(plain --root "$PWD/root" state $ID) in *'"running"'*) ;; *) exit 94 ;; esac
+# A container of this id that the runtime has without us is the one that is meant.
+runc create --bundle other $ID < /dev/null > create.out 2>&1
+case $(plain state $ID) in *'"created"'*) ;; *) exit 95 ;; esac
+plain kill $ID KILL
+plain delete --force $ID
+case $(plain state $ID) in *'"running"'*) ;; *) exit 96 ;; esac
+plain --root "$PWD/root" delete --force $ID
+rm state/stray
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
 }
