@@ -469,7 +469,11 @@ fn an_ended_process_is_on_the_host_only_with_the_mounts_of_the_agent() {
     let pod = format!("0::/libpod_parent/{ID}/conmon\n");
     for own in ["0::/\n", &pod] {
         let containers = agent_in(own);
-        let of = |initial, mounts| containers.of_ended(own.as_bytes(), initial, mounts).containment;
+        let of = |initial, mounts| {
+            containers
+                .of_ended(own.as_bytes(), initial, mounts)
+                .containment
+        };
         assert_eq!(of(true, MOUNTS), Containment::Host, "{own}");
         // `--pid host --cgroupns host`, and control groups that the engine did not make.
         assert_ne!(of(true, MOUNTS + 1), Containment::Host, "{own}");
