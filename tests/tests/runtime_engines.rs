@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use e2e::cri::Cri;
 use e2e::runtime_fixture::{RuntimeFixture, fields, with_own_folders};
-use e2e::{Alert, Finished, installed, need_root, need_runtime, skip};
+use e2e::{Alert, Finished, installed, need_root, need_runtime, repository, skip, slow};
 
 /// A rule that names no field of the container.
 const RULES: &str = r#"
@@ -14,6 +14,13 @@ const RULES: &str = r#"
   desc: a program that is not of the image
   condition: evt.type in (execve, execveat) and proc.is_exe_upper_layer = true
   output: dropped
+  priority: INFO
+"#;
+const PROBE: &str = r#"
+- rule: Probe
+  desc: a shell in a container
+  condition: evt.type in (execve, execveat) and proc.name = sh and container.id != host
+  output: probe %proc.pname %proc.pexepath %proc.pcmdline
   priority: INFO
 "#;
 const UNDECIDED: &str = "Tollgate internal: undecided event";
@@ -121,8 +128,9 @@ fn annotations_of_pods_arrive_through_cri() {
         "runtime: {{binary: runc, policies: {}}}\n",
         policies.display()
     ));
-    ground.scratch.file("rules.yaml", 0o644, RULES);
+    rules_for_probes(&ground);
     ground.scratch.file("policies/web.yaml", 0o644, POLICY);
+    let probes = if slow() { 50 } else { 10 };
     let mkdir = ["/bin/busybox", "mkdir", "/tmp/x"];
     let sleep = ["/bin/busybox", "sleep", "1000"];
     let ((refused, made, denied), finished, alerts) = with_containerd(&ground, |cri| {
@@ -132,6 +140,9 @@ fn annotations_of_pods_arrive_through_cri() {
         let container = cri.run_container(&plain, "localhost/pod:1", &sleep);
         let container = container.unwrap();
         let made = cri.exec(&container, &mkdir).unwrap();
+        for _ in 0..probes {
+            cri.exec(&container, &["/bin/sh", "-c", "true"]).unwrap();
+        }
         cri.remove_pod(&plain).unwrap();
         let named = [("tollgate.policy", "web")];
         let web = cri.run_pod("web", "tollgate", &named).unwrap();
@@ -146,6 +157,7 @@ fn annotations_of_pods_arrive_through_cri() {
     assert_ne!(denied.code, 0, "{denied:?} {alerts:?}");
     let pods = fields(&alerts, "Policy violation", "k8s.pod.name");
     assert_eq!(pods, ["web"], "{alerts:?}");
+    assert_decided(&alerts, probes);
     let doctor = std::fs::read_to_string(ground.scratch.path().join("doctor.json"));
     let doctor = doctor.expect("the script wrote it");
     assert!(doctor.contains("gets the annotations of pods"), "{doctor}");
@@ -248,6 +260,51 @@ drop alone
     assert_dropped(&alerts, &["in-pod", "alone"]);
 }
 
+/// Writes the built-in rules, and one that shows the parents of probes.
+fn rules_for_probes(ground: &RuntimeFixture) {
+    let rules = std::fs::read_to_string(repository().join("rules/default.yaml"));
+    let rules = rules.expect("it is in the repository");
+    let text = format!("{rules}\n{RULES}\n{PROBE}");
+    ground.scratch.file("rules.yaml", 0o644, text);
+}
+
+/// Nothing about probes is unknown, whether their runtime has ended or not: they are the ordinary life of a container.
+fn assert_decided(alerts: &[Alert], probes: usize) {
+    let of_probes = undecided(alerts);
+    assert!(of_probes.is_empty(), "{}: {of_probes:?}", of_probes.len());
+    let parents = fields(alerts, "Probe", "proc.pname");
+    assert_eq!(parents, vec!["runc"; probes]);
+    let programs = fields(alerts, "Probe", "proc.pexepath");
+    assert!(
+        programs.iter().all(|program| program.ends_with("/runc")),
+        "{programs:?}"
+    );
+    let lines = fields(alerts, "Probe", "proc.pcmdline");
+    assert!(
+        lines.iter().all(|line| line.contains(" exec ")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn nothing_about_exec_probes_is_undecided() {
+    need_podman_on_host!();
+    let ground = RuntimeFixture::new().settings("runtime: {binary: runc}\n");
+    rules_for_probes(&ground);
+    // Before facts about the runtime were recorded, a quarter of them was undecided.
+    let probes = if slow() { 25 } else { 8 };
+    let script = with_own_folders(&format!(
+        "{PODMAN}
+start probed --network none
+for probe in $(seq {probes}); do podman exec probed sh -c true; done
+for probe in $(seq {probes}); do podman exec -d probed sh -c true; done
+"
+    ));
+    let (finished, alerts) = ground.run_on_host(&script);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_decided(&alerts, 2 * probes);
+}
+
 /// podman repeats the flags of the runtime for most commands, and not for `state`.
 #[test]
 fn later_commands_know_the_runtime_and_the_configuration_of_a_container() {
@@ -277,8 +334,6 @@ plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
 live config
 plain --runtime "$PWD/other" create --bundle b $ID < /dev/null > create.out 2>&1
 live runtime
-plain --root "$PWD/root" create --bundle b $ID < /dev/null > create.out 2>&1
-live root
 sed -i 's/runtime: {/&watch: none, /' other.yaml
 plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
 live unwatched
@@ -292,8 +347,50 @@ test -z "$(find state -mindepth 2)"
     );
     assert_eq!(finished.code(), 0, "{finished:?}");
     assert_eq!(
-        finished.stdout, "config\nruntime\nroot\nunwatched\n",
+        finished.stdout, "config\nruntime\nunwatched\n",
         "{finished:?}"
     );
     assert!(!alerts.is_empty());
+}
+
+/// Whoever can choose an id must not be able to have the container of another engine ended.
+#[test]
+fn a_container_of_another_state_folder_is_reported_and_not_changed() {
+    need_runtime!("runc");
+    let ground = RuntimeFixture::new();
+    ground.bundle("b", "touch /out/one; exec sleep 1000");
+    ground.bundle("other", "exec sleep 1000");
+    let (finished, _) = ground.run(
+        "runc",
+        r#"
+plain() { bin/tollgate-runtime "$@"; }
+refused() {
+    ! plain "$@" > refused.out 2>&1
+    grep -q "cannot $1 $ID: its runtime keeps it in $PWD/root" refused.out
+    grep -q "name that folder: --root $PWD/root" refused.out
+}
+plain --root root create --bundle b $ID < /dev/null > create.out 2>&1
+plain --root "$PWD/root" start $ID
+await one
+echo stray > state/stray
+case $(plain --log log state $ID) in *'"running"'*) ;; *) exit 93 ;; esac
+grep -q "cannot read $PWD/state/stray" log
+refused kill $ID KILL
+refused exec $ID true
+refused pause $ID
+refused delete --force $ID
+case $(plain --root "$PWD/root" state $ID) in *'"running"'*) ;; *) exit 94 ;; esac
+# A container of this id that the runtime has without us is the one that is meant.
+runc create --bundle other $ID < /dev/null > create.out 2>&1
+case $(plain state $ID) in *'"created"'*) ;; *) exit 95 ;; esac
+plain kill $ID KILL
+plain delete --force $ID
+case $(plain state $ID) in *'"running"'*) ;; *) exit 96 ;; esac
+plain --root "$PWD/root" delete --force $ID
+rm state/stray
+settle
+test -z "$(remains $ID)"
+"#,
+    );
+    assert_eq!(finished.code(), 0, "{finished:?}");
 }

@@ -9,5 +9,5 @@ pub(super) fn let_work(listening: &supervisor::AgentStart) -> anyhow::Result<Ans
         anyhow::bail!("cannot let a runtime work without a listener");
     };
     let pulse = listening.shared_state.pulse(listening.generation);
-    AnswerThread::start(listener, pulse).context("cannot let the runtime work")
+    AnswerThread::start(listener, pulse, listening.runtime).context("cannot let the runtime work")
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use capture::ebpf;
 use capture::gvisor;
 use capture::notify::{
-    GuardOptions, NotifyEngine, Parts, Pending, Processes, RulesHandle, VerifyOptions,
+    GuardOptions, HeldCalls, NotifyEngine, Parts, Pending, Processes, RulesHandle, VerifyOptions,
 };
 use capture::ptrace;
 use container::ContainerOptions;
@@ -255,11 +255,14 @@ fn runtime_calls(
 ) -> Pending {
     Box::new(move || {
         let is_there = is_resumed || held.is_some();
-        let calls = held.map_or_else(|| Ok(Vec::new()), HeldRuntimeCalls::calls)?;
+        let held = held.map_or_else(|| Ok(HeldCalls::default()), HeldRuntimeCalls::calls)?;
         if is_there {
             processes.adopt(begun);
         }
-        Ok(calls)
+        if let Some(runtime) = &held.runtime {
+            processes.begin_with(runtime);
+        }
+        Ok(held.calls)
     })
 }
 

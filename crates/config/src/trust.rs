@@ -98,6 +98,25 @@ pub fn check_named(path: &Path) -> Result<(), Untrusted> {
     }
 }
 
+/// Returns true if this process is in the initial user namespace, whose root is the machine's. `None` if that cannot be
+/// read.
+#[must_use]
+pub fn is_initial_user_namespace() -> Option<bool> {
+    match fs::read_to_string("/proc/self/uid_map") {
+        Ok(map) => Some(maps_all(&map)),
+        // A kernel without user namespaces has no such file. Without /proc nothing is known.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Path::new("/proc/self").exists().then_some(true)
+        }
+        Err(_) => None,
+    }
+}
+
+/// Returns true for the map of the initial user namespace: each user is itself.
+fn maps_all(map: &str) -> bool {
+    map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+}
+
 /// Owners that are trusted.
 struct Owners {
     /// Root of this user namespace, and what files of a root outside of it are shown as.
@@ -109,9 +128,7 @@ impl Owners {
     /// users that are not mapped; but this root has no more rights than the user who made the namespace.
     fn of_this_process() -> Self {
         let mut uids = vec![0];
-        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        let words: Vec<_> = map.split_whitespace().collect();
-        if !words.is_empty() && words != ["0", "0", "4294967295"] {
+        if is_initial_user_namespace() == Some(false) {
             let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
             uids.extend(
                 overflow
@@ -202,6 +219,14 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn only_the_map_of_the_initial_user_namespace_maps_each_user_to_itself() {
+        assert!(maps_all("         0          0 4294967295\n"));
+        for map in ["0 1000 1\n1 100000 65536\n", "0 0 65536\n", ""] {
+            assert!(!maps_all(map), "{map}");
+        }
+    }
 
     fn mode(path: &Path, mode: u32) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its owner may");

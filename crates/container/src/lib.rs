@@ -2,7 +2,8 @@
 //!
 //! The result has three values. `Host` is returned only if proven: the agent and the process are both in the
 //! initial pid and cgroup namespaces, and no part of the process's cgroup path looks like a container's, or it is
-//! the agent's own path and the agent has the root of the machine's first process. A private cgroup namespace
+//! the agent's own path and the agent's mounts are those of the machine's first process. Of a process that has ended
+//! only the mount namespace is known: it is on the host if that is the agent's. A private cgroup namespace
 //! shows `/` to the processes inside, so without the namespaces that path proves nothing. `Known` needs an id from the cgroup, from the container's mounts, or, for processes
 //! that share the agent's namespaces, from the agent's options. Everything else is `Unknown`.
 
@@ -139,11 +140,15 @@ impl Containers {
         let state_root = options.state_root.unwrap_or_else(|| PathBuf::from("/"));
         let in_cgroup = identify(&own.cgroup);
         let (mounts, first_mounts) = (proc.mountinfo(agent).ok(), proc.mountinfo(1).ok());
+        let first_namespace = proc.namespace(1, "ns/mnt").ok();
+        let has_first_namespace = first_namespace == Some(own.mount_namespace);
+        let whole = (in_cgroup.is_some() && !has_first_namespace).then(host::mounts_of_namespace);
         let around = Surroundings {
             is_initial: own.is_initial(),
             is_named: options.own_id.is_some(),
             is_in_named_group: in_cgroup.is_some(),
-            mounts: mounts.as_deref(),
+            has_first_namespace,
+            mounts: whole.as_ref().and_then(Option::as_deref),
             first_mounts: first_mounts.as_deref(),
         };
         let agent_on_host = around.prove_host();
@@ -319,12 +324,16 @@ impl Containers {
         found
     }
 
-    /// The container of a process that has ended, from recorded data.
-    pub fn of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
-        let is_own = self.agent_on_host && cgroups == self.own.cgroup;
-        match identify(cgroups).filter(|_| !(is_own && initial)) {
+    /// The container of a process that has ended, from recorded data: its control groups, whether it was in the
+    /// initial pid and cgroup namespaces, and its mount namespace. A container that shares the former has mounts of
+    /// its own.
+    pub fn of_ended(&self, cgroups: &[u8], initial: bool, mount_namespace: u64) -> Container {
+        let has_mounts_of_host = mount_namespace == self.own.mount_namespace;
+        let is_on_host = self.agent_on_host && initial && has_mounts_of_host;
+        let is_own = cgroups == self.own.cgroup;
+        match identify(cgroups).filter(|_| !(is_own && is_on_host)) {
             Some(identity) => self.described(identity),
-            None if self.agent_on_host && initial => Container::host(),
+            None if is_on_host => Container::host(),
             None => Container::unknown(),
         }
     }

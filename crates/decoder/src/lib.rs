@@ -11,6 +11,7 @@ pub mod initial_stack;
 pub mod lineage;
 pub mod names;
 pub mod process_inspector;
+pub mod runtime_process;
 pub mod stdio;
 pub mod system_info;
 pub mod tree;

@@ -55,6 +55,15 @@ impl InheritedState {
     fn is_mark(self) -> bool {
         self.0.soft & SHAPE_MASK == SHAPE
     }
+
+    /// Gives the process a mark in the place of this limit. Returns false without the right to.
+    fn replace(self, pid: Pid, mark: u64) -> bool {
+        let limit = Limit {
+            soft: mark,
+            hard: self.0.hard,
+        };
+        mark <= limit.hard && resource::set_limit(pid.0, LIMIT_ON_LOCKS, limit).is_ok()
+    }
 }
 
 impl Lineage {
@@ -72,20 +81,16 @@ impl Lineage {
             return true;
         }
         self.given += 1;
-        let mark = SHAPE | (self.secret.hash_one(self.given) & !SHAPE_MASK);
-        let limit = Limit {
-            soft: mark,
-            hard: inherited.0.hard,
-        };
-        let is_marked =
-            mark <= limit.hard && resource::set_limit(process.pid.0, LIMIT_ON_LOCKS, limit).is_ok();
+        let mark = new_mark(&self.secret, self.given);
+        let is_marked = inherited.replace(process.pid, mark);
         if is_marked {
             self.remember(mark, process);
         }
         is_marked
     }
 
-    fn remember(&mut self, mark: u64, process: &Arc<Process>) {
+    /// Remembers a mark that a process has been given by [`give_mark`].
+    pub fn remember(&mut self, mark: u64, process: &Arc<Process>) {
         self.owners.insert(mark, Arc::clone(process));
         self.order.push_back(mark);
         if self.order.len() > KNOWN
@@ -94,6 +99,21 @@ impl Lineage {
             self.owners.remove(&oldest);
         }
     }
+}
+
+/// Marks a process for its children before there is a [`Lineage`], and returns the mark. A process that has inherited
+/// one keeps that. Returns `None` without the right to.
+pub fn give_mark(pid: Pid, proc: &Proc) -> Option<u64> {
+    let inherited = InheritedState::of(pid, proc)?;
+    if inherited.is_mark() {
+        return Some(inherited.0.soft);
+    }
+    let mark = new_mark(&RandomState::new(), 0);
+    inherited.replace(pid, mark).then_some(mark)
+}
+
+fn new_mark(secret: &RandomState, number: u64) -> u64 {
+    SHAPE | (secret.hash_one(number) & !SHAPE_MASK)
 }
 
 /// Returns the answer to a process that would change its mark: success, as the kernel always answers for this

@@ -18,6 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::counters::Counters;
 use super::lineage::Lineage;
 use super::process_inspector::{Identity, ProcessInspector};
+use super::runtime_process::RuntimeProcess;
 use super::stdio::Effect;
 use process_info::procfs::{LINK_LIMIT, start_ns};
 
@@ -273,6 +274,28 @@ impl Tree {
                 let children = self.inspector.children(pid).into_iter();
                 born.extend(children.map(|child| (child, Some(Arc::clone(&process)))));
             }
+        }
+    }
+
+    /// Enters the runtime that starts a session: the process from which all others of the session descend. It may
+    /// have ended.
+    pub fn begin_with(&self, runtime: &RuntimeProcess) {
+        let identity = runtime.identity();
+        let known = self.find(identity.pid);
+        let known = known.filter(|process| process.start == identity.start);
+        let process = known.unwrap_or_else(|| {
+            let parent = self.outside(identity.ppid, 0);
+            let pidfd = sys::pidfd::open(identity.pid.0).ok();
+            // Opened first: a pid that still means this process is not reused while it is open.
+            let now = self.inspector.identity(identity.pid);
+            let is_there = now.is_some_and(|now| now.start == identity.start);
+            let pidfd = pidfd.filter(|_| is_there);
+            self.insert(&identity, pidfd, parent, Origin::Watched)
+        });
+        process.exec(Arc::new(runtime.image()), identity.comm);
+        if let (Some(mark), Some(lineage)) = (runtime.mark(), &self.lineage) {
+            let mut lineage = lineage.lock().unwrap_or_else(PoisonError::into_inner);
+            lineage.remember(mark, &process);
         }
     }
 

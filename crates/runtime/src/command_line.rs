@@ -124,7 +124,7 @@ pub struct CommandLine {
     pub config: Option<PathBuf>,
     /// Global options that are passed on.
     pub global: Vec<OsString>,
-    /// `--root`.
+    /// `--root`, from this process's working directory on.
     pub root: Option<PathBuf>,
     /// `--log`.
     pub log: Option<PathBuf>,
@@ -214,7 +214,11 @@ impl CommandLine {
             "agent" => self.agent = Some(value),
             "runtime" => self.runtime = Some(value),
             "config" => self.config = Some(value.into()),
-            "root" => self.root = Some(value.into()),
+            "root" => {
+                // Fails without a working directory, where the runtime cannot use a relative path either.
+                let absolute = std::path::absolute(&value);
+                self.root = Some(absolute.unwrap_or_else(|_| value.into()));
+            }
             "log" => self.log = Some(value.into()),
             "log-format" => self.log_is_json = value == "json",
             _ => {}
@@ -282,6 +286,20 @@ impl Call {
         }
         call.words = words;
         Ok(call)
+    }
+
+    /// Returns the name of the command.
+    #[must_use]
+    pub fn name(&self) -> std::borrow::Cow<'_, str> {
+        self.words
+            .first()
+            .map_or_else(Default::default, |word| word.to_string_lossy())
+    }
+
+    /// Returns true if the command reports about a container and changes nothing.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        matches!(&*self.name(), "state" | "ps" | "events")
     }
 
     /// Returns the values of an option that has these names.
@@ -428,6 +446,16 @@ mod tests {
                 Err(CommandLineError::NoValue { .. })
             ));
         }
+    }
+
+    #[test]
+    fn a_state_folder_is_the_same_from_every_working_directory() {
+        let line = parse("--root states kill --all a");
+        assert_eq!(line.root, std::path::absolute("states").ok());
+        assert_eq!(line.global, ["--root", "states"]);
+        let call = line.call.unwrap();
+        assert_eq!((&*call.name(), call.only_reads()), ("kill", false));
+        assert!(parse("--debug state a").call.unwrap().only_reads());
     }
 
     #[test]

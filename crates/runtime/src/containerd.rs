@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
 
 use probe::{Support, fix};
+use toml::{Table, Value};
 
 use crate::install::{BEGIN, END, Engine, InstallError, NAME, quoted};
-use crate::toml_tables::{Table, tables};
 use crate::{annotations, installer};
 
 /// Pattern of this program's annotations, which containerd passes on only if its configuration lists them.
@@ -26,59 +26,106 @@ const PROGRAM: &str = "tollgate-runtime";
 
 /// Adds this runtime, whose path is `program`, to a configuration.
 pub(crate) fn add(text: &str, program: &str) -> Result<String, InstallError> {
-    let tables = tables(text);
-    let version = tables.first().and_then(|top| top.value("version"));
-    let plugin = match version {
+    let config = parse(text)?;
+    let version = config.get("version");
+    let unknown = |version: String| Err(InstallError::Version { version });
+    let plugin = match version.map(Value::as_integer) {
         // An empty file counts as missing.
-        None if text.trim().is_empty() => "io.containerd.grpc.v1.cri",
-        Some("2") => "io.containerd.grpc.v1.cri",
-        Some("3") => "io.containerd.cri.v1.runtime",
-        version => {
-            let version = version.unwrap_or("1").to_owned();
-            return Err(InstallError::Version { version });
-        }
+        None if config.is_empty() => "io.containerd.grpc.v1.cri",
+        None => return unknown("1".to_owned()),
+        Some(Some(2)) => "io.containerd.grpc.v1.cri",
+        Some(Some(3)) => "io.containerd.cri.v1.runtime",
+        Some(Some(other)) => return unknown(other.to_string()),
+        Some(None) => return unknown(format!("{version:?}")),
     };
-    if tables.iter().any(|table| is_runtime(table, NAME)) {
+    if runtimes(&config).any(|runtime| runtime.name == NAME) {
         return Err(InstallError::Taken);
     }
     let mut added = String::new();
     if version.is_none() {
         added.push_str("version = 2\n");
     }
-    let runtimes = format!("plugins.\"{plugin}\".containerd.runtimes");
-    // A file that has any runtime replaces the built-in list up to containerd 1.7, and without its default
-    // runtime containerd serves no pods at all.
-    if !text.contains("containerd.runtimes") {
-        added.push_str(&format!(
-            "[{runtimes}.{DEFAULT}]\n  runtime_type = \"io.containerd.runc.v2\"\n"
-        ));
-    }
-    added.push_str(&format!(
-        "[{runtimes}.{NAME}]\n  runtime_type = \"io.containerd.runc.v2\"\n"
-    ));
-    for list in LISTS {
-        added.push_str(&format!("  {list} = [{}]\n", quoted(PATTERN)));
-    }
-    added.push_str(&format!(
-        "[{runtimes}.{NAME}.options]\n  BinaryName = {}\n",
-        quoted(program)
-    ));
-    // The kubelet and all runtimes of a node must agree on who manages control groups.
-    let of_default = ["containerd", "runtimes", DEFAULT, "options"];
-    let mut options = tables.iter().filter(|table| table.ends_in(&of_default));
-    if options.any(|options| options.value("SystemdCgroup") == Some("true")) {
-        added.push_str("  SystemdCgroup = true\n");
-    }
+    added.push_str(&addition(&config, plugin, program));
     let newline = if text.is_empty() || text.ends_with('\n') {
         ""
     } else {
         "\n"
     };
-    Ok(format!("{text}{newline}{BEGIN}\n{added}{END}\n"))
+    let extended = format!("{text}{newline}{BEGIN}\n{added}{END}\n");
+    // A table that is written on one line, as `plugins = {}`, cannot be extended.
+    parse(&extended)?;
+    Ok(extended)
 }
 
-fn is_runtime(table: &Table, name: &str) -> bool {
-    table.ends_in(&["containerd", "runtimes", name])
+/// Returns the tables of this runtime, and of the default one if the configuration has no runtime.
+fn addition(config: &Table, plugin: &str, program: &str) -> String {
+    let mut added = String::new();
+    let prefix = format!("plugins.\"{plugin}\".containerd.runtimes");
+    // A file that has any runtime replaces the built-in list up to containerd 1.7, and without its default
+    // runtime containerd serves no pods at all.
+    if !runtimes(config).any(|runtime| runtime.plugin == plugin) {
+        added.push_str(&format!(
+            "[{prefix}.{DEFAULT}]\n  runtime_type = \"io.containerd.runc.v2\"\n"
+        ));
+    }
+    added.push_str(&format!(
+        "[{prefix}.{NAME}]\n  runtime_type = \"io.containerd.runc.v2\"\n"
+    ));
+    for list in LISTS {
+        added.push_str(&format!("  {list} = [{}]\n", quoted(PATTERN)));
+    }
+    added.push_str(&format!(
+        "[{prefix}.{NAME}.options]\n  BinaryName = {}\n",
+        quoted(program)
+    ));
+    // The kubelet and all runtimes of a node must agree on who manages control groups.
+    let mut defaults = runtimes(config).filter(|runtime| runtime.name == DEFAULT);
+    if defaults.any(|runtime| runtime.option("SystemdCgroup") == Some(&Value::Boolean(true))) {
+        added.push_str("  SystemdCgroup = true\n");
+    }
+    added
+}
+
+fn parse(text: &str) -> Result<Table, InstallError> {
+    text.parse().map_err(InstallError::Toml)
+}
+
+/// A runtime of a configuration.
+#[derive(Clone, Copy, Debug)]
+struct Entry<'a> {
+    plugin: &'a str,
+    name: &'a str,
+    settings: &'a Value,
+}
+
+impl<'a> Entry<'a> {
+    fn option(self, key: &str) -> Option<&'a Value> {
+        self.settings.get("options")?.get(key)
+    }
+
+    /// Returns the strings of a list; none if it is missing.
+    fn strings(self, key: &str) -> Vec<&'a str> {
+        let list = self.settings.get(key).and_then(Value::as_array);
+        let list = list.into_iter().flatten();
+        list.filter_map(Value::as_str).collect()
+    }
+}
+
+/// Returns the runtimes of all plugins.
+fn runtimes(config: &Table) -> impl Iterator<Item = Entry<'_>> {
+    let plugins = config.get("plugins").and_then(Value::as_table);
+    let lists = plugins.into_iter().flatten().filter_map(|plugin| {
+        let (plugin, settings) = plugin;
+        let runtimes = settings.get("containerd")?.get("runtimes")?;
+        Some((plugin, runtimes.as_table()?))
+    });
+    lists.flat_map(|(plugin, runtimes)| {
+        runtimes.iter().map(move |(name, settings)| Entry {
+            plugin,
+            name,
+            settings,
+        })
+    })
 }
 
 /// A runtime of containerd's that is this program.
@@ -90,38 +137,23 @@ struct Registered {
 }
 
 /// Returns the runtimes of a configuration that are this program.
-fn registered(config: &str) -> Vec<Registered> {
-    let tables = tables(config);
-    let of_name = |table: &Table| match table.path.as_slice() {
-        [.., containerd, runtimes, name]
-            if containerd == "containerd" && runtimes == "runtimes" =>
-        {
-            Some(name.clone())
-        }
-        _ => None,
+fn registered(config: &Table) -> Vec<Registered> {
+    let is_ours = |runtime: &Entry<'_>| {
+        let program = runtime.option("BinaryName").and_then(Value::as_str);
+        program.is_some_and(|program| Path::new(program).ends_with(PROGRAM))
     };
-    let is_ours = |name: &str| {
-        let mut options = tables
-            .iter()
-            .filter(|table| table.ends_in(&["containerd", "runtimes", name, "options"]));
-        options.any(|options| {
-            let program = options.string("BinaryName");
-            program.is_some_and(|program| Path::new(&program).ends_with(PROGRAM))
-        })
-    };
-    let found = tables.iter().filter_map(|table| {
-        let name = of_name(table)?;
-        let lacks = |list: &&str| !passes_all(&table.strings(list));
-        is_ours(&name).then(|| Registered {
-            name: name.clone(),
-            lacking: LISTS.into_iter().filter(lacks).collect(),
-        })
+    let found = runtimes(config).filter(is_ours).map(|runtime| Registered {
+        name: runtime.name.to_owned(),
+        lacking: LISTS
+            .into_iter()
+            .filter(|list| !passes_all(&runtime.strings(list)))
+            .collect(),
     });
     found.collect()
 }
 
 /// Returns true if these patterns match every annotation of ours.
-fn passes_all(patterns: &[String]) -> bool {
+fn passes_all(patterns: &[&str]) -> bool {
     let passes = |name: &str| patterns.iter().any(|pattern| matches(pattern, name));
     annotations::ALL.into_iter().all(passes)
 }
@@ -141,7 +173,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// The configuration that containerd uses, and where it comes from.
 #[derive(Debug)]
 struct InForce {
-    text: String,
+    config: Table,
     file: PathBuf,
     /// The file was changed after the daemon had started.
     is_stale: bool,
@@ -183,7 +215,7 @@ pub fn support() -> Support {
         },
         fix::as_root("tollgate runtime install containerd --yes")
     );
-    let found = registered(&config.text);
+    let found = registered(&config.config);
     if found.is_empty() {
         let why = format!("containerd does not know {PROGRAM} ({file})");
         return Support::no_unless_fixed(why, installs.then_some(install));
@@ -250,12 +282,15 @@ fn in_force() -> Result<InForce, String> {
             "cannot read the configuration by {program}: {said}"
         ));
     }
+    let config = String::from_utf8_lossy(&output.stdout)
+        .parse()
+        .map_err(|cause| format!("{program} prints a configuration that is not TOML: {cause}"))?;
     let changed = std::fs::metadata(&file).and_then(|data| data.modified());
     let changed = changed
         .ok()
         .and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     Ok(InForce {
-        text: String::from_utf8_lossy(&output.stdout).into_owned(),
+        config,
         file,
         is_stale: daemon
             .zip(changed)
@@ -329,7 +364,7 @@ mod tests {
                  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\n\
                  BinaryName = ''\n"
             );
-            let found = registered(&config);
+            let found = registered(&parse(&config).unwrap());
             assert_eq!(found.len(), 1, "{found:?}");
             assert_eq!(found[0].name, "gate");
             found[0].lacking.clone()
@@ -358,7 +393,7 @@ mod tests {
             let added = add(text, program).unwrap();
             let runtimes = format!("[plugins.\"{plugin}\".containerd.runtimes");
             assert!(added.contains(&format!("{runtimes}.runc]\n")), "{added}");
-            let found = registered(&added);
+            let found = registered(&parse(&added).unwrap());
             assert_eq!(found.len(), 1, "{added}");
             assert!(found[0].lacking.is_empty(), "{added}");
         }
@@ -368,6 +403,28 @@ mod tests {
         let added = add(theirs, program).unwrap();
         assert_eq!(added.matches("runtimes.runc]").count(), 1, "{added}");
         assert_eq!(added.matches("SystemdCgroup = true").count(), 2, "{added}");
+    }
+
+    #[test]
+    fn a_comment_is_no_runtime_and_a_table_that_cannot_be_extended_is_an_error() {
+        let program = "/usr/local/bin/tollgate-runtime";
+        let default = "containerd.runtimes.runc]\n";
+        let plugin = "plugins.'io.containerd.grpc.v1.cri'";
+        for without in [
+            format!("version = 2\n# [{plugin}.containerd.runtimes.runc]\n"),
+            "version = 2\nroot = \"/containerd.runtimes\"\n".to_owned(),
+            format!("version = 2\n[{plugin}.containerd.runtimes]\n"),
+        ] {
+            let added = add(&without, program).unwrap();
+            assert!(added[without.len()..].contains(default), "{added}");
+        }
+        let with = format!("version = 2\n[{plugin} . containerd.runtimes.\"kata\"]\n");
+        let added = add(&with, program).unwrap();
+        assert!(!added[with.len()..].contains(default), "{added}");
+        for broken in ["version = 2\nplugins = {}\n", "version = 2\n[plugins\n"] {
+            let error = add(broken, program).unwrap_err();
+            assert!(matches!(error, InstallError::Toml(_)), "{error:?}");
+        }
     }
 
     #[test]

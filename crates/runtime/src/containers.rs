@@ -51,6 +51,24 @@ pub fn begin(
     store.begin(note).map_err(|error| state_failure(&error))
 }
 
+/// Returns what is recorded about a container that `runtime` is about to create; without its bundle, control groups
+/// and policy. A later command may be called from another working directory.
+#[must_use]
+pub fn new_note(line: &CommandLine, runtime: PathBuf, spec: &Spec, id: &str) -> Note {
+    let absolute = |path: Option<&PathBuf>| path.and_then(|path| std::path::absolute(path).ok());
+    Note {
+        id: id.to_owned(),
+        bundle: PathBuf::new(),
+        has_mounts: spec.has_own_mounts(),
+        groups: Groups::default(),
+        policy: None,
+        runtime: Some(runtime),
+        config: absolute(line.config.as_ref()),
+        root: absolute(line.root.as_ref()),
+        is_watched: false,
+    }
+}
+
 /// Checks that this runtime created the container. A container of another runtime is unknown to
 /// this one, but may still exist.
 ///

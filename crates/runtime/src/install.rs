@@ -45,6 +45,9 @@ pub enum InstallError {
     /// The file is not a JSON object.
     #[error("cannot read the configuration")]
     Json(#[source] serde_json::Error),
+    /// The file is not TOML, or cannot be extended by tables at its end.
+    #[error("cannot read the configuration")]
+    Toml(#[source] toml::de::Error),
     /// The JSON does not have the expected structure.
     #[error("cannot read the configuration: `{place}` is not an object")]
     Form {

@@ -18,7 +18,6 @@ pub mod recall;
 pub mod settings;
 pub mod spec;
 pub mod store;
-mod toml_tables;
 pub mod underlying;
 
 pub use cgroup::Groups;

@@ -3,38 +3,105 @@
 //! Engines do not repeat all options: podman calls `state` without those of `--runtime-flag`. The record that
 //! `create` has left says which runtime has the container, and with which configuration and state folder.
 
+use std::path::PathBuf;
+
+use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
+use crate::caller::warn;
 use crate::containers::state_failure;
-use crate::{CommandLine, Note, Settings, Store, Verb};
+use crate::store::OnlyNote;
+use crate::{Call, CommandLine, Note, Store, Verb, settings};
+
+/// What is recorded about the container of a command.
+#[derive(Clone, Debug)]
+pub struct Recalled {
+    /// The record; `None` if there is none, or the command has no container yet.
+    pub note: Option<Note>,
+    /// The folder of records that has it, or that gets new ones.
+    pub state: PathBuf,
+}
 
 /// Completes a command line by the record of its container, and returns the record. Options that are given stay.
 ///
+/// Without `--root`, a container that was made with another `--root` is only found by commands that change nothing,
+/// and only if the runtime does not know the id by itself, which `is_known` answers: else anybody who can choose an
+/// id could have the container of another engine ended.
+///
 /// # Errors
 ///
-/// The id is invalid, or the record cannot be read.
-pub fn recall(line: &mut CommandLine) -> Result<Option<Note>, Failure> {
-    let makes = |verb| matches!(verb, Verb::Create | Verb::Run | Verb::Restore);
-    let call = line.call.as_ref();
-    let Some(id) = call
-        .filter(|call| !makes(call.verb) && !call.asks_for_help)
-        .and_then(|call| call.id.clone())
-    else {
-        return Ok(None);
+/// - The record cannot be read.
+/// - [`Exit::BadInput`] if the command would change a container that was made with another `--root`.
+pub fn recall(
+    line: &mut CommandLine,
+    is_known: impl FnOnce(&CommandLine, &str) -> Result<bool, Failure>,
+) -> Result<Recalled, Failure> {
+    let folders = settings::note_folders();
+    let (state, others) = folders.split_first().expect("there is one for new notes");
+    let none = Recalled {
+        note: None,
+        state: state.clone(),
     };
-    let state = Settings::default().state;
-    let Ok(store) = Store::new(&state, line.root.as_deref(), &id) else {
+    let Some((call, id)) = container(line) else {
+        return Ok(none);
+    };
+    let Ok(store) = Store::new(state, line.root.as_deref(), &id) else {
         // The runtime says what is wrong with the id.
-        return Ok(None);
+        return Ok(none);
     };
-    let mut note = store.note().map_err(|error| state_failure(&error))?;
-    if note.is_none() && line.root.is_none() {
-        note = Store::only_note(&state, &id).map_err(|error| state_failure(&error))?;
+    let mut found = store.note().map_err(|error| state_failure(&error))?;
+    let mut folder = state;
+    for other in others {
+        if found.is_some() {
+            break;
+        }
+        let store = Store::new(other, line.root.as_deref(), &id);
+        match store.and_then(|store| store.note()) {
+            Ok(note) => (found, folder) = (note, other),
+            Err(error) => warn(line, &state_failure(&error).render()),
+        }
     }
-    if let Some(note) = &note {
+    if found.is_none() && line.root.is_none() {
+        let mut only = OnlyNote::default();
+        folders.iter().for_each(|folder| only.look(folder, &id));
+        only.unreadable
+            .iter()
+            .for_each(|error| warn(line, &state_failure(error).render()));
+        if let Some((note, state)) = only.take()
+            && !is_known(line, &id)?
+        {
+            is_usable(&note, &call)?;
+            complete(line, &note);
+            let note = Some(note);
+            return Ok(Recalled { note, state });
+        }
+    }
+    if let Some(note) = &found {
         complete(line, note);
     }
-    Ok(note)
+    Ok(Recalled {
+        note: found,
+        state: folder.clone(),
+    })
+}
+
+/// Returns the command about an existing container, and the container's id.
+fn container(line: &CommandLine) -> Option<(Call, String)> {
+    let makes = |verb| matches!(verb, Verb::Create | Verb::Run | Verb::Restore);
+    let call = line.call.clone()?;
+    let id = call.id.clone()?;
+    (!makes(call.verb) && !call.asks_for_help).then_some((call, id))
+}
+
+/// Refuses commands that would change a container of another state folder than the default one.
+fn is_usable(note: &Note, call: &Call) -> Result<(), Failure> {
+    let Some(root) = note.root.as_ref().filter(|_| !call.only_reads()) else {
+        return Ok(());
+    };
+    let (verb, id, root) = (call.name(), &note.id, root.display());
+    let message =
+        format!("cannot {verb} {id}: its runtime keeps it in {root}, not in the default folder");
+    Err(Failure::new(Exit::BadInput, message).help(format!("name that folder: --root {root}")))
 }
 
 fn complete(line: &mut CommandLine, note: &Note) {

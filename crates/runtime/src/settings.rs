@@ -3,7 +3,8 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use config::{Config, Effective, OnAgentDeath, Places, Request, WatchedBy, trust};
+use config::trust::{self, is_initial_user_namespace};
+use config::{Config, Effective, OnAgentDeath, Places, Request, WatchedBy};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
@@ -16,6 +17,8 @@ const CONFIG_VARIABLE: &str = "TOLLGATE_RUNTIME_CONFIG";
 /// Directory of container notes, which do not survive a reboot.
 const STATE: &str = "/run/tollgate/runtime";
 const STATE_VARIABLE: &str = "TOLLGATE_RUNTIME_STATE";
+/// Set by podman for its commands in the user namespace of a user who is not root.
+const ROOTLESS_VARIABLE: &str = "_CONTAINERS_ROOTLESS_UID";
 /// Default file for alerts, used if no output is configured.
 pub const ALERTS: &str = "/var/log/tollgate/alerts.jsonl";
 /// Default directory of policies that annotations can name.
@@ -40,16 +43,12 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let state = std::env::var_os(STATE_VARIABLE).map(PathBuf::from);
-        let of_user = || {
-            let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !is_root_of_host())?;
-            Some(PathBuf::from(folder).join("tollgate/runtime"))
-        };
+        let mut folders = note_folders();
         Self {
             config: Config::default(),
             file: None,
             warnings: Vec::new(),
-            state: state.or_else(of_user).unwrap_or_else(|| STATE.into()),
+            state: folders.swap_remove(0),
         }
     }
 }
@@ -229,19 +228,51 @@ impl Settings {
     }
 }
 
-/// Returns true if this process is root, and not merely the root of a user namespace, as under rootless podman.
-fn is_root_of_host() -> bool {
-    let is_initial = match std::fs::read_to_string("/proc/self/uid_map") {
-        Ok(map) => maps_all(&map),
-        // A kernel without user namespaces has no such file. Another failure proves nothing.
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
-    };
-    rustix::process::geteuid().is_root() && is_initial
+/// Returns the directories of container notes: the one for new notes, then others that may have notes of this user.
+#[must_use]
+pub fn note_folders() -> Vec<PathBuf> {
+    if let Some(state) = std::env::var_os(STATE_VARIABLE) {
+        return vec![state.into()];
+    }
+    let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
+    let of_user = of_user.map(|folder| PathBuf::from(folder).join("tollgate/runtime"));
+    folders_for(of_user, caller())
 }
 
-/// Returns true for the map of the initial user namespace: each user is itself.
-fn maps_all(map: &str) -> bool {
-    map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
+fn folders_for(of_user: Option<PathBuf>, caller: Caller) -> Vec<PathBuf> {
+    let of_machine = || PathBuf::from(STATE);
+    match (of_user, caller) {
+        (None, _) | (_, Caller::Root) => vec![of_machine()],
+        (Some(of_user), Caller::User) => vec![of_user],
+        // podman sets the variable for some of its commands only: its notes may be in either.
+        (Some(of_user), Caller::Rootless) => vec![of_user, of_machine()],
+        (Some(of_user), Caller::Nested) => vec![of_machine(), of_user],
+    }
+}
+
+/// The user who calls the runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    /// Root of the machine.
+    Root,
+    /// Root of a user namespace that podman made for another user.
+    Rootless,
+    /// Root of another user namespace, as in a container.
+    Nested,
+    /// Another user.
+    User,
+}
+
+fn caller() -> Caller {
+    if !rustix::process::geteuid().is_root() {
+        Caller::User
+    } else if is_initial_user_namespace() == Some(true) {
+        Caller::Root
+    } else if std::env::var_os(ROOTLESS_VARIABLE).is_some() {
+        Caller::Rootless
+    } else {
+        Caller::Nested
+    }
 }
 
 /// Creates the directory of [`ALERTS`].
@@ -253,7 +284,7 @@ pub fn make_alert_folder() -> Result<(), Failure> {
     let folder = Path::new(ALERTS).parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(folder).map_err(|cause| {
         let folder = folder.display();
-        let help = match is_root_of_host() {
+        let help = match caller() == Caller::Root {
             true => format!("write a configuration to {CONFIG}"),
             false => "name a configuration with a file_output that you may write: \
                       `podman --runtime-flag config=FILE`, or --config FILE"
@@ -280,10 +311,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_root_of_a_user_namespace_is_not_the_hosts() {
-        assert!(maps_all("         0          0 4294967295\n"));
-        for map in ["0 1000 1\n1 100000 65536\n", "0 0 65536\n", ""] {
-            assert!(!maps_all(map), "{map}");
+    fn notes_are_below_the_folder_of_a_user_only_for_podman_and_for_users() {
+        let of = |caller| folders_for(Some("/run/user/0/t".into()), caller);
+        let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(of(Caller::Root), paths(&[STATE]));
+        assert_eq!(of(Caller::Rootless), paths(&["/run/user/0/t", STATE]));
+        // A service and a shell of the same container have different variables.
+        assert_eq!(of(Caller::Nested), paths(&[STATE, "/run/user/0/t"]));
+        assert_eq!(of(Caller::User), paths(&["/run/user/0/t"]));
+        for caller in [Caller::Root, Caller::Rootless, Caller::Nested, Caller::User] {
+            assert_eq!(folders_for(None, caller), paths(&[STATE]));
         }
     }
 }

@@ -97,28 +97,6 @@ impl Store {
         })
     }
 
-    /// Returns the note about the only container of this id, whatever state directory its runtime has. `None` if
-    /// there is none, or several.
-    ///
-    /// # Errors
-    ///
-    /// The id is not a plain directory name, or a note cannot be read.
-    pub fn only_note(state: &Path, id: &str) -> Result<Option<Note>, StoreError> {
-        let mut found = None;
-        // A folder that does not exist has no notes.
-        for root in fs::read_dir(state).into_iter().flatten().flatten() {
-            let mut store = Self::new(state, None, id)?;
-            store.folder = root.path().join(id);
-            if let Some(note) = store.note()? {
-                if found.is_some() {
-                    return Ok(None);
-                }
-                found = Some(note);
-            }
-        }
-        Ok(found)
-    }
-
     /// Returns the path of the log of the container's watch.
     pub fn log(&self) -> PathBuf {
         self.folder.join(LOG)
@@ -200,6 +178,51 @@ impl Store {
     }
 }
 
+/// Search for the only container of an id, whatever state directory its runtime has.
+#[derive(Debug, Default)]
+pub struct OnlyNote {
+    found: Vec<(Note, PathBuf)>,
+    /// Notes and folders that cannot be read.
+    pub unreadable: Vec<StoreError>,
+}
+
+impl OnlyNote {
+    /// Looks for notes about containers of this id below a directory of notes. A file between the directories of
+    /// notes is none.
+    pub fn look(&mut self, state: &Path, id: &str) {
+        let io = |cause| StoreError::Io {
+            action: "read",
+            path: state.to_owned(),
+            cause,
+        };
+        let roots = match fs::read_dir(state) {
+            Ok(roots) => roots,
+            Err(error) if error.kind() == ErrorKind::NotFound => return,
+            Err(error) => return self.unreadable.push(io(error)),
+        };
+        for root in roots {
+            let store = root.map_err(io).and_then(|root| {
+                let mut store = Store::new(state, None, id)?;
+                store.folder = root.path().join(id);
+                Ok(store)
+            });
+            match store.and_then(|store| store.note()) {
+                Ok(note) => self.found.extend(note.map(|note| (note, state.to_owned()))),
+                Err(error) => self.unreadable.push(error),
+            }
+        }
+    }
+
+    /// Returns the note and the directory of notes that has it. `None` if there are several. A note that cannot be
+    /// read may be a second one; a file where a directory of notes is expected is not.
+    #[must_use]
+    pub fn take(mut self) -> Option<(Note, PathBuf)> {
+        let is_stray = |error: &StoreError| matches!(error, StoreError::Io { cause, .. } if cause.kind() == ErrorKind::NotADirectory);
+        let is_only = self.found.len() == 1 && self.unreadable.iter().all(is_stray);
+        is_only.then(|| self.found.remove(0))
+    }
+}
+
 /// Escapes a path as one file name. The mapping is injective.
 fn escaped(path: &Path) -> String {
     let text = path.to_string_lossy();
@@ -258,21 +281,40 @@ mod tests {
         assert_ne!(folder(Some("/run/a/b")), folder(Some("/run/a%2Fb")));
     }
 
+    fn only(state: &Path) -> OnlyNote {
+        let mut only = OnlyNote::default();
+        only.look(state, "abc");
+        only
+    }
+
     #[test]
     fn a_container_is_found_under_any_folder_of_states_if_it_is_the_only_one() {
         let state = tempfile::tempdir().unwrap();
-        let find = || Store::only_note(state.path(), "abc").unwrap();
-        assert_eq!(
-            Store::only_note(Path::new("/no/such"), "abc").unwrap(),
-            None
-        );
+        let find = || only(state.path()).take().map(|(note, _)| note);
+        assert!(only(Path::new("/no/such")).take().is_none());
         assert_eq!(find(), None);
         for (root, found) in [("/run/a", Some(note())), ("/run/b", None)] {
             let store = Store::new(state.path(), Some(Path::new(root)), "abc").unwrap();
             store.begin(&note()).unwrap();
             assert_eq!(find(), found, "{root}");
         }
-        assert!(Store::only_note(state.path(), "..").is_err());
+    }
+
+    #[test]
+    fn a_stray_file_hides_no_container_and_an_unreadable_note_is_not_passed_over() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path(), Some(Path::new("/run/a")), "abc").unwrap();
+        store.begin(&note()).unwrap();
+        fs::write(state.path().join("stray"), "").unwrap();
+        let with_stray = only(state.path());
+        assert_eq!(with_stray.unreadable.len(), 1, "{with_stray:?}");
+        assert_eq!(with_stray.take().unwrap().0, note());
+        let other = Store::new(state.path(), Some(Path::new("/run/b")), "abc").unwrap();
+        other.begin(&note()).unwrap();
+        fs::write(other.file(NOTE), "{").unwrap();
+        let with_broken = only(state.path());
+        assert_eq!(with_broken.unreadable.len(), 2, "{with_broken:?}");
+        assert!(with_broken.take().is_none());
     }
 
     #[test]

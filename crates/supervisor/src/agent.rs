@@ -98,7 +98,13 @@ pub(super) fn beside(
         Ok(Some(listener)) => {
             // No process waits for this one, so it may detect by itself that no work is left.
             let watched = listener.try_clone().ok();
-            match self::start(inherited, FIRST, Source::Listener(listener), start) {
+            match self::start(
+                inherited,
+                FIRST,
+                Source::Listener(listener),
+                Some(Pid(command)),
+                start,
+            ) {
                 Ok(started) => serve(inherited, FIRST, started, watched.as_ref()),
                 Err(why) => {
                     let said = format!("cannot start watching: {why}");
@@ -266,7 +272,7 @@ fn attend(
     // Before any slow work: from now on the front forwards signals.
     tell(inherited, Message::Waiter(waiter));
     tell(inherited, Message::Started(command));
-    let started = start(inherited, FIRST, source, prepared.start);
+    let started = start(inherited, FIRST, source, Some(Pid(command)), prepared.start);
     let started = started.map_err(|why| {
         eprintln!("tollgate: {why}");
         Message::ServicesFailed
@@ -311,7 +317,7 @@ pub(super) fn resumed(
     // agent.
     let _ = sys::prctl::set_parent_death_signal(0);
     let source = Source::Listener(listener);
-    let started = match start(inherited, generation, source, prepared.start) {
+    let started = match start(inherited, generation, source, None, prepared.start) {
         Ok(started) => started,
         Err(why) => {
             eprintln!("tollgate: {why}");
@@ -364,6 +370,7 @@ fn start(
     inherited: &InheritedDescriptors,
     generation: u64,
     source: Source,
+    runtime: Option<Pid>,
     services: Start,
 ) -> Result<Started, String> {
     let shared_state = &inherited.shared_state;
@@ -384,6 +391,7 @@ fn start(
         is_resumed: generation != FIRST,
         held: None,
         shared_state_file: file.try_clone_to_owned().ok(),
+        runtime,
         ticket: None,
     };
     let lock = inherited.tenure.lock_log();

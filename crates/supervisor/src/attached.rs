@@ -46,6 +46,7 @@ pub fn watch(source: Source, limit: Option<Duration>, start: Start) -> anyhow::R
         is_resumed: false,
         held: None,
         shared_state_file: Some(file),
+        runtime: None,
         ticket: None,
     };
     let services = start(listening, None)?;

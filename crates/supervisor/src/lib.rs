@@ -52,7 +52,7 @@ use std::ffi::OsStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use capture::notify::{AnswerThread, ClaimOffer};
+use capture::notify::{AnswerThread, ClaimOffer, HeldCalls};
 pub use command::{Command, install_alone};
 pub use control_signal::SenderCheck;
 pub use detach::{Detach, Ends};
@@ -63,7 +63,7 @@ pub use keeper::{OnAgentDeath, Policy};
 pub use respawn::{AGENT_VERB, MakeSpec, Respawn, TakeOver};
 use seccomp::FilterProgram;
 pub use shared_state::{Cause, Gaps, OpenError, SharedState};
-use sys::notify::{Listener, Notification};
+use sys::notify::Listener;
 use sys::signal::SignalSet;
 pub use turns::take_usual_turns;
 
@@ -83,6 +83,8 @@ pub struct AgentStart {
     pub held: Option<HeldRuntimeCalls>,
     /// File of the shared state, for a process that watches in this one's place.
     pub shared_state_file: Option<OwnedFd>,
+    /// The command's process; `None` for an agent that takes over.
+    pub runtime: Option<Pid>,
     /// Ticket of the process that hands over the listener; without it this process receives.
     pub ticket: Option<ClaimOffer>,
 }
@@ -100,11 +102,11 @@ pub enum HeldRuntimeCalls {
 }
 
 /// Stops answering and returns the held calls.
-pub type Asked = Box<dyn FnOnce() -> std::io::Result<Vec<Notification>> + Send>;
+pub type Asked = Box<dyn FnOnce() -> std::io::Result<HeldCalls> + Send>;
 
 impl HeldRuntimeCalls {
     /// Returns the calls. After that no process answers.
-    pub fn calls(self) -> std::io::Result<Vec<Notification>> {
+    pub fn calls(self) -> std::io::Result<HeldCalls> {
         match self {
             Self::Answered(answering) => answering.end(),
             Self::Asked(calls) => calls(),

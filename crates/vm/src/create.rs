@@ -9,8 +9,8 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use runtime::annotations;
 use runtime::caller::warn;
-use runtime::containers::{bundle, is_to_be_watched, state_failure};
-use runtime::{Call, CommandLine, Groups, Note};
+use runtime::containers::{bundle, is_to_be_watched, new_note, state_failure};
+use runtime::{Call, CommandLine, Note};
 use serde_json::Value;
 
 use super::kernel::kernel;
@@ -50,10 +50,18 @@ impl Vm {
             warn(line, warning);
         }
         let policy = settings.policy(&spec)?;
-        let note = note(line, &self.id, bundle, policy);
+        let note = Note {
+            bundle,
+            is_watched: policy.is_some() || is_to_be_watched(settings, &spec),
+            policy,
+            // Each container of a machine has its own.
+            has_mounts: true,
+            ..new_note(line, crate::NAME.into(), &spec, &self.id)
+        };
         let alerts = settings.alerts_of_machine()?;
-        let is_watched = note.policy.is_some() || is_to_be_watched(settings, &spec);
-        let agent = is_watched.then(|| settings.agent_spec_in_machine(&note));
+        let agent = note
+            .is_watched
+            .then(|| settings.agent_spec_in_machine(&note));
         let agent = agent.transpose()?;
         // Started before anything exists that would remain if this process were killed.
         let mut made = self.launch()?;
@@ -215,19 +223,4 @@ pub(super) fn last_words(folder: &Path) -> String {
 fn read_json(path: &Path) -> Result<Value, Failure> {
     let text = fs::read(path).map_err(cannot("read the configuration"))?;
     serde_json::from_slice(&text).map_err(|error| cannot("read the configuration")(error.into()))
-}
-
-/// Returns what is recorded about a container.
-fn note(line: &CommandLine, id: &str, bundle: PathBuf, policy: Option<PathBuf>) -> Note {
-    Note {
-        id: id.to_owned(),
-        bundle,
-        has_mounts: true,
-        groups: Groups::default(),
-        policy,
-        runtime: Some(crate::NAME.into()),
-        config: line.config.clone(),
-        root: line.root.clone(),
-        is_watched: true,
-    }
 }

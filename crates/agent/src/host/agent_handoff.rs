@@ -19,14 +19,14 @@ use std::time::{Duration, Instant};
 
 use abi::Signal;
 use anyhow::{Context, bail};
-use capture::notify::{AnswerThread, call_words};
+use capture::notify::{AnswerThread, HeldCalls};
 use diagnostics::failure::Failure;
 use enforce::Confinement;
 use supervisor::{
     AGENT_VERB, AgentPlan, AgentStart, HeldRuntimeCalls, Report, RuntimeWait, Services,
     SharedState, Source,
 };
-use sys::notify::{Listener, Notification};
+use sys::notify::Listener;
 use sys::poll::{self, PollFd};
 
 use super::super::services::RuntimeContainer;
@@ -115,29 +115,30 @@ enum Calls {
     /// A thread answers the calls.
     Answered(AnswerThread),
     /// Calls held by a process that no longer answers.
-    Held(Vec<Notification>),
+    Held(HeldCalls),
     /// The answering thread has failed: unknown calls may be waiting.
     Lost,
 }
 
 impl Calls {
     /// Stops answering and returns the held calls.
-    fn take(&mut self) -> std::io::Result<Vec<u64>> {
+    fn take(&mut self) -> std::io::Result<HeldCalls> {
         let now = std::mem::replace(self, Self::Lost);
         *self = match now {
             Self::Answered(answering) => Self::Held(answering.end()?),
             now => now,
         };
         match self {
-            Self::Held(calls) => Ok(calls.iter().flat_map(call_words).collect()),
-            _ => Ok(Vec::new()),
+            Self::Held(held) => Ok(held.clone()),
+            _ => Ok(HeldCalls::default()),
         }
     }
 
     /// Drops calls that no longer wait: the process that was given them may have answered some.
     fn retain_waiting(&mut self, listener: &Listener) {
-        if let Self::Held(calls) = self {
-            calls.retain(|call| listener.is_valid(call.id) != Ok(false));
+        if let Self::Held(held) = self {
+            held.calls
+                .retain(|call| listener.is_valid(call.id) != Ok(false));
         }
     }
 
@@ -146,7 +147,7 @@ impl Calls {
         match self {
             Self::Waiting | Self::Lost => None,
             Self::Answered(answering) => Some(HeldRuntimeCalls::Answered(answering)),
-            Self::Held(calls) => Some(HeldRuntimeCalls::Asked(Box::new(move || Ok(calls)))),
+            Self::Held(held) => Some(HeldRuntimeCalls::Asked(Box::new(move || Ok(held)))),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
+use capture::notify::{HeldCalls, RuntimeProcess, call_words, calls_from_words};
 use serde::{Deserialize, Serialize};
 
 /// A request to watch a container, with its filter and the required information.
@@ -129,30 +130,41 @@ pub(super) fn answer(mut stream: &UnixStream, outcome: Result<(), &str>) -> io::
 }
 
 /// Requests the held calls. From then on only this process answers.
-pub(super) fn ask_calls(mut stream: &UnixStream) -> io::Result<Vec<u64>> {
+pub(super) fn ask_calls(mut stream: &UnixStream) -> io::Result<HeldCalls> {
     stream.write_all(&[CALLS])?;
-    let bytes = read_text(stream)?;
-    let words = bytes.chunks_exact(8);
-    Ok(words
-        .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
-        .collect())
+    let GivenCalls { words, runtime } = serde_json::from_slice(&read_text(stream)?)?;
+    let calls = calls_from_words(&words);
+    Ok(HeldCalls { calls, runtime })
+}
+
+/// Held calls as text.
+#[derive(Deserialize, Serialize)]
+struct GivenCalls {
+    words: Vec<u64>,
+    runtime: Option<RuntimeProcess>,
 }
 
 /// Sends the held calls.
-fn give_calls(stream: &UnixStream, words: &[u64]) -> io::Result<()> {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    write_text(stream, &bytes)
+fn give_calls(stream: &UnixStream, held: HeldCalls) -> io::Result<()> {
+    let given = GivenCalls {
+        words: held.calls.iter().flat_map(call_words).collect(),
+        runtime: held.runtime,
+    };
+    write_text(
+        stream,
+        &serde_json::to_vec(&given).expect("it is plain data"),
+    )
 }
 
 /// Receives the answer of [`answer`]. Calls `calls` if the other side requests held calls.
 pub(super) fn hear(
     mut stream: &UnixStream,
-    calls: &mut dyn FnMut() -> io::Result<Vec<u64>>,
+    calls: &mut dyn FnMut() -> io::Result<HeldCalls>,
 ) -> io::Result<Result<(), String>> {
     let mut letter = [0];
     stream.read_exact(&mut letter)?;
     if letter[0] == CALLS {
-        give_calls(stream, &calls()?)?;
+        give_calls(stream, calls()?)?;
         stream.read_exact(&mut letter)?;
     }
     match letter[0] {
@@ -247,6 +259,8 @@ fn read_text(mut stream: &UnixStream) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use sys::notify::Notification;
+
     use super::*;
     use crate::identity;
 
@@ -279,15 +293,30 @@ mod tests {
         let handed = receive(&theirs).expect("received").expect("a container");
         assert_eq!(format!("{:?}", handed.hail), format!("{:?}", hail()));
         let asks = std::thread::spawn(move || {
-            let words = ask_calls(&theirs).expect("given");
+            let held = ask_calls(&theirs).expect("given");
             answer(&theirs, Err("no")).expect("sent");
-            (words, theirs)
+            (held, theirs)
         });
-        let mut calls = || Ok(vec![u64::MAX, 5]);
+        let runtime: RuntimeProcess = serde_json::from_value(serde_json::json!({
+            "pid": 5, "parent": 4, "session": 4, "start": 77, "name": b"runc", "executable": b"/usr/sbin/runc",
+            "arguments": [b"runc", b"exec"], "mark": u64::MAX - 1
+        }))
+        .expect("it is a process");
+        let call = Notification {
+            id: u64::MAX,
+            tid: 6,
+            ..Notification::default()
+        };
+        let mut calls = || {
+            Ok(HeldCalls {
+                calls: vec![call],
+                runtime: Some(runtime.clone()),
+            })
+        };
         let heard = hear(&ours, &mut calls).expect("received");
         assert_eq!(heard, Err("no".to_owned()));
-        let (words, theirs) = asks.join().expect("no panic");
-        assert_eq!(words, [u64::MAX, 5]);
+        let (held, theirs) = asks.join().expect("no panic");
+        assert_eq!((held.calls, held.runtime), (vec![call], Some(runtime)));
         answer(&theirs, Ok(())).expect("sent");
         let mut none = || Err(io::Error::other("they are not wanted"));
         assert_eq!(hear(&ours, &mut none).expect("received"), Ok(()));

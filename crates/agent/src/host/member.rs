@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use capture::notify::{ClaimOffer, calls_from_words};
+use capture::notify::ClaimOffer;
 use container::KnownContainer;
 use event::Pid;
 use outputs::Dispatcher;
@@ -132,8 +132,7 @@ fn agent_start(
     shared_state: &Arc<SharedState>,
     asking: UnixStream,
 ) -> AgentStart {
-    let asked: Asked =
-        Box::new(move || Ok(calls_from_words(&handoff_request::ask_calls(&asking)?)));
+    let asked: Asked = Box::new(move || handoff_request::ask_calls(&asking));
     AgentStart {
         source: Source::Listener(Listener::new(listener)),
         transparent: hail.transparent.into_iter().map(Pid).collect(),
@@ -142,6 +141,7 @@ fn agent_start(
         is_resumed: hail.is_resumed,
         held: hail.is_answered.then_some(HeldRuntimeCalls::Asked(asked)),
         shared_state_file: None,
+        runtime: None,
         ticket: Some(ClaimOffer(hail.ticket)),
     }
 }

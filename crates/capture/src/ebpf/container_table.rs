@@ -367,21 +367,34 @@ fn find(
         .flat_map(|(_, path)| [b"0::", &path[..], b"\n"]);
     let lines = lines.collect::<Vec<&[u8]>>().concat();
     let initial = header.pid_level == 0 && header.cgroup_namespace == INITIAL_CGROUP_NAMESPACE;
-    let mut recorded = Arc::new(live.container_of_ended(&lines, initial));
+    let mounts = header.mount_namespace.into();
+    let mut recorded = Arc::new(live.container_of_ended(&lines, initial, mounts));
     if recorded == *live.own_container() {
         // One entry for all places of the host, of which there may be thousands.
         recorded = Arc::clone(live.own_container());
     }
-    let is_ours = || live.own_mount_namespace() == Some(header.mount_namespace.into());
-    if recorded.containment == Containment::Host && is_ours() {
+    if recorded.containment == Containment::Host {
         return recorded;
     }
     let now = live.container(process);
     match (recorded.containment, now.containment) {
         (Containment::Known, _) if recorded.id != now.id => recorded,
+        (Containment::Unknown, Containment::Unknown) => {
+            let of_same_mounts = || of_ancestor(live, process, mounts);
+            initial.then(of_same_mounts).flatten().unwrap_or(recorded)
+        }
         (_, Containment::Unknown) => recorded,
         _ => now,
     }
+}
+
+/// Returns the container of a living ancestor with these mounts. A process in the initial pid and cgroup namespaces
+/// and in no group of a container is where others with its mounts are: services of the host can have their own.
+fn of_ancestor(live: &LiveSystemInfo, process: &Process, mounts: u64) -> Option<Arc<Container>> {
+    let mut ancestors = ancestors(process);
+    let same = ancestors.find(|ancestor| live.mount_namespace(ancestor) == Some(mounts))?;
+    let container = live.container(&same);
+    (container.containment != Containment::Unknown).then_some(container)
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@ pub use claim::{ClaimOffer, ReceiveClaim, WithdrawnClaim};
 pub use confine::{ActivePolicy, OTHER_ARCHITECTURE, Violation};
 use decoder::call::Call;
 use decoder::counters::{CounterSnapshot, Counters};
+pub use decoder::runtime_process::RuntimeProcess;
 use decoder::tree::InitProgramState;
 use decoder::tree::{Setup, Tree};
 use gate::Gate;
@@ -82,7 +83,7 @@ pub use privileges::{Privilege, WithheldPrivileges};
 use progress::Progress;
 use receiver_status::SlotStatus;
 pub use receiver_status::{Health, HeldCall, ReceiverStatus};
-pub use setup::{AnswerThread, call_words, calls_from_words};
+pub use setup::{AnswerThread, HeldCalls, call_words, calls_from_words};
 use spare_threads::BlockingOperation;
 use tracer::{Tracer, TracerHandle};
 pub use undecided::Cause;
@@ -262,6 +263,11 @@ impl Processes {
     /// has not begun yet (`InitProgramState::No`), all of them belong to the runtime.
     pub fn adopt(&self, begun: InitProgramState) {
         self.0.adopt(begun);
+    }
+
+    /// Enters the runtime that starts a session, which may have ended.
+    pub fn begin_with(&self, runtime: &RuntimeProcess) {
+        self.0.begin_with(runtime);
     }
 
     /// Returns a process that has been seen.

@@ -2,7 +2,8 @@
 //!
 //! Until a container's first program begins, its runtime's calls are not evaluated. So they can be answered
 //! without rules, and the runtime goes on while rules are loaded. A call that would begin a program in other
-//! mounts than the runtime's is held, for the engine to inspect.
+//! mounts than the runtime's is held, for the engine to inspect. What the runtime's own process runs is read while it
+//! waits for an answer, because it may have ended before that program begins.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use sys::signal::{MaskChange, SignalSet, change_mask};
 use super::receiver_status::ReceiverStatus;
 use super::receiver_status::SlotStatus;
 use decoder::call::replaces_program;
+use decoder::runtime_process::RuntimeProcess;
+use event::Pid;
 use process_info::procfs::Proc;
 
 /// Thread that answers calls. Dropping it lets the thread end; calls that it holds are lost then.
@@ -27,22 +30,35 @@ pub struct AnswerThread {
     order: OwnedFd,
     /// Readable when the thread holds a call; closed when it has ended.
     held: OwnedFd,
-    thread: JoinHandle<std::io::Result<Vec<Notification>>>,
+    thread: JoinHandle<std::io::Result<HeldCalls>>,
+}
+
+/// Calls that were held, and who made the container or session.
+#[derive(Clone, Debug, Default)]
+pub struct HeldCalls {
+    /// The calls.
+    pub calls: Vec<Notification>,
+    /// The runtime's process; `None` if it made no call that was answered, or could not be read.
+    pub runtime: Option<RuntimeProcess>,
 }
 
 impl AnswerThread {
-    /// Starts the thread; a call that waits already is answered first. The thread gets no signals, so that
+    /// Starts the thread; a call that waits already is answered first. `runtime`: the runtime's process. The thread gets no signals, so that
     /// the calling process can still choose which thread does.
     ///
     /// # Errors
     ///
     /// If the thread cannot be started, or `/proc` cannot be read.
-    pub fn start(listener: &Listener, pulse: &Arc<ReceiverStatus>) -> std::io::Result<Self> {
+    pub fn start(
+        listener: &Listener,
+        pulse: &Arc<ReceiverStatus>,
+        runtime: Option<Pid>,
+    ) -> std::io::Result<Self> {
         // A runtime's calls come one by one. Fails before Linux 6.6, where each takes longer.
         let _ = listener.set_sync_wake_up(true);
         let (ordered, order) = sys::fd::pipe(O_CLOEXEC.i32())?;
         let (held, hold) = sys::fd::pipe(O_CLOEXEC.i32())?;
-        let mut setup = Setup::new(listener.try_clone()?, pulse, hold)?;
+        let mut setup = Setup::new(listener.try_clone()?, pulse, hold, runtime)?;
         // The runtime waits to begin, and starting the thread takes time.
         if setup.is_called()? {
             setup.answer()?;
@@ -70,7 +86,7 @@ impl AnswerThread {
     /// # Errors
     ///
     /// If the thread has failed: unknown calls may wait then.
-    pub fn end(self) -> std::io::Result<Vec<Notification>> {
+    pub fn end(self) -> std::io::Result<HeldCalls> {
         drop(self.order);
         let failed = |_panic| std::io::Error::other("who answers the runtime has failed");
         self.thread.join().map_err(failed)?
@@ -86,7 +102,8 @@ struct Setup {
     seat: SlotStatus,
     /// Signalled when a call is held.
     hold: OwnedFd,
-    held: Vec<Notification>,
+    held: HeldCalls,
+    runtime: Option<Pid>,
 }
 
 impl Setup {
@@ -94,6 +111,7 @@ impl Setup {
         listener: Listener,
         pulse: &Arc<ReceiverStatus>,
         hold: OwnedFd,
+        runtime: Option<Pid>,
     ) -> std::io::Result<Self> {
         let proc = Proc::open().map_err(std::io::Error::other)?;
         let own = std::process::id().cast_signed();
@@ -106,7 +124,8 @@ impl Setup {
             mounts,
             seat: pulse.seat(),
             hold,
-            held: Vec::new(),
+            held: HeldCalls::default(),
+            runtime,
         })
     }
 
@@ -118,7 +137,7 @@ impl Setup {
     }
 
     /// Answers calls until `ordered` is closed. Returns the calls that it holds then.
-    fn run(mut self, ordered: &OwnedFd) -> std::io::Result<Vec<Notification>> {
+    fn run(mut self, ordered: &OwnedFd) -> std::io::Result<HeldCalls> {
         loop {
             let mut polled = [
                 PollFd::new(self.listener.as_fd(), poll::IN),
@@ -149,14 +168,34 @@ impl Setup {
         self.seat.received(&call);
         let mounts = || self.proc.namespace(call.tid, "ns/mnt").ok();
         if begins_a_program(&call) && mounts() != Some(self.mounts) {
-            self.held.push(call);
+            self.held.calls.push(call);
             sys::fd::write(self.hold.as_fd(), b"H")?;
             return Ok(());
         }
+        self.look_at_runtime(&call);
         // A caller that is gone needs no answer.
         let _ = self.listener.respond_continue(call.id);
         self.seat.done();
         Ok(())
+    }
+}
+
+impl Setup {
+    /// Reads what the runtime's process runs, once for each program.
+    fn look_at_runtime(&mut self, call: &Notification) {
+        let Some(runtime) = self.runtime else { return };
+        let is_new = self.held.runtime.is_none();
+        let begins = begins_a_program(call);
+        let is_its = || {
+            self.proc
+                .status(call.tid)
+                .is_ok_and(|it| it.tgid == runtime.0)
+        };
+        if begins && is_its() {
+            self.held.runtime = None;
+        } else if !begins && is_new && is_its() {
+            self.held.runtime = RuntimeProcess::of_caller(&self.proc, runtime);
+        }
     }
 }
 

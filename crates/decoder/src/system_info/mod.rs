@@ -150,9 +150,20 @@ impl LiveSystemInfo {
     }
 
     /// Returns the container of a process that can no longer be inspected, by its cgroups in the format of
-    /// `/proc/PID/cgroup` and whether it was in the host's initial pid and cgroup namespaces.
-    pub fn container_of_ended(&self, cgroups: &[u8], initial: bool) -> Container {
-        self.containers.of_ended(cgroups, initial)
+    /// `/proc/PID/cgroup`, whether it was in the host's initial pid and cgroup namespaces, and its mount namespace.
+    pub fn container_of_ended(
+        &self,
+        cgroups: &[u8],
+        initial: bool,
+        mount_namespace: u64,
+    ) -> Container {
+        self.containers.of_ended(cgroups, initial, mount_namespace)
+    }
+
+    /// Returns the mount namespace of a process; `None` if it has ended or may not be inspected.
+    pub fn mount_namespace(&self, process: &Process) -> Option<u64> {
+        let namespace = self.proc.namespace(process.pid.0, "ns/mnt").ok()?;
+        self.is_alive(process).then_some(namespace)
     }
 
     /// Returns the current root of a process, and its users and groups; `None` if it cannot be read.
@@ -173,12 +184,6 @@ impl LiveSystemInfo {
     /// Returns the agent's root.
     pub fn own_root(&self) -> Option<RootId> {
         self.own_root
-    }
-
-    /// Returns the agent's mount namespace.
-    pub fn own_mount_namespace(&self) -> Option<u64> {
-        let agent = std::process::id().cast_signed();
-        self.proc.namespace(agent, "ns/mnt").ok()
     }
 
     /// Returns the users and groups that the agent sees.

@@ -1,14 +1,13 @@
 //! `create` and `run`: who watches a new container, and what is recorded about it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use runtime::caller::{report, warn};
 use runtime::containers::{
-    begin, bundle, exists, forget, groups, is_to_be_watched, state_failure, store,
+    begin, bundle, exists, forget, groups, is_to_be_watched, new_note, state_failure, store,
 };
 use runtime::{Call, CommandLine, Groups, Note, Runtime, Settings, Spec, Store, Verb, annotations};
 use supervisor::Ends;
@@ -30,10 +29,17 @@ pub(super) fn create(
     let spec = annotations::read(&bundle)?;
     let policy = settings.policy(&spec)?;
     let is_watched = policy.is_some() || is_to_be_watched(settings, &spec);
+    // gVisor's kernel watches its sandboxes, and no agent of ours.
+    let has_agent = is_watched && !runtime.is_gvisor();
     let note = Note {
         bundle,
         policy,
-        ..note(line, runtime, &spec, id, is_watched && !runtime.is_gvisor())
+        groups: match has_agent {
+            true => groups(&spec, id),
+            false => Groups::default(),
+        },
+        is_watched: has_agent,
+        ..new_note(line, runtime.identity(), &spec, id)
     };
     let store = store(settings, line, id)?;
     if !is_watched {
@@ -63,25 +69,6 @@ pub(super) fn create(
         forget(&store, runtime, line, id)?;
     }
     outcome
-}
-
-/// Returns what is recorded about a container, without its bundle and policy. `is_watched`: by an agent of ours.
-fn note(line: &CommandLine, runtime: &Runtime, spec: &Spec, id: &str, is_watched: bool) -> Note {
-    let config = line.config.as_deref();
-    Note {
-        id: id.to_owned(),
-        bundle: PathBuf::new(),
-        has_mounts: spec.has_own_mounts(),
-        groups: match is_watched {
-            true => groups(spec, id),
-            false => Groups::default(),
-        },
-        policy: None,
-        runtime: Some(runtime.identity()),
-        config: config.and_then(|file| std::path::absolute(file).ok()),
-        root: line.root.clone(),
-        is_watched,
-    }
 }
 
 /// Lets the underlying runtime create a container that this program does not watch. If options chose the runtime,

@@ -28,6 +28,7 @@ use runtime::containers::{
     cannot_execute, code, exists, forget, is_of, state_failure, store, underlying,
 };
 use runtime::installer::Change;
+use runtime::recall::Recalled;
 use runtime::{
     Call, CommandLine, Embedded, Note, Runtime, RuntimeError, Settings, Store, Verb, containerd,
     kata, recall,
@@ -75,9 +76,10 @@ fn carry_out(line: &mut CommandLine) -> Outcome {
     if let Some(outcome) = own_verb(line) {
         return outcome;
     }
-    let note = recall::recall(line)?;
+    let Recalled { note, state } = recall::recall(line, is_known_by_default)?;
     let line = &*line;
     let mut settings = Settings::load(line.config.as_deref())?;
+    settings.state = state;
     if let Some(agent) = &line.agent {
         settings.watched_by(agent)?;
     }
@@ -98,7 +100,7 @@ fn carry_out(line: &mut CommandLine) -> Outcome {
         _ if call.asks_for_help => pass_on(&runtime, line, &call.words),
         (Verb::Create | Verb::Run, Some(id)) => create::create(line, &settings, &runtime, call, id),
         (Verb::Exec, Some(id)) => exec(line, &settings, &runtime, call, id),
-        (Verb::Delete, Some(id)) => delete(line, &runtime, call, id),
+        (Verb::Delete, Some(id)) => delete(line, &settings, &runtime, call, id),
         (Verb::Start, Some(id)) => start(line, &settings, &runtime, call, id),
         (Verb::Restore, _) => Err(Failure::new(
             Exit::Unsupported,
@@ -184,12 +186,7 @@ pub(crate) fn findings() -> [Finding; 4] {
 
 /// Returns whether a runtime is installed that this program can wrap.
 fn wrapped() -> Support {
-    let path = std::env::var_os("PATH");
-    let embedded = match cfg!(feature = "embedded") {
-        true => Embedded::BuiltIn,
-        false => Embedded::LeftOut,
-    };
-    match Runtime::find(None, path.as_deref(), embedded) {
+    match find(None) {
         Ok(runtime) => Support::yes(format!("found {}", runtime.identity().display())),
         Err(error) => Support::no_unless_fixed(error.to_string(), fix::install("runc")),
     }
@@ -218,13 +215,7 @@ fn runtime(
     settings: &Settings,
     note: Option<&Note>,
 ) -> Result<Runtime, Failure> {
-    let asked = asked(line, settings, note);
-    let path = std::env::var_os("PATH");
-    let embedded = match cfg!(feature = "embedded") {
-        true => Embedded::BuiltIn,
-        false => Embedded::LeftOut,
-    };
-    Runtime::find(asked.as_deref(), path.as_deref(), embedded).map_err(|error| {
+    find(asked(line, settings, note).as_deref()).map_err(|error| {
         let help = match &error {
             RuntimeError::Missing { .. } | RuntimeError::None => {
                 "install runc, crun or youki, or name one with --runtime or `runtime.binary`"
@@ -234,6 +225,27 @@ fn runtime(
         };
         Failure::from_error(Exit::Unsupported, &error).help(help)
     })
+}
+
+fn find(asked: Option<&OsStr>) -> Result<Runtime, RuntimeError> {
+    let path = std::env::var_os("PATH");
+    let embedded = match cfg!(feature = "embedded") {
+        true => Embedded::BuiltIn,
+        false => Embedded::LeftOut,
+    };
+    Runtime::find(asked, path.as_deref(), embedded)
+}
+
+/// Returns true if the runtime that a command line without a record leads to knows the container.
+fn is_known_by_default(line: &CommandLine, id: &str) -> Result<bool, Failure> {
+    let settings = Settings::load(line.config.as_deref())?;
+    match asked(line, &settings, None) {
+        // It knows its containers by their records alone.
+        Some(asked) if asked == vm::NAME => return Ok(false),
+        None if find(None) == Err(RuntimeError::None) => return Ok(false),
+        _ => {}
+    }
+    exists(&runtime(line, &settings, None)?, line, id)
 }
 
 /// Executes a command of the embedded runtime in this process.
@@ -297,8 +309,14 @@ fn start(
     pass_on(runtime, line, &call.words)
 }
 
-fn delete(line: &CommandLine, runtime: &Runtime, call: &Call, id: &str) -> Outcome {
-    let store = store(&Settings::default(), line, id)?;
+fn delete(
+    line: &CommandLine,
+    settings: &Settings,
+    runtime: &Runtime,
+    call: &Call,
+    id: &str,
+) -> Outcome {
+    let store = store(settings, line, id)?;
     let note = store.note().map_err(|error| state_failure(&error))?;
     is_of(note.as_ref(), runtime)?;
     let outcome = carried_out(runtime, line, &call.words);
