@@ -4,7 +4,8 @@ use yaml::Code as _;
 
 use super::tests::bare;
 use super::*;
-use crate::compile::{MachineFeatures, check};
+use crate::compile::MachineFeatures;
+use crate::compile::tests::check;
 use crate::enforcer::Enforcers;
 use crate::policy::RuleAction;
 use crate::restriction::Restriction;
