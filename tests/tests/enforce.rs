@@ -1546,6 +1546,56 @@ fn a_killed_agent_takes_no_rule_with_it() {
     assert!(violations(&finished).len() > 100, "{}", finished.stderr);
 }
 
+/// What Landlock denies is recognized by what was decided at the start: the file of the policy is gone.
+#[test]
+fn denials_of_landlock_are_reported_by_the_agent_that_takes_over() {
+    let lab = Lab::unprivileged();
+    let text = format!(
+        "policy:\n  enforcer: SeccompLandlock\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+         privileged: true\n    auditViolations: true\n    \
+         bpfRawRules: {{files: [{{pattern: {}, permissions: [read]}}]}}\n",
+        lab.folder("work/.ssh/id")
+    );
+    let policy = lab.policy(&text);
+    let (pidfile, end) = (lab.folder("work/pid"), lab.folder("work/end"));
+    let rules = lab.scratch.file("rules.yaml", 0o644, RULES);
+    let rules = rules.display().to_string();
+    let verb = ["run", "-q", "--json", "-r", &rules, "-P", &pidfile];
+    let deeds = ["opens_for_long=%W/other/plain", "reads=%W/.ssh/id"];
+    let mut command = lab.command(&verb, &policy, &deeds);
+    command.env("VIOLATE_UNTIL", &end);
+    let running = Limited::start(&mut command, LIMIT);
+    let agent = |but: Option<i32>| {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(30) {
+            let pid = std::fs::read_to_string(&pidfile).ok();
+            let pid = pid.and_then(|text| text.trim().parse::<i32>().ok());
+            if let Some(pid) = pid.filter(|pid| Some(*pid) != but) {
+                return pid;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("no agent but {but:?} wrote its pid");
+    };
+    let first = agent(None);
+    std::fs::remove_file(&policy).expect("it is ours");
+    let process = Pid::from_raw(first).expect("pids are positive");
+    kill_process(process, Signal::KILL).expect("it runs");
+    agent(Some(first));
+    std::fs::write(&end, "").expect("the folder is writable");
+    let finished = running.finish(b"");
+    let denied = format!("reads={}", lab.folder("work/.ssh/id"));
+    assert_eq!(
+        outcomes(&finished.stdout)[&denied],
+        EACCES,
+        "{}",
+        finished.stderr
+    );
+    let told = violations(&finished);
+    assert_eq!(told.len(), 1, "{}", finished.stderr);
+    assert_eq!(told[0]["output_fields"]["policy.enforcer"], "Landlock");
+}
+
 #[test]
 fn of_200_starts_whose_command_is_the_attack_none_succeeds() {
     let lab = Lab::unprivileged();

@@ -8,15 +8,14 @@ use config::rule_files;
 use config::{CompatMode, Config};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
-use enforce::{Confinement, LoadedPolicy, Target};
+use enforce::{Confinement, Target};
 use event::EngineKind;
 use outputs::StatsFile;
-use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
 use rules::EngineOptions;
 use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
-use supervisor::handover_state;
+use supervisor::handover_state::{self, PolicyInForce};
 
 use crate::filter_cache::{KeptRules, Sources};
 use crate::options::{Detection, Interception, Refusal};
@@ -119,12 +118,12 @@ pub(super) fn blueprint(
         engine,
         program: made.program,
         entered: filter_of_entering(told.as_ref(), &made.rules, &config)?,
-        profile: made.profile,
-        classifier: DenialClassifier::default(),
+        profile: made.in_force.profile,
+        classifier: made.in_force.classifier,
         first: None,
         later: None,
         door: None,
-        resident: made.resident,
+        resident: made.in_force.loaded,
         policy: None,
         guard: None,
         learner: detection.learner.clone(),
@@ -238,8 +237,7 @@ struct Judging<'a> {
 struct Loaded {
     rules: Rules,
     program: FilterProgram,
-    profile: Profile,
-    resident: LoadedPolicy,
+    in_force: PolicyInForce,
 }
 
 impl Judging<'_> {
@@ -252,19 +250,23 @@ impl Judging<'_> {
         in_force: InForce,
     ) -> Result<Loaded, Failure> {
         let InForce { profile, denials } = in_force;
+        let own = |profile| PolicyInForce {
+            profile,
+            ..PolicyInForce::default()
+        };
         if let Origin::Kept(kept) = origin
             && let Some((evaluator, plan)) = kept.read(&self.options, self.sink)
         {
             return Ok(Loaded {
                 rules: Rules::of(evaluator, plan, self.verify),
                 program: kept.program.clone(),
-                profile,
-                resident: LoadedPolicy::default(),
+                in_force: own(profile),
             });
         }
         let (rules, left) = self.rules(origin, config, detection)?;
-        let (profile, resident) = left.unwrap_or((profile, LoadedPolicy::default()));
-        let program = compile(&rules.installed, &profile, self.engine, denials, config)?;
+        let in_force = left.unwrap_or_else(|| own(profile));
+        let profile = &in_force.profile;
+        let program = compile(&rules.installed, profile, self.engine, denials, config)?;
         if let Origin::Kept(kept) = origin
             && kept.program == program
         {
@@ -273,18 +275,17 @@ impl Judging<'_> {
         Ok(Loaded {
             rules,
             program,
-            profile,
-            resident,
+            in_force,
         })
     }
 
-    /// Loads rules. With a handover state, also returns its other contents.
+    /// Loads rules. With a handover state, also returns its policy.
     fn rules(
         &self,
         origin: Origin<'_>,
         config: &Config,
         detection: &Detection,
-    ) -> Result<(Rules, Option<(Profile, LoadedPolicy)>), Failure> {
+    ) -> Result<(Rules, Option<PolicyInForce>), Failure> {
         let mut loaded = match origin.sources() {
             Some(sources) => rule_files::load_read(sources.files.clone()),
             None => config.rule_sources().load(),
@@ -297,9 +298,9 @@ impl Judging<'_> {
         }
         let (rules, left) = match origin {
             Origin::Handover(handover) => {
-                let (installed, profile, resident) = handover_state::decode(handover)?;
+                let (installed, in_force) = handover_state::decode(handover)?;
                 let rules = Rules::later(&mut loaded, &self.options, self.sink, installed)?;
-                (rules, Some((profile, resident)))
+                (rules, Some(in_force))
             }
             Origin::Files | Origin::Read(_) | Origin::Kept(_) => (
                 Rules::first(&mut loaded, &self.options, self.sink, self.verify)?,

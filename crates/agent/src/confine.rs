@@ -8,15 +8,13 @@ use diagnostics::failure::Failure;
 use diagnostics::terminal;
 use enforce::probe::probe;
 use enforce::{Confinement, Line, Target};
-use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Action;
-use policy::compile::{MachineFeatures, Unavailable, check};
+use policy::compile::{MachineFeatures, NarrowedPolicy, Unavailable};
 use policy::{Code, Mode, Policy, RuleAction};
 use probe::Support;
 use serde::{Deserialize, Serialize};
 
 use crate::guard::{self, GuardSpec};
-use crate::journal;
 use crate::policy_files::{self as files, exit};
 use crate::spec::optional_path;
 
@@ -74,27 +72,6 @@ impl Optional {
             None => self.policy.as_deref().map(files::read),
         }
     }
-
-    /// Returns the classifier of denials for an agent that takes over. If the file is missing or
-    /// invalid, the classifier recognizes none, and a warning says so.
-    pub fn classifier(&self, place: Target) -> DenialClassifier {
-        let Some(file) = self.read() else {
-            return DenialClassifier::default();
-        };
-        match only_policy(file, &self.how) {
-            Ok((mut policy, _)) => {
-                restrict_to_available(&mut policy);
-                DenialClassifier::compile(&policy, &machine_at(place))
-            }
-            Err(failure) => {
-                journal::warn(&format!(
-                    "what Landlock and missing capabilities deny is not reported any more: {}",
-                    failure.message()
-                ));
-                DenialClassifier::default()
-            }
-        }
-    }
 }
 
 /// A policy that is ready to be applied.
@@ -147,23 +124,25 @@ pub fn prepare_file(
     let path = path.as_path();
     check_is_single(path, &file)?;
     let mut unavailable = Vec::new();
+    let mut narrowed = None;
     if let [policy] = &mut file.policies[..] {
         unavailable = restrict_to_available(policy);
         machine.unavailable = unavailable.iter().map(reason).collect();
         if how.audit {
             only_report(policy);
         }
+        machine = files::with_hooks(machine, policy);
         // Those of a container are looked up when it starts.
         if place == Target::Here {
-            machine = files::with_other_names(&machine, policy);
+            machine = files::with_other_names(machine, policy);
         }
-        file.diagnostics
-            .extend(problems(policy, how, &machine, place));
+        let policy = narrowed.insert(NarrowedPolicy::new(policy, &machine));
+        file.diagnostics.extend(problems(policy, how, place));
     }
     file.diagnostics
         .sort_by_key(|problem| (problem.location.line, problem.location.column));
     let exit = exit(file.diagnostics.iter());
-    let [policy] = &file.policies[..] else {
+    let Some(policy) = &narrowed else {
         return Err(unusable(path, &file, exit, &unavailable));
     };
     if exit != Exit::Ok {
@@ -177,7 +156,7 @@ pub fn prepare_file(
         return Err(Failure::new(Exit::BadInput, message)
             .help("`tollgate learn -o POLICY.yaml -- CMD` does, and writes a policy to enforce"));
     }
-    let confinement = Confinement::prepare_at(policy, &machine, place)
+    let confinement = Confinement::prepare_at(policy, place)
         .map_err(|error| Failure::from_error(Exit::Unsupported, &error).help(DOCTOR))?;
     if place == Target::Elsewhere {
         can_be_held(path, &confinement)?;
@@ -209,24 +188,17 @@ fn check_is_single(path: &Path, file: &files::Loaded) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the policy of a file that was prepared before. Tests no enforcer.
-pub fn read(path: &Path, how: &PolicyStrictness) -> Result<(Policy, MachineFeatures), Failure> {
-    only_policy(files::read(path), how)
-}
-
-fn only_policy(
-    mut file: files::Loaded,
-    how: &PolicyStrictness,
-) -> Result<(Policy, MachineFeatures), Failure> {
-    let path = PathBuf::from(&file.name);
-    let path = path.as_path();
-    let machine = machine_at(Target::Elsewhere);
+/// Returns the policy of a container, whose file was prepared before. Tests no enforcer: which of them work does not
+/// affect the choice for a container.
+pub fn read(path: &Path, how: &PolicyStrictness) -> Result<NarrowedPolicy, Failure> {
+    let mut file = files::read(path);
     match &mut file.policies[..] {
         [policy] if !file.diagnostics.iter().any(policy::Diagnostic::is_error) => {
             if how.audit {
                 only_report(policy);
             }
-            Ok((policy.clone(), machine))
+            let machine = files::with_hooks(machine_at(Target::Elsewhere), policy);
+            Ok(NarrowedPolicy::new(policy, &machine))
         }
         _ => Err(unusable(path, &file, Exit::BadInput, &[])),
     }
@@ -331,9 +303,8 @@ fn only_report(policy: &mut Policy) {
 /// Returns the rules that available enforcers do not enforce. In audit mode, rules that cannot be
 /// reported do not prevent the start and only cause a message.
 fn problems(
-    policy: &Policy,
+    policy: &NarrowedPolicy,
     how: &PolicyStrictness,
-    machine: &MachineFeatures,
     place: Target,
 ) -> Vec<policy::Diagnostic> {
     let mut accepted = how.accept_partial.clone();
@@ -344,7 +315,7 @@ fn problems(
     if how.audit {
         accepted.extend(policy.rules.iter().map(|rule| rule.id.clone()));
     }
-    check(policy, &accepted, machine)
+    policy.check(&accepted)
 }
 
 fn unusable(path: &Path, file: &files::Loaded, exit: Exit, missing: &[Line]) -> Failure {

@@ -16,7 +16,7 @@ use container::KnownContainer;
 use enforce::{Confinement, Container, DeferredConfinement, Prepared};
 use event::Pid;
 use outputs::{Dispatcher, Internal};
-use policy::Policy;
+use policy::compile::NarrowedPolicy;
 use rules::{AlertValue, Priority};
 use supervisor::SharedState;
 
@@ -102,8 +102,8 @@ impl Running {
     }
 
     /// Returns the policy, and the container's mounts by which its files are identified.
-    fn read(&self, pid: Pid) -> Result<(Policy, String), Box<dyn Error + Send + Sync>> {
-        let (policy, _) = confine::read(&self.first.policy, &self.first.how)
+    fn read(&self, pid: Pid) -> Result<(NarrowedPolicy, String), Box<dyn Error + Send + Sync>> {
+        let policy = confine::read(&self.first.policy, &self.first.how)
             .map_err(|failure| failure.render())?;
         let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", pid.0))?;
         Ok((policy, mounts))

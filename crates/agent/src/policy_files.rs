@@ -8,7 +8,7 @@ use std::path::Path;
 use abi::Capabilities;
 use diagnostics::exit::Exit;
 use diagnostics::text_file;
-use policy::compile::{self, MachineFeatures, NameKind, OtherName};
+use policy::compile::{MachineFeatures, NameKind, NarrowedPolicy, OtherName};
 use policy::{Code, Diagnostic};
 
 /// Returns this host's features with its disks. Without `/proc` no disk is found, and rules about
@@ -28,15 +28,39 @@ pub fn machine() -> MachineFeatures {
         is_elsewhere: false,
         // Known after enforcers have been tried.
         unavailable: Vec::new(),
+        // Set for each policy by `with_hooks`.
+        missing_hooks: BTreeSet::new(),
+        landlock_version: sys::landlock::version().ok(),
         // Set for each policy by `with_other_names`.
         other_names: BTreeMap::new(),
     }
 }
 
+/// Returns a policy with the choice of enforcers on this host, whether or not they work here.
+pub fn narrowed(policy: &policy::Policy, machine: &MachineFeatures) -> NarrowedPolicy {
+    NarrowedPolicy::new(policy, &for_policy(machine, policy))
+}
+
+/// Adds what this host's features are for one policy.
+pub fn for_policy(machine: &MachineFeatures, policy: &policy::Policy) -> MachineFeatures {
+    with_other_names(with_hooks(machine.clone(), policy), policy)
+}
+
+/// Adds the hooks that a policy needs and this kernel lacks.
+pub(crate) fn with_hooks(machine: MachineFeatures, policy: &policy::Policy) -> MachineFeatures {
+    MachineFeatures {
+        missing_hooks: enforce::missing_hooks(policy),
+        ..machine
+    }
+}
+
 /// Adds the other names that a policy's files have on this host. If they cannot be determined,
 /// every rule reports so.
-pub fn with_other_names(machine: &MachineFeatures, policy: &policy::Policy) -> MachineFeatures {
-    let other_names = enforce::other_names(policy, machine).unwrap_or_else(|error| {
+pub(crate) fn with_other_names(
+    machine: MachineFeatures,
+    policy: &policy::Policy,
+) -> MachineFeatures {
+    let other_names = enforce::other_names(policy, &machine).unwrap_or_else(|error| {
         let unknown = OtherName {
             kind: NameKind::Unknown,
             text: format!("other names of its files cannot be looked for: {error}"),
@@ -48,7 +72,7 @@ pub fn with_other_names(machine: &MachineFeatures, policy: &policy::Policy) -> M
     });
     MachineFeatures {
         other_names,
-        ..machine.clone()
+        ..machine
     }
 }
 
@@ -59,14 +83,14 @@ pub fn partial_rules(name: &str, text: &str) -> BTreeSet<String> {
     let here = machine();
     let mut partial = BTreeSet::new();
     for policy in &policies {
-        let here = with_other_names(&here, policy);
+        let here = for_policy(&here, policy);
         let unprivileged = MachineFeatures {
             held: Some(Capabilities::default()),
             is_root: false,
             ..here.clone()
         };
         for machine in [here, unprivileged] {
-            partial.extend(compile::partial_rules(policy, &machine));
+            partial.extend(NarrowedPolicy::new(policy, &machine).partial_rules());
         }
     }
     partial

@@ -13,7 +13,8 @@ use event::EngineKind;
 use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
 use seccomp::{Denials, FilterProgram};
-use supervisor::{AgentPlan, handover_state};
+use supervisor::AgentPlan;
+use supervisor::handover_state::{self, PolicyInForce};
 
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::filter_cache::{CachedFilter, KeptRules, Key, Sources};
@@ -187,9 +188,12 @@ fn filter_alone(
         program: compile(&rules.installed, profile, engine, *denials, config)?,
         handover: handover_state::encode(
             &rules.installed,
-            profile,
+            &PolicyInForce {
+                profile: profile.clone(),
+                classifier: enforced.classifier.clone().unwrap_or_default(),
+                loaded: resident,
+            },
             enforced.elsewhere.as_ref(),
-            &resident,
         ),
     })
 }
@@ -260,9 +264,12 @@ fn by_loaded_rules(
     }
     let handover = handover_state::encode(
         &blueprint.rules.installed,
-        &blueprint.profile,
+        &PolicyInForce {
+            profile: blueprint.profile.clone(),
+            classifier: blueprint.classifier.clone(),
+            loaded: blueprint.resident.clone(),
+        },
         enforced.elsewhere.as_ref(),
-        &blueprint.resident,
     );
     let program = blueprint.program.clone();
     if let Some(cache) = cache {
@@ -282,7 +289,9 @@ fn by_loaded_rules(
 struct Enforced {
     /// Confinement that the command applies to itself.
     confinement: Option<Confinement>,
-    classifier: DenialClassifier,
+    /// Classifier of denials; `None` without a policy, and for an agent that takes over, which gets it with
+    /// its handover.
+    classifier: Option<DenialClassifier>,
     /// Restriction of a container's first program.
     elsewhere: Option<DeferredConfinement>,
     /// Policy in the kernel; `None` if this agent has loaded none.
@@ -313,15 +322,7 @@ impl Enforced {
         {
             confine::needs_listener(confinement, engine.name())?;
         }
-        // An agent that takes over classifies denials by the policy file as it is now. It denies
-        // nothing by it; the denials are the kernel's.
-        let classifier = match handover {
-            // Without a policy nothing is denied.
-            None => confinement
-                .as_ref()
-                .map_or_else(DenialClassifier::default, |made| made.classifier.clone()),
-            Some(_) => spec.confine.classifier(place),
-        };
+        let classifier = confinement.as_ref().map(|made| made.classifier.clone());
         let elsewhere = match handover {
             None => confinement.as_ref().and_then(Confinement::elsewhere),
             Some(handover) => handover_state::decode_first(handover)?,
@@ -369,7 +370,9 @@ impl Enforced {
             })?;
             blueprint.guard = Some(Arc::new(reporter));
         }
-        blueprint.classifier = std::mem::take(&mut self.classifier);
+        if let Some(classifier) = self.classifier.take() {
+            blueprint.classifier = classifier;
+        }
         Ok(blueprint)
     }
 }
@@ -393,6 +396,7 @@ impl Cache {
             in_force,
             elsewhere,
             resident,
+            classifier,
             ..
         } = enforced;
         // An AppArmor profile has a new name each time, which the handover state contains.
@@ -404,7 +408,7 @@ impl Cache {
         let (config, _) = configuration(&spec.detection, &spec.interception)?;
         let sources = Sources::read(config);
         let InForce { profile, denials } = in_force;
-        let policy = format!("{profile:?} {denials:?} {elsewhere:?} {resident:?}");
+        let policy = format!("{profile:?} {denials:?} {elsewhere:?} {resident:?} {classifier:?}");
         Ok(Some(Self {
             key: Key::new(&sources, &policy),
             folder,

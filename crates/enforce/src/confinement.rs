@@ -5,8 +5,8 @@ use std::fmt;
 
 use ::probe::Support;
 use policy::compile::denial_classifier::DenialClassifier;
-use policy::compile::{self, Grade, MachineFeatures, seccomp};
-use policy::{EnforcerKind, Enforcers, Policy};
+use policy::compile::{Grade, NarrowedPolicy, seccomp};
+use policy::{EnforcerKind, Enforcers};
 use sys::SyscallError;
 
 use crate::enforcer::{Enforcer, REGISTRY, Report, Reporter, Request, Shared, Target, registered};
@@ -153,33 +153,24 @@ impl Confinement {
     ///
     /// # Errors
     /// Fails if a part of the policy cannot be created.
-    pub fn prepare(policy: &Policy, machine: &MachineFeatures) -> Result<Self, Error> {
-        Self::prepare_at(policy, machine, Target::Here)
+    pub fn prepare(policy: &NarrowedPolicy) -> Result<Self, Error> {
+        Self::prepare_at(policy, Target::Here)
     }
 
     /// Compiles a policy as [`Confinement::prepare`] does, for a process in another mount namespace.
     ///
     /// # Errors
     /// Same as [`Confinement::prepare`].
-    pub fn prepare_at(
-        policy: &Policy,
-        machine: &MachineFeatures,
-        place: Target,
-    ) -> Result<Self, Error> {
-        let policy = &compile::narrowed(policy, machine);
-        let request = Request {
-            policy,
-            machine,
-            place,
-        };
+    pub fn prepare_at(policy: &NarrowedPolicy, place: Target) -> Result<Self, Error> {
+        let request = Request { policy, place };
         let mut shared = Shared {
             calls: seccomp::Profile::default(),
-            classifier: DenialClassifier::compile(policy, machine),
+            classifier: policy.classifier(),
         };
         let parts = compile_parts(&request, &mut shared)?;
         let report = policy.enforcers.iter().filter_map(|kind| {
             let part = parts.iter().find(|part| part.kind == kind)?;
-            Some(line(policy, machine, kind, part.enforcer.report()))
+            Some(line(policy, kind, part.enforcer.report()))
         });
         let report = report.collect();
         let Shared {
@@ -273,13 +264,8 @@ fn discard(parts: &[Part]) {
 
 /// The report line of an enforcer. The extent is full if every rule that the enforcer supports is enforced in
 /// full, and there is at least one such rule.
-fn line(
-    policy: &Policy,
-    machine: &MachineFeatures,
-    enforcer: EnforcerKind,
-    report: Report,
-) -> Line {
-    let assess = |rule| compile::assess(policy, rule, enforcer, machine);
+fn line(policy: &NarrowedPolicy, enforcer: EnforcerKind, report: Report) -> Line {
+    let assess = |rule| policy.assess(rule, enforcer);
     let assessed = policy.rules.iter().map(assess);
     let carried: Vec<_> = assessed.filter(|a| !a.output.is_empty()).collect();
     let partial = carried.iter().filter(|a| a.grade != Grade::Full).count();
@@ -311,6 +297,8 @@ fn line(
 
 #[cfg(test)]
 mod tests {
+    use policy::compile::MachineFeatures;
+
     use super::*;
 
     #[test]
@@ -319,20 +307,19 @@ mod tests {
                     privileged: true\n    hardeningRules: [disallow-umount, disallow-insmod]\n";
         let (policies, problems) = policy::load("p.yaml", text);
         assert!(problems.is_empty(), "{problems:?}");
-        let machine = MachineFeatures::default();
+        let policy = NarrowedPolicy::wide(&policies[0], &MachineFeatures::default());
         let report = |lacks| Report {
             given: "x".to_owned(),
             lacks,
         };
-        let of = |enforcer| line(&policies[0], &machine, enforcer, report(Vec::new()));
+        let of = |enforcer| line(&policy, enforcer, report(Vec::new()));
         assert_eq!(of(EnforcerKind::Landlock).reach, EnforcedExtent::Fully);
         let seccomp = of(EnforcerKind::Seccomp);
         assert_eq!(seccomp.reach, EnforcedExtent::Partially);
         assert_eq!(seccomp.detail, "x; 1 of 2 policy rules only partially");
         assert_eq!(of(EnforcerKind::AppArmor).reach, EnforcedExtent::Partially);
         let lacking = line(
-            &policies[0],
-            &machine,
+            &policy,
             EnforcerKind::Landlock,
             report(vec!["y".to_owned()]),
         );

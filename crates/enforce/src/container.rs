@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 
 use abi::Capabilities;
 use capture::notify::Caller;
-use policy::compile::{MachineFeatures, landlock as holes, narrowed};
-use policy::{EnforcerKind, Policy};
+use policy::EnforcerKind;
+use policy::compile::{NarrowedPolicy, landlock as holes};
 
 use crate::enforcer::{Container, Enforcer, REGISTRY, Registered, registered};
 use crate::{ApplyError, Error, Step, landlock};
@@ -109,12 +109,11 @@ impl Prepared {
 ///
 /// Returns the ruleset and its gaps, including names that bypass its rules.
 pub fn ruleset(
-    policy: &Policy,
-    machine: &MachineFeatures,
+    policy: &NarrowedPolicy,
     mounts: &str,
     path: Option<&OsStr>,
 ) -> Result<Option<(OwnedFd, Vec<String>)>, Error> {
-    let profile = holes::Profile::compile(&narrowed(policy, machine), machine);
+    let profile = holes::Profile::compile(policy, policy.machine());
     let made = landlock::make_for(&profile, mounts, path)?;
     Ok(made.map(|made| (made.ruleset, made.lacks)))
 }

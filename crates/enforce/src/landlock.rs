@@ -11,7 +11,7 @@ use landlock::{
 };
 use policy::Policy;
 use policy::compile::landlock::{
-    DeniedPath, EXECUTE, Entry, Grant, LISTING, Profile, READ_FILE, grants, grants_below,
+    DeniedPath, EXECUTE, Entry, Grant, LISTING, Profile, SCOPES, grants, grants_below,
 };
 use policy::compile::{MachineFeatures, NameKind, OtherName};
 use rustix::fs::{Mode, OFlags};
@@ -57,8 +57,6 @@ pub enum LandlockError {
     },
 }
 
-/// First ABI version with scopes.
-const SCOPES: i32 = 6;
 /// First ABI version with rights on TCP ports.
 const PORTS: i32 = 4;
 
@@ -110,13 +108,19 @@ pub fn other_names(
     Ok(found.others)
 }
 
-/// The folders that a rule names without a pattern and of which it withholds the files: they can be listed.
+/// The folders that a rule names without a pattern and whose listing it denies: they can be listed.
 fn listable(profile: &Profile) -> impl Iterator<Item = (String, OtherName)> {
     profile.entries.iter().filter_map(|entry| {
-        let Entry::Hole { path, rights, rule } = entry else {
+        let Entry::Hole {
+            path,
+            listing: true,
+            rule,
+            ..
+        } = entry
+        else {
             return None;
         };
-        let path = path.literal().filter(|_| rights & READ_FILE != 0)?;
+        let path = path.literal()?;
         // A missing path has no names to list.
         let is_folder = std::fs::metadata(path).is_ok_and(|data| data.is_dir());
         let kind = NameKind::Listing;
@@ -380,7 +384,10 @@ fn holes(
     };
     let mut others = Vec::new();
     for entry in &profile.entries {
-        let Entry::Hole { path, rights, rule } = entry else {
+        let Entry::Hole {
+            path, rights, rule, ..
+        } = entry
+        else {
             continue;
         };
         let programs = (*rights == EXECUTE).then(|| MountedFileSystems::programs(path, variable));

@@ -22,6 +22,7 @@ mod needs;
 pub mod probe;
 mod tree;
 
+pub use bpf::missing_hooks;
 pub use confinement::{
     ApplyError, Confinement, EnforcedExtent, Line, LoadedPolicy, Step, available,
 };

@@ -8,12 +8,12 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use policy::EnforcerKind;
-use policy::compile::{Grade, assess};
+use policy::compile::Grade;
 use serde_json::json;
 
 use crate::layout::Layout;
 use crate::options::Explain;
-use crate::read;
+use crate::{available, read};
 
 /// What no layer of a box covers.
 const UNCOVERED: [&str; 6] = [
@@ -53,15 +53,11 @@ pub fn explain(args: &Explain) -> Outcome {
 }
 
 fn layers(text: &str) -> Result<Vec<Layer>, Failure> {
-    let (mut policy, machine) = read(text)?;
-    let wanted = policy.enforcers;
-    policy.enforcers = enforce::available(wanted).0;
-    let kinds: Vec<EnforcerKind> = wanted.iter().collect();
+    let read = read(text)?;
+    let kinds: Vec<EnforcerKind> = read.enforcers.iter().collect();
+    let policy = available(&read);
     let layer = |kind: EnforcerKind| {
-        let assessed = policy
-            .rules
-            .iter()
-            .map(|rule| assess(&policy, rule, kind, &machine));
+        let assessed = policy.rules.iter().map(|rule| policy.assess(rule, kind));
         let enforced: Vec<_> = assessed.filter(|found| found.grade > Grade::None).collect();
         Layer {
             name: kind.name(),

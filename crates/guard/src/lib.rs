@@ -28,7 +28,7 @@ use diagnostics::terminal;
 use enforce::Target;
 use event::EngineKind;
 use policy::Policy;
-use policy::compile::{Grade, assess};
+use policy::compile::{Grade, NarrowedPolicy};
 
 pub use self::explain::explain;
 use self::layout::Layout;
@@ -103,14 +103,9 @@ fn take_report(number: i32) -> Result<i32, Failure> {
 
 /// Returns the rules of the policy, all of which some layer has to enforce: a rule that none does is an error.
 fn enforced_rules(text: &str) -> Result<Vec<String>, Failure> {
-    let (mut policy, machine) = read(text)?;
-    policy.enforcers = enforce::available(policy.enforcers).0;
+    let policy = available(&read(text)?);
     for rule in &policy.rules {
-        let grades = policy
-            .enforcers
-            .iter()
-            .map(|kind| assess(&policy, rule, kind, &machine).grade);
-        if grades.max().is_none_or(|grade| grade == Grade::None) {
+        if policy.grade(rule) == Grade::None {
             let message = format!(
                 "cannot guard a command: nothing here enforces `{}`",
                 rule.id
@@ -123,13 +118,24 @@ fn enforced_rules(text: &str) -> Result<Vec<String>, Failure> {
     Ok(policy.rules.iter().map(|rule| rule.id.clone()).collect())
 }
 
-fn read(text: &str) -> Result<(Policy, policy::compile::MachineFeatures), Failure> {
+/// Returns the policy for the enforcers that work here.
+///
+/// Preconditions: the process has one thread.
+fn available(policy: &Policy) -> NarrowedPolicy {
+    let policy = Policy {
+        enforcers: enforce::available(policy.enforcers).0,
+        ..policy.clone()
+    };
+    policy_files::narrowed(&policy, &policy_files::machine())
+}
+
+fn read(text: &str) -> Result<Policy, Failure> {
     let mut file = policy_files::parse(POLICY_NAME, text);
     match (
         file.policies.pop(),
         file.diagnostics.iter().any(policy::Diagnostic::is_error),
     ) {
-        (Some(policy), false) => Ok((policy, policy_files::machine())),
+        (Some(policy), false) => Ok(policy),
         _ => Err(Failure::new(
             Exit::BadInput,
             format!("cannot guard a command: {}", file.render().trim_end()),

@@ -9,6 +9,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use enforce::{DeferredConfinement, LoadedPolicy};
 use event::{CallPlan, Need, Plan, StdioWatch};
+use policy::compile::denial_classifier::{DenialClassifier, PortableClassifier};
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use policy::{AllowedPeer, EnforcerKind};
 use serde::{Deserialize, Serialize};
@@ -26,11 +27,25 @@ struct HandoverState {
     known: BTreeMap<String, String>,
     /// The enforcer that reports a container's violations, once the container has started.
     later: Option<String>,
+    /// What of the policy in force is recognized by failed calls.
+    classifier: PortableClassifier,
+}
+
+/// A policy in force, for an agent that takes over. Nothing of it is decided again: the policy's file, and the
+/// enforcers that work, may have changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyInForce {
+    /// Decisions on calls.
+    pub profile: Profile,
+    /// Classifier of failed calls as denials.
+    pub classifier: DenialClassifier,
+    /// What the kernel holds and reports of the policy.
+    pub loaded: LoadedPolicy,
 }
 
 /// Version of this layout. Others are refused, because the confinement of a container is not
 /// guessed.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// A policy's decisions on calls.
 #[derive(Default, Deserialize, Serialize)]
@@ -76,10 +91,14 @@ const STDIO: [StdioWatch; 3] = [StdioWatch::Off, StdioWatch::Sockets, StdioWatch
 /// Encodes the handover state for an agent that takes over.
 pub fn encode(
     plan: &Plan,
-    profile: &Profile,
+    in_force: &PolicyInForce,
     first: Option<&DeferredConfinement>,
-    resident: &LoadedPolicy,
 ) -> Vec<u8> {
+    let PolicyInForce {
+        profile,
+        classifier,
+        loaded: resident,
+    } = in_force;
     let stdio = STDIO.iter().position(|watch| *watch == plan.stdio);
     let stdio = stdio.expect("the table has every watch");
     let group = |group: &Vec<RegisterTest>| group.iter().map(test).collect();
@@ -107,6 +126,7 @@ pub fn encode(
         },
         known: by_id(&resident.known),
         later: resident.later.map(|kind| kind.id().to_owned()),
+        classifier: classifier.into(),
     };
     serde_json::to_vec(&handover).expect("names and numbers can be written")
 }
@@ -184,7 +204,7 @@ fn parse(handover: &[u8]) -> Result<HandoverState, Failure> {
 
 /// Decodes the plan. Calls that this version does not know are ignored, since none of its rules
 /// uses them. An unknown kind of watch counts as none: rules that need one are refused by name.
-pub fn decode(handover: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure> {
+pub fn decode(handover: &[u8]) -> Result<(Plan, PolicyInForce), Failure> {
     let handover = parse(handover)?;
     let known = |(name, any_of): (String, Vec<Vec<Test>>)| {
         let call = Syscall::from_name(&name)?;
@@ -198,9 +218,17 @@ pub fn decode(handover: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure>
         Some((call, planned))
     };
     let profile = policy_of(handover.policy)?;
-    let resident = LoadedPolicy {
-        known: by_kind(handover.known)?,
-        later: handover.later.map(|id| kind_of(&id)).transpose()?,
+    let classifier = DenialClassifier::try_from(handover.classifier);
+    let in_force = PolicyInForce {
+        profile,
+        classifier: classifier.map_err(|error| {
+            Failure::new(Exit::Internal, format!("cannot take over: {error}"))
+                .help("install the version that began")
+        })?,
+        loaded: LoadedPolicy {
+            known: by_kind(handover.known)?,
+            later: handover.later.map(|id| kind_of(&id)).transpose()?,
+        },
     };
     let plan = Plan {
         // Interests of the kernel's own filter, which no keeper hands over.
@@ -212,7 +240,7 @@ pub fn decode(handover: &[u8]) -> Result<(Plan, Profile, LoadedPolicy), Failure>
             .unwrap_or_default(),
         ..Plan::default()
     };
-    Ok((plan, profile, resident))
+    Ok((plan, in_force))
 }
 
 /// Decodes a policy. It fails if any part is unknown.
@@ -290,6 +318,8 @@ fn register_test((arg, full, op, mask, value): Test) -> RegisterTest {
 mod tests {
     use super::*;
     use config::rule_files::{self, NoSink};
+    use policy::compile::landlock::{DeniedPath, Grant};
+    use policy::compile::{MachineFeatures, NarrowedPolicy};
 
     #[test]
     fn a_memo_tells_what_the_filter_hands_over() {
@@ -308,12 +338,15 @@ mod tests {
             known: BTreeMap::from([(EnforcerKind::AppArmor, "tollgate-p".to_owned())]),
             later: Some(EnforcerKind::Bpf),
         };
-        let handover = encode(&plan, &profile, Some(&first), &kernel);
+        let in_force = PolicyInForce {
+            profile,
+            classifier: DenialClassifier::default(),
+            loaded: kernel,
+        };
+        let handover = encode(&plan, &in_force, Some(&first));
         assert_eq!(decode_first(&handover).expect("the same"), Some(first));
-        let (decoded, confined, resident) =
-            decode(&handover).expect("a handover state of this version");
-        assert_eq!(confined, profile);
-        assert_eq!(resident, kernel);
+        let (decoded, confined) = decode(&handover).expect("a handover state of this version");
+        assert_eq!(confined, in_force);
         let groups = |plan: &Plan| -> Vec<_> {
             let calls = plan.calls.iter();
             calls
@@ -326,6 +359,51 @@ mod tests {
         assert!(!engine.unserved(&Plan::default()).is_empty());
     }
 
+    /// Denials are classified by what was decided when the policy was applied, whatever its file says now and
+    /// whichever enforcers would work now.
+    #[test]
+    fn the_classifier_of_denials_is_handed_over_as_it_was_made() {
+        let text = "policy:\n  enforcer: LandlockCaps\n  mode: EnhanceProtect\n  enhanceProtect:\n    \
+                    privileged: true\n    auditViolations: true\n    \
+                    hardeningRules: [disallow-umount, disallow-access-procfs-root, disable-cap-all]\n    \
+                    bpfRawRules: {files: [{pattern: '/srv/**', permissions: [read]}]}\n    \
+                    landlockRawRules: {only: [{pattern: '/usr/**', permissions: [read, exec]}]}\n";
+        let (policies, problems) = policy::load("p.yaml", text);
+        assert!(problems.is_empty(), "{problems:?}");
+        let machine = MachineFeatures {
+            watches: true,
+            held: Some(abi::Capabilities::ALL),
+            ..MachineFeatures::default()
+        };
+        let denied = DeniedPath {
+            path: "/srv/x".to_owned(),
+            rights: 4,
+        };
+        let granted = Grant {
+            path: "/srv".to_owned(),
+            rights: 2,
+        };
+        let classifier = NarrowedPolicy::new(&policies[0], &machine)
+            .classifier()
+            .with_ruleset(vec![("of-srv".to_owned(), denied)], &[granted]);
+        assert!(!classifier.is_empty());
+        let in_force = PolicyInForce {
+            classifier,
+            ..PolicyInForce::default()
+        };
+        let handover = encode(&Plan::default(), &in_force, None);
+        let (_, decoded) = decode(&handover).expect("a handover state of this version");
+        assert_eq!(decoded, in_force);
+        let text = String::from_utf8(handover).expect("it is JSON");
+        let newer = text.replace("\"umount2\"", "\"umount9\"");
+        assert_ne!(newer, text);
+        let failure = decode(newer.as_bytes()).expect_err("nothing is left out");
+        assert!(
+            failure.message().contains("the call `umount9`"),
+            "{failure:?}"
+        );
+    }
+
     #[test]
     fn what_is_no_memo_is_refused() {
         assert!(decode(b"").is_err());
@@ -336,13 +414,12 @@ mod tests {
     fn another_version_and_an_unknown_enforcer_are_refused() {
         let first =
             DeferredConfinement(BTreeMap::from([(EnforcerKind::Caps, "6 true".to_owned())]));
-        let (plan, profile) = (Plan::default(), Profile::default());
-        let handover = encode(&plan, &profile, Some(&first), &LoadedPolicy::default());
+        let handover = encode(&Plan::default(), &PolicyInForce::default(), Some(&first));
         let text = String::from_utf8(handover).expect("it is JSON");
         assert!(decode_first(text.as_bytes()).is_ok());
-        let older = text.replace("\"version\":2", "\"version\":1");
+        let older = text.replace("\"version\":3", "\"version\":2");
         let failure = decode_first(older.as_bytes()).expect_err("it may mean other things");
-        assert!(failure.message().contains("of version 1"), "{failure:?}");
+        assert!(failure.message().contains("of version 2"), "{failure:?}");
         let unknown = text.replace("\"caps\"", "\"moat\"");
         let failure = decode_first(unknown.as_bytes()).expect_err("nothing is left out");
         assert!(failure.message().contains("`moat`"), "{failure:?}");

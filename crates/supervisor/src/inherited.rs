@@ -103,8 +103,8 @@ impl InheritedDescriptors {
     pub(super) fn confiner(&self) -> Option<&ActivePolicy> {
         let read = || {
             let handover = self.handover.read().ok()?;
-            let (_, profile, _) = crate::handover_state::decode(&handover).ok()?;
-            Some(ActivePolicy::new(profile))
+            let (_, in_force) = crate::handover_state::decode(&handover).ok()?;
+            Some(ActivePolicy::new(in_force.profile))
         };
         self.confiner.get_or_init(read).as_ref()
     }

@@ -74,7 +74,6 @@ pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
     let elsewhere = handover_state::decode_first(&handover)?;
     let policy = spec.confine.policy.clone();
     let how = spec.confine.how.clone();
-    let classifier = spec.confine.classifier(enforce::Target::Elsewhere);
     let later = elsewhere.zip(policy.clone());
     let (detection, interception) = (spec.detection, spec.interception);
     let nothing = InForce::nothing();
@@ -87,7 +86,6 @@ pub(super) fn execute(spec: AgentSpec, base: &Path) -> Outcome {
         None,
     )?;
     blueprint.policy = policy;
-    blueprint.classifier = classifier;
     blueprint.later = later.map(|(elsewhere, policy)| Restriction {
         elsewhere,
         policy,

@@ -17,13 +17,16 @@ mod programs;
 mod records;
 mod tables;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use abi::Errno;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use policy::compile::MachineFeatures;
 use policy::compile::bpf::Profile;
+use policy::{EnforcerKind, Policy};
 use probe::{Support, fix};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
@@ -220,6 +223,16 @@ pub(crate) fn release() -> Result<(), Error> {
     match is_ever_used() {
         true => KernelPrograms::open()?.release(),
         false => Ok(()),
+    }
+}
+
+/// The hooks that the rules of a policy need and that this kernel lacks. Empty if the policy does not use BPF, or
+/// if the kernel has no hooks at all, which the probe reports.
+#[must_use]
+pub fn missing_hooks(policy: &Policy) -> BTreeSet<String> {
+    match policy.enforcers.contains(EnforcerKind::Bpf) {
+        false => BTreeSet::new(),
+        true => programs::missing_hooks(&Profile::compile(policy, &MachineFeatures::default())),
     }
 }
 

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Func;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject};
 use policy::compile::bpf::Profile;
@@ -63,12 +64,9 @@ const ALWAYS: [&str; 8] = [
 /// The only tracepoint; all others are hooks of a security module.
 const EXEC: &str = "sched_process_exec";
 
-/// Hooks that some kernels lack, each with whether their absence is harmless there.
-const NEWER: [(&str, bool); 2] = [
-    // Without this hook, access-control lists are extended attributes.
-    ("inode_set_acl", true),
-    ("userns_create", false),
-];
+/// Hooks whose absence is harmless where a kernel lacks them: without this one, access-control lists are extended
+/// attributes.
+const HARMLESS: [&str; 1] = ["inode_set_acl"];
 
 /// The pinned objects, locked exclusively for a change.
 pub(super) struct KernelPrograms {
@@ -132,15 +130,22 @@ impl KernelPrograms {
     fn ensure(&self, wanted: &BTreeSet<&str>) -> Result<Vec<String>, Error> {
         let mut missing: BTreeSet<&str> = wanted.iter().copied().collect();
         missing.retain(|hook| !self.link(hook).exists());
-        let mut lacks = Vec::new();
-        for (hook, is_harmless) in NEWER {
-            if missing.contains(hook) && !has_hook(hook) {
-                missing.remove(hook);
-                if !is_harmless {
-                    lacks.push(format!("this kernel has no hook {hook}"));
-                }
-            }
+        if missing.is_empty() {
+            return Ok(Vec::new());
         }
+        let kernel = KernelHooks::read();
+        // Every policy needs some hooks: without one of those, attaching fails.
+        let absent: Vec<&str> = missing
+            .iter()
+            .copied()
+            .filter(|hook| !ALWAYS.contains(hook) && !kernel.has(hook))
+            .collect();
+        missing.retain(|hook| !absent.contains(hook));
+        let mut lacks = absent;
+        lacks.retain(|hook| !HARMLESS.contains(hook));
+        let lacks = lacks.into_iter();
+        let lacks = lacks.map(|hook| format!("this kernel has no hook {hook}"));
+        let lacks = lacks.collect();
         if missing.is_empty() {
             return Ok(lacks);
         }
@@ -641,10 +646,32 @@ fn hook_of(section: &OsStr) -> &str {
     text.split_once('/').map_or(text, |(_, hook)| hook)
 }
 
-fn has_hook(name: &str) -> bool {
-    let wanted = format!("bpf_lsm_{name}");
-    let btf = libbpf_rs::btf::Btf::from_vmlinux();
-    btf.is_ok_and(|btf| btf.type_by_name::<Func<'_>>(&wanted).is_some())
+/// The hooks of this kernel, as its type information names them. Without that information no program can be
+/// attached to any.
+struct KernelHooks(Option<Btf<'static>>);
+
+impl KernelHooks {
+    fn read() -> Self {
+        Self(Btf::from_vmlinux().ok())
+    }
+
+    fn has(&self, hook: &str) -> bool {
+        let wanted = format!("bpf_lsm_{hook}");
+        let btf = self.0.as_ref();
+        btf.is_some_and(|btf| btf.type_by_name::<Func<'_>>(&wanted).is_some())
+    }
+}
+
+/// The hooks that a profile needs and that this kernel lacks. Empty if the kernel has none at all: no policy is
+/// enforced there, and the probe says why.
+pub(super) fn missing_hooks(profile: &Profile) -> BTreeSet<String> {
+    let kernel = KernelHooks::read();
+    if !kernel.has("file_open") {
+        return BTreeSet::new();
+    }
+    let hooks = profile.hooks().into_iter();
+    let missing = hooks.filter(|hook| !HARMLESS.contains(hook) && !kernel.has(hook));
+    missing.map(str::to_owned).collect()
 }
 
 /// The inner map of an entry of a map of maps.
@@ -710,6 +737,7 @@ fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use policy::builtin::{self, Class};
+    use policy::compile::MachineFeatures;
 
     use super::*;
 
@@ -730,7 +758,7 @@ mod tests {
         );
         let (policies, problems) = policy::load("p.yaml", &text);
         assert!(problems.is_empty(), "{problems:?}");
-        Profile::compile(&policies[0])
+        Profile::compile(&policies[0], &MachineFeatures::default())
     }
 
     #[test]

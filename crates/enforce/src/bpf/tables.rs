@@ -575,6 +575,8 @@ fn places(automaton: &Automaton, keys: &Keys, places: &MountTable) -> BTreeMap<u
 
 #[cfg(test)]
 mod tests {
+    use policy::compile::MachineFeatures;
+
     use super::*;
 
     fn tables(rules: &str) -> Tables {
@@ -584,7 +586,7 @@ mod tests {
         );
         let (policies, problems) = policy::load("p.yaml", &text);
         assert!(problems.is_empty(), "{problems:?}");
-        let profile = Profile::compile(&policies[0]);
+        let profile = Profile::compile(&policies[0], &MachineFeatures::default());
         let mounts = "1 0 8:1 / / rw - ext4 a rw\n2 1 0:5 / /proc rw - proc p rw\n\
                       3 1 0:6 /part /x rw - tmpfs t rw\n4 1 0:7 / /var/log rw - tmpfs t rw\n";
         Tables::new(&profile, mounts, None).unwrap()

@@ -45,7 +45,7 @@ impl Enforcer for AppArmor {
     }
 
     fn compile(request: &Request<'_>, _shared: &mut Shared) -> Result<Self, Error> {
-        let profile = apparmor::Profile::load(request.policy, request.machine)?;
+        let profile = apparmor::Profile::load(request.policy, request.policy.machine())?;
         Ok(Self::Loaded(profile))
     }
 

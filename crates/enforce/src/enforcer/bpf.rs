@@ -43,7 +43,7 @@ impl Enforcer for Bpf {
     }
 
     fn compile(request: &Request<'_>, _shared: &mut Shared) -> Result<Self, Error> {
-        let profile = Profile::compile(request.policy);
+        let profile = Profile::compile(request.policy, request.policy.machine());
         let entries = profile.entries.len();
         let is_later = request.place == Target::Elsewhere && entries != 0;
         let tenancy = match entries == 0 || is_later {
@@ -88,7 +88,7 @@ impl Enforcer for Bpf {
             return Err(Error::Deferred(EnforcerKind::Bpf, deferred.to_owned()));
         }
         let (policy, mounts) = (container.read)().map_err(Error::Container)?;
-        let profile = Profile::compile(&policy);
+        let profile = Profile::compile(&policy, policy.machine());
         Ok(Self {
             entries: profile.entries.len(),
             tenancy: Some(BpfPolicyHandle::load_for(&profile, &policy.name, &mounts)?),
@@ -127,8 +127,9 @@ impl Enforcer for Bpf {
         }))
     }
 
+    /// Asks for every hook, also for those that this kernel lacks: the exchange fails then.
     fn exchange(policy: &Policy, _machine: &MachineFeatures) -> Option<Result<usize, Error>> {
-        let profile = Profile::compile(policy);
+        let profile = Profile::compile(policy, &MachineFeatures::default());
         Some(bpf::exchange(&profile, &policy.name).map_err(Error::KeptPolicies))
     }
 

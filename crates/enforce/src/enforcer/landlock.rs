@@ -50,7 +50,7 @@ impl Enforcer for Landlock {
     }
 
     fn compile(request: &Request<'_>, shared: &mut Shared) -> Result<Self, Error> {
-        let profile = Profile::compile(request.policy, request.machine);
+        let profile = Profile::compile(request.policy, request.policy.machine());
         if request.place == Target::Elsewhere && !profile.entries.is_empty() {
             return Ok(Self::later());
         }

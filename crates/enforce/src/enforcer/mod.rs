@@ -13,7 +13,7 @@ use std::time::Duration;
 use abi::Capabilities;
 use capture::notify::Caller;
 use policy::compile::denial_classifier::DenialClassifier;
-use policy::compile::{MachineFeatures, seccomp::Profile as CallProfile};
+use policy::compile::{MachineFeatures, NarrowedPolicy, seccomp::Profile as CallProfile};
 use policy::{EnforcerKind, Policy};
 use probe::Support;
 
@@ -132,9 +132,7 @@ pub trait Enforcer: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The policy.
-    pub policy: &'a Policy,
-    /// Features of the host.
-    pub machine: &'a MachineFeatures,
+    pub policy: &'a NarrowedPolicy,
     /// The process that the policy is for.
     pub place: Target,
 }
@@ -170,7 +168,8 @@ pub struct Report {
 pub struct Container<'a> {
     /// Reads the policy and the mount table of the container (`/proc/PID/mountinfo`). Called only by
     /// enforcers that need them.
-    pub read: &'a dyn Fn() -> Result<(Policy, String), Box<dyn std::error::Error + Send + Sync>>,
+    pub read:
+        &'a dyn Fn() -> Result<(NarrowedPolicy, String), Box<dyn std::error::Error + Send + Sync>>,
 }
 
 /// The kernel's reporter of violations.

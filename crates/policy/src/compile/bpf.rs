@@ -5,6 +5,7 @@
 
 mod mounts;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -141,8 +142,8 @@ pub struct Profile {
 impl Profile {
     /// Compiles a policy.
     #[must_use]
-    pub fn compile(policy: &Policy) -> Self {
-        let lowered = policy.rules.iter().map(lower);
+    pub fn compile(policy: &Policy, machine: &MachineFeatures) -> Self {
+        let lowered = policy.rules.iter().map(|rule| lower(rule, machine));
         Self {
             entries: lowered.flat_map(|lowered| lowered.entries).collect(),
         }
@@ -275,7 +276,7 @@ pub(super) struct Compiler;
 
 impl RuleCompiler for Compiler {
     fn assess(&self, request: &Request<'_>, names: Vec<String>) -> Assessment {
-        lower(request.rule).assess(names, ToString::to_string)
+        lower(request.rule, request.machine).assess(names, ToString::to_string)
     }
 
     /// The tables also identify files by their path within their file system.
@@ -290,27 +291,68 @@ impl RuleCompiler for Compiler {
         possible_links(request.rule).into_iter().collect()
     }
 
-    fn text(&self, policy: &Policy, _machine: &MachineFeatures) -> String {
-        let profile = Profile::compile(policy);
+    fn text(&self, policy: &Policy, machine: &MachineFeatures) -> String {
+        let profile = Profile::compile(policy, machine);
         let entries = lines(&profile.entries);
         format!("{entries}hooks: {}\n", profile.hooks().join(" "))
     }
 
-    fn json(&self, policy: &Policy, _machine: &MachineFeatures) -> Value {
-        let profile = Profile::compile(policy);
+    fn json(&self, policy: &Policy, machine: &MachineFeatures) -> Value {
+        let profile = Profile::compile(policy, machine);
         json!({ "entries": strings(&profile.entries), "hooks": profile.hooks() })
     }
 }
 
-/// Lowers a rule.
+/// Lowers a rule. An entry has a gap for each of its hooks that the kernel lacks; an entry without any hook
+/// enforces nothing.
 #[must_use]
-pub fn lower(rule: &Rule) -> CompiledPart<Entry> {
+pub fn lower(rule: &Rule, machine: &MachineFeatures) -> CompiledPart<Entry> {
     lower_rule(rule, EnforcerKind::Bpf, |restriction| {
-        lower_one(rule, restriction)
+        let missing = &machine.missing_hooks;
+        with_hooks(lower_one(rule, restriction, missing), missing)
     })
 }
 
-fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
+/// Removes entries that no hook would enforce, and adds the gaps of the others.
+fn with_hooks(part: CompiledPart<Entry>, missing: &BTreeSet<String>) -> CompiledPart<Entry> {
+    let mut kept = CompiledPart {
+        entries: Vec::new(),
+        ..part
+    };
+    for entry in part.entries {
+        let hooks = entry.key.hooks();
+        let (lacking, present): (Vec<&str>, Vec<&str>) =
+            hooks.iter().partition(|hook| missing.contains(**hook));
+        let text = match &lacking[..] {
+            [] => None,
+            [one] => Some(format!(
+                "no program can be attached to the hook {one} of this kernel"
+            )),
+            many => Some(format!(
+                "no program can be attached to the hooks {} of this kernel",
+                many.join(", ")
+            )),
+        };
+        let mut more = CompiledPart::default();
+        match present.is_empty() {
+            true => more.missing.extend(text),
+            false => {
+                // The calls that such a hook would have decided are gaps already (`lower_operation`).
+                let is_counted = matches!(&entry.key, Key::Hook(name) if !name.contains(':'));
+                more.gaps.extend(text.filter(|_| !is_counted));
+                more.entries.push(entry);
+            }
+        }
+        kept.add(more);
+    }
+    kept
+}
+
+fn lower_one(
+    rule: &Rule,
+    restriction: &Restriction,
+    missing: &BTreeSet<String>,
+) -> CompiledPart<Entry> {
     let entry = |key| Entry {
         rule: rule.id.clone(),
         verdict: rule.verdict,
@@ -347,7 +389,7 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
         }),
         Restriction::Capabilities(set) => one(Key::Capabilities(*set)),
         Restriction::Mode { bits } => one(Key::Mode(*bits)),
-        Restriction::Operation(operation) => lower_operation(operation, &entry),
+        Restriction::Operation(operation) => lower_operation(operation, missing, &entry),
         Restriction::Syscall(_) => CompiledPart::missing("hooks see operations, not system calls"),
         Restriction::InsideConnections => CompiledPart::missing(super::part::NEEDS_PROXY),
         Restriction::OnlyPeers(_) | Restriction::OnlyFiles(_) => {
@@ -360,16 +402,24 @@ fn lower_one(rule: &Rule, restriction: &Restriction) -> CompiledPart<Entry> {
 }
 
 /// Lowers an operation to its hooks, and notes the calls that pass none of the attached hooks.
-fn lower_operation(operation: &Operation, entry: &dyn Fn(Key) -> Entry) -> CompiledPart<Entry> {
+fn lower_operation(
+    operation: &Operation,
+    missing: &BTreeSet<String>,
+    entry: &dyn Fn(Key) -> Entry,
+) -> CompiledPart<Entry> {
     if let Some(reason) = operation.none.get(&EnforcerKind::Bpf) {
         return CompiledPart::missing(reason.clone());
     }
     let hooks = operation.hooks.iter();
     let keys: Vec<Key> = hooks.map(|hook| Key::Hook(hook.clone())).collect();
-    let attached: Vec<&str> = keys.iter().flat_map(Key::hooks).collect();
+    let hooks = keys.iter().flat_map(Key::hooks);
+    let attached: Vec<&str> = hooks.filter(|hook| !missing.contains(*hook)).collect();
     let decides = |hook: &str| match hook.split_once(':') {
         Some(("capable", _)) => attached.contains(&"capable"),
-        _ => attached.contains(&hook) || operation.hooks.iter().any(|own| own == hook),
+        _ => {
+            let is_own = operation.hooks.iter().any(|own| own == hook);
+            attached.contains(&hook) || is_own && !missing.contains(hook)
+        }
     };
     let coverage = operation.coverage(decides);
     if keys.is_empty() {

@@ -6,18 +6,21 @@
 //! what it requested ([`DenialClassifier::classify`]). The kernel makes the call and decides, not the
 //! observer: reports can be incomplete, denials cannot.
 
+mod portable;
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp};
 
+pub use self::portable::{PortableClassifier, UnknownPart};
 use super::landlock::{
     self, DeniedPath, EXECUTE, Entry, Grant, LISTING, MAKE, MAKE_FILE, MAKE_FOLDER, MAKE_LINK,
     MAKE_SOCKET, READ, REMOVE, TRUNCATE, WRITE_FILE, is_below,
 };
 use super::seccomp::{Action, CallRule, without_rings};
-use super::{MachineFeatures, caps, narrowed};
+use super::{MachineFeatures, NarrowedPolicy, caps};
 use crate::enforcer::EnforcerKind;
 use crate::operation::{OperationCall, read_call, read_capabilities};
 use crate::pattern::Pattern;
@@ -178,8 +181,8 @@ const LOOKS: [Syscall; 5] = [
 
 impl DenialClassifier {
     /// Builds the classifier for a policy; empty if the host cannot observe failed calls.
-    #[must_use]
-    pub fn compile(policy: &Policy, machine: &MachineFeatures) -> Self {
+    pub(super) fn compile(policy: &NarrowedPolicy) -> Self {
+        let machine = policy.machine();
         let mut found = Self {
             of_any_user: !machine.is_root,
             ..Self::default()
@@ -187,7 +190,6 @@ impl DenialClassifier {
         if !machine.watches {
             return found;
         }
-        let policy = &narrowed(policy, machine);
         let has = |enforcer| policy.enforcers.contains(enforcer);
         let rules = policy.rules.iter();
         for rule in rules.filter(|rule| rule.verdict == RuleAction::DenyAudit) {
@@ -212,7 +214,9 @@ impl DenialClassifier {
     fn add_landlock(&mut self, policy: &Policy, rule: &Rule, machine: &MachineFeatures) {
         for entry in landlock::lower(policy, rule, machine).entries {
             match entry {
-                Entry::Hole { rule, path, rights } => self.holes.push((rule, path, rights)),
+                Entry::Hole {
+                    rule, path, rights, ..
+                } => self.holes.push((rule, path, rights)),
                 Entry::Only { rule, path, rights } => self.only.push((rule, path, rights)),
                 Entry::ConnectPorts { rule, first, last } => self.ports.push((rule, first, last)),
                 Entry::Domain => self.domains.push(rule.id.clone()),

@@ -26,6 +26,9 @@ use crate::restriction::{
     Destination, FileAccess, PortRange, PtraceAccess, PtraceScope, Restriction,
 };
 
+/// First version of Landlock's interface with scopes: Linux 6.12.
+pub const SCOPES: i32 = 6;
+
 /// Rule compiler for `Landlock`.
 pub(super) struct Compiler;
 
@@ -63,6 +66,8 @@ pub enum Entry {
         path: Pattern,
         /// `LANDLOCK_ACCESS_FS_*`.
         rights: u64,
+        /// Set if the rule denies listing folders too, which no ruleset does.
+        listing: bool,
     },
     /// A path that stays accessible where no other path is.
     Only {
@@ -114,6 +119,33 @@ impl Profile {
         });
         Self { handled, entries }
     }
+
+    /// Returns true if a domain is needed and nothing handles rights on files.
+    pub(super) fn is_domain_alone(&self) -> bool {
+        self.handled == 0 && self.entries.contains(&Entry::Domain)
+    }
+}
+
+impl Entry {
+    /// Returns true if the entry needs a ruleset that handles rights on files.
+    fn is_on_files(&self) -> bool {
+        match self {
+            Self::Hole { .. } | Self::Only { .. } | Self::AnyRuleset => true,
+            Self::Domain | Self::AbstractSockets | Self::ConnectPorts { .. } => false,
+        }
+    }
+}
+
+/// Returns true if a rule makes the ruleset of its policy handle rights on files.
+pub(super) fn handles_files(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> bool {
+    let lowered = lower_rule(rule, EnforcerKind::Landlock, |restriction| {
+        match restriction {
+            // Never on files, and its lowering asks for the other rules.
+            Restriction::Ptrace { .. } => CompiledPart::default(),
+            _ => lower_one(policy, rule, restriction, machine),
+        }
+    });
+    rule.verdict.denies() && lowered.entries.iter().any(Entry::is_on_files)
 }
 
 /// Lowers a rule.
@@ -145,8 +177,8 @@ fn lower_one(
     machine: &MachineFeatures,
 ) -> CompiledPart<Entry> {
     match restriction {
-        Restriction::File { path, access } => lower_file(rule, path, *access),
-        Restriction::Exec { path } => hole(rule, path, EXECUTE).gap(
+        Restriction::File { path, access } => lower_file(rule, path, *access, machine),
+        Restriction::Exec { path } => hole(rule, path, EXECUTE, false).gap(
             "a copy of the program, one outside PATH and the folders of programs, one in memory \
                  (memfd), and `ld.so PROGRAM` still run",
         ),
@@ -155,7 +187,7 @@ fn lower_one(
         Restriction::Ptrace {
             scope: PtraceScope::Outside,
             access,
-        } if access.trace || access.read => lower_processes(policy, *access),
+        } if access.trace || access.read => lower_processes(policy, *access, machine),
         Restriction::Egress {
             to: Destination::Network(network),
             ports,
@@ -196,9 +228,20 @@ fn lower_one(
 }
 
 /// Lowers a rule on processes outside.
-fn lower_processes(policy: &Policy, access: PtraceAccess) -> CompiledPart<Entry> {
-    let mut lowered = CompiledPart::one(Entry::Domain)
-        .breaks("signals to processes outside, unless the policy has a rule on files");
+fn lower_processes(
+    policy: &Policy,
+    access: PtraceAccess,
+    machine: &MachineFeatures,
+) -> CompiledPart<Entry> {
+    let mut lowered = CompiledPart::one(Entry::Domain);
+    let mut rules = policy.rules.iter();
+    if !rules.any(|rule| handles_files(policy, rule, machine)) {
+        lowered = match machine.scopes_signals() {
+            true => lowered.breaks("signals to processes outside"),
+            // A domain needs a ruleset that handles something, and before scopes that is files.
+            false => files_breaks(lowered, ALL_RIGHTS),
+        };
+    }
     if !(access.trace && access.read) {
         lowered = lowered.breaks(OUTSIDE_BREAKS);
     }
@@ -270,11 +313,12 @@ fn drops_sys_admin(policy: &Policy) -> bool {
     policy.enforcers.contains(EnforcerKind::Caps) && is_dropped
 }
 
-fn hole(rule: &Rule, path: &Pattern, rights: u64) -> CompiledPart<Entry> {
+fn hole(rule: &Rule, path: &Pattern, rights: u64, listing: bool) -> CompiledPart<Entry> {
     let lowered = CompiledPart::one(Entry::Hole {
         rule: rule.id.clone(),
         path: path.clone(),
         rights,
+        listing,
     });
     let mut lowered = any_ruleset_breaks(lowered, rights);
     for text in hole_breaks(rights) {
@@ -293,9 +337,12 @@ fn hole(rule: &Rule, path: &Pattern, rights: u64) -> CompiledPart<Entry> {
 
 /// Adds what a ruleset that handles these rights on files stops, whatever it grants.
 fn any_ruleset_breaks(part: CompiledPart<Entry>, rights: u64) -> CompiledPart<Entry> {
-    let part = part
-        .breaks("mounting and unmounting anything")
-        .breaks(OUTSIDE_BREAKS);
+    files_breaks(part, rights).breaks(OUTSIDE_BREAKS)
+}
+
+/// Adds what handling these rights on files stops.
+fn files_breaks(part: CompiledPart<Entry>, rights: u64) -> CompiledPart<Entry> {
+    let part = part.breaks("mounting and unmounting anything");
     // The file system of message queues is mounted nowhere: no path to it can be granted.
     match rights & (READ | WRITE) {
         0 => part,
@@ -331,25 +378,37 @@ fn hole_breaks(rights: u64) -> impl Iterator<Item = &'static str> {
     withheld.map(|(_, text)| text)
 }
 
-/// Returns true if a pattern matches folders, whose names a process can read by listing them.
-fn matches_folders(path: &Pattern) -> bool {
-    path.text().ends_with("/**")
+/// The gap of a rule that denies listing folders, if it may be about one. A path without wildcards is looked up
+/// where the files of the process are known ([`NameKind::Listing`]); built-in rules name folders by `/**`.
+fn listing_gap(rule: &Rule, path: &Pattern, machine: &MachineFeatures) -> Option<String> {
+    let why = "without that right, the folders above could not be listed either";
+    match path.literal() {
+        None if path.subtree().is_some() => Some(format!("folders can still be listed: {why}")),
+        None => Some(format!("folders of that name can still be listed: {why}")),
+        Some(path) if machine.is_elsewhere && rule.builtin().is_none() => Some(format!(
+            "{path} can still be listed if it is a folder: {why}"
+        )),
+        Some(_) => None,
+    }
 }
 
-fn lower_file(rule: &Rule, path: &Pattern, access: FileAccess) -> CompiledPart<Entry> {
+fn lower_file(
+    rule: &Rule,
+    path: &Pattern,
+    access: FileAccess,
+    machine: &MachineFeatures,
+) -> CompiledPart<Entry> {
     let prefix = path.fixed_prefix();
     if prefix.starts_with("/proc/") {
         return CompiledPart::missing(
             "an exception in /proc would deny /proc/PID of every later process",
         );
     }
-    let mut lowered = hole(rule, path, withheld(access));
     let names_are_public = rule.builtin().is_some_and(|rule| rule.names_are_public);
-    if access.read && matches_folders(path) && !names_are_public {
-        lowered = lowered.gap(
-            "folders can still be listed: without that right, the folders above could not be listed either",
-        );
-    }
+    let listing = access.read && !names_are_public;
+    let mut lowered = hole(rule, path, withheld(access), listing);
+    let gap = listing_gap(rule, path, machine).filter(|_| listing);
+    lowered.gaps.extend(gap);
     match access.write || access.append {
         false => lowered,
         true => lowered.gap("mode, owner, times and extended attributes can still be changed"),
@@ -385,7 +444,7 @@ fn lower_disks(rule: &Rule, access: FileAccess, machine: &MachineFeatures) -> Co
         .filter_map(|name| Pattern::parse(&format!("/dev/{name}")).ok());
     let mut lowered = CompiledPart::default();
     for path in paths {
-        lowered.add(hole(rule, &path, rights));
+        lowered.add(hole(rule, &path, rights, false));
     }
     match lowered.entries.is_empty() {
         true => CompiledPart::missing("no disk found on this machine"),

@@ -5,6 +5,7 @@ use std::fmt;
 
 use abi::Capabilities;
 
+use super::landlock;
 use crate::enforcer::EnforcerKind;
 
 /// Features of the host and of the launch context that affect compilation.
@@ -23,6 +24,11 @@ pub struct MachineFeatures {
     pub is_elsewhere: bool,
     /// Requested enforcers that do not work on this host.
     pub unavailable: Vec<Unavailable>,
+    /// Hooks of the security modules to which no BPF program can be attached on this kernel, of those that the
+    /// rules need.
+    pub missing_hooks: BTreeSet<String>,
+    /// Version of Landlock's interface; `None` without Landlock, which is described as the newest then.
+    pub landlock_version: Option<i32>,
     /// Further names of the files of a rule, by rule.
     pub other_names: BTreeMap<String, BTreeSet<OtherName>>,
 }
@@ -82,6 +88,12 @@ impl MachineFeatures {
         self.unavailable
             .iter()
             .find(|lacking| lacking.enforcer == enforcer)
+    }
+
+    /// Returns true if a Landlock domain can exist without a ruleset on files: it scopes signals then.
+    pub(super) fn scopes_signals(&self) -> bool {
+        let version = self.landlock_version;
+        version.is_none_or(|version| version >= landlock::SCOPES)
     }
 }
 

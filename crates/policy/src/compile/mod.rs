@@ -15,18 +15,17 @@ mod narrow;
 mod part;
 pub mod seccomp;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use abi::constant::CLONE_NEWNS;
 use abi::{Capabilities, Syscall};
-use serde_json::Value;
 use yaml::Location;
 
 use self::compiler::{Request, RuleCompiler};
 pub use self::machine::{MachineFeatures, NameKind, OtherName, Unavailable};
-pub use self::narrow::narrowed;
+pub use self::narrow::NarrowedPolicy;
 pub use self::part::{Assessment, CompiledPart, Grade};
 use crate::builtin::{self, Builtin};
 use crate::diagnostic::{Code, Diagnostic};
@@ -71,8 +70,7 @@ fn compiler(enforcer: EnforcerKind) -> &'static dyn RuleCompiler {
 }
 
 /// Assesses an enforcer for one rule of a policy.
-#[must_use]
-pub fn assess(
+pub(crate) fn assess(
     policy: &Policy,
     rule: &Rule,
     enforcer: EnforcerKind,
@@ -85,18 +83,6 @@ pub fn assess(
     };
     let names = other_names(&request, enforcer);
     compiler(enforcer).assess(&request, names)
-}
-
-/// The compiled policy for an enforcer as human-readable text.
-#[must_use]
-pub fn text(policy: &Policy, enforcer: EnforcerKind, machine: &MachineFeatures) -> String {
-    compiler(enforcer).text(policy, machine)
-}
-
-/// The compiled policy for an enforcer as JSON.
-#[must_use]
-pub fn json(policy: &Policy, enforcer: EnforcerKind, machine: &MachineFeatures) -> Value {
-    compiler(enforcer).json(policy, machine)
 }
 
 /// Further names of a rule's files that bypass an enforcer.
@@ -159,13 +145,9 @@ pub(crate) fn alone(builtin: &'static Builtin, enforcers: Enforcers) -> (Policy,
     (policy, rule)
 }
 
-/// Reports the rules that the chosen enforcers do not enforce in full. `accepted` lists the rules that may be
-/// enforced only partially or not at all. Rules that the policy itself accepts may be enforced partially and
-/// are not reported then; a rule that nothing enforces remains an error.
-#[must_use]
-pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) -> Vec<Diagnostic> {
+/// [`NarrowedPolicy::check`]
+fn check(policy: &NarrowedPolicy, accepted: &[String]) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
-    let policy = &narrowed(policy, machine);
     let accepted: Vec<String> = accepted.iter().map(|name| canonical(name)).collect();
     let by_policy = policy.accepted.iter().map(|(name, _)| canonical(name));
     let by_policy: Vec<String> = by_policy.collect();
@@ -180,7 +162,7 @@ pub fn check(policy: &Policy, accepted: &[String], machine: &MachineFeatures) ->
             continue;
         }
         let is_accepted = accepted.contains(&rule.id);
-        let problem = check_rule(policy, rule, machine)
+        let problem = check_rule(policy, rule)
             .filter(|problem| problem.code != Code::Partial || !by_policy.contains(&rule.id));
         diagnostics.extend(problem.map(|problem| match is_accepted {
             false => problem,
@@ -206,11 +188,9 @@ fn canonical(name: &str) -> String {
     builtin::find(name).map_or_else(|| name.to_owned(), |builtin| builtin.name.clone())
 }
 
-/// Returns the rules of a policy that its enforcers enforce only partially on this machine.
-#[must_use]
-pub fn partial_rules(policy: &Policy, machine: &MachineFeatures) -> BTreeSet<String> {
-    let policy = &narrowed(policy, machine);
-    let problem = |rule: &&Rule| check_rule(policy, rule, machine);
+/// [`NarrowedPolicy::partial_rules`]
+fn partial_rules(policy: &NarrowedPolicy) -> BTreeSet<String> {
+    let problem = |rule: &&Rule| check_rule(policy, rule);
     let is_base = |rule: &&Rule| matches!(rule.origin, RuleOrigin::Base(_));
     let rules = policy.rules.iter().filter(|rule| !is_base(rule));
     let partial = rules.filter(|rule| problem(rule).is_some_and(|p| p.code == Code::Partial));
@@ -244,7 +224,8 @@ fn check_profile(profile: &Profile) -> Option<Diagnostic> {
     )
 }
 
-fn check_rule(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> Option<Diagnostic> {
+fn check_rule(policy: &NarrowedPolicy, rule: &Rule) -> Option<Diagnostic> {
+    let machine = policy.machine();
     let at = || rule.location.clone();
     if !rule.targets.is_empty() && !policy.enforcers.contains(EnforcerKind::AppArmor) {
         return Some(ignored_targets(policy, rule, machine));
@@ -252,7 +233,7 @@ fn check_rule(policy: &Policy, rule: &Rule, machine: &MachineFeatures) -> Option
     let chosen: Vec<_> = policy
         .enforcers
         .iter()
-        .map(|enforcer| (enforcer, assess(policy, rule, enforcer, machine)))
+        .map(|enforcer| (enforcer, policy.assess(rule, enforcer)))
         .collect();
     let best = chosen
         .iter()

@@ -46,6 +46,18 @@ pub(super) fn of_builtins(enforcer: &str, names: &[&str]) -> Policy {
     policy(enforcer, &text)
 }
 
+pub(crate) fn check(
+    policy: &Policy,
+    accepted: &[String],
+    machine: &MachineFeatures,
+) -> Vec<Diagnostic> {
+    NarrowedPolicy::new(policy, machine).check(accepted)
+}
+
+fn narrowed(policy: &Policy, machine: &MachineFeatures) -> Policy {
+    (*NarrowedPolicy::new(policy, machine)).clone()
+}
+
 fn disks() -> MachineFeatures {
     MachineFeatures {
         disks: vec!["sda".to_owned(), "sda1".to_owned()],
@@ -54,7 +66,7 @@ fn disks() -> MachineFeatures {
 }
 
 fn keys(name: &str) -> Vec<(RuleAction, Key)> {
-    let profile = bpf::Profile::compile(&of_builtins("BPF", &[name]));
+    let profile = bpf::Profile::compile(&of_builtins("BPF", &[name]), &disks());
     let entries = profile.entries.into_iter();
     entries.map(|entry| (entry.verdict, entry.key)).collect()
 }
@@ -269,7 +281,7 @@ fn d11_a_rule_that_reports_does_not_undo_one_that_denies() {
         "    hardeningRules: [disallow-access-procfs-root]\n    bpfRawRules:\n      \
          ptrace: {qualifiers: [audit], permissions: [all]}\n",
     );
-    let entries = bpf::Profile::compile(&policy).entries;
+    let entries = bpf::Profile::compile(&policy, &disks()).entries;
     let verdicts: Vec<_> = entries.iter().map(|entry| entry.verdict).collect();
     assert_eq!(verdicts, [RuleAction::Deny, RuleAction::Audit]);
 }
@@ -1193,4 +1205,170 @@ fn caps_keeps_dropping_what_reads_processes_past_landlock() {
         let number = abi::capability::from_name(name).unwrap();
         assert!(dropped.contains(number), "{name}");
     }
+}
+
+/// Linux 5.17 to 6.0 have BPF LSM and no hook at new user namespaces.
+#[test]
+fn a_rule_stays_with_seccomp_where_the_kernel_lacks_the_hook_of_bpf() {
+    use EnforcerKind::{Bpf, Seccomp};
+    let rule = "disallow-create-user-ns";
+    let here = disks();
+    assert_eq!(users("SeccompBPF", &[rule], rule, &here), [Bpf]);
+    let older = MachineFeatures {
+        missing_hooks: BTreeSet::from(["userns_create".to_owned()]),
+        ..disks()
+    };
+    assert_eq!(users("SeccompBPF", &[rule], rule, &older), [Seccomp]);
+    let alone = check(&of_builtins("BPF", &[rule]), &[], &older).remove(0);
+    assert_eq!(alone.code, Code::NoEnforcer, "{alone:?}");
+    assert!(alone.message.contains("hook userns_create"), "{alone:?}");
+}
+
+/// Each hook of each built-in rule lowers the grade of BPF where a kernel lacks it, unless another hook decides
+/// the same calls.
+#[test]
+fn no_rule_is_graded_full_with_bpf_if_none_of_its_hooks_exists() {
+    let mut graded = 0;
+    for builtin in builtin::all() {
+        let (policy, rule) = alone(builtin, Enforcers::ALL);
+        let grade = |missing: &BTreeSet<String>| {
+            let machine = MachineFeatures {
+                missing_hooks: missing.clone(),
+                ..disks()
+            };
+            assess(&policy, &rule, EnforcerKind::Bpf, &machine)
+        };
+        let lowered = bpf::lower(&rule, &disks());
+        let hooks = lowered.entries.iter().flat_map(|entry| entry.key.hooks());
+        let hooks: BTreeSet<String> = hooks.map(str::to_owned).collect();
+        if hooks.is_empty() {
+            continue;
+        }
+        graded += 1;
+        assert_eq!(grade(&hooks).grade, Grade::None, "{}", builtin.name);
+        for entry in &lowered.entries {
+            // `capable` decides what the other hooks of an operation do.
+            if let Key::Hook(_) = entry.key {
+                continue;
+            }
+            for hook in entry.key.hooks() {
+                let without = grade(&BTreeSet::from([hook.to_owned()]));
+                assert_ne!(
+                    without.grade,
+                    Grade::Full,
+                    "{} without {hook}",
+                    builtin.name
+                );
+                assert!(without.notes.concat().contains(hook), "{}", builtin.name);
+            }
+        }
+    }
+    assert!(graded > 60, "{graded}");
+}
+
+/// A domain without rights on files scopes signals instead, which no rule is about.
+#[test]
+fn landlock_keeps_a_rule_on_files_beside_a_domain() {
+    let names = ["disallow-umount", "disallow-access-procfs-root"];
+    let enforcers = "SeccompLandlockCaps";
+    let policy = NarrowedPolicy::new(&of_builtins(enforcers, &names), &disks());
+    let profile = landlock::Profile::compile(&policy, policy.machine());
+    assert!(profile.entries.contains(&landlock::Entry::Domain));
+    assert_eq!(profile.handled, landlock::ALL_RIGHTS, "{policy:?}");
+    let stops = |policy: &NarrowedPolicy, name: &str| -> Vec<String> {
+        let mut rules = policy.rules.iter();
+        let rule = rules.find(|rule| rule.id == name).unwrap();
+        policy.assess(rule, EnforcerKind::Landlock).breaks
+    };
+    let signals = |policy: &NarrowedPolicy| {
+        let stopped = stops(policy, names[1]);
+        stopped.iter().any(|text| text.contains("signals"))
+    };
+    assert!(!signals(&policy));
+    let alone = NarrowedPolicy::new(&of_builtins(enforcers, &names[1..]), &disks());
+    assert!(signals(&alone));
+    // Before scopes, a domain forbids mounts whether or not another rule is on files.
+    let older = MachineFeatures {
+        landlock_version: Some(5),
+        ..disks()
+    };
+    let alone = NarrowedPolicy::new(&of_builtins(enforcers, &names[1..]), &older);
+    assert!(!signals(&alone));
+    assert!(stops(&alone, names[1]).contains(&"mounting and unmounting anything".to_owned()));
+    let both = NarrowedPolicy::new(&of_builtins(enforcers, &names), &older);
+    assert!(stops(&both, names[0]).is_empty(), "left to Seccomp");
+}
+
+/// No rule has a worse grade than it has if no enforcer leaves anything to another.
+#[test]
+fn narrowing_lowers_no_grade() {
+    let names: Vec<&str> = builtin::all()
+        .iter()
+        .map(|rule| rule.name.as_str())
+        .collect();
+    for enforcers in [
+        "SeccompLandlockCaps",
+        "LandlockCaps",
+        "SeccompBPF",
+        "SeccompLandlockCapsAppArmorBPF",
+    ] {
+        for first in &names {
+            for second in [
+                "disallow-access-procfs-root",
+                "disable-cap-sys-admin",
+                "disallow-mount",
+            ] {
+                if *first == second {
+                    continue;
+                }
+                let policy = of_builtins(enforcers, &[first, second]);
+                let narrow = NarrowedPolicy::new(&policy, &disks());
+                let wide = NarrowedPolicy::wide(&policy, &disks());
+                for (rule, wider) in narrow.rules.iter().zip(&wide.rules) {
+                    let (after, before) = (narrow.grade(rule), wide.grade(wider));
+                    assert!(after >= before, "{enforcers} {first} {second}: {}", rule.id);
+                }
+            }
+        }
+    }
+}
+
+/// Landlock cannot deny listing: each rule that asks for it has the gap, and no other rule has.
+#[test]
+fn each_landlock_rule_that_denies_listing_says_that_folders_can_be_listed() {
+    let is_told = |pattern: &str, permissions: &str, machine: &MachineFeatures| {
+        let rules = format!(
+            "    bpfRawRules: {{files: [{{pattern: \"{pattern}\", permissions: [{permissions}]}}]}}\n"
+        );
+        let policy = policy("Landlock", &rules);
+        let notes = assess(&policy, &policy.rules[0], EnforcerKind::Landlock, machine).notes;
+        notes.concat().contains("can still be listed")
+    };
+    let here = disks();
+    for pattern in [
+        "/srv/secret/**",
+        "/srv/*/keys",
+        "/srv/sec*",
+        "/**/keys",
+        "keys",
+    ] {
+        assert!(is_told(pattern, "read", &here), "{pattern}");
+        assert!(is_told(pattern, "all", &here), "{pattern}");
+        assert!(!is_told(pattern, "contents", &here), "{pattern}");
+        assert!(!is_told(pattern, "write", &here), "{pattern}");
+    }
+    // On this machine the path is looked up; in a container nobody knows yet what it is.
+    let away = MachineFeatures {
+        is_elsewhere: true,
+        ..disks()
+    };
+    assert!(!is_told("/srv/secret", "read", &here));
+    assert!(is_told("/srv/secret", "read", &away));
+    assert!(!is_told("/srv/secret", "contents", &away));
+    let (of_builtin, rule) = alone(
+        builtin::find("disable-access-shadow").unwrap(),
+        Enforcers::ALL,
+    );
+    let notes = assess(&of_builtin, &rule, EnforcerKind::Landlock, &away).notes;
+    assert!(!notes.concat().contains("can still be listed"), "{notes:?}");
 }

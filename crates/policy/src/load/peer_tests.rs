@@ -4,7 +4,8 @@ use yaml::Code as _;
 
 use super::tests::bare;
 use super::*;
-use crate::compile::{MachineFeatures, check};
+use crate::compile::MachineFeatures;
+use crate::compile::tests::check;
 use crate::enforcer::Enforcers;
 use crate::policy::RuleAction;
 use crate::restriction::Restriction;
@@ -95,4 +96,36 @@ fn services_and_pods_outside_a_cluster_are_errors_that_say_where_they_work() {
             "{help}"
         );
     }
+}
+
+/// What a rule of the proxy asks for is in the policy, or is an error.
+#[test]
+fn nothing_of_an_allowed_address_is_lost() {
+    let load_egress = |default: &str, rule: &str| {
+        let egress = format!("{{egress: {{defaultAction: {default}, rules: [{rule}]}}}}");
+        let body = format!("    privileged: true\n    networkProxyRawRules: {egress}\n");
+        load("p.yaml", &bare(&body))
+    };
+    for default in ["allow", "deny"] {
+        let (policies, found) =
+            load_egress(default, "{qualifiers: [allow, audit], cidr: 192.0.2.0/24}");
+        assert_eq!(found, [], "{default}");
+        let mut rules = policies[0].rules.iter();
+        let rule = rules.find(|rule| rule.id.ends_with("rules[0]"));
+        let rule = rule.expect("the report is asked for");
+        assert_eq!(rule.verdict, RuleAction::Audit, "{default}");
+        let is_listed = policies[0].rules.iter().any(|rule| {
+            matches!(&rule.restrictions[..], [Restriction::OnlyPeers(peers)] if peers.len() == 2)
+        });
+        assert_eq!(is_listed, default == "deny");
+    }
+    let own_pod = "{qualifiers: [allow], ip: pod-self}";
+    let (_, found) = load_egress("deny", own_pod);
+    let problem = found.first().expect("it would stay denied");
+    assert!(
+        problem.is_error() && problem.message.contains("pod-self"),
+        "{problem:?}"
+    );
+    let (_, found) = load_egress("allow", own_pod);
+    assert_eq!(found, [], "everything is allowed");
 }

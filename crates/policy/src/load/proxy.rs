@@ -8,7 +8,7 @@ use super::body::Switches;
 use super::network::{read_destinations, read_ports};
 use super::raw::raw_rule;
 use super::reader::{Fields, Reader};
-use crate::diagnostic::Code;
+use crate::diagnostic::{Code, Diagnostic};
 use crate::pattern::Pattern;
 use crate::policy::{Rule, RuleAction};
 use crate::restriction::{AllowedPeer, Destination, PeerHost, PortRange, Restriction};
@@ -37,12 +37,11 @@ pub(super) fn read(reader: &mut Reader, node: &Node, what: &str, switches: Switc
     for (index, item) in reader.items_of(&egress, "rules").iter().enumerate() {
         found.extend(read_rule(reader, item, format!("{what}.rules[{index}]")));
     }
-    let mut rules: Vec<Rule> = found
-        .iter()
-        .filter(|rule| !rule.allow)
-        .map(|rule| denied(rule, switches))
-        .collect();
+    // An allowed address with a report is a rule as well.
+    let own = found.iter().filter(|rule| !rule.allow || rule.audit);
+    let mut rules: Vec<Rule> = own.map(|rule| own_rule(rule, switches)).collect();
     if denies_others == Some(true) {
+        found.iter().for_each(|rule| refuse_unknown(reader, rule));
         let id = format!("{what}.defaultAction");
         let only = vec![Restriction::OnlyPeers(peers(&found))];
         rules.push(raw_rule(id, &egress.location, switches.verdict(), only));
@@ -124,7 +123,23 @@ fn read_rule(reader: &mut Reader, node: &Node, id: String) -> Option<AddressRule
     })
 }
 
-fn denied(rule: &AddressRule, switches: Switches) -> Rule {
+/// Refuses to allow what only a cluster knows: it would stay denied without a word.
+fn refuse_unknown(reader: &mut Reader, rule: &AddressRule) {
+    let is_unknown = |to: &&Destination| !matches!(to, Destination::Network(_));
+    let Some(to) = rule.to.iter().find(is_unknown).filter(|_| rule.allow) else {
+        return;
+    };
+    let message = format!(
+        "`{}` allows {to}, and only Kubernetes knows the addresses of it",
+        rule.id
+    );
+    reader.report(
+        Diagnostic::new(Code::UnknownValue, rule.location.clone(), message)
+            .with_help("write its addresses as `ip` or `cidr`"),
+    );
+}
+
+fn own_rule(rule: &AddressRule, switches: Switches) -> Rule {
     let verdict =
         RuleAction::from_switches(switches.allow || !rule.deny, switches.audit || rule.audit);
     let restrictions = rule.to.iter().map(|to| Restriction::Egress {
@@ -149,7 +164,7 @@ fn peers(rules: &[AddressRule]) -> Vec<AllowedPeer> {
                 host: PeerHost::Network(*network),
                 ports: rule.ports.clone(),
             }),
-            // Unknown outside of a cluster: it stays denied.
+            // `refuse_unknown` reports these.
             Destination::OwnPod | Destination::Service { .. } | Destination::Pods { .. } => None,
         })
     });

@@ -416,9 +416,9 @@ proptest! {
         prop_assert!(!policies.is_empty() || !problems.is_empty());
         for policy in &policies {
             let machine = crate::compile::MachineFeatures::default();
-            let _ = crate::compile::check(policy, &[], &machine);
+            let _ = crate::compile::NarrowedPolicy::new(policy, &machine).check(&[]);
             let _ = crate::compile::apparmor::profile(policy, &machine);
-            let _ = crate::compile::bpf::Profile::compile(policy);
+            let _ = crate::compile::bpf::Profile::compile(policy, &machine);
             let _ = crate::compile::seccomp::Profile::compile(policy);
         }
     }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use agent::policy_files::{self, machine, with_other_names};
+use agent::policy_files::{self, for_policy, machine};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Outcome;
 use diagnostics::terminal;
-use policy::compile::{self, Grade, MachineFeatures, assess};
+use policy::compile::{Grade, MachineFeatures, NarrowedPolicy};
 use policy::{EnforcerKind, Policy, Rule, RuleOrigin};
 use serde_json::{Map, Value, json};
 
@@ -37,9 +37,8 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
         let policies = loaded.policies.iter();
         let values: Vec<_> = policies
             .map(|policy| {
-                let machine = with_other_names(&machine, policy);
                 let policy = &seen_by(policy, only, &machine);
-                json_policy(policy, &enforcers(policy), &machine)
+                json_policy(policy, &enforcers(policy))
             })
             .collect();
         format!("{}\n", json!({ "policies": values }))
@@ -47,15 +46,14 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
         let policies = loaded.policies.iter();
         let texts: Vec<_> = policies
             .map(|policy| {
-                let machine = with_other_names(&machine, policy);
                 let policy = &seen_by(policy, only, &machine);
                 if !is_long {
-                    return summary(policy, &machine);
+                    return summary(policy);
                 }
-                let mut text = text_policy(policy, &enforcers(policy), &machine);
+                let mut text = text_policy(policy, &enforcers(policy));
                 if let Some(enforcer) = only {
                     text.push_str(&format!("\n{enforcer} profile:\n"));
-                    text.push_str(&compile::text(policy, enforcer, &machine));
+                    text.push_str(&policy.text(enforcer));
                 }
                 text
             })
@@ -68,10 +66,20 @@ pub(crate) fn execute(args: &Explain) -> Outcome {
 
 /// Returns the policy with the rules that each enforcer leaves to a narrower one. An enforcer that the policy does
 /// not choose leaves none: it is shown as if it were alone.
-fn seen_by(policy: &Policy, only: Option<EnforcerKind>, machine: &MachineFeatures) -> Policy {
-    match only.is_none_or(|enforcer| policy.enforcers.contains(enforcer)) {
-        true => compile::narrowed(policy, machine),
-        false => policy.clone(),
+fn seen_by(
+    policy: &Policy,
+    only: Option<EnforcerKind>,
+    machine: &MachineFeatures,
+) -> NarrowedPolicy {
+    match only {
+        Some(enforcer) if !policy.enforcers.contains(enforcer) => {
+            let with = Policy {
+                enforcers: policy.enforcers.with(enforcer),
+                ..policy.clone()
+            };
+            NarrowedPolicy::wide(policy, &for_policy(machine, &with))
+        }
+        _ => NarrowedPolicy::new(policy, &for_policy(machine, policy)),
     }
 }
 
@@ -86,7 +94,7 @@ fn origin(rule: &Rule) -> &'static str {
 
 /// Formats a policy with one line a rule: the best grade, what happens to a violation, and the grade of each
 /// enforcer that has a part in it.
-fn summary(policy: &Policy, machine: &MachineFeatures) -> String {
+fn summary(policy: &NarrowedPolicy) -> String {
     let mut out = headline(policy);
     let columns = terminal_columns();
     let widest = policy
@@ -99,7 +107,7 @@ fn summary(policy: &Policy, machine: &MachineFeatures) -> String {
         let grades = policy
             .enforcers
             .iter()
-            .map(|enforcer| (enforcer, assess(policy, rule, enforcer, machine).grade));
+            .map(|enforcer| (enforcer, policy.assess(rule, enforcer).grade));
         let grades: Vec<_> = grades.filter(|(_, grade)| *grade != Grade::None).collect();
         let best = grades
             .iter()
@@ -145,7 +153,7 @@ fn headline(policy: &Policy) -> String {
     out
 }
 
-fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &MachineFeatures) -> String {
+fn text_policy(policy: &NarrowedPolicy, enforcers: &[EnforcerKind]) -> String {
     let mut out = headline(policy);
     for rule in &policy.rules {
         let _ = writeln!(
@@ -165,7 +173,7 @@ fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &MachineFea
             let _ = writeln!(out, "  denies: {restriction}");
         }
         for enforcer in enforcers {
-            let mut assessment = assess(policy, rule, *enforcer, machine);
+            let mut assessment = policy.assess(rule, *enforcer);
             if is_base {
                 assessment.output.clear();
             }
@@ -175,18 +183,15 @@ fn text_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &MachineFea
     out
 }
 
-fn json_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &MachineFeatures) -> Value {
+fn json_policy(policy: &NarrowedPolicy, enforcers: &[EnforcerKind]) -> Value {
     let rules: Vec<_> = policy
         .rules
         .iter()
-        .map(|rule| json_rule(policy, rule, enforcers, machine))
+        .map(|rule| json_rule(policy, rule, enforcers))
         .collect();
     let mut compiled = Map::new();
     for enforcer in enforcers {
-        compiled.insert(
-            enforcer.id().to_owned(),
-            compile::json(policy, *enforcer, machine),
-        );
+        compiled.insert(enforcer.id().to_owned(), policy.json(*enforcer));
     }
     let chosen: Vec<_> = policy.enforcers.iter().map(EnforcerKind::id).collect();
     json!({
@@ -199,15 +204,10 @@ fn json_policy(policy: &Policy, enforcers: &[EnforcerKind], machine: &MachineFea
     })
 }
 
-fn json_rule(
-    policy: &Policy,
-    rule: &Rule,
-    enforcers: &[EnforcerKind],
-    machine: &MachineFeatures,
-) -> Value {
+fn json_rule(policy: &NarrowedPolicy, rule: &Rule, enforcers: &[EnforcerKind]) -> Value {
     let mut assessments = Map::new();
     for enforcer in enforcers {
-        let assessment = assess(policy, rule, *enforcer, machine);
+        let assessment = policy.assess(rule, *enforcer);
         assessments.insert(enforcer.id().to_owned(), json_assessment(&assessment));
     }
     let restrictions: Vec<_> = rule.restrictions.iter().map(ToString::to_string).collect();

@@ -12,7 +12,7 @@ mod replace;
 use std::path::Path;
 
 use ::policy::compile::MachineFeatures;
-use agent::policy_files::{Loaded, read, with_other_names};
+use agent::policy_files::{Loaded, narrowed, read};
 use diagnostics::failure::Outcome;
 
 use self::args::Policy;
@@ -34,9 +34,8 @@ pub(crate) fn execute(verb: &Policy) -> Outcome {
 fn load(path: &Path, accepted: &[String], machine: &MachineFeatures) -> Loaded {
     let mut loaded = read(path);
     for policy in &loaded.policies {
-        let machine = with_other_names(machine, policy);
-        let problems = ::policy::compile::check(policy, accepted, &machine);
-        loaded.diagnostics.extend(problems);
+        let policy = narrowed(policy, machine);
+        loaded.diagnostics.extend(policy.check(accepted));
     }
     loaded
         .diagnostics

@@ -30,7 +30,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
             .collect(),
     };
     // Reads everything of the host first.
-    let (policy, machine) = confine::read(Path::new(policy), &how)?;
+    let policy = confine::read(Path::new(policy), &how)?;
     let folder = Path::new("/proc").join(pid);
     let mounts = fs::read_to_string(folder.join("mountinfo")).map_err(cannot("read its mounts"))?;
     // Without it, programs are searched in the usual folders.
@@ -39,7 +39,7 @@ pub(super) fn execute(words: &[OsString]) -> Outcome {
         .and_then(|spec| spec.variable("PATH").map(OsString::from));
     enter(&folder)?;
     let path: Option<&OsStr> = path.as_deref();
-    let ruleset = enforce::ruleset(&policy, &machine, &mounts, path).map_err(|error| {
+    let ruleset = enforce::ruleset(&policy, &mounts, path).map_err(|error| {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate doctor`")
     })?;
     let made = ruleset.ok_or_else(|| broken("the policy changed and has no Landlock rules now"))?;

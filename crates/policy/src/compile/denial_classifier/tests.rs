@@ -8,7 +8,9 @@ const ALL: MachineFeatures = MachineFeatures {
     is_root: true,
     is_elsewhere: false,
     unavailable: Vec::new(),
-    other_names: std::collections::BTreeMap::new(),
+    missing_hooks: BTreeSet::new(),
+    landlock_version: None,
+    other_names: BTreeMap::new(),
 };
 
 fn classifier(enforcer: &str, rules: &str, machine: &MachineFeatures) -> DenialClassifier {
@@ -18,7 +20,7 @@ fn classifier(enforcer: &str, rules: &str, machine: &MachineFeatures) -> DenialC
     );
     let (policies, problems) = load("p.yaml", &text);
     assert!(problems.is_empty(), "{problems:?}");
-    DenialClassifier::compile(&policies[0], machine)
+    NarrowedPolicy::new(&policies[0], machine).classifier()
 }
 
 fn shadow() -> DenialClassifier {
@@ -106,7 +108,11 @@ fn what_nobody_wants_told_or_nobody_can_watch_is_not_handed_over() {
         "policy:\n  enforcer: Landlock\n  mode: EnhanceProtect\n  enhanceProtect:\n    privileged: true\n{rules}"
     );
     let (policies, _) = load("p.yaml", &text);
-    assert!(DenialClassifier::compile(&policies[0], &ALL).is_empty());
+    assert!(
+        NarrowedPolicy::new(&policies[0], &ALL)
+            .classifier()
+            .is_empty()
+    );
 }
 
 #[test]
