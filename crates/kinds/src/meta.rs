@@ -24,6 +24,9 @@ pub struct Meta {
     /// Version of the object in the API server. It is a decimal number, and versions of one kind can be compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
+    /// When the object was created, in RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<String>,
     /// Set while the object waits for its finalizers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
