@@ -1,0 +1,227 @@
+//! The state of a cluster, as a function of its objects.
+//!
+//! [`Cluster`] takes [`Event`]s, in any order that keeps the order of each single object, and says what there has to
+//! be: the [`profile`](Cluster::profile) and the [`status`](Cluster::status) of each policy, and the
+//! [`marks`](Cluster::marks) of a workload. An operator that starts again, or becomes leader, applies the objects that
+//! exist and comes to the same answers.
+//!
+//! Unknown is never success: before all objects of a kind are known, and while a node has not reported, nothing is
+//! ready.
+//!
+//! ```
+//! use cluster::{Cluster, Event};
+//! use kinds::{ConditionStatus, Scope};
+//!
+//! let policy = r#"{"apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
+//!     "metadata": {"name": "web", "namespace": "demo"},
+//!     "spec": {"target": {"kind": "Pod", "name": "web"}, "policy": {"enforcer": "Seccomp", "mode": "AlwaysAllow"}}}"#;
+//! let mut cluster = Cluster::new("tollgate", false);
+//! cluster.apply(Event::Policy(Box::new(serde_json::from_str(policy).unwrap())));
+//! let id = cluster.take_changes().pop_first().unwrap();
+//! assert_eq!(cluster.profile(&id).unwrap().name, "varmor-demo-web");
+//! let status = cluster.status(&id).unwrap();
+//! assert_eq!(status.conditions.last().unwrap().status, ConditionStatus::Unknown);
+//! assert!(!status.ready);
+//! ```
+
+mod egress;
+mod event;
+mod marks;
+mod node;
+mod profile;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kinds::{ObjectKey, PolicyObject, Scope};
+
+pub use event::{Event, ObjectKind};
+pub use marks::{PatchOperation, Workload};
+pub use profile::{DesiredProfile, ProfileError};
+pub use status::keep_times;
+
+use egress::Network;
+use node::{Nodes, StoredProfile, Touched};
+
+/// Annotation of an ArmorProfile with the namespace of the installation that wrote it.
+pub const INSTALLATION: &str = "tollgate.dev/installation";
+
+/// A policy: scope, namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PolicyId {
+    /// Whether the policy is one of a namespace or of the cluster.
+    pub scope: Scope,
+    /// Namespace and name.
+    pub key: ObjectKey,
+}
+
+/// The state of a cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Namespace of this installation.
+    installation: String,
+    /// Nodes record behaviour, so that the mode BehaviorModeling can be used.
+    behavior_modeling: bool,
+    policies: BTreeMap<PolicyId, PolicyObject>,
+    /// Policies by the name of the ArmorProfile that they need. Several may come to one name.
+    by_profile: BTreeMap<String, BTreeSet<PolicyId>>,
+    /// ArmorProfiles as the API server has them.
+    stored: BTreeMap<ObjectKey, StoredProfile>,
+    nodes: Nodes,
+    network: Network,
+    synced: BTreeSet<ObjectKind>,
+    /// Policies whose profile or status may have changed.
+    changes: BTreeSet<PolicyId>,
+}
+
+impl Cluster {
+    /// An empty cluster. `installation` is the namespace of the operator, where the profiles of VarmorClusterPolicies
+    /// lie. Without `behavior_modeling`, policies of the mode BehaviorModeling are refused.
+    #[must_use]
+    pub fn new(installation: &str, behavior_modeling: bool) -> Self {
+        Self {
+            installation: installation.to_owned(),
+            behavior_modeling,
+            policies: BTreeMap::new(),
+            by_profile: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            nodes: Nodes::default(),
+            network: Network::default(),
+            synced: BTreeSet::new(),
+            changes: BTreeSet::new(),
+        }
+    }
+
+    /// Takes an event. A state that is known already changes nothing.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::Policy(policy) => self.add_policy(*policy),
+            Event::PolicyGone(id) => self.remove_policy(&id),
+            Event::Profile(profile) => {
+                let key = profile.key();
+                if let Some(stored) = StoredProfile::of(&profile) {
+                    self.touch_profile(&key);
+                    self.stored.insert(key, stored);
+                }
+            }
+            Event::ProfileGone(key) => {
+                self.touch_profile(&key);
+                self.stored.remove(&key);
+            }
+            Event::Node(node) => {
+                if self.nodes.add(&node) {
+                    self.touch_all();
+                }
+            }
+            Event::NodeGone(name) => {
+                if self.nodes.remove(&name) {
+                    self.touch_all();
+                }
+            }
+            Event::Report(report) => self.add_report(&report),
+            Event::ReportGone(name) => {
+                if self.nodes.remove_report(&name) {
+                    self.touch_all();
+                }
+            }
+            Event::Silent { node, since } => {
+                if self.nodes.silent(&node, since) {
+                    self.touch_all();
+                }
+            }
+            Event::Service(service) => self.change_network(|all| all.add_service(&service)),
+            Event::ServiceGone(key) => self.change_network(|all| all.remove_service(&key)),
+            Event::Endpoints(slice) => self.change_network(|all| all.add_slice(&slice)),
+            Event::EndpointsGone(key) => self.change_network(|all| all.remove_slice(&key)),
+            Event::Pod(pod) => self.change_network(|all| all.add_pod(&pod)),
+            Event::PodGone(key) => self.change_network(|all| all.remove_pod(&key)),
+            Event::Synced(kind) => {
+                if self.synced.insert(kind) {
+                    self.touch_all();
+                }
+            }
+        }
+    }
+
+    /// Takes the policies whose profile or status may have changed since the last call.
+    pub fn take_changes(&mut self) -> BTreeSet<PolicyId> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// The policies.
+    pub fn policies(&self) -> impl Iterator<Item = (&PolicyId, &PolicyObject)> {
+        self.policies.iter()
+    }
+
+    fn add_policy(&mut self, policy: PolicyObject) {
+        let Some(scope) = Scope::of_kind(&policy.kind) else {
+            return;
+        };
+        let id = PolicyId {
+            scope,
+            key: policy.key(),
+        };
+        // A policy whose name is too long has no profile; its status says so.
+        if let Ok(key) = self.profile_key(&id) {
+            self.touch_profile(&key);
+            self.by_profile
+                .entry(key.name)
+                .or_default()
+                .insert(id.clone());
+        }
+        self.changes.insert(id.clone());
+        self.policies.insert(id, policy);
+    }
+
+    fn remove_policy(&mut self, id: &PolicyId) {
+        self.policies.remove(id);
+        self.changes.insert(id.clone());
+        let Ok(key) = self.profile_key(id) else {
+            return;
+        };
+        self.touch_profile(&key);
+        if let Some(ids) = self.by_profile.get_mut(&key.name) {
+            ids.remove(id);
+            if ids.is_empty() {
+                self.by_profile.remove(&key.name);
+            }
+        }
+    }
+
+    fn add_report(&mut self, report: &kinds::NodeReport) {
+        let (keys, versions) = match self.nodes.add_report(report) {
+            Touched::Everything => return self.touch_all(),
+            Touched::Profiles { keys, versions } => (keys, versions),
+        };
+        let is_seen = |profile: &StoredProfile| {
+            versions.is_some_and(|(old, new)| profile.version > old && profile.version <= new)
+        };
+        let seen = self.stored.iter().filter(|(_, profile)| is_seen(profile));
+        let seen: Vec<ObjectKey> = seen.map(|(key, _)| key.clone()).collect();
+        for key in keys.iter().chain(&seen) {
+            self.touch_profile(key);
+        }
+    }
+
+    fn change_network(&mut self, change: impl FnOnce(&mut Network) -> bool) {
+        if change(&mut self.network) {
+            let users = self
+                .policies
+                .iter()
+                .filter(|(_, policy)| egress::is_used(policy));
+            self.changes.extend(users.map(|(id, _)| id.clone()));
+        }
+    }
+
+    /// Notes that the status of the policies of a profile may have changed.
+    fn touch_profile(&mut self, key: &ObjectKey) {
+        let ids = self.by_profile.get(&key.name).into_iter().flatten();
+        self.changes.extend(ids.cloned());
+    }
+
+    fn touch_all(&mut self) {
+        self.changes.extend(self.policies.keys().cloned());
+    }
+}

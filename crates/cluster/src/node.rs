@@ -1,0 +1,224 @@
+//! Nodes, and what they report.
+
+use std::collections::BTreeMap;
+
+use kinds::{ArmorProfile, Node, NodeReport, ObjectKey, ProfileState};
+
+use crate::INSTALLATION;
+
+/// An ArmorProfile as the API server has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoredProfile {
+    /// Resource version.
+    pub(crate) version: u64,
+    pub(crate) hash: String,
+    /// The installation that wrote it; empty for another program.
+    pub(crate) installation: String,
+}
+
+impl StoredProfile {
+    /// `None` if the object has no version, and so does not come from an API server.
+    pub(crate) fn of(profile: &ArmorProfile) -> Option<Self> {
+        let annotations = &profile.metadata.annotations;
+        Some(Self {
+            version: profile.metadata.resource_version.as_deref()?.parse().ok()?,
+            hash: profile.spec.profile.hash.clone(),
+            installation: annotations.get(INSTALLATION).cloned().unwrap_or_default(),
+        })
+    }
+}
+
+/// All nodes. A report whose node is not known is kept, because events of different objects may come in any order.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes {
+    /// Boot id by name.
+    boots: BTreeMap<String, String>,
+    reports: BTreeMap<String, Report>,
+    /// `renewTime` of the last report that was too old, by node.
+    silences: BTreeMap<String, String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Report {
+    boot_id: String,
+    renew_time: String,
+    /// Resource version up to which profiles were seen; `None` if the report has no number there.
+    observed: Option<u64>,
+    /// In the order of their keys.
+    profiles: Vec<(ObjectKey, ProfileState)>,
+}
+
+impl Report {
+    fn profile(&self, key: &ObjectKey) -> Option<&ProfileState> {
+        let found = self.profiles.binary_search_by(|(known, _)| known.cmp(key));
+        found.ok().map(|index| &self.profiles[index].1)
+    }
+}
+
+/// What a report changes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Touched {
+    /// Whether the node is known at all: every profile.
+    Everything,
+    /// These profiles, and those with a version in the range (first excluded, last included).
+    Profiles {
+        keys: Vec<ObjectKey>,
+        versions: Option<(u64, u64)>,
+    },
+}
+
+/// What is known about a profile on a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NodeState<'n> {
+    /// No container uses the profile, and the node would enforce it.
+    Idle,
+    /// The node enforces the profile.
+    Ready(&'n ProfileState),
+    /// The node cannot enforce the profile, for this cause.
+    Failed(&'n ProfileState, &'n str),
+    /// Nothing is known about the current profile, for this cause.
+    Unknown(&'static str),
+}
+
+impl Nodes {
+    /// Adds a node; true if anything changes.
+    pub(crate) fn add(&mut self, node: &Node) -> bool {
+        let boot = node.status.node_info.boot_id.clone();
+        let old = self.boots.insert(node.metadata.name.clone(), boot.clone());
+        old != Some(boot)
+    }
+
+    /// Removes a node; true if it was known. Its silence goes with it: the name may come back with another machine.
+    pub(crate) fn remove(&mut self, name: &str) -> bool {
+        self.silences.remove(name);
+        self.boots.remove(name).is_some()
+    }
+
+    pub(crate) fn remove_report(&mut self, name: &str) -> bool {
+        self.reports.remove(name).is_some()
+    }
+
+    /// Notes that the report of `since` is too old; true if that is the current one.
+    pub(crate) fn silent(&mut self, name: &str, since: String) -> bool {
+        let before = self.silences.get(name);
+        if before.is_some_and(|before| *before >= since) {
+            return false;
+        }
+        self.silences.insert(name.to_owned(), since);
+        self.reports
+            .get(name)
+            .is_some_and(|report| !self.is_fresh(name, report))
+    }
+
+    pub(crate) fn add_report(&mut self, report: &NodeReport) -> Touched {
+        let name = &report.metadata.name;
+        let Some(status) = &report.status else {
+            return match self.reports.remove(name) {
+                Some(_) => Touched::Everything,
+                None => nothing(),
+            };
+        };
+        let mut profiles: Vec<_> = status.profiles.iter().map(keyed).collect();
+        profiles.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let new = Report {
+            boot_id: status.boot_id.clone(),
+            renew_time: status.renew_time.clone(),
+            observed: status.observed_version.parse().ok(),
+            profiles,
+        };
+        let is_fresh = self.is_fresh(name, &new);
+        let old = self.reports.remove(name);
+        let touched = match &old {
+            Some(old) if self.is_fresh(name, old) == is_fresh && old.boot_id == new.boot_id => {
+                difference(old, &new)
+            }
+            _ => Touched::Everything,
+        };
+        self.reports.insert(name.clone(), new);
+        touched
+    }
+
+    fn is_fresh(&self, name: &str, report: &Report) -> bool {
+        // Times of the same node in RFC 3339 are in the order of their texts.
+        let silent = self.silences.get(name);
+        silent.is_none_or(|since| report.renew_time > *since)
+    }
+
+    /// What is known about a profile on each node.
+    pub(crate) fn states<'n>(
+        &'n self,
+        key: &'n ObjectKey,
+        profile: &'n StoredProfile,
+    ) -> impl Iterator<Item = (&'n str, NodeState<'n>)> {
+        let nodes = self.boots.iter();
+        nodes.map(move |(name, boot)| (name.as_str(), self.state(name, boot, key, profile)))
+    }
+
+    fn state<'n>(
+        &'n self,
+        name: &str,
+        boot: &str,
+        key: &ObjectKey,
+        profile: &StoredProfile,
+    ) -> NodeState<'n> {
+        let Some(report) = self.reports.get(name) else {
+            return NodeState::Unknown("there is no report");
+        };
+        if report.boot_id != boot {
+            return NodeState::Unknown("the report is about an earlier boot");
+        }
+        if !self.is_fresh(name, report) {
+            return NodeState::Unknown("the agent has stopped to report");
+        }
+        let Some(observed) = report.observed else {
+            return NodeState::Unknown("the report does not say what the agent has seen");
+        };
+        if observed < profile.version {
+            return NodeState::Unknown("the agent has not seen the profile yet");
+        }
+        let Some(state) = report.profile(key) else {
+            return NodeState::Idle;
+        };
+        if let Some(cause) = &state.failure {
+            return NodeState::Failed(state, cause);
+        }
+        if state.hash != profile.hash {
+            return NodeState::Unknown("the agent enforces an earlier profile");
+        }
+        let counted = [state.enforced, state.late, state.unprotected];
+        let counted = counted.into_iter().try_fold(0_u64, u64::checked_add);
+        match counted == Some(state.containers) {
+            true => NodeState::Ready(state),
+            false => NodeState::Unknown("the numbers in the report do not add up"),
+        }
+    }
+}
+
+fn keyed(state: &ProfileState) -> (ObjectKey, ProfileState) {
+    let key = ObjectKey {
+        namespace: state.namespace.clone(),
+        name: state.name.clone(),
+    };
+    (key, state.clone())
+}
+
+fn nothing() -> Touched {
+    Touched::Profiles {
+        keys: Vec::new(),
+        versions: None,
+    }
+}
+
+/// What differs between two reports of the same boot.
+fn difference(old: &Report, new: &Report) -> Touched {
+    let versions = match (old.observed, new.observed) {
+        (old, new) if old == new => None,
+        (Some(old), Some(new)) => Some((old.min(new), old.max(new))),
+        _ => return Touched::Everything,
+    };
+    let (of_old, of_new) = (old.profiles.iter(), new.profiles.iter());
+    let gone = of_old.filter(|(key, state)| new.profile(key) != Some(state));
+    let come = of_new.filter(|(key, state)| old.profile(key) != Some(state));
+    let keys = gone.chain(come).map(|(key, _)| key.clone()).collect();
+    Touched::Profiles { keys, versions }
+}

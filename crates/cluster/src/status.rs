@@ -1,0 +1,249 @@
+//! Status of policies and profiles.
+
+use std::collections::BTreeMap;
+
+use kinds::{
+    ArmorProfileStatus, Condition, ConditionStatus, Coverage, NodeCondition, ObjectKey, Phase,
+    PolicyStatus,
+};
+
+use crate::node::NodeState;
+use crate::profile::{DesiredProfile, ProfileError};
+use crate::{Cluster, ObjectKind, PolicyId};
+
+/// Maximum number of reasons in a status, and of nodes in the status of a profile: an object has to stay small however
+/// many nodes fail.
+const MAX_LISTED: usize = 16;
+
+/// A condition without its time.
+fn condition(kind: &str, status: ConditionStatus, reason: &str, message: String) -> Condition {
+    Condition {
+        kind: kind.to_owned(),
+        status,
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: None,
+    }
+}
+
+/// Everything that nodes say about a profile.
+#[derive(Default)]
+struct Sum {
+    coverage: Coverage,
+    /// Nodes that know the profile.
+    known: u64,
+    failed: Vec<NodeCondition>,
+    failures: u64,
+    reasons: BTreeMap<String, u64>,
+}
+
+impl Cluster {
+    /// The status of a policy, without times: [`keep_times`] adds them. `None` if there is no such policy.
+    #[must_use]
+    pub fn status(&self, id: &PolicyId) -> Option<PolicyStatus> {
+        let policy = self.policies.get(id)?;
+        let key = self.profile_key(id);
+        let profile = self.profile(id);
+        let sum = key
+            .as_ref()
+            .map_or_else(|_| Sum::default(), |key| self.sum(key));
+        let (ready, phase) = self.ready(&profile, key.as_ref().ok(), &sum);
+        let created = match key.as_ref().is_ok_and(|key| self.stored.contains_key(key)) {
+            true => condition("Created", ConditionStatus::True, "Created", String::new()),
+            false => condition(
+                "Created",
+                ConditionStatus::False,
+                "Processing",
+                String::new(),
+            ),
+        };
+        Some(PolicyStatus {
+            profile_name: key.map(|key| key.name).unwrap_or_default(),
+            ready: ready.status == ConditionStatus::True,
+            phase: Some(match phase {
+                Phase::Protecting if policy.spec.mode() == "BehaviorModeling" => Phase::Modeling,
+                phase => phase,
+            }),
+            conditions: vec![created, ready],
+            observed_generation: policy.metadata.generation,
+            coverage: Some(sum.coverage),
+        })
+    }
+
+    /// The status of an ArmorProfile. `None` if the API server has none.
+    #[must_use]
+    pub fn profile_status(&self, key: &ObjectKey) -> Option<ArmorProfileStatus> {
+        self.stored.get(key)?;
+        let sum = self.sum(key);
+        Some(ArmorProfileStatus {
+            desired_number_loaded: sum.coverage.nodes,
+            current_number_loaded: sum.known,
+            conditions: sum.failed,
+        })
+    }
+
+    /// The condition Ready, and the phase.
+    fn ready(
+        &self,
+        profile: &Result<DesiredProfile, ProfileError>,
+        key: Option<&ObjectKey>,
+        sum: &Sum,
+    ) -> (Condition, Phase) {
+        let profile = match profile {
+            Ok(profile) => profile,
+            Err(error) => return of_error(error),
+        };
+        let needed = [ObjectKind::Nodes, ObjectKind::Reports, ObjectKind::Profiles];
+        if let Some(kind) = needed.into_iter().find(|kind| !self.synced.contains(kind)) {
+            return unknown(format!("not all {kind:?} are known yet"));
+        }
+        let stored = key.and_then(|key| self.stored.get(key));
+        if stored.is_none_or(|stored| stored.hash != profile.spec.profile.hash) {
+            return unknown("the ArmorProfile is not written yet".to_owned());
+        }
+        if sum.failures == 0 && !profile.needs_proxy.is_empty() {
+            let rules = profile.needs_proxy.join(", ");
+            let message = format!("rules inside of connections are not enforced: {rules}");
+            return no("NeedsProxy", message);
+        }
+        of_nodes(sum)
+    }
+
+    /// Adds up what all nodes say about a profile.
+    fn sum(&self, key: &ObjectKey) -> Sum {
+        let mut sum = Sum::default();
+        let Some(stored) = self.stored.get(key) else {
+            return sum;
+        };
+        for (node, state) in self.nodes.states(key, stored) {
+            sum.add(node, &state);
+        }
+        let mut reasons: Vec<(String, u64)> =
+            std::mem::take(&mut sum.reasons).into_iter().collect();
+        // The most frequent first; reasons of equal frequency by their texts.
+        reasons
+            .sort_by(|(one, of_one), (other, of_other)| of_other.cmp(of_one).then(one.cmp(other)));
+        let listed = reasons.iter().take(MAX_LISTED);
+        sum.coverage.reasons = listed
+            .map(|(reason, count)| format!("{count} x {reason}"))
+            .collect();
+        sum
+    }
+}
+
+/// The policy is not in force.
+fn no(reason: &str, message: String) -> (Condition, Phase) {
+    let ready = condition("Ready", ConditionStatus::False, reason, message);
+    (ready, Phase::Error)
+}
+
+/// Nobody knows whether the policy is in force.
+fn unknown(message: String) -> (Condition, Phase) {
+    let ready = condition("Ready", ConditionStatus::Unknown, "Processing", message);
+    (ready, Phase::Pending)
+}
+
+/// The condition Ready of a policy without a profile.
+fn of_error(error: &ProfileError) -> (Condition, Phase) {
+    match error {
+        error if error.is_temporary() => unknown(error.to_string()),
+        ProfileError::OtherInstallation { .. } => no("OtherInstallation", error.to_string()),
+        ProfileError::Invalid(_) => no("Forbidden", error.to_string()),
+        error => no("Error", error.to_string()),
+    }
+}
+
+/// The condition Ready of a policy whose profile is written.
+fn of_nodes(sum: &Sum) -> (Condition, Phase) {
+    let Coverage {
+        containers,
+        late,
+        unprotected,
+        nodes,
+        unknown_nodes,
+        ..
+    } = sum.coverage;
+    if sum.failures > 0 {
+        return no("Error", format!("{} of {nodes} nodes failed", sum.failures));
+    }
+    if nodes == 0 {
+        return unknown("there are no nodes".to_owned());
+    }
+    if unknown_nodes > 0 {
+        return unknown(format!("{unknown_nodes} of {nodes} nodes are unknown"));
+    }
+    if unprotected > 0 {
+        let message = format!("{unprotected} of {containers} containers are not confined");
+        return no("Unprotected", message);
+    }
+    let message = match late {
+        0 => String::new(),
+        _ => format!("{late} of {containers} containers were confined after they had begun"),
+    };
+    let ready = condition("Ready", ConditionStatus::True, "AllAgentsReady", message);
+    (ready, Phase::Protecting)
+}
+
+impl Sum {
+    fn add(&mut self, node: &str, state: &NodeState<'_>) {
+        let coverage = &mut self.coverage;
+        coverage.nodes += 1;
+        let state = match state {
+            NodeState::Idle => {
+                self.known += 1;
+                return;
+            }
+            NodeState::Unknown(cause) => {
+                coverage.unknown_nodes += 1;
+                *self
+                    .reasons
+                    .entry(format!("node unknown: {cause}"))
+                    .or_default() += 1;
+                return;
+            }
+            NodeState::Ready(state) => {
+                self.known += 1;
+                state
+            }
+            NodeState::Failed(state, cause) => {
+                self.failures += 1;
+                *self
+                    .reasons
+                    .entry(format!("node failed: {cause}"))
+                    .or_default() += 1;
+                if self.failed.len() < MAX_LISTED {
+                    self.failed.push(NodeCondition {
+                        kind: "Ready".to_owned(),
+                        status: ConditionStatus::False,
+                        reason: "Error".to_owned(),
+                        message: (*cause).to_owned(),
+                        node_name: node.to_owned(),
+                    });
+                }
+                state
+            }
+        };
+        for (total, part) in [
+            (&mut coverage.containers, state.containers),
+            (&mut coverage.enforced, state.enforced),
+            (&mut coverage.late, state.late),
+            (&mut coverage.unprotected, state.unprotected),
+        ] {
+            *total = total.saturating_add(part);
+        }
+        for reason in &state.reasons {
+            *self.reasons.entry(reason.clone()).or_default() += 1;
+        }
+    }
+}
+
+/// Gives each condition the time of its last change: that of `old` if its status is the same, else `now`.
+pub fn keep_times(new: &mut PolicyStatus, old: Option<&PolicyStatus>, now: &str) {
+    let old = old.map_or(&[][..], |old| &old.conditions);
+    for condition in &mut new.conditions {
+        let before = old.iter().find(|before| before.kind == condition.kind);
+        let kept = before.filter(|before| before.status == condition.status);
+        let time = kept.and_then(|before| before.last_transition_time.clone());
+        condition.last_transition_time = Some(time.unwrap_or_else(|| now.to_owned()));
+    }
+}

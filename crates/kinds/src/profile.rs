@@ -1,0 +1,91 @@
+//! ArmorProfile: a compiled policy, as nodes take it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::meta::{ConditionStatus, Object};
+use crate::policy_object::Target;
+
+/// An ArmorProfile.
+pub type ArmorProfile = Object<ArmorProfileSpec, ArmorProfileStatus>;
+
+/// Spec of an ArmorProfile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ArmorProfileSpec {
+    /// The workloads of the policy.
+    pub target: Target,
+    /// What nodes enforce.
+    pub profile: Profile,
+    /// Whether behaviour is recorded.
+    pub behavior_modeling: BehaviorModeling,
+    /// Copied from the policy.
+    pub update_existing_workloads: bool,
+}
+
+/// What nodes enforce.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Profile {
+    /// Name on each node.
+    pub name: String,
+    /// Copied from the policy.
+    pub enforcer: String,
+    /// Whether violations are denied.
+    pub mode: ProfileMode,
+    /// Hash of `policy`: 64 hexadecimal digits.
+    pub hash: String,
+    /// The policy as JSON, for crate `policy`. Services and Pods are replaced by addresses.
+    pub policy: String,
+}
+
+/// Whether violations are denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProfileMode {
+    /// They are denied.
+    Enforce,
+    /// They are reported.
+    #[serde(rename = "complain")]
+    ReportOnly,
+}
+
+/// Whether behaviour is recorded, and for how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BehaviorModeling {
+    /// Behaviour is recorded.
+    pub enable: bool,
+    /// Minutes.
+    pub duration: u64,
+}
+
+/// Status of an ArmorProfile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ArmorProfileStatus {
+    /// Nodes that are to know the profile.
+    pub desired_number_loaded: u64,
+    /// Nodes that know it.
+    pub current_number_loaded: u64,
+    /// One for each node that has failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<NodeCondition>,
+}
+
+/// A node that has failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeCondition {
+    /// Always `Ready`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether the node is ready: false, or unknown.
+    pub status: ConditionStatus,
+    /// The reason in one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The reason for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// The node.
+    pub node_name: String,
+}
