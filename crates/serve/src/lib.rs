@@ -1,5 +1,6 @@
 //! Servers of a running agent: pages over HTTP, and alerts over gRPC as in older Falco releases.
-//! Also the gRPC client, for programs that wait for a detector's alerts.
+//! Also the gRPC client, for programs that wait for a detector's alerts, and the loop of an HTTP server
+//! that the collector has its pages on.
 //!
 //! Only this crate uses an asynchronous runtime. The runtime has threads of its own, which are
 //! created only if the configuration enables a server. Listening and serving are separate, because
@@ -8,12 +9,14 @@
 mod connections;
 mod error;
 pub mod grpc;
+mod http;
 mod listen;
 mod progress;
 mod tls;
 mod web;
 
 pub use error::ServeError;
+pub use http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
 pub use listen::Address;
 pub use tls::ServerFiles;
 pub use web::{Page, WebListener, WebServer};

@@ -27,10 +27,28 @@ pub struct ServerFiles {
 /// Protocol identifier (ALPN) of HTTP/2.
 const H2: &[u8] = b"h2";
 
-pub(crate) fn server(files: &ServerFiles, http2: bool) -> Result<Arc<ServerConfig>, ServeError> {
+/// Protocols that a server offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocols {
+    /// TLS 1.2 and 1.3; HTTP/1 without negotiation, as Falco's web server does.
+    Http1,
+    /// TLS 1.2 and 1.3; HTTP/2.
+    Http2,
+    /// TLS 1.3 alone; HTTP/2 or HTTP/1.
+    Modern,
+}
+
+pub(crate) fn server(
+    files: &ServerFiles,
+    protocols: Protocols,
+) -> Result<Arc<ServerConfig>, ServeError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = match protocols {
+        Protocols::Http1 | Protocols::Http2 => rustls::DEFAULT_VERSIONS,
+        Protocols::Modern => &[&rustls::version::TLS13],
+    };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .map_err(|error| unusable(&files.certificates, &error))?;
     let builder = match &files.client_authorities {
         None => builder.with_no_client_auth(),
@@ -45,9 +63,11 @@ pub(crate) fn server(files: &ServerFiles, http2: bool) -> Result<Arc<ServerConfi
     let mut config = builder
         .with_single_cert(certificates(&files.certificates)?, key(&files.key)?)
         .map_err(|error| unusable(&files.key, &error))?;
-    if http2 {
-        config.alpn_protocols = vec![H2.to_vec()];
-    }
+    config.alpn_protocols = match protocols {
+        Protocols::Http1 => Vec::new(),
+        Protocols::Http2 => vec![H2.to_vec()],
+        Protocols::Modern => vec![H2.to_vec(), b"http/1.1".to_vec()],
+    };
     Ok(Arc::new(config))
 }
 

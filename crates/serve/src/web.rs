@@ -1,8 +1,6 @@
 //! HTTP/1 server for pages such as `/metrics` and the health page.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -11,21 +9,15 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
-use crate::connections::{ConnectionSlotHandle, Connections, Limits};
 use crate::error::ServeError;
-use crate::listen::{Address, Listener, RegisteredListener};
-use crate::progress::Progress;
-use crate::tls::{self, ServerFiles};
+use crate::http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
+use crate::listen::{Address, Listener};
+use crate::tls::{self, Protocols, ServerFiles};
 
 /// A page of the server.
 pub struct Page {
@@ -42,7 +34,7 @@ pub struct Page {
 
 /// Limits on concurrent connections. The limit per address is lower, so that one host cannot take
 /// all.
-const LIMITS: Limits = Limits {
+const LIMITS: ConnectionLimits = ConnectionLimits {
     all: 64,
     of_one_peer: 16,
 };
@@ -60,6 +52,18 @@ struct Deadlines {
     write: Duration,
     /// Age at which a connection begins no more requests. Request bodies are not waited for.
     age: Duration,
+}
+
+impl Deadlines {
+    fn of_connections(self) -> ConnectionDeadlines {
+        ConnectionDeadlines {
+            handshake: self.handshake,
+            request: self.request,
+            write: self.write,
+            age: self.age,
+            last: self.page + self.write,
+        }
+    }
 }
 
 const DEADLINES: Deadlines = Deadlines {
@@ -84,7 +88,9 @@ impl WebListener {
     ///
     /// The address is in use, or the certificates are invalid.
     pub fn bind(address: SocketAddr, files: Option<&ServerFiles>) -> Result<Self, ServeError> {
-        let tls = files.map(|files| tls::server(files, false)).transpose()?;
+        let tls = files
+            .map(|files| tls::server(files, Protocols::Http1))
+            .transpose()?;
         let listener = Listener::bind(&Address::Tcp(address.to_string()))?;
         Ok(Self {
             listener,
@@ -106,6 +112,13 @@ impl WebListener {
             .build()
             .map_err(start)?;
         let (stop, stopped) = oneshot::channel();
+        let server = HttpListener {
+            listener: self.listener,
+            tls: self.tls,
+            limits: LIMITS,
+            deadlines: self.deadlines.of_connections(),
+            http2: false,
+        };
         let site = Arc::new(SharedSite {
             pages: pages.into(),
             making: Arc::new(Semaphore::new(1)),
@@ -113,12 +126,13 @@ impl WebListener {
         });
         let work = move || {
             runtime.block_on(async move {
-                let Ok(listener) = self.listener.register() else {
-                    return;
+                let answer = move |request| {
+                    let site = Arc::clone(&site);
+                    async move { site.answer(request).await }
                 };
-                let acceptor = self.tls.map(TlsAcceptor::from);
                 tokio::select! {
-                    () = serve(&listener, acceptor, site) => {}
+                    // Fails only if the runtime cannot watch the socket; then nobody is served.
+                    _ = server.serve(answer) => {}
                     // Also completes when the other end is dropped.
                     _ = stopped => {}
                 }
@@ -151,67 +165,6 @@ struct SharedSite {
     /// Held while a page that is not instant is created.
     making: Arc<Semaphore>,
     deadlines: Deadlines,
-}
-
-async fn serve(
-    listener: &RegisteredListener,
-    acceptor: Option<TlsAcceptor>,
-    site: Arc<SharedSite>,
-) {
-    let connections = Connections::new(LIMITS);
-    loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            // Most likely out of descriptors; others may close some.
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let Some(mut place) = connections.admit(peer).await else {
-            continue;
-        };
-        let (acceptor, site) = (acceptor.clone(), Arc::clone(&site));
-        tokio::spawn(async move {
-            let closed = place.closed();
-            let work = async {
-                let Some(acceptor) = acceptor else {
-                    return connection(stream, &site, place.handle()).await;
-                };
-                let handshake = site.deadlines.handshake;
-                let accepted = tokio::time::timeout(handshake, acceptor.accept(stream)).await;
-                if let Ok(Ok(stream)) = accepted {
-                    connection(stream, &site, place.handle()).await;
-                }
-            };
-            tokio::select! {
-                () = work => {}
-                () = closed => {}
-            }
-        });
-    }
-}
-
-/// Serves one connection. Its errors affect no other client.
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    site: &Arc<SharedSite>,
-    place: ConnectionSlotHandle,
-) {
-    let service = service_fn(|request| {
-        place.is_used();
-        let site = Arc::clone(site);
-        async move { Ok::<_, Infallible>(site.answer(request).await) }
-    });
-    let deadlines = site.deadlines;
-    let stream = TokioIo::new(Progress::new(stream, deadlines.write));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(deadlines.request)
-        .serve_connection(stream, service);
-    let mut connection = pin!(connection);
-    if timeout(deadlines.age, connection.as_mut()).await.is_err() {
-        connection.as_mut().graceful_shutdown();
-        // Completes the current answer, within its time limits.
-        let _ = timeout(deadlines.page + deadlines.write, connection).await;
-    }
 }
 
 impl SharedSite {

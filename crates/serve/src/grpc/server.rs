@@ -28,7 +28,7 @@ use crate::connections::{ConnectionSlotHandle, Connections, Limits};
 use crate::error::ServeError;
 use crate::listen::{Address, Listener, RegisteredListener};
 use crate::progress::Progress;
-use crate::tls::{self, ServerFiles};
+use crate::tls::{self, Protocols, ServerFiles};
 
 /// Callback that decides by its socket whether a process on this host may receive alerts.
 pub type PeerCheck = Arc<dyn Fn(BorrowedFd<'_>) -> bool + Send + Sync>;
@@ -71,7 +71,7 @@ impl GrpcListener {
     pub fn bind(address: &Address, files: &ServerFiles) -> Result<Self, ServeError> {
         let tls = match address {
             Address::Unix(_) => None,
-            Address::Tcp(_) => Some(tls::server(files, true)?),
+            Address::Tcp(_) => Some(tls::server(files, Protocols::Http2)?),
         };
         let listener = Listener::bind(address)?;
         Ok(Self { listener, tls })

@@ -1,0 +1,89 @@
+//! Errors of a store.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A store cannot do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Too many batches wait to be written.
+    #[error("the store is busy: too many batches wait")]
+    Busy,
+    /// The file is not a store.
+    #[error("cannot open {}: it is not a store of tollgate", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A newer build wrote the store.
+    #[error(
+        "cannot open {}: a newer build wrote it (schema {found}, this build knows up to {known})",
+        path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Version of the schema in the file.
+        found: i64,
+        /// Latest version that this build knows.
+        known: i64,
+    },
+    /// The file already exists.
+    #[error("cannot write {}: it exists", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file fails the check of its integrity.
+    #[error("cannot use {}: it is damaged: {problem}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The first finding of the database.
+        problem: String,
+    },
+    /// A file cannot be read or written.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// What was tried, a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The thread that writes has ended, or cannot be created.
+    #[error("the thread that writes to the store does not run")]
+    Stopped,
+    /// The database refuses a statement.
+    #[error("the store fails")]
+    Database(#[source] rusqlite::Error),
+    /// The transaction that held this change was not committed.
+    #[error("the store cannot commit: {cause}")]
+    Commit {
+        /// The error of the commit, which other changes share.
+        cause: String,
+    },
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl StoreError {
+    /// Names the file, if the database says that it is none of its own.
+    pub(crate) fn foreign_if_no_database(self, path: &Path) -> Self {
+        match self {
+            Self::Database(error)
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) =>
+            {
+                Self::Foreign {
+                    path: path.to_owned(),
+                }
+            }
+            other => other,
+        }
+    }
+}

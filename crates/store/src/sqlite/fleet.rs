@@ -1,0 +1,266 @@
+//! Tokens, agents, acknowledgements and the audit log.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::unsigned;
+use crate::error::StoreError;
+use crate::model::{
+    Acknowledgement, Agent, AgentId, AuditEntry, Credential, GroupId, NewAgent, NewToken, Scope,
+    Token, TokenId,
+};
+
+pub(super) fn create_token(
+    connection: &Connection,
+    token: &NewToken,
+    now_ns: i64,
+) -> Result<TokenId, StoreError> {
+    let (class, role) = token.scope.columns();
+    let id = connection
+        .prepare_cached(
+            "INSERT INTO tokens (class, role, hash, created_ns, created_by, expires_ns)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        )?
+        .insert(params![
+            class,
+            role,
+            token.hash,
+            now_ns,
+            token.actor,
+            token.expires_ns
+        ])?;
+    let object = format!("token {id} ({})", scope_text(&token.scope));
+    record(connection, now_ns, &token.actor, ("create token", &object))?;
+    Ok(TokenId(id))
+}
+
+fn scope_text(scope: &Scope) -> String {
+    match scope.columns() {
+        (class, "") => format!("agents of class {class}"),
+        (_, role) => role.to_owned(),
+    }
+}
+
+/// Adds a line to the audit log: what was done, and to what.
+fn record(
+    connection: &Connection,
+    now_ns: i64,
+    actor: &str,
+    (action, object): (&str, &str),
+) -> Result<(), StoreError> {
+    connection
+        .prepare_cached(
+            "INSERT INTO audit (time_ns, actor, action, object) VALUES (?1, ?2, ?3, ?4)",
+        )?
+        .execute(params![now_ns, actor, action, object])?;
+    Ok(())
+}
+
+/// A role that this build does not know, or a severity out of range: the row is refused, not guessed.
+fn unknown(column: usize, problem: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(
+        column,
+        rusqlite::types::Type::Text,
+        problem.to_owned().into(),
+    )
+}
+
+fn scope_of(row: &Row<'_>, class: usize, role: usize) -> rusqlite::Result<Scope> {
+    let (class, name): (String, String) = (row.get(class)?, row.get(role)?);
+    Scope::of(&class, &name).ok_or_else(|| unknown(role, "unknown role"))
+}
+
+pub(super) fn tokens(connection: &Connection) -> Result<Vec<Token>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, class, role, created_by, created_ns, expires_ns, revoked_ns,
+             (SELECT count(*) FROM agents WHERE token = tokens.id AND hash IS NOT NULL)
+         FROM tokens ORDER BY id DESC",
+    )?;
+    let rows = statement.query_map([], |row| {
+        Ok(Token {
+            id: TokenId(row.get(0)?),
+            scope: scope_of(row, 1, 2)?,
+            created_by: row.get(3)?,
+            created_ns: row.get(4)?,
+            expires_ns: row.get(5)?,
+            revoked_ns: row.get(6)?,
+            agents: unsigned(row.get(7)?),
+        })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn revoke(
+    connection: &Connection,
+    token: TokenId,
+    actor: &str,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let changed = connection
+        .prepare_cached("UPDATE tokens SET revoked_ns = ?2 WHERE id = ?1 AND revoked_ns IS NULL")?
+        .execute(params![token.0, now_ns])?;
+    if changed > 0 {
+        let object = format!("token {}", token.0);
+        record(connection, now_ns, actor, ("revoke token", &object))?;
+    }
+    Ok(changed > 0)
+}
+
+/// Tokens that are in force at `?2`.
+const IN_FORCE: &str = "revoked_ns IS NULL AND (expires_ns IS NULL OR expires_ns > ?2)";
+
+pub(super) fn credential(
+    connection: &Connection,
+    hash: &[u8; 32],
+    now_ns: i64,
+) -> Result<Option<Credential>, StoreError> {
+    let agent = connection
+        .prepare_cached(&format!(
+            "SELECT agents.id, agents.host FROM agents JOIN tokens ON tokens.id = agents.token
+             WHERE agents.hash = ?1 AND {IN_FORCE}"
+        ))?
+        .query_row(params![hash, now_ns], |row| {
+            Ok(Credential::Agent {
+                id: AgentId(row.get(0)?),
+                host: row.get(1)?,
+            })
+        })
+        .optional()?;
+    if agent.is_some() {
+        return Ok(agent);
+    }
+    let token = connection
+        .prepare_cached(&format!(
+            "SELECT id, class, role FROM tokens WHERE hash = ?1 AND {IN_FORCE}"
+        ))?
+        .query_row(params![hash, now_ns], |row| {
+            Ok(Credential::Token {
+                id: TokenId(row.get(0)?),
+                scope: scope_of(row, 1, 2)?,
+            })
+        })
+        .optional()?;
+    Ok(token)
+}
+
+pub(super) fn enrol(
+    connection: &Connection,
+    agent: &NewAgent,
+    now_ns: i64,
+) -> Result<AgentId, StoreError> {
+    let id = connection
+        .prepare_cached(
+            "INSERT INTO agents (token, hash, host, first_seen_ns, last_seen_ns)
+             VALUES (?1, ?2, ?3, ?4, ?4)",
+        )?
+        .insert(params![agent.token.0, agent.hash, agent.host, now_ns])?;
+    let object = format!("agent {id} on {}", agent.host);
+    let actor = format!("token {}", agent.token.0);
+    record(connection, now_ns, &actor, ("enrol agent", &object))?;
+    Ok(AgentId(id))
+}
+
+pub(super) fn known_direct_sender(
+    connection: &Connection,
+    token: TokenId,
+) -> Result<Option<AgentId>, StoreError> {
+    let id = connection
+        .prepare_cached("SELECT id FROM agents WHERE token = ?1 AND hash IS NULL")?
+        .query_row([token.0], |row| row.get(0))
+        .optional()?;
+    Ok(id.map(AgentId))
+}
+
+pub(super) fn direct_sender(
+    connection: &Connection,
+    token: TokenId,
+    now_ns: i64,
+) -> Result<AgentId, StoreError> {
+    connection
+        .prepare_cached(
+            "INSERT INTO agents (token, hash, host, first_seen_ns, last_seen_ns)
+             VALUES (?1, NULL, '', ?2, ?2) ON CONFLICT DO NOTHING",
+        )?
+        .execute(params![token.0, now_ns])?;
+    let known = known_direct_sender(connection, token)?;
+    known.ok_or(StoreError::Database(rusqlite::Error::QueryReturnedNoRows))
+}
+
+pub(super) fn heartbeat(
+    connection: &Connection,
+    agent: AgentId,
+    inventory: &str,
+    now_ns: i64,
+) -> Result<(), StoreError> {
+    connection
+        .prepare_cached("UPDATE agents SET last_seen_ns = ?2, inventory = ?3 WHERE id = ?1")?
+        .execute(params![agent.0, now_ns, inventory])?;
+    Ok(())
+}
+
+pub(super) fn agents(connection: &Connection, now_ns: i64) -> Result<Vec<Agent>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT agents.id, class, host, hash IS NULL, first_seen_ns, last_seen_ns, acknowledged,
+             missing, inventory,
+             revoked_ns IS NOT NULL OR (expires_ns IS NOT NULL AND expires_ns <= ?1)
+         FROM agents JOIN (SELECT id AS token_id, class, expires_ns, revoked_ns FROM tokens)
+             ON token_id = agents.token
+         ORDER BY last_seen_ns DESC",
+    )?;
+    let rows = statement.query_map([now_ns], |row| {
+        Ok(Agent {
+            id: AgentId(row.get(0)?),
+            class: row.get(1)?,
+            host: row.get(2)?,
+            is_direct: row.get(3)?,
+            first_seen_ns: row.get(4)?,
+            last_seen_ns: row.get(5)?,
+            acknowledged: unsigned(row.get(6)?),
+            missing: unsigned(row.get(7)?),
+            inventory: row.get(8)?,
+            is_ended: row.get(9)?,
+        })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn acknowledge(
+    connection: &Connection,
+    group: GroupId,
+    how: &Acknowledgement,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
+    let (time, actor) = match how.is_set {
+        true => (Some(now_ns), Some(&how.actor)),
+        false => (None, None),
+    };
+    let changed = connection
+        .prepare_cached(
+            "UPDATE groups SET acknowledged_ns = ?2, acknowledged_by = ?3, note = ?4 WHERE id = ?1",
+        )?
+        .execute(params![group.0, time, actor, how.note])?;
+    if changed == 0 {
+        return Ok(false);
+    }
+    let action = match how.is_set {
+        true => "acknowledge",
+        false => "take acknowledgement back",
+    };
+    let object = format!("group {}: {}", group.0, how.note);
+    record(connection, now_ns, &how.actor, (action, &object))?;
+    Ok(true)
+}
+
+pub(super) fn audit(connection: &Connection, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT time_ns, actor, action, object FROM audit ORDER BY id DESC LIMIT ?1",
+    )?;
+    let rows = statement.query_map([limit], |row| {
+        Ok(AuditEntry {
+            time_ns: row.get(0)?,
+            actor: row.get(1)?,
+            action: row.get(2)?,
+            object: row.get(3)?,
+        })
+    })?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
