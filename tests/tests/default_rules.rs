@@ -491,6 +491,20 @@ write_to_other_memory => Case {
     ],
 };
 
+read_memory_of_another_process => Case {
+    rule: "Read memory of another process",
+    fires: &[
+        act("perl", perl!("my ($to, $pid) = (q(x) x 8, getppid); my $pointer = unpack(q(Q), pack(q(P), $to));
+            my $vector = pack(q(QQ), $pointer, 8); syscall(310, $pid, $vector, 1, $vector, 1, 0)"))
+            .at(CONTAINER).by(&[Root, User]).showing(&[("evt.type", "process_vm_readv")]),
+        act("cat", sh!("sleep 5 & cat /proc/$!/mem; kill $!")).showing(&[("fd.name", "/proc/*/mem")]),
+    ],
+    near_misses: &[
+        act("cat", sh!("cat /proc/self/mem; cat /proc/self/maps > %W/x")),
+        act("gdb", sh!("cp /bin/cat %W/gdb; sleep 5 & %W/gdb /proc/$!/mem; kill $!")),
+    ],
+};
+
 userfaultfd => Case {
     rule: "Unprivileged userfaultfd",
     // UFFD_USER_MODE_ONLY: what every user may have
@@ -559,6 +573,22 @@ set_user_id_bit => Case {
     ],
 };
 
+file_capabilities => Case {
+    rule: "Give capabilities to a file",
+    fires: &[
+        // VFS_CAP_REVISION_2 with the effective bit, and CAP_SETUID.
+        act("perl", sh!("cp /bin/true %W/x", concat!("perl -e 'my ($at, $name) = (q(%W/x), q(security.capability));",
+            "my $value = pack(q(V5), 0x02000001, 1 << 7, 0, 0, 0); syscall(188, $at, $name, $value, 20, 0)'")))
+            .at(CONTAINER).by(&[Root, User]).showing(&[("evt.arg.path", "/var/tmp/e2e/x")]),
+    ],
+    near_misses: &[
+        act("perl", sh!("cp /bin/true %W/x", concat!("perl -e 'my ($at, $name, $value) = (q(%W/x), q(user.capability), q(a));",
+            "syscall(188, $at, $name, $value, 1, 0)'"))),
+        act("dpkg", sh!("cp /usr/bin/perl %W/dpkg; cp /bin/true %W/x",
+            "%W/dpkg -e 'my ($at, $name) = (q(%W/x), q(security.capability)); syscall(188, $at, $name, 0, 0, 0)'")),
+    ],
+};
+
 // --- staying, and covering tracks
 
 preload_library => Case {
@@ -568,6 +598,7 @@ preload_library => Case {
             .showing(&[("evt.type", "openat")]),
         act("mv", sh!(": > %W/x; mv %W/x /etc/ld.so.preload")).by(&[Docker])
             .showing(&[("evt.type", "rename*")]),
+        act("ln", sh!("cd /etc; ln -s %W/x ld.so.preload")).showing(&[("evt.type", "symlink*")]),
     ],
     near_misses: &[
         act("sh", sh!(": > /etc/ld.so.conf")),
@@ -582,6 +613,8 @@ authorized_keys => Case {
             .by(&[User]),
         act("mv", sh!("mkdir %W/.ssh; echo key > %W/x; mv %W/x %W/.ssh/authorized_keys"))
             .showing(&[("evt.arg.newpath", "/var/tmp/e2e/.ssh/authorized_keys")]),
+        act("ln", sh!("mkdir %W/.ssh; ln -s %W/x %W/.ssh/authorized_keys"))
+            .showing(&[("evt.arg.linkpath", "/var/tmp/e2e/.ssh/authorized_keys")]),
     ],
     near_misses: &[
         act("sh", sh!("mkdir %W/.ssh; echo key >> %W/.ssh/known_hosts")),
@@ -596,6 +629,8 @@ schedule_cron_jobs => Case {
             .showing(&[("fd.name", "/etc/cron.d/x")]),
         act("mv", sh!("mkdir -p /var/spool/cron; echo > %W/x; mv %W/x /var/spool/cron/root"))
             .showing(&[("evt.arg.newpath", "/var/spool/cron/root")]),
+        act("ln", sh!("mkdir -p /etc/cron.d; ln -s %W/x /etc/cron.d/y"))
+            .showing(&[("evt.arg.linkpath", "/etc/cron.d/y")]),
         act("crontab", sh!("cp /bin/true %W/crontab; %W/crontab table")).by(&[User]),
     ],
     near_misses: &[
@@ -664,6 +699,52 @@ shell_start_file => Case {
         act("bash", sh!("echo : > %W/.bashrc; bash -c 'source %W/.bashrc'")),
         act("sh", sh!("echo : >> /root/.bashed")),
         act("useradd", sh!("cp /bin/bash %W/useradd; %W/useradd -c 'echo : > /home/app/.bashrc'")),
+    ],
+};
+
+unit_outside_of_etc => Case {
+    rule: "Place unit or module outside of etc",
+    fires: &[
+        act("sh", sh!("mkdir -p /usr/lib/systemd/system; echo > /usr/lib/systemd/system/x.service")).at(CONTAINER)
+            .showing(&[("fd.name", "/usr/lib/systemd/system/x.service")]),
+        act("mv", sh!("mkdir -p /run/systemd/system; : > %W/x; mv %W/x /run/systemd/system/y.timer"))
+            .showing(&[("evt.arg.newpath", "/run/systemd/system/y.timer")]),
+        act("ln", sh!("mkdir -p /usr/lib/udev/rules.d; ln -s %W/x /usr/lib/udev/rules.d/9.rules"))
+            .showing(&[("evt.arg.linkpath", "/usr/lib/udev/rules.d/9.rules")]),
+    ],
+    near_misses: &[
+        act("sh", sh!("mkdir -p /usr/lib/systemd-like; echo > /usr/lib/systemd-like/x")),
+        act("cat", sh!("mkdir -p /usr/lib/systemd; cat /usr/lib/systemd/x")),
+        act("dpkg", sh!("mkdir -p /usr/lib/systemd; cp /bin/cp %W/dpkg; : > %W/x; %W/dpkg %W/x /usr/lib/systemd/x")),
+    ],
+};
+
+start_of_session => Case {
+    rule: "Add program to the start of a session",
+    fires: &[
+        act("sh", sh!("mkdir -p %W/.config/autostart; echo > %W/.config/autostart/x.desktop")).at(&[Host, Below])
+            .by(&[User]).showing(&[("fd.name", "*/.config/autostart/x.desktop")]),
+        act("mv", sh!("mkdir -p %W/.config/systemd/user; : > %W/x; mv %W/x %W/.config/systemd/user/x.service")),
+        act("ln", sh!("mkdir -p %W/.config/systemd/user; ln -s %W/x %W/.config/systemd/user/x.service")),
+    ],
+    near_misses: &[
+        act("sh", sh!("mkdir -p %W/.config/other; echo > %W/.config/other/x.desktop")),
+        act("systemctl", sh!("mkdir -p %W/.config/systemd/user; cp /bin/ln %W/systemctl",
+            "%W/systemctl -s %W/x %W/.config/systemd/user/x.service")),
+    ],
+};
+
+immutable_bits => Case {
+    rule: "Change immutable bits",
+    // FS_IOC_SETFLAGS.
+    fires: &[act("perl", perl!("open(my $file, '>', '%W/x') or die; my $flags = pack('Q', 0);
+            ioctl($file, 0x40086602, $flags)"))
+        .at(CONTAINER).by(&[Root, User]).showing(&[("fd.name", "/var/tmp/e2e/x")])],
+    near_misses: &[
+        // FS_IOC_GETFLAGS.
+        act("perl", perl!("open(my $file, '>', '%W/x') or die; my $flags = pack('Q', 0);
+            ioctl($file, 0x80086601, $flags)")),
+        act("chmod", sh!(": > %W/x; chmod 400 %W/x")),
     ],
 };
 
