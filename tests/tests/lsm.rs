@@ -1090,6 +1090,29 @@ fn violations_are_told_policies_are_exchanged_at_one_moment_and_nothing_is_left(
     }
 }
 
+/// What a command does first is reported, on a machine that is busy with other things.
+#[test]
+fn no_denial_of_a_short_command_is_lost() {
+    need_slow!();
+    const STARTS: usize = 25;
+    let mut script = String::from("for one in 1 2 3; do busybox yes > /dev/null & done\n");
+    for enforcer in BOTH {
+        let report = policy("disable-access-shadow", enforcer, REPORT);
+        let _ = write!(
+            script,
+            "cat > /p/p.yaml <<'EOF'\n{report}EOF\necho '### {enforcer}'\n\
+             for start in $(busybox seq {STARTS}); do\n\
+                 tollgate enforce -q --json --policy /p/p.yaml -- violate reads=/etc/shadow 2>&1; done\n"
+        );
+    }
+    let run = run(&script);
+    let sections = sections(&run.stdout);
+    for enforcer in BOTH {
+        let found = violations(&sections[enforcer]).len();
+        assert_eq!(found, STARTS, "{enforcer}: {}", sections[enforcer]);
+    }
+}
+
 /// Starts that fail, and a policy of many rules that is in force, swept around and exchanged.
 fn starts_and_exchanges(shadow: &str, many: &str, exchanges: usize) -> String {
     format!(

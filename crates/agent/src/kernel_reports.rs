@@ -3,8 +3,8 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use supervisor::SharedState;
 use super::violations::{KernelViolation, Ruling};
 use crate::policy_files;
 
-/// Idle time after which all violations are assumed to have arrived.
+/// Time without a violation after which a thread that waits for one assumes that all have arrived.
 const QUIET: Duration = Duration::from_millis(50);
 /// Maximum time to wait for the last violations.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -39,7 +39,10 @@ struct Shared {
     container: Option<String>,
     ends: AtomicBool,
     reported: AtomicU64,
-    last: Mutex<Instant>,
+    /// Number of calls of [`KernelReports::flush`].
+    asked: AtomicU64,
+    /// For each thread, the last of those calls after which it found nothing pending.
+    answered: Vec<AtomicU64>,
 }
 
 impl KernelReports {
@@ -58,7 +61,10 @@ impl KernelReports {
             container: container.map(short),
             ends: AtomicBool::new(false),
             reported: AtomicU64::new(0),
-            last: Mutex::new(Instant::now()),
+            asked: AtomicU64::new(0),
+            answered: (0..resident.known.len() + usize::from(resident.later.is_some()))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
         });
         let mut threads = Vec::new();
         let named = |name: &str| std::thread::Builder::new().name(format!("tollgate-{name}"));
@@ -67,33 +73,31 @@ impl KernelReports {
         for (kind, name) in &resident.known {
             let listen = (registered(*kind).listen)(name, &policy)?;
             let shared = Arc::clone(&shared);
-            threads.push(named(kind.id()).spawn(move || hear(listen, &shared))?);
+            let index = threads.len();
+            threads.push(named(kind.id()).spawn(move || hear(listen, &shared, index))?);
         }
         if let Some(kind) = resident.later {
             let (shared, shared_state) = (Arc::clone(&shared), Arc::clone(shared_state));
-            threads.push(
-                named(kind.id()).spawn(move || hear_container(kind, &shared_state, &shared))?,
-            );
+            let index = threads.len();
+            let hear = move || hear_container(kind, &shared_state, &shared, index);
+            threads.push(named(kind.id()).spawn(hear)?);
         }
         Ok(Self { shared, threads })
     }
 
-    /// Waits until pending violations have arrived.
+    /// Waits until pending violations have arrived: until each thread has waited once in vain. Time alone proves
+    /// nothing on a busy machine, where a thread may not have run.
     pub(super) fn flush(&self) {
         if self.threads.is_empty() {
             return;
         }
+        let request = self.shared.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let is_answered = || {
+            let mut answered = self.shared.answered.iter();
+            answered.all(|last| last.load(Ordering::Acquire) >= request)
+        };
         let began = Instant::now();
-        while began.elapsed() < PATIENCE {
-            let last = *self
-                .shared
-                .last
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let quiet_since = last.max(began);
-            if quiet_since.elapsed() >= QUIET {
-                return;
-            }
+        while began.elapsed() < PATIENCE && !is_answered() {
             std::thread::sleep(QUIET / 5);
         }
     }
@@ -114,11 +118,26 @@ impl Shared {
         !self.ends.load(Ordering::Acquire)
     }
 
-    fn tell(&self, denials: Vec<Denial>) {
-        if denials.is_empty() {
-            return;
+    /// Returns true if a flush waits for a thread.
+    fn is_asked(&self, index: usize, asked: u64) -> bool {
+        let answered = self.answered.get(index);
+        answered.is_some_and(|last| last.load(Ordering::Acquire) < asked)
+    }
+
+    /// Notes that nothing of a thread was pending after a flush began.
+    fn answer(&self, index: usize, asked: u64) {
+        if let Some(last) = self.answered.get(index) {
+            last.store(asked, Ordering::Release);
         }
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Reports that a thread receives nothing, and lets no flush wait for it.
+    fn fail(&self, index: usize, error: &enforce::Error) {
+        self.complain(LOST, format!("cannot report violations: {error}"), 0);
+        self.answer(index, u64::MAX);
+    }
+
+    fn tell(&self, denials: Vec<Denial>) {
         for denial in denials {
             self.reported.fetch_add(1, Ordering::Relaxed);
             self.dispatcher.emit(alert(&denial, self));
@@ -136,30 +155,40 @@ impl Shared {
 }
 
 /// Waits for the container's first program before it receives violations; there are none earlier.
-fn hear_container(kind: EnforcerKind, shared_state: &SharedState, shared: &Shared) {
+fn hear_container(kind: EnforcerKind, shared_state: &SharedState, shared: &Shared, index: usize) {
     while shared.goes_on() {
+        let asked = shared.asked.load(Ordering::Acquire);
         let Some(number) = shared_state.tenant() else {
+            shared.answer(index, asked);
             std::thread::sleep(WAIT);
             continue;
         };
         return match (registered(kind).listen)(&number.to_string(), &|| None) {
-            Ok(listen) => hear(listen, shared),
-            Err(error) => shared.complain(LOST, format!("cannot report violations: {error}"), 0),
+            Ok(listen) => hear(listen, shared, index),
+            Err(error) => shared.fail(index, &error),
         };
     }
 }
 
-fn hear(listen: Listen, shared: &Shared) {
+fn hear(listen: Listen, shared: &Shared, index: usize) {
     let mut reports = match listen() {
         Ok(reports) => reports,
         Err(error) => {
-            shared.complain(LOST, format!("cannot report violations: {error}"), 0);
+            shared.fail(index, &error);
             return;
         }
     };
     let mut lost = 0;
     while shared.goes_on() {
-        match reports.wait(WAIT) {
+        let asked = shared.asked.load(Ordering::Acquire);
+        let (is_asked, began) = (shared.is_asked(index, asked), Instant::now());
+        match reports.wait(if is_asked { QUIET } else { WAIT }) {
+            Ok(denials) if denials.is_empty() => {
+                // Records about others end the wait early.
+                if is_asked && began.elapsed() >= QUIET {
+                    shared.answer(index, asked);
+                }
+            }
             Ok(denials) => shared.tell(denials),
             // A signal; the counter would report anything else.
             Err(_) => std::thread::sleep(WAIT),

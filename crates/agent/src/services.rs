@@ -232,6 +232,18 @@ impl AgentConfig {
             first: self.first,
             told: self.told.clone(),
         };
+        // Before the engine answers the exec of the command: the kernel keeps neither violations nor uses of
+        // capabilities for later listeners.
+        let kernel_reports = KernelReports::follow(
+            &self.resident,
+            self.policy.as_ref(),
+            dispatcher.clone(),
+            &shared_state,
+            self.told.as_ref().map(|their| their.told.id.as_str()),
+        )?;
+        if let Some(learner) = &self.learner {
+            learner.begin()?;
+        }
         let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
         let (watcher, rulings) = (started.watcher, started.rulings);
         let matched = Arc::new(MatchCounts::new(rulings.clone()));
@@ -270,16 +282,6 @@ impl AgentConfig {
         let status = shows_status.then(|| StatusLine::start(Arc::clone(&counters)));
         let losses = Arc::clone(&counters);
         let stats = start_stats(self.stats, self.stats_interval, counters, &dispatcher)?;
-        let kernel_reports = KernelReports::follow(
-            &self.resident,
-            self.policy.as_ref(),
-            dispatcher.clone(),
-            &shared_state,
-            self.told.as_ref().map(|their| their.told.id.as_str()),
-        )?;
-        if let Some(learner) = &self.learner {
-            learner.begin()?;
-        }
         Ok(AgentRuntime {
             watcher: Some(watcher),
             kernel_reports: Some(kernel_reports),

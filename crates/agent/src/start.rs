@@ -289,8 +289,7 @@ fn by_loaded_rules(
 struct Enforced {
     /// Confinement that the command applies to itself.
     confinement: Option<Confinement>,
-    /// Classifier of denials; `None` without a policy, and for an agent that takes over, which gets it with
-    /// its handover.
+    /// `None` without a policy, and for an agent that takes over, which gets it with its handover.
     classifier: Option<DenialClassifier>,
     /// Restriction of a container's first program.
     elsewhere: Option<DeferredConfinement>,
@@ -328,12 +327,10 @@ impl Enforced {
             Some(handover) => handover_state::decode_first(handover)?,
         };
         let in_force = InForce::of(spec, confinement.as_ref(), place);
-        // Without a policy none is left in the kernel. An agent that takes over learns it from its
-        // handover.
+        // An agent that takes over learns it from its handover.
         let resident = confinement.as_ref().map(Confinement::resident);
         let mut first = first_program(spec, elsewhere.clone());
-        // A runtime itself is not restricted.
-        let mut confinement = confinement;
+        let mut confinement = confinement; // A runtime itself is not restricted.
         if let Some(first) = &mut first {
             first.kept = confinement.take();
         }
@@ -465,8 +462,7 @@ fn first_program(
     })
 }
 
-/// Loads the rules while the command, a container runtime, already runs. Its calls are evaluated
-/// only when it has ended or starts a program in the container.
+/// Loads the rules while the command, a container runtime, runs. Its calls are evaluated only later.
 ///
 /// Preconditions: the process has one thread, and has one again afterwards.
 fn start_beside(

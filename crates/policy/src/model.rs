@@ -56,7 +56,7 @@ pub struct Advice {
 
 /// Calls that every program makes, or that the C library, a signal or the loader may make at any time. They
 /// are not recorded, and never denied by number.
-const ALWAYS: [Syscall; 36] = [
+pub(crate) const ALWAYS: [Syscall; 36] = [
     Syscall::BRK,
     Syscall::CLONE,
     Syscall::CLONE3,

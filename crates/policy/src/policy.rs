@@ -173,8 +173,12 @@ pub struct Policy {
 pub struct Profile {
     /// The enforcer in whose language the profile is written.
     pub enforcer: EnforcerKind,
-    /// Text of a custom profile; `None` means the profile that behaviour modelling recorded.
-    pub custom: Option<String>,
+    /// Set if the profile comes from behaviour modelling: from an `ArmorProfileModel` in the same file.
+    pub is_recorded: bool,
+    /// Set if the profile is known: it is written out, or the file has its model.
+    pub is_known: bool,
+    /// Text of the profile; `None` if it is unknown or only a list of recorded calls.
+    pub text: Option<String>,
     /// Location of the request in the policy file.
     pub location: Location,
 }

@@ -10,7 +10,7 @@ const PAGE: &str = "../../docs/reference/policy-language.md";
 const UNKNOWN: &str = "zzzzzzzzzzzz";
 
 /// Every kind of mapping, each with an invalid key.
-const DOCUMENTS: [&str; 3] = [
+const DOCUMENTS: [&str; 5] = [
     "
 zzzzzzzzzzzz: 1
 apiVersion: crd.varmor.org/v1beta1
@@ -90,10 +90,29 @@ policy:
     appArmor: {profileType: BehaviorModel, zzzzzzzzzzzz: 1}
     seccomp: {profileType: BehaviorModel, zzzzzzzzzzzz: 1}
 ",
+    "
+policy:
+  enforcer: Seccomp
+  mode: DefenseInDepth
+  defenseInDepth:
+    seccomp:
+      profileType: Custom
+      customProfile: '{\"defaultAction\": \"SCMP_ACT_ERRNO\", \"zzzzzzzzzzzz\": 1, \"syscalls\":
+        [{\"names\": [\"read\"], \"action\": \"SCMP_ACT_ALLOW\", \"zzzzzzzzzzzz\": 1}]}'
+",
+    "
+apiVersion: crd.varmor.org/v1beta1
+kind: ArmorProfileModel
+zzzzzzzzzzzz: 1
+data:
+  zzzzzzzzzzzz: 1
+  profile: {zzzzzzzzzzzz: 1}
+  dynamicResult: {zzzzzzzzzzzz: 1, seccomp: {zzzzzzzzzzzz: 1}}
+",
 ];
 
 /// Number of places in the loader that read a mapping. A new one needs a mapping in [`DOCUMENTS`].
-const PLACES: usize = 31;
+const PLACES: usize = 37;
 
 type Keys = BTreeMap<String, BTreeSet<String>>;
 

@@ -38,7 +38,7 @@ pub fn profile(policy: &Policy, machine: &MachineFeatures) -> String {
         .profiles
         .iter()
         .find(|profile| profile.enforcer == EnforcerKind::AppArmor);
-    if let Some(text) = custom.and_then(|profile| profile.custom.as_ref()) {
+    if let Some(text) = custom.and_then(|profile| profile.text.as_ref()) {
         return extend_custom(text, policy, machine);
     }
     let mut flags = vec!["attach_disconnected", "mediate_deleted"];

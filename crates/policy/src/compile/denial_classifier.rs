@@ -6,21 +6,18 @@
 //! what it requested ([`DenialClassifier::classify`]). The kernel makes the call and decides, not the
 //! observer: reports can be incomplete, denials cannot.
 
-mod portable;
-
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use abi::{Capabilities, Errno, RegisterTest, Syscall, TestOp};
 
-pub use self::portable::{PortableClassifier, UnknownPart};
 use super::landlock::{
     self, DeniedPath, EXECUTE, Entry, Grant, LISTING, MAKE, MAKE_FILE, MAKE_FOLDER, MAKE_LINK,
     MAKE_SOCKET, READ, REMOVE, TRUNCATE, WRITE_FILE, is_below,
 };
 use super::seccomp::{Action, CallRule, without_rings};
-use super::{MachineFeatures, NarrowedPolicy, caps};
+use super::{MachineFeatures, caps};
 use crate::enforcer::EnforcerKind;
 use crate::operation::{OperationCall, read_call, read_capabilities};
 use crate::pattern::Pattern;
@@ -89,25 +86,25 @@ pub struct DenialCause<'a> {
 /// Classifies failed calls as denials by rules that request reports, for enforcers that do not report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DenialClassifier {
-    holes: Vec<(String, Pattern, u64)>,
-    only: Vec<(String, Pattern, u64)>,
-    ports: Vec<(String, u16, u16)>,
+    pub(super) holes: Vec<(String, Pattern, u64)>,
+    pub(super) only: Vec<(String, Pattern, u64)>,
+    pub(super) ports: Vec<(String, u16, u16)>,
     /// Mount and unmount calls by rule. `any_ruleset` is the first rule on files, under which both fail too.
-    mounts: Vec<(String, Syscall)>,
-    any_ruleset: Option<String>,
-    domains: Vec<String>,
-    capabilities: Vec<(String, Capabilities)>,
+    pub(super) mounts: Vec<(String, Syscall)>,
+    pub(super) any_ruleset: Option<String>,
+    pub(super) domains: Vec<String>,
+    pub(super) capabilities: Vec<(String, Capabilities)>,
     /// Set if processes of any user hold the capabilities.
-    of_any_user: bool,
-    handled: u64,
-    ruleset: Option<Ruleset>,
+    pub(super) of_any_user: bool,
+    pub(super) handled: u64,
+    pub(super) ruleset: Option<Ruleset>,
 }
 
 /// The ruleset that was actually loaded into the kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Ruleset {
-    denied: Vec<(String, DeniedPath)>,
-    granted: BTreeMap<String, u64>,
+pub(super) struct Ruleset {
+    pub(super) denied: Vec<(String, DeniedPath)>,
+    pub(super) granted: BTreeMap<String, u64>,
 }
 
 const EPERM: Errno = Errno(1);
@@ -180,9 +177,8 @@ const LOOKS: [Syscall; 5] = [
 ];
 
 impl DenialClassifier {
-    /// Builds the classifier for a policy; empty if the host cannot observe failed calls.
-    pub(super) fn compile(policy: &NarrowedPolicy) -> Self {
-        let machine = policy.machine();
+    /// Builds the classifier for a policy with the choice of its enforcers; empty if the host cannot observe failed calls.
+    pub(super) fn compile(policy: &Policy, machine: &MachineFeatures) -> Self {
         let mut found = Self {
             of_any_user: !machine.is_root,
             ..Self::default()

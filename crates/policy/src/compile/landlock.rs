@@ -16,6 +16,7 @@ use super::landlock_rights::{IOCTL, REFER, WRITE};
 pub(super) use super::landlock_rights::{
     MAKE, MAKE_FILE, MAKE_FOLDER, MAKE_LINK, MAKE_SOCKET, READ, REMOVE, TRUNCATE, WRITE_FILE,
 };
+pub use super::machine::LANDLOCK_SCOPES as SCOPES;
 use super::part::{Assessment, CompiledPart, lower_rule};
 use super::{MachineFeatures, NameKind, caps};
 use crate::enforcer::EnforcerKind;
@@ -25,9 +26,6 @@ use crate::policy::{Policy, Rule};
 use crate::restriction::{
     Destination, FileAccess, PortRange, PtraceAccess, PtraceScope, Restriction,
 };
-
-/// First version of Landlock's interface with scopes: Linux 6.12.
-pub const SCOPES: i32 = 6;
 
 /// Rule compiler for `Landlock`.
 pub(super) struct Compiler;

@@ -5,8 +5,10 @@ use std::fmt;
 
 use abi::Capabilities;
 
-use super::landlock;
 use crate::enforcer::EnforcerKind;
+
+/// First version of Landlock's interface with scopes: Linux 6.12.
+pub const LANDLOCK_SCOPES: i32 = 6;
 
 /// Features of the host and of the launch context that affect compilation.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +95,7 @@ impl MachineFeatures {
     /// Returns true if a Landlock domain can exist without a ruleset on files: it scopes signals then.
     pub(super) fn scopes_signals(&self) -> bool {
         let version = self.landlock_version;
-        version.is_none_or(|version| version >= landlock::SCOPES)
+        version.is_none_or(|version| version >= LANDLOCK_SCOPES)
     }
 }
 

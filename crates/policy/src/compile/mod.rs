@@ -13,6 +13,7 @@ mod landlock_rights;
 mod machine;
 mod narrow;
 mod part;
+pub mod portable;
 pub mod seccomp;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -151,7 +152,8 @@ fn check(policy: &NarrowedPolicy, accepted: &[String]) -> Vec<Diagnostic> {
     let accepted: Vec<String> = accepted.iter().map(|name| canonical(name)).collect();
     let by_policy = policy.accepted.iter().map(|(name, _)| canonical(name));
     let by_policy: Vec<String> = by_policy.collect();
-    diagnostics.extend(policy.profiles.iter().filter_map(check_profile));
+    let profiles = policy.profiles.iter();
+    diagnostics.extend(profiles.filter_map(|profile| check_profile(policy, profile)));
     for rule in &policy.rules {
         // The defaults of runtimes differ by enforcer, and the policy asks for no more than those.
         let is_base = matches!(rule.origin, RuleOrigin::Base(_));
@@ -207,21 +209,25 @@ pub fn accept_list(rules: &BTreeSet<String>) -> String {
     format!("[{}]", quoted.collect::<Vec<_>>().join(", "))
 }
 
-/// Checks an allow profile: profiles are taken as written, or come from behaviour modelling.
-fn check_profile(profile: &Profile) -> Option<Diagnostic> {
-    let reason = match (&profile.custom, profile.enforcer) {
-        (Some(_), EnforcerKind::AppArmor) => return None,
-        (Some(_), _) => "custom seccomp profiles are not supported",
-        (None, _) => "it refers to no recording",
+/// Checks an allow profile: it must be known, and its enforcer must work.
+fn check_profile(policy: &NarrowedPolicy, profile: &Profile) -> Option<Diagnostic> {
+    let kind = profile.enforcer;
+    let lacking = policy.machine().lacks(kind);
+    let (reason, help) = match lacking {
+        None if profile.is_known => return None,
+        None => (
+            "the file has no recording of it".to_owned(),
+            "add the ArmorProfileModel to the file as a document of its own; or record CMD by `tollgate learn -o \
+             POLICY.yaml -- CMD`, which writes what it does as rules of `mode: EnhanceProtect`",
+        ),
+        Some(lacking) => (
+            format!("it cannot be used here: {}", lacking.why),
+            "`tollgate doctor` shows which enforcers work here",
+        ),
     };
-    let message = format!("cannot make the profile for {}: {reason}", profile.enforcer);
-    Some(
-        Diagnostic::new(Code::NoEnforcer, profile.location.clone(), message)
-            .with_help(
-                "`tollgate learn -o POLICY.yaml -- CMD` records CMD and writes what it does as rules of \
-                 `mode: EnhanceProtect`",
-            ),
-    )
+    let message = format!("cannot make the profile for {kind}: {reason}");
+    let problem = Diagnostic::new(Code::NoEnforcer, profile.location.clone(), message);
+    Some(problem.with_help(help))
 }
 
 fn check_rule(policy: &NarrowedPolicy, rule: &Rule) -> Option<Diagnostic> {

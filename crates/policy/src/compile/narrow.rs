@@ -117,7 +117,7 @@ impl NarrowedPolicy {
     /// The classifier of denials that the kernel does not report.
     #[must_use]
     pub fn classifier(&self) -> DenialClassifier {
-        DenialClassifier::compile(self)
+        DenialClassifier::compile(&self.policy, &self.machine)
     }
 }
 

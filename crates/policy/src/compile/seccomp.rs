@@ -17,7 +17,7 @@ use super::machine::{MachineFeatures, NameKind};
 use super::part::{Assessment, CompiledPart, lower_rule, supporters};
 use crate::enforcer::EnforcerKind;
 use crate::operation::Operation;
-use crate::policy::{Mode, Policy, Rule, RuleAction};
+use crate::policy::{Policy, Rule, RuleAction};
 use crate::restriction::{
     AllowedPeer, PtraceScope, Restriction, SocketMatch, SyscallAction, SyscallMatch,
 };
@@ -123,8 +123,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Compiles the rules of a policy. A profile of the mode `DefenseInDepth` does not consist of rules:
-    /// [`super::check`] reports it.
+    /// Compiles the rules of a policy. A profile of the mode `DefenseInDepth` is a rule of its own, unless it is
+    /// unknown, which [`super::check`] reports.
     #[must_use]
     pub fn compile(policy: &Policy) -> Self {
         let lowered = policy.rules.iter().map(|rule| lower(policy, rule));
@@ -178,6 +178,12 @@ impl Profile {
     }
 }
 
+/// Returns true if the policy asks for a profile that is not known.
+fn is_unknown(policy: &Policy) -> bool {
+    let mut profiles = policy.profiles.iter();
+    profiles.any(|profile| profile.enforcer == EnforcerKind::Seccomp && !profile.is_known)
+}
+
 /// The peers that every list of the policy allows.
 fn peers_of(policy: &Policy) -> Option<Vec<AllowedPeer>> {
     let denying = policy.rules.iter().filter(|rule| rule.verdict.denies());
@@ -204,7 +210,7 @@ impl RuleCompiler for Compiler {
     }
 
     fn text(&self, policy: &Policy, _machine: &MachineFeatures) -> String {
-        if policy.mode == Mode::DefenseInDepth {
+        if is_unknown(policy) {
             return "not made\n".to_owned();
         }
         let profile = Profile::compile(policy);
@@ -216,7 +222,7 @@ impl RuleCompiler for Compiler {
     }
 
     fn json(&self, policy: &Policy, _machine: &MachineFeatures) -> Value {
-        if policy.mode == Mode::DefenseInDepth {
+        if is_unknown(policy) {
             return Value::Null;
         }
         let profile = Profile::compile(policy);

@@ -798,7 +798,121 @@ fn profiles_that_allow_are_taken_as_written_or_said_to_be_missing() {
     assert!(text.starts_with("profile x { file, "), "{text}");
     assert!(text.contains("deny /a r,\n}"), "{text}");
     let model = load("seccomp: {profileType: BehaviorModel}", "Seccomp");
-    assert_eq!(check(&model, &[], &disks())[0].code, Code::NoEnforcer);
+    let problem = check(&model, &[], &disks()).remove(0);
+    assert_eq!(problem.code, Code::NoEnforcer);
+    let help = problem.help.unwrap();
+    assert!(
+        help.contains("ArmorProfileModel") && help.contains("tollgate learn"),
+        "{help}"
+    );
+    // A profile without its enforcer confines nothing.
+    let without = MachineFeatures {
+        unavailable: vec![Unavailable {
+            enforcer: EnforcerKind::AppArmor,
+            why: "it is a test".to_owned(),
+        }],
+        ..disks()
+    };
+    let problem = check(&custom, &[], &without).remove(0);
+    assert_eq!(problem.code, Code::NoEnforcer, "{problem:?}");
+}
+
+/// The profile of a policy in the mode `DefenseInDepth`, with further documents before it.
+fn of_profile(documents: &str, seccomp: &str) -> Profile {
+    let text = format!(
+        "{documents}policy:\n  enforcer: Seccomp\n  mode: DefenseInDepth\n  defenseInDepth:\n    seccomp: {{{seccomp}}}\n"
+    );
+    let (policies, problems) = crate::load("p.yaml", &text);
+    assert_eq!(problems, [], "{text}");
+    assert_eq!(check(&policies[0], &[], &disks()), [], "{text}");
+    Profile::compile(&policies[0])
+}
+
+#[test]
+fn a_custom_seccomp_profile_denies_what_it_does_not_allow() {
+    let custom = r#"{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrnoRet": 38,
+        "architectures": ["SCMP_ARCH_X86_64"], "syscalls": [
+        {"names": ["read", "execve", "a_call_of_tomorrow"], "action": "SCMP_ACT_ALLOW"},
+        {"names": ["personality"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 0, "value": 0, "op": "SCMP_CMP_EQ"}]},
+        {"names": ["personality"], "action": "SCMP_ACT_ALLOW", "args": [{"index": 0, "value": 8, "op": "SCMP_CMP_EQ"}]},
+        {"names": ["clone"], "action": "SCMP_ACT_ALLOW",
+         "args": [{"index": 0, "value": 2114060288, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}]},
+        {"names": ["ptrace"], "action": "SCMP_ACT_ERRNO", "errnoRet": 13}]}"#
+        .replace('\n', " ");
+    let raw = "syscallRawRules: [{names: [mount], action: SCMP_ACT_ALLOW}]";
+    let profile = of_profile(
+        "",
+        &format!("profileType: Custom, customProfile: '{custom}', {raw}"),
+    );
+    let denied = |call: Syscall, first: u64| {
+        let rule = profile.decide(call, &[first, 0, 0, 0, 0, 0]);
+        rule.map(|rule| rule.action)
+    };
+    let refused = |errno| Some(Action::RefuseAndReport(Errno(errno)));
+    assert_eq!(denied(Syscall::READ, 0), None);
+    assert_eq!(denied(Syscall::EXECVE, 0), None);
+    assert_eq!(denied(Syscall::MOUNT, 0), None, "the policy adds it");
+    assert_eq!(denied(Syscall::WRITE, 0), refused(38));
+    assert_eq!(denied(Syscall::UMOUNT2, 0), refused(38));
+    assert_eq!(denied(Syscall::PERSONALITY, 0), None);
+    assert_eq!(denied(Syscall::PERSONALITY, 8), None);
+    assert_eq!(denied(Syscall::PERSONALITY, 9), refused(38));
+    assert_eq!(denied(Syscall::CLONE, 0x11), None);
+    assert_eq!(denied(Syscall::CLONE, 0x1000_0011), refused(38));
+    assert_eq!(denied(Syscall::PTRACE, 0), refused(13));
+    // A profile that cannot be read is an error, not an empty one.
+    for broken in [
+        "no profile",
+        r#"{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["read"], "action": "SCMP_ACT_TRACE"}]}"#,
+        r#"{"defaultAction": "SCMP_ACT_ERRNO", "listenerPath": "/x"}"#,
+        r#"{"syscalls": []}"#,
+    ] {
+        let text = format!(
+            "policy:\n  enforcer: Seccomp\n  mode: DefenseInDepth\n  defenseInDepth:\n    \
+             seccomp: {{profileType: Custom, customProfile: '{broken}'}}\n"
+        );
+        let (_, problems) = crate::load("p.yaml", &text);
+        assert!(problems.iter().any(Diagnostic::is_error), "{broken}");
+        assert!(
+            problems.iter().all(|problem| problem.location.line == 5),
+            "{problems:?}"
+        );
+    }
+}
+
+#[test]
+fn a_profile_of_a_model_allows_what_was_recorded() {
+    let model = |name: &str, data: &str| {
+        format!(
+            "apiVersion: crd.varmor.org/v1beta1\nkind: ArmorProfileModel\nmetadata: {{name: {name}}}\n\
+             storageType: CRDInternal\ndata: {{{data}}}\n---\n"
+        )
+    };
+    let recorded = "dynamicResult: {seccomp: {syscalls: [accept4, listen]}}";
+    let profile = of_profile(
+        &model("varmor-ns-web", recorded),
+        "profileType: BehaviorModel",
+    );
+    let is_denied = |profile: &Profile, call| profile.decide(call, &[0; 6]).is_some();
+    for call in [
+        Syscall::ACCEPT4,
+        Syscall::LISTEN,
+        Syscall::OPENAT,
+        Syscall::FUTEX,
+    ] {
+        assert!(!is_denied(&profile, call), "{call}");
+    }
+    assert!(is_denied(&profile, Syscall::PTRACE) && is_denied(&profile, Syscall::ACCEPT));
+    // The profile that vArmor made of it, where there is one.
+    let made = r#"profile: {seccomp: '{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"names": ["listen"], "action": "SCMP_ACT_ALLOW"}]}'}"#;
+    let of_others = model("varmor-ns-other", recorded);
+    let both = of_others + &model("varmor-ns-p", made);
+    let profile = of_profile(&both, "profileType: BehaviorModel");
+    assert!(!is_denied(&profile, Syscall::LISTEN));
+    assert!(is_denied(&profile, Syscall::ACCEPT4), "another workload's");
+    let elsewhere = model("x", recorded).replace("CRDInternal", "LocalDisk");
+    let (_, problems) = crate::load("p.yaml", &elsewhere);
+    assert!(problems[0].message.contains("LocalDisk"), "{problems:?}");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use yaml::{Location, Node};
 
 use super::reader::{Fields, Reader};
-use super::{proxy, raw, syscalls};
+use super::recorded::{self, RecordedModel};
+use super::{allow_profile, proxy, raw, syscalls};
 use crate::builtin::{self, Builtin, Class};
 use crate::diagnostic::{Code, Diagnostic};
 use crate::enforcer::{EnforcerKind, Enforcers};
@@ -402,18 +403,17 @@ fn read_defense(reader: &mut Reader, node: &Node, policy: &mut Policy) {
         }
         let Some(part) = part else { continue };
         let part = reader.fields(part, key, &["profileType", "customProfile", raw_key]);
-        policy
-            .profiles
-            .extend(read_profile(reader, &part, key, enforcer));
+        let model = recorded::of_policy(&reader.models, &policy.name).cloned();
+        let profile = read_profile(reader, &part, key, enforcer, model.as_ref());
         match enforcer {
             EnforcerKind::AppArmor => read_apparmor(reader, &part, switches, &mut policy.rules),
-            _ => policy.rules.extend(syscalls::read(
-                reader,
-                &part,
-                switches,
-                syscalls::Default::Denied,
-            )),
+            _ => {
+                let (profile, model) = (profile.as_ref(), model.as_ref());
+                let rules = allow_profile::read(reader, &part, profile, model, switches);
+                policy.rules.extend(rules);
+            }
         }
+        policy.profiles.extend(profile);
     }
     let has_part = |kind: &EnforcerKind| parts.iter().any(|(_, of_part, _)| of_part == kind);
     for enforcer in policy.enforcers.iter().filter(|kind| !has_part(kind)) {
@@ -433,11 +433,18 @@ fn read_profile(
     part: &Fields<'_>,
     key: &str,
     enforcer: EnforcerKind,
+    model: Option<&RecordedModel>,
 ) -> Option<Profile> {
     let node = reader.required(part, key, "profileType")?;
     let kind = reader.text(node, "profileType")?;
-    let custom = match kind {
-        "BehaviorModel" => None,
+    let text = match kind {
+        "BehaviorModel" => model.and_then(|model| match enforcer {
+            EnforcerKind::AppArmor => model.apparmor.clone(),
+            _ => {
+                let text = model.seccomp.as_ref()?.scalar()?.text();
+                Some(text.to_owned())
+            }
+        }),
         "Custom" => {
             let node = reader.required(part, key, "customProfile")?;
             let text = reader.text(node, "customProfile")?;
@@ -457,9 +464,12 @@ fn read_profile(
             return None;
         }
     };
+    let has_calls = || model.is_some_and(|model| !model.calls.is_empty());
     Some(Profile {
         enforcer,
-        custom,
+        is_recorded: kind == "BehaviorModel",
+        is_known: text.is_some() || enforcer == EnforcerKind::Seccomp && has_calls(),
+        text,
         location: node.location.clone(),
     })
 }

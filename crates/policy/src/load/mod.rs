@@ -3,6 +3,7 @@
 //! A file contains vArmor resources (`VarmorPolicy`, `VarmorClusterPolicy`), or only their `policy:` section
 //! for use without Kubernetes. An unknown key is an error.
 
+mod allow_profile;
 mod body;
 mod network;
 #[cfg(test)]
@@ -10,6 +11,7 @@ mod peer_tests;
 mod proxy;
 mod raw;
 mod reader;
+mod recorded;
 mod syscalls;
 #[cfg(test)]
 mod tests;
@@ -43,6 +45,12 @@ pub fn load(file: &str, text: &str) -> (Vec<Policy>, Vec<Diagnostic>) {
     let mut reader = Reader::default();
     let mut policies = Vec::new();
     let documents = documents.iter().filter(|document| !document.is_null());
+    let (models, documents): (Vec<_>, Vec<_>) =
+        documents.partition(|document| kind_of(document).as_deref() == Some(recorded::KIND));
+    for document in models {
+        let model = recorded::read(&mut reader, document, stem(file));
+        reader.models.extend(model);
+    }
     for document in documents {
         policies.extend(read_document(&mut reader, document, stem(file)));
     }
@@ -57,7 +65,8 @@ pub fn load(file: &str, text: &str) -> (Vec<Policy>, Vec<Diagnostic>) {
             column: 1,
         };
         let problem = Diagnostic::new(Code::Shape, location, "the file has no policy");
-        diagnostics.push(problem.with_help("begin with `policy:`, or with a VarmorPolicy"));
+        let help = "begin with `policy:`, or with a VarmorPolicy; an ArmorProfileModel needs one that uses it";
+        diagnostics.push(problem.with_help(help));
     }
     diagnostics.sort_by_key(|problem| (problem.location.line, problem.location.column));
     (policies, diagnostics)
@@ -118,6 +127,16 @@ fn read_document(reader: &mut Reader, node: &Node, file_name: &str) -> Option<Po
     let spec = reader.required(&root, "the file", "spec")?;
     let spec = reader.fields(spec, "spec", &SPEC_FIELDS);
     read_spec(reader, &spec, name)
+}
+
+/// The kind of a Kubernetes resource.
+fn kind_of(node: &Node) -> Option<String> {
+    let Kind::Mapping(pairs) = &node.kind else {
+        return None;
+    };
+    let is_kind = |key: &Node| key.scalar().is_some_and(|key| key.text() == "kind");
+    let (_, kind) = pairs.iter().find(|(key, _)| is_kind(key))?;
+    Some(kind.scalar()?.text().to_owned())
 }
 
 /// Returns true for a Kubernetes resource that is no policy, such as the workload in the same file.

@@ -2,12 +2,15 @@
 
 use yaml::{Kind, Location, Node, closest};
 
+use super::recorded::RecordedModel;
 use crate::diagnostic::{Code, Diagnostic};
 
 /// Collects problems while reading.
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) diagnostics: Vec<Diagnostic>,
+    /// The models of the file, for policies that use them.
+    pub(super) models: Vec<RecordedModel>,
 }
 
 /// The known keys of a mapping, each at most once.

@@ -54,7 +54,7 @@ pub(super) fn read(
         .collect()
 }
 
-fn read_rule(
+pub(super) fn read_rule(
     reader: &mut Reader,
     node: &Node,
     id: String,
@@ -63,16 +63,18 @@ fn read_rule(
 ) -> Option<Rule> {
     let known = ["names", "action", "errnoRet", "args", "argsMatch"];
     let fields = reader.fields(node, &id, &known);
-    let action = read_action(reader, &fields, &id, default);
+    let action = read_action(reader, &fields, &id, ("action", "errnoRet"), default);
     reader.required(&fields, &id, "names")?;
     let mut calls = Vec::new();
     for (node, name) in reader.words_of(&fields, "names") {
         match Syscall::from_name(name) {
             Some(call) => calls.push(call),
+            // No rule denies what this program does not know, so that nothing is to be allowed.
+            None if default == Default::Denied && action == Some(SyscallAction::Allow) => {}
             None => unknown_call(reader, node, name),
         }
     }
-    if calls.is_empty() && reader.items_of(&fields, "names").is_empty() {
+    if reader.items_of(&fields, "names").is_empty() {
         let message = format!("`{id}` names no system call and does nothing");
         reader.problem(Code::Contradiction, &fields.location, message);
         return None;
@@ -120,24 +122,26 @@ fn unknown_call(reader: &mut Reader, node: &Node, name: &str) {
     });
 }
 
-fn read_action(
+/// Reads an action. `keys` name it and its error number.
+pub(super) fn read_action(
     reader: &mut Reader,
     fields: &Fields<'_>,
     id: &str,
+    (key, errno_key): (&str, &str),
     default: Default,
 ) -> Option<SyscallAction> {
-    let node = reader.required(fields, id, "action")?;
-    let errno = match fields.find("errnoRet") {
+    let node = reader.required(fields, id, key)?;
+    let errno = match fields.find(errno_key) {
         Some(node) => {
             let largest = u64::try_from(abi::errno::MAX_ERRNO).unwrap_or_default();
-            let number = reader.number(node, "errnoRet", largest)?;
+            let number = reader.number(node, errno_key, largest)?;
             Errno(i32::try_from(number).ok()?)
         }
         None => Errno::EPERM,
     };
-    let action = match reader.text(node, "action")? {
+    let action = match reader.text(node, key)? {
         "SCMP_ACT_ERRNO" if errno == Errno(0) => {
-            let message = "`errnoRet: 0` would report success for a call that was not made";
+            let message = "an error number of 0 would report success for a call that was not made";
             reader.problem(Code::UnknownValue, &node.location, message);
             return None;
         }
@@ -154,12 +158,12 @@ fn read_action(
             return None;
         }
         other => {
-            reader.unknown_value(&node.location, "action", other, &ACTIONS);
+            reader.unknown_value(&node.location, key, other, &ACTIONS);
             return None;
         }
     };
-    if fields.find("errnoRet").is_some() && !matches!(action, SyscallAction::Errno(_)) {
-        let message = "`errnoRet` does nothing with this action";
+    if fields.find(errno_key).is_some() && !matches!(action, SyscallAction::Errno(_)) {
+        let message = format!("`{errno_key}` does nothing with this action");
         reader.problem(Code::Contradiction, &node.location, message);
     }
     Some(action)

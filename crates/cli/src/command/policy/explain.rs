@@ -144,9 +144,10 @@ fn headline(policy: &Policy) -> String {
         );
     }
     for profile in &policy.profiles {
-        let what = match profile.custom {
-            Some(_) => "custom profile of the policy",
-            None => "profile from behaviour modelling",
+        let what = match (profile.is_recorded, profile.is_known) {
+            (false, _) => "custom profile of the policy",
+            (true, true) => "profile from behaviour modelling",
+            (true, false) => "profile from behaviour modelling, which the file does not have",
         };
         let _ = writeln!(out, "  {}: {what}", profile.enforcer);
     }

@@ -1,3 +1,4 @@
+use super::super::NarrowedPolicy;
 use super::*;
 use crate::load;
 

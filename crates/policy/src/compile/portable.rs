@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use abi::{Capabilities, Syscall};
 use serde::{Deserialize, Serialize};
 
-use super::super::landlock::DeniedPath;
-use super::{DenialClassifier, Ruleset};
+use super::denial_classifier::{DenialClassifier, Ruleset};
+use super::landlock::DeniedPath;
 use crate::pattern::Pattern;
 
 /// A [`DenialClassifier`] in basic types: calls by name, patterns as text.
