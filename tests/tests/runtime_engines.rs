@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use e2e::cri::Cri;
 use e2e::runtime_fixture::{RuntimeFixture, fields, with_own_folders};
-use e2e::{Alert, Finished, installed, need_root, need_runtime, skip};
+use e2e::{Alert, Finished, installed, need_root, need_runtime, skip, wait_for};
 
 /// A rule that names no field of the container.
 const RULES: &str = r#"
@@ -71,16 +71,6 @@ impl Drop for Done {
     fn drop(&mut self) {
         let _ = std::fs::write(&self.0, "");
     }
-}
-
-fn wait_for(file: &Path) {
-    for _ in 0..1200 {
-        if file.exists() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    panic!("no {}", file.display());
 }
 
 /// Runs containerd, and calls its CRI.
