@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use e2e::{Alert, BareRoot, Finished, Limited, ProcView, Scratch, need_root, skip, wait_for};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,8 +1,7 @@
 //! `tollgate runtime` as containerd and podman call it: what the engines pass on and what they leave out.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
 
 use e2e::cri::Cri;
 use e2e::runtime_fixture::{RuntimeFixture, fields, with_own_folders};
@@ -272,11 +271,12 @@ live root
 sed -i 's/runtime: {/&watch: none, /' other.yaml
 plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
 live unwatched
-status=0; plain state $ID > state.out 2>&1 || status=$?
+if plain state $ID > state.out 2>&1; then exit 94; fi
 grep -q 'does not exist' state.out
 # What cannot be created leaves no record.
 sed 's/"sh"/"no-such-program"/' b/config.json > changed; mv changed b/config.json
-! plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
+if plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1; then exit 95; fi
+test -d state
 test -z "$(find state -mindepth 2)"
 "#,
     );
