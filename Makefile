@@ -98,9 +98,11 @@ bench-smoke: build ## run every benchmark once, to see that it still runs
 	$(TOLLGATE) bench quick --rounds 1 --out "$$(mktemp -d)/smoke"
 
 isolation: build ## measure how runc, gVisor and machines isolate (15 min); OUT=FOLDER, TOLLGATE_TEST_RUNSC=FILE
+	@test -n '$(OUT)' || { echo 'cannot measure: OUT is not set' >&2; echo 'help: make $@ OUT=FOLDER' >&2; exit 2; }
 	TOLLGATE_ISOLATION=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test isolation -- --nocapture
 
 guard-peers: build ## measure guard beside bubblewrap, sandbox-runtime and sandlock (15 min); OUT=FOLDER
+	@test -n '$(OUT)' || { echo 'cannot measure: OUT is not set' >&2; echo 'help: make $@ OUT=FOLDER' >&2; exit 2; }
 	TOLLGATE_GUARD_PEERS=$(abspath $(OUT)) $(CARGO) test --locked --package e2e --test guard_peers -- --nocapture
 
 static: ## build one file that needs no libraries, for the machine at hand

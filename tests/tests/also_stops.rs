@@ -25,6 +25,16 @@ exec "$@"
 "#;
 const SECRETS: &str = "/secrets/kubernetes.io/serviceaccount";
 
+/// Folders of the machine, which the stage does not replace, in which operations make files.
+const SHARED: [&str; 6] = [
+    "/",
+    "/dev/shm",
+    "/tmp",
+    "/usr/local",
+    "/usr/local/bin",
+    "/var/tmp",
+];
+
 /// The enforcers of a policy, and the one that must have a part in the rule.
 const ENFORCERS: [(&str, &str); 4] = [
     ("Seccomp", "seccomp"),
@@ -93,12 +103,32 @@ impl Lab {
             )
             .stdin(Stdio::null());
         let finished = Limited::start(&mut command, LIMIT).finish(b"");
+        self.remove_kept();
         assert_eq!(finished.code(), 0, "{verb:?}: {}", finished.stderr);
         let line = |line: &str| {
             let (name, number) = line.rsplit_once(' ')?;
             Some((name.to_owned(), number.parse().ok()?))
         };
         finished.stdout.lines().filter_map(line).collect()
+    }
+
+    /// Removes files that a policy let operations make and not remove.
+    fn remove_kept(&self) {
+        let begin = format!(".ordinary-{}-", self.outside.id());
+        for folder in SHARED {
+            let entries = fs::read_dir(folder).expect("it is there");
+            for entry in entries.filter_map(Result::ok) {
+                if entry.file_name().to_string_lossy().starts_with(&begin) {
+                    let path = entry.path();
+                    let removed = if path.is_dir() {
+                        fs::remove_dir(&path)
+                    } else {
+                        fs::remove_file(&path)
+                    };
+                    removed.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+                }
+            }
+        }
     }
 
     fn json(&self, words: &[&str]) -> Value {

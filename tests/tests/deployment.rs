@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use e2e::{Alert, BareRoot, Finished, Limited, ProcView, Scratch, need_root, skip};
+use e2e::{Alert, BareRoot, Finished, Limited, ProcView, Scratch, need_root, skip, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -101,15 +101,6 @@ fn outside_pid(unshare: &Limited) -> Pid {
     child.unwrap_or_else(|| panic!("unshare has not one child: {children:?}"))
 }
 
-/// Waits until a file is there.
-fn wait_for(scratch: &Scratch, name: &str) {
-    let started = Instant::now();
-    while !scratch.path().join(name).exists() {
-        assert!(started.elapsed() < LIMIT, "{name} does not appear");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn as_pid_1_the_exit_status_is_the_commands() {
     need_root!();
@@ -135,7 +126,7 @@ fn as_pid_1_signals_reach_the_command() {
             ready.display()
         );
         let run = first_process(&scratch, &script);
-        wait_for(&scratch, "ready");
+        wait_for(&scratch.path().join("ready"));
         kill_process(outside_pid(&run), signal).expect("it runs");
         let finished = run.finish(b"");
         assert_eq!(
@@ -159,7 +150,7 @@ fn as_pid_1_orphans_are_reaped_whoever_left_them() {
         done.display()
     );
     let run = first_process(&scratch, &script);
-    wait_for(&scratch, "ready");
+    wait_for(&scratch.path().join("ready"));
     // As `docker exec` does it: its parent is outside, so its orphans go to pid 1.
     let target = outside_pid(&run).as_raw_nonzero().to_string();
     let mut session = Command::new("nsenter");

@@ -30,7 +30,9 @@ fn in_podman(user: &str) -> Finished {
     fs::write(root.path().join("home/me/.ssh/id"), "secret\n").expect("written");
     fs::write(root.path().join("etc/passwd"), USERS).expect("written");
     open("etc/passwd", 0o666);
-    let mut podman = Command::new("podman");
+    // What a container engine leaves mounted would keep the folder from being removed.
+    let mut podman = Command::new("unshare");
+    podman.args(["--mount", "--propagation", "private", "podman"]);
     podman.arg("--root").arg(storage.path().join("storage"));
     podman.arg("--runroot").arg(storage.path().join("run"));
     podman.args([
@@ -61,11 +63,6 @@ fn in_podman(user: &str) -> Finished {
     podman.arg("--rootfs").arg(root.path());
     podman.args(["sh", "-c", JOB]).stdin(Stdio::null());
     let finished = Limited::start(&mut podman, LIMIT).finish(b"");
-    // What a container engine leaves mounted keeps the folder from being removed.
-    let _ = Command::new("umount")
-        .arg("-R")
-        .arg(storage.path().join("storage/overlay"))
-        .output();
     let users = fs::read_to_string(root.path().join("etc/passwd")).expect("there");
     assert_eq!(users, USERS, "{finished:?}");
     finished

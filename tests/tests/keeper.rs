@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use e2e::{Alert, Fixture, Scratch, need_root};
+use e2e::{Alert, Fixture, Scratch, need_root, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sys::ptrace::{self, SyscallOp};
@@ -319,14 +319,6 @@ fn all(ok: u64) -> Sums {
         ok,
         refused: 0,
         other: 0,
-    }
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}: not in {PATIENCE:?}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

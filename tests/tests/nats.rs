@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::marks::{self, THRICE, marking, marks, run_loudly, work};
-use e2e::{Watch, WatchResult};
+use e2e::{Watch, WatchResult, wait_for};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -264,14 +264,6 @@ fn alerts_wait_for_a_server_that_is_killed_and_comes_back() {
         }
     };
     assert_eq!(last, expected[2]);
-}
-
-fn wait_for(path: &Path) {
-    let deadline = Instant::now() + LIMIT;
-    while !path.exists() {
-        assert!(Instant::now() < deadline, "{} is missing", path.display());
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 const JETSTREAM: &str = "jetstream { store_dir: \"%F/jetstream\" }\n";

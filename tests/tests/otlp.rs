@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use e2e::marks::{self, THRICE, run_loudly, work};
-use e2e::{Watch, WatchResult};
+use e2e::{Watch, WatchResult, wait_for};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -339,14 +339,6 @@ fn alerts_wait_for_a_collector_that_comes_later() {
     let watched = watch.watched(running.finish(b""));
     assert_eq!(outcome(&watched), [3, 0, 0], "{}", watched.story());
     assert_eq!(requests.try_iter().count(), 3);
-}
-
-fn wait_for(path: &Path) {
-    let deadline = Instant::now() + LIMIT;
-    while !path.exists() {
-        assert!(Instant::now() < deadline, "{} is missing", path.display());
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A collector that wants a certificate by the authority, which is also its own.

@@ -5,9 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use e2e::{Finished, Limited, Scratch, debian_root, need_root, need_slow, program, repository};
+use e2e::{
+    Finished, Limited, Scratch, debian_root, need_root, need_slow, program, repository, until,
+};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Release of Debian and the one after it.
@@ -514,15 +516,6 @@ fn an_upgrade_ends_the_old_watch_only_if_the_new_program_works() {
     // The next upgrade mends that.
     let (units, code, text) = after(&[active(BRIDGE)], good);
     assert_eq!((units, code), (vec![UNIT.to_owned()], 0), "{text}");
-}
-
-/// Waits until something holds.
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < LIMIT, "{what}: not within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! `tollgate runtime` as containerd and podman call it: what the engines pass on and what they leave out.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
 
 use e2e::cri::Cri;
 use e2e::runtime_fixture::{RuntimeFixture, fields, with_own_folders};
-use e2e::{Alert, Finished, installed, need_root, need_runtime, repository, skip, slow};
+use e2e::{Alert, Finished, installed, need_root, need_runtime, repository, skip, slow, wait_for};
 
 /// A rule that names no field of the container.
 const RULES: &str = r#"
@@ -78,16 +77,6 @@ impl Drop for Done {
     fn drop(&mut self) {
         let _ = std::fs::write(&self.0, "");
     }
-}
-
-fn wait_for(file: &Path) {
-    for _ in 0..1200 {
-        if file.exists() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    panic!("no {}", file.display());
 }
 
 /// Runs containerd, and calls its CRI.
@@ -337,11 +326,12 @@ live runtime
 sed -i 's/runtime: {/&watch: none, /' other.yaml
 plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
 live unwatched
-status=0; plain state $ID > state.out 2>&1 || status=$?
+if plain state $ID > state.out 2>&1; then exit 94; fi
 grep -q 'does not exist' state.out
 # What cannot be created leaves no record.
 sed 's/"sh"/"no-such-program"/' b/config.json > changed; mv changed b/config.json
-! plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1
+if plain --config other.yaml create --bundle b $ID < /dev/null > create.out 2>&1; then exit 95; fi
+test -d state
 test -z "$(find state -mindepth 2)"
 "#,
     );

@@ -53,7 +53,9 @@ impl Screen {
         command
             .env_remove("TMUX")
             .env("LC_ALL", "C.UTF-8")
-            .env("TERM", "xterm-256color");
+            .env("TERM", "xterm-256color")
+            // tmux runs the command by it.
+            .env("SHELL", "/bin/sh");
         let finished = Limited::start(&mut command, LIMIT).finish(b"");
         assert_eq!(finished.code(), 0, "{words:?}: {finished:?}");
         finished.stdout
@@ -140,6 +142,18 @@ fn a_capture_is_shown_filtered_and_explained_and_the_terminal_restored() {
     let text = screen.shows("/2J_");
     assert!(text.contains("shadow\\u{1b}[2J"), "{text}");
     assert!(!text.contains("x2"), "{text}");
+    screen.press("Escape");
+    // Many keys at once take no longer than one: a frame each would be 10 s.
+    screen.press("/");
+    let typed = "0123456789".repeat(4);
+    let begun = Instant::now();
+    screen.press(&typed);
+    screen.shows(&format!("/{typed}_"));
+    assert!(
+        begun.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        begun.elapsed()
+    );
     screen.press("Escape");
     screen.press("q");
     screen.is_restored(0);

@@ -2,14 +2,13 @@
 //! output, and every kind of program are as without.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use e2e::{
     Engine, Environment, Finished, Fixture, Identity, Limited, SENTINEL, Scratch, Watch,
-    WatchResult, need_root, skip,
+    WatchResult, need_root, skip, wait_for,
 };
 use rustix::process::{Signal, kill_process};
 
@@ -176,14 +175,6 @@ fn signalled(signal: Signal, script: &str) -> WatchResult {
     kill_process(running.pid(), signal).expect("it runs");
     let finished = running.finish(b"");
     watch.watched(finished)
-}
-
-fn wait_for(file: &Path) {
-    let start = Instant::now();
-    while !file.exists() {
-        assert!(start.elapsed() < LIMIT, "{} did not appear", file.display());
-        sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]

@@ -129,7 +129,7 @@ pub fn load(paths: &[PathBuf]) -> Loaded {
 /// Like [`load`], for files that have already been read.
 #[must_use]
 pub fn load_read(files: Vec<RuleFile>) -> Loaded {
-    let mut loader = Loader::new();
+    let mut loader = Loader::new().with_builtin(BUILTIN_NAME);
     for file in &files {
         loader = match &file.text {
             Ok(text) => loader.add(&file.name, text),

@@ -92,6 +92,10 @@ codes! {
     UnusedList Warning "LOAD_UNUSED_LIST"
         "A list is not used"
         "No rule, macro or other list refers to it."
+    ReplacedBuiltin Warning "LOAD_REPLACED_BUILTIN"
+        "A macro or list of the built-in rules is replaced"
+        "A file that was written to stand alone defines a macro or list whose name the built-in rules use, too: as \
+         in Falco, they use the later definition. Falco has no such warning, as it has no built-in rules."
     UnknownItem Warning "LOAD_UNKNOWN_ITEM"
         "An item of unknown kind is ignored"
         "An item has to have one of the keys rule, macro, list, required_engine_version and \

@@ -70,10 +70,21 @@ fn follow(terminal: &mut ratatui::DefaultTerminal, live: &Screen<'_>) -> io::Res
         if has_hung_up()? {
             return Ok(());
         }
+        press_all(&mut state)?;
+    }
+    Ok(())
+}
+
+/// Takes the keys that were pressed since. crossterm reads several at once: what it keeps does not make the terminal
+/// readable, and would wait for the next frame.
+fn press_all(state: &mut State) -> io::Result<()> {
+    let begun = Instant::now();
+    // A pasted text must not keep the screen from being drawn.
+    while !state.is_ended && begun.elapsed() < FRAME {
         match event::poll(Duration::ZERO) {
-            Ok(false) => continue,
-            // A signal; whether it asks for the end is looked at above.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Ok(false) => break,
+            // A signal; the caller looks whether it asks for the end.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => break,
             other => other?,
         };
         if let Event::Key(pressed) = event::read()?

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use e2e::{Engine, Watch, need_root, skip};
+use e2e::{Engine, Watch, need_root, skip, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::recording::recorded;
@@ -48,14 +48,6 @@ fn agent(file: &Path) -> Pid {
             return pid;
         }
         assert!(started.elapsed() < PATIENCE, "no pid file");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn until(what: &str, is: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !is() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -29,7 +29,6 @@ pub(crate) struct Lab {
     servers: Child,
     /// Another process of the user.
     other: Child,
-    made_scratch: bool,
 }
 
 impl Lab {
@@ -37,6 +36,8 @@ impl Lab {
     pub(crate) fn new() -> Self {
         // Outside of what every box may write, and of any repository; gone with the mount namespace.
         mount(&["-t", "tmpfs", "tmpfs", "/srv"]);
+        // What jobs and boxes leave there is gone, too.
+        mount(&["-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/tmp"]);
         let folder = tempfile::tempdir_in("/srv").expect("a folder");
         let open = fs::Permissions::from_mode(0o755);
         fs::set_permissions(folder.path(), open).expect("ours");
@@ -52,20 +53,22 @@ impl Lab {
         let name = format!("tollgate-peers-{}", std::process::id());
         let servers = start_servers(folder.path(), &name);
         let toolchain = e2e::toolchain(Path::new(env!("CARGO_TARGET_TMPDIR")));
-        let mut sleep = Command::new("sleep");
-        let other = sleep.arg("100000").uid(USER).gid(USER).spawn();
-        let other = other.expect("coreutils are installed");
-        let made_scratch = fs::create_dir(SCRATCH).is_ok();
-        if made_scratch {
-            chown(SCRATCH, Some(USER), Some(USER)).expect("the tests are root");
-        }
+        // It ends with this process, which holds the other end of the pipe.
+        let mut cat = Command::new("cat");
+        cat.stdin(Stdio::piped()).stdout(Stdio::null());
+        let other = cat
+            .uid(USER)
+            .gid(USER)
+            .spawn()
+            .expect("coreutils are installed");
+        fs::create_dir(SCRATCH).expect("the folder above is new");
+        chown(SCRATCH, Some(USER), Some(USER)).expect("the tests are root");
         let lab = Self {
             folder,
             toolchain,
             name,
             servers,
             other,
-            made_scratch,
         };
         lab.reset();
         lab
@@ -145,10 +148,6 @@ impl Drop for Lab {
             // They may have ended.
             let _ = child.kill();
             let _ = child.wait();
-        }
-        if self.made_scratch {
-            // What is left in it belongs to the boxes.
-            let _ = fs::remove_dir_all(SCRATCH);
         }
     }
 }

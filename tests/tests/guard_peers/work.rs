@@ -144,7 +144,7 @@ pub(crate) const JOBS: [(&str, &str, &str); 20] = [
     (
         "shell and files",
         "tar perl",
-        "mkdir t; echo x > t/x; tar czf t.tgz t; tar xzf t.tgz; perl -ne print t/x; ls / > /dev/null; find . -name x | sort; mktemp; echo x | tee out; cat /etc/hostname; mv t u; ln -s u v; rm -r u",
+        "mkdir t; echo x > t/x; tar czf t.tgz t; tar xzf t.tgz; perl -ne print t/x; ls / > /dev/null; find . -name x | sort; mktemp | xargs rm; echo x | tee out; cat /etc/hostname; mv t u; ln -s u v; rm -r u",
     ),
 ];
 

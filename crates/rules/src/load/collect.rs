@@ -1,14 +1,15 @@
 //! Applies items in file order: definitions replace, appends and overrides modify.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::item::{
-    Entry, ExceptionItem, Item, ItemKind, ListItem, MacroItem, RuleItem, RuleUpdate,
+    Change, Entry, ExceptionItem, Item, ItemKind, ListItem, MacroItem, RuleItem, RuleUpdate,
 };
 use super::{Config, ENGINE_VERSION};
 use crate::diagnostic::{Code, Diagnostic, Location, closest};
 use crate::ruleset::PluginRequirement;
 use crate::version::Version;
+use yaml::SourceText;
 
 /// Items by name, in the order of their first definition.
 pub(super) struct NamedItems<T> {
@@ -152,17 +153,16 @@ impl Collector {
             }
             Item::List {
                 item,
-                append: false,
-            } => {
-                let name = item.name.clone();
-                self.lists.define(&name, item);
-            }
-            Item::List { item, append: true } => problems.extend(self.append_list(item)),
+                change: Change::Append,
+            } => problems.extend(self.append_list(item)),
+            Item::List { item, change } => problems.extend(self.define_list(item, change, config)),
             Item::Macro {
                 item,
-                append: false,
-            } => self.define_macro(item),
-            Item::Macro { item, append: true } => problems.extend(self.append_macro(item)),
+                change: Change::Append,
+            } => problems.extend(self.append_macro(item)),
+            Item::Macro { item, change } => {
+                problems.extend(self.define_macro(item, change, config));
+            }
             Item::Rule(item) => self.define_rule(*item, config, &mut problems),
             Item::UpdateRule { append, replace } => {
                 if let Some(update) = append {
@@ -209,7 +209,58 @@ impl Collector {
         }
     }
 
-    fn define_macro(&mut self, item: MacroItem) {
+    fn define_list(
+        &mut self,
+        item: ListItem,
+        change: Change,
+        config: &Config,
+    ) -> Option<Diagnostic> {
+        let name = item.name.clone();
+        let words = |list: &ListItem| -> BTreeSet<String> {
+            list.items
+                .iter()
+                .map(|word| word.text().to_owned())
+                .collect()
+        };
+        let earlier = self.lists.get(&name);
+        let other = earlier.filter(|earlier| words(earlier) != words(&item));
+        let problem = other
+            .filter(|_| change == Change::Define)
+            .and_then(|other| {
+                replaced(
+                    ItemKind::List,
+                    &name,
+                    &other.location,
+                    &item.location,
+                    config,
+                )
+            });
+        self.lists.define(&name, item);
+        problem
+    }
+
+    fn define_macro(
+        &mut self,
+        item: MacroItem,
+        change: Change,
+        config: &Config,
+    ) -> Option<Diagnostic> {
+        let words = |text: &SourceText| -> String {
+            text.text().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let earlier = self.macros.get(&item.name).map(|earlier| &earlier.item);
+        let other = earlier.filter(|earlier| words(&earlier.condition) != words(&item.condition));
+        let problem = other
+            .filter(|_| change == Change::Define)
+            .and_then(|other| {
+                replaced(
+                    ItemKind::Macro,
+                    &item.name,
+                    &other.location,
+                    &item.location,
+                    config,
+                )
+            });
         let first = self
             .macros
             .get(&item.name)
@@ -223,6 +274,7 @@ impl Collector {
                 last: self.clock,
             },
         );
+        problem
     }
 
     fn append_macro(&mut self, item: MacroItem) -> Option<Diagnostic> {
@@ -382,6 +434,33 @@ fn append_exception(rule: &mut RuleItem, exception: ExceptionItem) -> Option<Dia
     }
     rule.exceptions.push(exception);
     None
+}
+
+/// Warns of a definition that silently changes what the rules of the program do: a file that was written to stand
+/// alone brings its own macros and lists, whose names may be theirs, too.
+fn replaced(
+    kind: ItemKind,
+    name: &str,
+    earlier: &Location,
+    location: &Location,
+    config: &Config,
+) -> Option<Diagnostic> {
+    let is_builtin = config.builtin.as_deref() == Some(&*earlier.file);
+    if !is_builtin || earlier.file == location.file {
+        return None;
+    }
+    let word = kind.word();
+    let key = match kind {
+        ItemKind::List => "items",
+        ItemKind::Macro | ItemKind::Rule => "condition",
+    };
+    let message = format!(
+        "{word} {name}: takes the place of the {word} of the built-in rules, which use this one now"
+    );
+    let help = format!(
+        "give it another name; or, to change the built-in rules, write `override: {{{key}: replace}}`"
+    );
+    Some(Diagnostic::new(Code::ReplacedBuiltin, location.clone(), message).with_help(help))
 }
 
 fn replace_in_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {

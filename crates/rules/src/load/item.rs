@@ -109,11 +109,11 @@ pub(super) enum Item {
     Plugins(Vec<PluginRequirement>),
     List {
         item: ListItem,
-        append: bool,
+        change: Change,
     },
     Macro {
         item: MacroItem,
-        append: bool,
+        change: Change,
     },
     Rule(Box<RuleItem>),
     /// A change by `append: true`, or by an `override` that appends, replaces, or both.
@@ -126,6 +126,17 @@ pub(super) enum Item {
         enabled: bool,
         location: Location,
     },
+}
+
+/// What a list or macro does to the one of this name that was there before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Takes its place, as any later definition does.
+    Define,
+    /// Takes its place, by `override`: the author knows that it is there.
+    Replace,
+    /// Adds to it.
+    Append,
 }
 
 pub(super) struct ListItem {

@@ -42,6 +42,8 @@ pub const SYSCALL_SOURCE: &str = "syscall";
 struct Config {
     sources: BTreeSet<String>,
     plugins: BTreeMap<String, Version>,
+    /// Name of the file that has the built-in rules.
+    builtin: Option<String>,
 }
 
 /// Loads rule files, in order.
@@ -74,6 +76,7 @@ impl Loader {
         let config = Config {
             sources: BTreeSet::from([SYSCALL_SOURCE.to_owned()]),
             plugins: BTreeMap::from(plugins),
+            builtin: None,
         };
         Self {
             config,
@@ -94,6 +97,13 @@ impl Loader {
     #[must_use]
     pub fn with_plugin(mut self, name: &str, version: Version) -> Self {
         self.config.plugins.insert(name.to_owned(), version);
+        self
+    }
+
+    /// Names the file of the built-in rules: another file that defines one of its macros or lists anew is warned of.
+    #[must_use]
+    pub fn with_builtin(mut self, file_name: &str) -> Self {
+        self.config.builtin = Some(file_name.to_owned());
         self
     }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::SYSCALL_SOURCE;
 use super::item::{
-    ENGINE_KEYS, EXCEPTION_KEYS, Entry, ExceptionItem, Item, ItemKind, Key, LIST_KEYS, ListItem,
-    MACRO_KEYS, MacroItem, PLUGIN_KEYS, RULE_KEYS, RuleItem, RuleUpdate,
+    Change, ENGINE_KEYS, EXCEPTION_KEYS, Entry, ExceptionItem, Item, ItemKind, Key, LIST_KEYS,
+    ListItem, MACRO_KEYS, MacroItem, PLUGIN_KEYS, RULE_KEYS, RuleItem, RuleUpdate,
 };
 use super::reader::{ReadResult, Reader};
 use crate::condition::{is_identifier, is_list_name};
@@ -160,13 +160,13 @@ impl<'n> Reader<'n> {
         let items = self
             .required("items")
             .and_then(|node| self.texts("items", node));
-        let append = self.appends(LIST_KEYS, "items");
+        let change = self.change(LIST_KEYS, "items");
         let item = ListItem {
             name,
             items: items?,
             location: self.location.clone(),
         };
-        Some(Item::List { item, append })
+        Some(Item::List { item, change })
     }
 
     fn macro_item(&mut self, name: String) -> Option<Item> {
@@ -178,21 +178,29 @@ impl<'n> Reader<'n> {
             .help = Some("begin with a letter; use letters, digits and `_` only".to_owned());
         }
         let condition = self.required_text("condition");
-        let append = self.appends(MACRO_KEYS, "condition");
+        let change = self.change(MACRO_KEYS, "condition");
         let item = MacroItem {
             name,
             condition: condition?,
             location: self.location.clone(),
         };
-        Some(Item::Macro { item, append })
+        Some(Item::Macro { item, change })
     }
 
     /// Returns true if a macro or list extends an earlier one, by `append` or by `override`.
-    fn appends(&mut self, keys: &'static [Key], key: &str) -> bool {
+    /// Returns what a list or macro does to the one that was there before. `key` has its value.
+    fn change(&mut self, keys: &'static [Key], key: &str) -> Change {
         let flag = self.append_flag();
         let overrides = self.overrides(keys);
         self.check_both(flag, &overrides);
-        flag || overrides.append.contains(key)
+        match (
+            flag || overrides.append.contains(key),
+            overrides.replace.contains(key),
+        ) {
+            (true, _) => Change::Append,
+            (false, true) => Change::Replace,
+            (false, false) => Change::Define,
+        }
     }
 
     fn rule(&mut self, name: String) -> Option<Item> {

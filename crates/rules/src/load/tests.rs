@@ -1272,3 +1272,49 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_file_that_takes_the_place_of_a_builtin_macro_is_warned_of() {
+    const BUILTIN: &str = "- list: shells\n  items: [sh, bash]\n\
+        - macro: opened\n  condition: evt.type = open and proc.name in (shells)\n\
+        - rule: r\n  desc: d\n  condition: opened\n  output: o\n  priority: ERROR\n";
+    let warned = |own: &str| -> Vec<String> {
+        let loader = Loader::new()
+            .with_builtin("builtin")
+            .add("builtin", BUILTIN);
+        let (ruleset, diagnostics) = loader.add("own.yaml", own).finish();
+        assert_eq!(ruleset.rules.len(), 1, "{diagnostics:?}");
+        let found = diagnostics
+            .iter()
+            .filter(|found| found.code == Code::ReplacedBuiltin);
+        found
+            .map(|found| format!("{found}; {}", found.help.as_deref().unwrap_or_default()))
+            .collect()
+    };
+    assert_eq!(
+        warned("- macro: opened\n  condition: evt.type = openat\n- list: shells\n  items: [zsh]\n"),
+        [
+            "own.yaml:1:3: warning[LOAD_REPLACED_BUILTIN]: macro opened: takes the place of the macro of the built-in \
+             rules, which use this one now; give it another name; or, to change the built-in rules, write \
+             `override: {condition: replace}`",
+            "own.yaml:3:3: warning[LOAD_REPLACED_BUILTIN]: list shells: takes the place of the list of the built-in \
+             rules, which use this one now; give it another name; or, to change the built-in rules, write \
+             `override: {items: replace}`",
+        ]
+    );
+    for own in [
+        // The same in other words changes nothing.
+        "- macro: opened\n  condition: >\n    evt.type = open\n    and proc.name in (shells)\n- list: shells\n  items: [bash, sh]\n",
+        // Who overrides or appends knows the other one.
+        "- macro: opened\n  condition: evt.type = openat\n  override:\n    condition: replace\n",
+        "- macro: opened\n  condition: or evt.type = openat\n  append: true\n",
+        "- list: shells\n  items: [zsh]\n  override:\n    items: append\n",
+        "- macro: mine\n  condition: evt.type = openat\n",
+    ] {
+        assert!(warned(own).is_empty(), "{own}: {:?}", warned(own));
+    }
+    // Among files of the user the later one holds, as in Falco.
+    let loader = Loader::new().with_builtin("builtin").add("a", BUILTIN);
+    let (_, diagnostics) = loader.add("b", "- list: shells\n  items: [zsh]\n").finish();
+    assert!(diagnostics.is_empty(), "{diagnostics:?}");
+}

@@ -142,8 +142,17 @@ fn watched(args: &Top) -> String {
 /// Watched containers that do not run yet: a mistyped name looks like a quiet container.
 struct Absent {
     scope: ebpf::WatchScope,
-    /// The names at the last look, and when that was.
-    last: Mutex<Option<(Instant, Vec<String>)>>,
+    last: Mutex<LastLook>,
+}
+
+/// What the last look at all processes found.
+#[derive(Default)]
+struct LastLook {
+    when: Option<Instant>,
+    /// Names of containers that did not run, escaped.
+    names: Vec<String>,
+    /// Why the look failed. The names are those of the look before.
+    error: Option<String>,
 }
 
 impl Absent {
@@ -153,25 +162,47 @@ impl Absent {
     fn new(scope: ebpf::WatchScope) -> Self {
         Self {
             scope,
-            last: Mutex::new(None),
+            last: Mutex::default(),
         }
     }
 
     /// Returns what the status line says about them.
     fn words(&self) -> String {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_old = |(when, _): &(Instant, Vec<String>)| when.elapsed() >= Self::INTERVAL;
-        if last.as_ref().is_none_or(is_old) {
-            let absent = match self.scope.absent(ContainerOptions::default()) {
-                Ok(absent) => absent.into_iter().map(top::escaped).collect(),
-                Err(error) => return format!("  cannot list the running containers: {error}"),
+        last.words(Instant::now(), || {
+            let absent = self.scope.absent(ContainerOptions::default());
+            let absent = absent.map_err(|error| error.to_string())?;
+            Ok(absent.into_iter().map(top::escaped).collect())
+        })
+    }
+}
+
+impl LastLook {
+    /// Returns what the status line says; `look` is called if the last one is too old.
+    fn words(
+        &mut self,
+        now: Instant,
+        look: impl FnOnce() -> Result<Vec<String>, String>,
+    ) -> String {
+        let is_recent = |when: Instant| now.duration_since(when) < Absent::INTERVAL;
+        if !self.when.is_some_and(is_recent) {
+            self.when = Some(now);
+            self.error = match look() {
+                Ok(names) => {
+                    self.names = names;
+                    None
+                }
+                Err(error) => Some(error),
             };
-            *last = Some((Instant::now(), absent));
         }
-        match last.as_ref() {
-            Some((_, names)) if !names.is_empty() => format!("  waiting for {}", names.join(", ")),
-            _ => String::new(),
+        let mut words = match self.names.is_empty() {
+            true => String::new(),
+            false => format!("  waiting for {}", self.names.join(", ")),
+        };
+        if let Some(error) = &self.error {
+            words.push_str(&format!("  cannot list the running containers: {error}"));
         }
+        words
     }
 }
 
@@ -238,4 +269,26 @@ fn unsupported(error: &ebpf::Error) -> Failure {
         true => "`tollgate doctor` shows what eBPF lacks here; `tollgate top FILE` shows a capture",
     };
     Failure::from_error(Exit::Unsupported, error).help(help)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_look_keeps_what_was_known_and_is_not_repeated_for_each_frame() {
+        let mut last = LastLook::default();
+        let start = Instant::now();
+        let web = || Ok(vec!["web".to_owned()]);
+        assert_eq!(last.words(start, web), "  waiting for web");
+        let later = start + Absent::INTERVAL;
+        let failed = "  waiting for web  cannot list the running containers: no /proc";
+        assert_eq!(last.words(later, || Err("no /proc".to_owned())), failed);
+        let never = || -> Result<Vec<String>, String> { panic!("the look is recent") };
+        assert_eq!(
+            last.words(later + Duration::from_millis(250), never),
+            failed
+        );
+        assert_eq!(last.words(later + Absent::INTERVAL, || Ok(Vec::new())), "");
+    }
 }
