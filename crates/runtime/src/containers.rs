@@ -142,8 +142,11 @@ pub fn forget(
             std::thread::sleep(REMOVAL_PAUSE);
         }
     }
-    let state = line.root.clone().or_else(|| leftovers::usual_root(runtime));
-    if let Some(state) = state {
+    let states = match &line.root {
+        Some(root) => vec![root.clone()],
+        None => leftovers::usual_roots(runtime),
+    };
+    for state in states {
         leftovers::remove(&state.join(id)).map_err(|cause| {
             let state = state.display();
             let message = format!("cannot remove what is left of {id} below {state}: {cause}");
