@@ -234,6 +234,10 @@ pub fn state_failure(error: &StoreError) -> Failure {
     let exit = match error {
         StoreError::BadId { .. } => Exit::BadInput,
         StoreError::Io { .. } => Exit::Unsupported,
+        StoreError::Newer { .. } => {
+            return Failure::from_error(Exit::Unsupported, error)
+                .help("use the build that created the container, or a newer one");
+        }
     };
     Failure::from_error(exit, error).help(
         "IDs are folder names; container state is in /run/tollgate/runtime, or in $TOLLGATE_RUNTIME_STATE",
