@@ -197,11 +197,11 @@ pub fn code(status: std::process::ExitStatus) -> u8 {
 /// Returns true if the container must be watched.
 #[must_use]
 pub fn is_to_be_watched(settings: &Settings, spec: &Spec) -> bool {
+    let annotated = spec.annotations.get(annotations::WATCH).map(String::as_str);
     match settings.config.runtime.watch {
         WatchContainers::All => true,
-        WatchContainers::Annotated => {
-            spec.annotations.get(annotations::WATCH).map(String::as_str) == Some("true")
-        }
+        WatchContainers::Annotated => annotated == Some("true"),
+        WatchContainers::UnlessAnnotated => annotated != Some("false"),
         WatchContainers::None => false,
     }
 }
