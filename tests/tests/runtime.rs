@@ -514,6 +514,34 @@ done",
     );
 }
 
+#[test]
+fn a_container_sees_no_filter_where_configuration_and_annotation_say_so() {
+    need_runtime!("runc");
+    let show =
+        "while read name value; do test $name != Seccomp: || echo $value; done < /proc/self/status";
+    let of = |watch: &str| {
+        let settings = format!("runtime: {{binary: runc, watch: {watch}}}\n");
+        let ground = RuntimeFixture::new().settings(&settings);
+        ground.bundle("plain", show);
+        ground.changed_bundle("free", show, |config| {
+            config["annotations"]["tollgate.watch"] = "false".into();
+        });
+        let (finished, alerts) = ground.run(
+            "runc",
+            "for bundle in plain free; do
+    bin/tollgate-runtime --root $PWD/root run --bundle $bundle $ID-$bundle < /dev/null
+done",
+        );
+        assert_eq!(finished.code(), 0, "{finished:?}");
+        let ids = fields(&alerts, "Program", "container.id");
+        let watched = |name: &str| ids.contains(&format!("{}-{name}", ground.id));
+        (finished.stdout, watched("plain"), watched("free"))
+    };
+    assert_eq!(of("unless_annotated"), ("2\n0\n".to_owned(), true, false));
+    // Who writes annotations cannot escape the watch by itself.
+    assert_eq!(of("all"), ("2\n2\n".to_owned(), true, true));
+}
+
 /// Creates, starts, kills and deletes many containers: each first program is seen, nothing is left.
 #[test]
 fn many_containers_leave_nothing_and_none_begins_unseen() {

@@ -384,3 +384,59 @@ test -z "$(remains $ID)"
     );
     assert_eq!(finished.code(), 0, "{finished:?}");
 }
+
+/// Runs podman as a user that is known only here.
+const ROOTLESS: &str = r#"
+for file in passwd group subuid subgid; do
+    cat /etc/$file > $file 2> /dev/null || true
+    test -e /etc/$file || continue
+    echo "e2euser:x:54321:54321::$PWD/home:/bin/sh" >> $file
+done
+sed -i '$d' group subuid subgid
+echo 'e2euser:x:54321:' >> group
+for file in subuid subgid; do echo 'e2euser:2000000:65536' >> $file; done
+for file in passwd group subuid subgid; do mount --bind $file /etc/$file; done
+mkdir -p home run tmp
+touch alerts
+chown 54321:54321 home run tmp alerts
+chmod 700 run
+chmod 755 . bin
+cat > user.sh <<'END'
+set -eu
+engine() {
+    podman --root "$PWD/home/storage" --runroot "$PWD/home/run" --cgroup-manager cgroupfs --storage-driver vfs \
+        --events-backend file --runtime "$PWD/bin/tollgate-runtime" --runtime-flag "config=$PWD/tollgate.yaml" "$@"
+}
+trap 'engine rm --all --force --time 0 > home/end.out 2>&1; podman unshare rm -rf "$PWD/home/storage"' EXIT
+tar -C image -c . | engine import - localhost/tiny:1.2 > home/import.out 2>&1
+engine run -d --name mine --network none localhost/tiny:1.2 /bin/busybox sleep 1000 > home/id
+engine exec mine sh -c true
+test -e "run/tollgate/runtime/default/$(cat home/id)/container.json"
+engine rm --force --time 0 mine
+test -z "$(find run/tollgate/runtime -mindepth 2)"
+END
+setpriv --reuid 54321 --regid 54321 --clear-groups \
+    env -i PATH="$PATH" HOME="$PWD/home" XDG_RUNTIME_DIR="$PWD/run" TMPDIR="$PWD/tmp" sh -eux user.sh
+"#;
+
+#[test]
+fn rootless_podman_has_its_containers_watched_and_removed() {
+    need_podman_on_host!();
+    if !installed("newuidmap") {
+        skip!("needs newuidmap", || Ok(
+            "it is in no folder of PATH".to_owned()
+        ));
+    }
+    let ground = RuntimeFixture::new().settings("runtime: {binary: runc}\n");
+    ground.scratch.file("rules.yaml", 0o644, PROBE);
+    let image =
+        "mkdir -p image/bin image/tmp; cp /bin/busybox image/bin/; ln -s busybox image/bin/sh\n";
+    let (finished, alerts) = ground.run_on_host(&format!("{image}{ROOTLESS}"));
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    assert_eq!(
+        fields(&alerts, "Probe", "container.name"),
+        ["mine"],
+        "{alerts:?}"
+    );
+    assert!(undecided(&alerts).is_empty(), "{alerts:?}");
+}

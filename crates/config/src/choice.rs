@@ -61,7 +61,7 @@ mod tests {
         check::<IoUring>(2);
         check::<OnAgentDeath>(3);
         check::<Verify>(3);
-        check::<WatchContainers>(3);
+        check::<WatchContainers>(4);
         check::<WatchedBy>(2);
     }
 }

@@ -162,6 +162,8 @@ pub enum WatchContainers {
     All,
     /// Containers whose annotation `tollgate.watch` is `true`.
     Annotated,
+    /// All containers but those whose annotation `tollgate.watch` is `false`.
+    UnlessAnnotated,
     /// No containers.
     None,
 }
@@ -173,6 +175,11 @@ impl Choice for WatchContainers {
             Self::Annotated,
             "annotated",
             "Those whose annotation `tollgate.watch` is `true`",
+        ),
+        (
+            Self::UnlessAnnotated,
+            "unless_annotated",
+            "All but those whose annotation `tollgate.watch` is `false`",
         ),
         (Self::None, "none", "None"),
     ];

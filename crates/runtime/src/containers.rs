@@ -142,8 +142,11 @@ pub fn forget(
             std::thread::sleep(REMOVAL_PAUSE);
         }
     }
-    let state = line.root.clone().or_else(|| leftovers::usual_root(runtime));
-    if let Some(state) = state {
+    let states = match &line.root {
+        Some(root) => vec![root.clone()],
+        None => leftovers::usual_roots(runtime),
+    };
+    for state in states {
         leftovers::remove(&state.join(id)).map_err(|cause| {
             let state = state.display();
             let message = format!("cannot remove what is left of {id} below {state}: {cause}");
@@ -194,11 +197,11 @@ pub fn code(status: std::process::ExitStatus) -> u8 {
 /// Returns true if the container must be watched.
 #[must_use]
 pub fn is_to_be_watched(settings: &Settings, spec: &Spec) -> bool {
+    let annotated = spec.annotations.get(annotations::WATCH).map(String::as_str);
     match settings.config.runtime.watch {
         WatchContainers::All => true,
-        WatchContainers::Annotated => {
-            spec.annotations.get(annotations::WATCH).map(String::as_str) == Some("true")
-        }
+        WatchContainers::Annotated => annotated == Some("true"),
+        WatchContainers::UnlessAnnotated => annotated != Some("false"),
         WatchContainers::None => false,
     }
 }
@@ -231,6 +234,10 @@ pub fn state_failure(error: &StoreError) -> Failure {
     let exit = match error {
         StoreError::BadId { .. } => Exit::BadInput,
         StoreError::Io { .. } => Exit::Unsupported,
+        StoreError::Newer { .. } => {
+            return Failure::from_error(Exit::Unsupported, error)
+                .help("use the build that created the container, or a newer one");
+        }
     };
     Failure::from_error(exit, error).help(
         "IDs are folder names; container state is in /run/tollgate/runtime, or in $TOLLGATE_RUNTIME_STATE",

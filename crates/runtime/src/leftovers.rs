@@ -4,7 +4,7 @@
 //! containers cannot write to it. If runc is killed at that moment, the mount and the file remain,
 //! and `runc delete` does not look for them.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,15 +15,20 @@ use process_info::procfs::{mount_lines, unescape};
 
 use crate::Runtime;
 
-/// Returns the default directory in which a runtime keeps container states, that is, without
-/// `--root`.
+/// Returns the directories in which a runtime may keep container states without `--root`: that of the machine,
+/// and, depending on runtime and user, that of the user.
 #[must_use]
-pub fn usual_root(runtime: &Runtime) -> Option<PathBuf> {
-    let name = runtime.name();
-    ["runc", "crun", "youki"]
-        .iter()
-        .find(|known| name == **known)
-        .map(|name| Path::new("/run").join(name))
+pub fn usual_roots(runtime: &Runtime) -> Vec<PathBuf> {
+    let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
+    roots_of(&runtime.name(), of_user.map(PathBuf::from))
+}
+
+fn roots_of(name: &OsStr, of_user: Option<PathBuf>) -> Vec<PathBuf> {
+    if !["runc", "crun", "youki"].iter().any(|known| name == *known) {
+        return Vec::new();
+    }
+    let folders = std::iter::once(PathBuf::from("/run")).chain(of_user);
+    folders.map(|folder| folder.join(name)).collect()
 }
 
 /// Unmounts everything below the state directory of a container that its runtime no longer knows.
@@ -36,6 +41,8 @@ pub fn remove(folder: &Path) -> io::Result<()> {
     let folder = match folder.canonicalize() {
         Ok(folder) => folder,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        // Under rootless podman the folder of the machine is closed. The list of mounts is not.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => folder.to_owned(),
         Err(error) => return Err(error),
     };
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
@@ -77,6 +84,15 @@ mod tests {
                       25 27 254:0 /usr/sbin/runc /run/runc/a/with\\040blank rw - ext4 /dev/vda rw\n";
         let expected = ["/run/runc/a/with blank", "/run/runc/a/runc.X"].map(PathBuf::from);
         assert_eq!(mounts_below(mounts, Path::new("/run/runc/a")), expected);
+    }
+
+    #[test]
+    fn a_runtime_may_keep_states_in_the_folder_of_the_user() {
+        let of = |name: &str, user: Option<&str>| roots_of(name.as_ref(), user.map(PathBuf::from));
+        assert_eq!(of("runc", None), [Path::new("/run/runc")]);
+        let both = ["/run/crun", "/run/user/7/crun"].map(PathBuf::from);
+        assert_eq!(of("crun", Some("/run/user/7")), both);
+        assert!(of("other", Some("/run/user/7")).is_empty());
     }
 
     #[test]

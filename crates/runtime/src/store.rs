@@ -52,6 +52,25 @@ fn watched() -> bool {
     true
 }
 
+/// Version of the format of notes. A build that reads this version must understand every field that a newer build
+/// writes into it; a field that changes what commands do to a container needs a new version.
+const VERSION: u32 = 1;
+
+/// A note as it is written.
+#[derive(Serialize)]
+struct Written<'a> {
+    version: u32,
+    #[serde(flatten)]
+    note: &'a Note,
+}
+
+/// The version of a note; those of the first builds have none.
+#[derive(Deserialize)]
+struct WrittenVersion {
+    #[serde(default)]
+    version: u32,
+}
+
 /// A note cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -60,6 +79,14 @@ pub enum StoreError {
     BadId {
         /// The id.
         id: String,
+    },
+    /// The note is of a newer build.
+    #[error("cannot read {}: it is of version {version}, and this program reads version {VERSION}", .path.display())]
+    Newer {
+        /// Path of the note.
+        path: PathBuf,
+        /// Version of the note.
+        version: u32,
     },
     /// A file or directory cannot be created, read or removed.
     #[error("cannot {action} {}", .path.display())]
@@ -132,7 +159,8 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
             made => made.map_err(io("make", &self.folder))?,
         }
-        let text = serde_json::to_vec(note).expect("a note is plain data");
+        let version = VERSION;
+        let text = serde_json::to_vec(&Written { version, note }).expect("a note is plain data");
         // Written atomically, since this process may be killed at any moment.
         let (begun, file) = (self.folder.join(BEGUN), self.folder.join(NOTE));
         fs::write(&begun, text).map_err(io("write", &begun))?;
@@ -144,7 +172,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// The note exists and cannot be read.
+    /// The note exists and cannot be read, or a newer build wrote it.
     pub fn note(&self) -> Result<Option<Note>, StoreError> {
         let path = self.folder.join(NOTE);
         let io = |cause| StoreError::Io {
@@ -152,13 +180,16 @@ impl Store {
             path: path.clone(),
             cause,
         };
-        match fs::read(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(io(error)),
-            Ok(text) => Ok(Some(
-                serde_json::from_slice(&text).map_err(|error| io(error.into()))?,
-            )),
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(io)?,
+        };
+        let broken = |error: serde_json::Error| io(error.into());
+        let WrittenVersion { version } = serde_json::from_slice(&text).map_err(broken)?;
+        if version > VERSION {
+            return Err(StoreError::Newer { path, version });
         }
+        serde_json::from_slice(&text).map(Some).map_err(broken)
     }
 
     /// Removes the directory. A missing one is not an error.
@@ -323,6 +354,53 @@ mod tests {
             let error = Store::new(Path::new("/s"), None, id).unwrap_err();
             assert!(matches!(error, StoreError::BadId { .. }), "{id}");
         }
+    }
+
+    /// Notes as earlier builds wrote them.
+    const RECORDED: [&str; 3] = [
+        r#"{"id":"abc","bundle":"/b","has_mounts":true,"groups":["/sys/fs/cgroup/pids/abc"]}"#,
+        r#"{"id":"abc","bundle":"/b","has_mounts":true,"groups":["/sys/fs/cgroup/pids/abc"],
+            "policy":"/etc/tollgate/policies/web.yaml","runtime":"/usr/sbin/runc"}"#,
+        r#"{"id":"abc","bundle":"/b","has_mounts":true,"groups":["/sys/fs/cgroup/pids/abc"],"policy":null,
+            "runtime":"/usr/sbin/runc","config":"/home/u/t.yaml","root":"/run/other","is_watched":true}"#,
+    ];
+
+    #[test]
+    fn notes_of_earlier_builds_are_read() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path(), None, "abc").unwrap();
+        fs::create_dir_all(&store.folder).unwrap();
+        for (number, text) in RECORDED.iter().enumerate() {
+            fs::write(store.file(NOTE), text).unwrap();
+            let note = store.note().unwrap().unwrap();
+            assert_eq!((&*note.id, note.is_watched), ("abc", true), "{text}");
+            let groups = serde_json::to_value(&note.groups).unwrap();
+            assert_eq!(groups, serde_json::json!(["/sys/fs/cgroup/pids/abc"]));
+            assert_eq!(note.runtime.is_some(), number > 0);
+            assert_eq!(
+                note.root.as_deref(),
+                (number > 1).then_some(Path::new("/run/other"))
+            );
+        }
+    }
+
+    #[test]
+    fn a_note_of_a_newer_build_is_refused_and_not_guessed() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::new(state.path(), None, "abc").unwrap();
+        store.begin(&note()).unwrap();
+        let text = fs::read_to_string(store.file(NOTE)).unwrap();
+        let newer = text.replace("\"version\":1", "\"version\":2");
+        assert_ne!(newer, text);
+        fs::write(store.file(NOTE), newer).unwrap();
+        let error = store.note().unwrap_err();
+        assert!(
+            matches!(error, StoreError::Newer { version: 2, .. }),
+            "{error}"
+        );
+        let mut only = OnlyNote::default();
+        only.look(state.path(), "abc");
+        assert!(only.take().is_none());
     }
 
     #[test]

@@ -70,13 +70,7 @@ impl Vm {
             outcome => {
                 qemu::end(&mut made.monitor);
                 outcome?;
-                let message = format!(
-                    "cannot create container {}: there is one of this id",
-                    self.id
-                );
-                return Err(
-                    Failure::new(Exit::BadInput, message).help("delete it, or use another ID")
-                );
+                return Err(self.exists_already());
             }
         }
         let outcome = self
@@ -96,6 +90,14 @@ impl Vm {
             return Err(failure);
         }
         Ok(made)
+    }
+
+    fn exists_already(&self) -> Failure {
+        let message = format!(
+            "cannot create container {}: there is one of this id",
+            self.id
+        );
+        Failure::new(Exit::BadInput, message).help("delete it, or use another ID")
     }
 
     /// Creates the note. Returns false if the container exists. Leftovers of an unfinished one are
