@@ -1,7 +1,7 @@
 //! An API server in memory, for tests: lists in pages, watches, server-side apply, and versions that expire.
 //!
-//! It keeps what is written and checks no schema. It merges applied fields into what is there, and does not take away
-//! fields that a writer leaves out later.
+//! It keeps what is written and checks no schema. A status is replaced as a whole. Other applied fields are merged into what
+//! is there, and stay if a writer leaves them out later.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -268,7 +268,12 @@ fn respond(request: &Request, shared: &Shared) -> (u16, Value) {
             let old = shared.state().objects.get(target).cloned();
             match (old, target == path) {
                 (None, false) => refusal(404, "NotFound"),
-                (old, _) => {
+                (Some(mut object), false) => {
+                    // One program writes a status, and what it leaves out is gone.
+                    object["status"] = request.body["status"].clone();
+                    (200, write(shared, target, object))
+                }
+                (old, true) => {
                     let mut object = old.unwrap_or_default();
                     merge(&mut object, &request.body);
                     (200, write(shared, target, object))
