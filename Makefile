@@ -27,13 +27,14 @@ test test-unit test-all test-guest test-kernels test-engines test-recorded: \
     export $(RUNNER) = timeout --foreground --kill-after=10 $(LIMIT)
 test-all test-guest: LIMIT = 3600
 test-all test-guest: export TOLLGATE_TEST_SLOW = 1
+test test-all cluster: export TOLLGATE_CACHE := $(or $(TOLLGATE_CACHE),$(HOME)/.cache/tollgate)
 test-all: export TOLLGATE_STATIC_BIN = $(abspath $(STATIC))
 # For what test-all calls, too. The tests of the embedded runtime skip where the program lacks it.
 test-all: FEATURES = embedded
 bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
-.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 check bless bench-smoke \
+.PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 check bless bench-smoke cluster \
     isolation guard-peers static install uninstall deb dist
 .DEFAULT_GOAL := help
 
@@ -63,6 +64,9 @@ test-all: build static test-kernels test-engines test-recorded test-re2 ## run e
 	rm -f $(SKIPS)
 	$(CARGO) test --workspace --locked --no-fail-fast $(FEATURES:%=--features cli/%); status=$$?; \
 	    $(COMPARE) && exit $$status
+
+cluster: ## build Kubernetes and containerd for the tests that need them, into a cache outside the tree
+	tests/cluster/build
 
 test-guest: build ## run the tests that need another kernel, in an emulated machine
 	$(CARGO) test --locked --package e2e --test guest --test lsm

@@ -10,6 +10,7 @@ mod bare;
 mod binary;
 mod case;
 mod certificates;
+pub mod cluster;
 mod container;
 pub mod cri;
 mod debian;

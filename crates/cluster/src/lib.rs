@@ -101,7 +101,7 @@ impl Cluster {
             Event::PolicyGone(id) => self.remove_policy(&id),
             Event::Profile(profile) => {
                 let key = profile.key();
-                if let Some(stored) = StoredProfile::of(&profile) {
+                if let Some(stored) = StoredProfile::of(&profile, self.stored.get(&key)) {
                     self.touch_profile(&key);
                     self.stored.insert(key, stored);
                 }
@@ -148,6 +148,60 @@ impl Cluster {
     /// Takes the policies whose profile or status may have changed since the last call.
     pub fn take_changes(&mut self) -> BTreeSet<PolicyId> {
         std::mem::take(&mut self.changes)
+    }
+
+    /// A policy.
+    #[must_use]
+    pub fn policy(&self, id: &PolicyId) -> Option<&PolicyObject> {
+        self.policies.get(id)
+    }
+
+    /// Returns true if every object of the kind that existed at the start is known.
+    #[must_use]
+    pub fn is_synced(&self, kind: ObjectKind) -> bool {
+        self.synced.contains(&kind)
+    }
+
+    /// The kinds of objects that egress rules of policies are about.
+    #[must_use]
+    pub fn needs(&self) -> BTreeSet<ObjectKind> {
+        self.policies.values().flat_map(egress::needs).collect()
+    }
+
+    /// Returns true if the API server has this profile, from this installation.
+    #[must_use]
+    pub fn is_written(&self, profile: &DesiredProfile) -> bool {
+        let key = ObjectKey {
+            namespace: profile.namespace.clone(),
+            name: profile.name.clone(),
+        };
+        let stored = self.stored.get(&key);
+        stored.is_some_and(|stored| {
+            stored.installation == self.installation && stored.spec == profile.spec
+        })
+    }
+
+    /// ArmorProfiles of this installation whose policies are gone, each with its unique id. Before all policies and
+    /// profiles are known there are none.
+    #[must_use]
+    pub fn orphans(&self) -> Vec<(ObjectKey, String)> {
+        let needed = [ObjectKind::Policies, ObjectKind::Profiles];
+        if !needed.iter().all(|kind| self.synced.contains(kind)) {
+            return Vec::new();
+        }
+        let is_owned = |key: &ObjectKey| {
+            let ids = self.by_profile.get(&key.name).into_iter().flatten();
+            ids.into_iter()
+                .any(|id| self.profile_key(id).as_ref() == Ok(key))
+        };
+        let ours = |profile: &StoredProfile| profile.installation == self.installation;
+        let orphans = self
+            .stored
+            .iter()
+            .filter(|(key, profile)| ours(profile) && !is_owned(key));
+        orphans
+            .map(|(key, profile)| (key.clone(), profile.uid.clone()))
+            .collect()
     }
 
     /// The policies.

@@ -2,28 +2,52 @@
 
 use std::collections::BTreeMap;
 
-use kinds::{ArmorProfile, Node, NodeReport, ObjectKey, ProfileState};
+use kinds::{
+    ArmorProfile, ArmorProfileSpec, ArmorProfileStatus, Node, NodeReport, ObjectKey, ProfileState,
+};
 
 use crate::INSTALLATION;
 
 /// An ArmorProfile as the API server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredProfile {
-    /// Resource version.
+    /// Resource version with which the spec was written. Later writes of status or labels do not count: nodes need not
+    /// see them.
     pub(crate) version: u64,
-    pub(crate) hash: String,
+    pub(crate) generation: Option<i64>,
+    pub(crate) uid: String,
+    pub(crate) spec: ArmorProfileSpec,
+    pub(crate) status: Option<ArmorProfileStatus>,
     /// The installation that wrote it; empty for another program.
     pub(crate) installation: String,
 }
 
 impl StoredProfile {
-    /// `None` if the object has no version, and so does not come from an API server.
-    pub(crate) fn of(profile: &ArmorProfile) -> Option<Self> {
-        let annotations = &profile.metadata.annotations;
+    /// `before` is the same object as it was known before. `None` if the object has no version, and so does not come
+    /// from an API server.
+    pub(crate) fn of(profile: &ArmorProfile, before: Option<&Self>) -> Option<Self> {
+        let metadata = &profile.metadata;
+        let generation = metadata.generation;
+        let own: u64 = metadata.resource_version.as_deref()?.parse().ok()?;
+        let status = profile.status.as_ref();
+        let status = status
+            .filter(|status| generation.is_some() && status.observed_generation == generation);
+        let written = status.and_then(|status| status.spec_version.as_deref()?.parse().ok());
+        let before =
+            before.filter(|before| generation.is_some() && before.generation == generation);
         Some(Self {
-            version: profile.metadata.resource_version.as_deref()?.parse().ok()?,
-            hash: profile.spec.profile.hash.clone(),
-            installation: annotations.get(INSTALLATION).cloned().unwrap_or_default(),
+            version: written
+                .or(before.map(|before| before.version))
+                .unwrap_or(own),
+            generation,
+            uid: metadata.uid.clone().unwrap_or_default(),
+            spec: profile.spec.clone(),
+            status: profile.status.clone(),
+            installation: metadata
+                .annotations
+                .get(INSTALLATION)
+                .cloned()
+                .unwrap_or_default(),
         })
     }
 }
@@ -182,7 +206,7 @@ impl Nodes {
         if let Some(cause) = &state.failure {
             return NodeState::Failed(state, cause);
         }
-        if state.hash != profile.hash {
+        if state.hash != profile.spec.profile.hash {
             return NodeState::Unknown("the agent enforces an earlier profile");
         }
         let counted = [state.enforced, state.late, state.unprotected];

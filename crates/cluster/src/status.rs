@@ -73,13 +73,29 @@ impl Cluster {
     /// The status of an ArmorProfile. `None` if the API server has none.
     #[must_use]
     pub fn profile_status(&self, key: &ObjectKey) -> Option<ArmorProfileStatus> {
-        self.stored.get(key)?;
+        let stored = self.stored.get(key)?;
         let sum = self.sum(key);
         Some(ArmorProfileStatus {
             desired_number_loaded: sum.coverage.nodes,
             current_number_loaded: sum.known,
             conditions: sum.failed,
+            observed_generation: stored.generation,
+            spec_version: Some(stored.version.to_string()),
         })
+    }
+
+    /// The status of the ArmorProfile of a policy, if it differs from what the API server has.
+    #[must_use]
+    pub fn profile_status_to_write(
+        &self,
+        id: &PolicyId,
+    ) -> Option<(ObjectKey, ArmorProfileStatus)> {
+        let key = self.profile_key(id).ok()?;
+        let stored = self.stored.get(&key)?;
+        let status = self.profile_status(&key)?;
+        // The profile may be another policy's, or another installation's.
+        let is_own = self.profile(id).is_ok();
+        (is_own && stored.status.as_ref() != Some(&status)).then_some((key, status))
     }
 
     /// The condition Ready, and the phase.
@@ -98,7 +114,7 @@ impl Cluster {
             return unknown(format!("not all {kind:?} are known yet"));
         }
         let stored = key.and_then(|key| self.stored.get(key));
-        if stored.is_none_or(|stored| stored.hash != profile.spec.profile.hash) {
+        if stored.is_none_or(|stored| stored.spec != profile.spec) {
             return unknown("the ArmorProfile is not written yet".to_owned());
         }
         if sum.failures == 0 && !profile.needs_proxy.is_empty() {

@@ -321,6 +321,40 @@ fn modes_that_nodes_do_not_have_and_wrong_policies_are_said_in_the_status() {
     );
 }
 
+/// A status that is written gives the profile a new version, which must not make every node unknown.
+#[test]
+fn only_a_new_spec_has_to_be_seen_by_nodes() {
+    let mut cluster = one_node();
+    let version = |cluster: &mut Cluster, version: u64, generation: i64, status: Option<Value>| {
+        let Event::Profile(mut profile) = stored(cluster, &id("web"), version) else {
+            panic!("it is a profile");
+        };
+        profile.metadata.generation = Some(generation);
+        profile.status = status.map(|status| serde_json::from_value(status).unwrap());
+        cluster.apply(Event::Profile(profile));
+    };
+    version(&mut cluster, 20, 1, None);
+    cluster.apply(report_of("n1", "b1", 1, 20, json!([])));
+    assert_eq!(ready(&cluster, &id("web")).0, ConditionStatus::True);
+    version(&mut cluster, 21, 1, None);
+    assert_eq!(ready(&cluster, &id("web")).0, ConditionStatus::True);
+    version(&mut cluster, 22, 2, None);
+    assert_eq!(ready(&cluster, &id("web")).0, ConditionStatus::Unknown);
+    let key = key("demo", "varmor-demo-web");
+    let status = cluster.profile_status(&key).unwrap();
+    assert_eq!(
+        (status.observed_generation, status.spec_version.as_deref()),
+        (Some(2), Some("22"))
+    );
+    // A new leader reads it there.
+    let mut leader = one_node();
+    version(&mut leader, 29, 2, Some(json!(status)));
+    leader.apply(report_of("n1", "b1", 1, 22, json!([])));
+    assert_eq!(ready(&leader, &id("web")).0, ConditionStatus::True);
+    version(&mut leader, 30, 3, Some(json!(status)));
+    assert_eq!(ready(&leader, &id("web")).0, ConditionStatus::Unknown);
+}
+
 #[test]
 fn times_of_conditions_change_with_their_status() {
     let mut cluster = one_node();

@@ -32,9 +32,11 @@ pub struct Profile {
     pub enforcer: String,
     /// Whether violations are denied.
     pub mode: ProfileMode,
-    /// Hash of `policy`: 64 hexadecimal digits.
+    /// Hash of `policy`: 64 hexadecimal digits. Empty in a profile of another program.
+    #[serde(default)]
     pub hash: String,
     /// The policy as JSON, for crate `policy`. Services and Pods are replaced by addresses.
+    #[serde(default)]
     pub policy: String,
 }
 
@@ -69,6 +71,12 @@ pub struct ArmorProfileStatus {
     /// One for each node that has failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<NodeCondition>,
+    /// Generation of the spec that this status is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Resource version with which that spec was written, as a decimal number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec_version: Option<String>,
 }
 
 /// A node that has failed.

@@ -60,14 +60,21 @@ fn body(number: u8) -> Value {
     }
 }
 
-/// The hash of the profile of a policy with this body, in a cluster with the Pod's address.
-fn hash(index: usize, number: u8, pod: Option<u8>) -> String {
+/// The spec of the profile of a policy with this body, in a cluster with the Pod's address.
+fn spec(index: usize, number: u8, pod: Option<u8>) -> Value {
     let mut cluster = Cluster::new("tollgate", false);
     cluster.apply(Event::Synced(ObjectKind::Pods));
     cluster.apply(policy(POLICIES[index], body(number)));
     cluster.apply(pod_event(pod));
-    let profile = cluster.profile(&id(POLICIES[index]));
-    profile.map_or_else(|_| "none".to_owned(), |profile| profile.spec.profile.hash)
+    match cluster.profile(&id(POLICIES[index])) {
+        Ok(profile) => json!(profile.spec),
+        // As another version may have written it.
+        Err(_) => {
+            json!({ "target": { "kind": "Pod", "name": "x" }, "updateExistingWorkloads": false,
+            "behaviorModeling": { "enable": false, "duration": 0 },
+            "profile": { "name": "n", "enforcer": "BPF", "mode": "enforce", "hash": "none" } })
+        }
+    }
 }
 
 fn pod_event(number: Option<u8>) -> Event {
@@ -94,10 +101,7 @@ fn event(change: &Change, time: u64) -> Event {
                 "apiVersion": "crd.varmor.org/v1beta1", "kind": "ArmorProfile",
                 "metadata": { "name": name, "namespace": "demo", "resourceVersion": (10 + number).to_string(),
                     "annotations": { INSTALLATION: "tollgate" } },
-                "spec": { "target": { "kind": "Pod", "name": "x" }, "updateExistingWorkloads": false,
-                    "behaviorModeling": { "enable": false, "duration": 0 },
-                    "profile": { "name": name, "enforcer": "BPF", "mode": "enforce", "policy": "",
-                        "hash": hash(*index, *number, Some(1)) } },
+                "spec": spec(*index, *number, Some(1)),
             })))
         }
         Change::Node(index, None) => Event::NodeGone(NODES[*index].to_owned()),
@@ -106,7 +110,7 @@ fn event(change: &Change, time: u64) -> Event {
         Change::Report(index, Some((boot, version, used))) => {
             let profiles = POLICIES.iter().enumerate().map(|(policy, name)| {
                 json!({ "namespace": "demo", "name": format!("varmor-demo-{name}"),
-                    "hash": hash(policy, *used, Some(1)), "containers": used, "enforced": used })
+                    "hash": spec(policy, *used, Some(1))["profile"]["hash"], "containers": used, "enforced": used })
             });
             let profiles = profiles.collect();
             report_of(

@@ -1,0 +1,16 @@
+//! The operator: it watches a cluster, and writes what [`cluster::Cluster`] says that there has to be.
+//!
+//! [`Operator::run`] waits until it is the leader, starts a thread for each kind of objects that matters, and writes
+//! ArmorProfiles and status. It keeps nothing that it could not read again: a leader that is lost ends, and another one
+//! lists everything.
+
+mod lease;
+mod operator;
+mod silence;
+mod sources;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use lease::LeaseError;
+pub use operator::{Operator, OperatorError, Settings};

@@ -1,0 +1,120 @@
+//! The program `tollgate-operator`.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use apiserver::{Access, AccessError, Client};
+use clap::{Args, Parser, Subcommand};
+use operator::{Operator, Settings};
+
+/// Exit code for bad input, as of all programs of tollgate.
+const BAD_INPUT: u8 = 2;
+/// Exit code for an operator that has ended.
+const ENDED: u8 = 4;
+
+/// Turns policies of a Kubernetes cluster into profiles of its nodes, and their reports into status
+#[derive(Debug, Parser)]
+#[command(name = "tollgate-operator", version)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Print the CustomResourceDefinitions, for `kubectl apply --server-side -f -`
+    Crds,
+    /// Run the operator
+    Run(Run),
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// Namespace of the installation, where profiles of cluster policies and the lease lie (default: $POD_NAMESPACE)
+    #[arg(long)]
+    namespace: Option<String>,
+    /// Name of this operator among those of the installation (default: $POD_NAME)
+    #[arg(long)]
+    name: Option<String>,
+    /// Address of the API server (default: the one that a pod gets from Kubernetes)
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Certificates that may sign that of --server
+    #[arg(long, value_name = "FILE", requires = "server")]
+    certificate_authority: Option<PathBuf>,
+    /// Token for --server
+    #[arg(long, value_name = "FILE", requires = "server")]
+    token: Option<PathBuf>,
+    /// Certificate for --server
+    #[arg(long, value_name = "FILE", requires = "client_key")]
+    client_certificate: Option<PathBuf>,
+    /// Key of --client-certificate
+    #[arg(long, value_name = "FILE", requires = "client_certificate")]
+    client_key: Option<PathBuf>,
+}
+
+impl Run {
+    fn access(&self) -> Result<Access, AccessError> {
+        let Some(server) = &self.server else {
+            return Access::in_cluster();
+        };
+        Ok(Access {
+            server: server.clone(),
+            authority: self.certificate_authority.clone(),
+            token: self.token.clone(),
+            client: self.client_certificate.clone().zip(self.client_key.clone()),
+        })
+    }
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().verb {
+        Verb::Crds => {
+            print!("{}", kinds::yaml_text::stream(&kinds::crd::all()));
+            ExitCode::SUCCESS
+        }
+        Verb::Run(run) => {
+            let (Some(namespace), Some(name)) = (
+                value(run.namespace.as_ref(), "POD_NAMESPACE"),
+                value(run.name.as_ref(), "POD_NAME"),
+            ) else {
+                eprintln!("tollgate-operator: cannot run without --namespace and --name");
+                eprintln!("help: in a pod, set POD_NAMESPACE and POD_NAME by the downward API");
+                return ExitCode::from(BAD_INPUT);
+            };
+            let client = run
+                .access()
+                .and_then(|access| Client::new(&access, "tollgate-operator"));
+            let client = match client {
+                Ok(client) => client,
+                Err(error) => return fail(&error, BAD_INPUT),
+            };
+            let operator = Operator::new(client, Settings::new(&namespace, &name));
+            match operator.run(|message| eprintln!("tollgate-operator: {message}")) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error, ENDED),
+            }
+        }
+    }
+}
+
+/// The value of an option, or of a variable in its place.
+fn value(option: Option<&String>, variable: &str) -> Option<String> {
+    option
+        .cloned()
+        .or_else(|| env::var(variable).ok())
+        .filter(|value| !value.is_empty())
+}
+
+/// Prints an error with its causes.
+fn fail(error: &dyn std::error::Error, code: u8) -> ExitCode {
+    let mut text = format!("tollgate-operator: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    eprintln!("{text}");
+    ExitCode::from(code)
+}

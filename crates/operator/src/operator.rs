@@ -1,0 +1,239 @@
+//! The loop of the operator.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use std::{io, mem};
+
+use apiserver::Client;
+use cluster::{Cluster, Event, ObjectKind, PolicyId};
+use jiff::Timestamp;
+
+use crate::lease::{Lease, LeaseError};
+use crate::silence::Silences;
+use crate::sources::{Notice, Source, Sources};
+use crate::writer::Writer;
+
+/// Events that wait at most. A thread that has more waits, and with it its connection.
+const QUEUE: usize = 1024;
+/// How long events are collected before something is written.
+const COLLECT: Duration = Duration::from_millis(50);
+/// Maximum number of events between two rounds of writing.
+const BATCH: usize = 10_000;
+
+/// Settings of an operator.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Namespace of the installation.
+    pub namespace: String,
+    /// Name of this operator among those of the installation, such as that of its pod.
+    pub identity: String,
+    /// How long the lease of a leader lasts.
+    pub lease: Duration,
+    /// Least time between two writes for one policy. What nodes report comes in thousands.
+    pub pause: Duration,
+    /// Age at which the report of a node is worth nothing.
+    pub silence: Duration,
+}
+
+impl Settings {
+    /// The usual times.
+    #[must_use]
+    pub fn new(namespace: &str, identity: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            identity: identity.to_owned(),
+            lease: Duration::from_secs(15),
+            pause: Duration::from_secs(1),
+            silence: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Why an operator ends.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperatorError {
+    /// It is not the leader any more.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// A thread cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+}
+
+/// An operator.
+#[derive(Debug)]
+pub struct Operator {
+    client: Client,
+    settings: Settings,
+}
+
+impl Operator {
+    /// An operator that has not begun.
+    #[must_use]
+    pub fn new(client: Client, settings: Settings) -> Self {
+        Self { client, settings }
+    }
+
+    /// Waits until this operator is the leader, and then acts for as long as it is. `say` gets messages for people.
+    ///
+    /// # Errors
+    ///
+    /// Always in the end: when it is not the leader any more. Another one starts from what the API server has.
+    pub fn run(&self, mut say: impl FnMut(String)) -> Result<(), OperatorError> {
+        let Settings {
+            namespace,
+            identity,
+            lease,
+            ..
+        } = &self.settings;
+        let lease = Lease::acquire(&self.client, namespace, identity, *lease);
+        say(format!(
+            "leader of the installation in {namespace}: {identity}"
+        ));
+        let (sender, receiver) = mpsc::sync_channel(QUEUE);
+        let mut sources = Sources::new(self.client.clone(), sender);
+        for source in Source::ALWAYS {
+            sources.start(source).map_err(OperatorError::Thread)?;
+        }
+        let round = Round {
+            cluster: Cluster::new(namespace, false),
+            writer: Writer::new(self.client.clone(), namespace),
+            sources,
+            listed: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            written: BTreeMap::new(),
+            silences: Silences::default(),
+            settings: &self.settings,
+        };
+        round.run(&receiver, lease, &mut say)
+    }
+}
+
+/// The state of a leader.
+struct Round<'a> {
+    cluster: Cluster,
+    writer: Writer,
+    sources: Sources,
+    listed: BTreeSet<Source>,
+    /// Policies for which something may have to be written.
+    pending: BTreeSet<PolicyId>,
+    /// When something was written for a policy.
+    written: BTreeMap<PolicyId, Instant>,
+    silences: Silences,
+    settings: &'a Settings,
+}
+
+impl Round<'_> {
+    fn run(
+        mut self,
+        receiver: &Receiver<Notice>,
+        mut lease: Lease<'_>,
+        say: &mut impl FnMut(String),
+    ) -> Result<(), OperatorError> {
+        let mut renewal = Instant::now() + lease.pause();
+        loop {
+            self.collect(receiver, say);
+            if Instant::now() >= renewal {
+                lease.renew()?;
+                renewal = Instant::now() + lease.pause();
+                let silent = self.silences.silent(Instant::now(), self.settings.silence);
+                silent
+                    .into_iter()
+                    .for_each(|event| self.cluster.apply(event));
+            }
+            self.watch_what_is_needed()?;
+            self.write(renewal, say);
+        }
+    }
+
+    /// Takes the events of a short time.
+    fn collect(&mut self, receiver: &Receiver<Notice>, say: &mut impl FnMut(String)) {
+        let end = Instant::now() + COLLECT;
+        for _ in 0..BATCH {
+            let left = end.saturating_duration_since(Instant::now());
+            match receiver.recv_timeout(left) {
+                Ok(notice) => self.take(notice, say),
+                Err(RecvTimeoutError::Timeout) => break,
+                // `sources` has a sender: this does not happen while it lives.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.pending.extend(self.cluster.take_changes());
+    }
+
+    fn take(&mut self, notice: Notice, say: &mut impl FnMut(String)) {
+        match notice {
+            Notice::Event(event) => {
+                match &event {
+                    Event::Report(report) => {
+                        self.silences.see(report, Instant::now(), Timestamp::now());
+                    }
+                    Event::ReportGone(node) => self.silences.forget(node),
+                    _ => {}
+                }
+                self.cluster.apply(event);
+            }
+            Notice::Listed(source) => {
+                self.listed.insert(source);
+                let kind = source.kind();
+                if Source::of(kind)
+                    .iter()
+                    .all(|source| self.listed.contains(source))
+                {
+                    self.cluster.apply(Event::Synced(kind));
+                }
+            }
+            Notice::Failed(source, error) => say(format!("cannot watch {source:?}: {error}")),
+            Notice::Unreadable(source, key, cause) => {
+                say(format!("cannot read {key} of {source:?}: {cause}"));
+            }
+        }
+    }
+
+    /// Services and Pods are watched when the first policy is about them.
+    fn watch_what_is_needed(&mut self) -> Result<(), OperatorError> {
+        for kind in self.cluster.needs() {
+            for source in Source::of(kind) {
+                self.sources.start(*source).map_err(OperatorError::Thread)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes for policies whose pause is over, until the lease has to be renewed.
+    fn write(&mut self, renewal: Instant, say: &mut impl FnMut(String)) {
+        // Before all profiles are known, none is known to be missing.
+        if !self.cluster.is_synced(ObjectKind::Profiles)
+            || !self.cluster.is_synced(ObjectKind::Policies)
+        {
+            return;
+        }
+        for id in mem::take(&mut self.pending) {
+            let last = self.written.get(&id);
+            let waits = last.is_some_and(|last| last.elapsed() < self.settings.pause);
+            if waits || Instant::now() >= renewal {
+                self.pending.insert(id);
+                continue;
+            }
+            if self.cluster.policy(&id).is_none() {
+                self.written.remove(&id);
+                continue;
+            }
+            self.written.insert(id.clone(), Instant::now());
+            if let Err(error) = self.writer.write(&self.cluster, &id) {
+                say(format!(
+                    "cannot write the profile or status of {}: {error}",
+                    id.key
+                ));
+                self.pending.insert(id);
+            }
+        }
+        for (key, uid) in self.cluster.orphans() {
+            if let Err(error) = self.writer.delete(&key, &uid) {
+                say(format!("cannot delete the profile {key}: {error}"));
+            }
+        }
+    }
+}

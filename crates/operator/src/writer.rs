@@ -1,0 +1,136 @@
+//! Writes profiles and status, each only if it differs from what is there.
+
+use apiserver::{ApiError, Client, Resource};
+use cluster::{Cluster, DesiredProfile, INSTALLATION, PolicyId, keep_times};
+use jiff::Timestamp;
+use kinds::crd::Definition;
+use kinds::{ObjectKey, PolicyObject, PolicyStatus};
+use serde_json::{Value, json};
+
+/// Label of everything that the operator makes.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+
+pub(crate) struct Writer {
+    client: Client,
+    installation: String,
+}
+
+impl Writer {
+    pub(crate) fn new(client: Client, installation: &str) -> Self {
+        Self {
+            client,
+            installation: installation.to_owned(),
+        }
+    }
+
+    /// Writes what a policy needs. A policy that is gone needs nothing; its profile is an orphan then.
+    ///
+    /// # Errors
+    ///
+    /// If the API server refuses. It is to be tried again.
+    pub(crate) fn write(&self, cluster: &Cluster, id: &PolicyId) -> Result<(), ApiError> {
+        let Some(policy) = cluster.policy(id) else {
+            return Ok(());
+        };
+        // A policy that is being deleted gets no new profile.
+        if policy.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        if let Ok(profile) = cluster.profile(id)
+            && !cluster.is_written(&profile)
+        {
+            self.client
+                .apply(&resource("ArmorProfile"), &self.profile(policy, &profile))?;
+        }
+        let Some(mut status) = cluster.status(id) else {
+            return Ok(());
+        };
+        keep_times(
+            &mut status,
+            policy.status.as_ref(),
+            &Timestamp::now().strftime("%FT%TZ").to_string(),
+        );
+        if policy.status.as_ref() != Some(&status) {
+            self.write_status(policy, &status)?;
+        }
+        self.write_profile_status(cluster, id)
+    }
+
+    fn write_status(&self, policy: &PolicyObject, status: &PolicyStatus) -> Result<(), ApiError> {
+        let resource = resource(&policy.kind);
+        let object = json!({
+            "apiVersion": policy.api_version,
+            "kind": policy.kind,
+            "metadata": name(&policy.key()),
+            "status": status,
+        });
+        unless_gone(self.client.apply_status(&resource, &object))
+    }
+
+    fn write_profile_status(&self, cluster: &Cluster, id: &PolicyId) -> Result<(), ApiError> {
+        let Some((key, status)) = cluster.profile_status_to_write(id) else {
+            return Ok(());
+        };
+        let object = json!({
+            "apiVersion": definition("ArmorProfile").api_version(),
+            "kind": "ArmorProfile",
+            "metadata": name(&key),
+            "status": status,
+        });
+        unless_gone(self.client.apply_status(&resource("ArmorProfile"), &object))
+    }
+
+    /// The ArmorProfile, which its policy owns.
+    fn profile(&self, policy: &PolicyObject, profile: &DesiredProfile) -> Value {
+        json!({
+            "apiVersion": definition("ArmorProfile").api_version(),
+            "kind": "ArmorProfile",
+            "metadata": {
+                "name": profile.name,
+                "namespace": profile.namespace,
+                "labels": { MANAGED_BY: "tollgate" },
+                "annotations": { INSTALLATION: self.installation },
+                "ownerReferences": [{
+                    "apiVersion": policy.api_version,
+                    "kind": policy.kind,
+                    "name": policy.metadata.name,
+                    "uid": policy.metadata.uid,
+                    "controller": true,
+                }],
+            },
+            "spec": profile.spec,
+        })
+    }
+
+    /// Deletes a profile whose policy is gone.
+    ///
+    /// # Errors
+    ///
+    /// If the API server refuses.
+    pub(crate) fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), ApiError> {
+        unless_gone(self.client.delete(&resource("ArmorProfile"), key, uid))
+    }
+}
+
+fn definition(kind: &str) -> &'static Definition {
+    Definition::of_kind(kind).expect("the kind is in the table")
+}
+
+fn resource(kind: &str) -> Resource {
+    Resource::of(definition(kind))
+}
+
+fn name(key: &ObjectKey) -> Value {
+    match key.namespace.is_empty() {
+        true => json!({ "name": key.name }),
+        false => json!({ "name": key.name, "namespace": key.namespace }),
+    }
+}
+
+/// An object that was deleted meanwhile needs nothing any more: an event about it is on its way.
+fn unless_gone(result: Result<Value, ApiError>) -> Result<(), ApiError> {
+    match result {
+        Err(error) if error.code() != Some(404) => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,185 @@
+//! Parts of Kubernetes that `tests/cluster/build` has built into a cache, and how tests start them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use crate::Scratch;
+
+/// The built program of this name; an error says where there is none.
+///
+/// # Errors
+/// If the variable `TOLLGATE_CACHE` names no cache with that program.
+pub fn built(name: &str) -> Result<PathBuf, String> {
+    let cache = env::var_os("TOLLGATE_CACHE").ok_or("TOLLGATE_CACHE is not set")?;
+    let program = PathBuf::from(cache).join("kubernetes/bin").join(name);
+    match program.exists() {
+        true => Ok(program),
+        false => Err(format!("there is no {}", program.display())),
+    }
+}
+
+/// Skips a test if one of these programs is not in the cache.
+#[macro_export]
+macro_rules! need_built {
+    ($($name:expr),+) => {
+        $(if let Err(missing) = $crate::cluster::built($name) {
+            $crate::skip!("needs what tests/cluster/build builds", || Ok(missing));
+        })+
+    };
+}
+
+/// containerd with NRI, in namespaces of mounts and pids: whatever it leaves behind ends with it.
+#[derive(Debug)]
+pub struct Containerd {
+    child: Child,
+    path: PathBuf,
+}
+
+/// Name of the image that there is: a folder with busybox as `/bin/busybox`.
+pub const IMAGE: &str = "localhost/pod:1";
+
+/// Makes the image, starts containerd, and imports the image.
+const SCRIPT: &str = r#"
+set -eu
+mkdir -p image/bin image/tmp image/proc archive plugins conf
+cp "$(command -v busybox)" image/bin/busybox
+tar -C image -cf archive/layer.tar .
+digest=$(sha256sum archive/layer.tar | cut -d' ' -f1)
+cat > archive/config.json <<END
+{"architecture": "amd64", "os": "linux", "config": {"Cmd": ["/bin/busybox", "sleep", "1000"]},
+ "rootfs": {"type": "layers", "diff_ids": ["sha256:$digest"]}}
+END
+cat > archive/manifest.json <<END
+[{"Config": "config.json", "RepoTags": ["localhost/pod:1"], "Layers": ["layer.tar"]}]
+END
+tar -C archive -cf pod.tar layer.tar config.json manifest.json
+cat > config.toml <<END
+version = 3
+root = "$PWD/data"
+state = "$PWD/state"
+[grpc]
+  address = "$PWD/containerd.sock"
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "native"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "localhost/pod:1"
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+  snapshotter = "native"
+[plugins."io.containerd.nri.v1.nri"]
+  disable = false
+  socket_path = "$PWD/nri.sock"
+  plugin_path = "$PWD/plugins"
+  plugin_config_path = "$PWD/conf"
+END
+containerd --config config.toml > containerd.log 2>&1 &
+for try in $(seq 300); do ctr -a "$PWD/containerd.sock" version > /dev/null 2>&1 && break; sleep 0.1; done
+ctr -a "$PWD/containerd.sock" -n k8s.io images import --local --snapshotter native pod.tar > import.out
+touch ready
+wait
+"#;
+
+impl Containerd {
+    /// Starts containerd below a folder, and waits until it can run pods.
+    ///
+    /// # Panics
+    /// If it does not start in a minute; the message has what it logged.
+    #[must_use]
+    pub fn start(scratch: &Scratch) -> Self {
+        let program = built("containerd").expect("the test asked for it");
+        let folder = program.parent().expect("it is in a folder");
+        let path = env::var("PATH").unwrap_or_default();
+        // Its own shim and client have to be found before those of the system.
+        let path = format!("{}:{path}", folder.display());
+        let child = Command::new("unshare")
+            .args([
+                "--mount",
+                "--pid",
+                "--fork",
+                "--mount-proc",
+                "--kill-child",
+                "sh",
+                "-c",
+                SCRIPT,
+            ])
+            .current_dir(scratch.path())
+            .env("PATH", path)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("unshare is part of every system");
+        let mut containerd = Self {
+            child,
+            path: scratch.path().to_owned(),
+        };
+        let end = Instant::now() + Duration::from_secs(60);
+        while !containerd.path.join("ready").exists() {
+            let ended = containerd.child.try_wait().expect("it is a child");
+            assert!(
+                ended.is_none() && Instant::now() < end,
+                "{ended:?} {}",
+                containerd.log()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+        containerd
+    }
+
+    /// What containerd has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path.join("containerd.log")).unwrap_or_default()
+    }
+
+    /// The socket of its CRI.
+    #[must_use]
+    pub fn cri(&self) -> PathBuf {
+        self.path.join("containerd.sock")
+    }
+
+    /// The socket of its NRI.
+    #[must_use]
+    pub fn nri(&self) -> PathBuf {
+        self.path.join("nri.sock")
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        let tasks = self.path.join("state/io.containerd.runtime.v2.task/k8s.io");
+        let tasks = fs::read_dir(tasks).into_iter().flatten().flatten();
+        let tasks: Vec<_> = tasks.map(|entry| entry.file_name()).collect();
+        // The first process of the namespace of pids ends with it, and all others with that one.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let hierarchies = fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let roots: Vec<PathBuf> = hierarchies.map(|entry| entry.path()).collect();
+        for task in &tasks {
+            roots
+                .iter()
+                .for_each(|root| remove_group(&root.join("k8s.io").join(task)));
+        }
+        for root in roots {
+            // Another test may have a group there.
+            let _ = fs::remove_dir(root.join("k8s.io"));
+        }
+    }
+}
+
+/// Removes the control group of a container that was killed with its namespace.
+fn remove_group(path: &Path) {
+    for _ in 0..100 {
+        // A killed process stays in its group for a moment.
+        if !path.exists() || fs::remove_dir(path).is_ok() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
