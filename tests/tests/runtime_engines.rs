@@ -407,7 +407,13 @@ engine() {
     podman --root "$PWD/home/storage" --runroot "$PWD/home/run" --cgroup-manager cgroupfs --storage-driver vfs \
         --events-backend file --runtime "$PWD/bin/tollgate-runtime" --runtime-flag "config=$PWD/tollgate.yaml" "$@"
 }
-trap 'engine rm --all --force --time 0 > home/end.out 2>&1; podman unshare rm -rf "$PWD/home/storage"' EXIT
+# podman leaves a process that keeps the user namespace.
+end() {
+    engine rm --all --force --time 0 > home/end.out 2>&1
+    podman unshare rm -rf "$PWD/home/storage"
+    kill "$(cat run/libpod/tmp/pause.pid)"
+}
+trap end EXIT
 tar -C image -c . | engine import - localhost/tiny:1.2 > home/import.out 2>&1
 engine run -d --name mine --network none localhost/tiny:1.2 /bin/busybox sleep 1000 > home/id
 engine exec mine sh -c true
