@@ -1094,8 +1094,8 @@ fn violations_are_told_policies_are_exchanged_at_one_moment_and_nothing_is_left(
 #[test]
 fn no_denial_of_a_short_command_is_lost() {
     need_slow!();
-    const STARTS: usize = 25;
-    let mut script = String::from("for one in 1 2 3; do busybox yes > /dev/null & done\n");
+    const STARTS: usize = 10;
+    let mut script = String::from("busybox yes > /dev/null &\n");
     for enforcer in BOTH {
         let report = policy("disable-access-shadow", enforcer, REPORT);
         let _ = write!(

@@ -43,6 +43,8 @@ pub struct Learner {
     pub quiet: bool,
     /// `None` once the policy is written.
     pub seen: Mutex<Option<Observations>>,
+    /// Behaviour in earlier runs; `None` if this is the first.
+    pub earlier: Option<Model>,
     /// Receives a byte when the policy is written: the agent, which writes it, is a different
     /// process from the one whose exit ends the command.
     pub ready: PipeWriter,
@@ -192,10 +194,29 @@ impl Learner {
         if !self.quiet {
             let path = self.output.display();
             terminal::complain(&format!(
-                "tollgate: wrote {path}; apply it: tollgate enforce --policy {path} -- CMD\n"
+                "tollgate: wrote {path}; apply it: tollgate enforce --policy {path} -- CMD\n{}",
+                self.completeness(&seen)
             ));
         }
         Ok(())
+    }
+}
+
+impl Learner {
+    /// Says how complete the recording is, as far as a comparison of runs shows.
+    fn completeness(&self, seen: &Model) -> String {
+        let Some(earlier) = &self.earlier else {
+            return "tollgate: what this run did not do is denied; record others with other input (--runs N, or \
+                    --model FILE) until nothing is new\n"
+                .to_owned();
+        };
+        match &seen.news(earlier)[..] {
+            [] => "tollgate: this run did nothing that earlier runs had not done\n".to_owned(),
+            news => format!(
+                "tollgate: new in this run: {}; record more runs until nothing is new\n",
+                news.join(", ")
+            ),
+        }
     }
 }
 

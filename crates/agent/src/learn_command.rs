@@ -10,6 +10,7 @@ use std::time::Duration;
 use config::OnAgentDeath;
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
 use event::EngineKind;
 use policy::Enforcers;
 use sys::poll::{self, PollFd};
@@ -27,6 +28,8 @@ pub struct LearnOptions {
     pub output: PathBuf,
     /// Path of the model, to which the behaviour is added.
     pub model: Option<PathBuf>,
+    /// Number of runs of the command, all for one policy.
+    pub runs: u32,
     /// Seconds after which the policy is written, unless the command ends earlier.
     pub duration: Option<u64>,
     /// Enforcers that the policy names.
@@ -52,11 +55,10 @@ pub fn execute(args: LearnOptions) -> Outcome {
     if let Some(model) = &args.model {
         learn::are_two(&args.output, model)?;
     }
-    let known = match &args.model {
-        Some(path) => learn::read(path)?,
-        None => None,
+    let known = match earlier_runs(&args)? {
+        EarlierRuns::Failed(exit) => return Ok(exit),
+        EarlierRuns::Known(model) => model.map(|model| *model),
     };
-    let model = known.unwrap_or_default();
     let own = sys::credential::capabilities(0);
     // If the capabilities cannot be read, assumes that there are some.
     let is_privileged = own.map_or(true, |sets| sets.permitted.0 != 0);
@@ -73,7 +75,8 @@ pub fn execute(args: LearnOptions) -> Outcome {
         enforcers: args.enforcers,
         is_privileged,
         quiet: args.quiet,
-        seen: Mutex::new(Some(Observations::new(model))),
+        seen: Mutex::new(Some(Observations::new(known.clone().unwrap_or_default()))),
+        earlier: known,
         ready,
     };
     let detection = Detection {
@@ -93,6 +96,58 @@ pub fn execute(args: LearnOptions) -> Outcome {
         }
         outcome => outcome,
     }
+}
+
+/// Result of the runs before the last one.
+enum EarlierRuns {
+    /// The command failed, and learning ends with its exit status.
+    Failed(Exit),
+    /// The behaviour in these runs and in those of the model; `None` if this is the first run.
+    Known(Option<Box<policy::Model>>),
+}
+
+/// Runs the command until one run is left. Each run is a process of its own, which adds to a model.
+fn earlier_runs(args: &LearnOptions) -> Result<EarlierRuns, Failure> {
+    let cannot = |what: &str, cause: &std::io::Error| {
+        Failure::new(Exit::Unsupported, format!("cannot {what}: {cause}"))
+            .help("run it several times with --model FILE")
+    };
+    let folder;
+    let path = match (&args.model, args.runs) {
+        (Some(path), _) => path.clone(),
+        (None, 1) => return Ok(EarlierRuns::Known(None)),
+        (None, _) => {
+            folder = tempfile::tempdir().map_err(|error| cannot("keep the model", &error))?;
+            folder.path().join("model.json")
+        }
+    };
+    for run in 1..args.runs {
+        let mut command = std::process::Command::new("/proc/self/exe");
+        command
+            .args(["learn", "-q", "--enforcer", &args.enforcers.joined(), "-o"])
+            .arg(&args.output)
+            .arg("--model")
+            .arg(&path)
+            .args(args.duration.map(|seconds| format!("--duration={seconds}")))
+            .arg("--")
+            .args(&args.command);
+        let status = command
+            .status()
+            .map_err(|error| cannot("run the command", &error))?;
+        if !status.success() {
+            let code = status
+                .code()
+                .and_then(|code| u8::try_from(code).ok())
+                .unwrap_or(u8::MAX);
+            terminal::complain(&format!(
+                "tollgate: run {run} of {} failed with {status}; the policy is of the runs until then\n",
+                args.runs
+            ));
+            return Ok(EarlierRuns::Failed(Exit::Command(code)));
+        }
+    }
+    let known = learn::read(&path)?;
+    Ok(EarlierRuns::Known(known.map(Box::new)))
 }
 
 /// Returns the specification of a run without rules, observed by a learner.

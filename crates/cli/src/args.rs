@@ -398,6 +398,9 @@ pub(crate) struct Learn {
     /// Add the behaviour that earlier runs recorded in FILE, and write the sum back [default: none]
     #[arg(long, value_name = "FILE")]
     pub(crate) model: Option<PathBuf>,
+    /// Run CMD so many times, and write one policy for all runs; it ends with the first run that fails
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) runs: u32,
     /// Write the policy after SECONDS seconds, and stop recording while CMD runs on [default: when CMD ends]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) duration: Option<u64>,

@@ -75,6 +75,7 @@ pub fn learn(args: Learn) -> Outcome {
     let folder = Folder(path);
     let model = folder.0.join("model");
     let outcome = learn_command::execute(LearnOptions {
+        runs: 1,
         output: folder.0.join("policy.yaml"),
         model: Some(model.clone()),
         duration: None,

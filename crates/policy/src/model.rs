@@ -1,5 +1,7 @@
 //! The behaviour model of a workload, and advice on the rules that the workload tolerates.
 
+mod classes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -108,7 +110,7 @@ pub const DECIDING: [(Syscall, usize); 7] = [
 
 /// Paths that every program may use, with the rights to read, write and execute. Loaders are requested by
 /// programs, not by calls.
-const EVERYBODYS: [(&str, [bool; 3]); 11] = [
+const EVERYBODYS: [(&str, [bool; 3]); 15] = [
     ("/dev/full", [true, true, false]),
     ("/dev/null", [true, true, false]),
     ("/dev/random", [true, false, false]),
@@ -119,7 +121,12 @@ const EVERYBODYS: [(&str, [bool; 3]); 11] = [
     ("/lib/ld-linux.so.2", [true, false, true]),
     ("/lib/ld-musl-x86_64.so.1", [true, false, true]),
     ("/lib64/ld-linux-x86-64.so.2", [true, false, true]),
-    ("/proc/**", [true, false, false]),
+    // The C library counts processors and memory.
+    ("/proc/cpuinfo", [true, false, false]),
+    ("/proc/meminfo", [true, false, false]),
+    ("/proc/stat", [true, false, false]),
+    ("/proc/sys/vm/overcommit_memory", [true, false, false]),
+    ("/sys/devices/system/cpu/online", [true, false, false]),
 ];
 
 /// Maximum number of values from which a rule is generated: each value costs an instruction at each such
@@ -254,7 +261,7 @@ impl Model {
             Restriction::Connect { path } => path.matches(file),
             _ => false,
         });
-        self.peers.insert(generalised(file));
+        self.peers.insert(generalised(&without_temporary(file)));
     }
 
     /// Records a violation of every built-in rule that has a matching restriction.
@@ -290,6 +297,33 @@ impl Model {
         self.peers.extend(other.peers);
         self.capabilities.0 |= other.capabilities.0;
         self.had_capabilities |= other.had_capabilities;
+    }
+
+    /// What the policy of this model allows and that of an earlier one does not, in words; empty if nothing is new.
+    #[must_use]
+    pub fn news(&self, earlier: &Self) -> Vec<String> {
+        let denied: BTreeSet<&str> = earlier.unmade().into_iter().collect();
+        let now: BTreeSet<&str> = self.unmade().into_iter().collect();
+        let calls: Vec<String> = denied
+            .difference(&now)
+            .map(|name| (*name).to_owned())
+            .collect();
+        let known = earlier.allowed_files();
+        let files = self.allowed_files().into_iter();
+        let files = files.filter(|(file, kinds)| known.get(file) != Some(kinds));
+        let files: Vec<String> = files.map(|(file, _)| file).collect();
+        let used = classes::capabilities(self.capabilities).0;
+        let more = Capabilities(used & !classes::capabilities(earlier.capabilities).0).to_string();
+        let more: Vec<String> = more.split_whitespace().map(str::to_owned).collect();
+        let counted = [
+            ("call", "calls", calls),
+            ("capability", "capabilities", more),
+            ("file", "files", files),
+        ];
+        let counted = counted.into_iter().filter(|(.., what)| !what.is_empty());
+        counted
+            .map(|(one, many, what)| in_words(one, many, &what))
+            .collect()
     }
 
     /// The enforcers whose mere presence does not stop recorded behaviour: any Landlock ruleset forbids
@@ -389,6 +423,12 @@ impl Model {
         if used.0 != 0 {
             return Some(format!("the workload uses {used}"));
         }
+        let needed = Capabilities(set.0 & classes::capabilities(self.capabilities).0);
+        if needed.0 != 0 {
+            return Some(format!(
+                "what the workload uses needs {needed} in another run"
+            ));
+        }
         let spaces = self.violated.get("disallow-create-user-ns");
         spaces.map(|_| "the workload makes user namespaces, which such a rule forbids".to_owned())
     }
@@ -481,12 +521,25 @@ impl Model {
         self.reads
             .iter()
             .for_each(|file| allow(file, [true, false, false]));
+        classes::folders(&self.reads)
+            .iter()
+            .for_each(|folder| allow(folder, [true, false, false]));
         self.writes
             .iter()
             .for_each(|file| allow(file, [true, true, false]));
+        classes::folders(&self.writes)
+            .iter()
+            .for_each(|folder| allow(folder, [true, true, false]));
         self.programs
             .iter()
             .for_each(|file| allow(file, [true, false, true]));
+        // Programs that it makes itself have other names in each run.
+        let built = self.programs.iter().filter_map(|program| {
+            let whole = without_temporary(program);
+            let folder = whole.strip_suffix("/**")?;
+            self.makes.contains(folder).then_some(whole)
+        });
+        built.for_each(|folder| allow(&folder, [true, false, true]));
         let folder = |folder: &String| format!("{}/**", folder.trim_end_matches("/**"));
         let makes = self.makes.iter().map(folder);
         makes.for_each(|file| allow(&file, [true, true, false]));
@@ -522,17 +575,17 @@ impl Model {
                  args: [\n          {args}]"
             )
         };
+        let none = BTreeSet::new();
         let none_of = |index: usize, values: &BTreeSet<u64>| -> Vec<String> {
             let test = |value| format!("{{index: {index}, value: {value}, op: SCMP_CMP_NE}}");
             values.iter().map(test).collect()
         };
         let mut rules = Vec::new();
         for (call, at) in DECIDING {
-            match self.values.get(call.name()) {
-                Some(values) if values.len() <= MOST_VALUES => {
-                    rules.push(rule(call.name(), none_of(at, values)));
-                }
-                _ => {}
+            let used = self.values.get(call.name()).unwrap_or(&none);
+            let values = classes::values(call.name(), used);
+            if !values.is_empty() && values.len() <= MOST_VALUES {
+                rules.push(rule(call.name(), none_of(at, &values)));
             }
         }
         let domains: BTreeSet<u64> = self.sockets.iter().map(|socket| socket.0).collect();
@@ -567,12 +620,27 @@ impl Model {
     /// Calls that the workload did not make and does not need.
     fn unmade(&self) -> Vec<&'static str> {
         let here = |call: &Syscall| call.number(Arch::X86_64).is_some();
+        let needed = classes::calls(&self.calls);
         Syscall::all()
             .filter(here)
-            .filter(|call| !ALWAYS.contains(call) && !self.calls.contains(call.name()))
+            .filter(|call| !ALWAYS.contains(call) && !needed.contains(call.name()))
             .map(Syscall::name)
             .collect()
     }
+}
+
+/// Formats a number of things and the first of them.
+fn in_words(one: &str, many: &str, what: &[String]) -> String {
+    const SHOWN: usize = 3;
+    let names = what
+        .iter()
+        .take(SHOWN)
+        .cloned()
+        .collect::<Vec<_>>()
+        .join(", ");
+    let rest = if what.len() > SHOWN { ", ..." } else { "" };
+    let noun = if what.len() == 1 { one } else { many };
+    format!("{} {noun} ({names}{rest})", what.len())
 }
 
 /// Lists the built-in rules that the workload tolerates.
@@ -606,8 +674,8 @@ fn bracketed(list: &str) -> String {
     }
 }
 
-/// Generalises the parts of a path that change from run to run: process ids and names of temporary files.
-fn generalised(file: &str) -> String {
+/// A temporary file as everything in its folder: sockets and built programs have other names there in each run.
+fn without_temporary(file: &str) -> String {
     for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
         if file
             .strip_prefix(folder)
@@ -616,6 +684,12 @@ fn generalised(file: &str) -> String {
             return format!("{folder}/**");
         }
     }
+    file.to_owned()
+}
+
+/// Generalises the parts of a path that change from run to run: process ids and drawn names. Temporary files that a
+/// workload makes itself are known by the folder in which it makes them.
+fn generalised(file: &str) -> String {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let is_numbered = file.starts_with("/proc/") || file.starts_with("/dev/pts/");
     let part = |part: &str| match (is_numbered && is_number(part)) || is_drawn(part) {
@@ -849,7 +923,7 @@ mod tests {
         for (file, expected) in [
             ("/proc/417/task/418/stat", "/proc/*/task/*/stat"),
             ("/dev/pts/3", "/dev/pts/*"),
-            ("/tmp/tmp.Xy12ab/f", "/tmp/**"),
+            ("/tmp/name", "/tmp/name"),
             ("/var/cache/0123456789abcdef.bin", "/var/cache/*"),
             ("/run/9f1b7c1e-aaaa-4bbb-8ccc-0123456789ab/x", "/run/*/x"),
             ("/usr/lib/deadbeefcafe", "/usr/lib/deadbeefcafe"),
@@ -864,6 +938,47 @@ mod tests {
         model.note_read("/srv/other");
         let found: Vec<_> = model.reads.iter().map(String::as_str).collect();
         assert_eq!(found, ["/srv/data/*", "/srv/other"]);
+        let mut model = Model::default();
+        model.note_program("/tmp/go-build1/exe");
+        assert!(!model.allowed_files().contains_key("/tmp/**"));
+        model.note_make("/tmp/go-build1");
+        assert_eq!(model.allowed_files()["/tmp/**"], "read, write, exec");
+    }
+
+    /// What other users keep in shared folders is not readable because a workload read one file there.
+    #[test]
+    fn shared_folders_are_not_allowed_as_a_whole_unless_files_are_made_in_them() {
+        let mut model = Model::default();
+        for file in ["/tmp/input", "/etc/hosts", "/etc/services", "/proc/meminfo"] {
+            model.note_read(file);
+        }
+        let allowed = model.allowed_files();
+        for all in ["/**", "/tmp/**", "/etc/**", "/proc/**", "/etc/passwd"] {
+            assert!(!allowed.contains_key(all), "{all}: {allowed:?}");
+        }
+        assert!(allowed.contains_key("/tmp/input"));
+        model.note_make("/tmp/made-by-it");
+        model.note_read("/proc/12/status");
+        let allowed = model.allowed_files();
+        assert!(allowed.contains_key("/tmp/**") && allowed.contains_key("/proc/**"));
+    }
+
+    #[test]
+    fn what_a_run_did_for_the_first_time_is_counted() {
+        let mut earlier = Model::default();
+        earlier.note_read("/srv/site/a.txt");
+        earlier.note_call(Syscall::OPEN, &[0; 6]);
+        let mut later = earlier.clone();
+        assert_eq!(later.news(&earlier), [""; 0]);
+        // Of a class that is allowed already: nothing new for the policy.
+        later.note_call(Syscall::OPENAT, &[0; 6]);
+        assert_eq!(later.news(&earlier), [""; 0]);
+        later.note_read("/srv/site/b.txt");
+        later.note_call(Syscall::PTRACE, &[0; 6]);
+        assert_eq!(
+            later.news(&earlier),
+            ["1 call (ptrace)", "1 file (/srv/site/**)"]
+        );
     }
 
     #[test]

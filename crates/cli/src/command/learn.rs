@@ -10,6 +10,7 @@ pub(crate) fn execute(args: Learn) -> Outcome {
     learn_command::execute(LearnOptions {
         output: args.output,
         model: args.model,
+        runs: args.runs,
         duration: args.duration,
         enforcers: args.enforcer,
         stream: args.stream.beside_command(),
