@@ -2,10 +2,12 @@
 
 mod added_rules;
 mod bench;
+mod collector;
 mod rule_sources;
 mod workload;
 
 pub(crate) use added_rules::AddedRules;
+pub(crate) use collector::Collector;
 pub(crate) use rule_sources::RuleSources;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -89,6 +91,8 @@ pub(crate) enum Verb {
     Policy(crate::command::policy::args::Policy),
     /// Drop-in OCI runtime: wraps runc and watches its containers
     Runtime(Runtime),
+    /// Collect the alerts of many agents, and answer questions about them
+    Serve(Box<crate::command::serve::args::Serve>),
     /// Show what works on this machine, and how to fix what does not
     Doctor(Doctor),
     /// Take a one-minute tour: live alerts from real programs
@@ -140,6 +144,8 @@ pub(crate) struct Detection {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) stream: AlertStream,
+    #[command(flatten)]
+    pub(crate) collector: Collector,
     /// Record the events that the rules use to FILE (scap), for `tollgate replay`, sysdig and Falco
     #[arg(short = 'w', long = "write", value_name = "FILE", help_heading = RECORDING)]
     pub(crate) write: Option<PathBuf>,
@@ -370,6 +376,8 @@ pub(crate) struct Enforce {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) stream: AlertStream,
+    #[command(flatten)]
+    pub(crate) collector: Collector,
     /// Do not print which enforcers are active; rules that are enforced only partially are still named,
     /// unless --accept-partial names them
     #[arg(short, long, help_heading = OUTPUT)]

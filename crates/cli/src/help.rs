@@ -22,6 +22,7 @@ pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ),
     ("Confine", &["guard", "enforce", "policy", "learn"]),
     ("Containers", &["runtime"]),
+    ("Fleet", &["serve"]),
     ("Measure", &["bench", "generate"]),
     (
         "Tools",

@@ -138,6 +138,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Config(verb) => command::config::execute(&verb),
         Verb::Policy(verb) => command::policy::execute(&verb),
         Verb::Runtime(args) => command::runtime::execute(&args.words),
+        Verb::Serve(args) => command::serve::execute(*args),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
         Verb::Generate(verb) => command::generate::execute(verb),

@@ -14,7 +14,8 @@ impl From<args::Detection> for options::Detection {
             rules_folder: args.places.rules,
             layers: args.places.files,
             config: args.sources.config,
-            options: args.sources.options,
+            // What `-o` says goes before.
+            options: [args.collector.options(), args.sources.options].concat(),
             json: args.json,
             stream: args.stream.into(),
             write: args.write,

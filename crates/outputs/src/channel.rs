@@ -79,6 +79,11 @@ impl Delivery {
         self.formatter.text_line(&self.alert)
     }
 
+    /// Returns the alert as a JSON object with all members, even where lines are text.
+    pub(crate) fn json(&self) -> String {
+        self.formatter.json(&self.alert)
+    }
+
     /// Returns an alert by the program itself that is formatted as this one.
     pub(crate) fn beside(&self, event: internal::Internal) -> Arc<Self> {
         let alert = internal::internal_alert(&self.alert.hostname, event);

@@ -101,6 +101,18 @@ impl Formatter {
         self.output(alert, time)
     }
 
+    /// Returns the alert as a JSON object with all members, also where lines are text.
+    pub(crate) fn json(&self, alert: &Alert) -> String {
+        let mut object = String::with_capacity(256 + alert.message.len());
+        self.write_json(
+            &mut object,
+            alert,
+            JsonParts::default(),
+            TimeFormat::Iso8601,
+        );
+        object
+    }
+
     fn output(&self, alert: &Alert, format: TimeFormat) -> String {
         let time = match format {
             TimeFormat::Clock => time::clock(alert.time_ns, &self.zone),

@@ -14,6 +14,7 @@
 //! [`Outputs`].
 
 mod channel;
+pub mod collector;
 mod dispatcher;
 mod file;
 mod format;
@@ -40,6 +41,7 @@ mod time;
 mod worker;
 
 pub use channel::{Channel, Delivery, DeliveryError, OnSettled, Peer};
+pub use collector::CollectorOutput;
 pub use dispatcher::{Counters, Dispatcher, Pending, Prepared, RuleAlerts, Settings, StartError};
 pub use file::{FileChannel, FileOutput, OpenError};
 pub use format::{Format, JsonParts, TimeFormat};
@@ -83,6 +85,8 @@ kind::outputs! {
     nats: NatsOutput,
     /// `otlp_output`.
     otlp: OtlpOutput,
+    /// `collector_output`.
+    collector: CollectorOutput,
 }
 
 impl Outputs {

@@ -95,6 +95,8 @@ pub enum Record {
     Alert(NewAlert, Option<Loss>),
     /// A loss without an alert.
     Loss(Loss),
+    /// A number whose record the sender had to drop.
+    Dropped,
 }
 
 /// Records of one sender, in order.

@@ -27,7 +27,7 @@ fn watched(args: Enforce, places: Places) -> AgentSpec {
         detection: Detection {
             layers: places.files,
             config: args.config,
-            options: args.options,
+            options: [args.collector.options(), args.options].concat(),
             json: args.json,
             stream: args.stream.beside_command(),
             quiet: args.quiet,

@@ -17,6 +17,7 @@ pub(crate) mod replay;
 pub(crate) mod rules;
 pub(crate) mod run;
 pub(crate) mod runtime;
+pub(crate) mod serve;
 pub(crate) mod top;
 pub(crate) mod version;
 pub(crate) mod watch;

@@ -108,6 +108,14 @@ const CONFIG_FILES: &[(&str, &str)] = &[
     ),
 ];
 
+const COLLECTOR_FILES: &[(&str, &str)] = &[
+    ("/var/lib/tollgate/collector.db", "the default store"),
+    (
+        "collector.crt, collector.key",
+        "the certificate that the collector makes, beside its store",
+    ),
+];
+
 const RUNTIME_FILES: &[(&str, &str)] = &[
     ("/etc/tollgate/runtime.yaml", "default configuration"),
     (
@@ -1049,6 +1057,109 @@ pub(crate) const PAGES: &[Page] = &[
                 "fail if the run was too slow",
             ),
         ],
+    ),
+    see(
+        files(
+            page(
+                "serve",
+                &[
+                    Example("tollgate serve", "collect from this machine alone"),
+                    Example(
+                        "tollgate serve --listen 0.0.0.0:6443 --tls-cert c.pem --tls-key k.pem --max-age 90d",
+                        "collect from everywhere, and keep alerts for 90 days",
+                    ),
+                ],
+            ),
+            COLLECTOR_FILES,
+        ),
+        &["serve token", "serve backup"],
+    ),
+    see(
+        page(
+            "serve token",
+            &[
+                Example(
+                    "tollgate serve token create --agent-class web --expires 30d",
+                    "let agents send for 30 days",
+                ),
+                Example("tollgate serve token list", "list the tokens"),
+            ],
+        ),
+        &["serve"],
+    ),
+    see(
+        page(
+            "serve token create",
+            &[
+                Example(
+                    "tollgate serve token create --agent-class web > token",
+                    "write a token of agents to a file",
+                ),
+                Example(
+                    "tollgate serve token create --role operator --expires 12h",
+                    "let someone read and acknowledge alerts today",
+                ),
+            ],
+        ),
+        &["serve token list", "serve token revoke"],
+    ),
+    see(
+        page(
+            "serve token list",
+            &[
+                Example("tollgate serve token list", "list the tokens"),
+                Example("tollgate serve token list --json", "list them as JSON"),
+            ],
+        ),
+        &["serve token create"],
+    ),
+    see(
+        page(
+            "serve token revoke",
+            &[
+                Example(
+                    "tollgate serve token revoke 3",
+                    "end token 3 and its agents",
+                ),
+                Example(
+                    "tollgate serve token revoke 3 --store sqlite:fleet.db",
+                    "end it in another store",
+                ),
+            ],
+        ),
+        &["serve token list"],
+    ),
+    see(
+        page(
+            "serve backup",
+            &[
+                Example(
+                    "tollgate serve backup monday.db",
+                    "copy the store while it is used",
+                ),
+                Example(
+                    "tollgate serve backup --store sqlite:fleet.db monday.db",
+                    "copy another store",
+                ),
+            ],
+        ),
+        &["serve restore"],
+    ),
+    see(
+        page(
+            "serve restore",
+            &[
+                Example(
+                    "tollgate serve restore monday.db --store sqlite:fleet.db",
+                    "make a new store of a backup",
+                ),
+                Example(
+                    "tollgate serve restore monday.db",
+                    "make the default store of it, where none is",
+                ),
+            ],
+        ),
+        &["serve backup"],
     ),
     see(
         page(

@@ -32,6 +32,14 @@ pub enum HttpError {
         /// Description of the error.
         problem: String,
     },
+    /// There is no token in its file.
+    #[error("cannot read the token in {}", path.display())]
+    Token {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// A certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),

@@ -57,6 +57,7 @@ pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreEr
         let (alert, loss) = match record {
             Record::Alert(alert, loss) => (Some(alert), loss),
             Record::Loss(loss) => (None, Some(loss)),
+            Record::Dropped => (None, None),
         };
         if let Some(mut alert) = alert {
             if !host.is_empty() {

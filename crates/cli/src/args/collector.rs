@@ -1,0 +1,84 @@
+//! The collector that a verb sends its alerts to.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use yaml::quote;
+
+use super::OUTPUT;
+
+/// The collector that a verb sends its alerts to.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Collector {
+    /// Send alerts to the collector at URL, with the token in the file that TOLLGATE_TOKEN_FILE names
+    /// [default: TOLLGATE_COLLECTOR, else none]
+    #[arg(long = "collector", value_name = "URL", help_heading = OUTPUT)]
+    pub(crate) url: Option<String>,
+    /// Trust the certificates in FILE for the collector [default: those of the system]
+    #[arg(long = "collector-ca", value_name = "FILE", help_heading = OUTPUT)]
+    pub(crate) ca: Option<PathBuf>,
+}
+
+impl Collector {
+    /// Returns configuration keys, as `-o` sets them. A flag goes before a variable of the environment.
+    pub(crate) fn options(self) -> Vec<String> {
+        self.options_with(|name| env::var_os(name).filter(|value| !value.is_empty()))
+    }
+
+    fn options_with(self, variable: impl Fn(&str) -> Option<OsString>) -> Vec<String> {
+        let url = self
+            .url
+            .map(OsString::from)
+            .or_else(|| variable("TOLLGATE_COLLECTOR"));
+        let Some(url) = url else {
+            return Vec::new();
+        };
+        let key = |name: &str, value: &Path| {
+            format!(
+                "collector_output.{name}={}",
+                quote::scalar(&value.to_string_lossy())
+            )
+        };
+        let mut options = vec![
+            "collector_output.enabled=true".to_owned(),
+            key("url", Path::new(&url)),
+        ];
+        if let Some(file) = variable("TOLLGATE_TOKEN_FILE") {
+            options.push(key("token_file", Path::new(&file)));
+        }
+        if let Some(file) = self.ca {
+            options.push(key("ca_file", &file));
+        }
+        options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flag_goes_before_the_environment_and_without_a_url_nothing_is_set() {
+        let variable = |name: &str| match name {
+            "TOLLGATE_COLLECTOR" => Some("https://env:6443".into()),
+            "TOLLGATE_TOKEN_FILE" => Some("/run/to ken".into()),
+            _ => None,
+        };
+        let of_flag = Collector {
+            url: Some("https://flag:6443".to_owned()),
+            ca: Some("/ca.pem".into()),
+        };
+        let options = of_flag.options_with(variable);
+        assert_eq!(options.len(), 4, "{options:?}");
+        assert!(options[1].contains("https://flag:6443"), "{options:?}");
+        assert!(
+            options[3].starts_with("collector_output.ca_file="),
+            "{options:?}"
+        );
+        let options = Collector::default().options_with(variable);
+        assert!(options[1].contains("https://env:6443"), "{options:?}");
+        assert!(Collector::default().options_with(|_| None).is_empty());
+    }
+}

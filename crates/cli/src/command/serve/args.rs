@@ -1,0 +1,182 @@
+//! The command line of `tollgate serve`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+const SERVER: &str = "Server options";
+const STORE: &str = "Store options";
+
+/// `tollgate serve`.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+#[command(
+    after_help = "Without --tls-cert the collector makes a certificate beside its store, which agents trust by \
+                  --collector-ca. Agents and readers need a token: see `tollgate serve token create`."
+)]
+pub(crate) struct Serve {
+    #[command(subcommand)]
+    pub(crate) verb: Option<ServeVerb>,
+    /// Address to listen on
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6443", help_heading = SERVER)]
+    pub(crate) listen: String,
+    /// Certificate chain in PEM form [default: a certificate that signs itself]
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = SERVER)]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Private key of that certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = SERVER)]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Name or address in the certificate that the collector makes; repeatable [default: the hostname,
+    /// localhost, 127.0.0.1 and ::1]
+    #[arg(long, value_name = "NAME", conflicts_with = "tls_cert", help_heading = SERVER)]
+    pub(crate) tls_name: Vec<String>,
+    /// Serve HTTP without TLS: tokens can be read on the way
+    #[arg(long, conflicts_with_all = ["tls_cert", "tls_name"], help_heading = SERVER)]
+    pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+    /// Delete alerts that are older, as in 90d or 12h [default: keep all]
+    #[arg(long, value_name = "TIME", value_parser = span, help_heading = STORE)]
+    pub(crate) max_age: Option<Duration>,
+    /// Delete the oldest alerts while the store is larger than this many MiB [default: no limit]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 30), help_heading = STORE)]
+    pub(crate) max_size: Option<u64>,
+}
+
+/// Where alerts are kept.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StoreOption {
+    /// Where alerts are kept: sqlite:FILE
+    #[arg(long = "store", value_name = "URL", default_value = "sqlite:/var/lib/tollgate/collector.db",
+          value_parser = store, help_heading = STORE)]
+    pub(crate) path: PathBuf,
+}
+
+/// What `tollgate serve` does besides serving.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServeVerb {
+    /// Create, list and revoke tokens of agents and readers
+    #[command(subcommand, arg_required_else_help = true)]
+    Token(TokenVerb),
+    /// Write a copy of the store to a new file, while the collector runs
+    Backup(Backup),
+    /// Make a new store of a backup
+    Restore(Restore),
+}
+
+/// `tollgate serve token`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenVerb {
+    /// Create a token and print it; it cannot be shown again
+    Create(CreateToken),
+    /// List tokens, without their secrets
+    List(ListTokens),
+    /// Revoke a token, and with it all agents that use it
+    Revoke(RevokeToken),
+}
+
+/// `tollgate serve token create`.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("scope").required(true))]
+pub(crate) struct CreateToken {
+    /// For agents, and other senders of alerts, of this class
+    #[arg(long, value_name = "CLASS", group = "scope", value_parser = class)]
+    pub(crate) agent_class: Option<String>,
+    /// For someone who reads alerts
+    #[arg(
+        long,
+        value_enum,
+        group = "scope",
+        hide_possible_values = true,
+        value_name = "viewer|operator|admin"
+    )]
+    pub(crate) role: Option<Role>,
+    /// Time until the token ends, as in 30d or 12h [default: never]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub(crate) expires: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// What someone may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    // Without doc comments, as in `policy init`.
+    Viewer,
+    Operator,
+    Admin,
+}
+
+/// `tollgate serve token list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListTokens {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve token revoke`.
+#[derive(Args, Debug)]
+pub(crate) struct RevokeToken {
+    /// Number of the token
+    #[arg(value_name = "NUMBER")]
+    pub(crate) number: i64,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve backup`.
+#[derive(Args, Debug)]
+pub(crate) struct Backup {
+    /// File to write; it must not exist
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve restore`.
+#[derive(Args, Debug)]
+pub(crate) struct Restore {
+    /// Backup to read
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+fn store(text: &str) -> Result<PathBuf, &'static str> {
+    match text.strip_prefix("sqlite:") {
+        Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
+        _ => Err("expected sqlite:FILE"),
+    }
+}
+
+fn class(text: &str) -> Result<String, &'static str> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match (1..=64).contains(&text.len()) && text.chars().all(is_good) {
+        true => Ok(text.to_owned()),
+        false => Err("expected up to 64 letters, digits, `-`, `_` and `.`"),
+    }
+}
+
+/// Parses a number with a unit: s, m, h or d.
+fn span(text: &str) -> Result<Duration, &'static str> {
+    let wrong = "expected a number and a unit, as in 30d, 12h, 5m or 10s";
+    let unit = text.chars().last().ok_or(wrong)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        _ => return Err(wrong),
+    };
+    let number: u32 = text[..text.len() - 1].parse().map_err(|_error| wrong)?;
+    match number {
+        0 => Err(wrong),
+        number => Ok(Duration::from_secs(u64::from(number) * seconds)),
+    }
+}

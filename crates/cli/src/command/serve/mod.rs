@@ -1,0 +1,33 @@
+//! `tollgate serve`: the collector of a fleet.
+
+pub(crate) mod args;
+#[cfg(feature = "serve")]
+mod server;
+#[cfg(feature = "serve")]
+mod tokens;
+
+use diagnostics::failure::Outcome;
+
+use self::args::Serve;
+#[cfg(feature = "serve")]
+use self::args::ServeVerb;
+
+/// Runs the verb.
+#[cfg(feature = "serve")]
+pub(crate) fn execute(args: Serve) -> Outcome {
+    match args.verb {
+        None => server::serve(args),
+        Some(ServeVerb::Token(verb)) => tokens::execute(verb),
+        Some(ServeVerb::Backup(args)) => server::backup(&args),
+        Some(ServeVerb::Restore(args)) => server::restore(&args),
+    }
+}
+
+/// Refuses: this build lacks the collector.
+#[cfg(not(feature = "serve"))]
+pub(crate) fn execute(_args: Serve) -> Outcome {
+    use diagnostics::exit::Exit;
+    use diagnostics::failure::Failure;
+    let message = "cannot serve: this build has no collector";
+    Err(Failure::new(Exit::Unsupported, message).help("build with the feature `serve`"))
+}

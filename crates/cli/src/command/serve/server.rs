@@ -1,0 +1,170 @@
+//! The server itself, its backup and its restoration.
+
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use collector::{Collector, Settings, own_certificate};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
+use serve::{Address, ServerFiles};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use store::{SqliteStore, Store, StoreError};
+
+use super::args::{Backup, Restore, Serve};
+
+/// Serves until a signal ends it.
+pub(super) fn serve(args: Serve) -> Outcome {
+    let listen = Address::parse(&args.listen).map_err(|error| bad(&error))?;
+    let store: Arc<dyn Store> = open(&args.store.path, true)?.into();
+    let files = files(&args)?;
+    let is_secure = files.is_some();
+    let trusted = args
+        .tls_cert
+        .is_none()
+        .then(|| files.as_ref().map(|f| f.certificates.clone()));
+    // Before there are threads, so that no signal is lost.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| {
+        Failure::new(Exit::Internal, format!("cannot handle signals: {error}"))
+            .help("report this as a defect")
+    })?;
+    let settings = Settings {
+        listen,
+        files,
+        max_age: args.max_age,
+        max_bytes: args.max_size.map(|size| size << 20),
+    };
+    let collector = Collector::start(settings, Arc::clone(&store))
+        .map_err(|error| bad(&error).help("see `tollgate help serve`"))?;
+    let scheme = if is_secure { "https" } else { "http" };
+    let at = match collector.address() {
+        Some(address) => format!("{scheme}://{address}"),
+        None => args.listen.clone(),
+    };
+    terminal::complain(&format!("tollgate: collecting at {at}; Ctrl-C stops\n"));
+    if let Some(Some(certificate)) = trusted {
+        let path = certificate.display();
+        terminal::complain(&format!(
+            "tollgate: agents trust {path} by --collector-ca\n"
+        ));
+    }
+    if !is_secure {
+        terminal::complain(
+            "tollgate: warning: without TLS everybody on the way can read tokens and alerts\n",
+        );
+    }
+    if store.tokens().map_err(|error| broken(&error))?.is_empty() {
+        terminal::complain(
+            "tollgate: there is no token, so no agent can send and no user can read\nhelp: tollgate serve token create --agent-class \
+             default; tollgate serve token create --role operator\n",
+        );
+    }
+    let _ = signals.forever().next();
+    // Answers what is being asked, then waits for the last commit.
+    drop(collector);
+    Ok(Exit::Ok)
+}
+
+/// Returns the certificate of the server, and makes it if none is given.
+fn files(args: &Serve) -> Result<Option<ServerFiles>, Failure> {
+    if args.insecure {
+        return Ok(None);
+    }
+    if let (Some(certificates), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        return Ok(Some(ServerFiles {
+            certificates: certificates.clone(),
+            key: key.clone(),
+            client_authorities: None,
+        }));
+    }
+    let names = match args.tls_name.is_empty() {
+        true => own_names(),
+        false => args.tls_name.clone(),
+    };
+    let folder = folder(&args.store.path);
+    let made = own_certificate(folder, &names).map_err(|error| {
+        Failure::from_error(Exit::BadInput, &error)
+            .help("name another with --tls-cert and --tls-key")
+    })?;
+    Ok(Some(made))
+}
+
+fn own_names() -> Vec<String> {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy().into_owned();
+    let fixed = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
+    // A name that a certificate cannot have is left out; the fixed ones stay.
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+    let host = Some(host).filter(|host| !host.is_empty() && host.chars().all(is_name));
+    host.into_iter().chain(fixed).collect()
+}
+
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Opens the store. Only the server creates it, and its folder.
+pub(super) fn open(path: &Path, creates: bool) -> Result<SqliteStore, Failure> {
+    if creates {
+        let made = DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder(path));
+        made.map_err(|error| cannot_create(path, &error))?;
+    } else if !path.exists() {
+        let message = format!(
+            "cannot open the store {}: it does not exist",
+            path.display()
+        );
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("name it with --store, or start `tollgate serve`, which creates it"));
+    }
+    SqliteStore::open(path).map_err(|error| broken(&error))
+}
+
+fn cannot_create(path: &Path, error: &io::Error) -> Failure {
+    let folder = folder(path).display();
+    Failure::new(
+        Exit::BadInput,
+        format!("cannot create the folder {folder}: {error}"),
+    )
+    .help("name another with --store sqlite:FILE")
+}
+
+pub(super) fn broken(error: &StoreError) -> Failure {
+    let failure = Failure::from_error(Exit::BadInput, error);
+    match error {
+        StoreError::Newer { .. } => {
+            failure.help("start the newer build, or restore an older backup")
+        }
+        StoreError::Damaged { .. } => {
+            failure.help("restore another backup with `tollgate serve restore`")
+        }
+        StoreError::Exists { .. } => failure.help("name a file that does not exist"),
+        _ => failure.help("name another with --store sqlite:FILE"),
+    }
+}
+
+fn bad(error: &dyn std::error::Error) -> Failure {
+    Failure::from_error(Exit::BadInput, error)
+}
+
+/// Writes a backup.
+pub(super) fn backup(args: &Backup) -> Outcome {
+    let store = open(&args.store.path, false)?;
+    store.backup(&args.file).map_err(|error| broken(&error))?;
+    terminal::print(&format!("wrote {}\n", args.file.display()))
+}
+
+/// Makes a store of a backup.
+pub(super) fn restore(args: &Restore) -> Outcome {
+    SqliteStore::restore(&args.file, &args.store.path).map_err(|error| broken(&error))?;
+    terminal::print(&format!("restored {}\n", args.store.path.display()))
+}

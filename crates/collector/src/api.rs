@@ -1,0 +1,339 @@
+//! Questions about what is stored, answered in JSON.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use store::{
+    Acknowledgement, Agent, AlertId, AlertRow, Cursor, Filter, Group, GroupId, LossRow, Overview,
+    Severity,
+};
+
+use crate::alert::time_text;
+use crate::answer::{Refusal, json_response};
+use crate::auth;
+use crate::body;
+use crate::grouping;
+use crate::server::{Shared, now_ns};
+
+type Answer = Result<Response, Refusal>;
+
+/// The filter as it stands in a URL. An empty value filters nothing, so that forms can send all of them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Asked {
+    from: String,
+    to: String,
+    severity: String,
+    rule: String,
+    host: String,
+    program: String,
+    group: String,
+    q: String,
+    acknowledged: String,
+    after: String,
+    limit: String,
+}
+
+impl Asked {
+    /// Returns the filter, or what is wrong with it.
+    pub(crate) fn filter(self) -> Result<Filter, Refusal> {
+        let bad = |name: &str, expected: &str| {
+            let message = format!("cannot use the filter `{name}`: expected {expected}");
+            Refusal::new(StatusCode::BAD_REQUEST, message)
+        };
+        let filled = |text: String| (!text.is_empty()).then_some(text);
+        let time = |name: &str, text: String| {
+            let parse = |text: String| {
+                let time = text.parse::<Timestamp>().ok()?;
+                i64::try_from(time.as_nanosecond()).ok()
+            };
+            let example = "a time such as 2026-01-02T03:04:05Z";
+            filled(text)
+                .map(|text| parse(text).ok_or_else(|| bad(name, example)))
+                .transpose()
+        };
+        let number = |name: &str, text: String| {
+            filled(text)
+                .map(|text| {
+                    text.parse::<i64>()
+                        .map_err(|_no_number| bad(name, "a number"))
+                })
+                .transpose()
+        };
+        let severity = filled(self.severity).map(|name| {
+            Severity::named(&name)
+                .ok_or_else(|| bad("severity", "a priority of Falco, such as Warning"))
+        });
+        let after = filled(self.after).map(|text| {
+            cursor(&text).ok_or_else(|| bad("after", "the value `next` of the page before"))
+        });
+        let limit = number("limit", self.limit)?.unwrap_or(0);
+        let limit =
+            u32::try_from(limit).map_err(|_out_of_range| bad("limit", "a number from 1 on"))?;
+        let with_acknowledged = match &*self.acknowledged {
+            "" | "false" => false,
+            "true" => true,
+            _ => return Err(bad("acknowledged", "true or false")),
+        };
+        Ok(Filter {
+            from_ns: time("from", self.from)?,
+            to_ns: time("to", self.to)?,
+            severity: severity.transpose()?,
+            rule: filled(self.rule),
+            host: filled(self.host),
+            program: filled(self.program),
+            group: number("group", self.group)?.map(GroupId),
+            text: filled(self.q),
+            with_acknowledged,
+            after: after.transpose()?,
+            limit,
+        })
+    }
+}
+
+fn cursor(text: &str) -> Option<Cursor> {
+    let (time, id) = text.split_once('.')?;
+    Some(Cursor {
+        time_ns: time.parse().ok()?,
+        id: id.parse().ok()?,
+    })
+}
+
+fn cursor_text(time_ns: i64, id: i64) -> Value {
+    format!("{time_ns}.{id}").into()
+}
+
+fn asked(query: Result<Query<Asked>, QueryRejection>) -> Result<Filter, Refusal> {
+    match query {
+        Ok(Query(asked)) => asked.filter(),
+        Err(error) => Err(Refusal::new(StatusCode::BAD_REQUEST, error.body_text())),
+    }
+}
+
+/// `GET /api/v1/groups`
+pub(crate) async fn groups(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Answer {
+    auth::reader(&shared, &headers).await?;
+    let filter = asked(query)?;
+    let groups = shared.blocking(move |store| store.groups(&filter)).await?;
+    let next = groups
+        .last()
+        .map(|group| cursor_text(group.last_ns, group.id.0));
+    let rows: Vec<_> = groups.iter().map(group_json).collect();
+    Ok(json_response(
+        StatusCode::OK,
+        &json!({"groups": rows, "next": next}),
+    ))
+}
+
+fn group_json(group: &Group) -> Value {
+    json!({
+        "id": group.id.0,
+        "rule": group.rule,
+        "priority": group.severity.name(),
+        "program": group.program,
+        "object": group.object,
+        "count": group.count,
+        "first": time_text(group.first_ns),
+        "last": time_text(group.last_ns),
+        "hosts": group.hosts,
+        "acknowledged_by": group.acknowledged_by,
+        "note": group.note,
+    })
+}
+
+/// `GET /api/v1/alerts`
+pub(crate) async fn alerts(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Answer {
+    auth::reader(&shared, &headers).await?;
+    let filter = asked(query)?;
+    let alerts = shared.blocking(move |store| store.alerts(&filter)).await?;
+    let next = alerts
+        .last()
+        .map(|alert| cursor_text(alert.time_ns, alert.id.0));
+    let rows: Vec<_> = alerts.iter().map(alert_json).collect();
+    Ok(json_response(
+        StatusCode::OK,
+        &json!({"alerts": rows, "next": next}),
+    ))
+}
+
+fn alert_json(alert: &AlertRow) -> Value {
+    json!({
+        "id": alert.id.0,
+        "time": time_text(alert.time_ns),
+        "priority": alert.severity.name(),
+        "rule": alert.rule,
+        "host": alert.host,
+        "program": alert.program,
+        "group": alert.group.0,
+        // Stored only after it was read as JSON.
+        "alert": serde_json::from_str::<Value>(&alert.body).unwrap_or(Value::Null),
+    })
+}
+
+/// `GET /api/v1/alerts/{id}`
+pub(crate) async fn alert(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Path(id): Path<i64>,
+) -> Answer {
+    auth::reader(&shared, &headers).await?;
+    let found = shared
+        .blocking(move |store| store.alert(AlertId(id)))
+        .await?;
+    let found = found.ok_or_else(|| Refusal::not_found("alert"))?;
+    let mut answer = alert_json(&found.row);
+    answer["object"] = found.object.into();
+    answer["received"] = time_text(found.received_ns).into();
+    answer["agent"] = found.agent.0.into();
+    answer["class"] = found.class.into();
+    answer["sequence"] = found.sequence.into();
+    answer["acknowledged_by"] = found.acknowledged_by.into();
+    Ok(json_response(StatusCode::OK, &answer))
+}
+
+/// `GET /api/v1/agents`
+pub(crate) async fn agents(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Answer {
+    auth::reader(&shared, &headers).await?;
+    let agents = shared.blocking(|store| store.agents()).await?;
+    let rows: Vec<_> = agents.iter().map(agent_json).collect();
+    Ok(json_response(StatusCode::OK, &json!({"agents": rows})))
+}
+
+fn agent_json(agent: &Agent) -> Value {
+    json!({
+        "id": agent.id.0,
+        "class": agent.class,
+        "host": agent.host,
+        "direct": agent.is_direct,
+        "ended": agent.is_ended,
+        "first_seen": time_text(agent.first_seen_ns),
+        "last_seen": time_text(agent.last_seen_ns),
+        "acknowledged": agent.acknowledged,
+        "missing": agent.missing,
+        "inventory": serde_json::from_str::<Value>(&agent.inventory).unwrap_or(Value::Null),
+    })
+}
+
+/// `GET /api/v1/overview`: the interval of the filter, or the last 24 hours.
+pub(crate) async fn overview(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    query: Result<Query<Asked>, QueryRejection>,
+) -> Answer {
+    const DAY_NS: i64 = 86_400_000_000_000;
+    auth::reader(&shared, &headers).await?;
+    let filter = asked(query)?;
+    let to_ns = filter.to_ns.unwrap_or_else(now_ns);
+    let from_ns = filter.from_ns.unwrap_or(to_ns.saturating_sub(DAY_NS));
+    let overview = shared
+        .blocking(move |store| store.overview(from_ns, to_ns))
+        .await?;
+    Ok(json_response(StatusCode::OK, &overview_json(&overview)))
+}
+
+fn overview_json(overview: &Overview) -> Value {
+    let hour = |hour: i64| time_text(hour.saturating_mul(3_600_000_000_000));
+    let alerts = overview.alerts.iter().map(
+        |row| json!({"hour": hour(row.hour), "priority": row.severity.name(), "count": row.count}),
+    );
+    let by_hour = overview
+        .losses_by_hour
+        .iter()
+        .map(|(at, kind, count)| json!({"hour": hour(*at), "kind": kind.name(), "count": count}));
+    let loss = |row: &LossRow| {
+        json!({
+            "time": time_text(row.loss.time_ns),
+            "kind": row.loss.kind.name(),
+            "count": row.loss.count,
+            "detail": row.loss.detail,
+            "agent": row.agent.0,
+            "host": row.host,
+        })
+    };
+    let top = |rows: &[(String, u64)]| -> Vec<Value> {
+        let rows = rows
+            .iter()
+            .map(|(name, count)| json!({"name": name, "count": count}));
+        rows.collect()
+    };
+    json!({
+        "alerts": alerts.collect::<Vec<_>>(),
+        "losses_by_hour": by_hour.collect::<Vec<_>>(),
+        "losses": overview.losses.iter().map(loss).collect::<Vec<_>>(),
+        "rules": top(&overview.rules),
+        "hosts": top(&overview.hosts),
+    })
+}
+
+/// What an operator says when acknowledging.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AcknowledgementBody {
+    #[serde(default)]
+    note: String,
+    acknowledged: bool,
+}
+
+/// `PUT /api/v1/groups/{id}/acknowledgement`
+pub(crate) async fn acknowledge(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    Path(id): Path<i64>,
+    body: Body,
+) -> Answer {
+    let reader = auth::reader(&shared, &headers).await?;
+    reader.may_change()?;
+    let text = body::text(&headers, body).await?;
+    let asked: AcknowledgementBody = serde_json::from_str(&text)
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let how = Acknowledgement {
+        actor: reader.actor,
+        note: grouping::clipped(&asked.note),
+        is_set: asked.acknowledged,
+    };
+    let found = shared
+        .blocking(move |store| store.acknowledge(GroupId(id), how))
+        .await?;
+    if !found {
+        return Err(Refusal::not_found("group"));
+    }
+    Ok(json_response(
+        StatusCode::OK,
+        &json!({"acknowledged": asked.acknowledged}),
+    ))
+}
+
+/// `GET /healthz`: the process answers.
+pub(crate) async fn health() -> Response {
+    json_response(StatusCode::OK, &json!({"status": "ok"}))
+}
+
+/// `GET /readyz`: the store answers, too.
+pub(crate) async fn ready(State(shared): State<Arc<Shared>>) -> Answer {
+    shared.blocking(|store| store.statistics()).await?;
+    Ok(json_response(StatusCode::OK, &json!({"status": "ready"})))
+}
+
+/// `GET /metrics`
+pub(crate) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMap) -> Answer {
+    auth::reader(&shared, &headers).await?;
+    let statistics = shared.blocking(|store| store.statistics()).await?;
+    let text = shared.metrics.page(&statistics);
+    let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
+    Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
+}

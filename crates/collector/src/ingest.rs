@@ -1,0 +1,230 @@
+//! What senders send: enrolment, batches of agents, alerts of Falco.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use serde::Deserialize;
+use serde_json::json;
+use store::{AgentId, Batch, Loss, LossKind, NewAgent, Receipt, Record, StoreError};
+use tokio::sync::oneshot;
+
+use crate::alert;
+use crate::answer::{Refusal, json_response};
+use crate::auth;
+use crate::body;
+use crate::grouping;
+use crate::secret::NewSecret;
+use crate::server::{Shared, now_ns};
+
+/// Records of one batch at most.
+const MAX_RECORDS: usize = 10_000;
+
+/// Longest inventory in bytes.
+const MAX_INVENTORY: usize = 64 << 10;
+
+/// Header with the sequence number of the first record of a batch.
+const SEQUENCE: &str = outputs::collector::SEQUENCE_HEADER;
+
+/// Line in place of a record that the sender had to drop.
+const DROPPED_RECORD: &str = outputs::collector::DROPPED_RECORD;
+
+type Answer = Result<Response, Refusal>;
+
+/// What an agent says when it enrols.
+#[derive(Deserialize)]
+struct Enrolment {
+    host: String,
+}
+
+/// `POST /api/v1/agents`: gives an agent a number and a secret of its own.
+pub(crate) async fn enrol(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let token = auth::enrolling(&shared, &headers).await?;
+    let text = body::text(&headers, body).await?;
+    let enrolment: Enrolment = serde_json::from_str(&text)
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let secret = NewSecret::of_agent().ok_or_else(|| {
+        Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "there are no random numbers",
+        )
+    })?;
+    let agent = NewAgent {
+        token,
+        hash: secret.hash,
+        host: grouping::clipped(&enrolment.host),
+    };
+    let id = shared.blocking(move |store| store.enrol(agent)).await?;
+    let answer = json!({"agent": id.0, "secret": secret.text});
+    Ok(json_response(StatusCode::CREATED, &answer))
+}
+
+/// `PUT /api/v1/inventory`: a sign of life, with what the agent says about itself.
+pub(crate) async fn inventory(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let sender = auth::agent(&shared, &headers).await?;
+    let text = body::text(&headers, body).await?;
+    let is_object = serde_json::from_str::<serde_json::Map<_, _>>(&text).is_ok();
+    if !is_object || text.len() > MAX_INVENTORY {
+        let message = format!("expected a JSON object of at most {MAX_INVENTORY} bytes");
+        return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
+    }
+    let id = sender.id;
+    shared
+        .blocking(move |store| store.heartbeat(id, text))
+        .await?;
+    Ok(json_response(StatusCode::OK, &json!({"agent": id.0})))
+}
+
+/// `POST /api/v1/batches`: records of an agent, one JSON object a line, numbered from the value of the
+/// sequence header on.
+pub(crate) async fn batch(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let sender = auth::agent(&shared, &headers).await?;
+    let first = headers
+        .get(SEQUENCE)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let first = first.filter(|first| *first > 0).ok_or_else(|| {
+        Refusal::new(
+            StatusCode::BAD_REQUEST,
+            format!("the header {SEQUENCE} has to be a number from 1 on"),
+        )
+    })?;
+    let _turn = shared.turn().await?;
+    let text = body::text(&headers, body).await?;
+    let received_ns = now_ns();
+    let records = records(&text, received_ns)?;
+    let receipt = store(&shared, sender.id, Some(first), records).await?;
+    Ok(json_response(
+        StatusCode::OK,
+        &json!({
+            "acknowledged": receipt.acknowledged,
+            "stored": receipt.stored,
+            "duplicates": receipt.duplicates,
+            "missing": receipt.missing,
+        }),
+    ))
+}
+
+/// A line of a batch that is not an alert.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LossLine {
+    loss: String,
+    count: u64,
+    #[serde(default)]
+    detail: String,
+}
+
+fn records(text: &str, received_ns: i64) -> Result<Vec<Record>, Refusal> {
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
+    if lines.len() > MAX_RECORDS {
+        let message = format!("the batch has more than {MAX_RECORDS} records");
+        return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message));
+    }
+    let dropped = lines.iter().filter(|line| **line == DROPPED_RECORD).count();
+    let last = lines.iter().rposition(|line| *line == DROPPED_RECORD);
+    let read = |(at, line): (usize, &&str)| {
+        if *line == DROPPED_RECORD {
+            return match last == Some(at) {
+                true => Record::Loss(spool_loss(dropped, received_ns)),
+                false => Record::Dropped,
+            };
+        }
+        if line.starts_with("{\"loss\":")
+            && let Some(loss) = loss(line, received_ns)
+        {
+            return Record::Loss(loss);
+        }
+        alert::read(line, received_ns)
+            .unwrap_or_else(|error| alert::unreadable(line, &error, received_ns))
+    };
+    Ok(lines.iter().enumerate().map(read).collect())
+}
+
+/// One loss for all records of a batch that its sender had to drop.
+fn spool_loss(count: usize, received_ns: i64) -> Loss {
+    Loss {
+        time_ns: received_ns,
+        kind: LossKind::Spool,
+        count: count as u64,
+        detail: "the spool of the agent was full".to_owned(),
+    }
+}
+
+fn loss(line: &str, received_ns: i64) -> Option<Loss> {
+    let line: LossLine = serde_json::from_str(line).ok()?;
+    Some(Loss {
+        time_ns: received_ns,
+        kind: LossKind::named(&line.loss)?,
+        count: line.count,
+        detail: grouping::clipped(&line.detail),
+    })
+}
+
+/// `POST /` and `POST /api/v1/`: one alert as Falco, falcosidekick and event-generator's receivers know it.
+/// Without a sequence number, an alert that is sent again is stored again.
+pub(crate) async fn falco(
+    State(shared): State<Arc<Shared>>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let sender = auth::direct(&shared, &headers).await?;
+    let _turn = shared.turn().await?;
+    let text = body::text(&headers, body).await?;
+    let record = alert::read(&text, now_ns())
+        .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
+    store(&shared, sender.id, None, vec![record]).await?;
+    Ok(json_response(StatusCode::OK, &json!({"stored": 1})))
+}
+
+/// Stores a batch, and returns after the commit.
+async fn store(
+    shared: &Shared,
+    sender: AgentId,
+    first: Option<u64>,
+    records: Vec<Record>,
+) -> Result<Receipt, Refusal> {
+    let (done, committed) = oneshot::channel();
+    let batch = Batch {
+        sender,
+        first,
+        records,
+        received_ns: now_ns(),
+    };
+    let answer = move |result| {
+        // The client may have gone; it will send the batch again.
+        let _ = done.send(result);
+    };
+    let submitted = shared.store.append(batch, Box::new(answer));
+    let result = match submitted {
+        Ok(()) => committed.await.unwrap_or(Err(StoreError::Stopped)),
+        Err(error) => Err(error),
+    };
+    let metrics = &shared.metrics;
+    match &result {
+        Ok(receipt) => {
+            metrics.stored.add(receipt.stored);
+            metrics.duplicates.add(receipt.duplicates);
+            metrics.missing.add(receipt.missing);
+        }
+        Err(StoreError::Busy) => metrics.busy.add(1),
+        Err(_) => metrics.failed.add(1),
+    }
+    Ok(result?)
+}

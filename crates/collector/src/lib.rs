@@ -1,0 +1,24 @@
+//! The collector of a fleet: takes batches of agents and alerts of Falco, keeps them in a
+//! [`store::Store`], and answers questions about them.
+//!
+//! Everything that a sender says is hostile. Who it is comes from its credential alone; bodies,
+//! batches, connections and the time a client may take are bounded; text is returned as JSON, which
+//! escapes what could control a terminal.
+
+mod alert;
+mod answer;
+mod api;
+mod auth;
+mod body;
+mod certificates;
+mod grouping;
+mod ingest;
+mod json;
+mod losses;
+mod metrics;
+mod secret;
+mod server;
+
+pub use certificates::{CertificateError, own_certificate};
+pub use secret::{NewSecret, hash};
+pub use server::{Collector, CollectorError, Settings};

@@ -1,0 +1,216 @@
+//! The running collector.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use hyper::body::Incoming;
+use serve::{
+    Address, ConnectionDeadlines, ConnectionLimits, HttpListener, ServeError, ServerFiles,
+};
+use store::{Retention, Store, StoreError};
+use tokio::runtime::Runtime;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tower_service::Service;
+
+use crate::answer::Refusal;
+use crate::metrics::Metrics;
+use crate::{api, ingest};
+
+/// Connections in all, and of one address: many agents may be behind one.
+const LIMITS: ConnectionLimits = ConnectionLimits {
+    all: 12_000,
+    of_one_peer: 12_000,
+};
+
+/// An agent shows a sign of life every 15 seconds on the connection that it keeps.
+const DEADLINES: ConnectionDeadlines = ConnectionDeadlines {
+    handshake: Duration::from_secs(10),
+    request: Duration::from_secs(60),
+    write: Duration::from_secs(20),
+    age: Duration::from_secs(24 * 3600),
+    last: Duration::from_secs(60),
+};
+
+/// Bodies that are read and stored at the same time: bounds memory, whatever the number of senders.
+const UPLOADS: usize = 16;
+
+/// Time limit for a turn to upload.
+const TURN: Duration = Duration::from_secs(20);
+
+/// Interval of retention.
+const PRUNE: Duration = Duration::from_secs(300);
+
+/// What a collector is started with.
+pub struct Settings {
+    /// Where it listens.
+    pub listen: Address,
+    /// Certificate and key; `None` for HTTP without TLS.
+    pub files: Option<ServerFiles>,
+    /// Alerts older than this are deleted.
+    pub max_age: Option<Duration>,
+    /// The oldest alerts are deleted while the store is larger than this number of bytes.
+    pub max_bytes: Option<u64>,
+}
+
+/// A collector cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectorError {
+    /// The server cannot start.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// There are no threads for the asynchronous runtime.
+    #[error("cannot start the collector")]
+    Start {
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+/// A running collector. Dropping it stops it; what it acknowledged is stored.
+pub struct Collector {
+    runtime: Option<Runtime>,
+    address: Option<SocketAddr>,
+}
+
+/// What all requests share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) metrics: Metrics,
+    uploads: Semaphore,
+}
+
+impl Shared {
+    /// Runs `ask` on a thread that may block.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let store = Arc::clone(&self.store);
+        let answer = tokio::task::spawn_blocking(move || ask(&*store)).await;
+        let answer = answer.map_err(|_panic| {
+            Refusal::new(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the collector has a defect",
+            )
+        })?;
+        Ok(answer?)
+    }
+
+    /// Waits for a turn to upload.
+    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        match tokio::time::timeout(TURN, self.uploads.acquire()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(_)) | Err(_) => {
+                self.metrics.crowded.add(1);
+                let message = "too many senders upload at the same time; send it again";
+                Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message))
+            }
+        }
+    }
+}
+
+impl Collector {
+    /// Binds the address and starts serving on threads of its own.
+    ///
+    /// # Errors
+    ///
+    /// The address is in use, the certificate is invalid, or there are no threads.
+    pub fn start(settings: Settings, store: Arc<dyn Store>) -> Result<Self, CollectorError> {
+        let listener =
+            HttpListener::bind(&settings.listen, settings.files.as_ref(), LIMITS, DEADLINES)?;
+        let address = listener.address();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(8)
+            .thread_name("collector")
+            .enable_all()
+            .build()
+            .map_err(|source| CollectorError::Start { source })?;
+        let shared = Arc::new(Shared {
+            store,
+            metrics: Metrics::default(),
+            uploads: Semaphore::new(UPLOADS),
+        });
+        let router = router(Arc::clone(&shared));
+        let answer = move |request: Request<Incoming>| {
+            let mut router = router.clone();
+            async move {
+                let answered: Result<Response, _> = router.call(request.map(Body::new)).await;
+                answered.unwrap_or_else(|never| match never {})
+            }
+        };
+        runtime.spawn(async move {
+            // Fails only if the runtime cannot watch the socket; then `/readyz` answers nobody.
+            let _ = listener.serve(answer).await;
+        });
+        runtime.spawn(keep(shared, settings.max_age, settings.max_bytes));
+        Ok(Self {
+            runtime: Some(runtime),
+            address,
+        })
+    }
+
+    /// Returns the address that it listens on, if it has a port.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        /// For requests that are being answered.
+        const GRACE: Duration = Duration::from_secs(5);
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(GRACE);
+        }
+    }
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/", post(ingest::falco))
+        .route("/api/v1/", post(ingest::falco))
+        .route("/api/v1/agents", post(ingest::enrol).get(api::agents))
+        .route("/api/v1/inventory", put(ingest::inventory))
+        .route("/api/v1/batches", post(ingest::batch))
+        .route("/api/v1/groups", get(api::groups))
+        .route("/api/v1/groups/{id}/acknowledgement", put(api::acknowledge))
+        .route("/api/v1/alerts", get(api::alerts))
+        .route("/api/v1/alerts/{id}", get(api::alert))
+        .route("/api/v1/overview", get(api::overview))
+        .route("/healthz", get(api::health))
+        .route("/readyz", get(api::ready))
+        .route("/metrics", get(api::metrics))
+        .fallback(|| async { Refusal::not_found("page").into_response() })
+        .with_state(shared)
+}
+
+/// Deletes at intervals what exceeds the retention.
+async fn keep(shared: Arc<Shared>, max_age: Option<Duration>, max_bytes: Option<u64>) {
+    let mut interval = tokio::time::interval(PRUNE);
+    loop {
+        interval.tick().await;
+        let age = max_age.and_then(|age| i64::try_from(age.as_nanos()).ok());
+        let retention = Retention {
+            before_ns: age.map(|age| now_ns().saturating_sub(age)),
+            max_bytes,
+        };
+        // A store that fails here fails for senders, too, who are told; the next turn tries again.
+        if let Ok(pruned) = shared.blocking(move |store| store.prune(retention)).await {
+            shared.metrics.pruned.add(pruned.alerts);
+        }
+    }
+}
+
+/// Returns the time in nanoseconds since 1970.
+pub(crate) fn now_ns() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_nanos());
+    i64::try_from(now).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,222 @@
+//! Requests to the collector.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use ureq::Agent;
+use ureq::http::StatusCode;
+
+use super::spool::Pending;
+use super::{CollectorOptions, SEQUENCE_HEADER};
+use crate::net::client::{self, ClientOptions, HttpError};
+
+/// The connection to a collector, and who this agent is there.
+pub(super) struct Link {
+    agent: Agent,
+    url: String,
+    token_file: PathBuf,
+    /// File that keeps the secret, beside the spool.
+    identity: Option<PathBuf>,
+    secret: Option<String>,
+}
+
+/// What became of a batch.
+pub(super) enum Sent {
+    /// Everything up to this number is stored.
+    Acknowledged(u64),
+    /// The collector will never take it.
+    Refused(String),
+    /// The collector does not know this agent any more.
+    Unknown,
+}
+
+impl Link {
+    pub(super) fn open(options: &CollectorOptions) -> Result<Self, HttpError> {
+        read_token(&options.token_file).map_err(|source| HttpError::Token {
+            path: options.token_file.clone(),
+            source,
+        })?;
+        Ok(Self {
+            agent: agent(options)?,
+            url: options.url.trim_end_matches('/').to_owned(),
+            token_file: options.token_file.clone(),
+            identity: None,
+            secret: None,
+        })
+    }
+
+    pub(super) fn reopen(&mut self, options: &CollectorOptions) -> Result<(), HttpError> {
+        self.agent = agent(options)?;
+        Ok(())
+    }
+
+    /// Finds out who this agent was, if the spool is one of before.
+    pub(super) fn identify(&mut self, folder: &Path) -> io::Result<()> {
+        let path = folder.join("identity.json");
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+                // Another collector does not know it.
+                let is_here = value["url"] == *self.url;
+                let secret = value["secret"].as_str().filter(|_| is_here);
+                self.secret = secret.map(str::to_owned);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        self.identity = Some(path);
+        Ok(())
+    }
+
+    /// Shows a sign of life with the inventory, and enrols if the collector does not know this agent. Returns
+    /// true if it has enrolled.
+    pub(super) fn introduce(&mut self) -> io::Result<bool> {
+        if let Some(secret) = self.secret.clone() {
+            let inventory = inventory().to_string();
+            let (status, answer) =
+                self.request("PUT", "/api/v1/inventory", &secret, |request| {
+                    request.send(inventory.as_bytes())
+                })?;
+            match status {
+                StatusCode::OK => return Ok(false),
+                StatusCode::UNAUTHORIZED => self.secret = None,
+                _ => return Err(answered(status, &answer)),
+            }
+        }
+        let token = read_token(&self.token_file)?;
+        let body = json!({"host": host()}).to_string();
+        let (status, answer) = self.request("POST", "/api/v1/agents", &token, |request| {
+            request.send(body.as_bytes())
+        })?;
+        let secret = answer["secret"]
+            .as_str()
+            .filter(|_| status == StatusCode::CREATED);
+        let secret = secret.ok_or_else(|| answered(status, &answer))?.to_owned();
+        if let Some(path) = &self.identity {
+            let text = json!({"url": self.url, "secret": secret}).to_string();
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(path)?;
+            file.write_all(text.as_bytes())?;
+        }
+        self.secret = Some(secret);
+        Ok(true)
+    }
+
+    pub(super) fn send(&self, pending: &Pending) -> io::Result<Sent> {
+        let Some(secret) = &self.secret else {
+            return Ok(Sent::Unknown);
+        };
+        let body = client::compressed(&pending.text)?;
+        let (status, answer) = self.request("POST", "/api/v1/batches", secret, |request| {
+            request
+                .header(SEQUENCE_HEADER, pending.first.to_string())
+                .header("Content-Encoding", "gzip")
+                .send(&body)
+        })?;
+        match status {
+            StatusCode::OK => {
+                let number = answer["acknowledged"].as_u64();
+                let up_to =
+                    number.ok_or_else(|| io::Error::other("the answer has no `acknowledged`"))?;
+                if up_to < pending.first {
+                    return Err(io::Error::other("the collector acknowledged nothing"));
+                }
+                Ok(Sent::Acknowledged(up_to))
+            }
+            StatusCode::UNAUTHORIZED => Ok(Sent::Unknown),
+            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => {
+                Ok(Sent::Refused(answered(status, &answer).to_string()))
+            }
+            _ => Err(answered(status, &answer)),
+        }
+    }
+
+    /// Sends, in place of a record that the collector does not take, that it is lost.
+    pub(super) fn skip(&self, pending: &Pending, why: &str) -> io::Result<()> {
+        let line = json!({"loss": "spool", "count": 1, "detail": why}).to_string();
+        let replaced = Pending {
+            first: pending.first,
+            lines: 1,
+            text: line.into_bytes(),
+        };
+        match self.send(&replaced)? {
+            Sent::Acknowledged(_) => Ok(()),
+            Sent::Refused(why) => Err(io::Error::other(why)),
+            Sent::Unknown => Err(io::Error::other("the collector does not know this agent")),
+        }
+    }
+
+    /// Makes a request and reads the answer.
+    fn request(
+        &self,
+        method: &str,
+        path: &str,
+        secret: &str,
+        send: impl FnOnce(
+            ureq::RequestBuilder<ureq::typestate::WithBody>,
+        ) -> Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> io::Result<(StatusCode, Value)> {
+        let url = format!("{}{path}", self.url);
+        let request = match method {
+            "PUT" => self.agent.put(url),
+            _ => self.agent.post(url),
+        };
+        let request = request.header("Authorization", format!("Bearer {secret}"));
+        let mut answer = send(request).map_err(client::io_error)?;
+        let text = client::read(answer.body_mut())?.unwrap_or_default();
+        let value = serde_json::from_slice(&text).unwrap_or(Value::Null);
+        Ok((answer.status(), value))
+    }
+}
+
+fn answered(status: StatusCode, answer: &Value) -> io::Error {
+    let why = answer["error"].as_str().unwrap_or_default();
+    io::Error::other(format!("the collector answered {status} {why}"))
+}
+
+/// Time a connection is kept: a sign of life follows sooner.
+const IDLE: Duration = Duration::from_secs(45);
+
+fn agent(options: &CollectorOptions) -> Result<Agent, HttpError> {
+    client::agent(&ClientOptions {
+        url: &options.url,
+        user_agent: concat!("tollgate/", env!("CARGO_PKG_VERSION")),
+        tls: &options.tls,
+        idle: IDLE,
+        timeout: options.timeout,
+    })
+}
+
+fn read_token(path: &Path) -> io::Result<String> {
+    let text = fs::read_to_string(path)?;
+    let token = text.trim();
+    let is_token = !token.is_empty() && token.chars().all(|c| c.is_ascii_graphic());
+    match is_token {
+        true => Ok(token.to_owned()),
+        false => Err(io::Error::other("it has no token")),
+    }
+}
+
+fn host() -> String {
+    let system = rustix::system::uname();
+    system.nodename().to_string_lossy().into_owned()
+}
+
+fn inventory() -> Value {
+    let system = rustix::system::uname();
+    json!({
+        "host": system.nodename().to_string_lossy(),
+        "kernel": system.release().to_string_lossy(),
+        "architecture": system.machine().to_string_lossy(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+    })
+}

@@ -1,0 +1,252 @@
+//! The `collector` channel: keeps alerts on disk until the collector has acknowledged them, and the protocol
+//! between both.
+
+mod link;
+mod settings;
+mod spool;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::link::{Link, Sent};
+pub use self::settings::CollectorOutput;
+use self::spool::Spool;
+use crate::channel::{Channel, Delivery, DeliveryError, Peer};
+use crate::net::client::HttpError;
+use crate::net::tls::TlsOptions;
+
+/// Header of a batch: the sequence number of its first record, from 1 on.
+pub const SEQUENCE_HEADER: &str = "tollgate-sequence";
+
+/// Line of a batch in place of a record that its sender had to drop.
+pub const DROPPED_RECORD: &str = spool::DROPPED;
+
+/// Interval of signs of life.
+const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Pauses after a failure: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+
+/// Time beyond [`CollectorOptions::timeout`], which the end of a run waits for all outputs, after which this
+/// channel leaves alerts on disk.
+const LAST_WAIT: Duration = Duration::from_millis(500);
+
+/// Options of the channel.
+#[derive(Clone, Debug)]
+struct CollectorOptions {
+    /// URL of the collector, without a path.
+    url: String,
+    /// File with the token with which this agent enrols.
+    token_file: PathBuf,
+    tls: TlsOptions,
+    /// Folder of the spools.
+    spool: PathBuf,
+    /// Size of a spool in bytes.
+    spool_limit: u64,
+    /// Time limit of one request.
+    timeout: Duration,
+}
+
+/// Sends alerts to a collector. What is delivered is acknowledged; what is not waits in a spool on disk, also
+/// for the next start of this program.
+struct CollectorChannel {
+    options: CollectorOptions,
+    link: Link,
+    /// Opened by the thread of the channel, which no fork duplicates.
+    spool: Option<Spool>,
+    /// Number of the first record of this process; those before are an earlier one's.
+    own_from: u64,
+    pause: Duration,
+    next_attempt: Instant,
+    heartbeat: Instant,
+    /// Time at which the end of the run began to wait in vain.
+    last_wait: Option<Instant>,
+    /// Records that the end of the run leaves on disk.
+    left: u64,
+    peer: Arc<Peer>,
+}
+
+impl fmt::Debug for CollectorChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CollectorChannel")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl CollectorChannel {
+    /// Reads certificates and the token, so that a mistake is an error at the start.
+    fn open(options: CollectorOptions) -> Result<Self, HttpError> {
+        let now = Instant::now();
+        Ok(Self {
+            link: Link::open(&options)?,
+            options,
+            spool: None,
+            own_from: 1,
+            pause: Duration::ZERO,
+            next_attempt: now,
+            heartbeat: now,
+            last_wait: None,
+            left: 0,
+            peer: Arc::default(),
+        })
+    }
+
+    fn spool(&mut self) -> io::Result<&mut Spool> {
+        if self.spool.is_none() {
+            let spool = Spool::open(&self.options.spool, self.options.spool_limit)?;
+            self.own_from = spool.next();
+            self.link.identify(spool.folder())?;
+            self.spool = Some(spool);
+        }
+        self.spool
+            .as_mut()
+            .ok_or_else(|| io::Error::other("the spool is not open"))
+    }
+
+    /// Number of records of this process that are not acknowledged.
+    fn unacknowledged(&self) -> u64 {
+        let spool = self.spool.as_ref();
+        spool.map_or(0, |spool| spool.next() - spool.first().max(self.own_from))
+    }
+
+    /// Shows a sign of life if one is due, and sends what waits until it is acknowledged or fails.
+    fn exchange(&mut self) -> io::Result<()> {
+        self.spool()?;
+        let Some(spool) = &mut self.spool else {
+            return Ok(());
+        };
+        if Instant::now() >= self.heartbeat {
+            if self.link.introduce()? {
+                // The collector knows another agent now, which begins with 1.
+                let before = spool.first();
+                spool.renumber()?;
+                self.own_from = (self.own_from + 1).saturating_sub(before).max(1);
+            }
+            self.heartbeat = Instant::now() + HEARTBEAT;
+        }
+        let mut at_most = usize::MAX;
+        while let Some(pending) = spool.pending(at_most)? {
+            match self.link.send(&pending)? {
+                Sent::Acknowledged(up_to) => {
+                    spool.acknowledge(up_to)?;
+                    at_most = usize::MAX;
+                }
+                // One record among many: found by sending each alone.
+                Sent::Refused(_) if pending.lines > 1 => at_most = 1,
+                Sent::Refused(why) => {
+                    self.link.skip(&pending, &why)?;
+                    spool.acknowledge(pending.first)?;
+                }
+                Sent::Unknown => {
+                    self.heartbeat = Instant::now();
+                    return Err(io::Error::other("the collector does not know this agent"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Exchanges, and plans the next attempt after a failure.
+    fn attempt(&mut self) {
+        match self.exchange() {
+            Ok(()) => {
+                self.pause = Duration::ZERO;
+                self.last_wait = None;
+                self.next_attempt = self.heartbeat;
+                self.peer.set_trouble(None);
+            }
+            Err(error) => {
+                if error.kind() == io::ErrorKind::TimedOut {
+                    self.peer.count_timeout();
+                }
+                self.peer.set_trouble(Some(error.to_string()));
+                self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+                self.next_attempt = Instant::now() + self.pause;
+            }
+        }
+    }
+
+    /// Waits at the end of a run. Returns false once it has waited for long enough.
+    fn wait(&mut self) -> bool {
+        let since = *self.last_wait.get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.options.timeout + LAST_WAIT || self.peer.is_killed() {
+            return false;
+        }
+        std::thread::sleep(FIRST_PAUSE);
+        true
+    }
+}
+
+impl Channel for CollectorChannel {
+    fn name(&self) -> &str {
+        "collector"
+    }
+
+    fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
+        let lines: Vec<String> = alerts.iter().map(|alert| alert.json()).collect();
+        let written = self.spool().and_then(|spool| spool.append(&lines));
+        let dropped = written.map_err(|source| DeliveryError {
+            delivered: 0,
+            rejected: 0,
+            dead: false,
+            source,
+        })?;
+        if Instant::now() >= self.next_attempt || self.pause.is_zero() {
+            self.attempt();
+        }
+        if dropped == 0 {
+            return Ok(());
+        }
+        Err(DeliveryError {
+            delivered: 0,
+            rejected: 0,
+            dead: false,
+            source: io::Error::other(format!(
+                "the spool is full: {dropped} older alerts were dropped"
+            )),
+        })
+    }
+
+    fn held(&self) -> usize {
+        usize::try_from(self.unacknowledged() - self.left.min(self.unacknowledged()))
+            .unwrap_or(usize::MAX)
+    }
+
+    fn due(&self) -> Option<Instant> {
+        Some(self.next_attempt)
+    }
+
+    fn release(&mut self, everything: bool) -> Result<(), DeliveryError> {
+        self.attempt();
+        if !everything || self.pause.is_zero() || self.wait() {
+            return Ok(());
+        }
+        self.left = self.unacknowledged();
+        let folder = self.options.spool.display();
+        let message = format!("{} alerts wait in {folder} for the next start", self.left);
+        Err(DeliveryError {
+            delivered: 0,
+            rejected: 0,
+            dead: false,
+            source: io::Error::other(message),
+        })
+    }
+
+    /// Reads certificates and the token again.
+    fn reopen(&mut self) -> io::Result<()> {
+        self.link.reopen(&self.options).map_err(io::Error::other)?;
+        self.next_attempt = Instant::now();
+        Ok(())
+    }
+
+    fn peer(&self) -> Arc<Peer> {
+        Arc::clone(&self.peer)
+    }
+}

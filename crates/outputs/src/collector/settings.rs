@@ -1,0 +1,115 @@
+//! `collector_output`: its keys and the options of its channel.
+
+use std::path::PathBuf;
+
+use yaml::key::Key;
+
+use super::{CollectorChannel, CollectorOptions};
+use crate::channel::Channel;
+use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
+use crate::net::tls::TlsOptions;
+
+/// `collector_output`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CollectorOutput {
+    /// Send alerts.
+    pub enabled: bool,
+    /// URL of the collector.
+    pub url: String,
+    /// File with the token of the agents' class.
+    pub token_file: PathBuf,
+    /// Certificate authorities of the collector; empty for those of the system.
+    pub ca_file: PathBuf,
+    /// Folder of alerts that are not acknowledged; empty for the default.
+    pub spool: PathBuf,
+    /// Size of that folder in MiB, for each agent.
+    pub spool_limit_mib: u64,
+}
+
+impl Default for CollectorOutput {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            url: String::new(),
+            token_file: PathBuf::new(),
+            ca_file: PathBuf::new(),
+            spool: PathBuf::new(),
+            spool_limit_mib: 64,
+        }
+    }
+}
+
+#[rustfmt::skip]
+impl OutputKind for CollectorOutput {
+    const GROUP: &'static str = "collector_output";
+    const KEYS: &'static [Key<Self>] = &[
+        Key::file("collector_output.ca_file", |output| &mut output.ca_file),
+        Key::boolean("collector_output.enabled", |output| &mut output.enabled),
+        Key::file("collector_output.spool", |output| &mut output.spool),
+        Key::integer("collector_output.spool_limit", |output| &mut output.spool_limit_mib),
+        Key::file("collector_output.token_file", |output| &mut output.token_file),
+        Key::text("collector_output.url", |output| &mut output.url),
+    ];
+
+    fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    fn missing(&self) -> Option<Missing> {
+        Missing::if_empty(&self.url, "url", "https://HOST:6443")
+            .or_else(|| Missing::if_empty(&self.token_file, "token_file", "FILE"))
+    }
+
+    fn exposure(&self) -> Option<String> {
+        self.url.starts_with("http://").then(|| {
+            "collector_output.url: without TLS everybody on the way can read the token and the alerts\n  help: \
+             use https://".to_owned()
+        })
+    }
+
+    fn open(&self, common: &Common) -> Result<Box<dyn Channel>, ChannelOpenError> {
+        let help = "see the keys collector_output.* in `tollgate man run`";
+        match CollectorChannel::open(self.options(common)) {
+            Ok(channel) => Ok(Box::new(channel)),
+            Err(error) => Err(ChannelOpenError::new(error, help)),
+        }
+    }
+}
+
+/// Directory of certificate authorities on Linux systems.
+const STORE: &str = "/etc/ssl/certs";
+
+impl CollectorOutput {
+    fn options(&self, common: &Common) -> CollectorOptions {
+        let is_set = |path: &PathBuf| !path.as_os_str().is_empty();
+        CollectorOptions {
+            url: self.url.clone(),
+            token_file: self.token_file.clone(),
+            tls: TlsOptions {
+                insecure: false,
+                authorities: Some(self.ca_file.clone()).filter(is_set),
+                authority_folder: PathBuf::from(STORE),
+                client: None,
+            },
+            spool: Some(self.spool.clone())
+                .filter(is_set)
+                .unwrap_or_else(default_spool),
+            // At least two segments, so that one can be dropped.
+            spool_limit: self.spool_limit_mib.max(2).saturating_mul(1 << 20),
+            timeout: common.timeout,
+        }
+    }
+}
+
+/// Returns `/var/lib/tollgate/spool` for root, and a folder below the user's state for others.
+fn default_spool() -> PathBuf {
+    if rustix::process::geteuid().is_root() {
+        return PathBuf::from("/var/lib/tollgate/spool");
+    }
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let state = named("XDG_STATE_HOME").map(PathBuf::from);
+    let state = state.or_else(|| Some(PathBuf::from(named("HOME")?).join(".local/state")));
+    state
+        .unwrap_or_else(std::env::temp_dir)
+        .join("tollgate/spool")
+}

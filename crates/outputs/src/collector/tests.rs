@@ -1,0 +1,229 @@
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::thread;
+
+use flate2::read::GzDecoder;
+
+use super::*;
+use crate::channel::testing::deliveries;
+use crate::format::Format;
+
+/// A request: its first line, its sequence number, and its lines.
+type Got = (String, Option<u64>, Vec<String>);
+
+/// A collector that answers with these statuses, and then takes everything.
+#[derive(Clone)]
+struct Fake {
+    address: SocketAddr,
+    got: Arc<Mutex<Vec<Got>>>,
+    statuses: Arc<Mutex<VecDeque<&'static str>>>,
+}
+
+fn fake() -> Fake {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let fake = Fake {
+        address: listener.local_addr().expect("a port"),
+        got: Arc::default(),
+        statuses: Arc::default(),
+    };
+    let server = fake.clone();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            server.serve(BufReader::new(stream));
+        }
+    });
+    fake
+}
+
+impl Fake {
+    fn serve(&self, mut stream: BufReader<TcpStream>) {
+        while let Some((line, sequence, lines)) = request(&mut stream) {
+            let status = self.statuses.lock().expect("no panic").pop_front();
+            let status = status.unwrap_or(if line.contains("/agents") {
+                "201 Created"
+            } else {
+                "200 OK"
+            });
+            let up_to = sequence.unwrap_or(0) + lines.len() as u64 - 1;
+            let body = format!("{{\"secret\":\"tga_x\",\"acknowledged\":{up_to}}}");
+            self.got
+                .lock()
+                .expect("no panic")
+                .push((line, sequence, lines));
+            let length = body.len();
+            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n{body}");
+            if stream.get_mut().write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Sequence numbers and sizes of the batches.
+    fn batches(&self) -> Vec<(u64, usize)> {
+        let got = self.got.lock().expect("no panic");
+        let batches = got
+            .iter()
+            .filter_map(|(_, first, lines)| Some(((*first)?, lines.len())));
+        batches.collect()
+    }
+}
+
+fn request(stream: &mut BufReader<TcpStream>) -> Option<Got> {
+    let mut line = String::new();
+    (stream.read_line(&mut line).ok()? > 0).then_some(())?;
+    let (mut length, mut sequence, mut is_gzip) = (0, None, false);
+    loop {
+        let mut header = String::new();
+        stream.read_line(&mut header).ok()?;
+        let header = header.trim_end().to_lowercase();
+        let Some((name, value)) = header.split_once(": ") else {
+            break;
+        };
+        match name {
+            "content-length" => length = value.parse().ok()?,
+            SEQUENCE_HEADER => sequence = value.parse().ok(),
+            "content-encoding" => is_gzip = true,
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).ok()?;
+    let mut text = String::new();
+    match is_gzip {
+        true => GzDecoder::new(&*body).read_to_string(&mut text).ok()?,
+        false => (&*body).read_to_string(&mut text).ok()?,
+    };
+    Some((line, sequence, text.lines().map(str::to_owned).collect()))
+}
+
+struct Fixture {
+    folder: tempfile::TempDir,
+    options: CollectorOptions,
+}
+
+fn fixture(address: SocketAddr) -> Fixture {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let token_file = folder.path().join("token");
+    std::fs::write(&token_file, "tgt_x\n").expect("writable");
+    let options = CollectorOptions {
+        url: format!("http://{address}"),
+        token_file,
+        tls: TlsOptions::default(),
+        spool: folder.path().join("spool"),
+        spool_limit: 64 << 20,
+        timeout: Duration::from_secs(2),
+    };
+    Fixture { folder, options }
+}
+
+fn open(fixture: &Fixture) -> CollectorChannel {
+    CollectorChannel::open(fixture.options.clone()).expect("usable")
+}
+
+/// A port at which nobody listens.
+fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("a port")
+}
+
+#[test]
+fn alerts_are_held_until_they_are_acknowledged() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    let mut channel = open(&fixture);
+    channel
+        .deliver(&deliveries(3, Format::default()))
+        .expect("delivered");
+    assert_eq!((fake.batches(), channel.held()), (vec![(1, 3)], 0));
+    *fake.statuses.lock().expect("no panic") = ["503 Busy"].into();
+    channel
+        .deliver(&deliveries(2, Format::default()))
+        .expect("on disk");
+    assert_eq!(channel.held(), 2);
+    channel.release(false).expect("delivered");
+    assert_eq!(
+        (fake.batches(), channel.held()),
+        (vec![(1, 3), (4, 2), (4, 2)], 0)
+    );
+    // Always JSON, whatever the alert stream is.
+    let got = fake.got.lock().expect("no panic");
+    assert!(got.last().expect("a batch").2[0].starts_with("{\"hostname\":"));
+}
+
+#[test]
+fn a_run_without_a_collector_leaves_its_alerts_to_the_next() {
+    let mut fixture = fixture(nobody());
+    let mut channel = open(&fixture);
+    channel
+        .deliver(&deliveries(3, Format::default()))
+        .expect("on disk");
+    assert_eq!(channel.held(), 3);
+    let error = loop {
+        if let Err(error) = channel.release(true) {
+            break error.source.to_string();
+        }
+    };
+    assert!(error.starts_with("3 alerts wait in "), "{error}");
+    assert_eq!(channel.held(), 0, "the end of the run goes on");
+    drop(channel);
+    let fake = fake();
+    fixture.options.url = format!("http://{}", fake.address);
+    let mut channel = open(&fixture);
+    channel.release(false).expect("delivered");
+    assert_eq!(fake.batches(), [(1, 3)]);
+    channel
+        .deliver(&deliveries(1, Format::default()))
+        .expect("delivered");
+    assert_eq!(fake.batches(), [(1, 3), (4, 1)]);
+}
+
+#[test]
+fn an_agent_that_the_collector_does_not_know_enrols_again_and_numbers_anew() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    let mut channel = open(&fixture);
+    channel
+        .deliver(&deliveries(3, Format::default()))
+        .expect("delivered");
+    *fake.statuses.lock().expect("no panic") = ["401 Unauthorized", "401 Unauthorized"].into();
+    channel
+        .deliver(&deliveries(2, Format::default()))
+        .expect("on disk");
+    assert_eq!(channel.held(), 2);
+    channel.release(false).expect("delivered");
+    assert_eq!(
+        (fake.batches(), channel.held()),
+        (vec![(1, 3), (4, 2), (1, 2)], 0)
+    );
+}
+
+#[test]
+fn a_record_that_the_collector_refuses_does_not_stop_the_others() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    let mut channel = open(&fixture);
+    let statuses = ["201 Created", "400 Bad", "200 OK", "400 Bad"];
+    *fake.statuses.lock().expect("no panic") = statuses.into();
+    channel
+        .deliver(&deliveries(3, Format::default()))
+        .expect("delivered");
+    // All, the first alone, which is taken; the rest, the second alone, that it is lost, the third.
+    let sizes: Vec<_> = fake.batches().into_iter().map(|(first, _)| first).collect();
+    assert_eq!(
+        (sizes.first(), sizes.last(), channel.held()),
+        (Some(&1), Some(&3), 0)
+    );
+}
+
+#[test]
+fn a_missing_token_is_an_error_at_the_start() {
+    let fixture = fixture(nobody());
+    std::fs::write(fixture.folder.path().join("token"), "\n").expect("writable");
+    let error = CollectorChannel::open(fixture.options.clone()).expect_err("no token");
+    assert!(
+        error.to_string().starts_with("cannot read the token in "),
+        "{error}"
+    );
+}
