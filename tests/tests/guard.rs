@@ -730,6 +730,7 @@ fn explain_and_learn_say_what_a_box_is_and_what_it_needs() {
         "no layer covers:",
         ".ssh",
         "github.com:443",
+        "refused as well: datagrams (UDP)",
     ] {
         assert!(explained.stdout.contains(part), "{part}: {explained:?}");
     }
