@@ -311,18 +311,7 @@ fn every_way_out_is_denied_and_reported_and_an_option_is_named() {
             if way.starts_with("read") {
                 assert_eq!(denial["access"], "read", "{way}: {denial}");
             }
-            if OF_THE_HOME.contains(&way) {
-                // Its option would open the home, which no advice does.
-                let folder = home.path("home").canonicalize().expect("it is there");
-                assert_eq!(
-                    denial["too_wide"],
-                    folder.to_str().expect("text"),
-                    "{way}: {denial}"
-                );
-                assert!(denial["allow"].is_null(), "{way}: {denial}");
-            } else if denial["access"].is_string() && way != "abstract" {
-                assert!(denial["allow"].is_string(), "{way}: {denial}");
-            }
+            has_advice(way, denial, &home);
         }
         assert_eq!(
             fs::read_to_string(home.path("home/.ssh/id")).expect("there"),
@@ -336,6 +325,21 @@ fn every_way_out_is_denied_and_reported_and_an_option_is_named() {
             finished.stderr.matches("tollgate guard: denied: ").count(),
             finished.stderr.matches("  by ").count()
         );
+    }
+}
+
+/// The denial names an option, or the folder for which none is proposed.
+fn has_advice(way: &str, denial: &Value, home: &Home) {
+    if OF_THE_HOME.contains(&way) {
+        let folder = home.path("home").canonicalize().expect("it is there");
+        assert_eq!(
+            denial["too_wide"],
+            folder.to_str().expect("text"),
+            "{way}: {denial}"
+        );
+        assert!(denial["allow"].is_null(), "{way}: {denial}");
+    } else if denial["access"].is_string() && way != "abstract" {
+        assert!(denial["allow"].is_string(), "{way}: {denial}");
     }
 }
 
@@ -726,6 +730,7 @@ fn explain_and_learn_say_what_a_box_is_and_what_it_needs() {
         "no layer covers:",
         ".ssh",
         "github.com:443",
+        "refused as well: datagrams (UDP)",
     ] {
         assert!(explained.stdout.contains(part), "{part}: {explained:?}");
     }

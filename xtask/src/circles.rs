@@ -9,13 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::modules::{Crate, Dependencies};
 use crate::tree::{Finding, Tree};
 
-/// Circles that stay: crate, the folders that each crosses with a space between them (`.` is `src`), reason; tabs
-/// between the columns.
+/// Circles that stay: crate, the folders that they cross with a space between them (`.` is `src`), the number of files
+/// in all circles across these, reason; tabs between the columns.
 const KEPT: &str = "xtask/circles.tsv";
 
 /// A finding shows so many of the files, and of the uses that make the circle.
@@ -31,26 +31,50 @@ struct Circle {
     uses: Vec<String>,
 }
 
-/// Reports circles that the list does not have, and rows of the list without a circle.
+/// A crate, and the folders that its circles cross.
+type Across = (String, BTreeSet<String>);
+
+/// Reports circles that the list does not have, with as many files, and rows of the list with fewer.
 pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>> {
     let kept = parse(&tree.file(KEPT)?.text)?;
-    let mut findings = Vec::new();
-    let mut seen = BTreeSet::new();
+    let mut found: BTreeMap<Across, Vec<Circle>> = BTreeMap::new();
     for source in sources(tree) {
         for circle in circles(&Crate::read(tree, &source)) {
-            let found = (source.clone(), circle.folders.clone());
-            if !kept.contains(&found) {
-                findings.push(finding(&source, &circle));
-            }
-            seen.insert(found);
+            let across = (source.clone(), circle.folders.clone());
+            found.entry(across).or_default().push(circle);
         }
     }
-    findings.extend(kept.difference(&seen).map(|(source, folders)| Finding {
+    let count = |across| -> usize {
+        let circles = found.get(across).into_iter().flatten();
+        circles.map(|circle| circle.files.len()).sum()
+    };
+    let mut findings = Vec::new();
+    for (across, circles) in &found {
+        let allowed = kept.get(across).copied().unwrap_or_default();
+        if count(across) > allowed {
+            findings.extend(
+                circles
+                    .iter()
+                    .map(|circle| finding(&across.0, circle, allowed)),
+            );
+        }
+    }
+    let shrunk = kept
+        .iter()
+        .filter(|(across, allowed)| count(across) < **allowed);
+    findings.extend(shrunk.map(|(across, allowed)| Finding {
         path: KEPT.to_owned(),
         line: 1,
         message: format!(
-            "{source} has no circle across just {}; remove the row",
-            shown(folders.iter(), " ")
+            "{} has {} files in circles across just {}, and the row says {allowed}; {} the row",
+            across.0,
+            count(across),
+            shown(across.1.iter(), " "),
+            if count(across) == 0 {
+                "remove"
+            } else {
+                "lower"
+            }
         ),
     }));
     Ok(findings)
@@ -66,30 +90,36 @@ fn sources(tree: &Tree) -> BTreeSet<String> {
     roots.collect()
 }
 
-fn parse(text: &str) -> Result<BTreeSet<(String, BTreeSet<String>)>> {
+fn parse(text: &str) -> Result<BTreeMap<Across, usize>> {
     let rows = text.lines().filter(|line| !line.starts_with('#'));
     rows.map(|line| {
         let mut columns = line.split('\t');
-        let row = (columns.next(), columns.next(), columns.next());
-        let (Some(source), Some(folders), Some(reason)) = row else {
+        let mut column = || columns.next();
+        let row = (column(), column(), column(), column());
+        let (Some(source), Some(folders), Some(files), Some(reason)) = row else {
             bail!(
-                "{KEPT}: expected a crate, folders and a reason, with tabs between them, in `{line}`"
+                "{KEPT}: expected a crate, folders, a number of files and a reason, with tabs between them, in `{line}`"
             );
         };
+        let files = files.parse().with_context(|| format!("{KEPT}: no number of files in `{line}`"))?;
         ensure!(!reason.trim().is_empty(), "{KEPT}: no reason in `{line}`");
         let folders = folders.split(' ').map(str::to_owned).collect();
-        Ok((source.to_owned(), folders))
+        Ok(((source.to_owned(), folders), files))
     })
     .collect()
 }
 
-fn finding(source: &str, circle: &Circle) -> Finding {
+fn finding(source: &str, circle: &Circle, allowed: usize) -> Finding {
     let first = circle.files.first().map_or("", String::as_str);
+    let allowed = match allowed {
+        0 => String::new(),
+        files => format!(" (the list allows {files} files)"),
+    };
     Finding {
         path: format!("{source}/{first}"),
         line: 1,
         message: format!(
-            "a circle of files across folders: {}; move what they share: {}",
+            "a circle of files across folders{allowed}: {}; move what they share: {}",
             shown(circle.files.iter(), " "),
             shown(circle.uses.iter(), "; ")
         ),
@@ -228,13 +258,41 @@ mod tests {
             "c/src/a/one.rs",
             "use super::super::b::*; pub struct One(B);",
         );
-        let list = ("xtask/circles.tsv", "c/src\t. a\tthey own each other\n");
+        let list = ("xtask/circles.tsv", "c/src\t. a\t2\tthey own each other\n");
         assert_eq!(said(&[LIB, FOLDER, one, USER, list]), [""; 0]);
         let one = ("c/src/a/one.rs", "pub struct One;");
         assert_eq!(
             said(&[LIB, FOLDER, one, USER, list]),
-            ["xtask/circles.tsv:1: c/src has no circle across just . a; remove the row"]
+            [
+                "xtask/circles.tsv:1: c/src has 0 files in circles across just . a, and the row says 2; remove the row"
+            ]
         );
+    }
+
+    #[test]
+    fn a_row_does_not_excuse_another_circle_or_a_larger_one_across_the_same_folders() {
+        let one = (
+            "c/src/a/one.rs",
+            "use super::super::b::*; pub struct One(B);",
+        );
+        let lib = ("c/src/lib.rs", "mod a; mod b; mod d;");
+        let folder = (
+            "c/src/a/mod.rs",
+            "mod one; mod two; pub use one::One; pub use two::Two;",
+        );
+        let two = ("c/src/a/two.rs", "pub struct Two(crate::d::D);");
+        let other = ("c/src/d.rs", "pub struct D(crate::a::Two);");
+        let list = ("xtask/circles.tsv", "c/src\t. a\t2\tthey own each other\n");
+        let found = said(&[lib, folder, one, two, USER, other, list]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(
+            found[1].contains("folders (the list allows 2 files): a/two.rs d.rs;"),
+            "{found:?}"
+        );
+        let more = ("xtask/circles.tsv", "c/src\t. a\t5\tthey own each other\n");
+        let found = said(&[lib, folder, one, two, USER, other, more]);
+        let lower = "xtask/circles.tsv:1: c/src has 4 files in circles across just . a, and the row says 5; lower the row";
+        assert_eq!(found, [lower]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ enum VerdictSource<'options> {
 /// If no action is selected, none can be played here, or the source of alerts cannot be opened.
 pub fn execute(args: &TestOptions) -> Outcome {
     let actions = super::select(&args.selection)?;
-    let evaluator = if let Some(detector) = &args.source.detector {
+    let source = if let Some(detector) = &args.source.detector {
         let player = super::player(&args.play, detector.prefix())?;
         VerdictSource::Started(detector, player)
     } else {
@@ -49,7 +49,7 @@ pub fn execute(args: &TestOptions) -> Outcome {
     loop {
         for action in &actions {
             std::thread::sleep(args.play.sleep);
-            let verdict = evaluator.verdict(action);
+            let verdict = source.verdict(action);
             wrong += usize::from(verdict.is_wrong());
             let line = Line(&verdict, action);
             let line = if args.json {

@@ -48,7 +48,7 @@ fn names(command: Option<&Path>, path: &std::ffi::OsStr) -> Vec<&'static str> {
                     .any(|folder| is_program(&folder.join(program)))
     };
     let writes = tools.into_iter().flat_map(|tool| tool.writes);
-    let wanted = writes.filter(|(_, makers)| makers.iter().any(|program| runs(program)));
+    let wanted = writes.filter(|(_, makers)| makers.iter().any(&runs));
     wanted.map(|(name, _)| *name).collect()
 }
 

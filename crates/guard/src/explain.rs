@@ -26,6 +26,10 @@ const UNCOVERED: [&str; 6] = [
     "processor time, memory and disk",
 ];
 
+/// What a list of peers refuses besides peers.
+const REFUSED: &str = "datagrams (UDP) to every peer, so QUIC and DNS by datagrams: names are looked up over TCP \
+                       (RES_OPTIONS=use-vc); --allow network allows them";
+
 /// A layer of the box.
 struct Layer {
     name: &'static str,
@@ -102,6 +106,7 @@ fn as_text(layers: &[Layer], layout: &Layout, args: &Explain) -> String {
             for peer in peers {
                 let _ = writeln!(text, "  {peer}");
             }
+            let _ = writeln!(text, "refused as well: {REFUSED}");
         }
     }
     text.push_str(
@@ -123,6 +128,7 @@ fn as_json(layers: &[Layer], layout: &Layout, args: &Explain, policy: &str) -> s
         "not_covered": UNCOVERED,
         "denied": layout.denied,
         "peers": layout.peers,
+        "refused_as_well": layout.peers.as_ref().map(|_| REFUSED),
         "policy": policy,
     })
 }

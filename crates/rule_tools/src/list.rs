@@ -1,5 +1,8 @@
 //! Lists rules, or shows one in full.
 
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
@@ -15,7 +18,12 @@ use crate::RuleFiles;
 ///
 /// The rules have errors, or there is no such rule.
 pub fn execute(files: &RuleFiles, rule: Option<&str>, is_json: bool) -> Outcome {
-    if let Some(absent) = files.named.iter().find(|file| !file.exists()) {
+    // What cannot be looked at, such as a file in a folder of another user, is reported when it is read.
+    let is_absent = |file: &&PathBuf| {
+        file.metadata()
+            .is_err_and(|error| error.kind() == ErrorKind::NotFound)
+    };
+    if let Some(absent) = files.named.iter().find(is_absent) {
         let message = format!("cannot read {}: no such file", absent.display());
         let help = "a rule is shown by its name: tollgate rules list --rule 'Write below etc'";
         return Err(Failure::new(Exit::BadInput, message).help(help));

@@ -107,7 +107,7 @@ fn with_arena<'a>(event: &Event<'a>, arena: &'a Bump) -> Event<'a> {
     }
 }
 
-fn evaluator(criterion: &mut Criterion) {
+fn evaluate(criterion: &mut Criterion) {
     let Some(text) = text() else { return };
     let (engine, _) = Engine::new(&load(&text), &EngineOptions::default(), Box::new(Nowhere));
     let mut scratch = engine.scratch();
@@ -146,5 +146,5 @@ fn compile(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, evaluator, compile);
+criterion_group!(benches, evaluate, compile);
 criterion_main!(benches);

@@ -129,7 +129,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let real = folder.path().canonicalize().expect("it exists");
         let home = real.join("home/me");
-        std::fs::create_dir_all(home.join("notes")).expect("made");
+        std::fs::create_dir_all(&home).expect("made");
         std::os::unix::fs::symlink(&home, real.join("link")).expect("made");
         let wide = WideFolders {
             homes: vec![home.clone()],
@@ -160,31 +160,38 @@ mod tests {
                 "{call} {path}"
             );
         }
-        let allowed = |option: &str, path: &str| Advice::Option(format!("{option} {path}"));
-        let notes = inside("notes");
-        assert_eq!(
-            write("openat", &inside("notes/new")),
-            allowed("--allow-write", &notes)
-        );
-        assert_eq!(
-            write("openat", "/etc/passwd"),
-            allowed("--allow-write", "/etc/passwd")
-        );
-        assert_eq!(
-            advice(&wide, "read", "openat", &notes),
-            allowed("--allow-read", &notes)
-        );
-        assert_eq!(
-            advice(&wide, "read", "openat", "/etc"),
-            allowed("--allow-read", "/etc")
-        );
-        assert_eq!(
-            advice(&wide, "read", "openat", &text(&home)),
-            wide_for(&home)
-        );
-        assert_eq!(
-            advice(&wide, "read", "openat", "/"),
-            wide_for(Path::new("/"))
-        );
+        let read = |path: &str| advice(&wide, "read", "openat", path);
+        assert_eq!(read(&text(&home)), wide_for(&home));
+        assert_eq!(read("/"), wide_for(Path::new("/")));
+    }
+
+    #[test]
+    fn folders_in_a_home_and_files_of_the_system_are_proposed() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let home = folder.path().canonicalize().expect("it exists");
+        let notes = home.join("notes");
+        std::fs::create_dir(&notes).expect("made");
+        let wide = WideFolders {
+            homes: vec![home],
+            system: Vec::new(),
+            programs: vec![PathBuf::from("/etc")],
+        };
+        let notes = notes.to_str().expect("it is text");
+        let new = format!("{notes}/new");
+        for (access, path, option) in [
+            ("write", new.as_str(), format!("--allow-write {notes}")),
+            (
+                "write",
+                "/etc/passwd",
+                "--allow-write /etc/passwd".to_owned(),
+            ),
+            ("read", notes, format!("--allow-read {notes}")),
+            ("read", "/etc", "--allow-read /etc".to_owned()),
+        ] {
+            assert_eq!(
+                advice(&wide, access, "openat", path),
+                Advice::Option(option)
+            );
+        }
     }
 }

@@ -132,19 +132,24 @@ pub(crate) fn mount(
     let text = |text: &str| {
         CString::new(text).map_err(|error| Error::file("mount", PathBuf::from(text))(error))
     };
-    let (source, kind, data) = (
+    let (from, of, with) = (
         source.map(text).transpose()?,
         kind.map(text).transpose()?,
         data.map(text).transpose()?,
     );
     let at = CString::new(target.as_os_str().as_bytes())
         .map_err(|error| Error::file("mount", target)(error))?;
-    namespace::mount(
-        source.as_deref(),
-        &at,
-        kind.as_deref(),
-        flags,
-        data.as_deref(),
-    )
-    .map_err(Error::file("mount something at", target))
+    namespace::mount(from.as_deref(), &at, of.as_deref(), flags, with.as_deref())
+        .map_err(Error::file(action(kind), target))
+}
+
+/// What a mount does, for a message.
+fn action(kind: Option<&str>) -> &'static str {
+    match kind {
+        Some("overlay") => "mount an overlay at",
+        Some("proc") => "mount procfs at",
+        Some("tmpfs") => "mount a tmpfs at",
+        Some(_) => "mount a file system at",
+        None => "bind or change the mount at",
+    }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rules::synthetic_event::{SyntheticEvent, UnsetFields};
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
 
-use crate::described_event as given;
+use crate::described_event;
 
 /// A file of tests.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ fn test(node: &Node, folder: &Path) -> Result<Test, Problem> {
     let events = match (find(entries, "event"), find(entries, "capture")) {
         (Some(event), None) => {
             let others = others.map_or(Ok(UnsetFields::default()), self::others)?;
-            Events::Given(Box::new(given::read(event, others)?))
+            Events::Given(Box::new(described_event::read(event, others)?))
         }
         (None, Some(capture)) => {
             if let Some(others) = others {

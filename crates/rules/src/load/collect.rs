@@ -1,15 +1,14 @@
 //! Applies items in file order: definitions replace, appends and overrides modify.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use super::item::{
     Change, Entry, ExceptionItem, Item, ItemKind, ListItem, MacroItem, RuleItem, RuleUpdate,
 };
-use super::{Config, ENGINE_VERSION};
+use super::{Config, ENGINE_VERSION, replaced};
 use crate::diagnostic::{Code, Diagnostic, Location, closest};
 use crate::ruleset::PluginRequirement;
 use crate::version::Version;
-use yaml::SourceText;
 
 /// Items by name, in the order of their first definition.
 pub(super) struct NamedItems<T> {
@@ -216,25 +215,8 @@ impl Collector {
         config: &Config,
     ) -> Option<Diagnostic> {
         let name = item.name.clone();
-        let words = |list: &ListItem| -> BTreeSet<String> {
-            list.items
-                .iter()
-                .map(|word| word.text().to_owned())
-                .collect()
-        };
         let earlier = self.lists.get(&name);
-        let other = earlier.filter(|earlier| words(earlier) != words(&item));
-        let problem = other
-            .filter(|_| change == Change::Define)
-            .and_then(|other| {
-                replaced(
-                    ItemKind::List,
-                    &name,
-                    &other.location,
-                    &item.location,
-                    config,
-                )
-            });
+        let problem = earlier.and_then(|earlier| replaced::list(earlier, &item, change, config));
         self.lists.define(&name, item);
         problem
     }
@@ -245,35 +227,14 @@ impl Collector {
         change: Change,
         config: &Config,
     ) -> Option<Diagnostic> {
-        let words = |text: &SourceText| -> String {
-            text.text().split_whitespace().collect::<Vec<_>>().join(" ")
-        };
-        let earlier = self.macros.get(&item.name).map(|earlier| &earlier.item);
-        let other = earlier.filter(|earlier| words(&earlier.condition) != words(&item.condition));
-        let problem = other
-            .filter(|_| change == Change::Define)
-            .and_then(|other| {
-                replaced(
-                    ItemKind::Macro,
-                    &item.name,
-                    &other.location,
-                    &item.location,
-                    config,
-                )
-            });
-        let first = self
-            .macros
-            .get(&item.name)
-            .map_or(self.clock, |earlier| earlier.first);
         let name = item.name.clone();
-        self.macros.define(
-            &name,
-            CollectedMacro {
-                item,
-                first,
-                last: self.clock,
-            },
-        );
+        let earlier = self.macros.get(&name);
+        let problem =
+            earlier.and_then(|earlier| replaced::condition(&earlier.item, &item, change, config));
+        let first = earlier.map_or(self.clock, |earlier| earlier.first);
+        let last = self.clock;
+        self.macros
+            .define(&name, CollectedMacro { item, first, last });
         problem
     }
 
@@ -434,33 +395,6 @@ fn append_exception(rule: &mut RuleItem, exception: ExceptionItem) -> Option<Dia
     }
     rule.exceptions.push(exception);
     None
-}
-
-/// Warns of a definition that silently changes what the rules of the program do: a file that was written to stand
-/// alone brings its own macros and lists, whose names may be theirs, too.
-fn replaced(
-    kind: ItemKind,
-    name: &str,
-    earlier: &Location,
-    location: &Location,
-    config: &Config,
-) -> Option<Diagnostic> {
-    let is_builtin = config.builtin.as_deref() == Some(&*earlier.file);
-    if !is_builtin || earlier.file == location.file {
-        return None;
-    }
-    let word = kind.word();
-    let key = match kind {
-        ItemKind::List => "items",
-        ItemKind::Macro | ItemKind::Rule => "condition",
-    };
-    let message = format!(
-        "{word} {name}: takes the place of the {word} of the built-in rules, which use this one now"
-    );
-    let help = format!(
-        "give it another name; or, to change the built-in rules, write `override: {{{key}: replace}}`"
-    );
-    Some(Diagnostic::new(Code::ReplacedBuiltin, location.clone(), message).with_help(help))
 }
 
 fn replace_in_rule(rule: &mut RuleItem, update: RuleUpdate) -> Vec<Diagnostic> {

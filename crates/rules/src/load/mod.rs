@@ -9,6 +9,7 @@ mod exception;
 mod item;
 mod read;
 mod reader;
+mod replaced;
 mod resolve;
 #[cfg(test)]
 mod tests;

@@ -47,7 +47,7 @@ pub(super) struct Openings {
 }
 
 /// Number of cache entries. Each opening can use one of a few adjacent ones.
-const PLACES: usize = 4096;
+const SLOTS: usize = 4096;
 const CHOICE: usize = 4;
 /// Maximum size of an opening in bytes. An entry fills three cache lines.
 const MAX_BYTES: usize = 136;
@@ -127,7 +127,7 @@ impl Openings {
             return;
         };
         if self.slots.is_empty() {
-            self.slots = vec![Slot::FREE; PLACES];
+            self.slots = vec![Slot::FREE; SLOTS];
         }
         let first = slot(hash);
         let choice = &mut self.slots[first..first + CHOICE];
@@ -171,7 +171,7 @@ impl OpenFilter {
 
 /// Returns the first possible entry of an opening.
 fn slot(hash: u64) -> usize {
-    let choices = u64::try_from(PLACES / CHOICE).expect("few slots");
+    let choices = u64::try_from(SLOTS / CHOICE).expect("few slots");
     usize::try_from(hash % choices).expect("below the number of slots") * CHOICE
 }
 
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn only_so_many_are_kept() {
         let mut openings = Openings::default();
-        let names: Vec<String> = (0..3 * PLACES).map(|at| format!("/file-{at}")).collect();
+        let names: Vec<String> = (0..3 * SLOTS).map(|at| format!("/file-{at}")).collect();
         for name in &names {
             for _ in 0..2 {
                 openings.keep(&exit(name.as_bytes()), || known(name.as_bytes()));
@@ -284,7 +284,7 @@ mod tests {
             found.is_some()
         });
         let kept = kept.count();
-        assert!((PLACES / 2..=PLACES).contains(&kept), "{kept}");
+        assert!((SLOTS / 2..=SLOTS).contains(&kept), "{kept}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What `make install`, `make deb` and `make dist` make: complete, usable, reproducible, and removed again without a rest.
 
+mod systemd;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -358,47 +360,6 @@ fn a_program_needs_no_slash_and_errors_say_what_is_wrong(archive: &Archive) {
     }
 }
 
-#[test]
-fn an_uninstall_ends_both_watches_and_tells_systemd() {
-    need_root!();
-    let archive = Archive::new();
-    let bin = archive.scratch.path().join("fake");
-    fs::create_dir(&bin).expect("it is ours");
-    archive.scratch.file("fake/systemctl", 0o755, SYSTEMCTL);
-    for unit in [UNIT, BRIDGE] {
-        fs::write(bin.join(format!("active-{unit}")), "").expect("it is ours");
-    }
-    // The script changes the machine: it gets a /etc and a /run of its own.
-    let script = "set -e
-        for folder in /etc /run; do mount -t tmpfs tmpfs $folder; done
-        mkdir -p /run/systemd/system
-        : >/run/systemd/system/tollgate-watch-bridge.service
-        packaging/install.sh install tollgate
-        packaging/install.sh uninstall tollgate
-        ls -A /etc /run/systemd/system";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script]);
-    command
-        .current_dir(archive.scratch.path())
-        .env_remove("DESTDIR")
-        .env_remove("ZSHDIR");
-    command.env("PREFIX", &archive.root).env(
-        "PATH",
-        format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", bin.display()),
-    );
-    let finished = run(&mut command);
-    let left = "/etc:\nlogrotate.d\n\n/run/systemd/system:\n";
-    assert_eq!(finished.stdout, left, "{finished:?}");
-    let calls = fs::read_to_string(bin.join("calls")).expect("systemd was told");
-    assert!(calls.ends_with("daemon-reload\n"), "{calls}");
-    for unit in [UNIT, BRIDGE] {
-        assert!(
-            !bin.join(format!("active-{unit}")).exists(),
-            "{unit}: {calls}"
-        );
-    }
-}
-
 /// Its comments show keys with their values: without the comment signs it is a configuration, too.
 #[test]
 fn the_packaged_configuration_is_correct_as_it_is_and_with_all_its_examples() {
@@ -427,97 +388,6 @@ fn the_packaged_configuration_is_correct_as_it_is_and_with_all_its_examples() {
     }
 }
 
-/// A systemctl that notes its arguments in the file `calls` beside it. Files beside it say what it answers: a unit is
-/// active if there is `active-UNIT`, and does not start if there is `broken-UNIT`.
-const SYSTEMCTL: &str = "#!/bin/sh
-cd \"$(dirname \"$0\")\"
-echo \"$*\" >>calls
-[ \"$1\" != --quiet ] || shift
-case $1 in
-is-active) [ -e \"active-$2\" ] ;;
-start | restart) rm -f \"active-$2\"; [ ! -e \"broken-$2\" ] && : >\"active-$2\" ;;
-stop) shift; for unit; do rm -f \"active-$unit\"; done ;;
-disable) rm -f active-tollgate-watch.service ;;
-cat) echo '[Unit]' ;;
-daemon-reload) ;;
-*) exit 1 ;;
-esac
-";
-const UNIT: &str = "tollgate-watch.service";
-const BRIDGE: &str = "tollgate-watch-bridge.service";
-
-/// The hand-over of programs in a folder, on a machine whose systemd is in the folder `systemd` of the scratch folder.
-fn hand_over(scratch: &Scratch, bin: &Path) -> PathBuf {
-    let text = repository().join("packaging/hand-over.sh");
-    let text = fs::read_to_string(text).expect("it is in the repository");
-    let systemd = scratch.path().join("systemd");
-    let text = text
-        .replace("@BINDIR@", &bin.display().to_string())
-        .replace("/run/systemd/system", &systemd.display().to_string());
-    scratch.file("hand-over", 0o755, text)
-}
-
-/// The units that are active after an upgrade, its exit status, and what it said. `before` are files beside systemctl.
-fn upgraded(before: &[&str], check: &str) -> (Vec<String>, i32, String) {
-    let scratch = Scratch::new();
-    let bin = scratch.path().join("bin");
-    let systemd = scratch.path().join("systemd");
-    fs::create_dir(&bin).expect("it is our folder");
-    fs::create_dir(&systemd).expect("it is our folder");
-    scratch.file("bin/systemctl", 0o755, SYSTEMCTL);
-    scratch.file("bin/tollgate", 0o755, format!("#!/bin/sh\n{check}\n"));
-    for file in before {
-        scratch.file(&format!("bin/{file}"), 0o644, "");
-    }
-    let mut command = Command::new(hand_over(&scratch, &bin));
-    let path = format!("{}:/usr/bin:/bin", bin.display());
-    let finished =
-        Limited::start(command.env("PATH", path).stdin(Stdio::null()), LIMIT).finish(b"");
-    let is_active = |unit: &&str| bin.join(format!("active-{unit}")).exists();
-    let active = [UNIT, BRIDGE].iter().filter(|unit| is_active(unit));
-    let active: Vec<String> = active.map(|unit| (*unit).to_owned()).collect();
-    let calls = fs::read_to_string(bin.join("calls")).expect("systemd was asked");
-    let has_bridge = active.contains(&BRIDGE.to_owned());
-    if !calls.contains("start tollgate-watch-bridge.service") || !has_bridge {
-        assert!(!systemd.join(BRIDGE).exists(), "{calls}");
-    }
-    (active, finished.code(), finished.stderr)
-}
-
-#[test]
-fn an_upgrade_ends_the_old_watch_only_if_the_new_program_works() {
-    let [active, broken] = ["active", "broken"].map(|state| move |unit| format!("{state}-{unit}"));
-    let good = "exit 0";
-    let after = |before: &[String], check| {
-        let before: Vec<&str> = before.iter().map(String::as_str).collect();
-        upgraded(&before, check)
-    };
-    let (units, code, text) = after(&[active(UNIT)], good);
-    assert_eq!((units, code, text.as_str()), (vec![UNIT.to_owned()], 0, ""));
-    let (units, code, _) = after(&[], good);
-    assert_eq!((units, code), (vec![], 0), "nobody watches the host");
-
-    let (units, code, text) = after(&[active(UNIT)], "[ \"$*\" != 'config check' ]");
-    assert_eq!((units, code), (vec![UNIT.to_owned()], 1), "{text}");
-    assert!(
-        text.contains("the new program refuses the configuration; the old one goes on"),
-        "{text}"
-    );
-    let (units, code, text) = after(&[active(UNIT), broken(BRIDGE)], good);
-    assert_eq!((units, code), (vec![UNIT.to_owned()], 1), "{text}");
-    assert!(
-        text.contains("the new program does not start; the old one goes on"),
-        "{text}"
-    );
-
-    let (units, code, text) = after(&[active(UNIT), broken(UNIT)], good);
-    assert_eq!((units, code), (vec![BRIDGE.to_owned()], 1), "{text}");
-    assert!(text.contains("watches the host in its place"), "{text}");
-    // The next upgrade mends that.
-    let (units, code, text) = after(&[active(BRIDGE)], good);
-    assert_eq!((units, code), (vec![UNIT.to_owned()], 0), "{text}");
-}
-
 #[test]
 fn a_replaced_program_takes_over_watched_commands_without_an_unwatched_interval() {
     need_root!();
@@ -525,7 +395,7 @@ fn a_replaced_program_takes_over_watched_commands_without_an_unwatched_interval(
     let bin = scratch.path().join("bin");
     fs::create_dir(&bin).expect("it is our folder");
     let installed = scratch.program(&program(), "bin/tollgate");
-    let hand_over = hand_over(&scratch, &bin);
+    let hand_over = systemd::hand_over(&scratch, &bin);
     let (log, begun, ends) = (
         scratch.path().join("log"),
         scratch.path().join("begun"),
