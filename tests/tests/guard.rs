@@ -292,27 +292,7 @@ fn every_way_out_is_denied_and_reported_and_an_option_is_named() {
         let (finished, report) = home.guard(&options, &["/usr/bin/python3", "-c", SCRIPT, &name]);
         assert_eq!(finished.code(), 0, "{finished:?}");
         let result: Value = serde_json::from_str(&finished.stdout).expect("JSON");
-        let mut left = denials(&report);
-        for (way, call, what) in WAYS {
-            assert!(
-                result[way].as_i64().is_some_and(|errno| errno > 0),
-                "{user:?} {way}: {result}"
-            );
-            let found = left
-                .iter()
-                .position(|denial| denial["call"] == call && names(denial, what));
-            let found =
-                found.unwrap_or_else(|| panic!("{user:?} {way} is not reported: {report:#?}"));
-            let denial = left.remove(found);
-            for key in ["layer", "errno", "rule", "message"] {
-                assert!(denial[key].is_string(), "{way}: {key}: {denial}");
-            }
-            assert!(denial["policy_line"].is_u64(), "{way}: {denial}");
-            if way.starts_with("read") {
-                assert_eq!(denial["access"], "read", "{way}: {denial}");
-            }
-            has_advice(way, denial, &home);
-        }
+        every_way_is_reported(&result, &report, &home);
         assert_eq!(
             fs::read_to_string(home.path("home/.ssh/id")).expect("there"),
             "secret\n"
@@ -325,6 +305,30 @@ fn every_way_out_is_denied_and_reported_and_an_option_is_named() {
             finished.stderr.matches("tollgate guard: denied: ").count(),
             finished.stderr.matches("  by ").count()
         );
+    }
+}
+
+/// Each way failed, and its denial says what there is to say.
+fn every_way_is_reported(result: &Value, report: &[Value], home: &Home) {
+    let mut left = denials(report);
+    for (way, call, what) in WAYS {
+        assert!(
+            result[way].as_i64().is_some_and(|errno| errno > 0),
+            "{way}: {result}"
+        );
+        let found = left
+            .iter()
+            .position(|denial| denial["call"] == call && names(denial, what));
+        let found = found.unwrap_or_else(|| panic!("{way} is not reported: {report:#?}"));
+        let denial = left.remove(found);
+        for key in ["layer", "errno", "rule", "message"] {
+            assert!(denial[key].is_string(), "{way}: {key}: {denial}");
+        }
+        assert!(denial["policy_line"].is_u64(), "{way}: {denial}");
+        if way.starts_with("read") {
+            assert_eq!(denial["access"], "read", "{way}: {denial}");
+        }
+        has_advice(way, denial, home);
     }
 }
 

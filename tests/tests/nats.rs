@@ -586,7 +586,10 @@ fn settings_that_cannot_be_used_stop_the_start() {
             "it has to start with nats:// or tls://",
         ),
         (
-            &["nats_output.url[]=nats://a", "nats_output.url[]=nats://u:p@b"],
+            &[
+                "nats_output.url[]=nats://a",
+                "nats_output.url[]=nats://u:p@b",
+            ],
             "it has a user: set nats_output.user",
         ),
         (

@@ -181,8 +181,6 @@ impl Checker {
     /// Returns the reason why operator and operands are incompatible, if they are.
     fn mismatch(&self, compare: &Compare, key: &AtomKey) -> Option<Problem> {
         let operand = self.operands.get(key.operand);
-        let error =
-            |span, message: String| Some(Problem::new(Code::CompileCondition, span, message));
         let host_name = self
             .operands
             .as_field(key.operand)
@@ -190,12 +188,12 @@ impl Checker {
         let op = compare.op;
         let is_buffer = self.is_buffer(key.operand);
         let fits = |op| {
-            fits(operand.ty, operand.spread, host_name, op)
-                && (if is_buffer {
-                    fits_bytes(op)
-                } else {
-                    !takes_hexadecimal(op)
-                })
+            let by_type = if is_buffer {
+                fits_bytes(op)
+            } else {
+                !takes_hexadecimal(op)
+            };
+            by_type && fits(operand.ty, operand.spread, host_name, op)
         };
         if !fits(op) {
             let kind = match (operand.spread, host_name) {
@@ -206,41 +204,17 @@ impl Checker {
             };
             let allowed = Op::ALL.iter().filter(|op| fits(**op)).map(|op| op.word());
             let allowed: Vec<&str> = allowed.chain(["exists"]).collect();
-            let message = format!(
-                "`{}` does not apply to `{operand}`, which is {kind}",
-                op.word()
-            );
-            return error(compare.op_span, message)
-                .map(|problem| problem.help(format!("use one of: {}", allowed.join(" "))));
+            let word = op.word();
+            let message = format!("`{word}` does not apply to `{operand}`, which is {kind}");
+            let problem = Problem::new(Code::CompileCondition, compare.op_span, message);
+            return Some(problem.help(format!("use one of: {}", allowed.join(" "))));
         }
         let Right::Operand(right) = key.right else {
             return None;
         };
-        let right = self.operands.get(right);
+        let message = right_mismatch(op, operand, host_name, self.operands.get(right))?;
         let span = compare.right.span();
-        if matches!(op, Op::PMatch | Op::Regex) {
-            let message = format!("`{}` compares with constants only", op.word());
-            return error(span, message);
-        }
-        let spread_out = |spread| matches!(spread, Spread::Some | Spread::Ends);
-        if operand.ty == ValueType::Net || spread_out(operand.spread) || host_name {
-            return error(span, format!("`{operand}` compares with constants only"));
-        }
-        if spread_out(right.spread) {
-            return error(
-                span,
-                format!("`{right}` has several values and cannot stand here"),
-            );
-        }
-        if !same_type(operand.ty, right.ty) || operand.spread != right.spread {
-            let message = format!(
-                "`{operand}` is {} and `{right}` is {}",
-                type_name(operand.ty),
-                type_name(right.ty)
-            );
-            return error(span, message);
-        }
-        None
+        Some(Problem::new(Code::CompileCondition, span, message))
     }
 
     /// Returns true for the data that a call transfers, which is not text.
@@ -500,6 +474,32 @@ fn fits(ty: ValueType, spread: Spread, host_name: bool, op: Op) -> bool {
 /// Returns true for operators that compare with bytes written as hexadecimal digits.
 fn takes_hexadecimal(op: Op) -> bool {
     matches!(op, Op::BContains | Op::BStartsWith)
+}
+
+/// Returns the reason why a field or transformer cannot stand right of an operator, if there is one.
+fn right_mismatch(
+    op: Op,
+    left: &super::operand::Operand,
+    host_name: bool,
+    right: &super::operand::Operand,
+) -> Option<String> {
+    if matches!(op, Op::PMatch | Op::Regex) {
+        return Some(format!("`{}` compares with constants only", op.word()));
+    }
+    let spread_out = |spread| matches!(spread, Spread::Some | Spread::Ends);
+    if left.ty == ValueType::Net || spread_out(left.spread) || host_name {
+        return Some(format!("`{left}` compares with constants only"));
+    }
+    if spread_out(right.spread) {
+        return Some(format!(
+            "`{right}` has several values and cannot stand here"
+        ));
+    }
+    if !same_type(left.ty, right.ty) || left.spread != right.spread {
+        let (of_left, of_right) = (type_name(left.ty), type_name(right.ty));
+        return Some(format!("`{left}` is {of_left} and `{right}` is {of_right}"));
+    }
+    None
 }
 
 /// Returns true for the operators of bytes.

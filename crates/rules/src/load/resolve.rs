@@ -476,14 +476,7 @@ impl<'c> Resolver<'c> {
                 compare.right = Value::List(items, span);
             }
             Value::List(items, span) => {
-                if let Some(words) = items.iter().find(|item| self.is_unknown_name(item)) {
-                    let message = format!(
-                        "expected `,` or `)` between the words of `{}`, which is not the name of a list",
-                        words.text.to_lossy()
-                    );
-                    self.compile_problem(words.span, message, None);
-                    expansion.failed = true;
-                }
+                expansion.failed |= self.has_unknown_name(items);
                 if items.iter().any(|item| self.is_list_name(item)) {
                     let mut expanded = Vec::with_capacity(items.len());
                     for item in items.drain(..) {
@@ -508,14 +501,25 @@ impl<'c> Resolver<'c> {
         name.is_some_and(|name| self.collector.lists.get(name).is_some())
     }
 
-    /// Returns true for words without quotes and commas that are not the name of a list.
-    fn is_unknown_name(&self, literal: &Literal) -> bool {
-        let name = literal.text.as_str().filter(|_| !literal.quoted);
-        name.is_some_and(|name| {
-            name.contains(' ')
-                && self.collector.lists.get(name).is_none()
-                && !self.collector.is_broken(ItemKind::List, name)
-        })
+    /// Reports words without quotes and commas that are not the name of a list. Returns true if there are any.
+    fn has_unknown_name(&mut self, items: &[Literal]) -> bool {
+        let is_unknown = |literal: &&Literal| {
+            let name = literal.text.as_str().filter(|_| !literal.quoted);
+            name.is_some_and(|name| {
+                name.contains(' ')
+                    && self.collector.lists.get(name).is_none()
+                    && !self.collector.is_broken(ItemKind::List, name)
+            })
+        };
+        let Some(words) = items.iter().find(is_unknown) else {
+            return false;
+        };
+        let message = format!(
+            "expected `,` or `)` between the words of `{}`, which is not the name of a list",
+            words.text.to_lossy()
+        );
+        self.compile_problem(words.span, message, None);
+        true
     }
 
     /// Returns the values of the list that an unquoted literal names.
