@@ -131,6 +131,28 @@ fn a_build_passes_what_was_learnt_of_it_and_an_intruder_does_not() {
     assert!(lab.fits("disable-inet") && lab.fits("disallow-mount"));
 }
 
+/// Each name is made, moved, linked and removed in a folder of its own, in which nothing else happens.
+const NAMES: &str = "set -e
+cd names
+mkdir a/made; mv b/from b/to; ln -s x c/link; ln d/file d/second; rm e/file; rmdir f/folder
+mv b/to b/from; rm c/link d/second; rmdir a/made; : > e/file; mkdir f/folder
+";
+
+#[test]
+fn folders_in_which_names_are_made_moved_and_removed_are_learnt() {
+    e2e::need_root!();
+    let lab = Lab::new(&[("names.sh", NAMES)]);
+    for folder in ["a", "b", "c", "d", "e", "f/folder"] {
+        std::fs::create_dir_all(lab.scratch.path().join("names").join(folder)).expect("made");
+    }
+    for file in ["b/from", "d/file", "e/file"] {
+        lab.scratch.file(&format!("names/{file}"), 0o644, "");
+    }
+    let plain = ["sh", "names.sh"];
+    let learnt = lab.learn(&plain);
+    lab.passes(&plain, &learnt);
+}
+
 const SOCKETS: &str = r#"
 import json, os, socket, subprocess, sys, threading
 server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen()

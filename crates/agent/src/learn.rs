@@ -130,12 +130,12 @@ impl Learner {
         let model = &mut seen.model;
         model.note_call(violation.call, &violation.args);
         let call = violation.call.name();
-        let paths = [
-            "fd.name",
-            "fs.path.name",
-            "fs.path.source",
-            "fs.path.target",
-        ];
+        // `fs.path` is known only after a call has succeeded, the arguments of calls that make, move and remove
+        // names before.
+        let paths = match MAKERS.contains(&call) {
+            true => &PATHS[..],
+            false => &PATHS[..4],
+        };
         let paths: Vec<String> = paths
             .iter()
             .filter_map(|name| text_of(fields, name).filter(|text| text.starts_with('/')))
@@ -405,6 +405,19 @@ const MAKERS: [&str; 16] = [
     "symlinkat",
     "unlink",
     "unlinkat",
+];
+
+/// Fields with paths; the last five are arguments.
+const PATHS: [&str; 9] = [
+    "fd.name",
+    "fs.path.name",
+    "fs.path.source",
+    "fs.path.target",
+    "evt.arg.path",
+    "evt.arg.name",
+    "evt.arg.oldpath",
+    "evt.arg.newpath",
+    "evt.arg.linkpath",
 ];
 
 /// Calls with a destination address.

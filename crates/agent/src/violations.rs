@@ -44,9 +44,9 @@ const OPERATION: (&str, &str) = ("operation", "policy.operation");
 /// Tags of these alerts.
 const TAGS: [&str; 1] = ["policy"];
 
-/// Fields recorded for learning: an absolute path, whether it is opened for writing, the peer, a
-/// path argument.
-const LEARNT: [&str; 7] = [
+/// Fields recorded for learning: an absolute path, whether it is opened for writing, the peer, path
+/// arguments.
+const LEARNT: [&str; 12] = [
     "fd.name",
     "evt.is_open_write",
     "fd.rip",
@@ -54,6 +54,11 @@ const LEARNT: [&str; 7] = [
     "fs.path.name",
     "fs.path.source",
     "fs.path.target",
+    "evt.arg.path",
+    "evt.arg.name",
+    "evt.arg.oldpath",
+    "evt.arg.newpath",
+    "evt.arg.linkpath",
 ];
 
 /// Converts violations to alerts, one each, subject only to the rate limit of all alerts. Created

@@ -481,6 +481,8 @@ fn every_code_of_a_problem_can_be_met() {
     let mut codes: Vec<_> = codes.map(|(code, _)| format!("LOAD_{code}")).collect();
     // Codes of extensions, of which there are none.
     codes.retain(|code| !code.ends_with("_EXTENSION"));
+    // `falco` reads no built-in rules that a file could change.
+    codes.retain(|code| code != "LOAD_REPLACED_BUILTIN");
     codes.sort();
     met.sort_unstable();
     assert_eq!(met, codes);

@@ -9,6 +9,7 @@
 //! backslash escapes a dot, a bracket or an equal sign in a name. A name right after a list means that key of
 //! each of its items. As in Falco, the value is plain text, unless it begins with `{`: then it is YAML.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
@@ -56,6 +57,17 @@ fn set(node: &mut Node, path: &[Step], value: &Value, origin: &Origin) -> Result
         return Ok(());
     }
     set(descend(node, step, origin)?, path, value, origin)
+}
+
+/// Returns a path as the value of an assignment. A brace at its start would make it YAML.
+#[must_use]
+pub fn path_value(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    if path.starts_with('{') {
+        format!("./{path}")
+    } else {
+        path.into_owned()
+    }
 }
 
 fn parse_value(value: &str, origin: &Origin) -> Result<Node, Problem> {

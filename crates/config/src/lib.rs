@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use rules::diagnostic::closest;
 use serde::{Deserialize, Serialize};
 
+pub use self::assign::path_value;
 pub use self::choice::Choice;
 use self::include::{Included, Source};
 use self::ineffective::INEFFECTIVE;

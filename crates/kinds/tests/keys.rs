@@ -9,8 +9,19 @@ use serde_json::Value;
 
 const PAGE: &str = "../../docs/reference/policy-language.md";
 
-/// Mappings of the page that an object does not have: the top of a file, and the object itself.
-const NOT_IN_POLICY: [&str; 2] = ["the file", "spec"];
+/// Mappings of the page that a policy does not have: the top of a file, the object itself, profiles that an object
+/// has as one text, and another kind of object.
+const NOT_IN_POLICY: [&str; 9] = [
+    "the file",
+    "spec",
+    "customProfile",
+    "customProfile.syscalls[0]",
+    "ArmorProfileModel",
+    "data",
+    "data.profile",
+    "data.dynamicResult",
+    "data.dynamicResult.seccomp",
+];
 
 /// The headings of the page, each with the keys of its first table.
 fn documented() -> Vec<(String, BTreeSet<String>)> {

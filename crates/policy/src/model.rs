@@ -326,6 +326,18 @@ impl Model {
             .collect()
     }
 
+    /// Returns the outermost of the folders above a file that the workload makes inside of each other, if it makes the
+    /// file. Landlock ties a rule to a folder that exists: one that is made anew has only the rules of those above.
+    fn made_below<'f>(&self, file: &'f str) -> Option<&'f str> {
+        let folder_of = |path: &'f str| path.rsplit_once('/').map(|(folder, _)| folder);
+        let makes = |folder: &&str| !folder.is_empty() && self.makes.contains(*folder);
+        let mut top = folder_of(file).filter(makes)?;
+        while let Some(above) = folder_of(top).filter(makes) {
+            top = above;
+        }
+        Some(top)
+    }
+
     /// The enforcers whose mere presence does not stop recorded behaviour: any Landlock ruleset forbids
     /// mounts.
     #[must_use]
@@ -536,8 +548,11 @@ impl Model {
         // Programs that it makes itself have other names in each run.
         let built = self.programs.iter().filter_map(|program| {
             let whole = without_temporary(program);
-            let folder = whole.strip_suffix("/**")?;
-            self.makes.contains(folder).then_some(whole)
+            let is_made_in = |folder| self.makes.contains(folder);
+            match whole.strip_suffix("/**").is_some_and(is_made_in) {
+                true => Some(whole),
+                false => self.made_below(program).map(|top| format!("{top}/**")),
+            }
         });
         built.for_each(|folder| allow(&folder, [true, false, true]));
         let folder = |folder: &String| format!("{}/**", folder.trim_end_matches("/**"));
@@ -943,6 +958,20 @@ mod tests {
         assert!(!model.allowed_files().contains_key("/tmp/**"));
         model.note_make("/tmp/go-build1");
         assert_eq!(model.allowed_files()["/tmp/**"], "read, write, exec");
+    }
+
+    #[test]
+    fn a_program_in_a_folder_that_is_made_anew_runs_by_the_right_of_the_folder_above() {
+        let mut model = Model::default();
+        model.note_program("/srv/build/made/program");
+        model.note_program("/usr/bin/cc");
+        model.note_make("/srv/build/made");
+        assert_eq!(model.allowed_files()["/srv/build/**"], "read, write");
+        model.note_make("/srv/build/made/program");
+        let allowed = model.allowed_files();
+        assert_eq!(allowed["/srv/build/**"], "read, write, exec");
+        assert!(!allowed.contains_key("/srv/**") && !allowed.contains_key("/**"));
+        assert_eq!(allowed["/usr/bin/cc"], "read, exec");
     }
 
     /// What other users keep in shared folders is not readable because a workload read one file there.

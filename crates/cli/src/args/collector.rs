@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use yaml::quote;
+use config::path_value;
 
 use super::OUTPUT;
 
@@ -35,12 +35,8 @@ impl Collector {
         let Some(url) = url else {
             return Vec::new();
         };
-        let key = |name: &str, value: &Path| {
-            format!(
-                "collector_output.{name}={}",
-                quote::scalar(&value.to_string_lossy())
-            )
-        };
+        let key =
+            |name: &str, value: &Path| format!("collector_output.{name}={}", path_value(value));
         let mut options = vec![
             "collector_output.enabled=true".to_owned(),
             key("url", Path::new(&url)),
@@ -72,6 +68,7 @@ mod tests {
         };
         let options = of_flag.options_with(variable);
         assert_eq!(options.len(), 4, "{options:?}");
+        assert_eq!(options[2], "collector_output.token_file=/run/to ken");
         assert!(options[1].contains("https://flag:6443"), "{options:?}");
         assert!(
             options[3].starts_with("collector_output.ca_file="),

@@ -1,7 +1,6 @@
 //! Options that set keys of the configuration, and options without effect.
 
-use std::path::Path;
-
+use config::path_value;
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 
@@ -13,7 +12,7 @@ pub(super) fn assignments(args: &Falco) -> Vec<String> {
     let mut set = |assignment: &str| out.push(assignment.to_owned());
     if let Some(capture) = &args.replay {
         set("engine.kind=replay");
-        let path = plain(capture);
+        let path = path_value(capture);
         set(&format!("engine.replay.capture_file={path}"));
     }
     if args.unbuffered {
@@ -62,21 +61,11 @@ fn old(args: &Old, set: &mut impl FnMut(&str)) {
     }
     if let Some(file) = &args.gvisor_config {
         set("engine.kind=gvisor");
-        let path = plain(file);
+        let path = path_value(file);
         set(&format!("engine.gvisor.config={path}"));
     }
     if let Some(bytes) = args.snaplen {
         set(&format!("falco_libs.snaplen={bytes}"));
-    }
-}
-
-/// Returns a path as the value of an assignment, which would take a brace at its start for YAML.
-fn plain(path: &Path) -> String {
-    let path = path.display().to_string();
-    if path.starts_with('{') {
-        format!("./{path}")
-    } else {
-        path
     }
 }
 
