@@ -1,7 +1,7 @@
 //! Validation of policies, as vArmor's webhook does it.
 //!
 //! The CustomResourceDefinitions contain most of it as rules that the API server evaluates. Here is all of it, for the
-//! operator and for files. What an API server refuses, [`policy`] refuses, too.
+//! operator and for files. What an API server refuses, crate `policy` refuses, too.
 
 mod proxy;
 mod quantity;

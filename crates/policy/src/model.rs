@@ -326,6 +326,16 @@ impl Model {
             .collect()
     }
 
+    /// Returns the folder, with all in it, that holds a program which the workload makes itself.
+    fn built(&self, program: &str) -> Option<String> {
+        let whole = without_temporary(program);
+        let is_made_in = |folder| self.makes.contains(folder);
+        match whole.strip_suffix("/**").is_some_and(is_made_in) {
+            true => Some(whole),
+            false => self.made_below(program).map(|top| format!("{top}/**")),
+        }
+    }
+
     /// Returns the outermost of the folders above a file that the workload makes inside of each other, if it makes the
     /// file. Landlock ties a rule to a folder that exists: one that is made anew has only the rules of those above.
     fn made_below<'f>(&self, file: &'f str) -> Option<&'f str> {
@@ -546,14 +556,10 @@ impl Model {
             .iter()
             .for_each(|file| allow(file, [true, false, true]));
         // Programs that it makes itself have other names in each run.
-        let built = self.programs.iter().filter_map(|program| {
-            let whole = without_temporary(program);
-            let is_made_in = |folder| self.makes.contains(folder);
-            match whole.strip_suffix("/**").is_some_and(is_made_in) {
-                true => Some(whole),
-                false => self.made_below(program).map(|top| format!("{top}/**")),
-            }
-        });
+        let built = self
+            .programs
+            .iter()
+            .filter_map(|program| self.built(program));
         built.for_each(|folder| allow(&folder, [true, false, true]));
         let folder = |folder: &String| format!("{}/**", folder.trim_end_matches("/**"));
         let makes = self.makes.iter().map(folder);
