@@ -130,7 +130,7 @@ pub struct Rule {
     /// Full paths of the programs to which the rule applies; empty means all.
     pub targets: Vec<String>,
     /// Enforcers that do not enforce the rule, because another one does so in full and stops less besides
-    /// ([`crate::compile::narrowed`]).
+    /// (`compile::NarrowedPolicy`).
     pub left_to: BTreeMap<EnforcerKind, EnforcerKind>,
 }
 

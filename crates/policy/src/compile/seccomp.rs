@@ -124,7 +124,7 @@ pub struct Profile {
 
 impl Profile {
     /// Compiles the rules of a policy. A profile of the mode `DefenseInDepth` is a rule of its own, unless it is
-    /// unknown, which [`super::check`] reports.
+    /// unknown, which `compile::check` reports.
     #[must_use]
     pub fn compile(policy: &Policy) -> Self {
         let lowered = policy.rules.iter().map(|rule| lower(policy, rule));
