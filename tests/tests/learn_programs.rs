@@ -355,7 +355,7 @@ fn redis_keeps_other_data_and_attacks_through_it_fail() {
         ],
         attacks: &[
             "CONFIG SET dir /etc\r\nSAVE\r\nQUIT\r\n",
-            "CONFIG SET dir /root/\r\nSAVE\r\nQUIT\r\n",
+            "CONFIG SET dir /usr\r\nSAVE\r\nQUIT\r\n",
         ],
         end: "SHUTDOWN NOSAVE\r\n",
         won: "+OK\r\n+OK\r\n+OK",

@@ -407,8 +407,8 @@ const MAKERS: [&str; 16] = [
     "unlinkat",
 ];
 
-/// Fields with paths; the last five are arguments.
-const PATHS: [&str; 9] = [
+/// Fields with paths, of which violations are recorded; the last five are arguments.
+pub(super) const PATHS: [&str; 9] = [
     "fd.name",
     "fs.path.name",
     "fs.path.source",

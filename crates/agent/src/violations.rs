@@ -12,7 +12,7 @@ use rules::{Alert, AlertDetails, AlertSink, AlertValue, Engine, EngineOptions, L
 use serde_json::json;
 
 use crate::guard::DenialReporter;
-use crate::learn::Learner;
+use crate::learn::{Learner, PATHS};
 
 /// Rule name of these alerts.
 const RULE: &str = "Policy violation";
@@ -44,22 +44,8 @@ const OPERATION: (&str, &str) = ("operation", "policy.operation");
 /// Tags of these alerts.
 const TAGS: [&str; 1] = ["policy"];
 
-/// Fields recorded for learning: an absolute path, whether it is opened for writing, the peer, path
-/// arguments.
-const LEARNT: [&str; 12] = [
-    "fd.name",
-    "evt.is_open_write",
-    "fd.rip",
-    "fd.rport",
-    "fs.path.name",
-    "fs.path.source",
-    "fs.path.target",
-    "evt.arg.path",
-    "evt.arg.name",
-    "evt.arg.oldpath",
-    "evt.arg.newpath",
-    "evt.arg.linkpath",
-];
+/// Fields recorded for learning besides [`PATHS`]: whether a file is opened for writing, and the peer.
+const LEARNT: [&str; 3] = ["evt.is_open_write", "fd.rip", "fd.rport"];
 
 /// Converts violations to alerts, one each, subject only to the rate limit of all alerts. Created
 /// once for all containers of a process, because it takes as long as loading rules.
@@ -80,7 +66,8 @@ impl Violations {
         options: &EngineOptions,
         guard: Option<Arc<DenialReporter>>,
     ) -> anyhow::Result<Self> {
-        let fields = LEARNT.map(|name| format!("%{name}"));
+        let fields = PATHS.iter().chain(&LEARNT);
+        let fields: Vec<String> = fields.map(|name| format!("%{name}")).collect();
         let learnt = |learner| {
             let described = Described::new(&fields.join(" "), &EngineOptions::default())?;
             anyhow::Ok((learner, described))

@@ -148,7 +148,7 @@ mod tests {
             ),
             ("10.0.0.1:40312->1.2.3.4:443", "*->1.2.3.4:443"),
             ("/run/worker7.sock", "/run/worker*.sock"),
-            ("/root/.ssh/id_ed25519", "/root/.ssh/id_ed*"),
+            ("/home/me/.ssh/id_ed25519", "/home/me/.ssh/id_ed*"),
             ("", ""),
         ] {
             assert_eq!(pattern(object), expected, "{object}");
