@@ -29,7 +29,7 @@ pub struct ListOptions {
 }
 
 /// Options for playing actions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PlayOptions {
     /// Time to wait before each action.
     pub sleep: Duration,

@@ -8,11 +8,11 @@ use diagnostics::terminal::{self, Colour};
 use serde_json::{Value, json};
 
 use super::run;
-use crate::action::{Action, Outcome as Played, Player};
+use crate::action::{self, Action, Outcome as Played, Player};
 use crate::alerts::{Alert, Alerts};
-use crate::detector::Detector;
+use crate::detector::{Detector, write_rules};
 use crate::expectation::{Comparison, Expectation, Verdict};
-use crate::options::TestOptions;
+use crate::options::{PlayOptions, TestOptions};
 
 /// Source of verdicts.
 enum VerdictSource<'options> {
@@ -64,6 +64,74 @@ pub fn execute(args: &TestOptions) -> Outcome {
         }
     }
     finish(wrong)
+}
+
+/// What became of a rule when its own action was played.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RulePlayed {
+    /// No action is for this rule.
+    NoAction,
+    /// The action raised the rule.
+    Detected {
+        /// Name of the action.
+        action: &'static str,
+    },
+    /// The action was played, and did not raise the rule.
+    Missed {
+        /// Name of the action.
+        action: &'static str,
+    },
+    /// The action cannot be played here, or failed.
+    NotPlayed {
+        /// Name of the action.
+        action: &'static str,
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// Plays the actions that are for a rule under `tollgate run`, which loads rules of these texts. If one raises the rule, the others are
+/// not played.
+///
+/// # Errors
+///
+/// If the rules cannot be written, or nothing can be played here.
+pub fn play_for_rule(rule: &str, texts: &[&str]) -> Result<RulePlayed, Failure> {
+    let actions: Vec<_> = action::ACTIONS
+        .iter()
+        .filter(|action| action.is_for(rule))
+        .collect();
+    if actions.is_empty() {
+        return Ok(RulePlayed::NoAction);
+    }
+    let (paths, folder) = write_rules(texts.iter().copied())?;
+    let detector = Detector::tollgate_run("auto", &paths, vec![rule.to_owned()], Some(folder))?;
+    let player = super::player(&PlayOptions::default(), detector.prefix())?;
+    let mut result = RulePlayed::NoAction;
+    for action in actions {
+        let name = action.name;
+        let (played, printed) = player.play_printing(action);
+        let reason = match played {
+            Played::Done => {
+                let mut alerts = printed.lines().filter_map(Alert::parse);
+                if alerts.any(|alert| alert.rule == rule) {
+                    return Ok(RulePlayed::Detected { action: name });
+                }
+                result = RulePlayed::Missed { action: name };
+                continue;
+            }
+            Played::Skipped { reason } => reason,
+            Played::Failed { error } => error,
+        };
+        // A miss says more than an action that was not played.
+        if result == RulePlayed::NoAction {
+            result = RulePlayed::NotPlayed {
+                action: name,
+                reason,
+            };
+        }
+    }
+    Ok(result)
 }
 
 fn finish(wrong: usize) -> Result<Exit, Failure> {

@@ -69,6 +69,12 @@ impl RulesUnderTest {
         rule.expect("it was there when the rules were loaded")
     }
 
+    /// Returns the texts of the files, in the order in which they are loaded.
+    pub(super) fn texts(&self) -> Vec<&str> {
+        let files = self.loaded.files.iter();
+        files.filter_map(|file| file.text.as_deref().ok()).collect()
+    }
+
     /// Returns whether the rule matches; `None` if that depends on what the event does not tell.
     pub(super) fn matches(&self, event: &EventText) -> Option<bool> {
         let tracer = Tracer::new(&self.loaded.ruleset, self.rule());

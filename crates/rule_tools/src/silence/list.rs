@@ -5,9 +5,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use yaml::quote;
 
-use super::Proposal;
 use super::alert::Alert;
-use super::write::Target;
+use super::{Proposal, Written};
 
 /// What is listed.
 pub(super) struct Listing<'a> {
@@ -50,22 +49,23 @@ impl Listing<'_> {
         out
     }
 
-    /// Returns the candidates for programs. `chosen` is an index, `target` what was written.
-    pub(super) fn json(&self, chosen: Option<usize>, target: Option<&Target>) -> Value {
+    /// Returns the candidates for programs.
+    pub(super) fn json(&self, written: Option<&Written<'_>>) -> Value {
         let candidates: Vec<_> = self
             .options
             .iter()
             .map(|option| self.candidate(option))
             .collect();
-        let written: Vec<_> = target.map_or_else(Vec::new, |target| {
-            let paths = [&target.rules, &target.test];
+        let files: Vec<_> = written.map_or_else(Vec::new, |written| {
+            let paths = [&written.target.rules, &written.target.test];
             paths.map(|path| path.display().to_string()).to_vec()
         });
         json!({
             "rule": self.alert.rule,
             "candidates": candidates,
-            "chosen": chosen.map(|index| index + 1),
-            "written": written,
+            "chosen": written.map(|written| written.number + 1),
+            "written": files,
+            "own_action": written.map(|written| written.own.object()),
         })
     }
 

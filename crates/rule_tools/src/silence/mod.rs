@@ -6,6 +6,7 @@ mod count;
 mod evaluation;
 mod exception;
 mod list;
+mod own_action;
 mod variant;
 mod write;
 
@@ -24,6 +25,8 @@ use self::count::Count;
 use self::evaluation::{EventText, RulesUnderTest};
 use self::exception::{TestCase, TestRules, rule_file, test_file};
 use self::list::Listing;
+use self::own_action::judge;
+pub use self::own_action::{OwnAction, PlayRule};
 use self::variant::Detected;
 use self::write::Target;
 use crate::{RuleFiles, test};
@@ -49,6 +52,8 @@ pub struct SilenceOptions {
     pub dry_run: bool,
     /// Print JSON.
     pub json: bool,
+    /// Plays the action that a rule is for.
+    pub play: PlayRule,
 }
 
 /// A candidate, and what it does.
@@ -88,7 +93,7 @@ pub fn execute(args: &SilenceOptions) -> Outcome {
     }
     if args.dry_run {
         return match args.json {
-            true => terminal::print(&format!("{}\n", listing.json(None, None))),
+            true => terminal::print(&format!("{}\n", listing.json(None))),
             false => Ok(Exit::Ok),
         };
     }
@@ -99,14 +104,29 @@ pub fn execute(args: &SilenceOptions) -> Outcome {
     };
     let option = &options[number];
     is_acceptable(option, args.force)?;
+    let own = judge(args.play, &rules, &option.rules)?;
+    own.is_acceptable(&option.candidate.condition(), args.force)?;
     write(args, &alert, &event, &variants, option, &target)?;
+    let written = Written {
+        number,
+        target: &target,
+        own: &own,
+    };
     terminal::print(&match args.json {
-        true => format!("{}\n", listing.json(Some(number), Some(&target))),
+        true => format!("{}\n", listing.json(Some(&written))),
         false => {
             let others = option.rules.alerts(&event);
-            report(option, &variants, &target, args) + &also(&others)
+            report(option, &variants, &written, args) + &also(&others)
         }
     })
+}
+
+/// What was written and checked.
+struct Written<'w> {
+    /// Index of the candidate.
+    number: usize,
+    target: &'w Target,
+    own: &'w OwnAction,
 }
 
 /// Evaluates the candidates.
@@ -295,10 +315,11 @@ fn also(rules: &[String]) -> String {
 fn report(
     option: &Proposal,
     variants: &[Detected],
-    target: &Target,
+    written: &Written<'_>,
     args: &SilenceOptions,
 ) -> String {
     let show = |path: &Path| path.display().to_string();
+    let target = written.target;
     let mut out = format!("wrote    {}\n", show(&target.rules));
     out.push_str(&format!("         {}\n", show(&target.test)));
     out.push_str("checked  the alert is gone\n");
@@ -310,6 +331,7 @@ fn report(
         ),
         None => "         not detected: the same, by another program (--force)\n".to_owned(),
     });
+    out.push_str(&format!("         {}\n", written.own.sentence()));
     out.push_str(&match args.output {
         None => "next     running monitors load it on SIGHUP, or by themselves with watch_config_files: true\n"
             .to_owned(),

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use diagnostics::failure::Failure;
+use generator::test::RulePlayed;
 use rule_tools::RuleFiles;
-use rule_tools::silence::SilenceOptions;
+use rule_tools::silence::{OwnAction, SilenceOptions};
 
 const CHOICE: &str = "Choice options";
 const RULES: &str = "Rule options";
@@ -18,7 +20,8 @@ file is an append to the rule in Falco's format, with a test in the folder `test
 are never changed: delete both files to undo it.
 
 An exception is written only if it silences the alert, and the rule still detects the same done by another \
-program. --force drops the second condition.")]
+program, and its own action, which the event generator performs (`tollgate generate list`). --force drops the \
+last two conditions.")]
 pub(crate) struct Silence {
     /// Alert in JSON, as --json or Falco writes it; - is standard input
     #[arg(value_name = "ALERT", default_value = "-")]
@@ -68,6 +71,24 @@ impl From<Silence> for SilenceOptions {
             output: args.output,
             dry_run: args.dry_run,
             json: args.json,
+            play,
         }
     }
+}
+
+/// Plays the action of a rule by the event generator.
+fn play(rule: &str, texts: &[&str]) -> Result<OwnAction, Failure> {
+    Ok(match generator::test::play_for_rule(rule, texts)? {
+        RulePlayed::NoAction => OwnAction::None,
+        RulePlayed::Detected { action } => OwnAction::Detected {
+            action: action.to_owned(),
+        },
+        RulePlayed::Missed { action } => OwnAction::Missed {
+            action: action.to_owned(),
+        },
+        RulePlayed::NotPlayed { action, reason } => OwnAction::NotPlayed {
+            action: action.to_owned(),
+            reason,
+        },
+    })
 }
