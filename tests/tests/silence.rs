@@ -173,7 +173,10 @@ fn the_rule_must_still_detect_its_own_action() {
     let played = &object["own_action"];
     assert_eq!(
         (&played["verdict"], &played["action"]),
-        (&json!("detected"), &json!("syscall.ReadSensitiveFileUntrusted")),
+        (
+            &json!("detected"),
+            &json!("syscall.ReadSensitiveFileUntrusted")
+        ),
         "{object}"
     );
     let before = place.files();
@@ -187,7 +190,9 @@ fn the_rule_must_still_detect_its_own_action() {
     let forced = place.silence(&["--force"], &by_generator);
     assert_eq!(forced.code(), 0, "{forced:?}");
     assert!(
-        forced.stdout.contains("not detected: the rule's own action"),
+        forced
+            .stdout
+            .contains("not detected: the rule's own action"),
         "{forced:?}"
     );
 }

@@ -129,13 +129,35 @@ pub struct DeliveryError {
     pub delivered: usize,
     /// Number of alerts that the receiver got and rejected.
     pub rejected: usize,
-    /// Retrying is pointless: the reader of a pipe has gone.
-    pub dead: bool,
+    /// The state of the receiver.
+    pub receiver: ReceiverState,
     /// The cause.
     pub source: io::Error,
 }
 
+/// The receiver of a channel that could not deliver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiverState {
+    /// It may take the next alert.
+    Failing,
+    /// It never takes one again: the reader of a pipe has gone.
+    Gone,
+    /// There has been none since the start, such as a log daemon in a container. That is a property of the machine, which is
+    /// said once; the alerts are counted, but not as lost.
+    Absent,
+}
+
 impl DeliveryError {
+    /// No alert was delivered; the receiver may take the next one.
+    pub fn of_all(source: io::Error) -> Self {
+        Self {
+            delivered: 0,
+            rejected: 0,
+            receiver: ReceiverState::Failing,
+            source,
+        }
+    }
+
     /// Delivers alerts one at a time and continues after a failure. Returns the last error.
     pub(crate) fn of_each(
         alerts: &[Arc<Delivery>],
@@ -152,9 +174,7 @@ impl DeliveryError {
         last.map_or(Ok(()), |source| {
             Err(Self {
                 delivered,
-                rejected: 0,
-                dead: false,
-                source,
+                ..Self::of_all(source)
             })
         })
     }

@@ -389,6 +389,7 @@ impl Prepared {
                 channel,
                 buffered: settings.buffered,
                 reported: None,
+                told_absence: false,
             };
             let started = thread::Builder::new()
                 .name(format!("out-{name}"))
@@ -478,6 +479,7 @@ fn add(sums: &mut Vec<ChannelCounters>, more: impl Iterator<Item = ChannelCounte
         sum.lost_queue_full += new.lost_queue_full;
         sum.lost_write_failed += new.lost_write_failed;
         sum.lost_rejected += new.lost_rejected;
+        sum.lost_no_receiver += new.lost_no_receiver;
         sum.pending += new.pending;
         sum.timeouts += new.timeouts;
         sum.restarts += new.restarts;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use yaml::key::Key;
 
-use crate::channel::{Channel, Delivery, DeliveryError};
+use crate::channel::{Channel, Delivery, DeliveryError, ReceiverState};
 use crate::kind::{ChannelOpenError, Common, Missing, OutputKind};
 use crate::queue::{LineOutput, QueueAccount};
 use crate::stream::{LineFormat, LineStream};
@@ -208,23 +208,17 @@ impl FileChannel {
 
     /// Writes alerts to the file. Returns true if they can be found there.
     fn write(&mut self, alerts: &[Arc<Delivery>]) -> Result<bool, DeliveryError> {
-        let none = |source| DeliveryError {
-            delivered: 0,
-            rejected: 0,
-            dead: false,
-            source,
-        };
-        let file = self.current().map_err(none)?;
-        self.look_at_end(&file).map_err(none)?;
+        let file = self.current().map_err(DeliveryError::of_all)?;
+        self.look_at_end(&file).map_err(DeliveryError::of_all)?;
         let result = self.stream.write(&file, alerts);
-        let own = file.metadata().map_err(none)?;
+        let own = file.metadata().map_err(DeliveryError::of_all)?;
         self.length = own.len();
         // After an error the next delivery reopens the file; the reader of a FIFO may be back.
         if result.is_ok() && self.keep_alive {
             self.file = Some(file);
         }
         result.map_err(|error| DeliveryError {
-            dead: false,
+            receiver: ReceiverState::Failing,
             ..error
         })?;
         // The content of an unlinked file cannot be found.
@@ -254,12 +248,8 @@ impl Channel for FileChannel {
                 return Ok(());
             }
         }
-        Err(DeliveryError {
-            delivered: 0,
-            rejected: 0,
-            dead: false,
-            source: io::Error::other("it is removed each time alerts are written"),
-        })
+        let source = io::Error::other("it is removed each time alerts are written");
+        Err(DeliveryError::of_all(source))
     }
 
     fn reopen(&mut self) -> io::Result<()> {
@@ -469,7 +459,10 @@ mod tests {
     fn a_full_device_loses_alerts_and_says_how_many_arrived() {
         let mut channel = FileChannel::open("/dev/full".into(), true).unwrap();
         let error = channel.deliver(&deliveries(3)).unwrap_err();
-        assert_eq!((error.delivered, error.dead), (0, false));
+        assert_eq!(
+            (error.delivered, error.receiver),
+            (0, ReceiverState::Failing)
+        );
         assert_eq!(error.source.kind(), io::ErrorKind::StorageFull);
     }
 }

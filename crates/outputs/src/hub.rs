@@ -31,6 +31,8 @@ pub struct ChannelCounters {
     pub lost_write_failed: u64,
     /// Alerts lost because the receiver rejected them.
     pub lost_rejected: u64,
+    /// Alerts for which there was no receiver, as there had been none since the start.
+    pub lost_no_receiver: u64,
     /// Alerts waiting or being delivered.
     pub pending: usize,
     /// Number of times the other end did not answer or read in time.
@@ -42,7 +44,7 @@ pub struct ChannelCounters {
 }
 
 impl ChannelCounters {
-    /// Alerts lost for any cause.
+    /// Alerts lost for any cause but that there has never been a receiver.
     pub fn lost(&self) -> u64 {
         self.lost_queue_full + self.lost_write_failed + self.lost_rejected
     }
@@ -147,6 +149,7 @@ impl ChannelHandle {
             lost_queue_full: counters.lost_queue_full,
             lost_write_failed: counters.lost_write_failed,
             lost_rejected: counters.lost_rejected,
+            lost_no_receiver: counters.lost_no_receiver,
             pending: self.queue.pending(),
             timeouts: self.peer.timeouts(),
             restarts: self.peer.restarts(),

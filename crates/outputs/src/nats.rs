@@ -224,8 +224,7 @@ impl Channel for NatsChannel {
         Err(DeliveryError {
             delivered: count(&|state| *state == State::Delivered),
             rejected: count(&is_refused),
-            dead: false,
-            source,
+            ..DeliveryError::of_all(source)
         })
     }
 

@@ -102,8 +102,7 @@ impl OtlpChannel {
         let lost = |rejected: usize, source: io::Error| DeliveryError {
             delivered: count.saturating_sub(rejected),
             rejected,
-            dead: false,
-            source,
+            ..DeliveryError::of_all(source)
         };
         loop {
             match self.post(body) {
@@ -123,12 +122,7 @@ impl OtlpChannel {
                         self.peer.count_timeout();
                     }
                     if !self.outage.wait(&self.peer, &error) || !self.pause(after) {
-                        return Err(DeliveryError {
-                            delivered: 0,
-                            rejected: 0,
-                            dead: false,
-                            source: error,
-                        });
+                        return Err(DeliveryError::of_all(error));
                     }
                 }
             }
@@ -219,12 +213,7 @@ impl Channel for OtlpChannel {
                 Ok(body)
             }
         });
-        let body = body.map_err(|source| DeliveryError {
-            delivered: 0,
-            rejected: 0,
-            dead: false,
-            source,
-        })?;
+        let body = body.map_err(DeliveryError::of_all)?;
         self.send(&body, alerts.len())
     }
 

@@ -310,6 +310,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::channel::ReceiverState;
     use crate::channel::testing::deliveries;
     use crate::format::Format;
 
@@ -420,7 +421,10 @@ mod tests {
         let error = channel("cat > /dev/null; exit 3", false, 10_000)
             .deliver(&alerts)
             .unwrap_err();
-        assert_eq!((error.delivered, error.dead), (0, false));
+        assert_eq!(
+            (error.delivered, error.receiver),
+            (0, ReceiverState::Failing)
+        );
         assert_eq!(
             error.source.to_string(),
             "the program exited with exit status: 3 instead of with success"

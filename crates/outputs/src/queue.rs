@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::channel::Delivery;
+use crate::channel::{Delivery, DeliveryError, ReceiverState};
 
 /// Capacity of a channel's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +81,11 @@ pub(crate) struct QueueCounters {
     pub(crate) lost_queue_full: u64,
     pub(crate) lost_write_failed: u64,
     pub(crate) lost_rejected: u64,
+    pub(crate) lost_no_receiver: u64,
 }
 
 impl QueueCounters {
+    /// Without those that had no receiver since the start.
     pub(crate) fn lost(&self) -> u64 {
         self.lost_queue_full + self.lost_write_failed + self.lost_rejected
     }
@@ -195,20 +197,24 @@ impl Queue {
     }
 
     /// Completes the delivery that [`Queue::take`] began, or a release. The channel holds back
-    /// `held` alerts now. `failed` has the numbers of delivered and of rejected alerts if some were
-    /// lost.
-    pub(crate) fn finish_delivery(&self, held: usize, failed: Option<(usize, usize)>) {
+    /// `held` alerts now. `failed` is the error if some were not delivered.
+    pub(crate) fn finish_delivery(&self, held: usize, failed: Option<&DeliveryError>) {
         let mut state = self.state();
         let (alerts, bytes) = std::mem::take(&mut state.in_flight);
         state.bytes -= bytes;
         let settled = (alerts + state.held).saturating_sub(held);
         state.held = held;
-        let (delivered, rejected) = failed.unwrap_or((settled, 0));
+        let (delivered, rejected) =
+            failed.map_or((settled, 0), |error| (error.delivered, error.rejected));
         // A line of repetitions stands for more alerts than one.
         let delivered = delivered.min(settled);
         state.counters.delivered += count(delivered);
         state.counters.lost_rejected += count(rejected);
-        state.counters.lost_write_failed += count(settled.saturating_sub(delivered + rejected));
+        let rest = count(settled.saturating_sub(delivered + rejected));
+        match failed.map(|error| error.receiver) {
+            Some(ReceiverState::Absent) => state.counters.lost_no_receiver += rest,
+            _ => state.counters.lost_write_failed += rest,
+        }
         self.settle(count(settled));
         drop(state);
         self.idle.notify_all();

@@ -328,6 +328,7 @@ fn write_channel(object: &mut Object<'_>, channel: &ChannelCounters) {
         .number("lost_queue_full", channel.lost_queue_full)
         .number("lost_write_failed", channel.lost_write_failed)
         .number("lost_rejected", channel.lost_rejected)
+        .number("lost_no_receiver", channel.lost_no_receiver)
         .number("pending", pending)
         .number("timeouts", channel.timeouts)
         .number("restarts", channel.restarts);

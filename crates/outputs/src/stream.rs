@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::channel::{Delivery, DeliveryError};
+use crate::channel::{Delivery, DeliveryError, ReceiverState};
 use crate::key_value;
 use crate::pretty::{self, Screen};
 use crate::queue::{LineOutput, QueueAccount};
@@ -116,7 +116,10 @@ impl LineStream {
         result.map_err(|source| DeliveryError {
             delivered: ends.partition_point(|end| *end <= written),
             rejected: 0,
-            dead: source.kind() == ErrorKind::BrokenPipe,
+            receiver: match source.kind() {
+                ErrorKind::BrokenPipe => ReceiverState::Gone,
+                _ => ReceiverState::Failing,
+            },
             source,
         })
     }

@@ -13,7 +13,7 @@ use jiff::tz::TimeZone;
 use rules::Priority;
 use yaml::key::Key;
 
-use crate::channel::{Channel, Delivery, DeliveryError, Peer};
+use crate::channel::{Channel, Delivery, DeliveryError, Peer, ReceiverState};
 use crate::kind::{ChannelOpenError, Common, OutputKind};
 use crate::time;
 
@@ -53,6 +53,8 @@ pub struct SyslogChannel {
     timeout: Duration,
     zone: TimeZone,
     socket: Option<Socket>,
+    /// A daemon has listened since the start.
+    has_listened: bool,
     peer: Arc<Peer>,
 }
 
@@ -68,6 +70,7 @@ impl SyslogChannel {
             timeout,
             zone: time::local_zone(),
             socket: None,
+            has_listened: false,
             peer: Arc::default(),
         }
     }
@@ -103,6 +106,7 @@ impl SyslogChannel {
             let message = format!("cannot reach {}: {error}", self.path.display());
             io::Error::new(error.kind(), message)
         })?;
+        self.has_listened = true;
         match socket.send(entry) {
             Ok(()) => self.keep(socket),
             Err(error) => Err(self.counted(error)),
@@ -130,10 +134,20 @@ impl Channel for SyslogChannel {
     }
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
-        DeliveryError::of_each(alerts, |alert| {
+        let result = DeliveryError::of_each(alerts, |alert| {
             let of = alert.alert();
             let entry = self.entry(of.time_ns, of.priority, alert.line());
             self.send(&entry)
+        });
+        let kind = |error: &DeliveryError| error.source.kind();
+        result.map_err(|error| match kind(&error) {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused if !self.has_listened => {
+                DeliveryError {
+                    receiver: ReceiverState::Absent,
+                    ..error
+                }
+            }
+            _ => error,
         })
     }
 
@@ -274,7 +288,10 @@ mod tests {
         let alerts = deliveries(1, Format::default());
         let mut channel = channel(&path);
         let error = channel.deliver(&alerts).unwrap_err();
-        assert_eq!((error.delivered, error.dead), (0, false));
+        assert_eq!(
+            (error.delivered, error.receiver),
+            (0, ReceiverState::Absent)
+        );
         assert_eq!(error.source.kind(), ErrorKind::NotFound);
         let said = error.source.to_string();
         let start = format!("cannot reach {}: ", path.display());
@@ -287,6 +304,7 @@ mod tests {
         drop(daemon);
         let error = channel.deliver(&alerts).unwrap_err();
         assert_eq!(error.source.kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(error.receiver, ReceiverState::Failing, "there was one");
         fs::remove_file(&path).unwrap();
         let daemon = UnixDatagram::bind(&path).unwrap();
         channel.deliver(&alerts).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::channel::{Channel, Delivery, DeliveryError};
+use crate::channel::{Channel, Delivery, DeliveryError, ReceiverState};
 use crate::hub::{ANNOUNCE_INTERVAL, DispatcherShared};
 use crate::internal;
 use crate::json;
@@ -22,6 +22,8 @@ pub(crate) struct Worker {
     pub(crate) buffered: bool,
     /// Time of the last notice that another process has changed the channel's file.
     pub(crate) reported: Option<Instant>,
+    /// It was said that the channel has no receiver.
+    pub(crate) told_absence: bool,
 }
 
 impl Worker {
@@ -75,10 +77,13 @@ impl Worker {
         match result {
             Ok(()) => queue.finish_delivery(held, None),
             Err(error) => {
-                if error.dead {
+                if error.receiver == ReceiverState::Gone {
                     queue.die();
                 }
-                queue.finish_delivery(held, Some((error.delivered, error.rejected)));
+                queue.finish_delivery(held, Some(&error));
+                if error.receiver == ReceiverState::Absent {
+                    return self.tell_absence(&error.source);
+                }
                 self.report(reported, "cannot write alerts to", &error.source);
                 self.hub.announce_loss(self.lane);
             }
@@ -96,12 +101,24 @@ impl Worker {
         let queue = &self.hub.lanes[self.lane].queue;
         queue.finish_announcement();
         if let Err(error) = result {
-            if error.dead {
+            if error.receiver == ReceiverState::Gone {
                 queue.die();
             }
             self.report(reported, "cannot write alerts to", &error.source);
         }
         true
+    }
+
+    /// Reports once that nobody receives this channel's alerts.
+    fn tell_absence(&mut self, error: &std::io::Error) {
+        if std::mem::replace(&mut self.told_absence, true) {
+            return;
+        }
+        let name = &self.hub.lanes[self.lane].name;
+        let cause = json::shown(&error.to_string());
+        (self.hub.on_problem)(&format!(
+            "nobody receives alerts of {name}: {cause}; they are counted as lost_no_receiver"
+        ));
     }
 
     /// Reports a change of the channel's file, at most once a second.

@@ -306,6 +306,10 @@ impl Source {
                     Value::Count(channel.lost_write_failed),
                 ),
                 ("output_lost_rejected", Value::Count(channel.lost_rejected)),
+                (
+                    "output_lost_no_receiver",
+                    Value::Count(channel.lost_no_receiver),
+                ),
                 ("output_timeouts", Value::Count(channel.timeouts)),
                 ("output_queue_length", Value::Gauge(pending)),
             ] {

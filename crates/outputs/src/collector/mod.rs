@@ -192,26 +192,16 @@ impl Channel for CollectorChannel {
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
         let lines: Vec<String> = alerts.iter().map(|alert| alert.json()).collect();
         let written = self.spool().and_then(|spool| spool.append(&lines));
-        let dropped = written.map_err(|source| DeliveryError {
-            delivered: 0,
-            rejected: 0,
-            dead: false,
-            source,
-        })?;
+        let dropped = written.map_err(DeliveryError::of_all)?;
         if Instant::now() >= self.next_attempt || self.pause.is_zero() {
             self.attempt();
         }
         if dropped == 0 {
             return Ok(());
         }
-        Err(DeliveryError {
-            delivered: 0,
-            rejected: 0,
-            dead: false,
-            source: io::Error::other(format!(
-                "the spool is full: {dropped} older alerts were dropped"
-            )),
-        })
+        Err(DeliveryError::of_all(io::Error::other(format!(
+            "the spool is full: {dropped} older alerts were dropped"
+        ))))
     }
 
     fn held(&self) -> usize {
@@ -231,12 +221,7 @@ impl Channel for CollectorChannel {
         self.left = self.unacknowledged();
         let folder = self.options.spool.display();
         let message = format!("{} alerts wait in {folder} for the next start", self.left);
-        Err(DeliveryError {
-            delivered: 0,
-            rejected: 0,
-            dead: false,
-            source: io::Error::other(message),
-        })
+        Err(DeliveryError::of_all(io::Error::other(message)))
     }
 
     /// Reads certificates and the token again.

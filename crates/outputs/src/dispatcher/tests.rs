@@ -4,13 +4,13 @@ use std::time::Duration;
 use rules::{AlertValue, Priority};
 
 use super::*;
-use crate::channel::{Delivery, DeliveryError};
+use crate::channel::{Delivery, DeliveryError, ReceiverState};
 use crate::program::{ProgramChannel, ProgramOptions};
 
 /// What a test channel does with the next delivery.
 enum Step {
     Take,
-    Fail { dead: bool },
+    Fail(ReceiverState),
     Reject,
 }
 
@@ -28,17 +28,13 @@ impl Channel for Gated {
 
     fn deliver(&mut self, alerts: &[Arc<Delivery>]) -> Result<(), DeliveryError> {
         match self.steps.recv() {
-            Ok(Step::Fail { dead }) => Err(DeliveryError {
-                delivered: 0,
-                rejected: 0,
-                dead,
-                source: io::ErrorKind::BrokenPipe.into(),
+            Ok(Step::Fail(receiver)) => Err(DeliveryError {
+                receiver,
+                ..DeliveryError::of_all(io::ErrorKind::BrokenPipe.into())
             }),
             Ok(Step::Reject) => Err(DeliveryError {
-                delivered: 0,
                 rejected: alerts.len(),
-                dead: false,
-                source: io::Error::other("not taken"),
+                ..DeliveryError::of_all(io::Error::other("not taken"))
             }),
             // A test that has dropped its end wants the channel to run free.
             Ok(Step::Take) | Err(_) => {
@@ -240,8 +236,8 @@ fn a_failed_write_is_a_counted_loss_and_the_next_succeeds() {
     let dispatcher = Dispatcher::prepare(settings, vec![channel])
         .start()
         .unwrap();
-    gate.step(Step::Fail { dead: false });
-    gate.step(Step::Fail { dead: false });
+    gate.step(Step::Fail(ReceiverState::Failing));
+    gate.step(Step::Fail(ReceiverState::Failing));
     emit_many(&dispatcher, 3);
     gate.open();
     assert_eq!(dispatcher.flush(soon()), []);
@@ -271,12 +267,44 @@ fn alerts_that_the_receiver_refuses_are_counted_apart() {
 }
 
 #[test]
+fn a_receiver_that_has_never_been_there_is_said_once_and_no_loss() {
+    let problems = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&problems);
+    let settings = Settings::new(
+        "box".into(),
+        Arc::new(move |problem| seen.lock().unwrap().push(problem.to_owned())),
+    );
+    let (channel, mut gate) = gated("syslog");
+    let dispatcher = Dispatcher::prepare(settings, vec![channel])
+        .start()
+        .unwrap();
+    gate.step(Step::Fail(ReceiverState::Absent));
+    gate.step(Step::Fail(ReceiverState::Absent));
+    emit_many(&dispatcher, 3);
+    gate.open();
+    assert_eq!(dispatcher.flush(soon()), []);
+    let counters = &dispatcher.counters().channels[0];
+    assert_eq!(counters.delivered + counters.lost_no_receiver, 3);
+    assert!(counters.lost_no_receiver >= 1);
+    assert_eq!(
+        (counters.lost(), counters.queued),
+        (0, 3),
+        "no alert tells of it"
+    );
+    let problems = problems.lock().unwrap();
+    assert_eq!(
+        problems[..],
+        ["nobody receives alerts of syslog: broken pipe; they are counted as lost_no_receiver"]
+    );
+}
+
+#[test]
 fn a_dead_channel_counts_everything_after_as_lost_and_flush_does_not_wait_for_it() {
     let (channel, gate) = gated("stdout");
     let dispatcher = Dispatcher::prepare(settings(), vec![channel])
         .start()
         .unwrap();
-    gate.step(Step::Fail { dead: true });
+    gate.step(Step::Fail(ReceiverState::Gone));
     emit_many(&dispatcher, 5);
     assert_eq!(dispatcher.flush(soon()), []);
     emit_many(&dispatcher, 5);
@@ -469,7 +497,7 @@ fn what_is_to_be_done_when_an_alert_is_settled_waits_for_every_channel() {
     let short = Duration::from_millis(50);
     assert!(is_settled.recv_timeout(short).is_err(), "b has it still");
     // One that is lost is counted, and settled too.
-    gate_b.step(Step::Fail { dead: true });
+    gate_b.step(Step::Fail(ReceiverState::Gone));
     is_settled.recv_timeout(Duration::from_secs(10)).unwrap();
     let lost: Vec<_> = dispatcher.counters().channels;
     assert_eq!(lost[1].lost_write_failed, 1);

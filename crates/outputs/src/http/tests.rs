@@ -14,6 +14,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use super::*;
+use crate::channel::ReceiverState;
 use crate::channel::testing::deliveries;
 use crate::format::{Format, JsonParts, TimeFormat};
 use crate::net::tls::ClientFiles;
@@ -199,7 +200,10 @@ fn refusals_and_redirections_are_losses_and_the_next_alert_is_sent_all_the_same(
         let error = open(options(server.url()))
             .deliver(&deliveries(2, json()))
             .unwrap_err();
-        assert_eq!((error.delivered, error.dead), (0, false));
+        assert_eq!(
+            (error.delivered, error.receiver),
+            (0, ReceiverState::Failing)
+        );
         let status = &answer[9..12];
         let text = error.source.to_string();
         assert!(
@@ -276,7 +280,10 @@ fn a_server_that_stays_away_is_waited_for_once_and_what_it_misses_is_lost() {
     let error = channel.deliver(&deliveries(3, json())).unwrap_err();
     let waited = start.elapsed();
     assert_eq!(error.source.kind(), ErrorKind::ConnectionRefused);
-    assert_eq!((error.delivered, error.dead), (0, false));
+    assert_eq!(
+        (error.delivered, error.receiver),
+        (0, ReceiverState::Failing)
+    );
     // Once, not for each of the three.
     assert!(waited >= Duration::from_secs(1), "{waited:?}");
     assert!(waited < Duration::from_secs(2), "{waited:?}");

@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use super::*;
+use crate::channel::ReceiverState;
 use crate::channel::testing::deliveries;
 use crate::format::Format;
 
@@ -237,7 +238,10 @@ fn what_a_server_refuses_is_counted_apart_and_not_sent_again() {
     let error = answered(1, |barrier, _| {
         format!("-ERR 'Permissions Violation for Publish to \"a.t\"'\r\nMSG {barrier} 1 0\r\n\r\n")
     });
-    assert_eq!((error.delivered, error.rejected, error.dead), (0, 1, false));
+    assert_eq!(
+        (error.delivered, error.rejected, error.receiver),
+        (0, 1, ReceiverState::Failing)
+    );
     let said = error.source.to_string();
     assert!(said.contains("Permissions Violation"), "{said}");
 }

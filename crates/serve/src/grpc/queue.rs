@@ -267,9 +267,7 @@ impl Channel for GrpcChannel {
                     let source = io::Error::other("no client reads them");
                     return Err(DeliveryError {
                         delivered,
-                        rejected: 0,
-                        dead: false,
-                        source,
+                        ..DeliveryError::of_all(source)
                     });
                 }
             }
@@ -278,11 +276,10 @@ impl Channel for GrpcChannel {
             return Ok(());
         }
         // Others have got older ones, or will get these; one client has not.
+        let source = io::Error::other("a client reads too slowly and misses some");
         Err(DeliveryError {
             delivered: alerts.len().saturating_sub(1),
-            rejected: 0,
-            dead: false,
-            source: io::Error::other("a client reads too slowly and misses some"),
+            ..DeliveryError::of_all(source)
         })
     }
 }
