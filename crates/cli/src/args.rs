@@ -549,6 +549,8 @@ pub(crate) enum Rules {
     Test(TestRules),
     /// Write an exception, and its test, so that an alert is not raised again
     Silence(crate::command::rules::silence::Silence),
+    /// Show which techniques of MITRE ATT&CK rules are about
+    Coverage(crate::command::rules::coverage::Coverage),
     /// Find rules that never alert, cannot match or are expensive
     Lint(Lint),
     /// Estimate how much each rule costs, from measured figures
@@ -661,7 +663,7 @@ pub(crate) struct Lint {
     pub(crate) json: bool,
 }
 
-fn engine(text: &str) -> Result<EngineKind, String> {
+pub(crate) fn engine(text: &str) -> Result<EngineKind, String> {
     EngineKind::from_name(text).ok_or_else(|| {
         let names = EngineKind::WITH_EVENTS.map(EngineKind::name);
         format!("expected one of {}", names.join(", "))

@@ -2,6 +2,7 @@
 
 pub mod check;
 pub mod cost;
+pub mod coverage;
 mod described_event;
 pub mod event_explanation;
 pub mod events;

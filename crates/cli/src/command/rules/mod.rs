@@ -1,5 +1,6 @@
 //! `tollgate rules`: checks, lists, explains and tests rules.
 
+pub(crate) mod coverage;
 pub(crate) mod silence;
 
 use std::path::PathBuf;
@@ -38,6 +39,7 @@ pub(crate) fn execute(verb: Rules) -> Outcome {
             json: args.json,
         }),
         Rules::Silence(args) => rule_tools::silence::execute(&args.into()),
+        Rules::Coverage(args) => coverage::execute(args),
         Rules::Lint(args) => {
             let files = of(args.files, args.added);
             rule_tools::lint::execute(&files, &args.engines, args.json)

@@ -1,0 +1,72 @@
+//! The command line of `tollgate rules coverage`.
+
+use std::path::PathBuf;
+
+use capture::ebpf;
+use clap::Args;
+use diagnostics::failure::Outcome;
+use event::EngineKind;
+use rule_tools::coverage::{self, CoverageFormat};
+
+use crate::args::{AddedRules, engine};
+
+/// `tollgate rules coverage`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A technique counts if an enabled rule has its id as a tag (T1059.004), and an engine can raise that rule. The \
+tag is its author's word: `tollgate generate test --watched` performs what rules are about. The techniques are \
+those of MITRE ATT&CK for Linux and for containers.
+
+Examples:
+  tollgate rules coverage
+      the matrix for the rules of `tollgate run`
+  tollgate rules coverage --navigator falco_rules.yaml > layer.json
+      a layer to open in the ATT&CK Navigator")]
+pub(crate) struct Coverage {
+    /// Rule files or folders [default: the built-in rules and /etc/tollgate/rules.d]
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    added: AddedRules,
+    /// Capture engine to ask about; repeatable [default: those that work here]
+    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = engine)]
+    engines: Vec<EngineKind>,
+    /// Also list techniques that no rule names
+    #[arg(long, conflicts_with_all = ["json", "navigator"])]
+    long: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print a layer for the ATT&CK Navigator
+    #[arg(long, conflicts_with = "json")]
+    navigator: bool,
+}
+
+/// Runs the verb.
+pub(super) fn execute(args: Coverage) -> Outcome {
+    let format = match (args.json, args.navigator) {
+        (true, _) => CoverageFormat::Json,
+        (_, true) => CoverageFormat::Navigator,
+        _ => CoverageFormat::Text { long: args.long },
+    };
+    let engines = match args.engines.is_empty() {
+        true => engines_here(),
+        false => args.engines,
+    };
+    coverage::execute(&super::of(args.files, args.added), &engines, format)
+}
+
+/// Returns the live engines that work on this machine, for this user.
+fn engines_here() -> Vec<EngineKind> {
+    let findings = probe::all(ebpf::probe);
+    let has_ebpf = findings
+        .iter()
+        .any(|finding| finding.name == "ebpf" && finding.support.is_usable());
+    let works = [
+        (EngineKind::Notify, probe::why_not_notify().is_none()),
+        (EngineKind::Ptrace, probe::ptrace_works(&findings)),
+        (EngineKind::Ebpf, has_ebpf),
+    ];
+    let working = works.into_iter().filter(|(_, works)| *works);
+    working.map(|(kind, _)| kind).collect()
+}
