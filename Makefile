@@ -35,7 +35,7 @@ bless: export BLESS = 1
 bless: export INSTA_UPDATE = always
 
 .PHONY: help build demo test test-unit test-all test-guest test-kernels test-engines test-recorded test-re2 check bless bench-smoke cluster \
-    isolation guard-peers static install uninstall deb dist
+    isolation guard-peers static install uninstall deb rpm dist
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -124,5 +124,9 @@ deb: build ## pack target/dist/tollgate_VERSION_ARCHITECTURE.deb
 	rm -f $(DIST)/tollgate_*.deb
 	packaging/deb.sh $(PROGRAM) $(DIST)
 
-dist: static ## pack a release into target/dist: package and archive of the static program, checksums
+rpm: build ## pack target/dist/tollgate-VERSION-1.ARCHITECTURE.rpm
+	rm -f $(DIST)/tollgate-*.rpm
+	packaging/rpm.sh $(PROGRAM) $(DIST)
+
+dist: static ## pack a release into target/dist: packages and archive of the static program, checksums
 	packaging/dist.sh $(STATIC) $(DIST)

@@ -1,26 +1,16 @@
 #!/bin/sh
 # Makes the Debian package of a program: packaging/deb.sh PROGRAM FOLDER
 #
-# The files are those of install.sh. Two packagings of the same program are equal byte for byte: times are
-# SOURCE_DATE_EPOCH, by default that of the last commit, or of CHANGELOG.md outside a clone.
-# Environment: VERSION (default: that of Cargo.toml), COMPRESSION (best, the default, or fast).
+# The files are those of install.sh. Two packings of the same program are equal byte for byte.
+# Environment: SOURCE_DATE_EPOCH (default: the time of the last commit), VERSION (default: that of Cargo.toml), COMPRESSION
+# (best, the default, or fast).
 set -eu
-umask 022
-export LC_ALL=C
 cd "$(dirname "$0")/.."
+. packaging/common.sh
 
 program=$1 out=$2
-version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)}
 architecture=$(dpkg --print-architecture)
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
-export SOURCE_DATE_EPOCH
-case ${COMPRESSION:-best} in
-best) compression=-Zxz ;;
-fast) compression='-Zgzip -z1' ;;
-*) echo "packaging/deb.sh: unknown COMPRESSION $COMPRESSION; use best or fast" >&2 && exit 2 ;;
-esac
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+compression=$(by_compression -Zxz '-Zgzip -z1')
 stage=$work/stage
 
 # depends FILE: prints the packages with the libraries of a program; none for a static one.

@@ -1,26 +1,20 @@
 #!/bin/sh
 # Packs a release: packaging/dist.sh STATIC_PROGRAM FOLDER
 #
-# FOLDER gets the Debian package, an archive that installs itself on any Linux, and SHA256SUMS, in place of those of
-# an earlier packing. Two packings of the same program are equal byte for byte. Environment: as deb.sh.
+# FOLDER gets the Debian package, the rpm, an archive that installs itself on any Linux, and SHA256SUMS, in place of those
+# of an earlier packing. Two packings of the same program are equal byte for byte. Environment: as deb.sh.
 set -eu
-umask 022
-export LC_ALL=C
 cd "$(dirname "$0")/.."
+. packaging/common.sh
 
 program=$1 out=$2
-version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)}
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
-export SOURCE_DATE_EPOCH
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-level=9
-[ "${COMPRESSION:-best}" = best ] || level=1
+level=$(by_compression 9 1)
 name=tollgate-$version-$(uname -m)-linux
 
 mkdir -p "$out" "$work/$name/packaging"
-rm -f "$out"/tollgate_*.deb "$out"/tollgate-*-linux.tar.gz "$out/SHA256SUMS"
+rm -f "$out"/tollgate_*.deb "$out"/tollgate-*.rpm "$out"/tollgate-*-linux.tar.gz "$out/SHA256SUMS"
 packaging/deb.sh "$program" "$out"
+packaging/rpm.sh "$program" "$out"
 
 strip -o "$work/$name/tollgate" "$program"
 install -m 644 LICENSE CHANGELOG.md README.md "$work/$name"
@@ -31,5 +25,5 @@ tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE
     gzip -${level}n >"$out/$name.tar.gz"
 
 cd "$out"
-sha256sum -- tollgate_*.deb "$name.tar.gz" >"$work/SHA256SUMS"
+sha256sum -- tollgate_*.deb tollgate-*.rpm "$name.tar.gz" >"$work/SHA256SUMS"
 install -m 644 "$work/SHA256SUMS" SHA256SUMS

@@ -1,5 +1,6 @@
-//! What `make install`, `make deb` and `make dist` make: complete, usable, reproducible, and removed again without a rest.
+//! What `make install`, `make deb`, `make rpm` and `make dist` make: complete, usable, reproducible, and removed again without a rest.
 
+mod rpm;
 mod systemd;
 
 use std::collections::BTreeMap;
@@ -180,6 +181,7 @@ fn two_packings_of_one_program_are_equal() {
         // Files of the user stay, those of an earlier packing do not.
         let old = [
             "tollgate_0.0.1_amd64.deb",
+            "tollgate-0.0.1-1.x86_64.rpm",
             "tollgate-0.0.1-x86_64-linux.tar.gz",
         ];
         for name in ["notes.txt"].iter().chain(&old) {
@@ -205,17 +207,11 @@ fn two_packings_of_one_program_are_equal() {
     // File times have seconds.
     std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(first, build("second", "elsewhere", "077"));
-    let [deb, archive] = &first.lines().collect::<Vec<_>>()[..] else {
-        panic!("two files: {first}");
-    };
-    assert!(
-        archive.ends_with(".deb") || deb.ends_with(".deb"),
-        "{first}"
-    );
-    assert!(
-        archive.ends_with(".tar.gz") || deb.ends_with(".tar.gz"),
-        "{first}"
-    );
+    assert_eq!(first.lines().count(), 3, "{first}");
+    for kind in [".deb", ".rpm", ".tar.gz"] {
+        let is_there = first.lines().any(|line| line.ends_with(kind));
+        assert!(is_there, "{kind}: {first}");
+    }
 }
 
 /// The unpacked archive of a release, and the root that it is installed into.

@@ -1,0 +1,19 @@
+# What every script that packs needs; sourced in the root of the repository.
+umask 022
+export LC_ALL=C
+version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)}
+# Two packings of the same program are equal byte for byte: times are this one, by default that of the last commit, or of
+# CHANGELOG.md outside a clone.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
+export SOURCE_DATE_EPOCH
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# by_compression BEST FAST: prints the one that the variable COMPRESSION (best, the default, or fast) asks for.
+by_compression() {
+    case ${COMPRESSION:-best} in
+    best) echo "$1" ;;
+    fast) echo "$2" ;;
+    *) echo "${0#"$PWD/"}: unknown COMPRESSION $COMPRESSION; use best or fast" >&2 && return 2 ;;
+    esac
+}
