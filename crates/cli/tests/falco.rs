@@ -212,9 +212,8 @@ fn a_configuration_is_used_and_what_is_not_done_is_told() {
     let quiet = falco.run(&["--dry-run", "-o", "log_level=error"]);
     assert_eq!(stderr(&quiet), "");
     for (options, expected) in [
-        (&["stdout_output.enabled=false"][..], "none is enabled"),
         (
-            &["metrics.enabled=true"],
+            &["metrics.enabled=true"][..],
             "metrics.enabled is true, but no destination is enabled",
         ),
         (
@@ -228,6 +227,14 @@ fn a_configuration_is_used_and_what_is_not_done_is_told() {
         assert_eq!(output.status.code(), Some(1), "{options:?}");
         assert!(stderr(&output).contains(expected), "{}", stderr(&output));
     }
+    // As there, no output is no error.
+    let silent = falco.run(&["--dry-run", "-o", "stdout_output.enabled=false"]);
+    assert_eq!(silent.status.code(), Some(0), "{}", stderr(&silent));
+    assert!(
+        stderr(&silent).contains("no output is enabled"),
+        "{}",
+        stderr(&silent)
+    );
 }
 
 /// Options, and a part of their output.

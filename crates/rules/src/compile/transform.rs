@@ -92,6 +92,8 @@ fn concat<'e>(values: &[Value<'e>], separator: &[u8], arena: &'e Bump) -> Value<
         }
         match value {
             Value::Text(text) => out.extend_from_slice(text),
+            Value::Int(number) => out.extend_from_slice(number.to_string().as_bytes()),
+            Value::Uint(number) => out.extend_from_slice(number.to_string().as_bytes()),
             Value::Unknown => return Value::Unknown,
             _ => return Value::Absent,
         }
@@ -205,6 +207,9 @@ mod tests {
         let join = [text(","), Value::List(&list)];
         assert_eq!(apply(Transformer::Join, &join, None, &arena), text("a,b"));
         assert_eq!(apply(Transformer::Concat, &list, None, &arena), text("ab"));
+        let numbers = [Value::Uint(7), Value::Int(-1)];
+        let join = [text(","), Value::List(&numbers)];
+        assert_eq!(apply(Transformer::Join, &join, None, &arena), text("7,-1"));
         let missing = [text("a"), Value::Absent];
         assert_eq!(
             apply(Transformer::Concat, &missing, None, &arena),

@@ -200,9 +200,9 @@ fn ready(config: &Config) -> Result<(), Failure> {
     let has_output = config.outputs.enabled().next().is_some();
     let has_grpc = config.grpc.enabled && config.grpc.output;
     if !(has_output || has_grpc) {
-        let message = "cannot do without outputs: none is enabled";
-        return Err(Failure::new(Exit::BadInput, message)
-            .help("enable one, for example with -o stdout_output.enabled=true"));
+        journal::warn(
+            "no output is enabled, so nobody gets alerts; enable one, as with -o stdout_output.enabled=true",
+        );
     }
     let metrics = &config.metrics;
     let has_output = metrics.output_rule
