@@ -110,12 +110,62 @@ fn is_unprivileged() -> bool {
     sys::credential::capabilities(0).is_ok_and(has_none)
 }
 
+/// Shortens what libbpf said to the verdict: its first line, and of a log of the verifier the last lines, where the
+/// instruction and the reason stand.
 fn reason(said: &str) -> String {
-    // The kernel's own message is in the first lines, the rest repeats it.
-    let first: String = said.chars().take(400).collect();
-    if first.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", first.replace('\n', " "))
+    const LAST_LINES: usize = 4;
+    const LIMIT: usize = 600;
+    let verdict = match said.split_once(LOG_BEGINS) {
+        None => said.to_owned(),
+        Some((before, log)) => {
+            let log = log.split(LOG_ENDS).next().unwrap_or(log);
+            let lines = log.lines().map(str::trim);
+            let lines = lines.filter(|line| !line.is_empty() && !is_statistic(line));
+            let mut last: Vec<_> = lines.rev().take(LAST_LINES).collect();
+            last.reverse();
+            let first = before.lines().next().unwrap_or(before);
+            format!("{first}: {}", last.join("; "))
+        }
+    };
+    let verdict = verdict.replace('\n', " ");
+    match verdict.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", verdict.chars().take(LIMIT).collect::<String>()),
+    }
+}
+
+const LOG_BEGINS: &str = "-- BEGIN PROG LOAD LOG --";
+const LOG_ENDS: &str = "-- END PROG LOAD LOG --";
+
+/// Returns true for the lines with which each log of the verifier ends.
+fn is_statistic(line: &str) -> bool {
+    line.starts_with("processed ")
+        || line.starts_with("verification time ")
+        || line.starts_with("stack depth ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_log_the_last_lines_are_shown() {
+        let mut log =
+            String::from("libbpf: prog 'x': BPF program load failed: -EACCES; libbpf: prog 'x': ");
+        log += LOG_BEGINS;
+        for number in 0..1000 {
+            log += &format!("\n{number}: (bf) r6 = r1");
+        }
+        log += "\nR2 invalid mem access 'scalar'\nprocessed 1000 insns (limit 1000000)\n";
+        log += LOG_ENDS;
+        log += "\nlibbpf: failed to load";
+        let said = reason(&log);
+        assert!(said.contains("load failed: -EACCES"), "{said}");
+        assert!(
+            said.ends_with("999: (bf) r6 = r1; R2 invalid mem access 'scalar')"),
+            "{said}"
+        );
+        assert_eq!(reason(""), "");
+        assert_eq!(reason("no log"), " (no log)");
     }
 }
