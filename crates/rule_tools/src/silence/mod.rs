@@ -6,6 +6,7 @@ mod count;
 mod evaluation;
 mod exception;
 mod list;
+mod propose;
 mod variant;
 mod write;
 
@@ -27,6 +28,8 @@ use self::list::Listing;
 use self::variant::Detected;
 use self::write::Target;
 use crate::{RuleFiles, test};
+
+pub use self::propose::{Proposed, propose};
 
 /// An alert to silence.
 #[derive(Debug)]
