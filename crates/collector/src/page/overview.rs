@@ -128,15 +128,15 @@ fn link(member: &str, value: &str, range: &str) -> String {
 
 fn hosts(agents: &[Agent]) -> Markup {
     html! {
-        div.scroll { table {
+        div.scroll { table.cards-on-phone {
             thead { tr { th { "Host" } th { "State" } th { "Engine" } th { "Seen" } } }
             tbody { @for agent in agents.iter().filter(|agent| !agent.is_ended).take(HOSTS) {
                 @let inventory = fleet::Inventory::of(agent);
                 tr {
-                    td { a.main href=(link("host", &agent.host, "")) { (fleet::name(agent)) } }
+                    td.full { a.main href=(link("host", &agent.host, "")) { (fleet::name(agent)) } }
                     td { (fleet::state(agent, now_ns())) }
-                    td { (or_dash(&inventory.engine)) }
-                    td { (ago(agent.last_seen_ns)) }
+                    td data-label="Engine" { (or_dash(&inventory.engine)) }
+                    td data-label="Seen" { (ago(agent.last_seen_ns)) }
                 }
             } }
         } }
@@ -148,13 +148,13 @@ fn losses(overview: &Overview) -> Markup {
         @if overview.losses.is_empty() {
             (empty("Nothing was lost", "No drops and no unwatched intervals in this time.", ""))
         } @else {
-            div.scroll { table {
+            div.scroll { table.cards-on-phone {
                 thead { tr { th { "When" } th { "Host" } th { "What" } th.num { "Count" } } }
                 tbody { @for row in &overview.losses {
                     tr {
                         td { (ago(row.loss.time_ns)) }
                         td { (or_dash(&row.host)) }
-                        td { span class="badge s-loss" { (row.loss.kind.name().replace('_', " ")) }
+                        td.full { span class="badge s-loss" { (row.loss.kind.name().replace('_', " ")) }
                             span.sub { (plain(&row.loss.detail)) } }
                         td.num { (number(row.loss.count)) }
                     }
