@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use collector::{Collector, Settings, add_user, first_link};
+use collector::{Collector, Exception, Settings, add_user, first_link};
 use serde_json::{Value, json};
 use serve::Address;
 use store::{AlertId, Batch, NewAlert, NewToken, Record, Scope, Severity, SqliteStore, Store};
@@ -48,7 +48,7 @@ fn fixture() -> Fixture {
         files: None,
         max_age: None,
         max_bytes: None,
-        propose: None,
+        propose: Some(Arc::new(propose)),
     };
     let collector = Collector::start(settings, Arc::clone(&store)).expect("a free port");
     Fixture {
@@ -57,6 +57,20 @@ fn fixture() -> Fixture {
         _collector: collector,
         _folder: folder,
     }
+}
+
+/// Proposes what an attacker could have written, for the rule `known`.
+fn propose(alert: &str) -> Result<Vec<Exception>, String> {
+    let alert: Value = serde_json::from_str(alert).map_err(|error| error.to_string())?;
+    if alert["rule"] != "known" {
+        return Err("there is no such rule: <b>".to_owned());
+    }
+    let exception = |still_detected| Exception {
+        condition: "proc.name = <i>".to_owned(),
+        still_detected,
+        file: "- rule: known\n  exceptions: <u>\n".to_owned(),
+    };
+    Ok(vec![exception(Some("another <program>".to_owned())), exception(None)])
 }
 
 impl Fixture {
@@ -459,4 +473,21 @@ fn a_page_that_follows_gets_what_arrives() {
     let one = fixture.store.alert(AlertId(1)).expect("readable");
     let body: Value = serde_json::from_str(&one.expect("stored").row.body).expect("JSON");
     assert_eq!(body["rule"], "arrives <b>");
+}
+
+#[test]
+fn an_exception_is_proposed_to_operators_or_the_reason_why_not() {
+    let fixture = fixture();
+    fixture.alerts(vec![alert("known", "x"), alert("other", "x")]);
+    let ann = fixture.user("ann", Scope::Viewer);
+    let bob = fixture.user("bob", Scope::Operator);
+    assert!(!ann.get("/alerts/1").text.contains("Propose"));
+    assert_eq!(ann.post("/alerts/1/exception", &[]).status, 403);
+    assert_eq!(bob.post("/alerts/9/exception", &[]).status, 404);
+    let page = bob.post("/alerts/1/exception", &[]).text;
+    for part in ["exceptions: &lt;u&gt;", "another &lt;program&gt;", "silences the rule altogether"] {
+        assert!(page.contains(part), "{page}");
+    }
+    let page = bob.post("/alerts/2/exception", &[]).text;
+    assert!(page.contains("no such rule: &lt;b&gt;"), "{page}");
 }
