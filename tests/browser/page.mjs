@@ -2,14 +2,14 @@
 //
 //   node page.mjs SETUP_URL AGENT_TOKEN FOLDER
 //
-// Needs the package `playwright-core` and a Chromium (PLAYWRIGHT_CORE and CHROMIUM name them). Prints one line a
+// Needs the package `playwright-core` and a Chromium (TOLLGATE_TEST_PLAYWRIGHT and CHROMIUM name them). Prints one line a
 // flow, and ends with 1 at the first that fails.
 
 import { createRequire } from "node:module";
 import path from "node:path";
 
 const require = createRequire(import.meta.url);
-const { chromium } = require(process.env.PLAYWRIGHT_CORE ?? "playwright-core");
+const { chromium } = require(process.env.TOLLGATE_TEST_PLAYWRIGHT ?? "playwright-core");
 const [setup, token, folder] = process.argv.slice(2);
 const base = new URL(setup).origin;
 process.env.NODE_TLS_REJECT_UNAUTHORIZED = "0";

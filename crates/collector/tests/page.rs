@@ -70,7 +70,10 @@ fn propose(alert: &str) -> Result<Vec<Exception>, String> {
         still_detected,
         file: "- rule: known\n  exceptions: <u>\n".to_owned(),
     };
-    Ok(vec![exception(Some("another <program>".to_owned())), exception(None)])
+    Ok(vec![
+        exception(Some("another <program>".to_owned())),
+        exception(None),
+    ])
 }
 
 impl Fixture {
@@ -485,7 +488,11 @@ fn an_exception_is_proposed_to_operators_or_the_reason_why_not() {
     assert_eq!(ann.post("/alerts/1/exception", &[]).status, 403);
     assert_eq!(bob.post("/alerts/9/exception", &[]).status, 404);
     let page = bob.post("/alerts/1/exception", &[]).text;
-    for part in ["exceptions: &lt;u&gt;", "another &lt;program&gt;", "silences the rule altogether"] {
+    for part in [
+        "exceptions: &lt;u&gt;",
+        "another &lt;program&gt;",
+        "silences the rule altogether",
+    ] {
         assert!(page.contains(part), "{page}");
     }
     let page = bob.post("/alerts/2/exception", &[]).text;

@@ -110,7 +110,9 @@ fn what_the_collector_may_have_is_not_counted_as_dropped() {
     let mut spool = Spool::open(root.path(), 3 << 20).expect("writable");
     let pad = "x".repeat(10_000);
     let line = |n: u64| format!("{{\"n\":{n},\"priority\":\"Notice\",\"p\":\"{pad}\"}}");
-    spool.append(&[line(1), line(2), line(3)]).expect("writable");
+    spool
+        .append(&[line(1), line(2), line(3)])
+        .expect("writable");
     // Sent, and the acknowledgement does not arrive.
     let sent = spool.pending(2).expect("readable").expect("two lines");
     assert_eq!(sent.lines, 2);
