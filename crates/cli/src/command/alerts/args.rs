@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+const OUTPUT: &str = "Output options";
 const FILTER: &str = "Filter options";
 const COLLECTOR: &str = "Collector options";
 
@@ -78,13 +79,13 @@ pub(crate) struct FilterOptions {
 #[derive(Args, Debug)]
 pub(crate) struct List {
     /// List single alerts
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) each: bool,
     /// Number of rows
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 50, help_heading = OUTPUT, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) limit: u64,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) filter: FilterOptions,
@@ -99,7 +100,7 @@ pub(crate) struct Show {
     #[arg(value_name = "NUMBER")]
     pub(crate) number: u64,
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) asked: Asked,
@@ -130,7 +131,7 @@ pub(crate) struct Acknowledge {
 #[derive(Args, Debug)]
 pub(crate) struct Export {
     /// Form: jsonl has the alerts as their senders wrote them
-    #[arg(long, value_enum, value_name = "jsonl|csv", hide_possible_values = true, default_value_t = Format::Jsonl)]
+    #[arg(long, value_enum, value_name = "jsonl|csv", hide_possible_values = true, default_value_t = Format::Jsonl, help_heading = OUTPUT)]
     pub(crate) format: Format,
     #[command(flatten)]
     pub(crate) filter: FilterOptions,
@@ -150,7 +151,7 @@ pub(crate) enum Format {
 #[derive(Args, Debug)]
 pub(crate) struct Status {
     /// Print JSON
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) asked: Asked,
