@@ -91,8 +91,14 @@ pub(crate) enum Verb {
     Policy(crate::command::policy::args::Policy),
     /// Drop-in OCI runtime: wraps runc and watches its containers
     Runtime(Runtime),
-    /// Collect the alerts of many agents, and answer questions about them
+    /// Collect the alerts of many agents, and show them on a page
     Serve(Box<crate::command::serve::args::Serve>),
+    /// List, show, acknowledge and export the alerts of a collector
+    #[command(subcommand, arg_required_else_help = true)]
+    Alerts(crate::command::alerts::args::Alerts),
+    /// List the agents of a collector
+    #[command(subcommand, arg_required_else_help = true)]
+    Fleet(crate::command::alerts::args::Fleet),
     /// Show what works on this machine, and how to fix what does not
     Doctor(Doctor),
     /// Take a one-minute tour: live alerts from real programs

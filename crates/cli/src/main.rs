@@ -139,6 +139,8 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Policy(verb) => command::policy::execute(&verb),
         Verb::Runtime(args) => command::runtime::execute(&args.words),
         Verb::Serve(args) => command::serve::execute(*args),
+        Verb::Alerts(verb) => command::alerts::execute(&verb),
+        Verb::Fleet(verb) => command::alerts::execute_fleet(&verb),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
         Verb::Generate(verb) => command::generate::execute(verb),

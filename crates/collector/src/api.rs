@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{
     Acknowledgement, Agent, AlertId, AlertRow, Cursor, Filter, Group, GroupId, LossRow, Overview,
-    Severity,
+    Severity, Store, StoreError,
 };
 
 use crate::alert::time_text;
@@ -25,20 +25,20 @@ use crate::server::{Shared, now_ns};
 type Answer = Result<Response, Refusal>;
 
 /// The filter as it stands in a URL. An empty value filters nothing, so that forms can send all of them.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Asked {
-    from: String,
-    to: String,
-    severity: String,
-    rule: String,
-    host: String,
-    program: String,
-    group: String,
-    q: String,
-    acknowledged: String,
-    after: String,
-    limit: String,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) severity: String,
+    pub(crate) rule: String,
+    pub(crate) host: String,
+    pub(crate) program: String,
+    pub(crate) group: String,
+    pub(crate) q: String,
+    pub(crate) acknowledged: String,
+    pub(crate) after: String,
+    pub(crate) limit: String,
 }
 
 impl Asked {
@@ -117,23 +117,45 @@ fn asked(query: Result<Query<Asked>, QueryRejection>) -> Result<Filter, Refusal>
     }
 }
 
+/// A list of the API: its name, and a row with its position.
+struct List {
+    name: &'static str,
+    rows: Vec<Value>,
+    last: Option<(i64, i64)>,
+}
+
+/// Answers with the part of a list that the filter of the URL asks for, and where the next one begins.
+async fn listed(
+    shared: &Arc<Shared>,
+    headers: &HeaderMap,
+    query: Result<Query<Asked>, QueryRejection>,
+    ask: impl FnOnce(&dyn Store, &Filter) -> Result<List, StoreError> + Send + 'static,
+) -> Answer {
+    auth::reader(shared, headers).await?;
+    let filter = asked(query)?;
+    let list = shared.blocking(move |store| ask(store, &filter)).await?;
+    let next = list.last.map(|(time, id)| cursor_text(time, id));
+    Ok(json_response(
+        StatusCode::OK,
+        &json!({list.name: list.rows, "next": next}),
+    ))
+}
+
 /// `GET /api/v1/groups`
 pub(crate) async fn groups(
     State(shared): State<Arc<Shared>>,
     headers: HeaderMap,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Answer {
-    auth::reader(&shared, &headers).await?;
-    let filter = asked(query)?;
-    let groups = shared.blocking(move |store| store.groups(&filter)).await?;
-    let next = groups
-        .last()
-        .map(|group| cursor_text(group.last_ns, group.id.0));
-    let rows: Vec<_> = groups.iter().map(group_json).collect();
-    Ok(json_response(
-        StatusCode::OK,
-        &json!({"groups": rows, "next": next}),
-    ))
+    let ask = |store: &dyn Store, filter: &Filter| {
+        let groups = store.groups(filter)?;
+        Ok(List {
+            name: "groups",
+            rows: groups.iter().map(group_json).collect(),
+            last: groups.last().map(|group| (group.last_ns, group.id.0)),
+        })
+    };
+    listed(&shared, &headers, query, ask).await
 }
 
 fn group_json(group: &Group) -> Value {
@@ -149,6 +171,8 @@ fn group_json(group: &Group) -> Value {
         "hosts": group.hosts,
         "acknowledged_by": group.acknowledged_by,
         "note": group.note,
+        "assignee": group.assignee,
+        "muted_until": group.muted_until_ns.map(time_text),
     })
 }
 
@@ -158,17 +182,15 @@ pub(crate) async fn alerts(
     headers: HeaderMap,
     query: Result<Query<Asked>, QueryRejection>,
 ) -> Answer {
-    auth::reader(&shared, &headers).await?;
-    let filter = asked(query)?;
-    let alerts = shared.blocking(move |store| store.alerts(&filter)).await?;
-    let next = alerts
-        .last()
-        .map(|alert| cursor_text(alert.time_ns, alert.id.0));
-    let rows: Vec<_> = alerts.iter().map(alert_json).collect();
-    Ok(json_response(
-        StatusCode::OK,
-        &json!({"alerts": rows, "next": next}),
-    ))
+    let ask = |store: &dyn Store, filter: &Filter| {
+        let alerts = store.alerts(filter)?;
+        Ok(List {
+            name: "alerts",
+            rows: alerts.iter().map(alert_json).collect(),
+            last: alerts.last().map(|alert| (alert.time_ns, alert.id.0)),
+        })
+    };
+    listed(&shared, &headers, query, ask).await
 }
 
 fn alert_json(alert: &AlertRow) -> Value {
@@ -336,4 +358,12 @@ pub(crate) async fn metrics(State(shared): State<Arc<Shared>>, headers: HeaderMa
     let text = shared.metrics.page(&statistics);
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4");
     Ok(([(header::CONTENT_TYPE, content_type)], text).into_response())
+}
+
+/// `GET /api/v1/openapi.json`: what this interface is, for programs that make clients. It tells nothing about the
+/// fleet, so everybody may read it.
+pub(crate) async fn openapi() -> Response {
+    let content_type = HeaderValue::from_static("application/json");
+    let document = include_str!("openapi.json");
+    ([(header::CONTENT_TYPE, content_type)], document).into_response()
 }

@@ -3,7 +3,7 @@
 //!
 //! Everything that a sender says is hostile. Who it is comes from its credential alone; bodies,
 //! batches, connections and the time a client may take are bounded; text is returned as JSON, which
-//! escapes what could control a terminal.
+//! escapes what could control a terminal, or as HTML, which escapes what could control a browser.
 
 mod alert;
 mod answer;
@@ -16,9 +16,11 @@ mod ingest;
 mod json;
 mod losses;
 mod metrics;
+mod page;
 mod secret;
 mod server;
 
 pub use certificates::{CertificateError, own_certificate};
+pub use page::{AccountError, Exception, ProposeException, add_user, first_link, set_password};
 pub use secret::{NewSecret, hash};
 pub use server::{Collector, CollectorError, Settings};

@@ -27,6 +27,14 @@ impl NewSecret {
         Self::with_prefix("tga_")
     }
 
+    pub(crate) fn of_session() -> Option<Self> {
+        Self::with_prefix("tgs_")
+    }
+
+    pub(crate) fn of_invitation() -> Option<Self> {
+        Self::with_prefix("tgi_")
+    }
+
     /// The prefix lets scanners for leaked secrets find it.
     fn with_prefix(prefix: &str) -> Option<Self> {
         let mut bytes = [0; BYTES];

@@ -20,6 +20,7 @@ use tower_service::Service;
 
 use crate::answer::Refusal;
 use crate::metrics::Metrics;
+use crate::page::{self, Door, ProposeException, Tails};
 use crate::{api, ingest};
 
 /// Connections in all, and of one address: many agents may be behind one.
@@ -56,6 +57,8 @@ pub struct Settings {
     pub max_age: Option<Duration>,
     /// The oldest alerts are deleted while the store is larger than this number of bytes.
     pub max_bytes: Option<u64>,
+    /// Proposes exceptions for the page; `None` leaves that out.
+    pub propose: Option<ProposeException>,
 }
 
 /// A collector cannot start.
@@ -82,6 +85,11 @@ pub struct Collector {
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) metrics: Metrics,
+    /// Clients speak TLS: cookies are for that alone.
+    pub(crate) is_secure: bool,
+    pub(crate) door: Door,
+    pub(crate) tails: Tails,
+    pub(crate) propose: Option<ProposeException>,
     uploads: Semaphore,
 }
 
@@ -135,6 +143,10 @@ impl Collector {
         let shared = Arc::new(Shared {
             store,
             metrics: Metrics::default(),
+            is_secure: settings.files.is_some(),
+            door: Door::new(),
+            tails: Tails::new(),
+            propose: settings.propose,
             uploads: Semaphore::new(UPLOADS),
         });
         let router = router(Arc::clone(&shared));
@@ -174,7 +186,7 @@ impl Drop for Collector {
 
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
-        .route("/", post(ingest::falco))
+        .route("/", post(ingest::falco).get(page::overview))
         .route("/api/v1/", post(ingest::falco))
         .route("/api/v1/agents", post(ingest::enrol).get(api::agents))
         .route("/api/v1/inventory", put(ingest::inventory))
@@ -184,9 +196,11 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/alerts", get(api::alerts))
         .route("/api/v1/alerts/{id}", get(api::alert))
         .route("/api/v1/overview", get(api::overview))
+        .route("/api/v1/openapi.json", get(api::openapi))
         .route("/healthz", get(api::health))
         .route("/readyz", get(api::ready))
         .route("/metrics", get(api::metrics))
+        .merge(page::router())
         .fallback(|| async { Refusal::not_found("page").into_response() })
         .with_state(shared)
 }

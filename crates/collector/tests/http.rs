@@ -44,6 +44,7 @@ fn fixture() -> Fixture {
         files: None,
         max_age: None,
         max_bytes: None,
+        propose: None,
     };
     let collector = Collector::start(settings, Arc::clone(&store)).expect("a free port");
     Fixture {
@@ -380,6 +381,7 @@ fn tls_is_1_3_with_a_certificate_of_its_own_that_survives_a_restart() {
         files: Some(files),
         max_age: None,
         max_bytes: None,
+        propose: None,
     };
     let collector = Collector::start(settings, store.into()).expect("a free port");
     let address = collector.address().expect("a port");

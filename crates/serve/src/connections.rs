@@ -29,6 +29,20 @@ impl Peer {
     }
 }
 
+/// Address of a client, in the extensions of its requests: an IPv4 address, the network of an IPv6 address, or the
+/// user of a local process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientAddress(pub String);
+
+impl From<Peer> for ClientAddress {
+    fn from(peer: Peer) -> Self {
+        Self(match peer {
+            Peer::Address(address) => address.to_string(),
+            Peer::User(user) => format!("uid {user}"),
+        })
+    }
+}
+
 /// Limits on the number of concurrent connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
-use crate::connections::{ConnectionSlotHandle, Connections, Limits};
+use crate::connections::{ClientAddress, ConnectionSlotHandle, Connections, Limits};
 use crate::error::ServeError;
 use crate::listen::{Address, Listener, RegisteredListener};
 use crate::progress::Progress;
@@ -145,6 +145,11 @@ async fn accept<A, F, B>(
         return;
     };
     let answer = answer.clone();
+    let client = ClientAddress::from(peer);
+    let answer = move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(client.clone());
+        answer(request)
+    };
     tokio::spawn(async move {
         let closed = slot.closed();
         let work = async {

@@ -15,6 +15,7 @@ mod progress;
 mod tls;
 mod web;
 
+pub use connections::ClientAddress;
 pub use error::ServeError;
 pub use http::{ConnectionDeadlines, ConnectionLimits, HttpListener};
 pub use listen::Address;

@@ -7,11 +7,15 @@
 //! Nothing here is trusted to be harmless text: a program that an agent watches chooses names that end up in
 //! alerts. The store returns text as it came; whoever shows it escapes it.
 
+mod account;
 mod error;
 mod model;
 mod severity;
 mod sqlite;
 
+pub use account::{
+    Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
+};
 pub use error::StoreError;
 pub use model::{
     Acknowledgement, Agent, AgentId, AlertDetail, AlertId, AlertRow, AuditEntry, Batch, Credential,
@@ -27,7 +31,7 @@ use std::path::Path;
 pub type OnCommitted = Box<dyn FnOnce(Result<Receipt, StoreError>) + Send>;
 
 /// A database of a fleet. All methods but [`Store::append`] block.
-pub trait Store: Send + Sync {
+pub trait Store: People + Send + Sync {
     /// Submits a batch and returns at once. `done` runs on another thread after the commit, so that what it
     /// acknowledges is never lost.
     ///

@@ -309,6 +309,10 @@ pub struct Group {
     pub acknowledged_by: Option<String>,
     /// What they wrote.
     pub note: String,
+    /// Who is responsible; empty for nobody.
+    pub assignee: String,
+    /// The group is hidden until this time.
+    pub muted_until_ns: Option<i64>,
 }
 
 /// An alert in a list.

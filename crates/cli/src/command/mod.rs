@@ -1,5 +1,6 @@
 //! One module for each verb.
 
+pub(crate) mod alerts;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod config;

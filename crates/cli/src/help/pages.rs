@@ -1072,7 +1072,7 @@ pub(crate) const PAGES: &[Page] = &[
             ),
             COLLECTOR_FILES,
         ),
-        &["serve token", "serve backup"],
+        &["serve token", "serve user", "serve backup"],
     ),
     see(
         page(
@@ -1131,6 +1131,77 @@ pub(crate) const PAGES: &[Page] = &[
     ),
     see(
         page(
+            "serve user",
+            &[
+                Example(
+                    "tollgate serve user add ann --role operator",
+                    "let ann use the page",
+                ),
+                Example("tollgate serve user list", "list the users"),
+            ],
+        ),
+        &["serve", "serve token"],
+    ),
+    see(
+        page(
+            "serve user add",
+            &[
+                Example(
+                    "tollgate serve user add ann --role operator",
+                    "add ann, and print a password for her",
+                ),
+                Example(
+                    "tollgate serve user add bob --role viewer --password-file pw",
+                    "add bob with the password in a file",
+                ),
+            ],
+        ),
+        &["serve user list", "serve user passwd"],
+    ),
+    see(
+        page(
+            "serve user list",
+            &[
+                Example("tollgate serve user list", "list the users"),
+                Example("tollgate serve user list --json", "list them as JSON"),
+            ],
+        ),
+        &["serve user add"],
+    ),
+    see(
+        page(
+            "serve user remove",
+            &[
+                Example(
+                    "tollgate serve user remove ann",
+                    "remove ann, who is logged out",
+                ),
+                Example(
+                    "tollgate serve user remove ann --store sqlite:fleet.db",
+                    "remove her from another store",
+                ),
+            ],
+        ),
+        &["serve user list"],
+    ),
+    see(
+        page(
+            "serve user passwd",
+            &[
+                Example(
+                    "tollgate serve user passwd ann",
+                    "make a new password for ann and print it",
+                ),
+                Example(
+                    "tollgate serve user passwd ann --password-file -",
+                    "read it from the standard input",
+                ),
+            ],
+        ),
+        &["serve user add"],
+    ),
+    see(
+        page(
             "serve backup",
             &[
                 Example(
@@ -1160,6 +1231,100 @@ pub(crate) const PAGES: &[Page] = &[
             ],
         ),
         &["serve backup"],
+    ),
+    see(
+        page(
+            "alerts",
+            &[
+                Example("tollgate alerts list", "list what is new"),
+                Example(
+                    "tollgate alerts export --format csv > alerts.csv",
+                    "export all alerts for a spreadsheet",
+                ),
+            ],
+        ),
+        &["serve", "fleet"],
+    ),
+    see(
+        page(
+            "alerts list",
+            &[
+                Example(
+                    "tollgate alerts list --severity Error --host web-1",
+                    "list severe alerts of one host in groups",
+                ),
+                Example(
+                    "tollgate alerts list --each --text shadow --json",
+                    "search in messages, and print JSON",
+                ),
+            ],
+        ),
+        &["alerts show", "alerts ack"],
+    ),
+    see(
+        page(
+            "alerts show",
+            &[
+                Example("tollgate alerts show 4711", "show an alert with its fields"),
+                Example("tollgate alerts show 4711 --json", "show it as JSON"),
+            ],
+        ),
+        &["alerts list"],
+    ),
+    see(
+        page(
+            "alerts ack",
+            &[
+                Example(
+                    "tollgate alerts ack 7 --note 'the backup reads it'",
+                    "acknowledge group 7",
+                ),
+                Example("tollgate alerts ack 7 --undo", "take that back"),
+            ],
+        ),
+        &["alerts list"],
+    ),
+    see(
+        page(
+            "alerts export",
+            &[
+                Example(
+                    "tollgate alerts export --from 2026-01-02T00:00:00Z > day.jsonl",
+                    "export alerts as their senders wrote them",
+                ),
+                Example(
+                    "tollgate alerts export --format csv --rule 'Policy violation' > violations.csv",
+                    "export the alerts of one rule for a spreadsheet",
+                ),
+            ],
+        ),
+        &["alerts list"],
+    ),
+    see(
+        page(
+            "fleet",
+            &[
+                Example("tollgate fleet status", "list the agents of a collector"),
+                Example("tollgate fleet status --json", "list them as JSON"),
+            ],
+        ),
+        &["alerts", "serve"],
+    ),
+    see(
+        page(
+            "fleet status",
+            &[
+                Example(
+                    "tollgate fleet status",
+                    "list the agents of the collector in TOLLGATE_COLLECTOR",
+                ),
+                Example(
+                    "tollgate fleet status --collector https://fleet:6443 --token-file viewer",
+                    "list those of another",
+                ),
+            ],
+        ),
+        &["alerts list"],
     ),
     see(
         page(

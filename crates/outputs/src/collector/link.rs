@@ -195,7 +195,7 @@ fn agent(options: &CollectorOptions) -> Result<Agent, HttpError> {
     })
 }
 
-fn read_token(path: &Path) -> io::Result<String> {
+pub(super) fn read_token(path: &Path) -> io::Result<String> {
     let text = fs::read_to_string(path)?;
     let token = text.trim();
     let is_token = !token.is_empty() && token.chars().all(|c| c.is_ascii_graphic());

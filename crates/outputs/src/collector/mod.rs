@@ -2,6 +2,7 @@
 //! between both.
 
 mod link;
+mod reader;
 mod settings;
 mod spool;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::link::{Link, Sent};
+pub use self::reader::CollectorReader;
 pub use self::settings::CollectorOutput;
 use self::spool::Spool;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};

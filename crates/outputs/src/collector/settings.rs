@@ -77,7 +77,7 @@ impl OutputKind for CollectorOutput {
 }
 
 /// Directory of certificate authorities on Linux systems.
-const STORE: &str = "/etc/ssl/certs";
+pub(super) const STORE: &str = "/etc/ssl/certs";
 
 impl CollectorOutput {
     fn options(&self, common: &Common) -> CollectorOptions {

@@ -37,6 +37,8 @@ pub(super) struct Spool {
     offset: u64,
     /// Number of that line.
     first: u64,
+    /// Number after the last line that the collector may have: it was sent, by this process or an earlier one.
+    sent: u64,
     /// Something was written since the last synchronisation.
     is_dirty: bool,
     /// Held until the spool is dropped.
@@ -104,6 +106,9 @@ impl Spool {
             segments.push_back(Segment::read(&folder, first)?);
         }
         let first = segments.front().map_or(1, |segment| segment.first);
+        let sent = segments
+            .front()
+            .map_or(1, |segment| segment.first + segment.lines);
         let last = segments.back().map_or(1, |segment| segment.first);
         let writer = options().append(true).open(path(&folder, last))?;
         Ok(Self {
@@ -113,6 +118,7 @@ impl Spool {
             writer,
             offset: 0,
             first,
+            sent,
             is_dirty: true,
             _lock: lock,
         })
@@ -197,17 +203,21 @@ impl Spool {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Replaces records of low priority in a segment, except those that were acknowledged.
+    /// Replaces records of low priority in a segment, except those that the collector has or may have: they
+    /// would be counted as dropped although they are stored.
     fn thin(&mut self, at: usize) -> io::Result<u64> {
-        let from = if at == 0 { self.offset } else { 0 };
+        let (from, number) = match at {
+            0 => (self.offset, self.first),
+            at => (0, self.segments[at].first),
+        };
         let segment = &mut self.segments[at];
         let source = path(&self.folder, segment.first);
         let text = fs::read_to_string(&source)?;
         let (done, rest) = text.split_at(usize::try_from(from).map_err(io::Error::other)?);
         let mut kept = done.to_owned();
         let mut dropped = 0;
-        for line in rest.lines() {
-            let is_low = is_low(line);
+        for (line, number) in rest.lines().zip(number..) {
+            let is_low = number >= self.sent && is_low(line);
             dropped += u64::from(is_low);
             kept.push_str(if is_low { DROPPED } else { line });
             kept.push('\n');
@@ -259,6 +269,7 @@ impl Spool {
             }
             lines += 1;
         }
+        self.sent = self.sent.max(self.first + lines as u64);
         Ok(Some(Pending {
             first: self.first,
             lines,
@@ -309,6 +320,8 @@ impl Spool {
     /// Numbers what is left from 1 on, for a collector that does not know this agent.
     pub(super) fn renumber(&mut self) -> io::Result<()> {
         let shift = self.first - 1;
+        // Under the new numbers nothing was sent.
+        self.sent = 1;
         if shift == 0 {
             return Ok(());
         }

@@ -7,6 +7,7 @@ mod evaluation;
 mod exception;
 mod list;
 mod own_action;
+mod propose;
 mod variant;
 mod write;
 
@@ -30,6 +31,8 @@ pub use self::own_action::{OwnAction, PlayRule};
 use self::variant::Detected;
 use self::write::Target;
 use crate::{RuleFiles, test};
+
+pub use self::propose::{Proposed, propose};
 
 /// An alert to silence.
 #[derive(Debug)]

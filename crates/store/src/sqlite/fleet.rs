@@ -41,7 +41,7 @@ fn scope_text(scope: &Scope) -> String {
 }
 
 /// Adds a line to the audit log: what was done, and to what.
-fn record(
+pub(super) fn record(
     connection: &Connection,
     now_ns: i64,
     actor: &str,
@@ -67,6 +67,12 @@ fn unknown(column: usize, problem: &str) -> rusqlite::Error {
 fn scope_of(row: &Row<'_>, class: usize, role: usize) -> rusqlite::Result<Scope> {
     let (class, name): (String, String) = (row.get(class)?, row.get(role)?);
     Scope::of(&class, &name).ok_or_else(|| unknown(role, "unknown role"))
+}
+
+/// Returns what a role allows.
+pub(super) fn scope_of_role(row: &Row<'_>, role: usize) -> rusqlite::Result<Scope> {
+    let name: String = row.get(role)?;
+    Scope::of("", &name).ok_or_else(|| unknown(role, "unknown role"))
 }
 
 pub(super) fn tokens(connection: &Connection) -> Result<Vec<Token>, StoreError> {

@@ -3,6 +3,7 @@
 mod append;
 mod backup;
 mod fleet;
+mod people;
 mod query;
 mod readers;
 mod retention;
@@ -142,7 +143,7 @@ impl Store for SqliteStore {
 
     fn groups(&self, filter: &Filter) -> Result<Vec<Group>, StoreError> {
         self.readers
-            .with(|connection| query::groups(connection, filter))
+            .with(|connection| query::groups(connection, filter, now_ns()))
     }
 
     fn alerts(&self, filter: &Filter) -> Result<Vec<AlertRow>, StoreError> {

@@ -112,12 +112,17 @@ fn host_id(connection: &Connection, name: &str) -> Result<Option<i64>, StoreErro
     Ok(statement.query_row([name], |row| row.get(0)).optional()?)
 }
 
-pub(super) fn groups(connection: &Connection, filter: &Filter) -> Result<Vec<Group>, StoreError> {
+pub(super) fn groups(
+    connection: &Connection,
+    filter: &Filter,
+    now_ns: i64,
+) -> Result<Vec<Group>, StoreError> {
     let mut conditions = Conditions::default();
     of_group(filter, &mut conditions);
     of_counts(connection, filter, &mut conditions)?;
     if !filter.with_acknowledged {
         conditions.add_plain("g.acknowledged_ns IS NULL");
+        conditions.add("coalesce(g.muted_until_ns, 0) <= ?", now_ns);
     }
     if let Some(text) = &filter.text {
         let words = words(text);
@@ -139,7 +144,8 @@ pub(super) fn groups(connection: &Connection, filter: &Filter) -> Result<Vec<Gro
     }
     let sql = format!(
         "SELECT g.id, g.rule, g.severity, g.program, g.object, g.acknowledged_by, g.note,
-             sum(c.count), min(c.first_ns), max(c.last_ns), count(DISTINCT c.host)
+             sum(c.count), min(c.first_ns), max(c.last_ns), count(DISTINCT c.host),
+             g.assignee, g.muted_until_ns
          FROM counts c JOIN groups g ON g.id = c.group_id
          WHERE {} GROUP BY g.id HAVING {} ORDER BY max(c.last_ns) DESC, g.id DESC LIMIT {}",
         conditions.sql(),
@@ -147,22 +153,26 @@ pub(super) fn groups(connection: &Connection, filter: &Filter) -> Result<Vec<Gro
         limit(filter)
     );
     let mut statement = connection.prepare_cached(&sql)?;
-    let rows = statement.query_map(params_from_iter(&after.values), |row| {
-        Ok(Group {
-            id: GroupId(row.get(0)?),
-            rule: row.get(1)?,
-            severity: severity(row, 2)?,
-            program: row.get(3)?,
-            object: row.get(4)?,
-            acknowledged_by: row.get(5)?,
-            note: row.get(6)?,
-            count: unsigned(row.get(7)?),
-            first_ns: row.get(8)?,
-            last_ns: row.get(9)?,
-            hosts: unsigned(row.get(10)?),
-        })
-    })?;
+    let rows = statement.query_map(params_from_iter(&after.values), group)?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+fn group(row: &Row<'_>) -> rusqlite::Result<Group> {
+    Ok(Group {
+        id: GroupId(row.get(0)?),
+        rule: row.get(1)?,
+        severity: severity(row, 2)?,
+        program: row.get(3)?,
+        object: row.get(4)?,
+        acknowledged_by: row.get(5)?,
+        note: row.get(6)?,
+        count: unsigned(row.get(7)?),
+        first_ns: row.get(8)?,
+        last_ns: row.get(9)?,
+        hosts: unsigned(row.get(10)?),
+        assignee: row.get(11)?,
+        muted_until_ns: row.get(12)?,
+    })
 }
 
 /// Turns what a user typed into a query: words that all have to occur, each by its beginning. Nothing of the
@@ -242,6 +252,24 @@ pub(super) fn alerts(
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map(params_from_iter(&conditions.values), row)?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn stored_after(
+    connection: &Connection,
+    alert: AlertId,
+    limit: u32,
+) -> Result<Vec<AlertRow>, StoreError> {
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT {ROW} FROM alerts a JOIN groups g ON g.id = a.group_id JOIN hosts h ON h.id = a.host
+         WHERE a.id > ?1 ORDER BY a.id LIMIT ?2"
+    ))?;
+    let rows = statement.query_map([alert.0, i64::from(limit.min(MAX_PAGE))], row)?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+pub(super) fn last_stored(connection: &Connection) -> Result<AlertId, StoreError> {
+    let mut statement = connection.prepare_cached("SELECT coalesce(max(id), 0) FROM alerts")?;
+    Ok(AlertId(statement.query_row([], |row| row.get(0))?))
 }
 
 /// The index along which alerts are read.

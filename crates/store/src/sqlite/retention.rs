@@ -74,6 +74,11 @@ fn finish(connection: &Connection) -> Result<(), StoreError> {
          AND NOT EXISTS (SELECT 1 FROM counts WHERE group_id = groups.id)",
         [],
     )?;
+    // A later group may get the same number.
+    connection.execute(
+        "DELETE FROM comments WHERE group_id NOT IN (SELECT id FROM groups)",
+        [],
+    )?;
     connection.execute_batch("PRAGMA incremental_vacuum(10000)")?;
     Ok(())
 }

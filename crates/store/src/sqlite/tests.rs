@@ -1,4 +1,5 @@
 mod files;
+mod people;
 
 use std::sync::mpsc::channel;
 

@@ -13,7 +13,8 @@ const STORE: &str = "Store options";
 #[command(args_conflicts_with_subcommands = true)]
 #[command(
     after_help = "Without --tls-cert the collector makes a certificate beside its store, which agents trust by \
-                  --collector-ca. Agents and readers need a token: see `tollgate serve token create`."
+                  --collector-ca. Agents and programs need a token: see `tollgate serve token create`. People use the page \
+                  with a browser: the first start prints a link to create an account."
 )]
 pub(crate) struct Serve {
     #[command(subcommand)]
@@ -59,6 +60,9 @@ pub(crate) enum ServeVerb {
     /// Create, list and revoke tokens of agents and readers
     #[command(subcommand, arg_required_else_help = true)]
     Token(TokenVerb),
+    /// Add, list and remove users of the page
+    #[command(subcommand, arg_required_else_help = true)]
+    User(UserVerb),
     /// Write a copy of the store to a new file, while the collector runs
     Backup(Backup),
     /// Make a new store of a backup
@@ -124,6 +128,79 @@ pub(crate) struct RevokeToken {
     /// Number of the token
     #[arg(value_name = "NUMBER")]
     pub(crate) number: i64,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve user`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum UserVerb {
+    /// Add a user
+    Add(AddUser),
+    /// List users
+    List(ListUsers),
+    /// Remove a user and end its sessions
+    Remove(RemoveUser),
+    /// Change a password and end the user's sessions
+    Passwd(ChangePassword),
+}
+
+/// `tollgate serve user add`.
+#[derive(Args, Debug)]
+pub(crate) struct AddUser {
+    /// Name of the user
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// What the user may do: look, also acknowledge, also manage users
+    #[arg(
+        long,
+        value_enum,
+        hide_possible_values = true,
+        value_name = "viewer|operator|admin"
+    )]
+    pub(crate) role: Role,
+    #[command(flatten)]
+    pub(crate) password: PasswordOption,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// Where a password comes from.
+#[derive(Args, Debug)]
+pub(crate) struct PasswordOption {
+    /// File with the password; `-` is the standard input [default: make one and print it]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+/// `tollgate serve user list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListUsers {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve user remove`.
+#[derive(Args, Debug)]
+pub(crate) struct RemoveUser {
+    /// Name of the user
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) store: StoreOption,
+}
+
+/// `tollgate serve user passwd`.
+#[derive(Args, Debug)]
+pub(crate) struct ChangePassword {
+    /// Name of the user
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) password: PasswordOption,
     #[command(flatten)]
     pub(crate) store: StoreOption,
 }

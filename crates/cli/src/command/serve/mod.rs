@@ -1,10 +1,12 @@
-//! `tollgate serve`: the collector of a fleet.
+//! `tollgate serve`: the collector of a fleet, and its page.
 
 pub(crate) mod args;
 #[cfg(feature = "serve")]
 mod server;
 #[cfg(feature = "serve")]
 mod tokens;
+#[cfg(feature = "serve")]
+mod users;
 
 use diagnostics::failure::Outcome;
 
@@ -18,6 +20,7 @@ pub(crate) fn execute(args: Serve) -> Outcome {
     match args.verb {
         None => server::serve(args),
         Some(ServeVerb::Token(verb)) => tokens::execute(verb),
+        Some(ServeVerb::User(verb)) => users::execute(verb),
         Some(ServeVerb::Backup(args)) => server::backup(&args),
         Some(ServeVerb::Restore(args)) => server::restore(&args),
     }

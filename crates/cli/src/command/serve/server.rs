@@ -6,23 +6,25 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use collector::{Collector, Settings, own_certificate};
+use collector::{Collector, Exception, ProposeException, Settings, first_link, own_certificate};
 use diagnostics::exit::Exit;
 use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
+use rule_tools::RuleFiles;
+use rule_tools::silence::propose;
 use serve::{Address, ServerFiles};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use store::{SqliteStore, Store, StoreError};
 
 use super::args::{Backup, Restore, Serve};
+use super::tokens::actor;
 
 /// Serves until a signal ends it.
 pub(super) fn serve(args: Serve) -> Outcome {
     let listen = Address::parse(&args.listen).map_err(|error| bad(&error))?;
     let store: Arc<dyn Store> = open(&args.store.path, true)?.into();
     let files = files(&args)?;
-    let is_secure = files.is_some();
     let trusted = args
         .tls_cert
         .is_none()
@@ -37,36 +39,71 @@ pub(super) fn serve(args: Serve) -> Outcome {
         files,
         max_age: args.max_age,
         max_bytes: args.max_size.map(|size| size << 20),
+        propose: Some(exceptions()),
     };
     let collector = Collector::start(settings, Arc::clone(&store))
         .map_err(|error| bad(&error).help("see `tollgate help serve`"))?;
-    let scheme = if is_secure { "https" } else { "http" };
+    announce(&args, &collector, trusted.flatten().as_deref(), &*store)?;
+    let _ = signals.forever().next();
+    // Answers what is being asked, then waits for the last commit.
+    drop(collector);
+    Ok(Exit::Ok)
+}
+
+/// Says where the collector listens, and what a first start needs.
+fn announce(
+    args: &Serve,
+    collector: &Collector,
+    trusted: Option<&Path>,
+    store: &dyn Store,
+) -> Result<(), Failure> {
+    let scheme = if args.insecure { "http" } else { "https" };
     let at = match collector.address() {
         Some(address) => format!("{scheme}://{address}"),
         None => args.listen.clone(),
     };
     terminal::complain(&format!("tollgate: collecting at {at}; Ctrl-C stops\n"));
-    if let Some(Some(certificate)) = trusted {
-        let path = certificate.display();
+    if let Some(path) = trusted {
+        let path = path.display();
         terminal::complain(&format!(
             "tollgate: agents trust {path} by --collector-ca\n"
         ));
     }
-    if !is_secure {
+    if args.insecure {
         terminal::complain(
-            "tollgate: warning: without TLS everybody on the way can read tokens and alerts\n",
+            "tollgate: warning: without TLS everybody on the way can read tokens, passwords and alerts\n",
         );
     }
     if store.tokens().map_err(|error| broken(&error))?.is_empty() {
         terminal::complain(
-            "tollgate: there is no token, so no agent can send and no user can read\nhelp: tollgate serve token create --agent-class \
-             default; tollgate serve token create --role operator\n",
+            "tollgate: there is no token, so no agent can send\nhelp: tollgate serve token create --agent-class default\n",
         );
     }
-    let _ = signals.forever().next();
-    // Answers what is being asked, then waits for the last commit.
-    drop(collector);
-    Ok(Exit::Ok)
+    let link = first_link(store, &actor()).map_err(|error| bad(&error))?;
+    if let Some(path) = link {
+        terminal::complain(&format!(
+            "tollgate: there is no user; create the first one, an administrator, within 24 hours at\n  {at}{path}\n"
+        ));
+    }
+    Ok(())
+}
+
+/// Returns what proposes exceptions to the page: the same as `tollgate rules silence`, with the rules that
+/// `tollgate run` loads on this machine.
+fn exceptions() -> ProposeException {
+    Arc::new(|alert| {
+        let rules = RuleFiles {
+            named: Vec::new(),
+            added: Vec::new(),
+        };
+        let proposed = propose(alert, &rules).map_err(|failure| failure.message().to_owned())?;
+        let exceptions = proposed.into_iter().map(|proposed| Exception {
+            condition: proposed.condition,
+            still_detected: proposed.still_detected,
+            file: proposed.file,
+        });
+        Ok(exceptions.collect())
+    })
 }
 
 /// Returns the certificate of the server, and makes it if none is given.

@@ -24,7 +24,7 @@ pub(super) fn execute(verb: TokenVerb) -> Outcome {
 }
 
 /// Name of the user in the audit log.
-fn actor() -> String {
+pub(super) fn actor() -> String {
     format!("uid {}", rustix::process::getuid().as_raw())
 }
 
@@ -111,7 +111,7 @@ fn state(token: &Token) -> String {
 }
 
 /// Returns a time in whole seconds, in UTC.
-fn time(time_ns: i64) -> String {
+pub(super) fn time(time_ns: i64) -> String {
     let seconds = time_ns.div_euclid(1_000_000_000);
     Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }

@@ -103,3 +103,26 @@ fn renumbering_keeps_what_is_not_acknowledged() {
     spool.append(&lines(6..7)).expect("writable");
     assert_eq!(numbers(&mut spool, 9), (1, lines(3..7)));
 }
+
+#[test]
+fn what_the_collector_may_have_is_not_counted_as_dropped() {
+    let root = tempfile::tempdir().expect("a folder for temporary files");
+    let mut spool = Spool::open(root.path(), 3 << 20).expect("writable");
+    let pad = "x".repeat(10_000);
+    let line = |n: u64| format!("{{\"n\":{n},\"priority\":\"Notice\",\"p\":\"{pad}\"}}");
+    spool
+        .append(&[line(1), line(2), line(3)])
+        .expect("writable");
+    // Sent, and the acknowledgement does not arrive.
+    let sent = spool.pending(2).expect("readable").expect("two lines");
+    assert_eq!(sent.lines, 2);
+    let mut dropped = 0;
+    for n in 4..=400 {
+        dropped += spool.append(&[line(n)]).expect("writable");
+    }
+    let pending = spool.pending(3).expect("readable").expect("three lines");
+    let text = String::from_utf8(pending.text).expect("text");
+    let kept: Vec<_> = text.lines().map(|line| line == DROPPED).collect();
+    assert_eq!((pending.first, kept), (1, vec![false, false, true]));
+    assert!(dropped > 0);
+}

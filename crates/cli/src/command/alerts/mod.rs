@@ -1,0 +1,186 @@
+//! `tollgate alerts` and `tollgate fleet`: what a collector knows, in a terminal.
+
+pub(crate) mod args;
+mod client;
+mod export;
+
+use std::fmt::Write as _;
+
+use diagnostics::exit::Exit;
+use diagnostics::failure::Outcome;
+use diagnostics::terminal;
+use serde_json::{Value, json};
+
+use self::args::{Acknowledge, Alerts, Fleet, List, Show, Status};
+use self::client::{Client, plain, query};
+
+/// Runs `tollgate alerts`.
+pub(crate) fn execute(verb: &Alerts) -> Outcome {
+    match verb {
+        Alerts::List(args) => list(args),
+        Alerts::Show(args) => show(args),
+        Alerts::Ack(args) => acknowledge(args),
+        Alerts::Export(args) => export::execute(args),
+    }
+}
+
+/// Runs `tollgate fleet`.
+pub(crate) fn execute_fleet(verb: &Fleet) -> Outcome {
+    match verb {
+        Fleet::Status(args) => status(args),
+    }
+}
+
+/// Returns a member as text for a terminal.
+fn text(value: &Value, name: &str) -> String {
+    match &value[name] {
+        Value::String(text) => plain(text),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// Returns a time to the second.
+fn time(value: &Value, name: &str) -> String {
+    let time: String = text(value, name).chars().take(19).collect();
+    time.replace('T', " ")
+}
+
+fn rows<'v>(answer: &'v Value, name: &str) -> &'v [Value] {
+    answer[name].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn list(args: &List) -> Outcome {
+    let client = Client::open(&args.asked)?;
+    let name = if args.each { "alerts" } else { "groups" };
+    let query = query(&args.filter, &[("limit", args.limit.to_string())]);
+    let answer = client.get(&format!("/api/v1/{name}?{query}"))?;
+    if args.json {
+        return terminal::print(&format!("{answer}\n"));
+    }
+    let rows = rows(&answer, name);
+    if rows.is_empty() {
+        terminal::complain("tollgate: no alert matches\n");
+        return Ok(Exit::Ok);
+    }
+    let mut out = match args.each {
+        true => format!(
+            "{:<8} {:<20} {:<13} {:<20} ALERT\n",
+            "NUMBER", "TIME (UTC)", "PRIORITY", "HOST"
+        ),
+        false => format!(
+            "{:<8} {:<20} {:<13} {:>8} {:>5}  RULE, PROGRAM, OBJECT\n",
+            "GROUP", "LAST (UTC)", "PRIORITY", "ALERTS", "HOSTS"
+        ),
+    };
+    for row in rows {
+        let of = |name: &str| text(row, name);
+        let _ = match args.each {
+            true => writeln!(
+                out,
+                "{:<8} {:<20} {:<13} {:<20} {}",
+                of("id"),
+                time(row, "time"),
+                of("priority"),
+                of("host"),
+                text(&row["alert"], "output")
+            ),
+            false => writeln!(
+                out,
+                "{:<8} {:<20} {:<13} {:>8} {:>5}  {}, {}, {}",
+                of("id"),
+                time(row, "last"),
+                of("priority"),
+                of("count"),
+                of("hosts"),
+                of("rule"),
+                of("program"),
+                of("object")
+            ),
+        };
+    }
+    terminal::print(&out)
+}
+
+fn show(args: &Show) -> Outcome {
+    let client = Client::open(&args.asked)?;
+    let alert = client.get(&format!("/api/v1/alerts/{}", args.number))?;
+    if args.json {
+        return terminal::print(&format!("{alert}\n"));
+    }
+    let mut out = format!("{}: {}\n", text(&alert, "priority"), text(&alert, "rule"));
+    let _ = writeln!(out, "{}\n", text(&alert["alert"], "output"));
+    for (title, name) in [
+        ("time", "time"),
+        ("received", "received"),
+        ("host", "host"),
+        ("program", "program"),
+        ("object", "object"),
+        ("group", "group"),
+        ("agent", "agent"),
+        ("class", "class"),
+        ("acknowledged by", "acknowledged_by"),
+    ] {
+        if !alert[name].is_null() {
+            let _ = writeln!(out, "{title:<26} {}", text(&alert, name));
+        }
+    }
+    let fields = alert["alert"]["output_fields"].as_object();
+    for name in fields.into_iter().flat_map(|fields| fields.keys()) {
+        let value = text(&alert["alert"]["output_fields"], name);
+        let _ = writeln!(out, "{:<26} {value}", plain(name));
+    }
+    terminal::print(&out)
+}
+
+fn acknowledge(args: &Acknowledge) -> Outcome {
+    let client = Client::open(&args.asked)?;
+    let path = format!("/api/v1/groups/{}/acknowledgement", args.group);
+    client.put(
+        &path,
+        &json!({"acknowledged": !args.undo, "note": args.note}),
+    )?;
+    terminal::print(&match args.undo {
+        true => format!("took the acknowledgement of group {} back\n", args.group),
+        false => format!("acknowledged group {}\n", args.group),
+    })
+}
+
+fn status(args: &Status) -> Outcome {
+    let client = Client::open(&args.asked)?;
+    let answer = client.get("/api/v1/agents")?;
+    if args.json {
+        return terminal::print(&format!("{answer}\n"));
+    }
+    let rows = rows(&answer, "agents");
+    if rows.is_empty() {
+        terminal::complain(
+            "tollgate: no agent has enrolled\nhelp: tollgate serve token create --agent-class default\n",
+        );
+        return Ok(Exit::Ok);
+    }
+    let mut out = format!(
+        "{:<7} {:<24} {:<12} {:<9} {:<20} {:>9} {:>8}  LAST SEEN (UTC)\n",
+        "NUMBER", "HOST", "CLASS", "VERSION", "KERNEL", "STORED", "MISSING"
+    );
+    for row in rows {
+        let of = |name: &str| text(row, name);
+        let host = match (row["direct"].as_bool(), row["ended"].as_bool()) {
+            (Some(true), _) => "(direct senders)".to_owned(),
+            (_, Some(true)) => format!("{} (ended)", of("host")),
+            _ => of("host"),
+        };
+        let _ = writeln!(
+            out,
+            "{:<7} {host:<24} {:<12} {:<9} {:<20} {:>9} {:>8}  {}",
+            of("id"),
+            of("class"),
+            text(&row["inventory"], "version"),
+            text(&row["inventory"], "kernel"),
+            of("acknowledged"),
+            of("missing"),
+            time(row, "last_seen")
+        );
+    }
+    terminal::print(&out)
+}

@@ -1,0 +1,300 @@
+//! Logging in and out, and the link by which a first user is made.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::Response;
+use maud::{Markup, html};
+use serde::Deserialize;
+use serve::ClientAddress;
+use store::{NewSession, NewUser, Scope, UserAdded};
+use tokio::sync::Semaphore;
+
+use super::account::{check_name, check_password};
+use super::session::{SECONDS, Visitor, cookie};
+use super::throttle::Throttle;
+use super::view::{self, Answer, PageError, plain};
+use super::{form, html as answer, password, see_other};
+use crate::secret::{self, NewSecret};
+use crate::server::{Shared, now_ns};
+
+/// Passwords that are hashed at the same time: each takes 19 MiB.
+const HASHING: usize = 2;
+
+/// What guards the login.
+pub(crate) struct Door {
+    throttle: Throttle,
+    hashing: Semaphore,
+    /// A hash of no password, so that an unknown name takes as long as a known one.
+    nobody: String,
+}
+
+impl Door {
+    pub(crate) fn new() -> Self {
+        Self {
+            throttle: Throttle::default(),
+            hashing: Semaphore::new(HASHING),
+            // Without random numbers there are no sessions either.
+            nobody: NewSecret::of_token()
+                .and_then(|secret| password::hash(&secret.text))
+                .unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Next {
+    next: String,
+}
+
+/// Returns a path of this server, whatever was asked for.
+fn local(next: &str) -> &str {
+    let is_path = next.starts_with('/')
+        && !next.starts_with("//")
+        && !next.contains(|c: char| c == '\\' || c.is_control());
+    if is_path { next } else { "/" }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Login {
+    name: String,
+    password: String,
+    #[serde(default)]
+    next: String,
+}
+
+fn login_page(status: StatusCode, next: &str, problem: &str) -> Response {
+    let body = html! {
+        form.panel.stack method="post" action="/login" {
+            h1 { "Log in" }
+            @if !problem.is_empty() { div.note.bad role="alert" { (problem) } }
+            input type="hidden" name="next" value=(next);
+            label { "Name" input name="name" autocomplete="username" required autofocus; }
+            label { "Password" input type="password" name="password" autocomplete="current-password" required; }
+            button.first type="submit" { "Log in" }
+        }
+        p.soft.small { "No account? An administrator invites you, or runs " code { "tollgate serve user add NAME" } "." }
+    };
+    answer(status, view::door("Log in", &body))
+}
+
+/// `GET /login`
+pub(super) async fn login(Query(next): Query<Next>) -> Response {
+    login_page(StatusCode::OK, local(&next.next), "")
+}
+
+/// `POST /login`
+pub(super) async fn log_in(
+    State(shared): State<Arc<Shared>>,
+    client: Option<Extension<ClientAddress>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    form::is_from_here(
+        &headers,
+        uri.authority().map(|authority| authority.as_str()),
+    )?;
+    let login: Login = form::read(&headers, body).await?;
+    let next = local(&login.next).to_owned();
+    let address = client.map(|Extension(address)| address.0);
+    let address = address.unwrap_or_default();
+    let name: String = login.name.chars().take(100).collect();
+    if !shared.door.throttle.admit(&name, &address, Instant::now()) {
+        let problem = "Too many attempts. Wait a minute and try again.";
+        return Ok(login_page(StatusCode::TOO_MANY_REQUESTS, &next, problem));
+    }
+    if !is_known(&shared, &name, login.password).await? {
+        let problem = "Name or password is wrong.";
+        return Ok(login_page(StatusCode::UNAUTHORIZED, &next, problem));
+    }
+    shared.door.throttle.forgive(&name, &address);
+    begin(&shared, name, &next).await
+}
+
+/// Compares a password within the limits on memory.
+async fn is_known(shared: &Arc<Shared>, name: &str, password: String) -> Result<bool, PageError> {
+    let _turn = shared.door.hashing.acquire().await;
+    let name = name.to_owned();
+    let nobody = shared.door.nobody.clone();
+    let known = shared.blocking(move |store| {
+        let user = store.user(&name)?;
+        let exists = user.is_some();
+        let hash = user.map_or(nobody, |user| user.password);
+        let is_short = password.len() <= *password::LENGTH.end();
+        Ok(is_short && password::is(&password, &hash) && exists)
+    });
+    Ok(known.await?)
+}
+
+/// Begins a session with a new secret, whatever cookie the browser had.
+async fn begin(shared: &Arc<Shared>, user: String, next: &str) -> Answer {
+    let secret = NewSecret::of_session().ok_or_else(|| {
+        PageError::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "there are no random numbers",
+        )
+    })?;
+    let session = NewSession {
+        hash: secret.hash,
+        user,
+        expires_ns: now_ns().saturating_add(i64::from(SECONDS) * 1_000_000_000),
+    };
+    let begun = shared
+        .blocking(move |store| store.begin_session(session))
+        .await?;
+    if !begun {
+        let problem = "Name or password is wrong.";
+        return Ok(login_page(StatusCode::UNAUTHORIZED, next, problem));
+    }
+    Ok(with_cookie(see_other(next), shared.is_secure, &secret.text))
+}
+
+fn with_cookie(mut response: Response, is_secure: bool, secret: &str) -> Response {
+    // Our own secrets are letters and digits.
+    if let Ok(value) = HeaderValue::from_str(&cookie(is_secure, secret)) {
+        response.headers_mut().insert(header::SET_COOKIE, value);
+    }
+    response
+}
+
+#[derive(Deserialize)]
+pub(super) struct Token {
+    token: String,
+}
+
+/// `POST /logout`
+pub(super) async fn log_out(
+    State(shared): State<Arc<Shared>>,
+    visitor: Visitor,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let form: Token = form::read(&headers, body).await?;
+    visitor.sent(&form.token)?;
+    let hash = visitor.hash();
+    shared
+        .blocking(move |store| store.end_session(&hash))
+        .await?;
+    Ok(with_cookie(see_other("/login"), shared.is_secure, ""))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Setup {
+    name: String,
+    password: String,
+    again: String,
+}
+
+fn setup_page(status: StatusCode, role: &Scope, problem: &str) -> Response {
+    let role = super::account::role(role);
+    let shortest = *password::LENGTH.start();
+    let body = html! {
+        form.panel.stack method="post" {
+            h1 { "Create your account" }
+            p.soft { "Your role: " b { (role) } ". This link works once." }
+            @if !problem.is_empty() { div.note.bad role="alert" { (plain(problem)) } }
+            label { "Name" input name="name" autocomplete="username" required autofocus; }
+            label { "Password, at least " (shortest) " characters"
+                input type="password" name="password" autocomplete="new-password" minlength=(shortest) required; }
+            label { "Password again"
+                input type="password" name="again" autocomplete="new-password" minlength=(shortest) required; }
+            button.first type="submit" { "Create account" }
+        }
+    };
+    answer(status, view::door("Create your account", &body))
+}
+
+fn invalid() -> PageError {
+    PageError::new(
+        StatusCode::NOT_FOUND,
+        "This link is unknown, used or expired. Ask an administrator for another, or restart `tollgate serve` while there is no user.",
+    )
+}
+
+/// `GET /setup/{secret}`
+pub(super) async fn setup(State(shared): State<Arc<Shared>>, Path(secret): Path<String>) -> Answer {
+    let hash = secret::hash(&secret);
+    let scope = shared
+        .blocking(move |store| store.invitation(&hash))
+        .await?
+        .ok_or_else(invalid)?;
+    Ok(setup_page(StatusCode::OK, &scope, ""))
+}
+
+/// `POST /setup/{secret}`
+pub(super) async fn set_up(
+    State(shared): State<Arc<Shared>>,
+    Path(secret): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    form::is_from_here(
+        &headers,
+        uri.authority().map(|authority| authority.as_str()),
+    )?;
+    let hash = secret::hash(&secret);
+    // Before anything costs time.
+    let scope = shared
+        .blocking(move |store| store.invitation(&hash))
+        .await?
+        .ok_or_else(invalid)?;
+    let form: Setup = form::read(&headers, body).await?;
+    let refuse = |problem: &str| setup_page(StatusCode::BAD_REQUEST, &scope, problem);
+    if form.password != form.again {
+        return Ok(refuse("The passwords differ."));
+    }
+    let checked = check_name(&form.name).and_then(|()| check_password(&form.password));
+    if let Err(problem) = checked {
+        return Ok(refuse(&problem.to_string()));
+    }
+    let _turn = shared.door.hashing.acquire().await;
+    let name = form.name.clone();
+    let added = shared
+        .blocking(move |store| {
+            let password = password::hash(&form.password).ok_or(store::StoreError::Stopped)?;
+            let user = NewUser {
+                actor: form.name.clone(),
+                name: form.name,
+                scope: Scope::Viewer,
+                password,
+            };
+            store.accept(&hash, user)
+        })
+        .await?;
+    match added {
+        UserAdded::Added => begin(&shared, name, "/").await,
+        UserAdded::Taken => Ok(refuse("A user of this name exists.")),
+        UserAdded::NotInvited => Err(invalid()),
+    }
+}
+
+/// Returns a link with which someone becomes a user, as text to copy.
+pub(super) fn link(path: &str) -> Markup {
+    html! { div.note { "Send this link; it works once within 24 hours:" br; code { (path) } } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_leads_to_this_server_alone() {
+        for (next, expected) in [
+            ("/alerts?q=x", "/alerts?q=x"),
+            ("//evil.example", "/"),
+            ("https://evil.example", "/"),
+            ("/\\evil.example", "/"),
+            ("", "/"),
+            ("/a\r\nSet-Cookie: x", "/"),
+        ] {
+            assert_eq!(local(next), expected);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The frame of all pages, and the small parts that they share.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use outputs::json;
+use store::{Severity, StoreError};
+
+use super::Visitor;
+use crate::alert::time_text;
+use crate::answer::Refusal;
+use crate::server::now_ns;
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// A refusal, shown as a page.
+#[derive(Debug)]
+pub(crate) struct PageError(pub(crate) Refusal);
+
+impl From<Refusal> for PageError {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal)
+    }
+}
+
+impl From<StoreError> for PageError {
+    fn from(error: StoreError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl PageError {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self(Refusal::new(status, message))
+    }
+}
+
+impl IntoResponse for PageError {
+    fn into_response(self) -> Response {
+        let Refusal { status, message } = self.0;
+        let body = html! {
+            div.panel {
+                h1 { (status.canonical_reason().unwrap_or("Error")) }
+                p.soft { (plain(&message)) }
+                a.button href="/" { "To the overview" }
+            }
+        };
+        super::html(status, door("Error", &body))
+    }
+}
+
+/// An answer of the page.
+pub(crate) type Answer = Result<Response, PageError>;
+
+const LINKS: [(&str, &str); 5] = [
+    ("/", "Overview"),
+    ("/alerts", "Alerts"),
+    ("/live", "Live"),
+    ("/violations", "Violations"),
+    ("/fleet", "Fleet"),
+];
+
+fn mark() -> Markup {
+    PreEscaped(
+        "<svg viewBox=\"0 0 24 24\" fill=\"none\" stroke=\"currentColor\" stroke-width=\"2\" \
+         stroke-linecap=\"round\" stroke-linejoin=\"round\" aria-hidden=\"true\">\
+         <path d=\"M4 21V8M4 12h16M4 8l16-3v7M20 12v9M8 12v4M12 12v4M16 12v4\"/></svg>"
+            .to_owned(),
+    )
+}
+
+fn head(title: &str, more: &Markup) -> Markup {
+    html! {
+        head {
+            meta charset="utf-8";
+            meta name="viewport" content="width=device-width, initial-scale=1";
+            meta name="color-scheme" content="light dark";
+            title { (plain(title)) " · tollgate" }
+            link rel="stylesheet" href="/static/style.css";
+            link rel="icon" href="/static/icon.svg" type="image/svg+xml";
+            (more)
+        }
+    }
+}
+
+/// Returns the page of a visitor. `at` is the path of the entry in the navigation.
+pub(crate) fn page(visitor: &Visitor, at: &str, title: &str, body: &Markup) -> Markup {
+    page_with(visitor, at, title, (&html! {}, body))
+}
+
+/// The same with more in the head.
+pub(crate) fn page_with(
+    visitor: &Visitor,
+    at: &str,
+    title: &str,
+    (more, body): (&Markup, &Markup),
+) -> Markup {
+    let users = visitor.is_admin().then_some(("/users", "Users"));
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head(title, more))
+            body {
+                a.skip href="#main" { "Skip to the content" }
+                header.bar { div {
+                    a.brand href="/" { (mark()) "tollgate" }
+                    nav aria-label="Pages" {
+                        @for (path, name) in LINKS.into_iter().chain(users) {
+                            a href=(path) aria-current=[(path == at).then_some("page")] { (name) }
+                        }
+                    }
+                    div.who {
+                        b { (plain(&visitor.user)) }
+                        form method="post" action="/logout" {
+                            (visitor.token())
+                            button.link type="submit" { "Log out" }
+                        }
+                    }
+                } }
+                main #main { (body) }
+            }
+        }
+    }
+}
+
+/// Returns a page for those who are not logged in.
+pub(crate) fn door(title: &str, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            (head(title, &html! {}))
+            body { main.door { div.brand { (mark()) "tollgate" } (body) } }
+        }
+    }
+}
+
+/// Returns a title with what is said below and beside it.
+pub(crate) fn title(name: &str, below: &str, beside: &Markup) -> Markup {
+    html! {
+        div.title {
+            div { h1 { (plain(name)) } @if !below.is_empty() { p { (plain(below)) } } }
+            (beside)
+        }
+    }
+}
+
+/// Returns text of a sender with invisible characters spelled out.
+pub(crate) fn plain(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        if matches!(c, '\n' | '"' | '\\') {
+            out.push(c);
+            continue;
+        }
+        json::write_escaped(&mut out, c.encode_utf8(&mut [0; 4]));
+    }
+    out
+}
+
+/// Returns the same, or a dash for nothing.
+pub(crate) fn or_dash(text: &str) -> String {
+    match text.is_empty() {
+        true => "–".to_owned(),
+        false => plain(text),
+    }
+}
+
+/// Returns the class of colours of a severity: five are told apart.
+pub(crate) fn tone(severity: Severity) -> &'static str {
+    match severity.number() {
+        0..=2 => "critical",
+        3 => "error",
+        4 => "warning",
+        5 | 6 => "notice",
+        _ => "debug",
+    }
+}
+
+pub(crate) fn badge(severity: Severity) -> Markup {
+    html! { span class={ "badge s-" (tone(severity)) } { (severity.name()) } }
+}
+
+/// Returns how long ago a time is, with the time itself for machines and on hovering.
+pub(crate) fn ago(time_ns: i64) -> Markup {
+    let exact = stamp(time_ns);
+    html! { time datetime=(time_text(time_ns)) title=(exact) { (distance(now_ns() - time_ns)) } }
+}
+
+fn distance(ns: i64) -> String {
+    let seconds = ns.abs() / SECOND_NS;
+    let (number, unit) = match seconds {
+        0..=59 => (seconds, "s"),
+        60..=3599 => (seconds / 60, "min"),
+        3600..=86_399 => (seconds / 3600, "h"),
+        _ => (seconds / 86_400, "d"),
+    };
+    match ns < 0 {
+        true => format!("in {number} {unit}"),
+        false => format!("{number} {unit} ago"),
+    }
+}
+
+/// Returns a time to the second, in UTC.
+pub(crate) fn stamp(time_ns: i64) -> String {
+    let text = time_text(time_ns.div_euclid(SECOND_NS).saturating_mul(SECOND_NS));
+    text.replace('T', " ").replace('Z', " UTC")
+}
+
+/// Returns a number with its thousands apart.
+pub(crate) fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push('\u{202f}');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Returns what stands in place of an empty list: why it is empty, and the next command to run.
+pub(crate) fn empty(what: &str, why: &str, command: &str) -> Markup {
+    html! {
+        div.empty {
+            b { (what) }
+            (why)
+            @if !command.is_empty() { br; pre { (command) } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_text_is_spelled_out_and_escaped() {
+        let text = plain("a\u{202e}<b>\u{1b}[2J\u{0}\u{200b}é\"");
+        assert_eq!(text, "a\\u202e<b>\\u001b[2J\\u0000\\u200bé\"");
+        let shown = html! { p title=(text) { (text) } }.into_string();
+        assert!(
+            !shown.contains("<b>") && shown.contains("&lt;b&gt;"),
+            "{shown}"
+        );
+        assert!(!shown.contains("é\"\">"), "{shown}");
+    }
+
+    #[test]
+    fn numbers_and_times_are_short() {
+        assert_eq!(number(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(number(12), "12");
+        assert_eq!(distance(90 * SECOND_NS), "1 min ago");
+        assert_eq!(distance(-7200 * SECOND_NS), "in 2 h");
+        assert_eq!(stamp(1_700_000_000_123_456_789), "2023-11-14 22:13:20 UTC");
+    }
+}

@@ -1,0 +1,215 @@
+//! The OpenAPI document says what the collector does: each of its operations answers with what it declares.
+
+use std::sync::Arc;
+
+use collector::{Collector, NewSecret, Settings};
+use serde_json::{Value, json};
+use serve::Address;
+use store::{NewToken, Scope, SqliteStore, Store};
+use ureq::Agent;
+
+struct Fixture {
+    collector: Collector,
+    tokens: [(&'static str, String); 4],
+    _folder: tempfile::TempDir,
+}
+
+fn token(store: &dyn Store, scope: Scope) -> String {
+    let secret = NewSecret::of_token().expect("random numbers");
+    let token = NewToken {
+        scope,
+        hash: secret.hash,
+        expires_ns: None,
+        actor: "test".to_owned(),
+    };
+    store.create_token(token).expect("writable");
+    secret.text
+}
+
+fn fixture() -> Fixture {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let store = SqliteStore::open(&folder.path().join("s.db")).expect("a new store");
+    let store: Arc<dyn Store> = store.into();
+    let settings = Settings {
+        listen: Address::Tcp("127.0.0.1:0".to_owned()),
+        files: None,
+        max_age: None,
+        max_bytes: None,
+        propose: None,
+    };
+    let mut fixture = Fixture {
+        collector: Collector::start(settings, Arc::clone(&store)).expect("a free port"),
+        tokens: [
+            (
+                "a token of agents",
+                token(&*store, Scope::Agents("a".to_owned())),
+            ),
+            ("a token of a viewer", token(&*store, Scope::Viewer)),
+            ("a token of an operator", token(&*store, Scope::Operator)),
+            ("the secret of an agent", String::new()),
+        ],
+        _folder: folder,
+    };
+    let (_, answer) = fixture.ask(
+        "post",
+        "/api/v1/agents",
+        "a token of agents",
+        r#"{"host":"h"}"#,
+    );
+    let secret = answer["secret"].as_str().expect("a secret").to_owned();
+    fixture.tokens[3].1 = secret;
+    let alert = r#"{"rule":"r","priority":"Error","output":"o","output_fields":{"proc.name":"p"}}"#;
+    let body = format!("{alert}\n{{\"loss\":\"unwatched\",\"count\":3}}\n");
+    let (status, _) = fixture.ask("post", "/api/v1/batches", "the secret of an agent", &body);
+    assert_eq!(status, 200);
+    fixture
+}
+
+impl Fixture {
+    fn ask(&self, method: &str, path: &str, who: &str, body: &str) -> (u16, Value) {
+        let address = self.collector.address().expect("a port");
+        let secret = self.tokens.iter().find(|(name, _)| *name == who);
+        let mut request = ureq::http::Request::builder()
+            .method(&*method.to_uppercase())
+            .header("tollgate-sequence", "1")
+            .uri(format!("http://{address}{path}"));
+        if let Some((_, secret)) = secret {
+            request = request.header("Authorization", format!("Bearer {secret}"));
+        }
+        let client = Agent::config_builder()
+            .http_status_as_error(false)
+            .build()
+            .new_agent();
+        let request = request.body(body.to_owned()).expect("a request");
+        let mut answer = client.run(request).expect("it answers");
+        let text = answer.body_mut().read_to_string().expect("text");
+        let value = serde_json::from_str(&text);
+        (
+            answer.status().as_u16(),
+            value.unwrap_or_else(|_| panic!("{method} {path}: {text}")),
+        )
+    }
+}
+
+/// Says where a value differs from its schema.
+fn differs(document: &Value, schema: &Value, value: &Value, place: &str) -> Option<String> {
+    if let Some(name) = schema["$ref"].as_str() {
+        let schema = document.pointer(name.trim_start_matches('#'));
+        return differs(document, schema.expect("it exists"), value, place);
+    }
+    if let Some(all) = schema["allOf"].as_array() {
+        return all
+            .iter()
+            .find_map(|schema| differs(document, schema, value, place));
+    }
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    let is_kind = match &schema["type"] {
+        Value::String(name) => name == kind,
+        Value::Array(names) => names.iter().any(|name| name == kind),
+        _ => false,
+    };
+    if !is_kind {
+        return Some(format!("{place}: {value} is no {}", schema["type"]));
+    }
+    if let Some(known) = schema["enum"]
+        .as_array()
+        .filter(|known| !known.contains(value))
+    {
+        return Some(format!("{place}: {value} is not in {known:?}"));
+    }
+    let required = schema["required"].as_array().into_iter().flatten();
+    let missing = required
+        .filter_map(Value::as_str)
+        .find(|name| value.get(name).is_none());
+    if let Some(name) = missing {
+        return Some(format!("{place}: there is no `{name}`"));
+    }
+    let members = schema["properties"].as_object().into_iter().flatten();
+    let of_members = members.filter_map(|(name, schema)| {
+        differs(
+            document,
+            schema,
+            value.get(name)?,
+            &format!("{place}.{name}"),
+        )
+    });
+    let items = value.as_array().into_iter().flatten();
+    let of_items =
+        items.filter_map(|item| differs(document, &schema["items"], item, &format!("{place}[]")));
+    of_members.chain(of_items).next()
+}
+
+/// Body with which an operation succeeds.
+fn body(operation: &str) -> &'static str {
+    match operation {
+        "sendAlert" => r#"{"rule":"r","priority":"Debug"}"#,
+        "enrol" => r#"{"host":"h"}"#,
+        "heartbeat" => r#"{"kernel":"6.1"}"#,
+        "sendBatch" => "-\n",
+        "acknowledge" => r#"{"acknowledged":true,"note":"n"}"#,
+        _ => "",
+    }
+}
+
+#[test]
+fn each_operation_answers_as_the_document_says() {
+    let fixture = fixture();
+    let (status, document) = fixture.ask("get", "/api/v1/openapi.json", "nobody", "");
+    assert_eq!((status, &document["openapi"]), (200, &json!("3.1.0")));
+    let paths = document["paths"].as_object().expect("paths");
+    let mut seen = 0;
+    for (path, operations) in paths {
+        for (method, operation) in operations.as_object().expect("operations") {
+            let id = operation["operationId"].as_str().expect("a name");
+            let needs = operation["description"].as_str().expect("who may");
+            let needs = needs.trim_start_matches("Needs: ").trim_end_matches('.');
+            let path = path.replace("{id}", "1");
+            let (status, answer) = fixture.ask(method, &path, needs, body(id));
+            let declared = &operation["responses"][status.to_string()];
+            assert!(
+                (200..300).contains(&status) && declared.is_object(),
+                "{id}: {status} {answer}"
+            );
+            let schema = &declared["content"]["application/json"]["schema"];
+            assert_eq!(differs(&document, schema, &answer, id), None, "{answer}");
+            seen += 1;
+            if operation["security"].as_array().is_some_and(Vec::is_empty) {
+                continue;
+            }
+            let (anonymous, answer) = fixture.ask(method, &path, "nobody", body(id));
+            assert_eq!(anonymous, 401, "{id}");
+            let error = &document["components"]["schemas"]["Error"];
+            assert_eq!(differs(&document, error, &answer, id), None);
+        }
+    }
+    assert_eq!(seen, 11);
+}
+
+#[test]
+fn each_declared_filter_is_known_and_no_other_is() {
+    let fixture = fixture();
+    let (_, document) = fixture.ask("get", "/api/v1/openapi.json", "nobody", "");
+    for path in ["/api/v1/alerts", "/api/v1/groups", "/api/v1/overview"] {
+        let parameters = &document["paths"][path]["get"]["parameters"];
+        for parameter in parameters.as_array().expect("filters") {
+            let name = parameter["name"].as_str().expect("a name");
+            let (status, answer) =
+                fixture.ask("get", &format!("{path}?{name}="), "a token of a viewer", "");
+            assert_eq!(status, 200, "{name}: {answer}");
+        }
+        let (status, _) = fixture.ask(
+            "get",
+            &format!("{path}?colour=red"),
+            "a token of a viewer",
+            "",
+        );
+        assert_eq!(status, 400);
+    }
+}

@@ -1,0 +1,142 @@
+//! Users, sessions, invitations and triage.
+
+use super::*;
+use crate::account::{Invitation, NewSession, NewUser, People, Triage, UserAdded};
+
+fn user(name: &str, scope: Scope) -> NewUser {
+    NewUser {
+        name: name.to_owned(),
+        scope,
+        password: "$argon2id$x".to_owned(),
+        actor: "uid 0".to_owned(),
+    }
+}
+
+fn begin(store: &SqliteStore, user: &str, hash: u8, expires_ns: i64) -> bool {
+    let session = NewSession {
+        hash: [hash; 32],
+        user: user.to_owned(),
+        expires_ns,
+    };
+    store.begin_session(session).expect("writable")
+}
+
+#[test]
+fn a_session_ends_with_its_time_its_user_and_its_password() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let later = now_ns() + HOUR;
+    let is_open = |hash: u8| store.session(&[hash; 32]).expect("readable").is_some();
+    for name in ["ann", "bob"] {
+        let added = store.add_user(user(name, Scope::Operator));
+        assert_eq!(added.expect("writable"), UserAdded::Added);
+    }
+    let again = store.add_user(user("ann", Scope::Admin));
+    assert_eq!(again.expect("writable"), UserAdded::Taken);
+    assert!(begin(store, "ann", 1, later) && begin(store, "ann", 2, now_ns() - 1));
+    assert!(begin(store, "bob", 3, later) && !begin(store, "eve", 4, later));
+    assert!(is_open(1) && !is_open(2) && is_open(3) && !is_open(4));
+    assert!(store.set_password("ann", "$new", "ann").expect("writable"));
+    assert!(!is_open(1) && is_open(3));
+    assert!(store.remove_user("bob", "ann").expect("writable"));
+    assert!(!store.remove_user("bob", "ann").expect("writable"));
+    assert!(!is_open(3));
+    assert!(begin(store, "ann", 5, later) && is_open(5));
+    store.end_session(&[5; 32]).expect("writable");
+    assert!(!is_open(5));
+}
+
+#[test]
+fn an_invitation_is_used_once_and_decides_the_role() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let invite = |hash: u8, expires_ns| {
+        let invitation = Invitation {
+            hash: [hash; 32],
+            scope: Scope::Viewer,
+            expires_ns,
+            actor: "uid 0".to_owned(),
+        };
+        store.invite(invitation).expect("writable");
+    };
+    let accept = |hash: u8, name: &str| {
+        let accepted = store.accept(&[hash; 32], user(name, Scope::Admin));
+        accepted.expect("writable")
+    };
+    invite(1, now_ns() + HOUR);
+    invite(2, now_ns() - 1);
+    store.add_user(user("ann", Scope::Admin)).expect("writable");
+    assert_eq!(accept(1, "ann"), UserAdded::Taken);
+    assert_eq!(accept(1, "bob"), UserAdded::Added);
+    assert_eq!(accept(1, "eve"), UserAdded::NotInvited);
+    assert_eq!(accept(2, "eve"), UserAdded::NotInvited);
+    let bob = store.user("bob").expect("readable").expect("it exists");
+    assert_eq!(bob.scope, Scope::Viewer);
+}
+
+#[test]
+fn a_muted_group_is_hidden_until_its_time_and_keeps_its_comments() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    send(&fixture, Some(1), vec![alert(1, "r", "m")]);
+    let group = || store.groups(&Filter::default()).expect("readable");
+    let id = group()[0].id;
+    let triage = |change| store.triage(id, change, "ann").expect("writable");
+    assert!(triage(Triage::Assign("bob".to_owned())));
+    assert!(triage(Triage::Comment("seen".to_owned())));
+    assert!(
+        !store
+            .triage(GroupId(99), Triage::Mute(None), "ann")
+            .expect("writable")
+    );
+    assert_eq!(group()[0].assignee, "bob");
+    assert_eq!(store.comments(id).expect("readable")[0].text, "seen");
+    assert!(triage(Triage::Mute(Some(now_ns() + HOUR))));
+    assert!(group().is_empty());
+    assert!(triage(Triage::Mute(Some(now_ns() - 1))));
+    assert_eq!(group().len(), 1);
+    let all = Retention {
+        before_ns: None,
+        max_bytes: Some(0),
+    };
+    store.prune(all).expect("writable");
+    assert!(store.comments(id).expect("readable").is_empty());
+}
+
+#[test]
+fn a_tail_goes_on_after_the_last_alert() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    assert_eq!(store.last_stored().expect("readable").0, 0);
+    send(&fixture, Some(1), vec![alert(9, "a", "m")]);
+    let last = store.last_stored().expect("readable");
+    send(
+        &fixture,
+        Some(2),
+        vec![alert(1, "b", "m"), alert(2, "c", "m")],
+    );
+    let rows = store.stored_after(last, 10).expect("readable");
+    let rules: Vec<_> = rows.iter().map(|row| &*row.rule).collect();
+    assert_eq!(rules, ["b", "c"]);
+}
+
+#[test]
+fn a_store_of_the_first_schema_keeps_its_alerts() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("s.db");
+    let old = rusqlite::Connection::open(&path).expect("a new file");
+    old.execute_batch(include_str!("../schema_1.sql"))
+        .expect("a schema");
+    old.execute_batch(
+        "PRAGMA application_id = 0x746f6c6c; PRAGMA user_version = 1;
+         INSERT INTO groups (rule, severity, program, object) VALUES ('r', 4, 'p', 'o');
+         INSERT INTO hosts (name) VALUES ('h');
+         INSERT INTO counts VALUES (0, 1, 1, 7, 1, 2);",
+    )
+    .expect("rows");
+    drop(old);
+    let store = SqliteStore::open(&path).expect("it is brought up to date");
+    let groups = store.groups(&Filter::default()).expect("readable");
+    assert_eq!((groups[0].count, &*groups[0].assignee), (7, ""));
+    assert!(store.users().expect("readable").is_empty());
+}
