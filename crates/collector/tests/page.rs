@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use collector::{Collector, Exception, Settings, add_user, first_link};
 use serde_json::{Value, json};
 use serve::Address;
-use store::{AlertId, Batch, NewAlert, NewToken, Record, Scope, Severity, SqliteStore, Store};
+use store::{Batch, NewAlert, NewToken, Record, Scope, Severity, SqliteStore, Store};
 use ureq::Agent;
 
 const PASSWORD: &str = "correct horse battery";
@@ -372,18 +372,19 @@ fn a_role_may_do_what_it_says_and_no_more() {
         fixture.user("bob", Scope::Operator),
         fixture.user("eve", Scope::Admin),
     ];
-    let rows: [(&str, &[(&str, &str)], [u16; 3]); 6] = [
-        ("/groups/1/mute", &[("for", "1h")], [403, 303, 303]),
-        ("/groups/1/comment", &[("text", "x")], [403, 303, 303]),
-        ("/groups/99/comment", &[("text", "x")], [403, 404, 404]),
-        ("/groups/1/mute", &[("for", "99y")], [403, 400, 400]),
-        ("/users/invite", &[("role", "admin")], [403, 403, 200]),
-        ("/users/remove", &[("name", "eve")], [403, 403, 400]),
+    // Path and form, and the status for a viewer, an operator and an administrator.
+    let rows: [(&str, (&str, &str), [u16; 3]); 6] = [
+        ("/groups/1/mute", ("for", "1h"), [403, 303, 303]),
+        ("/groups/1/comment", ("text", "x"), [403, 303, 303]),
+        ("/groups/99/comment", ("text", "x"), [403, 404, 404]),
+        ("/groups/1/mute", ("for", "99y"), [403, 400, 400]),
+        ("/users/invite", ("role", "admin"), [403, 403, 200]),
+        ("/users/remove", ("name", "eve"), [403, 403, 400]),
     ];
     for (path, form, expected) in rows {
         let statuses = browsers
             .each_ref()
-            .map(|browser| browser.post(path, form).status);
+            .map(|browser| browser.post(path, &[form]).status);
         assert_eq!(statuses, expected, "{path} {form:?}");
     }
     let users = browsers
@@ -473,9 +474,6 @@ fn a_page_that_follows_gets_what_arrives() {
         row.contains("arrives &lt;b&gt;") && row.contains("/alerts/1"),
         "{row}"
     );
-    let one = fixture.store.alert(AlertId(1)).expect("readable");
-    let body: Value = serde_json::from_str(&one.expect("stored").row.body).expect("JSON");
-    assert_eq!(body["rule"], "arrives <b>");
 }
 
 #[test]
