@@ -82,6 +82,8 @@ impl Writer {
 
     /// The ArmorProfile, which its policy owns.
     fn profile(&self, policy: &PolicyObject, profile: &DesiredProfile) -> Value {
+        let mut annotations = profile.notes.clone();
+        annotations.insert(INSTALLATION.to_owned(), self.installation.clone());
         json!({
             "apiVersion": definition("ArmorProfile").api_version(),
             "kind": "ArmorProfile",
@@ -89,7 +91,7 @@ impl Writer {
                 "name": profile.name,
                 "namespace": profile.namespace,
                 "labels": { MANAGED_BY: "tollgate" },
-                "annotations": { INSTALLATION: self.installation },
+                "annotations": annotations,
                 "ownerReferences": [{
                     "apiVersion": policy.api_version,
                     "kind": policy.kind,
