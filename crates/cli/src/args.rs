@@ -93,6 +93,8 @@ pub(crate) enum Verb {
     Runtime(Runtime),
     /// Collect the alerts of many agents, and answer questions about them
     Serve(Box<crate::command::serve::args::Serve>),
+    /// Be the agent of a Kubernetes node: confine its containers by policies of the cluster
+    Node(Box<crate::command::node::args::Node>),
     /// Show what works on this machine, and how to fix what does not
     Doctor(Doctor),
     /// Take a one-minute tour: live alerts from real programs

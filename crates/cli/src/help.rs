@@ -22,7 +22,7 @@ pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ),
     ("Confine", &["guard", "enforce", "policy", "learn"]),
     ("Containers", &["runtime"]),
-    ("Fleet", &["serve"]),
+    ("Fleet", &["serve", "node"]),
     ("Measure", &["bench", "generate"]),
     (
         "Tools",

@@ -139,6 +139,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Policy(verb) => command::policy::execute(&verb),
         Verb::Runtime(args) => command::runtime::execute(&args.words),
         Verb::Serve(args) => command::serve::execute(*args),
+        Verb::Node(args) => command::node::execute(*args),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
         Verb::Generate(verb) => command::generate::execute(verb),

@@ -52,19 +52,25 @@ struct Run {
     /// Key of --client-certificate
     #[arg(long, value_name = "FILE", requires = "client_certificate")]
     client_key: Option<PathBuf>,
+    /// Take server and credentials from the current context of this file
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    kubeconfig: Option<PathBuf>,
 }
 
 impl Run {
     fn access(&self) -> Result<Access, AccessError> {
+        if let Some(path) = &self.kubeconfig {
+            return Access::kubeconfig(path);
+        }
         let Some(server) = &self.server else {
             return Access::in_cluster();
         };
-        Ok(Access {
-            server: server.clone(),
-            authority: self.certificate_authority.clone(),
-            token: self.token.clone(),
-            client: self.client_certificate.clone().zip(self.client_key.clone()),
-        })
+        Ok(Access::files(
+            server,
+            self.certificate_authority.clone(),
+            self.token.clone(),
+            self.client_certificate.clone().zip(self.client_key.clone()),
+        ))
     }
 }
 

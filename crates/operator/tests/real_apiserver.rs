@@ -1,7 +1,7 @@
 //! The program with a real API server, which `tests/cluster/build` builds into the cache.
 
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -94,12 +94,12 @@ impl Cluster {
                 "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
             ],
         );
-        let access = Access {
-            server: format!("https://127.0.0.1:{port}"),
-            authority: Some(path.join("certs/apiserver.crt")),
-            token: Some(path.join("token")),
-            client: None,
-        };
+        let access = Access::files(
+            &format!("https://127.0.0.1:{port}"),
+            Some(path.join("certs/apiserver.crt")),
+            Some(path.join("token")),
+            None,
+        );
         let client = connect(&access, path);
         Self {
             folder,
@@ -110,14 +110,14 @@ impl Cluster {
     }
 
     fn operator(&self) -> Running {
-        let text = |path: &Option<PathBuf>| path.clone().unwrap_or_default().display().to_string();
+        let text = |path: &str| self.folder.path().join(path).display().to_string();
         let mut arguments = vec!["run".to_owned()];
         for (option, value) in [
             ("--namespace", "tollgate".to_owned()),
             ("--name", "one".to_owned()),
             ("--server", self.access.server.clone()),
-            ("--certificate-authority", text(&self.access.authority)),
-            ("--token", text(&self.access.token)),
+            ("--certificate-authority", text("certs/apiserver.crt")),
+            ("--token", text("token")),
         ] {
             arguments.extend([option.to_owned(), value]);
         }
