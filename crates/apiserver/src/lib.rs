@@ -23,6 +23,8 @@ mod client;
 #[cfg(feature = "testing")]
 pub mod fake;
 mod kubeconfig;
+#[cfg(feature = "testing")]
+pub mod real;
 mod resource;
 #[cfg(test)]
 mod tests;

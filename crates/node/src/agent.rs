@@ -339,11 +339,15 @@ impl Agent {
         }
         state.counters.connections += 1;
         state.is_changed = true;
+        let running = state.seen.len();
         let missing = state.missing_bodies();
         drop(state);
         for id in gone {
             self.forget(&id);
         }
+        self.say(format!(
+            "connected to the container runtime, which runs {running} containers"
+        ));
         self.want(missing);
     }
 

@@ -1,0 +1,272 @@
+//! `tollgate node` with the real containerd, API server and operator: from a policy to a denied call.
+//!
+//! `tests/cluster/build` builds Kubernetes and containerd into the cache.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use apiserver::Resource;
+use apiserver::real::{Programs, RealApiserver, Running, until};
+use e2e::cluster::{Containerd, IMAGE};
+use e2e::cri::{Cri, RunningPod};
+use e2e::{Scratch, need_built, need_root, need_runtime, program};
+use kinds::ObjectKey;
+use kinds::crd::Definition;
+use serde_json::{Value, json};
+
+const SLEEP: [&str; 3] = ["/bin/busybox", "sleep", "1000"];
+const MKDIR: [&str; 3] = ["/bin/busybox", "mkdir", "/tmp/x"];
+/// What busybox says of EDOM, with which nothing but the policy makes mkdir fail.
+const DENIED: &str = "mkdir: can't create directory '/tmp/x': Numerical argument out of domain\n";
+
+/// A cluster of one node.
+struct Node {
+    scratch: Scratch,
+    server: RealApiserver,
+    cri: Cri,
+    agent: Option<Running>,
+    _operator: Running,
+    containerd: Containerd,
+}
+
+impl Node {
+    fn start(programs: &Programs) -> Self {
+        let scratch = Scratch::new();
+        let folder = scratch.path().join("control");
+        fs::create_dir(&folder).unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let key = [key.serialize_pem(), key.public_key_pem()];
+        let server = RealApiserver::start(programs, &folder, [&key[0], &key[1]]).unwrap();
+        server.install(&["prod", "tollgate"]).unwrap();
+        let operator = program().with_file_name("tollgate-operator");
+        let mut command = Command::new(operator);
+        command.args(["run", "--namespace", "tollgate", "--name", "one"]);
+        command.args(server.options());
+        let operator = Running::start(command, &folder.join("operator.log")).unwrap();
+        let containerd = Containerd::start(&scratch);
+        let mut node = Self {
+            cri: Cri::connect(&containerd.cri()),
+            scratch,
+            server,
+            agent: None,
+            _operator: operator,
+            containerd,
+        };
+        node.register();
+        node.start_agent();
+        node
+    }
+
+    /// What the kubelet does.
+    fn register(&self) {
+        let nodes = Resource::new("", "v1", "nodes");
+        let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } });
+        self.server.client.apply(&nodes, &node).unwrap();
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let info = [
+            "machineID",
+            "systemUUID",
+            "kernelVersion",
+            "osImage",
+            "containerRuntimeVersion",
+            "kubeletVersion",
+            "kubeProxyVersion",
+            "operatingSystem",
+            "architecture",
+        ];
+        node["status"] = json!({ "nodeInfo": { "bootID": boot.trim() } });
+        for key in info {
+            node["status"]["nodeInfo"][key] = json!("");
+        }
+        self.server.client.apply_status(&nodes, &node).unwrap();
+    }
+
+    fn start_agent(&mut self) {
+        let mut command = Command::new(program());
+        let path = |name: &str| self.scratch.path().join(name);
+        command.args(["node", "--name", "n1"]);
+        command.arg("--state").arg(path("agent"));
+        command.arg("--nri-socket").arg(self.containerd.nri());
+        command.args(self.server.options());
+        self.agent = Some(Running::start(command, &path("agent.log")).unwrap());
+        until(
+            || match self.log().contains("connected to the container runtime") {
+                true => Ok(()),
+                false => Err(format!("the agent does not connect: {}", self.log())),
+            },
+        )
+        .unwrap();
+    }
+
+    fn log(&self) -> String {
+        read(&self.scratch.path().join("agent.log"))
+    }
+
+    /// Writes a policy for the pod of the same name, and waits until the agent has seen its profile.
+    fn policy(&self, name: &str, enforcer: &str, fail_mode: &str) {
+        let call =
+            json!({ "names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 33 });
+        let protect = match enforcer {
+            "Seccomp" => json!({ "syscallRawRules": [call] }),
+            _ => json!({ "hardeningRules": ["disallow-write-core-pattern"] }),
+        };
+        let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
+            "metadata": { "name": name, "namespace": "prod", "annotations": { "tollgate.dev/fail-mode": fail_mode } },
+            "spec": { "target": { "kind": "Pod", "name": name }, "policy": { "enforcer": enforcer,
+                "mode": "EnhanceProtect", "enhanceProtect": protect } } });
+        self.server
+            .client
+            .apply(&of("VarmorPolicy"), &policy)
+            .unwrap();
+        until(|| {
+            let profile = self.get("ArmorProfile", "prod", &format!("varmor-prod-{name}"))?;
+            let version = number(&profile["metadata"]["resourceVersion"]);
+            let report = self.get("NodeReport", "", "n1")?;
+            match number(&report["status"]["observedVersion"]) >= version {
+                true => Ok(()),
+                false => Err(format!(
+                    "the agent has not seen {name}: {report} {}",
+                    self.log()
+                )),
+            }
+        })
+        .unwrap();
+    }
+
+    fn get(&self, kind: &str, namespace: &str, name: &str) -> Result<Value, String> {
+        let key = ObjectKey {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        self.server
+            .client
+            .get(&of(kind), &key)
+            .map_err(|error| format!("{error:?}"))
+    }
+
+    /// Waits until the status of a policy has this condition `Ready`; returns its coverage.
+    fn coverage(&self, name: &str, ready: &str) -> Value {
+        until(|| {
+            let policy = self.get("VarmorPolicy", "prod", name)?;
+            let conditions = policy["status"]["conditions"].as_array().cloned();
+            let is_it = |one: &Value| one["type"] == "Ready" && one["status"] == ready;
+            match conditions.into_iter().flatten().any(|one| is_it(&one)) {
+                true => Ok(policy["status"]["coverage"].clone()),
+                false => Err(format!(
+                    "{policy} {} {}",
+                    self.get("NodeReport", "", "n1")?,
+                    self.log()
+                )),
+            }
+        })
+        .unwrap()
+    }
+
+    fn run(&mut self, name: &str) -> (RunningPod, Result<String, String>) {
+        let pod = self.cri.run_pod(name, "runc", &[]).unwrap();
+        let container = self.cri.run_container(&pod, IMAGE, &SLEEP);
+        (pod, container)
+    }
+
+    fn mkdir(&mut self, container: &str) -> String {
+        let done = self.cri.exec(container, &MKDIR).unwrap();
+        String::from_utf8_lossy(&done.stderr).into_owned()
+    }
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| error.to_string())
+}
+
+fn number(text: &Value) -> u64 {
+    text.as_str()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+fn of(kind: &str) -> Resource {
+    Resource::of(Definition::of_kind(kind).unwrap())
+}
+
+#[test]
+fn a_policy_of_the_cluster_denies_a_call_in_its_pod_and_stays_when_the_agent_dies() {
+    need_root!();
+    need_runtime!("runc");
+    need_built!(
+        "kube-apiserver",
+        "containerd",
+        "containerd-shim-runc-v2",
+        "ctr"
+    );
+    let programs = Programs::find().unwrap();
+    let mut node = Node::start(&programs);
+    node.policy("web", "Seccomp", "closed");
+    let (pod, web) = node.run("web");
+    let web = web.unwrap_or_else(|error| panic!("{error} {}", node.log()));
+    assert_eq!(node.mkdir(&web), DENIED);
+    let (twin, other) = node.run("other");
+    assert_eq!(node.mkdir(&other.unwrap()), "");
+    let covered = node.coverage("web", "True");
+    assert_eq!(
+        (&covered["containers"], &covered["enforced"]),
+        (&json!(1), &json!(1))
+    );
+
+    // Killed, and a container begins meanwhile.
+    node.policy("late", "Seccomp", "closed");
+    node.agent.take().unwrap().kill().unwrap();
+    assert_eq!(node.mkdir(&web), DENIED);
+    let (late, missed) = node.run("late");
+    assert_eq!(node.mkdir(&missed.unwrap()), "");
+    node.start_agent();
+    let covered = node.coverage("late", "False");
+    assert_eq!(covered["unprotected"], 1, "{covered}");
+    let reasons = covered["reasons"].to_string();
+    assert!(reasons.contains("ran before the agent"), "{covered}");
+    // What the one before has confined is known to be.
+    let covered = node.coverage("web", "True");
+    assert_eq!(covered["enforced"], 1, "{covered}");
+    node.cri.remove_pod(&late).unwrap();
+    node.coverage("late", "True");
+    for pod in [pod, twin] {
+        node.cri.remove_pod(&pod).unwrap();
+    }
+}
+
+#[test]
+fn a_rule_that_the_node_cannot_enforce_keeps_a_container_from_being_created_unless_the_policy_is_open()
+ {
+    need_root!();
+    need_runtime!("runc");
+    need_built!(
+        "kube-apiserver",
+        "containerd",
+        "containerd-shim-runc-v2",
+        "ctr"
+    );
+    let programs = Programs::find().unwrap();
+    let mut node = Node::start(&programs);
+    node.policy("strict", "BPF", "closed");
+    let (strict, container) = node.run("strict");
+    let error = container.unwrap_err();
+    assert!(
+        error.contains("tollgate: prod/varmor-prod-strict:"),
+        "{error}"
+    );
+    assert!(error.contains("disallow-write-core-pattern"), "{error}");
+    node.policy("open", "BPF", "open");
+    let (open, container) = node.run("open");
+    assert!(container.is_ok(), "{container:?}");
+    let covered = node.coverage("open", "False");
+    assert_eq!(covered["unprotected"], 1, "{covered}");
+    assert!(
+        covered["reasons"]
+            .to_string()
+            .contains("disallow-write-core-pattern"),
+        "{covered}"
+    );
+    for pod in [strict, open] {
+        node.cri.remove_pod(&pod).unwrap();
+    }
+}
