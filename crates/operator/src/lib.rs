@@ -5,6 +5,7 @@
 //! lists everything.
 
 mod lease;
+pub mod manifests;
 mod operator;
 mod silence;
 mod sources;

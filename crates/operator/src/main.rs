@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use apiserver::{Access, AccessError, Client};
 use clap::{Args, Parser, Subcommand};
+use operator::manifests::{self, Installation};
 use operator::{Operator, Settings};
 
 /// Exit code for bad input, as of all programs of tollgate.
@@ -25,8 +26,23 @@ struct Arguments {
 enum Verb {
     /// Print the CustomResourceDefinitions, for `kubectl apply --server-side -f -`
     Crds,
+    /// Print everything that an installation consists of, for `kubectl apply --server-side -f -`
+    Manifests(ManifestOptions),
     /// Run the operator
     Run(Run),
+}
+
+#[derive(Debug, Args)]
+struct ManifestOptions {
+    /// Image with the programs tollgate and tollgate-operator
+    #[arg(long)]
+    image: String,
+    /// Namespace of the installation
+    #[arg(long, default_value = "tollgate", conflicts_with = "chart")]
+    namespace: String,
+    /// Write a Helm chart into this folder instead
+    #[arg(long, value_name = "DIR")]
+    chart: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +96,23 @@ fn main() -> ExitCode {
             print!("{}", kinds::yaml_text::stream(&kinds::crd::all()));
             ExitCode::SUCCESS
         }
+        Verb::Manifests(options) => match &options.chart {
+            Some(folder) => match manifests::write_chart(folder, &options.image) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error, BAD_INPUT),
+            },
+            None => {
+                let installation = Installation {
+                    namespace: options.namespace,
+                    image: options.image,
+                };
+                print!(
+                    "{}",
+                    kinds::yaml_text::stream(&manifests::all(&installation))
+                );
+                ExitCode::SUCCESS
+            }
+        },
         Verb::Run(run) => {
             let (Some(namespace), Some(name)) = (
                 value(run.namespace.as_ref(), "POD_NAMESPACE"),

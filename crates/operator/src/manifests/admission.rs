@@ -94,8 +94,10 @@ impl Place {
 
     fn rule(self) -> Value {
         match self {
-            Self::Pod => json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
-                "resources": ["pods"] }),
+            Self::Pod => {
+                json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                "resources": ["pods"] })
+            }
             Self::Template => json!({ "apiGroups": ["apps"], "apiVersions": ["v1"],
                 "operations": ["CREATE", "UPDATE"], "resources": ["deployments", "statefulsets", "daemonsets"] }),
         }
@@ -106,8 +108,14 @@ impl Place {
 fn marks(installation: &Installation, name: &str, kind: &str, place: Place) -> Value {
     let is_of_cluster = kind == "VarmorClusterPolicy";
     let profile = match is_of_cluster {
-        true => format!("('varmor-cluster-{}-' + params.metadata.name).lowerAscii()", installation.namespace),
-        false => "('varmor-' + params.metadata.namespace + '-' + params.metadata.name).lowerAscii()".to_owned(),
+        true => format!(
+            "('varmor-cluster-{}-' + params.metadata.name).lowerAscii()",
+            installation.namespace
+        ),
+        false => {
+            "('varmor-' + params.metadata.namespace + '-' + params.metadata.name).lowerAscii()"
+                .to_owned()
+        }
     };
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -164,7 +172,10 @@ fn patch(place: Place) -> String {
     };
     let metadata = match place {
         Place::Pod => String::new(),
-        Place::Template => format!("{} + ", empty(&format!("!has({pod}.metadata)"), "/metadata")),
+        Place::Template => format!(
+            "{} + ",
+            empty(&format!("!has({pod}.metadata)"), "/metadata")
+        ),
     };
     let annotations = empty(
         &format!("!has({pod}.metadata) || !has({pod}.metadata.annotations)"),

@@ -28,10 +28,19 @@ const READ: &[&str] = &["get", "list", "watch"];
 
 /// Rights of the operator in the whole cluster. It may read no Secret and change no workload.
 pub(crate) const OF_OPERATOR: [Access; 7] = [
-    right("crd.varmor.org", &["varmorpolicies", "varmorclusterpolicies"], READ, "policies are what it compiles"),
     right(
         "crd.varmor.org",
-        &["varmorpolicies/status", "varmorclusterpolicies/status", "armorprofiles/status"],
+        &["varmorpolicies", "varmorclusterpolicies"],
+        READ,
+        "policies are what it compiles",
+    ),
+    right(
+        "crd.varmor.org",
+        &[
+            "varmorpolicies/status",
+            "varmorclusterpolicies/status",
+            "armorprofiles/status",
+        ],
         &["patch"],
         "status is what it reports; it changes no policy",
     ),
@@ -41,26 +50,71 @@ pub(crate) const OF_OPERATOR: [Access; 7] = [
         &["get", "list", "watch", "create", "patch", "delete"],
         "profiles are what it makes, in the namespaces of their policies",
     ),
-    right("tollgate.dev", &["nodereports"], READ, "status of policies comes from reports"),
-    right("", &["nodes"], READ, "a node without a report is unknown, and the boot of a report is compared"),
-    right("", &["services", "pods"], READ, "egress rules name Services and Pods; watched when a policy does"),
-    right("discovery.k8s.io", &["endpointslices"], READ, "addresses behind a Service; watched when a policy names one"),
+    right(
+        "tollgate.dev",
+        &["nodereports"],
+        READ,
+        "status of policies comes from reports",
+    ),
+    right(
+        "",
+        &["nodes"],
+        READ,
+        "a node without a report is unknown, and the boot of a report is compared",
+    ),
+    right(
+        "",
+        &["services", "pods"],
+        READ,
+        "egress rules name Services and Pods; watched when a policy does",
+    ),
+    right(
+        "discovery.k8s.io",
+        &["endpointslices"],
+        READ,
+        "addresses behind a Service; watched when a policy names one",
+    ),
 ];
 
 /// Rights of the operator in its own namespace.
 pub(crate) const OF_LEADER: [Access; 2] = [
-    right("coordination.k8s.io", &["leases"], &["create"], "the first operator makes the lease"),
+    right(
+        "coordination.k8s.io",
+        &["leases"],
+        &["create"],
+        "the first operator makes the lease",
+    ),
     Access {
         names: &[OPERATOR],
-        ..right("coordination.k8s.io", &["leases"], &["get", "update"], "one operator acts: the holder of this lease")
+        ..right(
+            "coordination.k8s.io",
+            &["leases"],
+            &["get", "update"],
+            "one operator acts: the holder of this lease",
+        )
     },
 ];
 
 /// Rights of an agent. A ValidatingAdmissionPolicy narrows the writes to the report of its own node.
 pub(crate) const OF_NODE: [Access; 3] = [
-    right("crd.varmor.org", &["armorprofiles"], READ, "profiles are what it enforces; it lists metadata and gets those it needs"),
-    right("tollgate.dev", &["nodereports"], &["create", "patch"], "it makes its own report; server-side apply creates by patch"),
-    right("tollgate.dev", &["nodereports/status"], &["patch"], "it writes its own report"),
+    right(
+        "crd.varmor.org",
+        &["armorprofiles"],
+        READ,
+        "profiles are what it enforces; it lists metadata and gets those it needs",
+    ),
+    right(
+        "tollgate.dev",
+        &["nodereports"],
+        &["create", "patch"],
+        "it makes its own report; server-side apply creates by patch",
+    ),
+    right(
+        "tollgate.dev",
+        &["nodereports/status"],
+        &["patch"],
+        "it writes its own report",
+    ),
 ];
 
 const fn right(
@@ -96,7 +150,12 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
         role,
         binding(installation, "ClusterRole", of_cluster(OPERATOR), OPERATOR),
         binding(installation, "ClusterRole", of_cluster(NODE), NODE),
-        binding(installation, "Role", in_namespace(installation, OPERATOR), OPERATOR),
+        binding(
+            installation,
+            "Role",
+            in_namespace(installation, OPERATOR),
+            OPERATOR,
+        ),
     ]
 }
 

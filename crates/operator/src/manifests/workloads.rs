@@ -94,7 +94,8 @@ const FOLDERS: [(&str, &str, bool); 4] = [
 fn agents(installation: &Installation) -> Value {
     let mut security = confined();
     security["runAsUser"] = json!(0);
-    let mounts = FOLDERS.map(|(name, path, reads)| json!({ "name": name, "mountPath": path, "readOnly": reads }));
+    let mounts = FOLDERS
+        .map(|(name, path, reads)| json!({ "name": name, "mountPath": path, "readOnly": reads }));
     let volumes = FOLDERS.map(|(name, path, _)| {
         json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } })
     });
