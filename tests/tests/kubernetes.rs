@@ -88,6 +88,14 @@ impl Node {
         command.args(["node", "--name", "n1"]);
         command.arg("--state").arg(path("agent"));
         command.arg("--nri-socket").arg(self.containerd.nri());
+        command.arg("--policies").arg(path("policies"));
+        command.arg("--runtime-state").arg(path("runtime"));
+        command.args([
+            "--runtime-handler",
+            "tollgate",
+            "--runtime-handler",
+            "other",
+        ]);
         command.args(self.server.options());
         self.agent = Some(Running::start(command, &path("agent.log")).unwrap());
         until(
@@ -164,7 +172,11 @@ impl Node {
     }
 
     fn run(&mut self, name: &str) -> (RunningPod, Result<String, String>) {
-        let pod = self.cri.run_pod(name, "runc", &[]).unwrap();
+        self.run_by(name, "runc")
+    }
+
+    fn run_by(&mut self, name: &str, handler: &str) -> (RunningPod, Result<String, String>) {
+        let pod = self.cri.run_pod(name, handler, &[]).unwrap();
         let container = self.cri.run_container(&pod, IMAGE, &SLEEP);
         (pod, container)
     }
@@ -190,7 +202,7 @@ fn of(kind: &str) -> Resource {
 }
 
 #[test]
-fn a_policy_of_the_cluster_denies_a_call_in_its_pod_and_stays_when_the_agent_dies() {
+fn a_policy_of_the_cluster_holds_on_a_node_and_what_cannot_be_enforced_is_refused() {
     need_root!();
     need_runtime!("runc");
     need_built!(
@@ -201,6 +213,12 @@ fn a_policy_of_the_cluster_denies_a_call_in_its_pod_and_stays_when_the_agent_die
     );
     let programs = Programs::find().unwrap();
     let mut node = Node::start(&programs);
+    a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(&mut node);
+    a_rule_that_cannot_be_enforced_refuses_a_container_unless_the_policy_is_open(&mut node);
+    a_pod_of_the_runtime_class_gets_its_policy_from_the_runtime_and_no_other(&mut node);
+}
+
+fn a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(node: &mut Node) {
     node.policy("web", "Seccomp", "closed");
     let (pod, web) = node.run("web");
     let web = web.unwrap_or_else(|error| panic!("{error} {}", node.log()));
@@ -234,19 +252,7 @@ fn a_policy_of_the_cluster_denies_a_call_in_its_pod_and_stays_when_the_agent_die
     }
 }
 
-#[test]
-fn a_rule_that_the_node_cannot_enforce_keeps_a_container_from_being_created_unless_the_policy_is_open()
- {
-    need_root!();
-    need_runtime!("runc");
-    need_built!(
-        "kube-apiserver",
-        "containerd",
-        "containerd-shim-runc-v2",
-        "ctr"
-    );
-    let programs = Programs::find().unwrap();
-    let mut node = Node::start(&programs);
+fn a_rule_that_cannot_be_enforced_refuses_a_container_unless_the_policy_is_open(node: &mut Node) {
     node.policy("strict", "BPF", "closed");
     let (strict, container) = node.run("strict");
     let error = container.unwrap_err();
@@ -269,4 +275,22 @@ fn a_rule_that_the_node_cannot_enforce_keeps_a_container_from_being_created_unle
     for pod in [strict, open] {
         node.cri.remove_pod(&pod).unwrap();
     }
+}
+
+fn a_pod_of_the_runtime_class_gets_its_policy_from_the_runtime_and_no_other(node: &mut Node) {
+    node.policy("boxed", "Seccomp", "closed");
+    let (pod, web) = node.run_by("boxed", "tollgate");
+    let web = web.unwrap_or_else(|error| panic!("{error} {}", node.log()));
+    assert_eq!(node.mkdir(&web), DENIED);
+    assert_eq!(node.coverage("boxed", "True")["enforced"], 1);
+    node.cri.remove_pod(&pod).unwrap();
+    // The handler is said to be tollgate's, and is runc.
+    node.policy("fake", "Seccomp", "closed");
+    let (fake, container) = node.run_by("fake", "other");
+    let error = container.unwrap_err();
+    assert!(
+        error.contains("the runtime that has created it is not tollgate's"),
+        "{error}"
+    );
+    node.cri.remove_pod(&fake).unwrap();
 }

@@ -30,7 +30,8 @@ pub(crate) fn read(path: &Path) -> Result<Access, AccessError> {
         path,
         folder: path.parent().unwrap_or(Path::new(".")),
     };
-    let text = String::from_utf8(text).map_err(|_| file.wrong("it is not UTF-8"))?;
+    let text =
+        String::from_utf8(text).map_err(|error| file.wrong(format!("it is not UTF-8: {error}")))?;
     let name: Arc<str> = path.display().to_string().into();
     let (documents, problem) = yaml::read(&name, &text);
     if let Some(problem) = problem {
