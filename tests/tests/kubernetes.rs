@@ -10,7 +10,7 @@ use apiserver::Resource;
 use apiserver::real::{Programs, RealApiserver, Running, until};
 use e2e::cluster::{Containerd, IMAGE};
 use e2e::cri::{Cri, RunningPod};
-use e2e::{Scratch, need_built, need_root, need_runtime, program};
+use e2e::{Scratch, need_built, need_root, need_runtime, need_slow, program};
 use kinds::ObjectKey;
 use kinds::crd::Definition;
 use serde_json::{Value, json};
@@ -215,7 +215,6 @@ fn a_policy_of_the_cluster_holds_on_a_node_and_what_cannot_be_enforced_is_refuse
     let mut node = Node::start(&programs);
     a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(&mut node);
     a_rule_that_cannot_be_enforced_refuses_a_container_unless_the_policy_is_open(&mut node);
-    a_pod_of_the_runtime_class_gets_its_policy_from_the_runtime_and_no_other(&mut node);
 }
 
 fn a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(node: &mut Node) {
@@ -277,7 +276,19 @@ fn a_rule_that_cannot_be_enforced_refuses_a_container_unless_the_policy_is_open(
     }
 }
 
-fn a_pod_of_the_runtime_class_gets_its_policy_from_the_runtime_and_no_other(node: &mut Node) {
+#[test]
+fn a_pod_of_the_runtime_class_gets_its_policy_from_the_runtime_and_no_other() {
+    need_slow!();
+    need_root!();
+    need_runtime!("runc");
+    need_built!(
+        "kube-apiserver",
+        "containerd",
+        "containerd-shim-runc-v2",
+        "ctr"
+    );
+    let programs = Programs::find().unwrap();
+    let mut node = Node::start(&programs);
     node.policy("boxed", "Seccomp", "closed");
     let (pod, web) = node.run_by("boxed", "tollgate");
     let web = web.unwrap_or_else(|error| panic!("{error} {}", node.log()));

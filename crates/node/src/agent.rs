@@ -163,12 +163,10 @@ impl Agent {
             name: entry.key.name.clone(),
             hash: body.hash.clone(),
             way,
-            gaps: filter
-                .map(|filter| filter.gaps.clone())
-                .unwrap_or_else(Vec::new),
+            gaps: filter.map(|filter| filter.gaps.clone()).unwrap_or_default(),
             notes: filter
                 .map(|filter| filter.notes.clone())
-                .unwrap_or_else(Vec::new),
+                .unwrap_or_default(),
         };
         if self.settings.handlers.contains(&pod.runtime_handler) {
             let name = self.write_policy(entry, body).map_err(|error| {
@@ -255,7 +253,7 @@ impl Agent {
             && is_closed
         {
             let key = entry.map(|entry| entry.key.to_string());
-            return self.refuse(&format!("{}: {problem}", key.unwrap_or_else(String::new)));
+            return self.refuse(&format!("{}: {problem}", key.unwrap_or_default()));
         }
         let confined = expected.filter(|_| problem.is_none());
         if let Some(expected) = &confined

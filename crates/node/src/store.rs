@@ -89,7 +89,7 @@ impl Store {
     /// The objects of the index; none if there is no file.
     pub(crate) fn objects(&self) -> Result<Vec<Value>, StoreError> {
         let read = self.read(&self.folder.join("profiles.json"))?;
-        Ok(read.unwrap_or_else(Vec::new))
+        Ok(read.unwrap_or_default())
     }
 
     pub(crate) fn write_objects(&self, objects: &[&Value]) -> Result<(), StoreError> {

@@ -1,13 +1,14 @@
 //! The program `tollgate-operator`.
 
 use std::env;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use apiserver::{Access, AccessError, Client};
 use clap::{Args, Parser, Subcommand};
 use operator::manifests::{self, Installation};
-use operator::{Operator, Settings};
+use operator::{Operator, Settings, serve_pages};
 
 /// Exit code for bad input, as of all programs of tollgate.
 const BAD_INPUT: u8 = 2;
@@ -53,6 +54,9 @@ struct Run {
     /// Name of this operator among those of the installation (default: $POD_NAME)
     #[arg(long)]
     name: Option<String>,
+    /// Serve /metrics and /healthz at this address
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
     /// Address of the API server (default: the one that a pod gets from Kubernetes)
     #[arg(long, value_name = "URL")]
     server: Option<String>,
@@ -130,6 +134,13 @@ fn main() -> ExitCode {
                 Err(error) => return fail(&error, BAD_INPUT),
             };
             let operator = Operator::new(client, Settings::new(&namespace, &name));
+            let served = run
+                .listen
+                .map(|address| serve_pages(operator.metrics(), address));
+            let _server = match served.transpose() {
+                Ok(server) => server,
+                Err(error) => return fail(&error, BAD_INPUT),
+            };
             match operator.run(|message| eprintln!("tollgate-operator: {message}")) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&error, ENDED),

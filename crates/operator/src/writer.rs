@@ -7,19 +7,24 @@ use kinds::crd::Definition;
 use kinds::{ObjectKey, PolicyObject, PolicyStatus};
 use serde_json::{Value, json};
 
+use crate::events;
+
 /// Label of everything that the operator makes.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 pub(crate) struct Writer {
     client: Client,
     installation: String,
+    /// Name of this operator.
+    identity: String,
 }
 
 impl Writer {
-    pub(crate) fn new(client: Client, installation: &str) -> Self {
+    pub(crate) fn new(client: Client, installation: &str, identity: &str) -> Self {
         Self {
             client,
             installation: installation.to_owned(),
+            identity: identity.to_owned(),
         }
     }
 
@@ -64,7 +69,11 @@ impl Writer {
             "metadata": name(&policy.key()),
             "status": status,
         });
-        unless_gone(self.client.apply_status(&resource, &object))
+        unless_gone(self.client.apply_status(&resource, &object))?;
+        match events::of_change(policy, status, &self.identity) {
+            Some(event) => events::write(&self.client, &event),
+            None => Ok(()),
+        }
     }
 
     fn write_profile_status(&self, cluster: &Cluster, id: &PolicyId) -> Result<(), ApiError> {

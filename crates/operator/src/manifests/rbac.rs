@@ -27,7 +27,7 @@ pub struct Access {
 const READ: &[&str] = &["get", "list", "watch"];
 
 /// Rights of the operator in the whole cluster. It may read no Secret and change no workload.
-pub(crate) const OF_OPERATOR: [Access; 7] = [
+pub(crate) const OF_OPERATOR: [Access; 8] = [
     right(
         "crd.varmor.org",
         &["varmorpolicies", "varmorclusterpolicies"],
@@ -49,6 +49,12 @@ pub(crate) const OF_OPERATOR: [Access; 7] = [
         &["armorprofiles"],
         &["get", "list", "watch", "create", "patch", "delete"],
         "profiles are what it makes, in the namespaces of their policies",
+    ),
+    right(
+        "events.k8s.io",
+        &["events"],
+        &["create"],
+        "a change of readiness is an Event of the policy",
     ),
     right(
         "tollgate.dev",

@@ -55,7 +55,9 @@ fn operator(installation: &Installation) -> Value {
         "containers": [{
             "name": "operator",
             "image": installation.image,
-            "command": ["tollgate-operator", "run"],
+            "command": ["tollgate-operator", "run", "--listen", format!("0.0.0.0:{PORT}")],
+            "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
+            "livenessProbe": { "httpGet": { "path": "/healthz", "port": PORT }, "periodSeconds": 20 },
             "env": [from_field("POD_NAMESPACE", "metadata.namespace"), from_field("POD_NAME", "metadata.name")],
             "resources": {
                 "requests": { "cpu": "10m", "memory": "32Mi" },
@@ -134,14 +136,12 @@ fn agents(installation: &Installation) -> Value {
 /// Nobody reaches the pods but for metrics, and they reach nothing but an API server, whose address is not known here.
 fn network(installation: &Installation, name: &str) -> Value {
     let port = |port: u16| json!({ "port": port, "protocol": "TCP" });
-    let mut spec = json!({
+    let spec = json!({
         "podSelector": { "matchLabels": labels(name) },
         "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{ "ports": [port(PORT)] }],
         "egress": [{ "ports": [port(443), port(6443)] }],
     });
-    if name == NODE {
-        spec["ingress"] = json!([{ "ports": [port(PORT)] }]);
-    }
     json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
