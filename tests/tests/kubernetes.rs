@@ -34,16 +34,16 @@ impl Node {
     fn start(programs: &Programs) -> Self {
         let scratch = Scratch::new();
         let folder = scratch.path().join("control");
-        fs::create_dir(&folder).unwrap();
-        let key = rcgen::KeyPair::generate().unwrap();
+        fs::create_dir(&folder).expect("the cluster is as this test made it");
+        let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
         let key = [key.serialize_pem(), key.public_key_pem()];
-        let server = RealApiserver::start(programs, &folder, [&key[0], &key[1]]).unwrap();
-        server.install(&["prod", "tollgate"]).unwrap();
+        let server = RealApiserver::start(programs, &folder, [&key[0], &key[1]]).expect("the cluster is as this test made it");
+        server.install(&["prod", "tollgate"]).expect("the cluster is as this test made it");
         let operator = program().with_file_name("tollgate-operator");
         let mut command = Command::new(operator);
         command.args(["run", "--namespace", "tollgate", "--name", "one"]);
         command.args(server.options());
-        let operator = Running::start(command, &folder.join("operator.log")).unwrap();
+        let operator = Running::start(command, &folder.join("operator.log")).expect("the cluster is as this test made it");
         let containerd = Containerd::start(&scratch);
         let mut node = Self {
             cri: Cri::connect(&containerd.cri()),
@@ -62,8 +62,8 @@ impl Node {
     fn register(&self) {
         let nodes = Resource::new("", "v1", "nodes");
         let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } });
-        self.server.client.apply(&nodes, &node).unwrap();
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        self.server.client.apply(&nodes, &node).expect("the cluster is as this test made it");
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the cluster is as this test made it");
         let info = [
             "machineID",
             "systemUUID",
@@ -79,7 +79,7 @@ impl Node {
         for key in info {
             node["status"]["nodeInfo"][key] = json!("");
         }
-        self.server.client.apply_status(&nodes, &node).unwrap();
+        self.server.client.apply_status(&nodes, &node).expect("the cluster is as this test made it");
     }
 
     fn start_agent(&mut self) {
@@ -97,14 +97,14 @@ impl Node {
             "other",
         ]);
         command.args(self.server.options());
-        self.agent = Some(Running::start(command, &path("agent.log")).unwrap());
+        self.agent = Some(Running::start(command, &path("agent.log")).expect("the cluster is as this test made it"));
         until(
             || match self.log().contains("connected to the container runtime") {
                 true => Ok(()),
                 false => Err(format!("the agent does not connect: {}", self.log())),
             },
         )
-        .unwrap();
+        .expect("the cluster is as this test made it");
     }
 
     fn log(&self) -> String {
@@ -126,7 +126,7 @@ impl Node {
         self.server
             .client
             .apply(&of("VarmorPolicy"), &policy)
-            .unwrap();
+            .expect("the cluster is as this test made it");
         until(|| {
             let profile = self.get("ArmorProfile", "prod", &format!("varmor-prod-{name}"))?;
             let version = number(&profile["metadata"]["resourceVersion"]);
@@ -139,7 +139,7 @@ impl Node {
                 )),
             }
         })
-        .unwrap();
+        .expect("the cluster is as this test made it");
     }
 
     fn get(&self, kind: &str, namespace: &str, name: &str) -> Result<Value, String> {
@@ -168,7 +168,7 @@ impl Node {
                 )),
             }
         })
-        .unwrap()
+        .expect("the cluster is as this test made it")
     }
 
     fn run(&mut self, name: &str) -> (RunningPod, Result<String, String>) {
@@ -176,13 +176,13 @@ impl Node {
     }
 
     fn run_by(&mut self, name: &str, handler: &str) -> (RunningPod, Result<String, String>) {
-        let pod = self.cri.run_pod(name, handler, &[]).unwrap();
+        let pod = self.cri.run_pod(name, handler, &[]).expect("the cluster is as this test made it");
         let container = self.cri.run_container(&pod, IMAGE, &SLEEP);
         (pod, container)
     }
 
     fn mkdir(&mut self, container: &str) -> String {
-        let done = self.cri.exec(container, &MKDIR).unwrap();
+        let done = self.cri.exec(container, &MKDIR).expect("the cluster is as this test made it");
         String::from_utf8_lossy(&done.stderr).into_owned()
     }
 }
@@ -198,7 +198,7 @@ fn number(text: &Value) -> u64 {
 }
 
 fn of(kind: &str) -> Resource {
-    Resource::of(Definition::of_kind(kind).unwrap())
+    Resource::of(Definition::of_kind(kind).expect("the cluster is as this test made it"))
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_policy_of_the_cluster_holds_on_a_node_and_what_cannot_be_enforced_is_refuse
         "containerd-shim-runc-v2",
         "ctr"
     );
-    let programs = Programs::find().unwrap();
+    let programs = Programs::find().expect("the cluster is as this test made it");
     let mut node = Node::start(&programs);
     a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(&mut node);
     a_rule_that_cannot_be_enforced_refuses_a_container_unless_the_policy_is_open(&mut node);
@@ -223,7 +223,7 @@ fn a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(
     let web = web.unwrap_or_else(|error| panic!("{error} {}", node.log()));
     assert_eq!(node.mkdir(&web), DENIED);
     let (twin, other) = node.run("other");
-    assert_eq!(node.mkdir(&other.unwrap()), "");
+    assert_eq!(node.mkdir(&other.expect("the cluster is as this test made it")), "");
     let covered = node.coverage("web", "True");
     assert_eq!(
         (&covered["containers"], &covered["enforced"]),
@@ -232,10 +232,10 @@ fn a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(
 
     // Killed, and a container begins meanwhile.
     node.policy("late", "Seccomp", "closed");
-    node.agent.take().unwrap().kill().unwrap();
+    node.agent.take().expect("the cluster is as this test made it").kill().expect("the cluster is as this test made it");
     assert_eq!(node.mkdir(&web), DENIED);
     let (late, missed) = node.run("late");
-    assert_eq!(node.mkdir(&missed.unwrap()), "");
+    assert_eq!(node.mkdir(&missed.expect("the cluster is as this test made it")), "");
     node.start_agent();
     let covered = node.coverage("late", "False");
     assert_eq!(covered["unprotected"], 1, "{covered}");
@@ -244,17 +244,17 @@ fn a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(
     // What the one before has confined is known to be.
     let covered = node.coverage("web", "True");
     assert_eq!(covered["enforced"], 1, "{covered}");
-    node.cri.remove_pod(&late).unwrap();
+    node.cri.remove_pod(&late).expect("the cluster is as this test made it");
     node.coverage("late", "True");
     for pod in [pod, twin] {
-        node.cri.remove_pod(&pod).unwrap();
+        node.cri.remove_pod(&pod).expect("the cluster is as this test made it");
     }
 }
 
 fn a_rule_that_cannot_be_enforced_refuses_a_container_unless_the_policy_is_open(node: &mut Node) {
     node.policy("strict", "BPF", "closed");
     let (strict, container) = node.run("strict");
-    let error = container.unwrap_err();
+    let error = container.expect_err("it is refused");
     assert!(
         error.contains("tollgate: prod/varmor-prod-strict:"),
         "{error}"
@@ -272,7 +272,7 @@ fn a_rule_that_cannot_be_enforced_refuses_a_container_unless_the_policy_is_open(
         "{covered}"
     );
     for pod in [strict, open] {
-        node.cri.remove_pod(&pod).unwrap();
+        node.cri.remove_pod(&pod).expect("the cluster is as this test made it");
     }
 }
 
@@ -287,21 +287,21 @@ fn a_pod_of_the_runtime_class_gets_its_policy_from_the_runtime_and_no_other() {
         "containerd-shim-runc-v2",
         "ctr"
     );
-    let programs = Programs::find().unwrap();
+    let programs = Programs::find().expect("the cluster is as this test made it");
     let mut node = Node::start(&programs);
     node.policy("boxed", "Seccomp", "closed");
     let (pod, web) = node.run_by("boxed", "tollgate");
     let web = web.unwrap_or_else(|error| panic!("{error} {}", node.log()));
     assert_eq!(node.mkdir(&web), DENIED);
     assert_eq!(node.coverage("boxed", "True")["enforced"], 1);
-    node.cri.remove_pod(&pod).unwrap();
+    node.cri.remove_pod(&pod).expect("the cluster is as this test made it");
     // The handler is said to be tollgate's, and is runc.
     node.policy("fake", "Seccomp", "closed");
     let (fake, container) = node.run_by("fake", "other");
-    let error = container.unwrap_err();
+    let error = container.expect_err("it is refused");
     assert!(
         error.contains("the runtime that has created it is not tollgate's"),
         "{error}"
     );
-    node.cri.remove_pod(&fake).unwrap();
+    node.cri.remove_pod(&fake).expect("the cluster is as this test made it");
 }

@@ -6,7 +6,7 @@ use std::fs;
 use apiserver::{ApiError, Client, Resource};
 use jiff::Timestamp;
 use kinds::crd::Definition;
-use kinds::{EnforcerState, NodeReportStatus, ObjectKey};
+use kinds::{EnforcerState, NodeReportStatus, ObjectKey, ProfileState};
 use serde_json::{Value, json};
 
 use crate::state::State;
@@ -91,80 +91,43 @@ pub(crate) fn profile(client: &Client, key: &ObjectKey) -> Result<Value, ApiErro
     client.get(&Resource::of(definition), key)
 }
 
+/// A metric: name, kind, help, and its value.
+type Metric = (&'static str, &'static str, &'static str, fn(&Sample) -> u64);
+
+/// What metrics are taken from.
+struct Sample<'s> {
+    state: &'s State,
+    profiles: Vec<ProfileState>,
+}
+
+impl Sample<'_> {
+    fn sum(&self, of: fn(&ProfileState) -> u64) -> u64 {
+        self.profiles.iter().map(of).sum()
+    }
+}
+
+#[rustfmt::skip]
+const METRICS: [Metric; 11] = [
+    ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.entries().count() as u64),
+    ("containers", "gauge", "Running containers that a policy is for.", |s| s.sum(|one| one.containers)),
+    ("containers_unprotected", "gauge", "Of these, not confined as a whole.", |s| s.sum(|one| one.unprotected)),
+    ("confined_total", "counter", "Containers that were confined before they started.", |s| s.state.counters.confined),
+    ("refused_total", "counter", "Containers that were not created or started.", |s| s.state.counters.refused),
+    ("opened_total", "counter", "Containers that run without their policy, by its fail mode.", |s| s.state.counters.opened),
+    ("late_answers_total", "counter", "Answers that missed their deadline.", |s| s.state.counters.too_late),
+    ("runtime_connections_total", "counter", "Connections to the container runtime.", |s| s.state.counters.connections),
+    ("reports_total", "counter", "Reports that were written.", |s| s.state.counters.reports),
+    ("api_errors_total", "counter", "Requests to the API server that failed.", |s| s.state.counters.errors),
+    ("slowest_answer_microseconds", "gauge", "Longest time that an answer took.", |s| s.state.counters.slowest),
+];
+
 /// The metrics in Prometheus' format.
 pub(crate) fn metrics(state: &State) -> String {
-    let counters = state.counters;
     let profiles = state.profiles();
-    let sum = |of: fn(&kinds::ProfileState) -> u64| profiles.iter().map(of).sum::<u64>();
+    let sample = Sample { state, profiles };
     let mut text = String::new();
-    for (name, kind, help, value) in [
-        (
-            "profiles",
-            "gauge",
-            "ArmorProfiles of the cluster that the node knows.",
-            state.index.entries().count() as u64,
-        ),
-        (
-            "containers",
-            "gauge",
-            "Running containers that a policy is for.",
-            sum(|state| state.containers),
-        ),
-        (
-            "containers_unprotected",
-            "gauge",
-            "Of these, not confined as a whole.",
-            sum(|state| state.unprotected),
-        ),
-        (
-            "confined_total",
-            "counter",
-            "Containers that were confined before they started.",
-            counters.confined,
-        ),
-        (
-            "refused_total",
-            "counter",
-            "Containers that were not created or started.",
-            counters.refused,
-        ),
-        (
-            "opened_total",
-            "counter",
-            "Containers that run without their policy, by its fail mode.",
-            counters.opened,
-        ),
-        (
-            "late_answers_total",
-            "counter",
-            "Answers that missed their deadline.",
-            counters.too_late,
-        ),
-        (
-            "runtime_connections_total",
-            "counter",
-            "Connections to the container runtime.",
-            counters.connections,
-        ),
-        (
-            "reports_total",
-            "counter",
-            "Reports that were written.",
-            counters.reports,
-        ),
-        (
-            "api_errors_total",
-            "counter",
-            "Requests to the API server that failed.",
-            counters.errors,
-        ),
-        (
-            "slowest_answer_microseconds",
-            "gauge",
-            "Longest time that an answer took.",
-            counters.slowest,
-        ),
-    ] {
+    for (name, kind, help, value) in METRICS {
+        let value = value(&sample);
         // Writing to a text cannot fail.
         let _ = write!(
             text,

@@ -14,9 +14,9 @@ const NAMESPACE: &str = "guard";
 
 /// The kind of an object.
 fn resource(object: &Value) -> Resource {
-    let version = object["apiVersion"].as_str().unwrap();
+    let version = object["apiVersion"].as_str().expect("the cluster is as this test made it");
     let (group, version) = version.split_once('/').unwrap_or(("", version));
-    let kind = object["kind"].as_str().unwrap().to_lowercase();
+    let kind = object["kind"].as_str().expect("the cluster is as this test made it").to_lowercase();
     let plural = match kind.as_str() {
         "networkpolicy" | "validatingadmissionpolicy" | "mutatingadmissionpolicy" => {
             format!("{}ies", kind.trim_end_matches('y'))
@@ -35,7 +35,7 @@ fn key(namespace: &str, name: &str) -> ObjectKey {
 }
 
 fn of(kind: &str) -> Resource {
-    Resource::of(Definition::of_kind(kind).unwrap())
+    Resource::of(Definition::of_kind(kind).expect("the cluster is as this test made it"))
 }
 
 fn code(result: Result<Value, ApiError>) -> Option<u16> {
@@ -51,13 +51,13 @@ fn token(server: &RealApiserver, account: &str, node: Option<&str>) -> Client {
         let uid = server
             .client
             .get(&Resource::new("", "v1", "nodes"), &key("", node))
-            .unwrap();
+            .expect("the cluster is as this test made it");
         request["spec"]["boundObjectRef"] = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid["metadata"]["uid"] });
     }
-    let made = server.client.create(&resource, &request).unwrap();
-    let token = made["status"]["token"].as_str().unwrap();
+    let made = server.client.create(&resource, &request).expect("the cluster is as this test made it");
+    let token = made["status"]["token"].as_str().expect("the cluster is as this test made it");
     let name = format!("{account}-{}", node.unwrap_or("unbound"));
-    server.client_with(&name, token).unwrap()
+    server.client_with(&name, token).expect("the cluster is as this test made it")
 }
 
 fn report(node: &str) -> Value {
@@ -72,28 +72,28 @@ fn an_agent_writes_its_own_report_alone(server: &RealApiserver) {
             .apply(&reports, &report("n1"))
             .map_err(|error| format!("{error:?}"))
     })
-    .unwrap();
+    .expect("the cluster is as this test made it");
     let mut written = report("n1");
     written["status"] = json!({ "agentVersion": "1", "bootID": "b", "observedVersion": "1",
         "renewTime": "2026-01-01T00:00:00Z" });
-    agent.apply_status(&reports, &written).unwrap();
+    agent.apply_status(&reports, &written).expect("the cluster is as this test made it");
     let error = agent
         .apply(&reports, &report("n2"))
-        .unwrap_err()
+        .expect_err("it is refused")
         .to_string();
     assert!(
         error.contains("403") && error.contains("its own node alone"),
         "{error}"
     );
-    server.client.apply(&reports, &report("n2")).unwrap();
+    server.client.apply(&reports, &report("n2")).expect("the cluster is as this test made it");
     written["metadata"]["name"] = json!("n2");
     assert_eq!(code(agent.apply_status(&reports, &written)), Some(403));
     // A token that was minted without a node writes no report.
     let unbound = token(server, NODE, None);
     assert_eq!(code(unbound.apply(&reports, &report("n1"))), Some(403));
-    let uid = server.client.get(&reports, &key("", "n1")).unwrap()["metadata"]["uid"].clone();
+    let uid = server.client.get(&reports, &key("", "n1")).expect("the cluster is as this test made it")["metadata"]["uid"].clone();
     assert_eq!(
-        code(agent.delete(&reports, &key("", "n1"), uid.as_str().unwrap())),
+        code(agent.delete(&reports, &key("", "n1"), uid.as_str().expect("the cluster is as this test made it"))),
         Some(403)
     );
     for (resource, at) in [
@@ -121,11 +121,11 @@ fn the_operator_changes_no_policy_and_reads_no_secret(server: &RealApiserver) {
     let policy = server
         .client
         .get(&of("VarmorPolicy"), &key("demo", "web"))
-        .unwrap();
+        .expect("the cluster is as this test made it");
     let mut status = policy.clone();
     status["metadata"] = json!({ "name": "web", "namespace": "demo" });
     status["status"] = json!({ "profileName": "p", "ready": false });
-    client.apply_status(&of("VarmorPolicy"), &status).unwrap();
+    client.apply_status(&of("VarmorPolicy"), &status).expect("the cluster is as this test made it");
     assert_eq!(code(client.apply(&of("VarmorPolicy"), &status)), Some(403));
     assert_eq!(
         code(client.get(&Resource::new("", "v1", "secrets"), &key(NAMESPACE, "x"))),
@@ -161,12 +161,12 @@ fn workloads_are_marked(server: &RealApiserver) {
         let made = client
             .create(&resource(object), object)
             .map_err(|error| error.to_string())?;
-        let marks = &made.pointer(pod).unwrap()["annotations"];
-        let uid = made["metadata"]["uid"].as_str().unwrap().to_owned();
-        let name = made["metadata"]["name"].as_str().unwrap();
+        let marks = &made.pointer(pod).expect("the cluster is as this test made it")["annotations"];
+        let uid = made["metadata"]["uid"].as_str().expect("the cluster is as this test made it").to_owned();
+        let name = made["metadata"]["name"].as_str().expect("the cluster is as this test made it");
         client
             .delete(&resource(object), &key("demo", name), &uid)
-            .unwrap();
+            .expect("the cluster is as this test made it");
         Ok::<_, String>(marks.clone())
     };
     let expected = json!({ "container.tollgate.dev/app": "varmor-demo-web" });
@@ -176,10 +176,10 @@ fn workloads_are_marked(server: &RealApiserver) {
         thread::sleep(Duration::from_millis(100));
         (found == expected).then_some(()).ok_or(found.to_string())
     })
-    .unwrap();
-    let other = marks(&workload("Deployment", "other"), "/spec/template/metadata").unwrap();
+    .expect("the cluster is as this test made it");
+    let other = marks(&workload("Deployment", "other"), "/spec/template/metadata").expect("the cluster is as this test made it");
     assert_eq!(other, Value::Null);
-    let kind = marks(&workload("StatefulSet", "web"), "/spec/template/metadata").unwrap();
+    let kind = marks(&workload("StatefulSet", "web"), "/spec/template/metadata").expect("the cluster is as this test made it");
     assert_eq!(kind, Value::Null);
 }
 
@@ -194,11 +194,11 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
             missing
         )),
     };
-    let folder = tempfile::tempdir().unwrap();
-    let key = rcgen::KeyPair::generate().unwrap();
+    let folder = tempfile::tempdir().expect("the cluster is as this test made it");
+    let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
     let key = [key.serialize_pem(), key.public_key_pem()];
-    let server = RealApiserver::start(&programs, folder.path(), [&key[0], &key[1]]).unwrap();
-    server.install(&["demo"]).unwrap();
+    let server = RealApiserver::start(&programs, folder.path(), [&key[0], &key[1]]).expect("the cluster is as this test made it");
+    server.install(&["demo"]).expect("the cluster is as this test made it");
     let installation = Installation {
         namespace: NAMESPACE.to_owned(),
         image: "registry.example/tollgate:1".to_owned(),
@@ -209,7 +209,7 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
     }
     for name in ["n1", "n2"] {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-        server.client.apply(&resource(&node), &node).unwrap();
+        server.client.apply(&resource(&node), &node).expect("the cluster is as this test made it");
     }
     let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
         "metadata": { "name": "web", "namespace": "demo" },
@@ -217,7 +217,7 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
             "matchLabels": { "app": "web" }, "matchExpressions": [{ "key": "off", "operator": "DoesNotExist" }] } },
             "policy": { "enforcer": "Seccomp", "mode": "EnhanceProtect",
             "enhanceProtect": { "hardeningRules": ["disallow-mount"] } } } });
-    server.client.apply(&of("VarmorPolicy"), &policy).unwrap();
+    server.client.apply(&of("VarmorPolicy"), &policy).expect("the cluster is as this test made it");
     an_agent_writes_its_own_report_alone(&server);
     the_operator_changes_no_policy_and_reads_no_secret(&server);
     workloads_are_marked(&server);
@@ -225,9 +225,9 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
 
 #[test]
 fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
-    let folder = tempfile::tempdir().unwrap();
-    manifests::write_chart(folder.path(), "registry.example/tollgate:1").unwrap();
-    let text = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    let folder = tempfile::tempdir().expect("the cluster is as this test made it");
+    manifests::write_chart(folder.path(), "registry.example/tollgate:1").expect("the cluster is as this test made it");
+    let text = |name: &str| fs::read_to_string(folder.path().join(name)).expect("the cluster is as this test made it");
     assert!(text("values.yaml").contains("registry.example/tollgate:1"));
     assert!(text("Chart.yaml").contains("kubeVersion"));
     let (templates, crds) = (text("templates/tollgate.yaml"), text("crds/tollgate.yaml"));

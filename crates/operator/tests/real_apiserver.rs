@@ -113,6 +113,20 @@ fn report(cluster: &Cluster, profile: &Value) {
         .expect("it can be written");
 }
 
+fn events_tell_of_it(cluster: &Cluster) {
+    let events = Resource::new("events.k8s.io", "v1", "events").in_namespace("demo");
+    wait("the event", || {
+        let all = cluster.client.get(&events, &key_of("demo", "")).ok()?;
+        let reasons: Vec<&str> = all["items"]
+            .as_array()?
+            .iter()
+            .filter(|event| event["regarding"]["name"] == "web")
+            .filter_map(|event| event["reason"].as_str())
+            .collect();
+        (reasons.contains(&"Processing") && reasons.contains(&"AllAgentsReady")).then_some(())
+    });
+}
+
 #[test]
 fn a_real_api_server_takes_the_definitions_and_a_policy_becomes_ready() {
     let programs = match Programs::find() {
@@ -155,17 +169,7 @@ fn a_real_api_server_takes_the_definitions_and_a_policy_becomes_ready() {
         done["status"]["observedGeneration"],
         done["metadata"]["generation"]
     );
-    let events = Resource::new("events.k8s.io", "v1", "events").in_namespace("demo");
-    wait("the event", || {
-        let all = cluster.client.get(&events, &key_of("demo", "")).ok()?;
-        let reasons: Vec<&str> = all["items"]
-            .as_array()?
-            .iter()
-            .filter(|event| event["regarding"]["name"] == "web")
-            .filter_map(|event| event["reason"].as_str())
-            .collect();
-        (reasons.contains(&"Processing") && reasons.contains(&"AllAgentsReady")).then_some(())
-    });
+    events_tell_of_it(&cluster);
     let uid = done["metadata"]["uid"].as_str().expect("it has one");
     cluster
         .client
