@@ -37,13 +37,17 @@ impl Node {
         fs::create_dir(&folder).expect("the cluster is as this test made it");
         let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
         let key = [key.serialize_pem(), key.public_key_pem()];
-        let server = RealApiserver::start(programs, &folder, [&key[0], &key[1]]).expect("the cluster is as this test made it");
-        server.install(&["prod", "tollgate"]).expect("the cluster is as this test made it");
+        let server = RealApiserver::start(programs, &folder, [&key[0], &key[1]])
+            .expect("the cluster is as this test made it");
+        server
+            .install(&["prod", "tollgate"])
+            .expect("the cluster is as this test made it");
         let operator = program().with_file_name("tollgate-operator");
         let mut command = Command::new(operator);
         command.args(["run", "--namespace", "tollgate", "--name", "one"]);
         command.args(server.options());
-        let operator = Running::start(command, &folder.join("operator.log")).expect("the cluster is as this test made it");
+        let operator = Running::start(command, &folder.join("operator.log"))
+            .expect("the cluster is as this test made it");
         let containerd = Containerd::start(&scratch);
         let mut node = Self {
             cri: Cri::connect(&containerd.cri()),
@@ -62,8 +66,12 @@ impl Node {
     fn register(&self) {
         let nodes = Resource::new("", "v1", "nodes");
         let mut node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } });
-        self.server.client.apply(&nodes, &node).expect("the cluster is as this test made it");
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("the cluster is as this test made it");
+        self.server
+            .client
+            .apply(&nodes, &node)
+            .expect("the cluster is as this test made it");
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")
+            .expect("the cluster is as this test made it");
         let info = [
             "machineID",
             "systemUUID",
@@ -79,7 +87,10 @@ impl Node {
         for key in info {
             node["status"]["nodeInfo"][key] = json!("");
         }
-        self.server.client.apply_status(&nodes, &node).expect("the cluster is as this test made it");
+        self.server
+            .client
+            .apply_status(&nodes, &node)
+            .expect("the cluster is as this test made it");
     }
 
     fn start_agent(&mut self) {
@@ -97,7 +108,10 @@ impl Node {
             "other",
         ]);
         command.args(self.server.options());
-        self.agent = Some(Running::start(command, &path("agent.log")).expect("the cluster is as this test made it"));
+        self.agent = Some(
+            Running::start(command, &path("agent.log"))
+                .expect("the cluster is as this test made it"),
+        );
         until(
             || match self.log().contains("connected to the container runtime") {
                 true => Ok(()),
@@ -176,13 +190,19 @@ impl Node {
     }
 
     fn run_by(&mut self, name: &str, handler: &str) -> (RunningPod, Result<String, String>) {
-        let pod = self.cri.run_pod(name, handler, &[]).expect("the cluster is as this test made it");
+        let pod = self
+            .cri
+            .run_pod(name, handler, &[])
+            .expect("the cluster is as this test made it");
         let container = self.cri.run_container(&pod, IMAGE, &SLEEP);
         (pod, container)
     }
 
     fn mkdir(&mut self, container: &str) -> String {
-        let done = self.cri.exec(container, &MKDIR).expect("the cluster is as this test made it");
+        let done = self
+            .cri
+            .exec(container, &MKDIR)
+            .expect("the cluster is as this test made it");
         String::from_utf8_lossy(&done.stderr).into_owned()
     }
 }
@@ -223,7 +243,10 @@ fn a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(
     let web = web.unwrap_or_else(|error| panic!("{error} {}", node.log()));
     assert_eq!(node.mkdir(&web), DENIED);
     let (twin, other) = node.run("other");
-    assert_eq!(node.mkdir(&other.expect("the cluster is as this test made it")), "");
+    assert_eq!(
+        node.mkdir(&other.expect("the cluster is as this test made it")),
+        ""
+    );
     let covered = node.coverage("web", "True");
     assert_eq!(
         (&covered["containers"], &covered["enforced"]),
@@ -232,10 +255,17 @@ fn a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(
 
     // Killed, and a container begins meanwhile.
     node.policy("late", "Seccomp", "closed");
-    node.agent.take().expect("the cluster is as this test made it").kill().expect("the cluster is as this test made it");
+    node.agent
+        .take()
+        .expect("the cluster is as this test made it")
+        .kill()
+        .expect("the cluster is as this test made it");
     assert_eq!(node.mkdir(&web), DENIED);
     let (late, missed) = node.run("late");
-    assert_eq!(node.mkdir(&missed.expect("the cluster is as this test made it")), "");
+    assert_eq!(
+        node.mkdir(&missed.expect("the cluster is as this test made it")),
+        ""
+    );
     node.start_agent();
     let covered = node.coverage("late", "False");
     assert_eq!(covered["unprotected"], 1, "{covered}");
@@ -244,10 +274,14 @@ fn a_call_is_denied_in_the_pod_of_a_policy_and_stays_denied_when_the_agent_dies(
     // What the one before has confined is known to be.
     let covered = node.coverage("web", "True");
     assert_eq!(covered["enforced"], 1, "{covered}");
-    node.cri.remove_pod(&late).expect("the cluster is as this test made it");
+    node.cri
+        .remove_pod(&late)
+        .expect("the cluster is as this test made it");
     node.coverage("late", "True");
     for pod in [pod, twin] {
-        node.cri.remove_pod(&pod).expect("the cluster is as this test made it");
+        node.cri
+            .remove_pod(&pod)
+            .expect("the cluster is as this test made it");
     }
 }
 
@@ -272,7 +306,9 @@ fn a_rule_that_cannot_be_enforced_refuses_a_container_unless_the_policy_is_open(
         "{covered}"
     );
     for pod in [strict, open] {
-        node.cri.remove_pod(&pod).expect("the cluster is as this test made it");
+        node.cri
+            .remove_pod(&pod)
+            .expect("the cluster is as this test made it");
     }
 }
 
@@ -294,7 +330,9 @@ fn a_pod_of_the_runtime_class_gets_its_policy_from_the_runtime_and_no_other() {
     let web = web.unwrap_or_else(|error| panic!("{error} {}", node.log()));
     assert_eq!(node.mkdir(&web), DENIED);
     assert_eq!(node.coverage("boxed", "True")["enforced"], 1);
-    node.cri.remove_pod(&pod).expect("the cluster is as this test made it");
+    node.cri
+        .remove_pod(&pod)
+        .expect("the cluster is as this test made it");
     // The handler is said to be tollgate's, and is runc.
     node.policy("fake", "Seccomp", "closed");
     let (fake, container) = node.run_by("fake", "other");
@@ -303,5 +341,7 @@ fn a_pod_of_the_runtime_class_gets_its_policy_from_the_runtime_and_no_other() {
         error.contains("the runtime that has created it is not tollgate's"),
         "{error}"
     );
-    node.cri.remove_pod(&fake).expect("the cluster is as this test made it");
+    node.cri
+        .remove_pod(&fake)
+        .expect("the cluster is as this test made it");
 }

@@ -14,9 +14,14 @@ const NAMESPACE: &str = "guard";
 
 /// The kind of an object.
 fn resource(object: &Value) -> Resource {
-    let version = object["apiVersion"].as_str().expect("the cluster is as this test made it");
+    let version = object["apiVersion"]
+        .as_str()
+        .expect("the cluster is as this test made it");
     let (group, version) = version.split_once('/').unwrap_or(("", version));
-    let kind = object["kind"].as_str().expect("the cluster is as this test made it").to_lowercase();
+    let kind = object["kind"]
+        .as_str()
+        .expect("the cluster is as this test made it")
+        .to_lowercase();
     let plural = match kind.as_str() {
         "networkpolicy" | "validatingadmissionpolicy" | "mutatingadmissionpolicy" => {
             format!("{}ies", kind.trim_end_matches('y'))
@@ -54,10 +59,17 @@ fn token(server: &RealApiserver, account: &str, node: Option<&str>) -> Client {
             .expect("the cluster is as this test made it");
         request["spec"]["boundObjectRef"] = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid["metadata"]["uid"] });
     }
-    let made = server.client.create(&resource, &request).expect("the cluster is as this test made it");
-    let token = made["status"]["token"].as_str().expect("the cluster is as this test made it");
+    let made = server
+        .client
+        .create(&resource, &request)
+        .expect("the cluster is as this test made it");
+    let token = made["status"]["token"]
+        .as_str()
+        .expect("the cluster is as this test made it");
     let name = format!("{account}-{}", node.unwrap_or("unbound"));
-    server.client_with(&name, token).expect("the cluster is as this test made it")
+    server
+        .client_with(&name, token)
+        .expect("the cluster is as this test made it")
 }
 
 fn report(node: &str) -> Value {
@@ -76,7 +88,9 @@ fn an_agent_writes_its_own_report_alone(server: &RealApiserver) {
     let mut written = report("n1");
     written["status"] = json!({ "agentVersion": "1", "bootID": "b", "observedVersion": "1",
         "renewTime": "2026-01-01T00:00:00Z" });
-    agent.apply_status(&reports, &written).expect("the cluster is as this test made it");
+    agent
+        .apply_status(&reports, &written)
+        .expect("the cluster is as this test made it");
     let error = agent
         .apply(&reports, &report("n2"))
         .expect_err("it is refused")
@@ -85,15 +99,26 @@ fn an_agent_writes_its_own_report_alone(server: &RealApiserver) {
         error.contains("403") && error.contains("its own node alone"),
         "{error}"
     );
-    server.client.apply(&reports, &report("n2")).expect("the cluster is as this test made it");
+    server
+        .client
+        .apply(&reports, &report("n2"))
+        .expect("the cluster is as this test made it");
     written["metadata"]["name"] = json!("n2");
     assert_eq!(code(agent.apply_status(&reports, &written)), Some(403));
     // A token that was minted without a node writes no report.
     let unbound = token(server, NODE, None);
     assert_eq!(code(unbound.apply(&reports, &report("n1"))), Some(403));
-    let uid = server.client.get(&reports, &key("", "n1")).expect("the cluster is as this test made it")["metadata"]["uid"].clone();
+    let uid = server
+        .client
+        .get(&reports, &key("", "n1"))
+        .expect("the cluster is as this test made it")["metadata"]["uid"]
+        .clone();
     assert_eq!(
-        code(agent.delete(&reports, &key("", "n1"), uid.as_str().expect("the cluster is as this test made it"))),
+        code(agent.delete(
+            &reports,
+            &key("", "n1"),
+            uid.as_str().expect("the cluster is as this test made it")
+        )),
         Some(403)
     );
     for (resource, at) in [
@@ -125,7 +150,9 @@ fn the_operator_changes_no_policy_and_reads_no_secret(server: &RealApiserver) {
     let mut status = policy.clone();
     status["metadata"] = json!({ "name": "web", "namespace": "demo" });
     status["status"] = json!({ "profileName": "p", "ready": false });
-    client.apply_status(&of("VarmorPolicy"), &status).expect("the cluster is as this test made it");
+    client
+        .apply_status(&of("VarmorPolicy"), &status)
+        .expect("the cluster is as this test made it");
     assert_eq!(code(client.apply(&of("VarmorPolicy"), &status)), Some(403));
     assert_eq!(
         code(client.get(&Resource::new("", "v1", "secrets"), &key(NAMESPACE, "x"))),
@@ -161,9 +188,16 @@ fn workloads_are_marked(server: &RealApiserver) {
         let made = client
             .create(&resource(object), object)
             .map_err(|error| error.to_string())?;
-        let marks = &made.pointer(pod).expect("the cluster is as this test made it")["annotations"];
-        let uid = made["metadata"]["uid"].as_str().expect("the cluster is as this test made it").to_owned();
-        let name = made["metadata"]["name"].as_str().expect("the cluster is as this test made it");
+        let marks = &made
+            .pointer(pod)
+            .expect("the cluster is as this test made it")["annotations"];
+        let uid = made["metadata"]["uid"]
+            .as_str()
+            .expect("the cluster is as this test made it")
+            .to_owned();
+        let name = made["metadata"]["name"]
+            .as_str()
+            .expect("the cluster is as this test made it");
         client
             .delete(&resource(object), &key("demo", name), &uid)
             .expect("the cluster is as this test made it");
@@ -177,9 +211,11 @@ fn workloads_are_marked(server: &RealApiserver) {
         (found == expected).then_some(()).ok_or(found.to_string())
     })
     .expect("the cluster is as this test made it");
-    let other = marks(&workload("Deployment", "other"), "/spec/template/metadata").expect("the cluster is as this test made it");
+    let other = marks(&workload("Deployment", "other"), "/spec/template/metadata")
+        .expect("the cluster is as this test made it");
     assert_eq!(other, Value::Null);
-    let kind = marks(&workload("StatefulSet", "web"), "/spec/template/metadata").expect("the cluster is as this test made it");
+    let kind = marks(&workload("StatefulSet", "web"), "/spec/template/metadata")
+        .expect("the cluster is as this test made it");
     assert_eq!(kind, Value::Null);
 }
 
@@ -197,8 +233,11 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
     let folder = tempfile::tempdir().expect("the cluster is as this test made it");
     let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
     let key = [key.serialize_pem(), key.public_key_pem()];
-    let server = RealApiserver::start(&programs, folder.path(), [&key[0], &key[1]]).expect("the cluster is as this test made it");
-    server.install(&["demo"]).expect("the cluster is as this test made it");
+    let server = RealApiserver::start(&programs, folder.path(), [&key[0], &key[1]])
+        .expect("the cluster is as this test made it");
+    server
+        .install(&["demo"])
+        .expect("the cluster is as this test made it");
     let installation = Installation {
         namespace: NAMESPACE.to_owned(),
         image: "registry.example/tollgate:1".to_owned(),
@@ -209,7 +248,10 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
     }
     for name in ["n1", "n2"] {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
-        server.client.apply(&resource(&node), &node).expect("the cluster is as this test made it");
+        server
+            .client
+            .apply(&resource(&node), &node)
+            .expect("the cluster is as this test made it");
     }
     let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
         "metadata": { "name": "web", "namespace": "demo" },
@@ -217,7 +259,10 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
             "matchLabels": { "app": "web" }, "matchExpressions": [{ "key": "off", "operator": "DoesNotExist" }] } },
             "policy": { "enforcer": "Seccomp", "mode": "EnhanceProtect",
             "enhanceProtect": { "hardeningRules": ["disallow-mount"] } } } });
-    server.client.apply(&of("VarmorPolicy"), &policy).expect("the cluster is as this test made it");
+    server
+        .client
+        .apply(&of("VarmorPolicy"), &policy)
+        .expect("the cluster is as this test made it");
     an_agent_writes_its_own_report_alone(&server);
     the_operator_changes_no_policy_and_reads_no_secret(&server);
     workloads_are_marked(&server);
@@ -226,8 +271,11 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
 #[test]
 fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
     let folder = tempfile::tempdir().expect("the cluster is as this test made it");
-    manifests::write_chart(folder.path(), "registry.example/tollgate:1").expect("the cluster is as this test made it");
-    let text = |name: &str| fs::read_to_string(folder.path().join(name)).expect("the cluster is as this test made it");
+    manifests::write_chart(folder.path(), "registry.example/tollgate:1")
+        .expect("the cluster is as this test made it");
+    let text = |name: &str| {
+        fs::read_to_string(folder.path().join(name)).expect("the cluster is as this test made it")
+    };
     assert!(text("values.yaml").contains("registry.example/tollgate:1"));
     assert!(text("Chart.yaml").contains("kubeVersion"));
     let (templates, crds) = (text("templates/tollgate.yaml"), text("crds/tollgate.yaml"));
