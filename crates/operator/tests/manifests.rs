@@ -1,5 +1,6 @@
 //! The manifests with a real API server: it takes them, and each service account may do what it needs and no more.
 
+use std::process::Command;
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -294,4 +295,32 @@ fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
     let count = |text: &str| text.matches("---\n").count();
     // Helm makes the namespace.
     assert_eq!(count(&templates) + count(&crds) + 1, all);
+    let helm = Command::new("helm")
+        .args([
+            "template",
+            "t",
+            "--namespace",
+            "chosen",
+            "--kube-version",
+            "1.37.0",
+        ])
+        .arg(folder.path())
+        .output();
+    let made = match helm {
+        Ok(made) => made,
+        Err(error) => testing::skip!("needs helm", || match error.kind() {
+            std::io::ErrorKind::NotFound => Ok("it is in no folder of PATH".to_owned()),
+            _ => Err(error.to_string()),
+        }),
+    };
+    let (text, problem) = (
+        String::from_utf8_lossy(&made.stdout),
+        String::from_utf8_lossy(&made.stderr),
+    );
+    assert!(made.status.success(), "{problem}");
+    assert_eq!(count(&text), count(&templates), "{text}");
+    assert!(
+        text.contains("namespace: \"chosen\"") && !text.contains("{{"),
+        "{text}"
+    );
 }
