@@ -122,12 +122,16 @@ fn an_agent_writes_its_own_report_alone(server: &RealApiserver) {
         )),
         Some(403)
     );
+    an_agent_reads_nothing_but_profiles(&agent);
+}
+
+fn an_agent_reads_nothing_but_profiles(agent: &Client) {
     for (resource, at) in [
         (Resource::new("", "v1", "secrets"), key(NAMESPACE, "x")),
         (Resource::new("", "v1", "pods"), key("demo", "x")),
         (Resource::new("", "v1", "nodes"), key("", "n1")),
         (of("VarmorPolicy"), key("demo", "web")),
-        (reports, key("", "n1")),
+        (of("NodeReport"), key("", "n1")),
     ] {
         assert_eq!(
             code(agent.get(&resource, &at)),
