@@ -71,12 +71,27 @@ state = "$PWD/state"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
   snapshotter = "native"
+# Another name of the same runtime.
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.other]
+  runtime_type = "io.containerd.runc.v2"
+  snapshotter = "native"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.tollgate]
+  runtime_type = "io.containerd.runc.v2"
+  snapshotter = "native"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.tollgate.options]
+  BinaryName = "$PWD/tollgate-runtime"
 [plugins."io.containerd.nri.v1.nri"]
   disable = false
   socket_path = "$PWD/nri.sock"
   plugin_path = "$PWD/plugins"
   plugin_config_path = "$PWD/conf"
 END
+ln -s "$TOLLGATE_PROGRAM" tollgate-runtime
+cat > runtime.yaml <<END
+runtime: {binary: runc, policies: $PWD/policies}
+file_output: {enabled: true, filename: $PWD/alerts}
+END
+export TOLLGATE_RUNTIME_CONFIG="$PWD/runtime.yaml" TOLLGATE_RUNTIME_STATE="$PWD/runtime"
 containerd --config config.toml > containerd.log 2>&1 &
 for try in $(seq 300); do ctr -a "$PWD/containerd.sock" version > /dev/null 2>&1 && break; sleep 0.1; done
 ctr -a "$PWD/containerd.sock" -n k8s.io images import --local --snapshotter native pod.tar > import.out
@@ -109,6 +124,7 @@ impl Containerd {
             ])
             .current_dir(scratch.path())
             .env("PATH", path)
+            .env("TOLLGATE_PROGRAM", crate::program())
             .stdin(Stdio::null())
             .spawn()
             .expect("unshare is part of every system");

@@ -49,6 +49,7 @@ impl Plugin for Tester {
             Event::Shutdown => return Answer::Accept,
             Event::CreateContainer(both) => ("CreateContainer", both),
             Event::StartContainer(both) => ("StartContainer", both),
+            Event::StopContainer(both) => ("StopContainer", both),
             Event::RemoveContainer(both) => ("RemoveContainer", both),
         };
         let (pod, container) = &**both;

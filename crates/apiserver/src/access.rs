@@ -14,12 +14,49 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 pub struct Access {
     /// `https://HOST:PORT`, or `http://HOST:PORT` on loopback.
     pub server: String,
-    /// File with the certificates that may sign the server's.
-    pub authority: Option<PathBuf>,
-    /// File with a token. It is read for each request, because the kubelet replaces it.
-    pub token: Option<PathBuf>,
-    /// Files with a certificate of the client and its key.
-    pub client: Option<(PathBuf, PathBuf)>,
+    /// The certificates that may sign the server's, in PEM form.
+    pub authority: Option<Credential>,
+    /// A token. A file is read for each request, because the kubelet replaces it.
+    pub token: Option<Credential>,
+    /// A certificate of the client and its key, in PEM form.
+    pub client: Option<(Credential, Credential)>,
+}
+
+/// A file, or what would be in it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// A file.
+    File(PathBuf),
+    /// The content, and the file that it was written in.
+    Inline {
+        /// The content.
+        content: Vec<u8>,
+        /// The file.
+        within: PathBuf,
+    },
+}
+
+impl Credential {
+    /// The file that has the content.
+    fn path(&self) -> &PathBuf {
+        match self {
+            Self::File(path) | Self::Inline { within: path, .. } => path,
+        }
+    }
+
+    pub(crate) fn read(&self) -> Result<Vec<u8>, AccessError> {
+        match self {
+            Self::File(path) => read(path),
+            Self::Inline { content, .. } => Ok(content.clone()),
+        }
+    }
+}
+
+/// Shows no secret.
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.path().display())
+    }
 }
 
 /// The API server cannot be used.
@@ -51,6 +88,14 @@ pub enum AccessError {
     },
     /// A file is not what it has to be.
     #[error("cannot use {}: {problem}", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A file has no certificate or key.
+    #[error("cannot use {}: {problem}", path.display())]
     Pem {
         /// The file.
         path: PathBuf,
@@ -79,10 +124,36 @@ impl Access {
         let folder = Path::new(SERVICE_ACCOUNT);
         Ok(Self {
             server: format!("https://{host}:{port}"),
-            authority: Some(folder.join("ca.crt")),
-            token: Some(folder.join("token")),
+            authority: Some(Credential::File(folder.join("ca.crt"))),
+            token: Some(Credential::File(folder.join("token"))),
             client: None,
         })
+    }
+
+    /// An access by files: authorities, a token, and a certificate with its key.
+    #[must_use]
+    pub fn files(
+        server: &str,
+        authority: Option<PathBuf>,
+        token: Option<PathBuf>,
+        client: Option<(PathBuf, PathBuf)>,
+    ) -> Self {
+        Self {
+            server: server.to_owned(),
+            authority: authority.map(Credential::File),
+            token: token.map(Credential::File),
+            client: client.map(|(one, key)| (Credential::File(one), Credential::File(key))),
+        }
+    }
+
+    /// The access of the current context of a kubeconfig file.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or says something that is not supported: programs that make credentials, passwords,
+    /// impersonation, proxies, and servers that are not verified.
+    pub fn kubeconfig(path: &Path) -> Result<Self, AccessError> {
+        crate::kubeconfig::read(path)
     }
 
     /// Refuses an address to which credentials cannot be sent.
@@ -111,15 +182,15 @@ impl Access {
     pub(crate) fn tls(&self) -> Result<TlsConfig, AccessError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = TlsConfig::builder().unversioned_rustls_crypto_provider(provider);
-        if let Some(path) = &self.authority {
-            let roots = certificates(path)?;
+        if let Some(pem) = &self.authority {
+            let roots = certificates(pem)?;
             config = config.root_certs(RootCerts::new_with_certs(&roots));
         }
         if let Some((certificate, key)) = &self.client {
             let chain = certificates(certificate)?;
-            let pem = read(key)?;
+            let pem = key.read()?;
             let key = PrivateKey::from_pem(&pem).map_err(|error| AccessError::Pem {
-                path: key.clone(),
+                path: key.path().clone(),
                 problem: error.to_string(),
             })?;
             config = config.client_cert(Some(ClientCert::new_with_certs(&chain, key)));
@@ -128,12 +199,12 @@ impl Access {
     }
 }
 
-fn certificates(path: &PathBuf) -> Result<Vec<Certificate<'static>>, AccessError> {
+fn certificates(pem: &Credential) -> Result<Vec<Certificate<'static>>, AccessError> {
     let wrong = |problem: String| AccessError::Pem {
-        path: path.clone(),
+        path: pem.path().clone(),
         problem,
     };
-    let pem = read(path)?;
+    let pem = pem.read()?;
     let mut found = Vec::new();
     for item in parse_pem(&pem) {
         match item.map_err(|error| wrong(error.to_string()))? {

@@ -1,7 +1,6 @@
 //! Requests.
 
 use std::io::{self, BufReader, Read};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use kinds::ObjectKey;
@@ -9,7 +8,7 @@ use serde_json::Value;
 use ureq::http::{Request, Response};
 use ureq::{Agent, Body};
 
-use crate::access::{Access, AccessError};
+use crate::access::{Access, AccessError, Credential};
 use crate::resource::Resource;
 
 /// How long a request that is no watch may take.
@@ -78,7 +77,7 @@ impl ApiError {
 pub struct Client {
     agent: Agent,
     server: String,
-    token: Option<PathBuf>,
+    token: Option<Credential>,
     /// Name of the writer, as objects record it.
     manager: String,
     /// How long the server keeps a watch open. A connection that has died unnoticed is found after that.
@@ -292,7 +291,7 @@ impl Client {
         };
         let mut request = request.uri(format!("{}{path}", self.server));
         if let Some(token) = &self.token {
-            let token = crate::access::read(token)?;
+            let token = token.read()?;
             let token = String::from_utf8_lossy(&token).trim().to_owned();
             request = request.header("authorization", format!("Bearer {token}"));
         }

@@ -22,12 +22,15 @@ mod access;
 mod client;
 #[cfg(feature = "testing")]
 pub mod fake;
+mod kubeconfig;
+#[cfg(feature = "testing")]
+pub mod real;
 mod resource;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-pub use access::{Access, AccessError};
+pub use access::{Access, AccessError, Credential};
 pub use client::{ApiError, Client};
 pub use resource::Resource;
 pub use watch::{Change, watch};

@@ -211,7 +211,7 @@ fn long_lists_come_in_pages() {
 fn credentials_are_not_sent_in_the_clear() {
     let access = |server: &str, authority: Option<&str>| Access {
         server: server.to_owned(),
-        authority: authority.map(Into::into),
+        authority: authority.map(|path| Credential::File(path.into())),
         ..Access::default()
     };
     for (server, problem) in [
@@ -243,7 +243,7 @@ fn a_token_is_read_for_each_request() {
     let token = folder.path().join("token");
     let server = FakeApiserver::start().unwrap();
     let access = Access {
-        token: Some(token.clone()),
+        token: Some(Credential::File(token.clone())),
         ..server.access()
     };
     let client = Client::new(&access, "x").unwrap();

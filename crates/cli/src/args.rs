@@ -99,6 +99,8 @@ pub(crate) enum Verb {
     /// List the agents of a collector
     #[command(subcommand, arg_required_else_help = true)]
     Fleet(crate::command::alerts::args::Fleet),
+    /// Be the agent of a Kubernetes node: confine its containers by policies of the cluster
+    Node(Box<crate::command::node::args::Node>),
     /// Show what works on this machine, and how to fix what does not
     Doctor(Doctor),
     /// Take a one-minute tour: live alerts from real programs

@@ -22,7 +22,7 @@ pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ),
     ("Confine", &["guard", "enforce", "policy", "learn"]),
     ("Containers", &["runtime"]),
-    ("Fleet", &["serve", "alerts", "fleet"]),
+    ("Fleet", &["serve", "alerts", "fleet", "node"]),
     ("Measure", &["bench", "generate"]),
     (
         "Tools",

@@ -141,6 +141,7 @@ fn execute(verb: Verb) -> Outcome {
         Verb::Serve(args) => command::serve::execute(*args),
         Verb::Alerts(verb) => command::alerts::execute(&verb),
         Verb::Fleet(verb) => command::alerts::execute_fleet(&verb),
+        Verb::Node(args) => command::node::execute(*args),
         Verb::Doctor(args) => command::doctor::execute(&args),
         Verb::Demo(args) => command::demo::execute(&args),
         Verb::Generate(verb) => command::generate::execute(verb),

@@ -177,7 +177,9 @@ impl Cluster {
         };
         let stored = self.stored.get(&key);
         stored.is_some_and(|stored| {
-            stored.installation == self.installation && stored.spec == profile.spec
+            stored.installation == self.installation
+                && stored.spec == profile.spec
+                && stored.notes == profile.notes
         })
     }
 

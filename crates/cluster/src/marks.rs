@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kinds::annotations::MARK;
 use kinds::{PolicyObject, Scope};
 use serde_json::{Map, Value, json};
 
@@ -9,9 +10,6 @@ use crate::{Cluster, PolicyId};
 
 /// Annotation of a policy that lets authors of workloads switch confinement off, with the value `allow`.
 const OPT_OUT: &str = "tollgate.dev/opt-out";
-
-/// Annotation of a pod with the profile of a container, whose name follows.
-const MARK: &str = "container.tollgate.dev/";
 
 /// A workload that is created or changed.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,7 @@ use kinds::{
 };
 
 use crate::INSTALLATION;
+use crate::profile::NOTES;
 
 /// An ArmorProfile as the API server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(crate) struct StoredProfile {
     pub(crate) status: Option<ArmorProfileStatus>,
     /// The installation that wrote it; empty for another program.
     pub(crate) installation: String,
+    /// Annotations by which nodes decide.
+    pub(crate) notes: BTreeMap<String, String>,
 }
 
 impl StoredProfile {
@@ -48,6 +51,12 @@ impl StoredProfile {
                 .get(INSTALLATION)
                 .cloned()
                 .unwrap_or_default(),
+            notes: metadata
+                .annotations
+                .iter()
+                .filter(|(key, _)| NOTES.contains(&key.as_str()))
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
         })
     }
 }

@@ -1,7 +1,9 @@
 //! From a policy to the ArmorProfile that there has to be.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use kinds::annotations::{FAIL_MODE, FailMode, HASH, TARGET};
 use kinds::compile::{self, NotLoaded};
 use kinds::validate::{self, Installation, Invalid};
 use kinds::{
@@ -22,6 +24,8 @@ pub struct DesiredProfile {
     pub name: String,
     /// Content.
     pub spec: ArmorProfileSpec,
+    /// Annotations by which nodes decide whether they need the profile.
+    pub notes: BTreeMap<String, String>,
     /// Rules that tollgate cannot enforce, because they need a proxy.
     pub needs_proxy: Vec<String>,
 }
@@ -112,8 +116,10 @@ impl Cluster {
         }
         let part = egress::expand(policy, &self.network)?;
         let compiled = compile::load_part(&policy.metadata.name, part)?;
+        let spec = spec(policy, key.name.clone(), compiled.text);
         Ok(DesiredProfile {
-            spec: spec(policy, key.name.clone(), compiled.text),
+            notes: notes(policy, &spec),
+            spec,
             namespace: key.namespace,
             name: key.name,
             needs_proxy: compiled.needs_proxy,
@@ -195,6 +201,17 @@ fn spec(policy: &PolicyObject, name: String, text: String) -> ArmorProfileSpec {
         },
         update_existing_workloads: policy.spec.update_existing_workloads,
     }
+}
+
+/// Annotations of an ArmorProfile that nodes read.
+pub(crate) const NOTES: [&str; 3] = [TARGET, HASH, FAIL_MODE];
+
+fn notes(policy: &PolicyObject, spec: &ArmorProfileSpec) -> BTreeMap<String, String> {
+    let target = serde_json::to_string(&spec.target).expect("a target is JSON");
+    let written = policy.metadata.annotations.get(FAIL_MODE);
+    let mode = FailMode::of(written.map(String::as_str));
+    let values = [target, spec.profile.hash.clone(), mode.name().to_owned()];
+    NOTES.map(str::to_owned).into_iter().zip(values).collect()
 }
 
 /// SHA-256 in hexadecimal.

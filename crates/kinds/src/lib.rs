@@ -10,6 +10,7 @@
 //!
 //! [`crd::all`] makes the CustomResourceDefinitions from `data/schema.txt`.
 
+pub mod annotations;
 pub mod artifact;
 pub mod compile;
 pub mod crd;

@@ -167,6 +167,8 @@ messages! {
         cgroups_path: String = (string, tag = "5"),
         /// Kind of seccomp profile that Kubernetes asked for.
         seccomp_profile: Option<SecurityProfile> = (message, optional, tag = "7"),
+        /// The seccomp policy; absent for a container without a filter.
+        seccomp_policy: Option<LinuxSeccomp> = (message, optional, tag = "8"),
     }
     /// A namespace of a container.
     LinuxNamespace {

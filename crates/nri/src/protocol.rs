@@ -53,18 +53,21 @@ pub enum Event {
     CreateContainer(Box<(PodSandbox, Container)>),
     /// A container exists, with its control group and namespaces; its program starts after the answer.
     StartContainer(Box<(PodSandbox, Container)>),
-    /// A container has ended.
+    /// The program of a container has ended, or is about to be ended.
+    StopContainer(Box<(PodSandbox, Container)>),
+    /// A container does not exist any more.
     RemoveContainer(Box<(PodSandbox, Container)>),
     /// The runtime ends the connection.
     Shutdown,
 }
 
 /// Methods of events: name, number, and how to make the event.
-const METHODS: [(&str, i32); 5] = [
+const METHODS: [(&str, i32); 6] = [
     ("RunPodSandbox", 1),
     ("RemovePodSandbox", 3),
     ("CreateContainer", 4),
     ("StartContainer", 6),
+    ("StopContainer", 10),
     ("RemoveContainer", 11),
 ];
 
@@ -285,6 +288,7 @@ fn event(number: i32, pod: Option<PodSandbox>, container: Option<Container>) -> 
         3 => Some(Event::RemovePod(pod)),
         4 => Some(Event::CreateContainer(Box::new((pod, container?)))),
         6 => Some(Event::StartContainer(Box::new((pod, container?)))),
+        10 => Some(Event::StopContainer(Box::new((pod, container?)))),
         11 => Some(Event::RemoveContainer(Box::new((pod, container?)))),
         _ => None,
     };

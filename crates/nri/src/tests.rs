@@ -113,7 +113,10 @@ fn a_plug_in_registers_and_gets_everything_that_exists_in_parts() {
     let (runtime, session) = connected(&recorder);
     assert_eq!(runtime.registration.plugin_name, "tollgate");
     assert_eq!(runtime.registration.plugin_idx, "07");
-    assert_eq!(runtime.events, 0b100_0010_1101, "events 1, 3, 4, 6 and 11");
+    assert_eq!(
+        runtime.events, 0b110_0010_1101,
+        "events 1, 3, 4, 6, 10 and 11"
+    );
     drop(runtime);
     session.join().unwrap().unwrap();
     let expected = Event::Synchronize {

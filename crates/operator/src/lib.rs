@@ -4,7 +4,10 @@
 //! ArmorProfiles and status. It keeps nothing that it could not read again: a leader that is lost ends, and another one
 //! lists everything.
 
+mod events;
 mod lease;
+pub mod manifests;
+mod metrics;
 mod operator;
 mod silence;
 mod sources;
@@ -13,4 +16,5 @@ mod tests;
 mod writer;
 
 pub use lease::LeaseError;
+pub use metrics::{Metrics, serve_pages};
 pub use operator::{Operator, OperatorError, Settings};

@@ -1,12 +1,14 @@
 //! The program `tollgate-operator`.
 
 use std::env;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use apiserver::{Access, AccessError, Client};
 use clap::{Args, Parser, Subcommand};
-use operator::{Operator, Settings};
+use operator::manifests::{self, Installation};
+use operator::{Operator, Settings, serve_pages};
 
 /// Exit code for bad input, as of all programs of tollgate.
 const BAD_INPUT: u8 = 2;
@@ -25,8 +27,23 @@ struct Arguments {
 enum Verb {
     /// Print the CustomResourceDefinitions, for `kubectl apply --server-side -f -`
     Crds,
+    /// Print everything that an installation consists of, for `kubectl apply --server-side -f -`
+    Manifests(ManifestOptions),
     /// Run the operator
     Run(Run),
+}
+
+#[derive(Debug, Args)]
+struct ManifestOptions {
+    /// Image with the programs tollgate and tollgate-operator
+    #[arg(long)]
+    image: String,
+    /// Namespace of the installation
+    #[arg(long, default_value = "tollgate", conflicts_with = "chart")]
+    namespace: String,
+    /// Write a Helm chart into this folder instead
+    #[arg(long, value_name = "DIR")]
+    chart: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -37,6 +54,9 @@ struct Run {
     /// Name of this operator among those of the installation (default: $POD_NAME)
     #[arg(long)]
     name: Option<String>,
+    /// Serve /metrics and /healthz at this address
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
     /// Address of the API server (default: the one that a pod gets from Kubernetes)
     #[arg(long, value_name = "URL")]
     server: Option<String>,
@@ -52,19 +72,25 @@ struct Run {
     /// Key of --client-certificate
     #[arg(long, value_name = "FILE", requires = "client_certificate")]
     client_key: Option<PathBuf>,
+    /// Take server and credentials from the current context of this file
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    kubeconfig: Option<PathBuf>,
 }
 
 impl Run {
     fn access(&self) -> Result<Access, AccessError> {
+        if let Some(path) = &self.kubeconfig {
+            return Access::kubeconfig(path);
+        }
         let Some(server) = &self.server else {
             return Access::in_cluster();
         };
-        Ok(Access {
-            server: server.clone(),
-            authority: self.certificate_authority.clone(),
-            token: self.token.clone(),
-            client: self.client_certificate.clone().zip(self.client_key.clone()),
-        })
+        Ok(Access::files(
+            server,
+            self.certificate_authority.clone(),
+            self.token.clone(),
+            self.client_certificate.clone().zip(self.client_key.clone()),
+        ))
     }
 }
 
@@ -74,6 +100,23 @@ fn main() -> ExitCode {
             print!("{}", kinds::yaml_text::stream(&kinds::crd::all()));
             ExitCode::SUCCESS
         }
+        Verb::Manifests(options) => match &options.chart {
+            Some(folder) => match manifests::write_chart(folder, &options.image) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error, BAD_INPUT),
+            },
+            None => {
+                let installation = Installation {
+                    namespace: options.namespace,
+                    image: options.image,
+                };
+                print!(
+                    "{}",
+                    kinds::yaml_text::stream(&manifests::all(&installation))
+                );
+                ExitCode::SUCCESS
+            }
+        },
         Verb::Run(run) => {
             let (Some(namespace), Some(name)) = (
                 value(run.namespace.as_ref(), "POD_NAMESPACE"),
@@ -91,6 +134,13 @@ fn main() -> ExitCode {
                 Err(error) => return fail(&error, BAD_INPUT),
             };
             let operator = Operator::new(client, Settings::new(&namespace, &name));
+            let served = run
+                .listen
+                .map(|address| serve_pages(operator.metrics(), address));
+            let _server = match served.transpose() {
+                Ok(server) => server,
+                Err(error) => return fail(&error, BAD_INPUT),
+            };
             match operator.run(|message| eprintln!("tollgate-operator: {message}")) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&error, ENDED),

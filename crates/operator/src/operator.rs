@@ -1,6 +1,8 @@
 //! The loop of the operator.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use std::{io, mem};
@@ -10,6 +12,7 @@ use cluster::{Cluster, Event, ObjectKind, PolicyId};
 use jiff::Timestamp;
 
 use crate::lease::{Lease, LeaseError};
+use crate::metrics::Metrics;
 use crate::silence::Silences;
 use crate::sources::{Notice, Source, Sources};
 use crate::writer::Writer;
@@ -67,13 +70,25 @@ pub enum OperatorError {
 pub struct Operator {
     client: Client,
     settings: Settings,
+    metrics: Arc<Metrics>,
 }
 
 impl Operator {
     /// An operator that has not begun.
     #[must_use]
     pub fn new(client: Client, settings: Settings) -> Self {
-        Self { client, settings }
+        let metrics = Arc::default();
+        Self {
+            client,
+            settings,
+            metrics,
+        }
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.metrics)
     }
 
     /// Waits until this operator is the leader, and then acts for as long as it is. `say` gets messages for people.
@@ -92,6 +107,7 @@ impl Operator {
         say(format!(
             "leader of the installation in {namespace}: {identity}"
         ));
+        self.metrics.leader.store(1, Ordering::Relaxed);
         let (sender, receiver) = mpsc::sync_channel(QUEUE);
         let mut sources = Sources::new(self.client.clone(), sender);
         for source in Source::ALWAYS {
@@ -99,13 +115,14 @@ impl Operator {
         }
         let round = Round {
             cluster: Cluster::new(namespace, false),
-            writer: Writer::new(self.client.clone(), namespace),
+            writer: Writer::new(self.client.clone(), namespace, identity),
             sources,
             listed: BTreeSet::new(),
             pending: BTreeSet::new(),
             written: BTreeMap::new(),
             silences: Silences::default(),
             settings: &self.settings,
+            metrics: &self.metrics,
         };
         round.run(&receiver, lease, &mut say)
     }
@@ -123,6 +140,7 @@ struct Round<'a> {
     written: BTreeMap<PolicyId, Instant>,
     silences: Silences,
     settings: &'a Settings,
+    metrics: &'a Metrics,
 }
 
 impl Round<'_> {
@@ -166,6 +184,7 @@ impl Round<'_> {
     fn take(&mut self, notice: Notice, say: &mut impl FnMut(String)) {
         match notice {
             Notice::Event(event) => {
+                Metrics::add(&self.metrics.events);
                 match &event {
                     Event::Report(report) => {
                         self.silences.see(report, Instant::now(), Timestamp::now());
@@ -185,7 +204,10 @@ impl Round<'_> {
                     self.cluster.apply(Event::Synced(kind));
                 }
             }
-            Notice::Failed(source, error) => say(format!("cannot watch {source:?}: {error}")),
+            Notice::Failed(source, error) => {
+                Metrics::add(&self.metrics.errors);
+                say(format!("cannot watch {source:?}: {error}"));
+            }
             Notice::Unreadable(source, key, cause) => {
                 say(format!("cannot read {key} of {source:?}: {cause}"));
             }
@@ -222,7 +244,9 @@ impl Round<'_> {
                 continue;
             }
             self.written.insert(id.clone(), Instant::now());
+            Metrics::add(&self.metrics.writes);
             if let Err(error) = self.writer.write(&self.cluster, &id) {
+                Metrics::add(&self.metrics.errors);
                 say(format!(
                     "cannot write the profile or status of {}: {error}",
                     id.key

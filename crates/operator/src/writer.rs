@@ -7,19 +7,24 @@ use kinds::crd::Definition;
 use kinds::{ObjectKey, PolicyObject, PolicyStatus};
 use serde_json::{Value, json};
 
+use crate::events;
+
 /// Label of everything that the operator makes.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 pub(crate) struct Writer {
     client: Client,
     installation: String,
+    /// Name of this operator.
+    identity: String,
 }
 
 impl Writer {
-    pub(crate) fn new(client: Client, installation: &str) -> Self {
+    pub(crate) fn new(client: Client, installation: &str, identity: &str) -> Self {
         Self {
             client,
             installation: installation.to_owned(),
+            identity: identity.to_owned(),
         }
     }
 
@@ -64,7 +69,11 @@ impl Writer {
             "metadata": name(&policy.key()),
             "status": status,
         });
-        unless_gone(self.client.apply_status(&resource, &object))
+        unless_gone(self.client.apply_status(&resource, &object))?;
+        match events::of_change(policy, status, &self.identity) {
+            Some(event) => events::write(&self.client, &event),
+            None => Ok(()),
+        }
     }
 
     fn write_profile_status(&self, cluster: &Cluster, id: &PolicyId) -> Result<(), ApiError> {
@@ -82,6 +91,8 @@ impl Writer {
 
     /// The ArmorProfile, which its policy owns.
     fn profile(&self, policy: &PolicyObject, profile: &DesiredProfile) -> Value {
+        let mut annotations = profile.notes.clone();
+        annotations.insert(INSTALLATION.to_owned(), self.installation.clone());
         json!({
             "apiVersion": definition("ArmorProfile").api_version(),
             "kind": "ArmorProfile",
@@ -89,7 +100,7 @@ impl Writer {
                 "name": profile.name,
                 "namespace": profile.namespace,
                 "labels": { MANAGED_BY: "tollgate" },
-                "annotations": { INSTALLATION: self.installation },
+                "annotations": annotations,
                 "ownerReferences": [{
                     "apiVersion": policy.api_version,
                     "kind": policy.kind,

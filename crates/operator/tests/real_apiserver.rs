@@ -1,151 +1,42 @@
 //! The program with a real API server, which `tests/cluster/build` builds into the cache.
 
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
 
-use apiserver::{Access, ApiError, Client, Resource};
+use apiserver::real::{Programs, RealApiserver, Running};
+use apiserver::{ApiError, Client, Resource};
 use kinds::ObjectKey;
 use kinds::crd::Definition;
 use serde_json::{Value, json};
 
-/// A program that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(folder: &Path, program: &Path, arguments: &[String]) -> Running {
-    let name = program.file_name().unwrap_or_default().to_string_lossy();
-    let log = fs::File::create(folder.join(format!("{name}.log"))).expect("the folder is ours");
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    Running(
-        command
-            .stderr(log)
-            .spawn()
-            .expect("the program can be started"),
-    )
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
-    listener.local_addr().expect("it is bound").port()
-}
-
-/// etcd and kube-apiserver on loopback.
+/// An API server with a folder of its own.
 struct Cluster {
-    folder: tempfile::TempDir,
-    access: Access,
     client: Client,
-    _programs: [Running; 2],
+    server: RealApiserver,
+    folder: tempfile::TempDir,
 }
 
 impl Cluster {
-    fn start(apiserver: &Path, etcd: &Path) -> Self {
+    fn start(programs: &Programs) -> Self {
         let folder = tempfile::tempdir().expect("there are temporary folders");
-        let path = folder.path();
         let key = rcgen::KeyPair::generate().expect("keys can be made");
-        fs::write(path.join("sa.key"), key.serialize_pem()).expect("the folder is ours");
-        fs::write(path.join("sa.pub"), key.public_key_pem()).expect("the folder is ours");
-        fs::write(path.join("token"), "secret").expect("the folder is ours");
-        let tokens = "secret,admin,admin,\"system:masters\"\n";
-        fs::write(path.join("tokens.csv"), tokens).expect("the folder is ours");
-        let [clients, peers, port] = [free_port(), free_port(), free_port()];
-        let (clients, peers) = (
-            format!("http://127.0.0.1:{clients}"),
-            format!("http://127.0.0.1:{peers}"),
-        );
-        let etcd = start(
-            path,
-            etcd,
-            &[
-                "--data-dir=etcd".to_owned(),
-                format!("--listen-client-urls={clients}"),
-                format!("--advertise-client-urls={clients}"),
-                format!("--listen-peer-urls={peers}"),
-                format!("--initial-advertise-peer-urls={peers}"),
-                format!("--initial-cluster=default={peers}"),
-            ],
-        );
-        let server = start(
-            path,
-            apiserver,
-            &[
-                format!("--etcd-servers={clients}"),
-                format!("--secure-port={port}"),
-                "--bind-address=127.0.0.1".to_owned(),
-                "--cert-dir=certs".to_owned(),
-                "--token-auth-file=tokens.csv".to_owned(),
-                "--authorization-mode=RBAC".to_owned(),
-                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                "--service-account-key-file=sa.pub".to_owned(),
-                "--service-account-signing-key-file=sa.key".to_owned(),
-                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-            ],
-        );
-        let access = Access {
-            server: format!("https://127.0.0.1:{port}"),
-            authority: Some(path.join("certs/apiserver.crt")),
-            token: Some(path.join("token")),
-            client: None,
-        };
-        let client = connect(&access, path);
+        let (private, public) = (key.serialize_pem(), key.public_key_pem());
+        let server = RealApiserver::start(programs, folder.path(), [&private, &public]);
+        let server = server.unwrap_or_else(|error| panic!("{error}"));
         Self {
+            client: server.client.clone(),
+            server,
             folder,
-            access,
-            client,
-            _programs: [server, etcd],
         }
     }
 
     fn operator(&self) -> Running {
-        let text = |path: &Option<PathBuf>| path.clone().unwrap_or_default().display().to_string();
-        let mut arguments = vec!["run".to_owned()];
-        for (option, value) in [
-            ("--namespace", "tollgate".to_owned()),
-            ("--name", "one".to_owned()),
-            ("--server", self.access.server.clone()),
-            ("--certificate-authority", text(&self.access.authority)),
-            ("--token", text(&self.access.token)),
-        ] {
-            arguments.extend([option.to_owned(), value]);
-        }
-        let program = Path::new(env!("CARGO_BIN_EXE_tollgate-operator"));
-        start(self.folder.path(), program, &arguments)
-    }
-}
-
-/// Waits until the server answers.
-fn connect(access: &Access, folder: &Path) -> Client {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        let client = Client::new(access, "tester").map_err(|error| error.to_string());
-        let client = client.and_then(|client| {
-            let all = Resource::new("", "v1", "namespaces");
-            let default = client.get(&all, &key_of("", "default"));
-            default
-                .map(|_| client)
-                .map_err(|error| format!("{error:?}"))
-        });
-        match client {
-            Ok(client) => return client,
-            Err(error) if Instant::now() > end => {
-                let log = fs::read_to_string(folder.join("kube-apiserver.log"));
-                panic!("{error} {}", log.unwrap_or_default());
-            }
-            Err(_) => thread::sleep(Duration::from_millis(100)),
-        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate-operator"));
+        command.args(["run", "--namespace", "tollgate", "--name", "one"]);
+        command.args(self.server.options());
+        let log = self.folder.path().join("operator.log");
+        Running::start(command, &log).expect("the program was built")
     }
 }
 
@@ -184,22 +75,8 @@ fn refusal(result: Result<Value, ApiError>) -> String {
 
 /// Writes the definitions, and waits until the server has them.
 fn prepare(cluster: &Cluster) {
-    let crds = Resource::new("apiextensions.k8s.io", "v1", "customresourcedefinitions");
-    for crd in kinds::crd::all() {
-        cluster
-            .client
-            .apply(&crds, &crd)
-            .expect("the definition is structural, and its rules are cheap");
-    }
-    for name in ["demo", "tollgate"] {
-        let namespace =
-            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
-        let all = Resource::new("", "v1", "namespaces");
-        cluster
-            .client
-            .apply(&all, &namespace)
-            .expect("it can be made");
-    }
+    let installed = cluster.server.install(&["demo", "tollgate"]);
+    installed.expect("the definitions are structural, and their rules are cheap");
     let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } });
     cluster
         .client
@@ -236,23 +113,32 @@ fn report(cluster: &Cluster, profile: &Value) {
         .expect("it can be written");
 }
 
+fn events_tell_of_it(cluster: &Cluster) {
+    let events = Resource::new("events.k8s.io", "v1", "events").in_namespace("demo");
+    wait("the event", || {
+        let all = cluster.client.get(&events, &key_of("demo", "")).ok()?;
+        let reasons: Vec<&str> = all["items"]
+            .as_array()?
+            .iter()
+            .filter(|event| event["regarding"]["name"] == "web")
+            .filter_map(|event| event["reason"].as_str())
+            .collect();
+        (reasons.contains(&"Processing") && reasons.contains(&"AllAgentsReady")).then_some(())
+    });
+}
+
 #[test]
 fn a_real_api_server_takes_the_definitions_and_a_policy_becomes_ready() {
-    let program = env::var_os("TOLLGATE_CACHE")
-        .map(|cache| Path::new(&cache).join("kubernetes/bin/kube-apiserver"));
-    let path = env::var_os("PATH").unwrap_or_default();
-    let etcd = env::split_paths(&path)
-        .map(|folder| folder.join("etcd"))
-        .find(|path| path.exists());
-    let (Some(program), Some(etcd)) = (program.filter(|path| path.exists()), etcd) else {
-        testing::skip!("needs what tests/cluster/build builds, and etcd", || Ok::<
+    let programs = match Programs::find() {
+        Ok(programs) => programs,
+        Err(missing) => testing::skip!("needs what tests/cluster/build builds, and etcd", || Ok::<
             _,
             String,
         >(
-            "TOLLGATE_CACHE has no kube-apiserver, or PATH no etcd".to_owned()
-        ));
+            missing
+        )),
     };
-    let cluster = Cluster::start(&program, &etcd);
+    let cluster = Cluster::start(&programs);
     prepare(&cluster);
     refuses_what_the_webhook_refuses(&cluster);
     let policies = of("VarmorPolicy");
@@ -283,6 +169,7 @@ fn a_real_api_server_takes_the_definitions_and_a_policy_becomes_ready() {
         done["status"]["observedGeneration"],
         done["metadata"]["generation"]
     );
+    events_tell_of_it(&cluster);
     let uid = done["metadata"]["uid"].as_str().expect("it has one");
     cluster
         .client

@@ -13,6 +13,7 @@ pub(crate) mod guard;
 pub(crate) mod help;
 pub(crate) mod learn;
 pub(crate) mod man;
+pub(crate) mod node;
 pub(crate) mod policy;
 pub(crate) mod replay;
 pub(crate) mod rules;

@@ -1,0 +1,77 @@
+//! The agent itself.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use apiserver::{Access, AccessError, Client};
+use diagnostics::exit::Exit;
+use diagnostics::failure::{Failure, Outcome};
+use diagnostics::terminal;
+use node::Settings;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::args::Node;
+
+/// Writer of the agent's fields.
+const MANAGER: &str = "tollgate-node";
+/// Time between two reports without a change. The operator takes a node for silent after two minutes.
+const RENEWAL: Duration = Duration::from_secs(30);
+
+/// Runs the agent until a signal ends it.
+pub(crate) fn execute(args: Node) -> Outcome {
+    let own = std::env::var("NODE_NAME").ok();
+    let Some(name) = args.name.clone().or(own).filter(|name| !name.is_empty()) else {
+        let message = "cannot be the agent of a node without its name";
+        return Err(Failure::new(Exit::BadInput, message)
+            .help("give --name, or set NODE_NAME by the downward API: fieldRef spec.nodeName"));
+    };
+    let client = access(&args)
+        .and_then(|access| Client::new(&access, MANAGER))
+        .map_err(|error| {
+            Failure::from_error(Exit::BadInput, &error)
+                .help("outside of a pod, give --kubeconfig, or --server and its files")
+        })?;
+    // Before there are threads, so that no signal is lost.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
+        Failure::new(Exit::Internal, format!("cannot handle signals: {error}"))
+            .help("report this as a defect")
+    })?;
+    let (stop, stopped) = mpsc::channel();
+    thread::spawn(move || {
+        let _ = signals.forever().next();
+        // An agent that has ended already needs no order.
+        let _ = stop.send(());
+    });
+    let settings = Settings {
+        node: name,
+        socket: args.nri_socket,
+        state: args.state,
+        handlers: args.handlers,
+        policies: args.policies,
+        runtime_state: args.runtime_state,
+        listen: args.listen,
+        renewal: RENEWAL,
+    };
+    let say = |message| terminal::complain(&format!("tollgate: {message}\n"));
+    node::run(settings, &client, &stopped, say).map_err(|error| {
+        Failure::from_error(Exit::Unsupported, &error).help("see `tollgate help node`")
+    })?;
+    Ok(Exit::Ok)
+}
+
+fn access(args: &Node) -> Result<Access, AccessError> {
+    if let Some(path) = &args.kubeconfig {
+        return Access::kubeconfig(path);
+    }
+    let Some(server) = &args.server else {
+        return Access::in_cluster();
+    };
+    Ok(Access::files(
+        server,
+        args.certificate_authority.clone(),
+        args.token.clone(),
+        args.client_certificate.clone().zip(args.client_key.clone()),
+    ))
+}

@@ -1,0 +1,57 @@
+//! The command line of `tollgate node`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+const SERVER: &str = "API server";
+const RUNTIME: &str = "Container runtime";
+
+/// `tollgate node`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Without --server and --kubeconfig, the address, token and authority are those of the pod's service \
+                  account. See docs/howto/deploy-on-kubernetes.md."
+)]
+pub(crate) struct Node {
+    /// Name of the node [default: $NODE_NAME]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Folder for what the agent keeps
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/tollgate/node")]
+    pub(crate) state: PathBuf,
+    /// Serve /metrics and /healthz at this address
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// NRI socket of the container runtime
+    #[arg(long, value_name = "SOCKET", default_value = "/var/run/nri/nri.sock", help_heading = RUNTIME)]
+    pub(crate) nri_socket: PathBuf,
+    /// Handler of a RuntimeClass that runs `tollgate runtime`; repeatable
+    #[arg(long = "runtime-handler", value_name = "NAME", help_heading = RUNTIME)]
+    pub(crate) handlers: Vec<String>,
+    /// Folder in which `tollgate runtime` looks for policies
+    #[arg(long, value_name = "DIR", default_value = "/etc/tollgate/policies", help_heading = RUNTIME)]
+    pub(crate) policies: PathBuf,
+    /// Folder in which `tollgate runtime` notes containers
+    #[arg(long, value_name = "DIR", default_value = "/run/tollgate/runtime", help_heading = RUNTIME)]
+    pub(crate) runtime_state: PathBuf,
+    /// Address of the API server
+    #[arg(long, value_name = "URL", help_heading = SERVER)]
+    pub(crate) server: Option<String>,
+    /// Certificates that may sign that of --server
+    #[arg(long, value_name = "FILE", requires = "server", help_heading = SERVER)]
+    pub(crate) certificate_authority: Option<PathBuf>,
+    /// Token for --server
+    #[arg(long, value_name = "FILE", requires = "server", help_heading = SERVER)]
+    pub(crate) token: Option<PathBuf>,
+    /// Certificate for --server
+    #[arg(long, value_name = "FILE", requires_all = ["server", "client_key"], help_heading = SERVER)]
+    pub(crate) client_certificate: Option<PathBuf>,
+    /// Key of --client-certificate
+    #[arg(long, value_name = "FILE", requires = "client_certificate", help_heading = SERVER)]
+    pub(crate) client_key: Option<PathBuf>,
+    /// Take server and credentials from the current context of this file
+    #[arg(long, value_name = "FILE", conflicts_with = "server", help_heading = SERVER)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}

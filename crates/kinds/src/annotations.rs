@@ -1,0 +1,43 @@
+//! Annotations of ours. A node decides by them, because it reads nothing else of most objects.
+
+/// Annotation of an ArmorProfile with its target as JSON.
+pub const TARGET: &str = "tollgate.dev/target";
+
+/// Annotation of an ArmorProfile with the hash of its policy.
+pub const HASH: &str = "tollgate.dev/hash";
+
+/// Annotation of a policy, copied to its ArmorProfile: [`FailMode`].
+pub const FAIL_MODE: &str = "tollgate.dev/fail-mode";
+
+/// Annotation of a pod with the profile of a container, whose name follows.
+pub const MARK: &str = "container.tollgate.dev/";
+
+/// What becomes of a container whose policy a node cannot enforce as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailMode {
+    /// The container is not created.
+    #[default]
+    Closed,
+    /// The container runs with the rules that can be enforced, and is reported as unprotected.
+    Open,
+}
+
+impl FailMode {
+    /// The mode of an annotation's value. Everything but `open` is closed, so that a mistake weakens nothing.
+    #[must_use]
+    pub fn of(value: Option<&str>) -> Self {
+        match value {
+            Some("open") => Self::Open,
+            _ => Self::Closed,
+        }
+    }
+
+    /// The value of the annotation.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+        }
+    }
+}

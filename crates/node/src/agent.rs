@@ -1,0 +1,445 @@
+//! The agent as a plug-in of the container runtime.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use kinds::ObjectKey;
+use kinds::annotations::FailMode;
+use nri::message::{
+    Container, ContainerAdjustment, LinuxContainerAdjustment, LinuxSeccomp, PodSandbox,
+};
+use nri::{Answer, Event, Plugin};
+
+use crate::Settings;
+use crate::filter::Filter;
+use crate::index::Entry;
+use crate::merge::merge;
+use crate::state::{Expected, Seen, State};
+use crate::store::{Body, Record, Store, StoreError, Way, write_file};
+
+/// How long an answer waits for a policy that is being fetched. The runtime waits, too, and every container with it.
+const PATIENCE: Duration = Duration::from_millis(120);
+/// Annotation by which tollgate's runtime finds a policy.
+const POLICY: &str = "tollgate.policy";
+/// State of a container that has ended.
+const STOPPED: i32 = 4;
+
+/// The agent of a node.
+pub(crate) struct Agent {
+    pub(crate) settings: Settings,
+    pub(crate) store: Store,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Profiles to fetch.
+    fetch: Sender<ObjectKey>,
+    say: Box<dyn Fn(String) + Send + Sync>,
+}
+
+impl Agent {
+    /// An agent that knows what the one before kept.
+    pub(crate) fn new(
+        settings: Settings,
+        fetch: Sender<ObjectKey>,
+        say: Box<dyn Fn(String) + Send + Sync>,
+    ) -> Result<Self, StoreError> {
+        let store = Store::open(&settings.state)?;
+        let mut state = State::default();
+        for object in store.objects()? {
+            // It was read once; only metadata that could be used was written.
+            let _ = state.index.apply(&object);
+        }
+        // The version of objects that may be old says nothing about what was seen since.
+        state.index.version = 0;
+        let keys: Vec<ObjectKey> = state
+            .index
+            .entries()
+            .map(|entry| entry.key.clone())
+            .collect();
+        for key in keys {
+            if let Some(body) = store.body(&key)? {
+                state.bodies.insert(key, body);
+            }
+        }
+        state.records = store.records()?.into_iter().collect();
+        Ok(Self {
+            settings,
+            store,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            fetch,
+            say,
+        })
+    }
+
+    /// The state. A thread that panicked left it whole: no method leaves it half changed.
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn say(&self, message: String) {
+        (self.say)(message);
+    }
+
+    /// Wakes who waits for a policy.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Has profiles fetched. Without a thread that fetches the agent ends, and nobody has to know.
+    pub(crate) fn want(&self, keys: impl IntoIterator<Item = ObjectKey>) {
+        for key in keys {
+            let _ = self.fetch.send(key);
+        }
+    }
+
+    /// The current policy of a profile; waits for it for a short time.
+    fn body(&self, key: &ObjectKey) -> Result<Body, String> {
+        let end = Instant::now() + PATIENCE;
+        let mut state = self.state();
+        if state.body(key).is_none() {
+            self.want([key.clone()]);
+        }
+        loop {
+            if let Some(body) = state.body(key) {
+                return Ok(body.clone());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let cause = state.failures.get(key).cloned();
+                return Err(cause.unwrap_or_else(|| "the policy is not here yet".to_owned()));
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn create(&self, pod: &PodSandbox, container: &Container) -> Answer {
+        let entry = {
+            let state = self.state();
+            match state.index.find(pod, &container.name) {
+                Ok(entry) => entry.cloned(),
+                Err(mark) => {
+                    drop(state);
+                    return self.refuse(&format!(
+                        "there is no ArmorProfile {mark}, which the pod is marked with"
+                    ));
+                }
+            }
+        };
+        let Some(entry) = entry else {
+            return Answer::Accept;
+        };
+        let confined = self
+            .body(&entry.key)
+            .and_then(|body| self.confine(pod, container, &entry, &body));
+        match confined {
+            Ok((expected, adjustment)) => {
+                let mut state = self.state();
+                state.expected.insert(container.id.clone(), expected);
+                Answer::Adjust(Box::new(adjustment))
+            }
+            Err(cause) if entry.fail_mode == FailMode::Open => {
+                self.open(&entry, container, &cause);
+                Answer::Accept
+            }
+            Err(cause) => self.refuse(&format!("{}: {cause}", entry.key)),
+        }
+    }
+
+    /// How a container is confined. An error says why it cannot be, or not as a whole.
+    fn confine(
+        &self,
+        pod: &PodSandbox,
+        container: &Container,
+        entry: &Entry,
+        body: &Body,
+    ) -> Result<(Expected, ContainerAdjustment), String> {
+        let record = |way, filter: Option<&Filter>| Record {
+            namespace: entry.key.namespace.clone(),
+            name: entry.key.name.clone(),
+            hash: body.hash.clone(),
+            way,
+            gaps: filter.map(|filter| filter.gaps.clone()).unwrap_or_default(),
+            notes: filter
+                .map(|filter| filter.notes.clone())
+                .unwrap_or_default(),
+        };
+        if self.settings.handlers.contains(&pod.runtime_handler) {
+            let name = self.write_policy(entry, body).map_err(|error| {
+                format!(
+                    "cannot hand the policy to the runtime: {}",
+                    crate::chain(&error)
+                )
+            })?;
+            let adjustment = ContainerAdjustment {
+                annotations: HashMap::from([(POLICY.to_owned(), name)]),
+                linux: None,
+            };
+            let record = record(Way::Runtime, None);
+            let policy = None;
+            return Ok((Expected { record, policy }, adjustment));
+        }
+        let filter = self.filter(entry, body)?;
+        if !filter.gaps.is_empty() && entry.fail_mode == FailMode::Closed {
+            return Err(filter.gaps.join("; "));
+        }
+        let own = container
+            .linux
+            .as_ref()
+            .and_then(|linux| linux.seccomp_policy.as_ref());
+        let policy = merge(&filter, own)?;
+        let adjustment = ContainerAdjustment {
+            annotations: HashMap::new(),
+            linux: Some(LinuxContainerAdjustment {
+                seccomp_policy: Some(policy.clone()),
+            }),
+        };
+        let record = record(Way::Seccomp, Some(&filter));
+        let policy = Some(policy);
+        Ok((Expected { record, policy }, adjustment))
+    }
+
+    /// The compiled filter of a policy.
+    fn filter(&self, entry: &Entry, body: &Body) -> Result<Arc<Filter>, String> {
+        if let Some(filter) = self.state().filters.get(&body.hash) {
+            return Ok(Arc::clone(filter));
+        }
+        let filter = Arc::new(Filter::compile(&entry.key.name, &body.policy)?);
+        let mut state = self.state();
+        state.filters.insert(body.hash.clone(), Arc::clone(&filter));
+        Ok(filter)
+    }
+
+    /// Writes a policy to where tollgate's runtime looks for it; returns its name there.
+    fn write_policy(&self, entry: &Entry, body: &Body) -> Result<String, StoreError> {
+        let hash = body.hash.get(..16).unwrap_or(&body.hash);
+        let name = format!("{}-{hash}", entry.key.name);
+        let path = self.settings.policies.join(format!("{name}.yaml"));
+        if !path.exists() {
+            write_file(&path, body.policy.as_bytes())?;
+        }
+        Ok(name)
+    }
+
+    /// Checks that a container is what [`Agent::create`] made it before its program starts.
+    fn start(&self, pod: &PodSandbox, container: &Container) -> Answer {
+        let mut state = self.state();
+        let expected = state.expected.remove(&container.id);
+        let entry = state
+            .index
+            .find(pod, &container.name)
+            .ok()
+            .flatten()
+            .cloned();
+        let seen = Seen {
+            pod: pod.clone(),
+            name: container.name.clone(),
+        };
+        drop(state);
+        let problem = match (&expected, &entry) {
+            (None, None) => None,
+            (None, Some(entry)) if entry.fail_mode == FailMode::Open => None,
+            (None, Some(_)) => Some("it was created before the agent knew of it".to_owned()),
+            (Some(expected), _) => self.check(expected, container).err(),
+        };
+        let is_closed = entry
+            .as_ref()
+            .is_none_or(|entry| entry.fail_mode == FailMode::Closed);
+        if let Some(problem) = &problem
+            && is_closed
+        {
+            let key = entry.map(|entry| entry.key.to_string());
+            return self.refuse(&format!("{}: {problem}", key.unwrap_or_default()));
+        }
+        let confined = expected.filter(|_| problem.is_none());
+        if let Some(expected) = &confined
+            && let Err(error) = self.store.write_record(&container.id, &expected.record)
+        {
+            self.say(crate::chain(&error));
+        }
+        let mut state = self.state();
+        state.seen.insert(container.id.clone(), seen);
+        if let Some(expected) = confined {
+            state.records.insert(container.id.clone(), expected.record);
+            state.counters.confined += 1;
+        }
+        state.is_changed = true;
+        Answer::Accept
+    }
+
+    fn check(&self, expected: &Expected, container: &Container) -> Result<(), String> {
+        match &expected.policy {
+            Some(policy) => {
+                let linux = container.linux.as_ref();
+                let own = linux.and_then(|linux| linux.seccomp_policy.as_ref());
+                match own.is_some_and(|own| is_same(own, policy)) {
+                    true => Ok(()),
+                    false => Err(
+                        "the container runtime has not taken the seccomp filter: it needs \
+                                  containerd 2.2 or CRI-O 1.34"
+                            .to_owned(),
+                    ),
+                }
+            }
+            None => {
+                let name = &expected.record.name;
+                match is_noted(&self.settings.runtime_state, &container.id, name) {
+                    true => Ok(()),
+                    false => Err("the runtime that has created it is not tollgate's".to_owned()),
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, cause: &str) -> Answer {
+        self.state().counters.refused += 1;
+        Answer::Refuse(format!("tollgate: {cause}"))
+    }
+
+    /// Lets a container run whose policy cannot be enforced.
+    fn open(&self, entry: &Entry, container: &Container, cause: &str) {
+        self.state().counters.opened += 1;
+        self.say(format!(
+            "{} runs without {}, whose fail mode is open: {cause}",
+            container.name, entry.key
+        ));
+    }
+
+    /// Takes all containers that run. Records of others are removed.
+    fn synchronize(&self, pods: &[PodSandbox], containers: &[Container]) {
+        let by_id: HashMap<&str, &PodSandbox> = pods.iter().map(|pod| (&*pod.id, pod)).collect();
+        let running = containers
+            .iter()
+            .filter(|container| container.state != STOPPED);
+        let seen = running.filter_map(|container| {
+            let pod = by_id.get(&*container.pod_sandbox_id)?;
+            let seen = Seen {
+                pod: (*pod).clone(),
+                name: container.name.clone(),
+            };
+            Some((container.id.clone(), seen))
+        });
+        let mut state = self.state();
+        state.seen = seen.collect();
+        state.expected.clear();
+        let gone: Vec<String> = state
+            .records
+            .keys()
+            .filter(|id| !state.seen.contains_key(*id))
+            .cloned()
+            .collect();
+        for id in &gone {
+            state.records.remove(id);
+        }
+        state.counters.connections += 1;
+        state.is_changed = true;
+        let running = state.seen.len();
+        let missing = state.missing_bodies();
+        drop(state);
+        for id in gone {
+            self.forget(&id);
+        }
+        self.say(format!(
+            "connected to the container runtime, which runs {running} containers"
+        ));
+        self.want(missing);
+    }
+
+    fn end(&self, container: &Container) {
+        let mut state = self.state();
+        state.expected.remove(&container.id);
+        let was_seen = state.seen.remove(&container.id).is_some();
+        state.records.remove(&container.id);
+        state.is_changed |= was_seen;
+        drop(state);
+        self.forget(&container.id);
+    }
+
+    fn forget(&self, id: &str) {
+        if let Err(error) = self.store.remove_record(id) {
+            self.say(crate::chain(&error));
+        }
+    }
+
+    /// Fetches what a pod needs before its containers are created.
+    fn prefetch(&self, pod: &PodSandbox) {
+        let state = self.state();
+        let keys: Vec<ObjectKey> = state
+            .index
+            .of_pod(pod)
+            .into_iter()
+            .filter(|key| state.body(key).is_none())
+            .collect();
+        drop(state);
+        self.want(keys);
+    }
+}
+
+/// Compares what a runtime keeps of a policy. It may leave out the number of the default error, which weakens nothing.
+fn is_same(one: &LinuxSeccomp, other: &LinuxSeccomp) -> bool {
+    one.default_action == other.default_action
+        && one.architectures == other.architectures
+        && one.syscalls == other.syscalls
+}
+
+/// Returns true if tollgate's runtime has noted a container with a policy of this profile.
+fn is_noted(state: &Path, id: &str, profile: &str) -> bool {
+    // Below a folder for each state directory of the runtime.
+    let roots = fs::read_dir(state).into_iter().flatten().flatten();
+    let notes = roots.filter_map(|root| {
+        let text = fs::read(root.path().join(id).join("container.json")).ok()?;
+        serde_json::from_slice::<serde_json::Value>(&text).ok()
+    });
+    let mut policies = notes.filter_map(|note| note["policy"].as_str().map(str::to_owned));
+    policies.any(|policy| policy.contains(&format!("/{profile}-")))
+}
+
+impl Plugin for Agent {
+    fn handle(&self, event: &Event) -> Answer {
+        let begin = Instant::now();
+        let answer = match event {
+            Event::Synchronize { pods, containers } => {
+                self.synchronize(pods, containers);
+                Answer::Accept
+            }
+            Event::RunPod(pod) => {
+                self.prefetch(pod);
+                Answer::Accept
+            }
+            Event::CreateContainer(both) => self.create(&both.0, &both.1),
+            Event::StartContainer(both) => self.start(&both.0, &both.1),
+            Event::StopContainer(both) | Event::RemoveContainer(both) => {
+                self.end(&both.1);
+                Answer::Accept
+            }
+            Event::RemovePod(_) | Event::Shutdown => Answer::Accept,
+        };
+        let took = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let mut state = self.state();
+        state.counters.slowest = state.counters.slowest.max(took);
+        answer
+    }
+
+    fn too_late(&self, event: &Event) -> Answer {
+        match event {
+            Event::CreateContainer(_) | Event::StartContainer(_) => {
+                Answer::Refuse("tollgate: the agent of the node is overloaded".to_owned())
+            }
+            _ => Answer::Accept,
+        }
+    }
+
+    fn late(&self, event: &Event, _answer: Answer) {
+        let mut state = self.state();
+        state.counters.too_late += 1;
+        // The runtime was told to go no further.
+        if let Event::CreateContainer(both) | Event::StartContainer(both) = event {
+            state.expected.remove(&both.1.id);
+            state.seen.remove(&both.1.id);
+        }
+    }
+}

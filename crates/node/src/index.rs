@@ -1,0 +1,349 @@
+//! What the node knows of all ArmorProfiles: their metadata, and for which containers they are.
+
+use std::collections::{BTreeMap, HashMap};
+
+use kinds::annotations::{FAIL_MODE, FailMode, HASH, MARK, TARGET};
+use kinds::{Meta, ObjectKey, Scope, Target};
+use nri::message::PodSandbox;
+use serde_json::Value;
+
+/// An ArmorProfile without its policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) key: ObjectKey,
+    pub(crate) target: Target,
+    /// It is of a policy of the cluster.
+    pub(crate) is_of_cluster: bool,
+    /// Hash of the policy.
+    pub(crate) hash: String,
+    pub(crate) fail_mode: FailMode,
+    created: String,
+}
+
+/// An object was left out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot use the ArmorProfile {key}: {problem}")]
+pub(crate) struct Unusable {
+    key: ObjectKey,
+    problem: String,
+}
+
+/// All ArmorProfiles.
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    entries: BTreeMap<ObjectKey, Entry>,
+    /// The objects as they came, for the disk.
+    objects: BTreeMap<ObjectKey, Value>,
+    /// Highest resource version that was seen.
+    pub(crate) version: u64,
+    /// All objects that exist were seen since the agent began.
+    pub(crate) is_complete: bool,
+}
+
+impl Index {
+    /// Adds or replaces an object, of which only the metadata is read. True if anything changes.
+    ///
+    /// # Errors
+    ///
+    /// If the object lacks what the operator writes. It was written by another program.
+    pub(crate) fn apply(&mut self, object: &Value) -> Result<bool, Unusable> {
+        let meta: Meta =
+            serde_json::from_value(object["metadata"].clone()).map_err(|error| Unusable {
+                key: ObjectKey {
+                    namespace: String::new(),
+                    name: String::new(),
+                },
+                problem: error.to_string(),
+            })?;
+        let key = ObjectKey {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone(),
+        };
+        let version = meta.resource_version.as_deref().map(str::parse);
+        if let Some(Ok(version)) = version {
+            self.version = self.version.max(version);
+        }
+        match entry(key.clone(), &meta) {
+            Ok(entry) => {
+                self.objects.insert(key.clone(), kept(object));
+                let before = self.entries.insert(key, entry.clone());
+                Ok(before.as_ref() != Some(&entry))
+            }
+            Err(problem) => {
+                self.delete(&key);
+                Err(Unusable { key, problem })
+            }
+        }
+    }
+
+    /// Removes an object; true if it was there.
+    pub(crate) fn delete(&mut self, key: &ObjectKey) -> bool {
+        self.objects.remove(key);
+        self.entries.remove(key).is_some()
+    }
+
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    /// The objects, to be applied again by an agent that starts without an API server.
+    pub(crate) fn objects(&self) -> Vec<&Value> {
+        self.objects.values().collect()
+    }
+
+    /// The profile of a container. A policy of the cluster wins over one of the namespace, and an older one over a
+    /// newer. A mark counts if no target is about the pod: authors of pods may write marks.
+    ///
+    /// # Errors
+    ///
+    /// With the name in the mark, if there is no such profile.
+    pub(crate) fn find(&self, pod: &PodSandbox, container: &str) -> Result<Option<&Entry>, String> {
+        let of_pod = |entry: &&Entry| {
+            let is_near = entry.is_of_cluster || entry.key.namespace == pod.namespace;
+            is_near && is_for(&entry.target, pod)
+        };
+        let wanted = |entry: &&Entry| entry.target.has_container(container);
+        let found = self.entries().filter(of_pod).filter(wanted);
+        let best = found.min_by_key(|entry| (!entry.is_of_cluster, &entry.created, &entry.key));
+        if best.is_some() {
+            return Ok(best);
+        }
+        let Some(name) = pod.annotations.get(&format!("{MARK}{container}")) else {
+            return Ok(None);
+        };
+        let mut marked = self.entries().filter(|entry| {
+            entry.key.name == *name && (entry.is_of_cluster || entry.key.namespace == pod.namespace)
+        });
+        match marked.next() {
+            Some(entry) => Ok(Some(entry)),
+            None => Err(name.clone()),
+        }
+    }
+
+    /// Profiles of any container of a pod.
+    pub(crate) fn of_pod(&self, pod: &PodSandbox) -> Vec<ObjectKey> {
+        let marks: Vec<&String> = pod
+            .annotations
+            .iter()
+            .filter(|(key, _)| key.starts_with(MARK))
+            .map(|(_, value)| value)
+            .collect();
+        let is_near = |entry: &&Entry| entry.is_of_cluster || entry.key.namespace == pod.namespace;
+        self.entries()
+            .filter(is_near)
+            .filter(|entry| is_for(&entry.target, pod) || marks.contains(&&entry.key.name))
+            .map(|entry| entry.key.clone())
+            .collect()
+    }
+}
+
+/// What is kept of an object on disk.
+fn kept(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+    }
+    object
+}
+
+fn entry(key: ObjectKey, meta: &Meta) -> Result<Entry, String> {
+    let text = |name: &str| {
+        let value = meta.annotations.get(name);
+        value.ok_or_else(|| {
+            format!("the annotation {name} is missing: it is not of tollgate's operator")
+        })
+    };
+    let target = serde_json::from_str(text(TARGET)?)
+        .map_err(|error| format!("the annotation {TARGET} is wrong: {error}"))?;
+    let of_cluster = |kind: &str| Scope::of_kind(kind) == Some(Scope::Cluster);
+    Ok(Entry {
+        target,
+        is_of_cluster: meta
+            .owner_references
+            .iter()
+            .any(|owner| owner.controller && of_cluster(&owner.kind)),
+        hash: text(HASH)?.clone(),
+        fail_mode: FailMode::of(meta.annotations.get(FAIL_MODE).map(String::as_str)),
+        created: meta.creation_timestamp.clone().unwrap_or_default(),
+        key,
+    })
+}
+
+/// Returns true if a pod is of a target, as far as a container runtime tells: it knows labels and the name of a pod,
+/// and no owners. Labels of a workload are taken to be those of its pods.
+fn is_for(target: &Target, pod: &PodSandbox) -> bool {
+    let owner = workload(pod);
+    match &target.selector {
+        Some(selector) => {
+            let labels: BTreeMap<String, String> = pod
+                .labels
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect();
+            // The kind Pod is about every pod, whoever owns it.
+            let is_kind = target.kind == "Pod" || owner.is_some_and(|(of, _)| of == target.kind);
+            is_kind && selector.matches(&labels)
+        }
+        None if target.kind == "Pod" => target.name == pod.name,
+        None => owner == Some((&target.kind, &target.name)),
+    }
+}
+
+/// Kind and name of the workload of a pod, by the labels that its controller gives it.
+fn workload(pod: &PodSandbox) -> Option<(&str, &str)> {
+    let label = |labels: &HashMap<String, String>, key: &str| labels.get(key).cloned();
+    if let Some(hash) = label(&pod.labels, "pod-template-hash") {
+        let (set, _) = pod.name.rsplit_once('-')?;
+        return Some(("Deployment", set.strip_suffix(&hash)?.strip_suffix('-')?));
+    }
+    label(&pod.labels, "controller-revision-hash")?;
+    let (name, _) = pod.name.rsplit_once('-')?;
+    match pod
+        .labels
+        .contains_key("statefulset.kubernetes.io/pod-name")
+    {
+        true => Some(("StatefulSet", name)),
+        false => Some(("DaemonSet", name)),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    pub(crate) fn profile(name: &str, target: Value, owner: &str, created: &str) -> Value {
+        json!({ "metadata": { "name": name, "namespace": "demo", "resourceVersion": "7",
+            "creationTimestamp": created,
+            "annotations": { TARGET: target.to_string(), HASH: format!("hash-of-{name}") },
+            "ownerReferences": [{ "apiVersion": "crd.varmor.org/v1beta1", "kind": owner, "name": "x", "uid": "1",
+                "controller": true }] } })
+    }
+
+    pub(crate) fn pod(name: &str, labels: &[(&str, &str)]) -> PodSandbox {
+        PodSandbox {
+            name: name.to_owned(),
+            namespace: "demo".to_owned(),
+            labels: labels
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..PodSandbox::default()
+        }
+    }
+
+    fn index(objects: &[Value]) -> Index {
+        let mut index = Index::default();
+        for object in objects {
+            index.apply(object).unwrap();
+        }
+        index
+    }
+
+    fn name<'i>(index: &'i Index, pod: &PodSandbox) -> Option<&'i str> {
+        let found = index.find(pod, "app").unwrap();
+        found.map(|entry| entry.key.name.as_str())
+    }
+
+    #[test]
+    fn pods_of_a_workload_are_found_by_name_and_by_labels() {
+        let by_name = |kind: &str| {
+            profile(
+                "p",
+                json!({"kind": kind, "name": "web"}),
+                "VarmorPolicy",
+                "1",
+            )
+        };
+        let deployed = pod(
+            "web-abc-x1",
+            &[("pod-template-hash", "abc"), ("app", "web")],
+        );
+        let set = pod(
+            "web-0",
+            &[
+                ("controller-revision-hash", "r"),
+                ("statefulset.kubernetes.io/pod-name", "web-0"),
+            ],
+        );
+        let daemon = pod("web-x1", &[("controller-revision-hash", "r")]);
+        let bare = pod("web", &[("app", "web")]);
+        for (kind, own) in [
+            ("Deployment", &deployed),
+            ("StatefulSet", &set),
+            ("DaemonSet", &daemon),
+            ("Pod", &bare),
+        ] {
+            let index = index(&[by_name(kind)]);
+            for pod in [&deployed, &set, &daemon, &bare] {
+                let expected = (pod == own).then_some("p");
+                assert_eq!(name(&index, pod), expected, "{kind} {}", pod.name);
+            }
+            let mut elsewhere = own.clone();
+            elsewhere.namespace = "other".to_owned();
+            assert_eq!(name(&index, &elsewhere), None, "{kind}");
+        }
+        let selector = json!({"kind": "Deployment", "selector": {"matchLabels": {"app": "web"}}});
+        let index = index(&[profile("p", selector, "VarmorPolicy", "1")]);
+        assert_eq!(name(&index, &deployed), Some("p"));
+        assert_eq!(name(&index, &bare), None);
+    }
+
+    #[test]
+    fn a_policy_of_the_cluster_wins_then_an_older_one_and_then_a_mark() {
+        let target = json!({"kind": "Pod", "name": "web"});
+        let bare = |mark: Option<&str>| {
+            let mut pod = pod("web", &[]);
+            let mark = mark.map(|mark| (format!("{MARK}app"), mark.to_owned()));
+            pod.annotations.extend(mark);
+            pod
+        };
+        let of = |name: &str, owner: &str, age: &str| profile(name, target.clone(), owner, age);
+        let other = profile(
+            "m",
+            json!({"kind": "Pod", "name": "x"}),
+            "VarmorPolicy",
+            "0",
+        );
+        let mut all = index(&[
+            of("c", "VarmorClusterPolicy", "3"),
+            of("a", "VarmorPolicy", "2"),
+            of("b", "VarmorPolicy", "1"),
+            other,
+        ]);
+        let key = |name: &str| ObjectKey {
+            namespace: "demo".to_owned(),
+            name: name.to_owned(),
+        };
+        for expected in ["c", "b", "a"] {
+            assert_eq!(name(&all, &bare(Some("m"))), Some(expected));
+            assert!(all.delete(&key(expected)));
+        }
+        assert_eq!(name(&all, &bare(Some("m"))), Some("m"));
+        assert_eq!(name(&all, &bare(None)), None);
+        assert_eq!(all.find(&bare(Some("n")), "app").unwrap_err(), "n");
+    }
+
+    #[test]
+    fn a_profile_of_another_program_is_left_out_and_its_version_counts() {
+        let mut all = index(&[profile(
+            "p",
+            json!({"kind": "Pod", "name": "p"}),
+            "VarmorPolicy",
+            "1",
+        )]);
+        let foreign =
+            json!({"metadata": {"name": "p", "namespace": "demo", "resourceVersion": "9"}});
+        let error = all.apply(&foreign).unwrap_err().to_string();
+        assert!(
+            error.contains("demo/p") && error.contains(TARGET),
+            "{error}"
+        );
+        assert_eq!((all.version, all.entries().count()), (9, 0));
+    }
+}

@@ -1,0 +1,64 @@
+//! The agent of a Kubernetes node.
+//!
+//! It is a plug-in of the container runtime (NRI): the runtime asks before it creates a container, and waits. The agent
+//! finds the container's ArmorProfile, and confines the container in one of two ways:
+//!
+//! - by a seccomp filter that the runtime installs, joined with the one that the container has;
+//! - by tollgate's own runtime, in pods whose RuntimeClass has one of its handlers: the agent hands over the policy.
+//!
+//! A rule that neither enforces is a gap. The fail mode of the policy decides about it: a container is not created, or
+//! it runs and is reported as unprotected. Filters are the kernel's: they stay when the agent dies.
+//!
+//! The agent reads the metadata of all ArmorProfiles, and the policies of those that its containers need. It keeps both
+//! on disk, and never waits for the API server while the runtime waits for it.
+
+mod agent;
+mod filter;
+mod index;
+mod merge;
+mod report;
+mod run;
+mod state;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use run::{RunError, run};
+pub use store::StoreError;
+
+/// Settings of an agent.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Name of the node, which is also that of its NodeReport.
+    pub node: String,
+    /// Socket of the container runtime's NRI.
+    pub socket: PathBuf,
+    /// Folder for what the agent keeps.
+    pub state: PathBuf,
+    /// Handlers of RuntimeClasses that are tollgate's runtime.
+    pub handlers: Vec<String>,
+    /// Folder in which tollgate's runtime looks for policies.
+    pub policies: PathBuf,
+    /// Folder in which tollgate's runtime notes containers.
+    pub runtime_state: PathBuf,
+    /// Address for metrics and health.
+    pub listen: Option<SocketAddr>,
+    /// Time between two reports without a change.
+    pub renewal: Duration,
+}
+
+/// An error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}

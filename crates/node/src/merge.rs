@@ -1,0 +1,278 @@
+//! A container's own seccomp policy and the denials of a policy as one, which denies what either denies.
+
+use nri::message::{LinuxSeccomp, LinuxSeccompArg, LinuxSyscall};
+
+use crate::filter::{Filter, as_masked, bits, masked, with};
+
+/// Actions that make a call.
+const LETS_PASS: [&str; 4] = [
+    "SCMP_ACT_ALLOW",
+    "SCMP_ACT_LOG",
+    "SCMP_ACT_NOTIFY",
+    "SCMP_ACT_TRACE",
+];
+/// Maximum number of rules of one call.
+const MAX_RULES: usize = 256;
+
+/// Name of the native architecture.
+const NATIVE: &str = match () {
+    #[cfg(target_arch = "x86_64")]
+    () => "SCMP_ARCH_X86_64",
+    #[cfg(target_arch = "aarch64")]
+    () => "SCMP_ARCH_AARCH64",
+};
+
+/// Joins a filter with a container's own policy.
+///
+/// A policy that allows by default gets the denials. In one that denies by default, what it allows is narrowed; such a
+/// call then fails with the error of that policy.
+///
+/// # Errors
+///
+/// If what the container's policy allows cannot be narrowed in the form that runtimes take.
+pub(crate) fn merge(filter: &Filter, own: Option<&LinuxSeccomp>) -> Result<LinuxSeccomp, String> {
+    let mut merged = own.cloned().unwrap_or_else(|| LinuxSeccomp {
+        default_action: "SCMP_ACT_ALLOW".to_owned(),
+        ..LinuxSeccomp::default()
+    });
+    if filter.refuses_foreign {
+        merged.architectures = vec![NATIVE.to_owned()];
+    }
+    let (logged, denials): (Vec<_>, Vec<_>) = strictest(&filter.rules)
+        .into_iter()
+        .partition(|rule| rule.action == "SCMP_ACT_LOG");
+    let mut left = Vec::new();
+    for rule in std::mem::take(&mut merged.syscalls) {
+        left.extend(narrowed(&rule, &denials)?);
+    }
+    if LETS_PASS.contains(&merged.default_action.as_str()) {
+        merged.syscalls = [denials, logged, left].concat();
+        return Ok(merged);
+    }
+    merged.syscalls = left;
+    // Denials with tests are the default action of this policy: what it allows excludes them.
+    let whole = denials.into_iter().filter(|rule| rule.args.is_empty());
+    merged.syscalls.extend(whole);
+    Ok(merged)
+}
+
+/// Leaves out rules with tests on calls that a rule without tests denies: libseccomp takes one or the other.
+fn strictest(rules: &[LinuxSyscall]) -> Vec<LinuxSyscall> {
+    let denies = |rule: &&LinuxSyscall| rule.args.is_empty() && rule.action != "SCMP_ACT_LOG";
+    let whole: Vec<Vec<String>> = rules
+        .iter()
+        .filter(denies)
+        .map(|rule| rule.names.clone())
+        .collect();
+    let mut kept: Vec<LinuxSyscall> = Vec::new();
+    for rule in rules {
+        let is_covered = whole.contains(&rule.names);
+        let is_first = !kept.iter().any(|other| other.names == rule.names);
+        if !is_covered && !kept.contains(rule) || is_covered && is_first && denies(&rule) {
+            kept.push(rule.clone());
+        }
+    }
+    kept
+}
+
+/// What is left of a container's rule beside denials: one rule for its calls without any, and for each other call as
+/// many as its tests need.
+fn narrowed(rule: &LinuxSyscall, denials: &[LinuxSyscall]) -> Result<Vec<LinuxSyscall>, String> {
+    if !LETS_PASS.contains(&rule.action.as_str()) {
+        return Ok(vec![rule.clone()]);
+    }
+    let on = |name: &str| {
+        let about: Vec<_> = denials
+            .iter()
+            .filter(|one| one.names.iter().any(|n| n == name))
+            .collect();
+        about
+    };
+    let (free, touched): (Vec<_>, Vec<_>) = rule
+        .names
+        .iter()
+        .cloned()
+        .partition(|name| on(name).is_empty());
+    let mut all = Vec::new();
+    if !free.is_empty() {
+        all.push(LinuxSyscall {
+            names: free,
+            ..rule.clone()
+        });
+    }
+    for name in touched {
+        if on(&name).iter().any(|denial| denial.args.is_empty()) {
+            continue;
+        }
+        let denied: Vec<&[LinuxSeccompArg]> =
+            on(&name).iter().map(|denial| &denial.args[..]).collect();
+        let left = without(&rule.args, &denied).ok_or_else(|| {
+            format!("what the container's own filter lets {name}(2) do cannot be narrowed")
+        })?;
+        all.extend(left.into_iter().map(|args| LinuxSyscall {
+            names: vec![name.clone()],
+            args,
+            ..rule.clone()
+        }));
+    }
+    Ok(all)
+}
+
+/// The tests `args`, and not any of `denied`, as a list of which one must hold.
+fn without(
+    args: &[LinuxSeccompArg],
+    denied: &[&[LinuxSeccompArg]],
+) -> Option<Vec<Vec<LinuxSeccompArg>>> {
+    let mut all = vec![args.to_vec()];
+    for tests in denied {
+        let mut choices = Vec::new();
+        for test in *tests {
+            choices.extend(negated(test)?);
+        }
+        let mut next = Vec::new();
+        for before in &all {
+            for choice in &choices {
+                if let Some(joined) = with(before, choice)?
+                    && !next.contains(&joined)
+                {
+                    next.push(joined);
+                }
+            }
+        }
+        if next.len() > MAX_RULES {
+            return None;
+        }
+        all = next;
+    }
+    Some(all)
+}
+
+/// The opposite of a test, as a list of which one must hold.
+fn negated(test: &LinuxSeccompArg) -> Option<Vec<LinuxSeccompArg>> {
+    if let Some((mask, value)) = as_masked(test) {
+        let differs = |bit| masked(test.index, bit, !value & bit);
+        return Some(bits(mask).map(differs).collect());
+    }
+    let op = match test.op.as_str() {
+        "SCMP_CMP_GE" => "SCMP_CMP_LT",
+        "SCMP_CMP_LE" => "SCMP_CMP_GT",
+        _ => return None,
+    };
+    Some(vec![LinuxSeccompArg {
+        op: op.to_owned(),
+        ..test.clone()
+    }])
+}
+
+#[cfg(test)]
+mod tests {
+    use nri::message::OptionalUInt32;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rule(name: &str, action: &str, args: Vec<LinuxSeccompArg>) -> LinuxSyscall {
+        LinuxSyscall {
+            names: vec![name.to_owned()],
+            action: action.to_owned(),
+            errno_ret: (action == "SCMP_ACT_ERRNO").then_some(OptionalUInt32 { value: 1 }),
+            args,
+        }
+    }
+
+    fn filter(rules: Vec<LinuxSyscall>) -> Filter {
+        Filter {
+            rules,
+            ..Filter::default()
+        }
+    }
+
+    fn holds(args: &[LinuxSeccompArg], values: [u64; 2]) -> bool {
+        args.iter().all(|arg| {
+            let (mask, value) = as_masked(arg).expect("the test makes no other");
+            values[usize::try_from(arg.index).unwrap()] & mask == value
+        })
+    }
+
+    /// The call passes: a rule with tests goes before one without, and denials before what lets pass.
+    fn passes(policy: &LinuxSeccomp, values: [u64; 2]) -> bool {
+        let hit = |rule: &&LinuxSyscall| rule.names[0] == "clone" && holds(&rule.args, values);
+        let mut hits = policy.syscalls.iter().filter(hit).peekable();
+        match hits.peek() {
+            None => LETS_PASS.contains(&policy.default_action.as_str()),
+            Some(_) => hits.all(|rule| LETS_PASS.contains(&rule.action.as_str())),
+        }
+    }
+
+    fn arg() -> impl Strategy<Value = LinuxSeccompArg> {
+        (0_u32..2, 0_u64..8, 0_u64..8)
+            .prop_map(|(index, mask, value)| masked(index, mask, value & mask))
+    }
+
+    proptest! {
+        #[test]
+        fn a_call_passes_if_both_let_it_pass(
+            denials in prop::collection::vec(prop::collection::vec(arg(), 1..3), 0..4),
+            allowed in prop::collection::vec(prop::collection::vec(arg(), 0..2), 0..3),
+            values in [0_u64..8, 0_u64..8],
+        ) {
+            let has_one_each = |args: &Vec<LinuxSeccompArg>| args.len() < 2 || args[0].index != args[1].index;
+            prop_assume!(denials.iter().all(has_one_each));
+            let made = |args: &Vec<_>, action| rule("clone", action, args.clone());
+            let own = LinuxSeccomp {
+                default_action: "SCMP_ACT_ERRNO".to_owned(),
+                syscalls: allowed.iter().map(|args| made(args, "SCMP_ACT_ALLOW")).collect(),
+                ..LinuxSeccomp::default()
+            };
+            let filter = filter(denials.iter().map(|args| made(args, "SCMP_ACT_ERRNO")).collect());
+            let is_denied = denials.iter().any(|args| holds(args, values));
+            let merged = merge(&filter, Some(&own)).unwrap();
+            prop_assert_eq!(passes(&merged, values), passes(&own, values) && !is_denied);
+            // libseccomp takes one test of an argument.
+            prop_assert!(merged.syscalls.iter().all(|rule| has_one_each(&rule.args)));
+            let merged = merge(&filter, None).unwrap();
+            prop_assert_eq!(passes(&merged, values), !is_denied);
+        }
+    }
+
+    #[test]
+    fn what_the_container_may_not_do_stays_denied() {
+        let own = LinuxSeccomp {
+            default_action: "SCMP_ACT_ERRNO".to_owned(),
+            architectures: vec!["SCMP_ARCH_X86".to_owned()],
+            syscalls: vec![LinuxSyscall {
+                names: vec!["read".to_owned(), "mount".to_owned()],
+                ..rule("", "SCMP_ACT_ALLOW", Vec::new())
+            }],
+            ..LinuxSeccomp::default()
+        };
+        let mut denies = filter(vec![rule("mount", "SCMP_ACT_ERRNO", Vec::new())]);
+        denies.refuses_foreign = true;
+        let merged = merge(&denies, Some(&own)).unwrap();
+        assert_eq!(merged.default_action, "SCMP_ACT_ERRNO");
+        assert_eq!(merged.architectures, [NATIVE]);
+        let expected = [
+            rule("read", "SCMP_ACT_ALLOW", Vec::new()),
+            rule("mount", "SCMP_ACT_ERRNO", Vec::new()),
+        ];
+        assert_eq!(merged.syscalls, expected);
+    }
+
+    #[test]
+    fn a_test_that_cannot_be_narrowed_is_an_error() {
+        let below = LinuxSeccompArg {
+            index: 0,
+            value: 5,
+            value_two: 0,
+            op: "SCMP_CMP_LT".to_owned(),
+        };
+        let own = LinuxSeccomp {
+            default_action: "SCMP_ACT_ERRNO".to_owned(),
+            syscalls: vec![rule("clone", "SCMP_ACT_ALLOW", vec![below])],
+            ..LinuxSeccomp::default()
+        };
+        let denies = filter(vec![rule("clone", "SCMP_ACT_ERRNO", vec![masked(0, 1, 1)])]);
+        let error = merge(&denies, Some(&own)).unwrap_err();
+        assert!(error.contains("clone(2)"), "{error}");
+    }
+}

@@ -1,0 +1,138 @@
+//! The report of a node, and its metrics.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use apiserver::{ApiError, Client, Resource};
+use jiff::Timestamp;
+use kinds::crd::Definition;
+use kinds::{EnforcerState, NodeReportStatus, ObjectKey, ProfileState};
+use serde_json::{Value, json};
+
+use crate::state::State;
+
+/// File with the id of the boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+/// Why an enforcer is not used.
+const NOT_USED: &str = "the agent confines by seccomp filters, and by tollgate's runtime in pods with its RuntimeClass";
+
+/// The kind of reports.
+pub(crate) fn definition() -> &'static Definition {
+    Definition::of_kind("NodeReport").expect("the kind is in the table")
+}
+
+/// Id of the running boot.
+pub(crate) fn boot_id() -> std::io::Result<String> {
+    Ok(fs::read_to_string(BOOT)?.trim().to_owned())
+}
+
+/// The report.
+pub(crate) fn status(state: &State, boot: &str) -> NodeReportStatus {
+    let enforcer = |name: &str, available| EnforcerState {
+        name: name.to_owned(),
+        available,
+        reason: match available {
+            true => String::new(),
+            false => NOT_USED.to_owned(),
+        },
+    };
+    let names = [
+        ("Seccomp", true),
+        ("Landlock", false),
+        ("Caps", false),
+        ("AppArmor", false),
+        ("BPF", false),
+    ];
+    NodeReportStatus {
+        agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        boot_id: boot.to_owned(),
+        observed_version: state.index.version.to_string(),
+        renew_time: Timestamp::now().strftime("%FT%TZ").to_string(),
+        enforcers: names
+            .map(|(name, available)| enforcer(name, available))
+            .into(),
+        profiles: state.profiles(),
+    }
+}
+
+/// Writes a report, and makes the object if there is none.
+pub(crate) fn write(
+    client: &Client,
+    node: &str,
+    status: &NodeReportStatus,
+) -> Result<(), ApiError> {
+    let resource = Resource::of(definition());
+    let object = |status: Option<&NodeReportStatus>| {
+        let mut object = json!({
+            "apiVersion": definition().api_version(),
+            "kind": "NodeReport",
+            "metadata": { "name": node },
+        });
+        if let Some(status) = status {
+            object["status"] = json!(status);
+        }
+        object
+    };
+    let written = client.apply_status(&resource, &object(Some(status)));
+    match written {
+        Err(error) if error.code() == Some(404) => {
+            client.apply(&resource, &object(None))?;
+            client
+                .apply_status(&resource, &object(Some(status)))
+                .map(drop)
+        }
+        other => other.map(drop),
+    }
+}
+
+/// The body of an ArmorProfile.
+pub(crate) fn profile(client: &Client, key: &ObjectKey) -> Result<Value, ApiError> {
+    let definition = Definition::of_kind("ArmorProfile").expect("the kind is in the table");
+    client.get(&Resource::of(definition), key)
+}
+
+/// A metric: name, kind, help, and its value.
+type Metric = (&'static str, &'static str, &'static str, fn(&Sample) -> u64);
+
+/// What metrics are taken from.
+struct Sample<'s> {
+    state: &'s State,
+    profiles: Vec<ProfileState>,
+}
+
+impl Sample<'_> {
+    fn sum(&self, of: fn(&ProfileState) -> u64) -> u64 {
+        self.profiles.iter().map(of).sum()
+    }
+}
+
+#[rustfmt::skip]
+const METRICS: [Metric; 11] = [
+    ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.entries().count() as u64),
+    ("containers", "gauge", "Running containers that a policy is for.", |s| s.sum(|one| one.containers)),
+    ("containers_unprotected", "gauge", "Of these, not confined as a whole.", |s| s.sum(|one| one.unprotected)),
+    ("confined_total", "counter", "Containers that were confined before they started.", |s| s.state.counters.confined),
+    ("refused_total", "counter", "Containers that were not created or started.", |s| s.state.counters.refused),
+    ("opened_total", "counter", "Containers that run without their policy, by its fail mode.", |s| s.state.counters.opened),
+    ("late_answers_total", "counter", "Answers that missed their deadline.", |s| s.state.counters.too_late),
+    ("runtime_connections_total", "counter", "Connections to the container runtime.", |s| s.state.counters.connections),
+    ("reports_total", "counter", "Reports that were written.", |s| s.state.counters.reports),
+    ("api_errors_total", "counter", "Requests to the API server that failed.", |s| s.state.counters.errors),
+    ("slowest_answer_microseconds", "gauge", "Longest time that an answer took.", |s| s.state.counters.slowest),
+];
+
+/// The metrics in Prometheus' format.
+pub(crate) fn metrics(state: &State) -> String {
+    let profiles = state.profiles();
+    let sample = Sample { state, profiles };
+    let mut text = String::new();
+    for (name, kind, help, value) in METRICS {
+        let value = value(&sample);
+        // Writing to a text cannot fail.
+        let _ = write!(
+            text,
+            "# HELP tollgate_node_{name} {help}\n# TYPE tollgate_node_{name} {kind}\ntollgate_node_{name} {value}\n"
+        );
+    }
+    text
+}

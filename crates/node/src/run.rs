@@ -1,0 +1,290 @@
+//! The threads of an agent.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use apiserver::{Change, Client, Resource, watch};
+use kinds::crd::Definition;
+use kinds::{ArmorProfile, ObjectKey};
+use nri::{Options, Plugin};
+use serve::{Page, ServeError, WebListener, WebServer};
+
+use crate::agent::Agent;
+use crate::store::{Body, StoreError};
+use crate::{Settings, chain, report};
+
+/// How long an answer to the runtime may take.
+const DEADLINE: Duration = Duration::from_millis(200);
+/// Order among the plug-ins of a runtime: late, so that nothing changes the filter afterwards.
+const INDEX: u8 = 90;
+/// Wait before the runtime is connected to again.
+const RECONNECT: Duration = Duration::from_millis(500);
+/// How often the agent looks whether something has to be written.
+const TICK: Duration = Duration::from_millis(100);
+/// Least time between two reports.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Wait after a report that could not be written.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// An agent cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The id of the boot cannot be read.
+    #[error("cannot read the id of the boot")]
+    Boot(#[source] io::Error),
+    /// The folder of policies cannot be made.
+    #[error("cannot make {folder}")]
+    Policies {
+        /// The folder.
+        folder: String,
+        /// The cause.
+        #[source]
+        source: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// The address cannot be listened on.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+/// Runs an agent, until `stop` says something. `say` gets messages for people.
+///
+/// The agent ends by itself never: it connects again to a runtime and to an API server that are gone.
+///
+/// # Errors
+///
+/// If the agent cannot begin.
+pub fn run(
+    settings: Settings,
+    client: &Client,
+    stop: &Receiver<()>,
+    say: impl Fn(String) + Send + Sync + 'static,
+) -> Result<(), RunError> {
+    let boot = report::boot_id().map_err(RunError::Boot)?;
+    if !settings.handlers.is_empty() {
+        fs::create_dir_all(&settings.policies).map_err(|source| RunError::Policies {
+            folder: settings.policies.display().to_string(),
+            source,
+        })?;
+    }
+    let (fetch, wanted) = mpsc::channel();
+    let agent = Arc::new(Agent::new(settings, fetch, Box::new(say))?);
+    let _server = serve_pages(&agent)?;
+    let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
+        let thread = thread::Builder::new().name(name.to_owned());
+        thread.spawn(work).map(drop).map_err(RunError::Thread)
+    };
+    let (of_watch, of_fetch, of_plugin) = (agent.clone(), agent.clone(), agent.clone());
+    let (watcher, fetcher) = (client.clone(), client.clone());
+    start("watch", Box::new(move || follow(&of_watch, &watcher)))?;
+    start(
+        "fetch",
+        Box::new(move || fetch_wanted(&of_fetch, &fetcher, &wanted)),
+    )?;
+    start("nri", Box::new(move || connect(&of_plugin)))?;
+    write_reports(&agent, client, &boot, stop);
+    Ok(())
+}
+
+fn serve_pages(agent: &Arc<Agent>) -> Result<Option<WebServer>, RunError> {
+    let Some(address) = agent.settings.listen else {
+        return Ok(None);
+    };
+    let of_metrics = Arc::clone(agent);
+    let page = |path: &str, content| Page {
+        path: path.to_owned(),
+        content_type: "text/plain; version=0.0.4",
+        is_instant: false,
+        content,
+    };
+    let pages = vec![
+        page(
+            "/metrics",
+            Box::new(move || report::metrics(&of_metrics.state())),
+        ),
+        page("/healthz", Box::new(|| "ok\n".to_owned())),
+    ];
+    Ok(Some(WebListener::bind(address, None)?.start(pages)?))
+}
+
+/// Follows the metadata of all ArmorProfiles.
+fn follow(agent: &Agent, client: &Client) {
+    let definition = Definition::of_kind("ArmorProfile").expect("the kind is in the table");
+    let resource = Resource::of(definition).only_metadata();
+    watch(client, &resource, |change| {
+        take(agent, change);
+        ControlFlow::Continue(())
+    });
+}
+
+fn take(agent: &Agent, change: Change) {
+    let mut problem = None;
+    let mut state = agent.state();
+    let before = state.index.version;
+    match change {
+        Change::Applied(object) => match state.index.apply(&object) {
+            Ok(changed) => state.is_index_changed |= changed,
+            Err(error) => problem = Some(error.to_string()),
+        },
+        Change::Deleted(key) => {
+            state.is_index_changed |= state.index.delete(&key);
+            state.bodies.remove(&key);
+            state.failures.remove(&key);
+            if let Err(error) = agent.store.remove_body(&key) {
+                problem = Some(chain(&error));
+            }
+        }
+        Change::Listed => state.index.is_complete = true,
+        Change::Failed(error) => {
+            state.counters.errors += 1;
+            problem = Some(format!("cannot watch ArmorProfiles: {}", chain(&error)));
+        }
+    }
+    state.is_changed |= state.is_index_changed || state.index.version != before;
+    let missing: BTreeSet<ObjectKey> = match state.is_index_changed {
+        true => state.missing_bodies(),
+        false => BTreeSet::new(),
+    };
+    drop(state);
+    agent.want(missing);
+    agent.wake();
+    if let Some(problem) = problem {
+        agent.say(problem);
+    }
+}
+
+/// Fetches policies that containers need.
+fn fetch_wanted(agent: &Agent, client: &Client, wanted: &Receiver<ObjectKey>) {
+    while let Ok(key) = wanted.recv() {
+        // It may have been fetched since.
+        if agent.state().body(&key).is_some() {
+            continue;
+        }
+        let fetched = report::profile(client, &key).map_err(|error| chain(&error));
+        let body = fetched.and_then(|mut object| {
+            object["kind"] = "ArmorProfile".into();
+            object["apiVersion"] = Definition::of_kind("ArmorProfile")
+                .map(Definition::api_version)
+                .into();
+            let profile: ArmorProfile =
+                serde_json::from_value(object).map_err(|error| error.to_string())?;
+            Ok(Body {
+                hash: profile.spec.profile.hash,
+                policy: profile.spec.profile.policy,
+            })
+        });
+        let mut state = agent.state();
+        state.is_changed = true;
+        let problem = match body {
+            Ok(body) => {
+                let written = agent.store.write_body(&key, &body);
+                state.bodies.insert(key.clone(), body);
+                state.failures.remove(&key);
+                written.err().map(|error| chain(&error))
+            }
+            Err(problem) => {
+                state.counters.errors += 1;
+                let text = format!("cannot fetch the policy: {problem}");
+                state.failures.insert(key.clone(), text.clone());
+                Some(format!("{key}: {text}"))
+            }
+        };
+        drop(state);
+        agent.wake();
+        if let Some(problem) = problem {
+            agent.say(problem);
+        }
+    }
+}
+
+/// Connects to the runtime, again and again.
+fn connect(agent: &Arc<Agent>) {
+    let mut last = String::new();
+    loop {
+        let options = Options {
+            name: "tollgate".to_owned(),
+            index: INDEX,
+            deadline: DEADLINE,
+        };
+        let plugin: Arc<dyn Plugin> = Arc::clone(agent) as _;
+        let socket = &agent.settings.socket;
+        let ended = UnixStream::connect(socket)
+            .map_err(|error| format!("cannot connect to {}: {error}", socket.display()))
+            .and_then(|stream| nri::run(stream, options, &plugin).map_err(|error| chain(&error)));
+        let message = ended
+            .err()
+            .unwrap_or_else(|| "the container runtime has closed the connection".to_owned());
+        if message != last {
+            agent.say(format!("{message}; trying again"));
+            last = message;
+        }
+        thread::sleep(RECONNECT);
+    }
+}
+
+/// Writes reports and the index, until `stop` says something or its sender is gone.
+fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>) {
+    let mut next = Instant::now();
+    let mut renewal = Instant::now();
+    loop {
+        match stop.recv_timeout(TICK) {
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        }
+        write_index(agent);
+        let now = Instant::now();
+        let mut state = agent.state();
+        // Before all profiles were seen, the agent says nothing about them.
+        let is_due = state.index.is_complete && state.counters.connections > 0;
+        if !is_due || now < next || !state.is_changed && now < renewal {
+            continue;
+        }
+        state.is_changed = false;
+        let status = report::status(&state, boot);
+        drop(state);
+        let written = report::write(client, &agent.settings.node, &status);
+        let mut state = agent.state();
+        (next, renewal) = match &written {
+            Ok(()) => {
+                state.counters.reports += 1;
+                (now + PAUSE, now + agent.settings.renewal)
+            }
+            Err(_) => {
+                state.counters.errors += 1;
+                state.is_changed = true;
+                (now + RETRY, now)
+            }
+        };
+        drop(state);
+        if let Err(error) = written {
+            agent.say(format!("cannot write the report: {}", chain(&error)));
+        }
+    }
+}
+
+fn write_index(agent: &Agent) {
+    let mut state = agent.state();
+    if !state.is_index_changed {
+        return;
+    }
+    state.is_index_changed = false;
+    let written = agent.store.write_objects(&state.index.objects());
+    state.is_index_changed = written.is_err();
+    drop(state);
+    if let Err(error) = written {
+        agent.say(chain(&error));
+    }
+}

@@ -1,0 +1,130 @@
+//! What an agent knows, and what it reports of it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use kinds::{ObjectKey, ProfileState};
+use nri::message::{LinuxSeccomp, PodSandbox};
+
+use crate::filter::Filter;
+use crate::index::Index;
+use crate::store::{Body, Record};
+
+/// A container that exists.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) pod: PodSandbox,
+    pub(crate) name: String,
+}
+
+/// What has to be true of a container when it starts.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    pub(crate) record: Record,
+    /// The seccomp policy that it has to have.
+    pub(crate) policy: Option<LinuxSeccomp>,
+}
+
+/// State of an agent.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) index: Index,
+    pub(crate) bodies: HashMap<ObjectKey, Body>,
+    /// Compiled filters by hash of their policy.
+    pub(crate) filters: HashMap<String, Arc<Filter>>,
+    /// Containers that run, by id.
+    pub(crate) seen: HashMap<String, Seen>,
+    /// Containers that were confined, by id.
+    pub(crate) records: HashMap<String, Record>,
+    /// Containers between creation and start, by id.
+    pub(crate) expected: HashMap<String, Expected>,
+    /// Why the policy of a profile cannot be had.
+    pub(crate) failures: BTreeMap<ObjectKey, String>,
+    /// The report has to be written.
+    pub(crate) is_changed: bool,
+    /// The index has to be written to disk.
+    pub(crate) is_index_changed: bool,
+    pub(crate) counters: Counters,
+}
+
+/// Counters of the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) confined: u64,
+    pub(crate) refused: u64,
+    pub(crate) opened: u64,
+    pub(crate) too_late: u64,
+    pub(crate) connections: u64,
+    pub(crate) reports: u64,
+    pub(crate) errors: u64,
+    /// Longest time in microseconds that an answer took.
+    pub(crate) slowest: u64,
+}
+
+impl State {
+    /// The body of a profile, if it is the current one.
+    pub(crate) fn body(&self, key: &ObjectKey) -> Option<&Body> {
+        let entry = self.index.get(key)?;
+        self.bodies.get(key).filter(|body| body.hash == entry.hash)
+    }
+
+    /// Profiles that running containers use, and whose body is not here.
+    pub(crate) fn missing_bodies(&self) -> BTreeSet<ObjectKey> {
+        let used = self.seen.values().filter_map(|seen| {
+            let found = self.index.find(&seen.pod, &seen.name).ok()??;
+            Some(found.key.clone())
+        });
+        used.filter(|key| self.body(key).is_none()).collect()
+    }
+
+    /// The state of each profile that a container of the node uses.
+    pub(crate) fn profiles(&self) -> Vec<ProfileState> {
+        let mut all: BTreeMap<&ObjectKey, ProfileState> = BTreeMap::new();
+        for (id, seen) in &self.seen {
+            let Ok(Some(entry)) = self.index.find(&seen.pod, &seen.name) else {
+                continue;
+            };
+            let state = all.entry(&entry.key).or_insert_with(|| ProfileState {
+                namespace: entry.key.namespace.clone(),
+                name: entry.key.name.clone(),
+                hash: entry.hash.clone(),
+                failure: self.failures.get(&entry.key).cloned(),
+                ..ProfileState::default()
+            });
+            state.containers += 1;
+            let mut reasons = Vec::new();
+            match self.records.get(id) {
+                None => reasons.push("it ran before the agent or the policy".to_owned()),
+                Some(record)
+                    if record.name != entry.key.name || record.namespace != entry.key.namespace =>
+                {
+                    reasons.push(format!("it runs with the profile {}", record.name));
+                }
+                Some(record) if record.hash != entry.hash => {
+                    reasons.push("it runs with an earlier version of the policy".to_owned());
+                }
+                Some(record) => {
+                    reasons.clone_from(&record.gaps);
+                    add(&mut state.reasons, record.notes.clone());
+                }
+            }
+            match reasons.is_empty() {
+                true => state.enforced += 1,
+                false => state.unprotected += 1,
+            }
+            add(&mut state.reasons, reasons);
+        }
+        all.into_values().collect()
+    }
+}
+
+/// Maximum number of reasons of a profile in a report.
+const MAX_REASONS: usize = 20;
+
+fn add(all: &mut Vec<String>, more: Vec<String>) {
+    for reason in more {
+        if !all.contains(&reason) && all.len() < MAX_REASONS {
+            all.push(reason);
+        }
+    }
+}

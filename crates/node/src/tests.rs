@@ -1,0 +1,200 @@
+//! Tests of an agent that is asked by a runtime, without either.
+
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use kinds::ObjectKey;
+use kinds::annotations::FAIL_MODE;
+use nri::message::{Container, LinuxContainer, LinuxSeccomp, PodSandbox};
+use nri::{Answer, Event, Plugin};
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::index::tests::{pod, profile};
+use crate::store::Body;
+use crate::{Settings, report};
+
+const POLICY: &str = r#"{"policy": {"enforcer": "Seccomp", "mode": "EnhanceProtect", "enhanceProtect":
+    {"privileged": true, "hardeningRules": ["disallow-mount"]}}}"#;
+
+fn agent(folder: &Path) -> (Agent, Receiver<ObjectKey>) {
+    let (sender, receiver) = mpsc::channel();
+    let settings = Settings {
+        node: "n1".to_owned(),
+        socket: folder.join("nri.sock"),
+        state: folder.to_owned(),
+        handlers: vec!["tollgate".to_owned()],
+        policies: folder.join("policies"),
+        runtime_state: folder.join("runtime"),
+        listen: None,
+        renewal: Duration::from_secs(30),
+    };
+    let agent = Agent::new(settings, sender, Box::new(|_| ())).unwrap();
+    (agent, receiver)
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey {
+        namespace: "demo".to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn web() -> Value {
+    profile(
+        "p",
+        json!({"kind": "Pod", "name": "web"}),
+        "VarmorPolicy",
+        "1",
+    )
+}
+
+fn body(policy: &str) -> Body {
+    Body {
+        hash: "hash-of-p".to_owned(),
+        policy: policy.to_owned(),
+    }
+}
+
+fn container(filter: Option<LinuxSeccomp>) -> Container {
+    Container {
+        id: "c1".to_owned(),
+        name: "app".to_owned(),
+        linux: Some(LinuxContainer {
+            seccomp_policy: filter,
+            ..LinuxContainer::default()
+        }),
+        ..Container::default()
+    }
+}
+
+fn create(agent: &Agent, pod: &PodSandbox) -> Answer {
+    agent.handle(&Event::CreateContainer(Box::new((
+        pod.clone(),
+        container(None),
+    ))))
+}
+
+fn start(agent: &Agent, pod: &PodSandbox, filter: Option<LinuxSeccomp>) -> Answer {
+    agent.handle(&Event::StartContainer(Box::new((
+        pod.clone(),
+        container(filter),
+    ))))
+}
+
+fn refusal(answer: Answer) -> String {
+    match answer {
+        Answer::Refuse(text) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn filter_of(answer: Answer) -> LinuxSeccomp {
+    match answer {
+        Answer::Adjust(adjustment) => adjustment.linux.unwrap().seccomp_policy.unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_container_waits_for_its_policy_and_starts_with_its_filter_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, wanted) = agent(folder.path());
+    agent.state().index.apply(&web()).unwrap();
+    let web = pod("web", &[]);
+    assert_eq!(create(&agent, &pod("other", &[])), Answer::Accept);
+    let text = refusal(create(&agent, &web));
+    assert_eq!(text, "tollgate: demo/p: the policy is not here yet");
+    assert_eq!(wanted.try_recv(), Ok(key("p")));
+    agent.state().bodies.insert(key("p"), body(POLICY));
+    let filter = filter_of(create(&agent, &web));
+    assert!(filter.syscalls.iter().any(|rule| rule.names == ["mount"]));
+    let text = refusal(start(&agent, &web, None));
+    assert!(text.contains("has not taken the seccomp filter"), "{text}");
+    let text = refusal(start(&agent, &web, Some(filter)));
+    assert!(
+        text.contains("created before the agent knew of it"),
+        "{text}"
+    );
+    let filter = filter_of(create(&agent, &web));
+    assert_eq!(start(&agent, &web, Some(filter)), Answer::Accept);
+    let [state] = &agent.state().profiles()[..] else {
+        panic!("one profile is used");
+    };
+    assert_eq!((state.containers, state.enforced), (1, 1));
+}
+
+#[test]
+fn the_next_agent_decides_and_reports_as_the_one_before_without_an_api_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let web_pod = PodSandbox {
+        id: "s1".to_owned(),
+        ..pod("web", &[])
+    };
+    let running = Container {
+        pod_sandbox_id: "s1".to_owned(),
+        ..container(None)
+    };
+    {
+        let (agent, _wanted) = agent(folder.path());
+        agent.state().index.apply(&web()).unwrap();
+        agent.state().bodies.insert(key("p"), body(POLICY));
+        agent.store.write_body(&key("p"), &body(POLICY)).unwrap();
+        agent
+            .store
+            .write_objects(&agent.state().index.objects())
+            .unwrap();
+        let filter = filter_of(create(&agent, &web_pod));
+        start(&agent, &web_pod, Some(filter));
+    }
+    let (agent, _wanted) = agent(folder.path());
+    let stranger = Container {
+        id: "c2".to_owned(),
+        ..running.clone()
+    };
+    agent.handle(&Event::Synchronize {
+        pods: vec![web_pod.clone()],
+        containers: vec![running.clone(), stranger],
+    });
+    let state = agent.state().profiles().remove(0);
+    assert_eq!(
+        (state.containers, state.enforced, state.unprotected),
+        (2, 1, 1)
+    );
+    assert_eq!(state.reasons, ["it ran before the agent or the policy"]);
+    filter_of(create(&agent, &web_pod));
+    // An index from the disk says nothing about what was seen.
+    assert_eq!(report::status(&agent.state(), "b").observed_version, "0");
+    agent.handle(&Event::StopContainer(Box::new((web_pod, running))));
+    assert_eq!(agent.store.records().unwrap(), []);
+    let metrics = report::metrics(&agent.state());
+    assert!(
+        metrics.contains("\ntollgate_node_containers_unprotected 1\n"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn the_fail_mode_decides_about_what_cannot_be_enforced() {
+    let of_bpf = POLICY.replace("Seccomp", "BPF");
+    for (mode, is_created) in [("open", true), ("closed", false), ("Open", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (agent, _wanted) = agent(folder.path());
+        let mut object = web();
+        object["metadata"]["annotations"][FAIL_MODE] = json!(mode);
+        agent.state().index.apply(&object).unwrap();
+        agent.state().bodies.insert(key("p"), body(&of_bpf));
+        let answer = create(&agent, &pod("web", &[]));
+        match answer {
+            Answer::Refuse(text) => {
+                assert!(
+                    !is_created && text.contains("disallow-mount"),
+                    "{mode} {text}"
+                );
+            }
+            Answer::Adjust(_) => assert!(is_created, "{mode}"),
+            Answer::Accept => panic!("{mode}: it is confined as far as that is possible"),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Policies that the API server itself runs: no webhook, no certificate, no Secret.
+
+use kinds::annotations::MARK;
+use serde_json::{Value, json};
+
+use super::{Installation, NODE, of_cluster};
+
+/// Name of the policies about marks.
+const MARKS: &str = "tollgate-marks";
+
+pub(super) fn objects(installation: &Installation) -> Vec<Value> {
+    let mut objects = vec![own_report(installation), own_report_binding()];
+    for (kind, scope) in [("VarmorPolicy", ""), ("VarmorClusterPolicy", "-cluster")] {
+        for place in [Place::Pod, Place::Template] {
+            let name = format!("{MARKS}{scope}{}", place.suffix());
+            objects.push(marks(installation, &name, kind, place));
+            objects.push(marks_binding(&name));
+        }
+    }
+    objects
+}
+
+/// An agent writes the report of its own node alone: the API server puts the node of a bound token into the request.
+fn own_report(installation: &Installation) -> Value {
+    let agent = format!("system:serviceaccount:{}:{NODE}", installation.namespace);
+    let key = "authentication.kubernetes.io/node-name";
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": of_cluster("tollgate-own-report"),
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": ["tollgate.dev"],
+                "apiVersions": ["*"],
+                "operations": ["CREATE", "UPDATE", "DELETE"],
+                "resources": ["nodereports", "nodereports/status"],
+            }] },
+            "matchConditions": [{
+                "name": "is-an-agent",
+                "expression": format!("request.userInfo.username == '{agent}'"),
+            }],
+            "validations": [{
+                "expression": format!(
+                    "request.operation != 'DELETE' && has(request.userInfo.extra) && '{key}' in request.userInfo.extra \
+                     && request.userInfo.extra['{key}'].size() == 1 && \
+                     request.userInfo.extra['{key}'][0] == object.metadata.name"
+                ),
+                "message": "an agent may write the NodeReport of its own node alone",
+                "reason": "Forbidden",
+            }],
+        },
+    })
+}
+
+fn own_report_binding() -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": of_cluster("tollgate-own-report"),
+        "spec": { "policyName": "tollgate-own-report", "validationActions": ["Deny"] },
+    })
+}
+
+/// Where a workload has its containers.
+#[derive(Clone, Copy)]
+enum Place {
+    Pod,
+    Template,
+}
+
+impl Place {
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Pod => "-pods",
+            Self::Template => "-workloads",
+        }
+    }
+
+    /// The pod, in an expression.
+    fn pod(self) -> &'static str {
+        match self {
+            Self::Pod => "object",
+            Self::Template => "object.spec.template",
+        }
+    }
+
+    fn pointer(self) -> &'static str {
+        match self {
+            Self::Pod => "",
+            Self::Template => "/spec/template",
+        }
+    }
+
+    fn rule(self) -> Value {
+        match self {
+            Self::Pod => {
+                json!({ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                "resources": ["pods"] })
+            }
+            Self::Template => json!({ "apiGroups": ["apps"], "apiVersions": ["v1"],
+                "operations": ["CREATE", "UPDATE"], "resources": ["deployments", "statefulsets", "daemonsets"] }),
+        }
+    }
+}
+
+/// Marks the containers of a workload with the profile of the policy that is its parameter.
+fn marks(installation: &Installation, name: &str, kind: &str, place: Place) -> Value {
+    let is_of_cluster = kind == "VarmorClusterPolicy";
+    let profile = match is_of_cluster {
+        true => format!(
+            "('varmor-cluster-{}-' + params.metadata.name).lowerAscii()",
+            installation.namespace
+        ),
+        false => {
+            "('varmor-' + params.metadata.namespace + '-' + params.metadata.name).lowerAscii()"
+                .to_owned()
+        }
+    };
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingAdmissionPolicy",
+        "metadata": of_cluster(name),
+        "spec": {
+            "failurePolicy": "Fail",
+            "reinvocationPolicy": "IfNeeded",
+            "paramKind": { "apiVersion": "crd.varmor.org/v1beta1", "kind": kind },
+            "matchConstraints": {
+                "namespaceSelector": { "matchExpressions": [{ "key": "kubernetes.io/metadata.name",
+                    "operator": "NotIn", "values": [installation.namespace] }] },
+                "resourceRules": [place.rule()],
+            },
+            "variables": [
+                { "name": "labels", "expression": "has(object.metadata.labels) ? object.metadata.labels : {}" },
+                { "name": "all", "expression": containers(place) },
+                { "name": "chosen", "expression": "!has(params.spec.target.containers) || \
+                    params.spec.target.containers.size() == 0 ? variables.all : \
+                    variables.all.filter(c, c in params.spec.target.containers)" },
+                { "name": "profile", "expression": profile },
+            ],
+            "matchConditions": [],
+            "mutations": [{
+                "patchType": "JSONPatch",
+                "jsonPatch": { "expression": patch(place) },
+            }],
+        },
+    })
+}
+
+fn containers(place: Place) -> String {
+    let pod = place.pod();
+    format!(
+        "{pod}.spec.containers.map(c, c.name) + (has({pod}.spec.initContainers) ? \
+         {pod}.spec.initContainers.map(c, c.name) : [])"
+    )
+}
+
+/// The target of the policy is this workload.
+const IS_TARGET: &str = "params.spec.target.kind == object.kind && (has(params.spec.target.selector) ? \
+    ((!has(params.spec.target.selector.matchLabels) || params.spec.target.selector.matchLabels.all(k, \
+    k in variables.labels && variables.labels[k] == params.spec.target.selector.matchLabels[k])) && \
+    (!has(params.spec.target.selector.matchExpressions) || params.spec.target.selector.matchExpressions.all(e, \
+    e.operator == 'In' ? (e.key in variables.labels && variables.labels[e.key] in e.values) : \
+    e.operator == 'NotIn' ? !(e.key in variables.labels && variables.labels[e.key] in e.values) : \
+    e.operator == 'Exists' ? e.key in variables.labels : !(e.key in variables.labels)))) : \
+    has(object.metadata.name) && has(params.spec.target.name) && params.spec.target.name == object.metadata.name)";
+
+fn patch(place: Place) -> String {
+    let (pod, pointer) = (place.pod(), place.pointer());
+    let empty = |missing: &str, path: &str| {
+        format!("({missing} ? [JSONPatch{{op: 'add', path: '{pointer}{path}', value: {{}}}}] : [])")
+    };
+    let metadata = match place {
+        Place::Pod => String::new(),
+        Place::Template => format!(
+            "{} + ",
+            empty(&format!("!has({pod}.metadata)"), "/metadata")
+        ),
+    };
+    let annotations = empty(
+        &format!("!has({pod}.metadata) || !has({pod}.metadata.annotations)"),
+        "/metadata/annotations",
+    );
+    format!(
+        "!({IS_TARGET}) ? [] : {metadata}{annotations} + variables.chosen.map(c, JSONPatch{{op: 'add', path: \
+         '{pointer}/metadata/annotations/' + jsonpatch.escapeKey('{MARK}' + c), value: variables.profile}})"
+    )
+}
+
+fn marks_binding(name: &str) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": of_cluster(name),
+        "spec": {
+            "policyName": name,
+            "paramRef": { "selector": {}, "parameterNotFoundAction": "Allow" },
+        },
+    })
+}

@@ -1,0 +1,67 @@
+//! Everything that an installation consists of, as objects of Kubernetes.
+//!
+//! One source makes the plain manifests and the Helm chart: a chart is the same objects with Helm's expressions in place
+//! of [`Installation`]'s values.
+
+mod admission;
+mod chart;
+mod rbac;
+mod workloads;
+
+use serde_json::{Value, json};
+
+pub use chart::{ChartError, write_chart};
+pub use rbac::{Access, NODE, OPERATOR};
+
+/// What differs between installations.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    /// Namespace of operator and agents.
+    pub namespace: String,
+    /// Image with the programs `tollgate` and `tollgate-operator`.
+    pub image: String,
+}
+
+/// All objects, in the order in which they can be applied.
+#[must_use]
+pub fn all(installation: &Installation) -> Vec<Value> {
+    let mut objects = kinds::crd::all();
+    objects.push(namespace(installation));
+    objects.extend(without_definitions(installation));
+    objects
+}
+
+/// All objects but the kinds and the namespace.
+fn without_definitions(installation: &Installation) -> Vec<Value> {
+    let mut objects = rbac::objects(installation);
+    objects.extend(admission::objects(installation));
+    objects.extend(workloads::objects(installation));
+    objects
+}
+
+/// The namespace. Agents mount folders of their node, which only the level `privileged` allows.
+fn namespace(installation: &Installation) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": installation.namespace,
+            "labels": { "pod-security.kubernetes.io/enforce": "privileged" },
+        },
+    })
+}
+
+/// Labels of everything of a part of the installation.
+fn labels(name: &str) -> Value {
+    json!({ "app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "tollgate" })
+}
+
+/// `metadata` of an object in the namespace of the installation.
+fn in_namespace(installation: &Installation, name: &str) -> Value {
+    json!({ "name": name, "namespace": installation.namespace, "labels": labels(name) })
+}
+
+/// `metadata` of an object of the cluster.
+fn of_cluster(name: &str) -> Value {
+    json!({ "name": name, "labels": labels(name) })
+}

@@ -1,0 +1,193 @@
+//! Who may do what. Each line of the tables says why it is there.
+
+use serde_json::{Value, json};
+
+use super::{Installation, in_namespace, of_cluster};
+
+/// Name of the operator, its service account and its roles.
+pub const OPERATOR: &str = "tollgate-operator";
+/// Name of the agent, its service account and its role.
+pub const NODE: &str = "tollgate-node";
+
+/// A right: verbs on resources of one group.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Group; empty for the core group.
+    pub group: &'static str,
+    /// Resources, with their subresource.
+    pub resources: &'static [&'static str],
+    /// Names of objects; empty for all.
+    pub names: &'static [&'static str],
+    /// Verbs.
+    pub verbs: &'static [&'static str],
+    /// The reason.
+    pub why: &'static str,
+}
+
+const READ: &[&str] = &["get", "list", "watch"];
+
+/// Rights of the operator in the whole cluster. It may read no Secret and change no workload.
+pub(crate) const OF_OPERATOR: [Access; 8] = [
+    right(
+        "crd.varmor.org",
+        &["varmorpolicies", "varmorclusterpolicies"],
+        READ,
+        "policies are what it compiles",
+    ),
+    right(
+        "crd.varmor.org",
+        &[
+            "varmorpolicies/status",
+            "varmorclusterpolicies/status",
+            "armorprofiles/status",
+        ],
+        &["patch"],
+        "status is what it reports; it changes no policy",
+    ),
+    right(
+        "crd.varmor.org",
+        &["armorprofiles"],
+        &["get", "list", "watch", "create", "patch", "delete"],
+        "profiles are what it makes, in the namespaces of their policies",
+    ),
+    right(
+        "events.k8s.io",
+        &["events"],
+        &["create"],
+        "a change of readiness is an Event of the policy",
+    ),
+    right(
+        "tollgate.dev",
+        &["nodereports"],
+        READ,
+        "status of policies comes from reports",
+    ),
+    right(
+        "",
+        &["nodes"],
+        READ,
+        "a node without a report is unknown, and the boot of a report is compared",
+    ),
+    right(
+        "",
+        &["services", "pods"],
+        READ,
+        "egress rules name Services and Pods; watched when a policy does",
+    ),
+    right(
+        "discovery.k8s.io",
+        &["endpointslices"],
+        READ,
+        "addresses behind a Service; watched when a policy names one",
+    ),
+];
+
+/// Rights of the operator in its own namespace.
+pub(crate) const OF_LEADER: [Access; 2] = [
+    right(
+        "coordination.k8s.io",
+        &["leases"],
+        &["create"],
+        "the first operator makes the lease",
+    ),
+    Access {
+        names: &[OPERATOR],
+        ..right(
+            "coordination.k8s.io",
+            &["leases"],
+            &["get", "update"],
+            "one operator acts: the holder of this lease",
+        )
+    },
+];
+
+/// Rights of an agent. A ValidatingAdmissionPolicy narrows the writes to the report of its own node.
+pub(crate) const OF_NODE: [Access; 3] = [
+    right(
+        "crd.varmor.org",
+        &["armorprofiles"],
+        READ,
+        "profiles are what it enforces; it lists metadata and gets those it needs",
+    ),
+    right(
+        "tollgate.dev",
+        &["nodereports"],
+        &["create", "patch"],
+        "it makes its own report; server-side apply creates by patch",
+    ),
+    right(
+        "tollgate.dev",
+        &["nodereports/status"],
+        &["patch"],
+        "it writes its own report",
+    ),
+];
+
+const fn right(
+    group: &'static str,
+    resources: &'static [&'static str],
+    verbs: &'static [&'static str],
+    why: &'static str,
+) -> Access {
+    Access {
+        group,
+        resources,
+        names: &[],
+        verbs,
+        why,
+    }
+}
+
+pub(super) fn objects(installation: &Installation) -> Vec<Value> {
+    let account = |name| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": in_namespace(installation, name),
+        })
+    };
+    let mut role = role("Role", in_namespace(installation, OPERATOR), &OF_LEADER);
+    role["metadata"]["labels"] = super::labels(OPERATOR);
+    vec![
+        account(OPERATOR),
+        account(NODE),
+        self::role("ClusterRole", of_cluster(OPERATOR), &OF_OPERATOR),
+        self::role("ClusterRole", of_cluster(NODE), &OF_NODE),
+        role,
+        binding(installation, "ClusterRole", of_cluster(OPERATOR), OPERATOR),
+        binding(installation, "ClusterRole", of_cluster(NODE), NODE),
+        binding(
+            installation,
+            "Role",
+            in_namespace(installation, OPERATOR),
+            OPERATOR,
+        ),
+    ]
+}
+
+fn role(kind: &str, metadata: Value, rights: &[Access]) -> Value {
+    let rules = rights.iter().map(|right| {
+        let mut rule = json!({ "apiGroups": [right.group], "resources": right.resources, "verbs": right.verbs });
+        if !right.names.is_empty() {
+            rule["resourceNames"] = json!(right.names);
+        }
+        rule
+    });
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": metadata,
+        "rules": rules.collect::<Vec<_>>(),
+    })
+}
+
+/// A binding of a role to the service account, all of the same name.
+fn binding(installation: &Installation, role: &str, metadata: Value, name: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": format!("{role}Binding"),
+        "metadata": metadata,
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": role, "name": name },
+        "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": installation.namespace }],
+    })
+}

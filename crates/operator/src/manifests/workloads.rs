@@ -1,0 +1,151 @@
+//! The operator, the agents, and what is about their pods.
+
+use serde_json::{Value, json};
+
+use super::{Installation, NODE, OPERATOR, in_namespace, labels, of_cluster};
+
+/// Port of metrics and health.
+const PORT: u16 = 9580;
+/// User of the operator.
+const NOBODY: u32 = 65532;
+
+pub(super) fn objects(installation: &Installation) -> Vec<Value> {
+    vec![
+        json!({
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": of_cluster("tollgate"),
+            "handler": "tollgate",
+        }),
+        operator(installation),
+        json!({
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": in_namespace(installation, OPERATOR),
+            "spec": { "minAvailable": 1, "selector": { "matchLabels": labels(OPERATOR) } },
+        }),
+        agents(installation),
+        network(installation, OPERATOR),
+        network(installation, NODE),
+    ]
+}
+
+/// What every container of ours has: no capability, no way to get one, and a file system that it cannot write to.
+fn confined() -> Value {
+    json!({
+        "allowPrivilegeEscalation": false,
+        "capabilities": { "drop": ["ALL"] },
+        "privileged": false,
+        "readOnlyRootFilesystem": true,
+        "seccompProfile": { "type": "RuntimeDefault" },
+    })
+}
+
+fn from_field(name: &str, path: &str) -> Value {
+    json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } })
+}
+
+fn operator(installation: &Installation) -> Value {
+    let mut security = confined();
+    security["runAsNonRoot"] = json!(true);
+    security["runAsUser"] = json!(NOBODY);
+    let pod = json!({
+        "serviceAccountName": OPERATOR,
+        "priorityClassName": "system-cluster-critical",
+        "containers": [{
+            "name": "operator",
+            "image": installation.image,
+            "command": ["tollgate-operator", "run", "--listen", format!("0.0.0.0:{PORT}")],
+            "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
+            "livenessProbe": { "httpGet": { "path": "/healthz", "port": PORT }, "periodSeconds": 20 },
+            "env": [from_field("POD_NAMESPACE", "metadata.namespace"), from_field("POD_NAME", "metadata.name")],
+            "resources": {
+                "requests": { "cpu": "10m", "memory": "32Mi" },
+                "limits": { "memory": "128Mi" },
+            },
+            "securityContext": security,
+        }],
+        "topologySpreadConstraints": [{
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": { "matchLabels": labels(OPERATOR) },
+        }],
+    });
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": in_namespace(installation, OPERATOR),
+        "spec": {
+            "replicas": 2,
+            "selector": { "matchLabels": labels(OPERATOR) },
+            "template": { "metadata": { "labels": labels(OPERATOR) }, "spec": pod },
+        },
+    })
+}
+
+/// A folder of the node: name, path, and whether the agent only reads it.
+const FOLDERS: [(&str, &str, bool); 4] = [
+    // The socket belongs to root, as whom the agent runs: without capabilities.
+    ("nri", "/var/run/nri", true),
+    ("state", "/var/lib/tollgate/node", false),
+    ("policies", "/etc/tollgate/policies", false),
+    ("runtime", "/run/tollgate/runtime", true),
+];
+
+fn agents(installation: &Installation) -> Value {
+    let mut security = confined();
+    security["runAsUser"] = json!(0);
+    let mounts = FOLDERS
+        .map(|(name, path, reads)| json!({ "name": name, "mountPath": path, "readOnly": reads }));
+    let volumes = FOLDERS.map(|(name, path, _)| {
+        json!({ "name": name, "hostPath": { "path": path, "type": "DirectoryOrCreate" } })
+    });
+    let pod = json!({
+        "serviceAccountName": NODE,
+        "priorityClassName": "system-node-critical",
+        "tolerations": [{ "operator": "Exists" }],
+        "containers": [{
+            "name": "agent",
+            "image": installation.image,
+            "command": ["tollgate", "node", "--runtime-handler", "tollgate", "--listen", format!("0.0.0.0:{PORT}")],
+            "env": [from_field("NODE_NAME", "spec.nodeName")],
+            "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
+            "livenessProbe": { "httpGet": { "path": "/healthz", "port": PORT }, "periodSeconds": 20 },
+            "resources": {
+                "requests": { "cpu": "10m", "memory": "32Mi" },
+                "limits": { "memory": "128Mi" },
+            },
+            "securityContext": security,
+            "volumeMounts": mounts,
+        }],
+        "volumes": volumes,
+    });
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": in_namespace(installation, NODE),
+        "spec": {
+            "selector": { "matchLabels": labels(NODE) },
+            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } },
+            "template": { "metadata": { "labels": labels(NODE) }, "spec": pod },
+        },
+    })
+}
+
+/// Nobody reaches the pods but for metrics, and they reach nothing but an API server, whose address is not known here.
+fn network(installation: &Installation, name: &str) -> Value {
+    let port = |port: u16| json!({ "port": port, "protocol": "TCP" });
+    let spec = json!({
+        "podSelector": { "matchLabels": labels(name) },
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{ "ports": [port(PORT)] }],
+        "egress": [{ "ports": [port(443), port(6443)] }],
+    });
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": in_namespace(installation, name),
+        "spec": spec,
+    })
+}

@@ -1,0 +1,330 @@
+//! The manifests with a real API server: it takes them, and each service account may do what it needs and no more.
+
+use std::process::Command;
+use std::time::Duration;
+use std::{fs, thread};
+
+use apiserver::real::{Programs, RealApiserver, until};
+use apiserver::{ApiError, Client, Resource};
+use kinds::ObjectKey;
+use kinds::crd::Definition;
+use operator::manifests::{self, Installation, NODE, OPERATOR};
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "guard";
+
+/// The kind of an object.
+fn resource(object: &Value) -> Resource {
+    let version = object["apiVersion"]
+        .as_str()
+        .expect("the cluster is as this test made it");
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
+    let kind = object["kind"]
+        .as_str()
+        .expect("the cluster is as this test made it")
+        .to_lowercase();
+    let plural = match kind.as_str() {
+        "networkpolicy" | "validatingadmissionpolicy" | "mutatingadmissionpolicy" => {
+            format!("{}ies", kind.trim_end_matches('y'))
+        }
+        "runtimeclass" => "runtimeclasses".to_owned(),
+        kind => format!("{kind}s"),
+    };
+    Resource::new(group, version, &plural)
+}
+
+fn key(namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn of(kind: &str) -> Resource {
+    Resource::of(Definition::of_kind(kind).expect("the cluster is as this test made it"))
+}
+
+fn code(result: Result<Value, ApiError>) -> Option<u16> {
+    result.err().and_then(|error| error.code())
+}
+
+/// A token of a service account, bound to a node if one is given.
+fn token(server: &RealApiserver, account: &str, node: Option<&str>) -> Client {
+    let resource = Resource::new("", "v1", &format!("serviceaccounts/{account}/token"));
+    let mut request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "metadata": { "namespace": NAMESPACE, "name": account }, "spec": { "audiences": [] } });
+    if let Some(node) = node {
+        let uid = server
+            .client
+            .get(&Resource::new("", "v1", "nodes"), &key("", node))
+            .expect("the cluster is as this test made it");
+        request["spec"]["boundObjectRef"] = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid["metadata"]["uid"] });
+    }
+    let made = server
+        .client
+        .create(&resource, &request)
+        .expect("the cluster is as this test made it");
+    let token = made["status"]["token"]
+        .as_str()
+        .expect("the cluster is as this test made it");
+    let name = format!("{account}-{}", node.unwrap_or("unbound"));
+    server
+        .client_with(&name, token)
+        .expect("the cluster is as this test made it")
+}
+
+fn report(node: &str) -> Value {
+    json!({ "apiVersion": "tollgate.dev/v1alpha1", "kind": "NodeReport", "metadata": { "name": node } })
+}
+
+fn an_agent_writes_its_own_report_alone(server: &RealApiserver) {
+    let reports = of("NodeReport");
+    let agent = token(server, NODE, Some("n1"));
+    until(|| {
+        agent
+            .apply(&reports, &report("n1"))
+            .map_err(|error| format!("{error:?}"))
+    })
+    .expect("the cluster is as this test made it");
+    let mut written = report("n1");
+    written["status"] = json!({ "agentVersion": "1", "bootID": "b", "observedVersion": "1",
+        "renewTime": "2026-01-01T00:00:00Z" });
+    agent
+        .apply_status(&reports, &written)
+        .expect("the cluster is as this test made it");
+    let error = agent
+        .apply(&reports, &report("n2"))
+        .expect_err("it is refused")
+        .to_string();
+    assert!(
+        error.contains("403") && error.contains("its own node alone"),
+        "{error}"
+    );
+    server
+        .client
+        .apply(&reports, &report("n2"))
+        .expect("the cluster is as this test made it");
+    written["metadata"]["name"] = json!("n2");
+    assert_eq!(code(agent.apply_status(&reports, &written)), Some(403));
+    // A token that was minted without a node writes no report.
+    let unbound = token(server, NODE, None);
+    assert_eq!(code(unbound.apply(&reports, &report("n1"))), Some(403));
+    let uid = server
+        .client
+        .get(&reports, &key("", "n1"))
+        .expect("the cluster is as this test made it")["metadata"]["uid"]
+        .clone();
+    assert_eq!(
+        code(agent.delete(
+            &reports,
+            &key("", "n1"),
+            uid.as_str().expect("the cluster is as this test made it")
+        )),
+        Some(403)
+    );
+    an_agent_reads_nothing_but_profiles(&agent);
+}
+
+fn an_agent_reads_nothing_but_profiles(agent: &Client) {
+    for (resource, at) in [
+        (Resource::new("", "v1", "secrets"), key(NAMESPACE, "x")),
+        (Resource::new("", "v1", "pods"), key("demo", "x")),
+        (Resource::new("", "v1", "nodes"), key("", "n1")),
+        (of("VarmorPolicy"), key("demo", "web")),
+        (of("NodeReport"), key("", "n1")),
+    ] {
+        assert_eq!(
+            code(agent.get(&resource, &at)),
+            Some(403),
+            "{}",
+            resource.plural
+        );
+    }
+    assert_eq!(
+        code(agent.get(&of("ArmorProfile"), &key("demo", "x"))),
+        Some(404)
+    );
+}
+
+fn the_operator_changes_no_policy_and_reads_no_secret(server: &RealApiserver) {
+    let client = token(server, OPERATOR, None);
+    let policy = server
+        .client
+        .get(&of("VarmorPolicy"), &key("demo", "web"))
+        .expect("the cluster is as this test made it");
+    let mut status = policy.clone();
+    status["metadata"] = json!({ "name": "web", "namespace": "demo" });
+    status["status"] = json!({ "profileName": "p", "ready": false });
+    client
+        .apply_status(&of("VarmorPolicy"), &status)
+        .expect("the cluster is as this test made it");
+    assert_eq!(code(client.apply(&of("VarmorPolicy"), &status)), Some(403));
+    assert_eq!(
+        code(client.get(&Resource::new("", "v1", "secrets"), &key(NAMESPACE, "x"))),
+        Some(403)
+    );
+    assert_eq!(
+        code(client.apply(&of("NodeReport"), &report("n1"))),
+        Some(403)
+    );
+    let lease = |namespace: &str| {
+        json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": OPERATOR, "namespace": namespace }, "spec": {} })
+    };
+    let leases = Resource::new("coordination.k8s.io", "v1", "leases");
+    assert_eq!(code(client.create(&leases, &lease(NAMESPACE))), None);
+    assert_eq!(code(client.create(&leases, &lease("demo"))), Some(403));
+}
+
+fn workload(kind: &str, name: &str) -> Value {
+    let pod = json!({ "containers": [{ "name": "app", "image": "x" }, { "name": "side", "image": "x" }] });
+    let metadata = json!({ "name": name, "namespace": "demo", "labels": { "app": name } });
+    match kind {
+        "Pod" => json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": pod }),
+        _ => json!({ "apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": {
+            "selector": { "matchLabels": { "app": name } },
+            "template": { "metadata": { "labels": { "app": name } }, "spec": pod } } }),
+    }
+}
+
+fn workloads_are_marked(server: &RealApiserver) {
+    let client = &server.client;
+    let marks = |object: &Value, pod: &str| {
+        let made = client
+            .create(&resource(object), object)
+            .map_err(|error| error.to_string())?;
+        let marks = &made
+            .pointer(pod)
+            .expect("the cluster is as this test made it")["annotations"];
+        let uid = made["metadata"]["uid"]
+            .as_str()
+            .expect("the cluster is as this test made it")
+            .to_owned();
+        let name = made["metadata"]["name"]
+            .as_str()
+            .expect("the cluster is as this test made it");
+        client
+            .delete(&resource(object), &key("demo", name), &uid)
+            .expect("the cluster is as this test made it");
+        Ok::<_, String>(marks.clone())
+    };
+    let expected = json!({ "container.tollgate.dev/app": "varmor-demo-web" });
+    // Policies of admission and their parameters come into force some time after they were written.
+    until(|| {
+        let found = marks(&workload("Deployment", "web"), "/spec/template/metadata")?;
+        thread::sleep(Duration::from_millis(100));
+        (found == expected).then_some(()).ok_or(found.to_string())
+    })
+    .expect("the cluster is as this test made it");
+    let other = marks(&workload("Deployment", "other"), "/spec/template/metadata")
+        .expect("the cluster is as this test made it");
+    assert_eq!(other, Value::Null);
+    let kind = marks(&workload("StatefulSet", "web"), "/spec/template/metadata")
+        .expect("the cluster is as this test made it");
+    assert_eq!(kind, Value::Null);
+}
+
+#[test]
+fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() {
+    let programs = match Programs::find() {
+        Ok(programs) => programs,
+        Err(missing) => testing::skip!("needs what tests/cluster/build builds, and etcd", || Ok::<
+            _,
+            String,
+        >(
+            missing
+        )),
+    };
+    let folder = tempfile::tempdir().expect("the cluster is as this test made it");
+    let key = rcgen::KeyPair::generate().expect("the cluster is as this test made it");
+    let key = [key.serialize_pem(), key.public_key_pem()];
+    let server = RealApiserver::start(&programs, folder.path(), [&key[0], &key[1]])
+        .expect("the cluster is as this test made it");
+    server
+        .install(&["demo"])
+        .expect("the cluster is as this test made it");
+    let installation = Installation {
+        namespace: NAMESPACE.to_owned(),
+        image: "registry.example/tollgate:1".to_owned(),
+    };
+    for object in manifests::all(&installation) {
+        let applied = server.client.apply(&resource(&object), &object);
+        applied.unwrap_or_else(|error| panic!("{error} {object}"));
+    }
+    for name in ["n1", "n2"] {
+        let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+        server
+            .client
+            .apply(&resource(&node), &node)
+            .expect("the cluster is as this test made it");
+    }
+    let policy = json!({ "apiVersion": "crd.varmor.org/v1beta1", "kind": "VarmorPolicy",
+        "metadata": { "name": "web", "namespace": "demo" },
+        "spec": { "target": { "kind": "Deployment", "containers": ["app"], "selector": {
+            "matchLabels": { "app": "web" }, "matchExpressions": [{ "key": "off", "operator": "DoesNotExist" }] } },
+            "policy": { "enforcer": "Seccomp", "mode": "EnhanceProtect",
+            "enhanceProtect": { "hardeningRules": ["disallow-mount"] } } } });
+    server
+        .client
+        .apply(&of("VarmorPolicy"), &policy)
+        .expect("the cluster is as this test made it");
+    an_agent_writes_its_own_report_alone(&server);
+    the_operator_changes_no_policy_and_reads_no_secret(&server);
+    workloads_are_marked(&server);
+}
+
+#[test]
+fn a_chart_has_the_same_objects_with_values_of_helm_in_them() {
+    let folder = tempfile::tempdir().expect("the cluster is as this test made it");
+    manifests::write_chart(folder.path(), "registry.example/tollgate:1")
+        .expect("the cluster is as this test made it");
+    let text = |name: &str| {
+        fs::read_to_string(folder.path().join(name)).expect("the cluster is as this test made it")
+    };
+    assert!(text("values.yaml").contains("registry.example/tollgate:1"));
+    assert!(text("Chart.yaml").contains("kubeVersion"));
+    let (templates, crds) = (text("templates/tollgate.yaml"), text("crds/tollgate.yaml"));
+    assert!(
+        templates.contains("{{ .Release.Namespace }}") && templates.contains("{{ .Values.image }}")
+    );
+    assert_eq!(
+        crds.matches("\nkind: CustomResourceDefinition\n").count(),
+        7
+    );
+    let installation = Installation {
+        namespace: "x".to_owned(),
+        image: "y".to_owned(),
+    };
+    let all = manifests::all(&installation).len();
+    let count = |text: &str| text.matches("---\n").count();
+    // Helm makes the namespace.
+    assert_eq!(count(&templates) + count(&crds) + 1, all);
+    let helm = Command::new("helm")
+        .args([
+            "template",
+            "t",
+            "--namespace",
+            "chosen",
+            "--kube-version",
+            "1.37.0",
+        ])
+        .arg(folder.path())
+        .output();
+    let made = match helm {
+        Ok(made) => made,
+        Err(error) => testing::skip!("needs helm", || match error.kind() {
+            std::io::ErrorKind::NotFound => Ok("it is in no folder of PATH".to_owned()),
+            _ => Err(error.to_string()),
+        }),
+    };
+    let (text, problem) = (
+        String::from_utf8_lossy(&made.stdout),
+        String::from_utf8_lossy(&made.stderr),
+    );
+    assert!(made.status.success(), "{problem}");
+    assert_eq!(count(&text), count(&templates), "{text}");
+    assert!(
+        text.contains("namespace: \"chosen\"") && !text.contains("{{"),
+        "{text}"
+    );
+}
