@@ -29,6 +29,19 @@ static __always_inline void end_call(struct scratch *s, const struct row *row, u
 	}
 }
 
+/* The same as a function of its own, as is what comes next: the verifier checks each once, and the stack that they need
+ * is not there any more for what is called after them. */
+__noinline int finish_call(u32 key)
+{
+	struct scratch *s = working_memory();
+	struct row *row = bpf_map_lookup_elem(&rows, &key);
+
+	if (!s || !row)
+		return 0;
+	end_call(s, row, key);
+	return 0;
+}
+
 /* A call has an end: if it is one that was interrupted, its thread is in none any more. */
 static __always_inline void has_ended(struct pt_regs *regs, u32 nr)
 {
@@ -46,17 +59,24 @@ static __always_inline void has_ended(struct pt_regs *regs, u32 nr)
 static __always_inline bool keep_interrupted(struct interrupted *told)
 {
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	struct interrupted *former = bpf_map_lookup_elem(&interrupted, &tid), this = *told;
+	struct interrupted *former = bpf_map_lookup_elem(&interrupted, &tid);
 
 	if (former) {
-		if (former->nr == this.nr && former->ip == this.ip)
+		u64 *kept = (void *)former, *now = (void *)told;
+
+		if (former->nr == told->nr && former->ip == told->ip)
 			return false;
-		*told = *former;
-		*former = this;
+		/* By words, so that none of them needs the stack. */
+		for (u32 i = 0; i < sizeof(*told) / sizeof(u64); i++) {
+			u64 word = kept[i];
+
+			kept[i] = now[i];
+			now[i] = word;
+		}
 		return true;
 	}
 	/* Without room. */
-	if (bpf_map_update_elem(&interrupted, &tid, &this, BPF_NOEXIST))
+	if (bpf_map_update_elem(&interrupted, &tid, told, BPF_NOEXIST))
 		return true;
 	__sync_fetch_and_add(&interruptions, 1);
 	return false;
@@ -82,7 +102,6 @@ static __always_inline u64 place_of_call(struct pt_regs *regs, const struct inte
 static __noinline int returned(struct pt_regs *regs, const struct interrupted *former, long result,
 			       struct task_struct *caller, u32 abi)
 {
-	struct arguments arguments = {};
 	struct scratch *s;
 	struct row *row;
 	u32 nr = former ? former->nr : number_of(regs);
@@ -110,22 +129,33 @@ static __noinline int returned(struct pt_regs *regs, const struct interrupted *f
 		count(COUNT_REGISTERS);
 		return 0;
 	}
+	s = working_memory();
+	if (!s) {
+		count(COUNT_NO_MEMORY);
+		return 0;
+	}
+	s->header.abi = abi;
+	s->header.result = result;
 	if (former)
 		for (int i = 0; i < 6; i++)
-			arguments.value[i] = former->args[i];
+			s->header.args[i] = former->args[i];
 	else
-		registers(regs, abi, arguments.value);
+		registers(regs, abi, s->header.args);
+	/* Read again, so that the verifier forgets by which way it came here, and follows one of them on. */
+	abi = *(volatile u8 *)&s->header.abi;
+	result = *(volatile u64 *)&s->header.result;
 	if (row->flags & ROW_SOCKETCALL) {
-		u32 real[6] = {}, read, which, words;
+		u32 *real = s->real, read, which, words;
 
-		operation = arguments.value[0];
+		operation = s->header.args[0];
 		if (operation >= 32)
 			return 0;
 		/* One by one: the array has as many as the call takes, and may end where a page does. */
+		__builtin_memset(s->real, 0, sizeof(s->real));
 		words = operation == SYS_SEND || operation == SYS_RECV ? 4 : 6;
 		for (read = 0; read < 6; read++)
 			if (read >= words || bpf_probe_read_user(&real[read], sizeof(real[read]),
-						(void *)(arguments.value[1] + read * sizeof(real[read]))))
+						(void *)(s->header.args[1] + read * sizeof(real[read]))))
 				break;
 		/* Said again, because the compiler keeps the bound to itself. */
 		which = operation;
@@ -137,7 +167,7 @@ static __noinline int returned(struct pt_regs *regs, const struct interrupted *f
 		if (!row)
 			return 0;
 		for (int i = 0; i < 6; i++)
-			arguments.value[i] = real[i];
+			s->header.args[i] = real[i];
 		words = words < row->flags >> ROW_WORDS_SHIFT ? words : row->flags >> ROW_WORDS_SHIFT;
 		is_unread = read < words;
 		operation |= read << 16;
@@ -146,25 +176,16 @@ static __noinline int returned(struct pt_regs *regs, const struct interrupted *f
 	if (is_unread)
 		count(COUNT_UNREADABLE);
 	else
-		slots &= by_arguments(row, &arguments);
+		slots &= by_arguments(key);
 	if (!slots) {
 		count(COUNT_REGISTERS);
 		return 0;
 	}
-	s = working_memory();
-	if (!s) {
-		count(COUNT_NO_MEMORY);
-		return 0;
-	}
-	s->header.abi = abi;
-	s->header.result = result;
-	for (int i = 0; i < 6; i++)
-		s->header.args[i] = arguments.value[i];
 	if (!in_scope(caller->tgid)) {
 		count(COUNT_SCOPE);
 		return 0;
 	}
-	if (control.filters && !is_unread && !narrowed(s, caller, version, row, key, abi, slots))
+	if (control.filters && !is_unread && !narrowed(s, version, row, key, abi, slots))
 		return 0;
 	begin_call(s, abi, nr, key);
 	s->header.socketcall = operation;
@@ -174,7 +195,7 @@ static __noinline int returned(struct pt_regs *regs, const struct interrupted *f
 			break;
 		take_one(key, i, abi);
 	}
-	end_call(s, row, key);
+	finish_call(key);
 	return 0;
 }
 
@@ -186,7 +207,7 @@ static __always_inline int call_returned(struct pt_regs *regs, long result)
 
 	if (!conventions)
 		return 0;
-	caller = bpf_get_current_task_btf();
+	caller = caller_task();
 	abi = abi_of(nr, caller);
 	if (!(conventions >> abi & 1))
 		return 0;
@@ -229,24 +250,30 @@ int BPF_PROG(signal_deliver, int signal, void *info, struct k_sigaction *action)
 	struct pt_regs *regs = (void *)bpf_task_pt_regs(caller);
 	s64 result = (s64)regs->ax;
 	u32 what, nr = number_of(regs), abi;
-	struct interrupted told = {};
+	struct scratch *s = working_memory();
+	struct interrupted *told;
 
 	/* Of an exception, or where there is no call, the number is -1. */
 	if (!is_open(result) || (s64)regs->orig_ax < 0)
 		return 0;
+	if (!s) {
+		count(COUNT_NO_MEMORY);
+		return 0;
+	}
+	told = &s->told;
 	abi = abi_of(nr, caller);
 	if (!(asked_by_convention(nr, -EINTR) >> abi & 1))
 		return 0;
 	what = effect(result, signal, action);
-	told.nr = nr;
-	told.abi = abi;
-	told.ip = address_of_call(regs);
-	registers(regs, abi, told.args);
-	if (what == GOES_ON || (what == MADE_AGAIN && !keep_interrupted(&told)))
+	told->nr = nr;
+	told->abi = abi;
+	told->ip = address_of_call(regs);
+	registers(regs, abi, told->args);
+	if (what == GOES_ON || (what == MADE_AGAIN && !keep_interrupted(told)))
 		return 0;
 	if (what == FAILS && interruptions)
 		has_ended(regs, nr);
-	return returned(regs, &told, -EINTR, caller, told.abi);
+	return returned(regs, told, -EINTR, caller_task(), told->abi);
 #else
 	return 0;
 #endif
@@ -258,17 +285,22 @@ int BPF_PROG(thread_exit, struct task_struct *task)
 {
 	struct task_struct *caller = bpf_get_current_task_btf();
 	u32 tid = (u32)bpf_get_current_pid_tgid();
-	struct interrupted former, *found;
+	struct scratch *s = working_memory();
+	struct interrupted *found;
 
 	if (!interruptions)
 		return 0;
 	found = bpf_map_lookup_elem(&interrupted, &tid);
 	if (!found)
 		return 0;
-	former = *found;
+	if (!s) {
+		count(COUNT_NO_MEMORY);
+		return 0;
+	}
+	s->told = *found;
 	if (!bpf_map_delete_elem(&interrupted, &tid))
 		__sync_fetch_and_sub(&interruptions, 1);
-	return returned((void *)bpf_task_pt_regs(caller), &former, -EINTR, caller, former.abi);
+	return returned((void *)bpf_task_pt_regs(caller), &s->told, -EINTR, caller_task(), s->told.abi);
 }
 
 #endif

@@ -6,38 +6,39 @@
 #include "registers.h"
 #include "inodes.h"
 
-static __always_inline bool holds(const struct test *test, const u64 *args)
+/* 1 if a number is not 0, without a branch: each is another way for the verifier to follow through all tests that
+ * come after it. The compiler must not know what is computed, or it makes a branch of it. */
+static __always_inline u64 not_zero(u64 number)
 {
-	u64 has = args[test->arg & 7], wants = test->value;
+	u64 negative = -number;
 
-	if (test->low32) {
-		has = (u32)has;
-		wants = (u32)wants;
-	}
-	switch (test->op) {
-	case OP_ALL:
-		return (has & wants) == wants;
-	case OP_ANY:
-		return (has & wants) != 0;
-	case OP_EQ:
-		return has == wants;
-	case OP_GE:
-		return has >= wants;
-	case OP_LE:
-		return has <= wants;
-	case OP_MASKED:
-		return (has & test->mask) == wants;
-	case OP_NE:
-		return has != wants;
-	case OP_NO:
-		return (has & wants) == 0;
-	}
-	return true;
+	asm volatile("" : "+r"(negative));
+	return (number | negative) >> 63;
 }
 
-struct arguments {
-	u64 value[8];
-};
+/* 1 if the first number is the smaller one: the borrow of the subtraction. */
+static __always_inline u64 is_below(u64 number, u64 other)
+{
+	u64 difference = number - other;
+
+	asm volatile("" : "+r"(difference));
+	return ((~number & other) | ((~number | other) & difference)) >> 63;
+}
+
+/* 1 if a test fails, else 0. */
+static __always_inline u64 fails(const struct test *test, const u64 *args)
+{
+	/* No test names an argument behind the sixth. */
+	u64 has = args[test->arg & 7] & test->mask, wants = test->value, failed;
+
+	if (test->op == OP_AT_LEAST)
+		failed = is_below(has, wants);
+	else if (test->op == OP_AT_MOST)
+		failed = is_below(wants, has);
+	else
+		failed = not_zero(has ^ wants);
+	return failed ^ (test->is_negated & 1);
+}
 
 /* Slots of the plan that the result leaves. */
 static __always_inline u64 by_result(const struct row *row, s64 result)
@@ -55,26 +56,29 @@ static __always_inline u64 by_result(const struct row *row, s64 result)
 	return row->succeeded;
 }
 
-/* Slots of the plan that the arguments leave. */
-static __always_inline u64 by_arguments(const struct row *row, const struct arguments *arguments)
+/* Slots of the plan that the arguments leave, which are in the working memory. Its own function, so that the verifier
+ * looks at it once and not once for each way to a call's arguments. */
+__noinline u64 by_arguments(u32 key)
 {
-	u64 slots = 0;
-	bool group = true;
+	struct scratch *s = working_memory();
+	struct row *row = bpf_map_lookup_elem(&rows, &key);
+	u64 slots = 0, failed = 0;
 
-	if (row->tests == 0)
-		return ~0ULL;
+	if (!s || !row || row->tests == 0)
+		return ALL_SLOTS;
 	for (u32 i = 0; i < TESTS; i++) {
 		const struct test *test = &row->test[i];
+		u64 ends;
 
 		if (i >= row->tests)
 			break;
-		if (group && !holds(test, arguments->value))
-			group = false;
-		if (test->ends_group) {
-			if (group)
-				slots |= test->slots;
-			group = true;
-		}
+		failed |= fails(test, s->header.args);
+		ends = test->ends_group;
+		asm volatile("" : "+r"(ends), "+r"(failed));
+		/* All ones where a group ends, and where none of it has failed. */
+		ends = -(ends & 1);
+		slots |= test->slots & ends & (failed - 1);
+		failed &= ~ends;
 	}
 	return slots;
 }
@@ -95,32 +99,56 @@ static __always_inline u64 completed_by(const struct automaton *automaton, u32 e
 	return automaton->slots[edge / (CLASSES * EDGE_SIZE) & (STATES - 1)];
 }
 
-static __always_inline const u8 *text_at(struct scratch *s, u32 is_passed)
-{
-	return at_offset(s, is_passed ? PASSED_PATH : TRUE_PATH);
-}
+/* Bytes of a text that one function looks at. The verifier follows each turn of a loop: in parts these are few. */
+#define TEXT_PART 64
 
-/* Whether the text at one of the two places has any pattern: with less to do for each byte than it takes to
- * find out which, because most have none. */
-__noinline int has_pattern(u32 bank, u32 is_passed, u32 len)
+/* Follows a part of the text at an offset. Answers with the last edge, and with EDGE_COMPLETES in the upper half if any
+ * pattern was completed: with less to do for each byte than it takes to find out which, because most have none. */
+__noinline u64 follow_part(u32 bank, u32 at, u32 len, u32 edge)
 {
 	struct scratch *s = working_memory();
 	const struct automaton *automaton = bpf_map_lookup_elem(&automata, &bank);
 	const u8 *text;
-	u32 edge, all;
+	u32 all = 0;
 
 	if (!s || !automaton)
-		return 1;
-	text = text_at(s, is_passed);
-	edge = all = next_edge(automaton, 0, 0);
-	for (u32 i = 0; i < FILTER_PATH_LIMIT; i++) {
+		return (u64)EDGE_COMPLETES << 32;
+	bounded_or(at, PASSED_PATH + FILTER_PATH_LIMIT, (u64)EDGE_COMPLETES << 32);
+	text = at_offset(s, at);
+	for (u32 i = 0; i < TEXT_PART; i++) {
 		if (i >= len)
 			break;
 		edge = next_edge(automaton, edge, text[i]);
 		all |= edge;
 	}
-	all |= next_edge(automaton, edge, 0);
-	return (all & EDGE_COMPLETES) != 0;
+	return edge | (u64)(all & EDGE_COMPLETES) << 32;
+}
+
+/* The same; adds the slots of patterns that are completed to those in the working memory. */
+__noinline u32 collect_part(u32 bank, u32 at, u32 len, u32 edge)
+{
+	struct scratch *s = working_memory();
+	const struct automaton *automaton = bpf_map_lookup_elem(&automata, &bank);
+	const u8 *text;
+	u64 found = 0;
+
+	if (!s)
+		return 0;
+	if (!automaton) {
+		s->by_text = ALL_SLOTS;
+		return 0;
+	}
+	bounded(at, PASSED_PATH + FILTER_PATH_LIMIT);
+	text = at_offset(s, at);
+	for (u32 i = 0; i < TEXT_PART; i++) {
+		if (i >= len)
+			break;
+		edge = next_edge(automaton, edge, text[i]);
+		/* No branch: one in each turn would be two ways for the verifier to follow. */
+		found |= completed_by(automaton, edge);
+	}
+	s->by_text |= found;
+	return edge;
 }
 
 /* Slots with a pattern that the text at one of the two places has. */
@@ -128,25 +156,31 @@ __noinline u64 slots_of_text(u32 bank, u32 is_passed, u32 len)
 {
 	struct scratch *s = working_memory();
 	const struct automaton *automaton = bpf_map_lookup_elem(&automata, &bank);
-	const u8 *text;
-	u64 found;
-	u32 edge;
+	u32 place = is_passed ? PASSED_PATH : TRUE_PATH, first, edge, all;
 
 	if (!s || !automaton || len > FILTER_PATH_LIMIT)
 		return ALL_SLOTS;
-	if (!has_pattern(bank, is_passed, len))
-		return 0;
-	text = text_at(s, is_passed);
-	edge = next_edge(automaton, 0, 0);
-	found = completed_by(automaton, edge);
-	for (u32 i = 0; i < FILTER_PATH_LIMIT; i++) {
+	first = edge = all = next_edge(automaton, 0, 0);
+	for (u32 i = 0; i < FILTER_PATH_LIMIT; i += TEXT_PART) {
+		u64 found;
+
 		if (i >= len)
 			break;
-		edge = next_edge(automaton, edge, text[i]);
-		/* No branch: one in each turn would be two ways for the verifier to follow. */
-		found |= completed_by(automaton, edge);
+		found = follow_part(bank, place + i, len - i, edge);
+		edge = found;
+		all |= found >> 32;
 	}
-	return found | completed_by(automaton, next_edge(automaton, edge, 0));
+	all |= next_edge(automaton, edge, 0);
+	if (!(all & EDGE_COMPLETES))
+		return 0;
+	s->by_text = completed_by(automaton, first);
+	edge = first;
+	for (u32 i = 0; i < FILTER_PATH_LIMIT; i += TEXT_PART) {
+		if (i >= len)
+			break;
+		edge = collect_part(bank, place + i, len - i, edge);
+	}
+	return s->by_text | completed_by(automaton, next_edge(automaton, edge, 0));
 }
 
 /* A word of a text of so many bytes. What is behind its end, of which `last` says what belongs to it, is not
@@ -207,20 +241,20 @@ static __always_inline u64 slots_of_passed(struct scratch *s, u32 version, u32 l
 	return slots;
 }
 
-/* What differs between eight bytes of a text and of a name of the kernel's, of which `left` are left. */
-static __always_inline u64 differing(const u8 *text, u64 name, u32 left)
+/* What differs between eight bytes of a text and of a name of the kernel's. What is behind the end of the name may not
+ * be there: then it reads as 0. */
+static __always_inline u64 differing(const u8 *text, u64 name)
 {
-	/* Any structure that begins with a word. What is behind the end of the name may not be there: then it
-	 * reads as 0. */
-	u64 differ = *(u64 *)text ^ (u64)at_kernel(name, struct timespec64)->tv_sec;
-
-	return left < 8 ? differ << (64 - 8 * left) : differ;
+	/* Any structure that begins with a word. */
+	return *(u64 *)text ^ (u64)at_kernel(name, struct timespec64)->tv_sec;
 }
 
 /* Names that are as long as this are compared without a function. */
 #define SHORT_NAME 24
+/* So many bytes of longer ones are compared before. */
+#define NAME_BEGIN 16
 
-/* Whether the path that was passed has this name of the kernel's at `at`, of which the first SHORT_NAME bytes
+/* Whether the path that was passed has this name of the kernel's at `at`, of which the first NAME_BEGIN bytes
  * are known to be the same. */
 __noinline int is_name(u32 at, u64 name, u32 len)
 {
@@ -230,52 +264,49 @@ __noinline int is_name(u32 at, u64 name, u32 len)
 	if (!LOADS || !s || at > FILTER_PATH_LIMIT)
 		return 0;
 	text = at_offset(s, PASSED_PATH + at);
-	for (u32 i = SHORT_NAME / 8; i < COMPONENT_LIMIT / 8; i++) {
-		if (i * 8 >= len)
-			return 1;
-		if (differing(text + i * 8, name + i * 8, len - i * 8))
+	for (u32 i = NAME_BEGIN; i + 8 <= COMPONENT_LIMIT; i += 8) {
+		if (i + 8 > len)
+			break;
+		if (differing(text + i, name + i))
 			return 0;
 	}
-	return 0;
+	/* The last eight bytes, some of them once more. */
+	len -= 8;
+	bounded(len, COMPONENT_LIMIT);
+	return differing(text + len, name + len) == 0;
 }
 
-/* Whether the path that was passed, of `len` bytes, is the file's own, seen from a root: its names are compared
- * from the last to the first, without a copy. A no may be wrong. */
-__noinline int is_at(u64 file_address, u32 len, u64 root_dentry, u64 root_mount)
+/* Answers of is_at_part beside 0 and 1. */
+#define NOT_YET 2
+
+/* Compares the names on a part of the way up to a root with the end of the path that was passed, of which `used` bytes
+ * are left. Answers with 1 if they are the same up to the root. */
+__noinline int is_at_part(u64 root_dentry, u64 root_mount)
 {
 	struct scratch *s = working_memory();
 	struct dentry *dentry, *mount_root;
-	struct vfsmount *vfsmount;
+	struct mount *mount;
 
-	if (!LOADS || !s || len > FILTER_PATH_LIMIT)
+	if (!LOADS || !s)
 		return 0;
-	{
-		struct file *file = at_kernel(file_address, struct file);
-
-		dentry = file->f_path.dentry;
-		vfsmount = file->f_path.mnt;
-	}
-	mount_root = vfsmount->mnt_root;
-	s->used = len;
-	for (u32 i = 0; i < COMPONENTS; i++) {
+	dentry = at_kernel(s->at_dentry, struct dentry);
+	mount = at_kernel(s->at_mount, struct mount);
+	mount_root = mount->mnt.mnt_root;
+	for (u32 i = 0; i < PART; i++) {
 		u32 left = s->used, name_len;
 		const u8 *text;
 		u64 name, differ;
 
-		if ((u64)dentry == root_dentry && (u64)vfsmount == root_mount)
+		if ((u64)dentry == root_dentry && (u64)mount == root_mount)
 			return left == 0;
 		if (dentry == mount_root) {
-			struct mount *mount, *above;
+			struct mount *above = mount->mnt_parent;
 
-			mount = at_kernel((u64)vfsmount - bpf_core_field_offset(struct mount, mnt),
-					  struct mount);
-			above = mount->mnt_parent;
 			if (above == mount)
 				return 0;
 			dentry = mount->mnt_mountpoint;
-			vfsmount = at_kernel((u64)above + bpf_core_field_offset(struct mount, mnt),
-					     struct vfsmount);
-			mount_root = vfsmount->mnt_root;
+			mount = above;
+			mount_root = mount->mnt.mnt_root;
 			continue;
 		}
 		name_len = dentry->d_name.len;
@@ -288,11 +319,17 @@ __noinline int is_at(u64 file_address, u32 len, u64 root_dentry, u64 root_mount)
 			return 0;
 		name = (u64)dentry->d_name.name;
 		text = at_offset(s, PASSED_PATH + left);
-		differ = differing(text, name, name_len);
-		if (name_len > 8)
-			differ |= differing(text + 8, name + 8, name_len - 8);
+		differ = differing(text, name);
+		if (name_len < 8)
+			differ <<= 64 - 8 * name_len;
+		else if (name_len > 8) {
+			u32 last = name_len - 8;
+
+			bounded(last, COMPONENT_LIMIT);
+			differ |= differing(text + last, name + last);
+		}
 		if (name_len > 16)
-			differ |= differing(text + 16, name + 16, name_len - 16);
+			differ |= differing(text + 8, name + 8);
 		if (differ)
 			return 0;
 		if (name_len > SHORT_NAME && !is_name(left, address_of(s, (void *)name), name_len))
@@ -300,7 +337,29 @@ __noinline int is_at(u64 file_address, u32 len, u64 root_dentry, u64 root_mount)
 		s->used = left - 1;
 		dentry = dentry->d_parent;
 	}
-	return 0;
+	s->at_dentry = (u64)dentry;
+	s->at_mount = (u64)mount;
+	return NOT_YET;
+}
+
+/* Whether the path that was passed, of `len` bytes, is the file's own, seen from a root: its names are compared
+ * from the last to the first, without a copy. A no may be wrong. */
+static __always_inline bool is_at(struct scratch *s, struct file *file, u32 len, u64 root_dentry, u64 root_mount)
+{
+	u32 offset = bpf_core_field_offset(struct mount, mnt);
+
+	if (!LOADS || len > FILTER_PATH_LIMIT)
+		return false;
+	s->at_dentry = (u64)READ(file, f_path.dentry);
+	s->at_mount = (u64)READ(file, f_path.mnt) - offset;
+	s->used = len;
+	for (u32 i = 0; i < COMPONENTS / PART; i++) {
+		int found = is_at_part(root_dentry, root_mount - offset);
+
+		if (found != NOT_YET)
+			return found;
+	}
+	return false;
 }
 
 /* Slots that the file's own path has. */
@@ -372,7 +431,7 @@ static __always_inline u64 by_opened(struct scratch *s, struct task_struct *call
 		if (!file)
 			return slots & SLOT_TRAILING ? ALL_SLOTS : slots & ~dotted;
 		place = PASSED_PATH;
-		if (!is_at((u64)file, len, address_of(s, caller->fs->root.dentry),
+		if (!is_at(s, file, len, address_of(s, caller->fs->root.dentry),
 			   address_of(s, caller->fs->root.mnt))) {
 			slots |= slots_of_file(s, bank, file, &true_len);
 			place = TRUE_PATH;
@@ -392,13 +451,20 @@ static __always_inline u64 by_opened(struct scratch *s, struct task_struct *call
 	return slots & dotted;
 }
 
+/* As by_opened: its own function, so that the verifier looks at it once. */
+__noinline u64 by_opened_once(u32 version, s64 result, u32 len)
+{
+	struct scratch *s = working_memory();
+
+	return s ? by_opened(s, caller_task(), version, result, len) : ALL_SLOTS;
+}
+
 /* The same by the path's address. */
-static __always_inline u64 by_path(struct scratch *s, struct task_struct *caller, u32 version, s64 result,
-				   u64 passed)
+static __always_inline u64 by_path(struct scratch *s, u32 version, s64 result, u64 passed)
 {
 	long len = read_passed(s, passed);
 
-	return len < 1 ? ALL_SLOTS : by_opened(s, caller, version, result, len);
+	return len < 1 ? ALL_SLOTS : by_opened_once(version, result, len);
 }
 
 #define ODD_PATH (SLOT_ODD | SLOT_DOTTED | SLOT_TRAILING)
@@ -618,7 +684,7 @@ static __always_inline u64 by_place(const struct asked *asked)
 /* Slots that take the name of the process at its last exec. */
 static __always_inline u64 by_name(u32 bank)
 {
-	struct task_struct *leader = bpf_get_current_task_btf()->group_leader;
+	struct task_struct *leader = caller_task()->group_leader;
 	struct name_key key = { .bank = bank };
 	s32 pid = bpf_get_current_pid_tgid() >> 32;
 	u64 *slots;
@@ -634,7 +700,7 @@ static __always_inline u64 by_name(u32 bank)
 
 /* What is left of the slots when all that they ask for has been looked at. What is cheap and leaves little
  * goes first: most calls end at the path. */
-static __always_inline u64 narrowed(struct scratch *s, struct task_struct *caller, u32 version,
+static __always_inline u64 narrowed(struct scratch *s, u32 version,
 				    const struct row *row, u32 key, u32 abi, u64 slots)
 {
 	u32 bank = version & 1;
@@ -645,7 +711,7 @@ static __always_inline u64 narrowed(struct scratch *s, struct task_struct *calle
 		return slots;
 	if (slots & ~asked->any_path && row->flags & ROW_OPENS)
 		slots &= asked->any_path |
-			 by_path(s, caller, version, s->header.result,
+			 by_path(s, version, s->header.result,
 				 s->header.args[row->path_arg < 6 ? row->path_arg : 0]);
 	else if (slots & ~asked->any_path && row->flags & ROW_PATHS)
 		slots &= asked->any_path | by_strings(row, key);

@@ -171,30 +171,49 @@ __noinline u64 slots_of_named(u64 dentry_address, u32 bank, u32 place)
 	return is_text_below(place) ? 0 : name->below;
 }
 
-/* The same for whatever they name. `place`: of the text that was judged already; 0: the names go along with the
- * record. */
-__noinline u64 slots_of_inodes(u64 dentry_address, u32 bank, u32 place)
+/* The same for a part of the directories that a file is below, from the one in the working memory on, which is then the
+ * next or none. `place`: of the text that was judged already; 0: the names go along with the record. */
+__noinline u64 slots_of_part(u32 bank, u32 place, u32 device)
 {
 	struct scratch *s = working_memory();
+	struct dentry *dentry;
+	u64 slots = 0;
+
+	if (!s)
+		return ALL_SLOTS;
+	dentry = kernel_pointer(s->at_dentry, struct dentry);
+	for (u32 i = 0; i < PART; i++) {
+		struct dentry *parent = READ(dentry, d_parent);
+
+		if (may_be_named(READ(dentry, d_inode, i_ino), device))
+			slots |= slots_of_named(address_of(s, dentry), bank, place);
+		if (parent == dentry) {
+			s->at_dentry = 0;
+			return slots;
+		}
+		dentry = parent;
+	}
+	s->at_dentry = (u64)dentry;
+	return slots;
+}
+
+/* The same for all of them. */
+static __always_inline u64 slots_of_inodes(struct scratch *s, u64 dentry_address, u32 bank, u32 place)
+{
 	struct dentry *dentry = (void *)dentry_address;
 	u64 slots = 0;
 	u32 device;
 
-	if (!s)
-		return ALL_SLOTS;
 	/* That of an overlay is told by those of its layers. */
 	if (!dentry || READ(dentry, d_sb, s_magic) == OVERLAYFS_MAGIC)
 		return 0;
 	device = READ(dentry, d_sb, s_dev);
 	s->file_dentry = dentry_address;
-	for (u32 i = 0; i < COMPONENTS; i++) {
-		struct dentry *parent = READ(dentry, d_parent);
-
-		if (may_be_named(READ(dentry, d_inode, i_ino), device))
-			slots |= slots_of_named(address_of(s, dentry), bank, place);
-		if (parent == dentry)
+	s->at_dentry = dentry_address;
+	for (u32 i = 0; i < COMPONENTS / PART; i++) {
+		slots |= slots_of_part(bank, place, device);
+		if (!s->at_dentry)
 			return slots;
-		dentry = parent;
 	}
 	/* Deeper than is looked. */
 	return ALL_SLOTS;
@@ -213,10 +232,10 @@ __noinline u64 slots_of_layers(u64 dentry_address, u32 bank, u32 place)
 
 		at = layer_of(s, at, false);
 		if (upper)
-			slots |= slots_of_inodes(upper, bank, place);
+			slots |= slots_of_inodes(s, upper, bank, place);
 		if (!at)
 			break;
-		slots |= slots_of_inodes(at, bank, place);
+		slots |= slots_of_inodes(s, at, bank, place);
 	}
 	return slots;
 }
@@ -228,7 +247,7 @@ static __always_inline u64 by_inodes(struct scratch *s, u32 bank, struct file *f
 
 	if (READ(file, f_inode, i_sb, s_magic) == OVERLAYFS_MAGIC)
 		return slots_of_layers(dentry, bank, place);
-	return slots_of_inodes(dentry, bank, place);
+	return slots_of_inodes(s, dentry, bank, place);
 }
 
 /* Whether paths of the calling task begin where those of its mount namespace do. */
@@ -275,7 +294,7 @@ __noinline int take_names(u64 file_address, u32 bank)
 	by_inodes(s, bank, file, 0);
 	for (u32 i = 0; i < NAMED && i < s->named; i++)
 		take_named(s->named_from[i], s->named_to[i]);
-	if (has_whole_root(bpf_get_current_task_btf()))
+	if (has_whole_root(caller_task()))
 		return 0;
 	at = room(s);
 	if (at > START_LIMIT)
@@ -301,7 +320,7 @@ int show_file(u64 *ctx)
 
 	if (!s)
 		return 0;
-	file = (void *)file_of_caller(s, bpf_get_current_task_btf(), (int)ctx[0]);
+	file = (void *)file_of_caller(s, caller_task(), (int)ctx[0]);
 	if (!file)
 		return 0;
 	dentry = READ(file, f_path.dentry);

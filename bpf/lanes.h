@@ -151,6 +151,8 @@ static __always_inline u32 put(u32 which, struct scratch *s, u32 urgency, bool i
 	/* Which container a new place is, is read from /proc. */
 	if (urgency == SOON && s->header.flags & FLAG_NEW_PLACE)
 		urgency = AT_ONCE;
+	/* Said again: a verifier before 6.2 may have lost the bound where the number was put aside. */
+	bounded_or(size, SCRATCH - 8, LACKS_ROOM);
 	if (is_much || urgency == AT_ONCE || (urgency == SOON && waiting)) {
 		waiting = 0;
 		return bpf_ringbuf_output(ring, s, size, BPF_RB_FORCE_WAKEUP) ? LACKS_ROOM : LACKS_NONE;

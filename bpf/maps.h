@@ -28,6 +28,8 @@ _Static_assert(sizeof(struct network_key) == 24, "see maps.rs");
 /* Pieces start below this, so that the longest one fits. */
 #define START_LIMIT (SCRATCH - 2 * PIECE_LIMIT - 64)
 #define COMPONENTS 64
+/* So many of them one function goes: the verifier follows each turn of a loop, and in parts these are few. */
+#define PART 16
 #define COMPONENT_LIMIT 256
 #define TEXTS 20
 #define MESSAGES 8 /* of one sendmmsg */
@@ -39,6 +41,14 @@ _Static_assert(sizeof(struct network_key) == 24, "see maps.rs");
 
 /* In the place of a dentry: the root of the mount namespace. */
 #define WHOLE_PATH 1
+
+/* A call that a signal has interrupted and that the kernel makes again when the handler returns. */
+struct interrupted {
+	u64 args[6];
+	u64 ip;
+	u32 nr;
+	u32 abi;
+};
 
 struct scratch {
 	struct header header;
@@ -56,9 +66,19 @@ struct scratch {
 	volatile u64 by_port;
 	volatile u64 by_network;
 	volatile u64 by_family;
+	/* An interrupted call that is told now, and the arguments of a socketcall: not on the stack, of which the
+	 * functions from here to the last have 512 bytes. */
+	struct interrupted told;
+	u32 real[6];
+	/* Slots of the patterns of a text. */
+	volatile u64 by_text;
 	/* Where a path that is being taken begins: WHOLE_PATH, the address of a dentry, or 0 for the root of the
 	 * task. */
 	u64 stop;
+	/* Where a way up to the root goes on: a dentry and its mount. Kept in memory between the functions that each go a
+	 * part of it. */
+	u64 at_dentry;
+	u64 at_mount;
 	/* The file whose names are looked for, a directory that it may be below, and named files that went along. */
 	u64 file_dentry;
 	struct inode_name below;
@@ -165,14 +185,6 @@ struct {
 	__type(value, u32);
 } places SEC(".maps");
 
-/* A call that a signal has interrupted and that the kernel makes again when the handler returns. */
-struct interrupted {
-	u64 args[6];
-	u64 ip;
-	u32 nr;
-	u32 abi;
-};
-
 /* By thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -254,12 +266,23 @@ static __always_inline struct scratch *working_memory(void)
 	(LOADS ? ___arrow(at_kernel(from, typeof(*(from))), ##__VA_ARGS__) :  \
 		 BPF_CORE_READ(from, ##__VA_ARGS__))
 
+/* A number as a pointer, of the same kind for the verifier as one that was read: else it would follow both through
+ * every loop. */
+#define kernel_pointer(address, type) \
+	((type *)(LOADS ? (void *)at_kernel(address, type) : (void *)(address)))
+
 /* A pointer as a number: functions of their own take no kernel pointers. */
 static __always_inline u64 address_of(struct scratch *s, const void *pointer)
 {
 	s->found = (u64)pointer;
 	return s->found;
 }
+
+/* The calling task. Where addresses can be loaded from it is no more than an address: of every pointer in a task that
+ * the verifier trusts it searches all names of the kernel's BTF. */
+#define caller_task()                                                        \
+	((struct task_struct *)(LOADS ? (void *)at_kernel(bpf_get_current_task(), struct task_struct) : \
+					(void *)bpf_get_current_task_btf()))
 
 #define field_exists(expression) bpf_core_field_exists(expression)
 

@@ -127,51 +127,52 @@ static __always_inline struct dentry *parent_and_name(struct dentry *dentry, con
 	return BPF_CORE_READ(dentry, d_parent);
 }
 
+/* The mount that a struct vfsmount is part of. */
+static __always_inline struct mount *mount_around(u64 vfsmount)
+{
+	return kernel_pointer(vfsmount - bpf_core_field_offset(struct mount, mnt), struct mount);
+}
+
 /* Whether the path that take_path answered with is not the whole one. */
 #define is_partial(found) (((found) >> 16 & ~FILE_DETACHED) != 0)
 
-/* Writes a path at `at`, as the process sees it, or from where the working memory says. Answers with its length in the low 16 bits and
- * FILE_* flags above. */
-__noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
+/* Notes the names on a part of the way up from a dentry. Answers with 1 if that was the last part. */
+__noinline int climb(void)
 {
 	struct scratch *s = working_memory();
-	struct dentry *dentry = (void *)dentry_address, *root_dentry, *mount_root;
-	struct vfsmount *vfsmount = (void *)mount_address, *root_mount;
+	struct dentry *dentry, *root_dentry, *mount_root;
+	struct mount *mount, *root_mount;
 	struct task_struct *task = (void *)bpf_get_current_task();
-	struct fs_struct *fs;
-	struct mount *mount;
-	u32 flags, count;
-	u64 stop;
+	struct fs_struct *fs = READ(task, fs);
 
-	if (!s || at > START_LIMIT + 256)
-		return 0;
-	s->count = 0;
-	s->path_flags = FILE_PATH_CUT;
-	stop = s->stop;
-	fs = READ(task, fs);
+	if (!s)
+		return 1;
+	dentry = kernel_pointer(s->at_dentry, struct dentry);
+	mount = kernel_pointer(s->at_mount, struct mount);
 	root_dentry = READ(fs, root.dentry);
-	root_mount = READ(fs, root.mnt);
-	mount = (void *)vfsmount - bpf_core_field_offset(struct mount, mnt);
-	mount_root = READ(vfsmount, mnt_root);
-	for (u32 i = 0; i < COMPONENTS; i++) {
+	root_mount = mount_around((u64)READ(fs, root.mnt));
+	mount_root = READ(mount, mnt.mnt_root);
+	for (u32 i = 0; i < PART; i++) {
+		/* Read again in each turn: what the verifier knows of it would be another way to follow. */
+		u64 stop = *(volatile u64 *)&s->stop;
 		struct dentry *parent;
 		const u8 *name;
+		u32 count;
 
-		if (stop ? (u64)dentry == stop : dentry == root_dentry && vfsmount == root_mount) {
+		if (stop ? (u64)dentry == stop : dentry == root_dentry && mount == root_mount) {
 			s->path_flags = 0;
-			break;
+			return 1;
 		}
 		if (dentry == mount_root && stop <= WHOLE_PATH) {
 			struct mount *above = READ(mount, mnt_parent);
 
 			if (above == mount || !above) {
 				s->path_flags = above ? FILE_DETACHED : FILE_UNREACHABLE;
-				break;
+				return 1;
 			}
 			dentry = READ(mount, mnt_mountpoint);
 			mount = above;
-			vfsmount = (void *)mount + bpf_core_field_offset(struct mount, mnt);
-			mount_root = READ(vfsmount, mnt_root);
+			mount_root = READ(mount, mnt.mnt_root);
 			continue;
 		}
 		parent = parent_and_name(dentry, &name);
@@ -180,10 +181,31 @@ __noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
 		s->count = count + 1;
 		if (dentry == parent) {
 			s->path_flags = FILE_UNREACHABLE;
-			break;
+			return 1;
 		}
 		dentry = parent;
 	}
+	s->at_dentry = (u64)dentry;
+	s->at_mount = (u64)mount;
+	return 0;
+}
+
+/* Writes a path at `at`, as the process sees it, or from where the working memory says. Answers with its length in the
+ * low 16 bits and FILE_* flags above. */
+__noinline u32 take_path(u64 dentry_address, u64 mount_address, u32 at)
+{
+	struct scratch *s = working_memory();
+	u32 flags, count;
+
+	if (!s || at > START_LIMIT + 256)
+		return 0;
+	s->count = 0;
+	s->path_flags = FILE_PATH_CUT;
+	s->at_dentry = dentry_address;
+	s->at_mount = mount_address - bpf_core_field_offset(struct mount, mnt);
+	for (u32 i = 0; i < COMPONENTS / PART; i++)
+		if (climb())
+			break;
 	count = s->count;
 	s->used = 0;
 	for (u32 i = 0; i < COMPONENTS; i++) {
@@ -402,7 +424,7 @@ static __always_inline u64 file_of_caller(struct scratch *s, struct task_struct 
 
 static __always_inline u64 file_of(struct scratch *s, int number)
 {
-	return file_of_caller(s, bpf_get_current_task_btf(), number);
+	return file_of_caller(s, caller_task(), number);
 }
 
 /* Writes the directory that relative paths start at to `at`; as take_path does, and 0 if there is none. */

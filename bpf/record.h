@@ -139,11 +139,12 @@ struct file_facts {
 	u8 _pad[2];
 };
 
-/* One comparison of one argument: abi::RegisterTest. */
+/* One comparison of one argument, made from an abi::RegisterTest: of what the mask leaves of it with a value. Few kinds,
+ * because the verifier follows each of them through each test. */
 struct test {
 	u8 arg;
 	u8 op;
-	u8 low32;
+	u8 is_negated; /* it fails where the comparison holds, and the other way round */
 	u8 ends_group;
 	u32 _pad;
 	u64 value;
@@ -152,14 +153,9 @@ struct test {
 	u64 slots;
 };
 
-#define OP_ALL 0
-#define OP_ANY 1
-#define OP_EQ 2
-#define OP_GE 3
-#define OP_LE 4
-#define OP_MASKED 5
-#define OP_NE 6
-#define OP_NO 7
+#define OP_EQUALS 0
+#define OP_AT_LEAST 1
+#define OP_AT_MOST 2
 
 /* What of the caller's memory goes along. */
 #define FETCH_NONE 0

@@ -65,7 +65,7 @@ static __always_inline u32 key_of_operation(u32 operation)
 /* Tells once that a process makes calls in a way that makes no events of them. */
 static __always_inline void tell_of_ring(struct scratch *s, u32 key, u32 operation)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	struct task_struct *task = caller_task();
 	struct ring_teller teller = {
 		.start = start_of(task->group_leader),
 		.pid = task->tgid,
@@ -144,14 +144,6 @@ static __always_inline void take_noted(struct scratch *s, const struct ring_open
 	     open->address);
 }
 
-/* As by_opened: its own function, so that the verifier looks at it once. */
-__noinline u64 by_opened_once(u32 version, s64 result, u32 len)
-{
-	struct scratch *s = working_memory();
-
-	return s ? by_opened(s, bpf_get_current_task_btf(), version, result, len) : ALL_SLOTS;
-}
-
 /* Slots that take an open by a ring. */
 static __always_inline u64 by_ring_open(struct scratch *s, u32 version, const struct ring_open *open)
 {
@@ -171,7 +163,6 @@ __noinline int completed(u64 request, s64 result)
 {
 	struct scratch *s = working_memory();
 	struct ring_open *open = bpf_map_lookup_elem(&ring_opens, &request);
-	struct arguments arguments = {};
 	u32 version = control.version, bank = version & 1, nr = ring_calls[IORING_OP_OPENAT] - 1;
 	u32 key = row_of_native(version, nr);
 	struct row *row = bpf_map_lookup_elem(&rows, &key);
@@ -187,11 +178,13 @@ __noinline int completed(u64 request, s64 result)
 	}
 	if (!row || (key & (ROWS - 1)) == 0)
 		goto out;
-	arguments.value[0] = (s64)open->directory;
-	arguments.value[1] = open->address;
-	arguments.value[2] = open->flags;
-	arguments.value[3] = open->mode;
-	slots = by_result(row, result) & by_arguments(row, &arguments);
+	s->header.args[0] = (s64)open->directory;
+	s->header.args[1] = open->address;
+	s->header.args[2] = open->flags;
+	s->header.args[3] = open->mode;
+	s->header.args[4] = 0;
+	s->header.args[5] = 0;
+	slots = by_result(row, result) & by_arguments(key);
 	if (!slots) {
 		count(COUNT_REGISTERS);
 		goto out;
@@ -204,8 +197,6 @@ __noinline int completed(u64 request, s64 result)
 			goto out;
 		}
 	}
-	for (int i = 0; i < 6; i++)
-		s->header.args[i] = arguments.value[i];
 	begin_call(s, ABI_NATIVE, nr, key);
 	s->header.ip = 0;
 	take_noted(s, open);

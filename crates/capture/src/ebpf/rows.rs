@@ -214,21 +214,31 @@ impl Row {
     }
 }
 
+/// The comparisons that the programs know: `OP_*` in `bpf/record.h`.
+const EQUALS: u8 = 0;
+const AT_LEAST: u8 = 1;
+const AT_MOST: u8 = 2;
+
 /// Encodes a test. `slots`: those of the group that the test ends.
 fn encode_test(test: RegisterTest, slots: Option<u64>, to: &mut Vec<u8>) {
-    let (op, mask): (u8, u64) = match test.op {
-        TestOp::AllBits => (0, 0),
-        TestOp::AnyBit => (1, 0),
-        TestOp::Eq => (2, 0),
-        TestOp::Ge => (3, 0),
-        TestOp::Le => (4, 0),
-        TestOp::MaskedEq { mask } => (5, mask),
-        TestOp::Ne => (6, 0),
-        TestOp::NoBit => (7, 0),
+    let width = match test.width {
+        TestWidth::Full64 => u64::MAX,
+        TestWidth::Low32 => u64::from(u32::MAX),
     };
-    let low = u8::from(test.width == TestWidth::Low32);
-    to.extend([test.arg, op, low, u8::from(slots.is_some()), 0, 0, 0, 0]);
-    to.extend(test.value.to_ne_bytes());
+    let wanted = test.value & width;
+    let (op, is_negated, mask, value) = match test.op {
+        TestOp::AllBits => (EQUALS, false, wanted, wanted),
+        TestOp::AnyBit => (EQUALS, true, wanted, 0),
+        TestOp::Eq => (EQUALS, false, width, wanted),
+        TestOp::Ge => (AT_LEAST, false, width, wanted),
+        TestOp::Le => (AT_MOST, false, width, wanted),
+        TestOp::MaskedEq { mask } => (EQUALS, false, mask & width, wanted),
+        TestOp::Ne => (EQUALS, true, width, wanted),
+        TestOp::NoBit => (EQUALS, false, wanted, 0),
+    };
+    let flags = [u8::from(is_negated), u8::from(slots.is_some())];
+    to.extend([test.arg, op, flags[0], flags[1], 0, 0, 0, 0]);
+    to.extend(value.to_ne_bytes());
     to.extend(mask.to_ne_bytes());
     to.extend(slots.unwrap_or(0).to_ne_bytes());
 }
@@ -298,6 +308,72 @@ pub(super) fn fetches(kind: EventKind) -> Vec<MemoryRead> {
 mod tests {
     use super::*;
     use abi::Syscall;
+
+    /// Evaluates an encoded test as `fails` in `bpf/filter.h` does.
+    fn holds(encoded: &[u8], args: &[u64; 6]) -> bool {
+        let word = |at: usize| {
+            u64::from_ne_bytes(
+                encoded[at..at + 8]
+                    .try_into()
+                    .expect("eight bytes of a test"),
+            )
+        };
+        let (arg, op, is_negated) = (encoded[0], encoded[1], encoded[2] == 1);
+        let (wants, mask) = (word(8), word(16));
+        let has = args[usize::from(arg)] & mask;
+        let holds = match op {
+            EQUALS => has == wants,
+            AT_LEAST => has >= wants,
+            AT_MOST => has <= wants,
+            other => panic!("unknown comparison {other}"),
+        };
+        holds != is_negated
+    }
+
+    #[test]
+    fn encoded_tests_hold_where_the_tests_hold() {
+        let numbers = [
+            0,
+            1,
+            2,
+            3,
+            0x40,
+            0x41,
+            0x8000_0000,
+            u64::from(u32::MAX),
+            1 << 32,
+            1 << 32 | 3,
+            u64::MAX,
+        ];
+        let ops = [
+            TestOp::AllBits,
+            TestOp::AnyBit,
+            TestOp::Eq,
+            TestOp::Ge,
+            TestOp::Le,
+            TestOp::MaskedEq { mask: 3 },
+            TestOp::MaskedEq { mask: 1 << 32 | 1 },
+            TestOp::Ne,
+            TestOp::NoBit,
+        ];
+        for op in ops {
+            for value in numbers {
+                for test in [
+                    RegisterTest::low(2, op, value),
+                    RegisterTest::full(2, op, value),
+                ] {
+                    let mut encoded = Vec::new();
+                    encode_test(test, Some(1), &mut encoded);
+                    assert_eq!(encoded.len(), 32);
+                    for has in numbers {
+                        let args = [9, 9, has, 9, 9, 9];
+                        let expected = test.holds(&args);
+                        assert_eq!(holds(&encoded, &args), expected, "{test:?} of {has:#x}");
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn no_call_asks_for_more_than_a_row_holds() {
