@@ -113,10 +113,13 @@ impl Engine {
             Self::Docker => add_to_docker(&text, program),
             Self::Podman => {
                 let program = quoted(program);
+                // containers.conf(5) documents the plural key. Podman 4.3 reads only the singular one, and ignores keys
+                // that it does not know.
                 let (json, nocgroups) = (list(&JSON), list(&NO_CGROUPS[..nocgroups]));
                 Ok(format!(
                     "{text}{BEGIN}\n[engine]\nruntime_supports_json = {json}\n\
                      runtime_supports_nocgroups = {nocgroups}\n\
+                     runtime_supports_nocgroup = {nocgroups}\n\
                      [engine.runtimes]\n{NAME} = [{program}]\n{END}\n"
                 ))
             }
@@ -278,13 +281,21 @@ mod tests {
     #[test]
     fn podman_is_told_what_the_underlying_runtime_can_do() {
         let file = |under| Engine::Podman.add("", PROGRAM, under).unwrap();
-        let none = "runtime_supports_nocgroups = [\"crun\", \"krun\"]\n";
+        let keys = ["runtime_supports_nocgroup", "runtime_supports_nocgroups"];
         for under in [None, Some("runc"), Some("youki")] {
             let text = file(under);
-            assert!(text.contains(none), "{text}");
+            for key in keys {
+                let line = format!("\n{key} = [\"crun\", \"krun\"]\n");
+                assert!(text.contains(&line), "{text}");
+            }
             assert!(text.contains("\"krun\", \"tollgate\", \"tollgate-runtime\"]\n"));
         }
-        assert_eq!(file(Some("crun")).matches("\"tollgate\"").count(), 2);
+        let text = file(Some("crun"));
+        for key in keys {
+            let line =
+                format!("\n{key} = [\"crun\", \"krun\", \"tollgate\", \"tollgate-runtime\"]\n");
+            assert!(text.contains(&line), "{text}");
+        }
     }
 
     #[test]
