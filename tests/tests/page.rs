@@ -150,14 +150,18 @@ fn an_alert_of_a_run_is_listed_shown_acknowledged_and_exported_over_tls() {
         fleet.lines().count() == 2 && fleet.contains(" web "),
         "{fleet}"
     );
-    let mut other = tollgate(&[
+    without_the_certificate_nothing_is_sent(&collector, &operator);
+}
+
+fn without_the_certificate_nothing_is_sent(collector: &Collector, token: &Path) {
+    let words = [
         "fleet",
         "status",
         "--collector",
         &collector.url,
         "--token-file",
-    ]);
-    let refused = other.arg(&operator).output().expect("it starts");
+    ];
+    let refused = tollgate(&words).arg(token).output().expect("it starts");
     let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
         !refused.status.success() && stderr.contains("--collector-ca"),

@@ -664,18 +664,11 @@ pub(crate) struct Lint {
     #[command(flatten)]
     pub(crate) added: AddedRules,
     /// Capture engine to check for; repeatable [default: notify, ptrace, ebpf]
-    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = engine)]
+    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = crate::engine::named)]
     pub(crate) engines: Vec<EngineKind>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-pub(crate) fn engine(text: &str) -> Result<EngineKind, String> {
-    EngineKind::from_name(text).ok_or_else(|| {
-        let names = EngineKind::WITH_EVENTS.map(EngineKind::name);
-        format!("expected one of {}", names.join(", "))
-    })
 }
 
 /// `tollgate rules cost`.

@@ -28,3 +28,15 @@ impl Engine {
         }
     }
 }
+
+/// Parses the name of an engine that has events, a source of recordings included.
+///
+/// # Errors
+///
+/// The names that there are.
+pub(crate) fn named(text: &str) -> Result<EngineKind, String> {
+    EngineKind::from_name(text).ok_or_else(|| {
+        let names = EngineKind::WITH_EVENTS.map(EngineKind::name);
+        format!("expected one of {}", names.join(", "))
+    })
+}

@@ -6,9 +6,10 @@ use capture::ebpf;
 use clap::Args;
 use diagnostics::failure::Outcome;
 use event::EngineKind;
+use rule_tools::RuleFiles;
 use rule_tools::coverage::{self, CoverageFormat};
 
-use crate::args::{AddedRules, engine};
+use crate::engine;
 
 /// `tollgate rules coverage`.
 #[derive(Args, Debug)]
@@ -26,10 +27,11 @@ pub(crate) struct Coverage {
     /// Rule files or folders [default: the built-in rules and /etc/tollgate/rules.d]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    #[command(flatten)]
-    added: AddedRules,
+    /// Also load rules from this file or folder, which can change the other rules; repeatable
+    #[arg(long, value_name = "RULES")]
+    add_rules: Vec<PathBuf>,
     /// Capture engine to ask about; repeatable [default: those that work here]
-    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = engine)]
+    #[arg(long = "engine", value_name = "notify|ptrace|ebpf|gvisor|scap", value_parser = engine::named)]
     engines: Vec<EngineKind>,
     /// Also list techniques that no rule names
     #[arg(long, conflicts_with_all = ["json", "navigator"])]
@@ -53,7 +55,11 @@ pub(super) fn execute(args: Coverage) -> Outcome {
         true => engines_here(),
         false => args.engines,
     };
-    coverage::execute(&super::of(args.files, args.added), &engines, format)
+    let rules = RuleFiles {
+        named: args.files,
+        added: args.add_rules,
+    };
+    coverage::execute(&rules, &engines, format)
 }
 
 /// Returns the live engines that work on this machine, for this user.

@@ -1,5 +1,7 @@
 //! `tollgate rules silence`: from an alert to an exception that silences it, and not the rule.
 
+mod own_action;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -159,41 +161,6 @@ fn the_narrowest_exception_silences_the_alert_and_nothing_else() {
     assert!(
         third.stderr.contains("do not raise this alert"),
         "{third:?}"
-    );
-}
-
-/// The action that the rule is for is performed by the event generator, which is this program.
-#[test]
-fn the_rule_must_still_detect_its_own_action() {
-    let place = Place::new();
-    let own = alert("/usr/bin/backup", "/etc/shadow");
-    let finished = place.silence(&["--json"], &own);
-    assert_eq!(finished.code(), 0, "{finished:?}");
-    let object: Value = serde_json::from_str(&finished.stdout).expect("it is JSON");
-    let played = &object["own_action"];
-    assert_eq!(
-        (&played["verdict"], &played["action"]),
-        (
-            &json!("detected"),
-            &json!("syscall.ReadSensitiveFileUntrusted")
-        ),
-        "{object}"
-    );
-    let before = place.files();
-    let exe = fs::canonicalize(program()).expect("it is there");
-    let by_generator = alert(exe.to_str().expect("it is text"), "/etc/shadow");
-    let refused = place.silence(&[], &by_generator);
-    assert_eq!(refused.code(), 2, "{refused:?}");
-    let message = "the rule no longer detects its own action syscall.ReadSensitiveFileUntrusted";
-    assert!(refused.stderr.contains(message), "{refused:?}");
-    assert_eq!(place.files(), before, "nothing is written");
-    let forced = place.silence(&["--force"], &by_generator);
-    assert_eq!(forced.code(), 0, "{forced:?}");
-    assert!(
-        forced
-            .stdout
-            .contains("not detected: the rule's own action"),
-        "{forced:?}"
     );
 }
 
