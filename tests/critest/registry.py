@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """An image registry on the loopback interface: every name that is asked for is an image made of one folder.
 
-registry.py PORT FOLDER. A name decides the user and the command of its image. Names that differ give images that differ,
+registry.py PORT FOLDER READY. Creates the file READY when it listens. A name decides the user and the command of its image. Names that differ give images that differ,
 except tags of `test-image-tags`, which are names of one image.
 """
 
@@ -118,4 +118,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 layer = read_layer(sys.argv[2])
-http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+# From here on connections are accepted.
+open(sys.argv[3], "w").close()
+server.serve_forever()
