@@ -65,8 +65,9 @@ test-all: build static test-kernels test-engines test-recorded test-re2 ## run e
 	$(CARGO) test --workspace --locked --no-fail-fast $(FEATURES:%=--features cli/%); status=$$?; \
 	    $(COMPARE) && exit $$status
 
-cluster: ## build Kubernetes and containerd for the tests that need them, into a cache outside the tree
+cluster: ## build Kubernetes, containerd and critest for the tests that need them, into a cache outside the tree
 	tests/cluster/build
+	tests/critest/build
 
 test-guest: build ## run the tests that need another kernel, in an emulated machine
 	$(CARGO) test --locked --package e2e --test guest --test lsm
