@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """An image registry on the loopback interface: every name that is asked for is an image made of one folder.
 
-registry.py PORT FOLDER READY. Creates the file READY when it listens. A name decides the user and the command of its image. Names that differ give images that differ,
-except tags of `test-image-tags`, which are names of one image.
+registry.py PORT FOLDER READY. Creates the file READY when it listens. A name decides the user and the command of its
+image. Names that differ give images that differ, except tags of `test-image-tags`, which are names of one image.
 """
 
 import gzip
