@@ -264,7 +264,7 @@ fn nothing_is_missed_in_the_guest_whatever_is_hooked() {
     assert!(by_raw.iter().any(is_lacking), "{run:?}");
     assert!(
         run.stderr
-            .contains("NOT SEEN: attempts at calls that this kernel lacks"),
+            .contains("NOT WATCHED: calls that this kernel does not have"),
         "{run:?}"
     );
     by_raw.retain(|account| !is_lacking(account));
