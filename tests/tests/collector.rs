@@ -197,7 +197,8 @@ fn a_signal_ends_the_collector_and_a_second_address_is_refused() {
         .expect("it is closed");
     assert!(rest.contains("without TLS"), "{rest}");
     assert!(
-        rest.contains("no agent can send and no user can read\nhelp: "),
+        rest.contains("there is no token, so no agent can send\nhelp: ")
+            && rest.contains("create the first one, an administrator"),
         "{rest}"
     );
 }

@@ -123,8 +123,9 @@ fn what_is_outside_does_not_leave_the_kernel() {
     });
     // The first records of a place are sent, for the agent to decide about it.
     assert!(rejected(&stats) >= 1500, "{stats}");
-    let sent = stats["counters"]["sent"].as_u64().expect("it is counted");
-    assert!(sent < 500, "{stats}");
+    // A share, because other processes of the host open files, too.
+    let counter = |name: &str| stats["counters"][name].as_u64().expect("it is counted");
+    assert!(counter("sent") * 4 < counter("seen_in_kernel"), "{stats}");
 }
 
 #[test]

@@ -99,7 +99,7 @@ pub(crate) enum Verb {
     /// List the agents of a collector
     #[command(subcommand, arg_required_else_help = true)]
     Fleet(crate::command::alerts::args::Fleet),
-    /// Be the agent of a Kubernetes node: confine its containers by policies of the cluster
+    /// Confine the containers of a Kubernetes node by the policies of its cluster
     Node(Box<crate::command::node::args::Node>),
     /// Show what works on this machine, and how to fix what does not
     Doctor(Doctor),

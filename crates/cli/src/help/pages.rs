@@ -422,6 +422,7 @@ pub(crate) const PAGES: &[Page] = &[
             "rules explain",
             "rules test",
             "rules silence",
+            "rules coverage",
             "rules lint",
             "rules cost",
         ],
@@ -524,6 +525,22 @@ pub(crate) const PAGES: &[Page] = &[
             )],
         ),
         &["rules test", "rules explain"],
+    ),
+    see(
+        page(
+            "rules coverage",
+            &[
+                Example(
+                    "tollgate rules coverage",
+                    "the techniques that the rules of `tollgate run` are about",
+                ),
+                Example(
+                    "tollgate rules coverage --navigator falco_rules.yaml > layer.json",
+                    "a layer to open in the ATT&CK Navigator",
+                ),
+            ],
+        ),
+        &["rules list", "rules lint"],
     ),
     see(
         exits(
@@ -724,6 +741,22 @@ pub(crate) const PAGES: &[Page] = &[
             RUNTIME_FILES,
         ),
         &["run", "policy", "watch"],
+    ),
+    see(
+        page(
+            "node",
+            &[
+                Example(
+                    "tollgate node --runtime-handler tollgate --listen 127.0.0.1:9465",
+                    "in a pod of the node: the service account leads to the API server",
+                ),
+                Example(
+                    "sudo tollgate node --name worker-1 --kubeconfig node.conf",
+                    "outside a pod",
+                ),
+            ],
+        ),
+        &["runtime", "policy"],
     ),
     see(
         page(

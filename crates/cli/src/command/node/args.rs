@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+const NODE: &str = "Node options";
 const SERVER: &str = "API server";
 const RUNTIME: &str = "Container runtime";
 
@@ -16,13 +17,13 @@ const RUNTIME: &str = "Container runtime";
 )]
 pub(crate) struct Node {
     /// Name of the node [default: $NODE_NAME]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = NODE)]
     pub(crate) name: Option<String>,
-    /// Folder for what the agent keeps
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/tollgate/node")]
+    /// Folder for policies and containers that are known already
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/tollgate/node", help_heading = NODE)]
     pub(crate) state: PathBuf,
     /// Serve /metrics and /healthz at this address
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", help_heading = NODE)]
     pub(crate) listen: Option<SocketAddr>,
     /// NRI socket of the container runtime
     #[arg(long, value_name = "SOCKET", default_value = "/var/run/nri/nri.sock", help_heading = RUNTIME)]

@@ -16,13 +16,7 @@ use crate::engine;
 #[command(after_help = "\
 A technique counts if an enabled rule has its id as a tag (T1059.004), and an engine can raise that rule. The \
 tag is its author's word: `tollgate generate test --watched` performs what rules are about. The techniques are \
-those of MITRE ATT&CK for Linux and for containers.
-
-Examples:
-  tollgate rules coverage
-      the matrix for the rules of `tollgate run`
-  tollgate rules coverage --navigator falco_rules.yaml > layer.json
-      a layer to open in the ATT&CK Navigator")]
+those of MITRE ATT&CK for Linux and for containers.")]
 pub(crate) struct Coverage {
     /// Rule files or folders [default: the built-in rules and /etc/tollgate/rules.d]
     #[arg(value_name = "FILE")]
