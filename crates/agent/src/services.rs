@@ -40,7 +40,7 @@ use super::status_line::StatusLine;
 use super::subscribers;
 use super::summary::{Summary, plural};
 use super::violations::Violations;
-use super::watched_files::{self, WatchedFiles};
+use super::watched_files;
 use crate::guard::DenialReporter;
 use crate::journal;
 use crate::learn::Learner;
@@ -206,6 +206,8 @@ impl AgentConfig {
     pub(super) fn start(mut self, listening: AgentStart) -> anyhow::Result<AgentRuntime> {
         supervisor::take_usual_turns();
         terminal::wait_at_most(MESSAGE_PATIENCE);
+        // Before the command starts, and anybody learns that this runs.
+        let watched = watched_files(&self.settings);
         // Before the first thread, which the signals could otherwise reach.
         let signals = signals::orders().context("cannot wait for signals")?;
         let (dispatcher, account) = self.start_outputs(&listening)?;
@@ -259,7 +261,6 @@ impl AgentConfig {
         let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
         let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
         let reception = Arc::new(ServerSet::open(self.servers, source, check)?);
-        let watched = watched_files(&self.settings);
         let reloader = Arc::new(Reloader {
             config: self.config,
             settings: Mutex::new(self.settings),
@@ -454,7 +455,7 @@ fn follow_orders(
     reloader: &Arc<Reloader>,
     signals: SignalStream,
     shared_state: &Arc<SharedState>,
-    watched: Option<WatchedFiles>,
+    watched: Option<watched_files::Snapshot>,
     host: Option<Arc<host::Host>>,
 ) -> anyhow::Result<()> {
     if let Some(host) = host {
@@ -476,9 +477,9 @@ fn follow_orders(
     })
 }
 
-fn watched_files(settings: &Config) -> Option<WatchedFiles> {
+fn watched_files(settings: &Config) -> Option<watched_files::Snapshot> {
     let is_wanted = settings.watch_config_files;
-    is_wanted.then(|| WatchedFiles::of(settings))
+    is_wanted.then(|| watched_files::Snapshot::of(settings))
 }
 
 /// Writes the pid file. Returns `None` if there is none, or it could not be written.

@@ -38,6 +38,13 @@ impl WatchedFiles {
         Self(paths)
     }
 
+    fn now(self) -> Snapshot {
+        Snapshot {
+            state: self.state(),
+            watched: self,
+        }
+    }
+
     /// Returns the stamps of the files. A missing file has none.
     fn state(&self) -> BTreeMap<PathBuf, Stamp> {
         let mut state = BTreeMap::new();
@@ -94,17 +101,35 @@ fn add(state: &mut BTreeMap<PathBuf, Stamp>, path: &Path) {
     }
 }
 
-/// Calls `on_change` on a thread of its own when files have changed, for the lifetime of the
+/// Files as they were at a moment.
+#[derive(Debug)]
+pub(super) struct Snapshot {
+    watched: WatchedFiles,
+    state: BTreeMap<PathBuf, Stamp>,
+}
+
+impl Snapshot {
+    /// Looks at the files now.
+    pub(super) fn of(config: &Config) -> Self {
+        WatchedFiles::of(config).now()
+    }
+}
+
+/// Calls `on_change` on a thread of its own when files have changed since `snapshot`, for the lifetime of the
 /// process. The callback returns the files to watch from then on.
 pub(super) fn follow(
-    watched: WatchedFiles,
+    snapshot: Snapshot,
     mut on_change: impl FnMut() -> WatchedFiles + Send + 'static,
 ) -> anyhow::Result<()> {
-    let mut watched = watched;
+    let Snapshot {
+        mut watched,
+        mut state,
+    } = snapshot;
     let mut watch = watch(&watched).context("cannot watch configuration files")?;
-    let mut state = watched.state();
     let work = move || {
-        while wait(&watch) {
+        // They may have changed before they were watched.
+        let mut is_first = true;
+        while std::mem::take(&mut is_first) || wait(&watch) {
             // Directories may have been replaced, too. The watch is renewed before the files are
             // checked, so that it notices changes after the check.
             loop {
@@ -192,13 +217,32 @@ mod tests {
     fn changes(watched: WatchedFiles) -> Receiver<()> {
         let (sender, receiver) = channel();
         let again = watched.clone();
-        follow(watched, move || {
+        follow(watched.now(), move || {
             // The test may be over.
             let _ = sender.send(());
             again.clone()
         })
         .expect("folders can be watched");
         receiver
+    }
+
+    #[test]
+    fn a_change_before_the_watch_is_noticed() {
+        let dir = tempfile::tempdir().expect("a folder for temporary files");
+        let file = dir.path().join("config.yaml");
+        fs::write(&file, "1").expect("it can be written");
+        let watched = WatchedFiles(vec![file.clone()]);
+        let snapshot = watched.clone().now();
+        fs::write(&file, "12").expect("it can be written");
+        let (sender, receiver) = channel();
+        follow(snapshot, move || {
+            // The test may be over.
+            let _ = sender.send(());
+            watched.clone()
+        })
+        .expect("folders can be watched");
+        receiver.recv_timeout(SOON).expect("the change is noticed");
+        assert!(receiver.recv_timeout(NEVER).is_err(), "once");
     }
 
     #[test]
