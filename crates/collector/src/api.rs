@@ -320,7 +320,7 @@ pub(crate) async fn acknowledge(
 ) -> Answer {
     let reader = auth::reader(&shared, &headers).await?;
     reader.may_change()?;
-    let text = body::text(&headers, body).await?;
+    let text = body::text_in_turn(&shared, &headers, body).await?;
     let asked: AcknowledgementBody = serde_json::from_str(&text)
         .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
     let how = Acknowledgement {

@@ -100,7 +100,7 @@ pub(super) async fn log_in(
         &headers,
         uri.authority().map(|authority| authority.as_str()),
     )?;
-    let login: Login = form::read(&headers, body).await?;
+    let login: Login = form::read_of_stranger(&headers, body).await?;
     let next = local(&login.next).to_owned();
     let address = client.map(|Extension(address)| address.0);
     let address = address.unwrap_or_default();
@@ -245,7 +245,7 @@ pub(super) async fn set_up(
         .blocking(move |store| store.invitation(&hash))
         .await?
         .ok_or_else(invalid)?;
-    let form: Setup = form::read(&headers, body).await?;
+    let form: Setup = form::read_of_stranger(&headers, body).await?;
     let refuse = |problem: &str| setup_page(StatusCode::BAD_REQUEST, &scope, problem);
     if form.password != form.again {
         return Ok(refuse("The passwords differ."));
