@@ -62,8 +62,10 @@ pub struct Invitation {
     pub scope: Scope,
     /// When it ends, nanoseconds since 1970.
     pub expires_ns: i64,
-    /// Who invites.
+    /// Who invites: an administrator, or for the first user whoever started the server.
     pub actor: String,
+    /// Makes the first user. It ends all earlier ones of this kind, and ends when there is a user.
+    pub is_first: bool,
 }
 
 /// Result of an attempt to add a user.
@@ -122,14 +124,14 @@ pub trait People {
     /// The database fails.
     fn user(&self, name: &str) -> Result<Option<User>, StoreError>;
 
-    /// Removes a user and ends its sessions. Returns false if there is no such user.
+    /// Removes a user and ends its sessions and the invitations by it. Returns false if there is no such user.
     ///
     /// # Errors
     ///
     /// The database fails.
     fn remove_user(&self, name: &str, actor: &str) -> Result<bool, StoreError>;
 
-    /// Changes the hash of a password and ends the user's sessions. Returns false if there is no such user.
+    /// Changes the hash of a password and ends the user's sessions and the invitations by it. Returns false if there is no such user.
     ///
     /// # Errors
     ///
@@ -157,12 +159,13 @@ pub trait People {
     /// The database fails.
     fn end_session(&self, hash: &[u8; 32]) -> Result<(), StoreError>;
 
-    /// Keeps an invitation.
+    /// Keeps an invitation. Returns false if whoever invites is no administrator any more; for the first user, if
+    /// there is a user.
     ///
     /// # Errors
     ///
     /// The database fails.
-    fn invite(&self, invitation: Invitation) -> Result<(), StoreError>;
+    fn invite(&self, invitation: Invitation) -> Result<bool, StoreError>;
 
     /// Returns what an invitation in force allows.
     ///
@@ -171,7 +174,7 @@ pub trait People {
     /// The database fails.
     fn invitation(&self, hash: &[u8; 32]) -> Result<Option<Scope>, StoreError>;
 
-    /// Adds the user of an invitation, with the role of the invitation, and ends the invitation.
+    /// Adds the user of an invitation, and ends the invitation, which decides the role and who adds the user.
     ///
     /// # Errors
     ///

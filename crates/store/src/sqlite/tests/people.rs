@@ -50,28 +50,67 @@ fn a_session_ends_with_its_time_its_user_and_its_password() {
 fn an_invitation_is_used_once_and_decides_the_role() {
     let fixture = fixture();
     let store = &fixture.store;
-    let invite = |hash: u8, expires_ns| {
-        let invitation = Invitation {
-            hash: [hash; 32],
-            scope: Scope::Viewer,
-            expires_ns,
-            actor: "uid 0".to_owned(),
-        };
-        store.invite(invitation).expect("writable");
-    };
     let accept = |hash: u8, name: &str| {
         let accepted = store.accept(&[hash; 32], user(name, Scope::Admin));
         accepted.expect("writable")
     };
-    invite(1, now_ns() + HOUR);
-    invite(2, now_ns() - 1);
     store.add_user(user("ann", Scope::Admin)).expect("writable");
+    assert!(invite(store, "ann", 1, now_ns() + HOUR));
+    assert!(invite(store, "ann", 2, now_ns() - 1));
     assert_eq!(accept(1, "ann"), UserAdded::Taken);
     assert_eq!(accept(1, "bob"), UserAdded::Added);
     assert_eq!(accept(1, "eve"), UserAdded::NotInvited);
     assert_eq!(accept(2, "eve"), UserAdded::NotInvited);
     let bob = store.user("bob").expect("readable").expect("it exists");
     assert_eq!(bob.scope, Scope::Viewer);
+    assert_eq!(bob.created_by, "ann");
+}
+
+fn invite(store: &SqliteStore, actor: &str, hash: u8, expires_ns: i64) -> bool {
+    let invitation = Invitation {
+        hash: [hash; 32],
+        scope: Scope::Viewer,
+        expires_ns,
+        actor: actor.to_owned(),
+        is_first: actor.starts_with("uid"),
+    };
+    store.invite(invitation).expect("writable")
+}
+
+#[test]
+fn an_invitation_ends_with_the_right_to_invite() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let later = now_ns() + HOUR;
+    let is_open = |hash: u8| store.invitation(&[hash; 32]).expect("readable").is_some();
+    for (name, scope) in [
+        ("ann", Scope::Admin),
+        ("bob", Scope::Admin),
+        ("eve", Scope::Operator),
+    ] {
+        store.add_user(user(name, scope)).expect("writable");
+    }
+    assert!(invite(store, "ann", 1, later) && invite(store, "bob", 2, later));
+    assert!(!invite(store, "eve", 3, later) && !invite(store, "nobody", 4, later));
+    assert!(is_open(1) && is_open(2) && !is_open(3) && !is_open(4));
+    assert!(store.remove_user("ann", "bob").expect("writable"));
+    assert!(!is_open(1) && is_open(2));
+    assert!(!invite(store, "ann", 5, later) && !is_open(5));
+    assert!(store.set_password("bob", "$new", "bob").expect("writable"));
+    assert!(!is_open(2));
+}
+
+#[test]
+fn the_latest_first_link_alone_works_and_ends_with_the_first_user() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let later = now_ns() + HOUR;
+    let is_open = |hash: u8| store.invitation(&[hash; 32]).expect("readable").is_some();
+    assert!(invite(store, "uid 0", 1, later) && invite(store, "uid 7", 2, later));
+    assert!(!is_open(1) && is_open(2));
+    store.add_user(user("ann", Scope::Admin)).expect("writable");
+    assert!(!is_open(2));
+    assert!(!invite(store, "uid 0", 3, later) && !is_open(3));
 }
 
 #[test]
@@ -139,4 +178,34 @@ fn a_store_of_the_first_schema_keeps_its_alerts() {
     let groups = store.groups(&Filter::default()).expect("readable");
     assert_eq!((groups[0].count, &*groups[0].assignee), (7, ""));
     assert!(store.users().expect("readable").is_empty());
+}
+
+#[test]
+fn a_store_of_the_second_schema_loses_links_of_nobody() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("s.db");
+    let old = rusqlite::Connection::open(&path).expect("a new file");
+    for schema in [
+        include_str!("../schema_1.sql"),
+        include_str!("../schema_2.sql"),
+    ] {
+        old.execute_batch(schema).expect("a schema");
+    }
+    old.execute_batch(&format!(
+        "PRAGMA application_id = 0x746f6c6c; PRAGMA user_version = 2;
+         INSERT INTO users (name, role, password, created_ns, created_by) VALUES ('ann', 'admin', '$', 1, 'x');
+         INSERT INTO invitations VALUES (x'{one}', 'admin', 'ann', {later}),
+             (x'{two}', 'admin', 'removed', {later}), (x'{three}', 'admin', 'uid 0', {later});",
+        one = "01".repeat(32),
+        two = "02".repeat(32),
+        three = "03".repeat(32),
+        later = now_ns() + HOUR,
+    ))
+    .expect("rows");
+    drop(old);
+    let store = SqliteStore::open(&path).expect("it is brought up to date");
+    let is_open = |hash: u8| store.invitation(&[hash; 32]).expect("readable").is_some();
+    assert!(is_open(1) && !is_open(2) && !is_open(3));
+    let ann = store.user("ann").expect("readable").expect("it is kept");
+    assert_eq!(ann.scope, Scope::Admin);
 }
