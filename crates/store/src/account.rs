@@ -40,6 +40,8 @@ pub struct NewSession {
     pub hash: [u8; 32],
     /// Name of the user.
     pub user: String,
+    /// Hash of the password that was verified, in PHC form.
+    pub password: String,
     /// When it ends, nanoseconds since 1970.
     pub expires_ns: i64,
 }
@@ -138,7 +140,8 @@ pub trait People {
     /// The database fails.
     fn set_password(&self, name: &str, password: &str, actor: &str) -> Result<bool, StoreError>;
 
-    /// Begins a session. Returns false if there is no such user any more.
+    /// Begins a session. Returns false if there is no such user any more, or if the password has changed since it was
+    /// verified.
     ///
     /// # Errors
     ///

@@ -184,18 +184,19 @@ fn begin_session(
     let begun = connection
         .prepare_cached(
             "INSERT INTO sessions (hash, user, created_ns, expires_ns)
-             SELECT ?1, id, ?3, ?4 FROM users WHERE name = ?2",
+             SELECT ?1, id, ?3, ?4 FROM users WHERE name = ?2 AND password = ?5",
         )?
         .execute(params![
             session.hash,
             session.user,
             now_ns,
-            session.expires_ns
+            session.expires_ns,
+            session.password
         ])?;
-    connection
-        .prepare_cached("UPDATE users SET last_login_ns = ?2 WHERE name = ?1")?
-        .execute(params![session.user, now_ns])?;
     if begun > 0 {
+        connection
+            .prepare_cached("UPDATE users SET last_login_ns = ?2 WHERE name = ?1")?
+            .execute(params![session.user, now_ns])?;
         record(connection, now_ns, &session.user, ("log in", ""))?;
     }
     Ok(begun > 0)

@@ -13,9 +13,19 @@ fn user(name: &str, scope: Scope) -> NewUser {
 }
 
 fn begin(store: &SqliteStore, user: &str, hash: u8, expires_ns: i64) -> bool {
+    begin_with(store, (user, "$argon2id$x"), hash, expires_ns)
+}
+
+fn begin_with(
+    store: &SqliteStore,
+    (user, password): (&str, &str),
+    hash: u8,
+    expires_ns: i64,
+) -> bool {
     let session = NewSession {
         hash: [hash; 32],
         user: user.to_owned(),
+        password: password.to_owned(),
         expires_ns,
     };
     store.begin_session(session).expect("writable")
@@ -41,7 +51,9 @@ fn a_session_ends_with_its_time_its_user_and_its_password() {
     assert!(store.remove_user("bob", "ann").expect("writable"));
     assert!(!store.remove_user("bob", "ann").expect("writable"));
     assert!(!is_open(3));
-    assert!(begin(store, "ann", 5, later) && is_open(5));
+    // A login whose old password was verified just before it changed.
+    assert!(!begin(store, "ann", 6, later) && !is_open(6));
+    assert!(begin_with(store, ("ann", "$new"), 5, later) && is_open(5));
     store.end_session(&[5; 32]).expect("writable");
     assert!(!is_open(5));
 }
