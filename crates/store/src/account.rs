@@ -1,7 +1,8 @@
 //! People who use the page: users, their sessions, and invitations.
 
 use crate::error::StoreError;
-use crate::model::{AlertId, AlertRow, GroupId, Scope};
+use crate::model::{AlertId, Arrivals, GroupId, Scope};
+use crate::severity::Severity;
 
 /// A user to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,12 +199,18 @@ pub trait People {
     /// The database fails.
     fn comments(&self, group: GroupId) -> Result<Vec<Comment>, StoreError>;
 
-    /// Returns the alerts that were stored after this one, in that order: for a live tail.
+    /// Returns the alerts of this severity and more severe ones that were stored after this one, in that order, at
+    /// most `limit`: for a live tail.
     ///
     /// # Errors
     ///
     /// The database fails.
-    fn stored_after(&self, alert: AlertId, limit: u32) -> Result<Vec<AlertRow>, StoreError>;
+    fn stored_after(
+        &self,
+        alert: AlertId,
+        least: Severity,
+        limit: u32,
+    ) -> Result<Arrivals, StoreError>;
 
     /// Returns the number of the alert that was stored last; 0 without alerts.
     ///

@@ -3,12 +3,13 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::fleet::{record, scope_of_role};
-use super::{SqliteStore, now_ns, query};
+use super::{SqliteStore, now_ns, tail};
 use crate::account::{
     Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
 };
 use crate::error::StoreError;
-use crate::model::{AlertId, AlertRow, GroupId, Scope};
+use crate::model::{AlertId, Arrivals, GroupId, Scope};
+use crate::severity::Severity;
 
 /// Comments of a group that are kept: a script must not fill the store.
 const COMMENTS: i64 = 500;
@@ -76,13 +77,18 @@ impl People for SqliteStore {
         self.readers.with(|connection| comments(connection, group))
     }
 
-    fn stored_after(&self, alert: AlertId, limit: u32) -> Result<Vec<AlertRow>, StoreError> {
+    fn stored_after(
+        &self,
+        alert: AlertId,
+        least: Severity,
+        limit: u32,
+    ) -> Result<Arrivals, StoreError> {
         self.readers
-            .with(|connection| query::stored_after(connection, alert, limit))
+            .with(|connection| tail::stored_after(connection, alert, least, limit))
     }
 
     fn last_stored(&self) -> Result<AlertId, StoreError> {
-        self.readers.with(query::last_stored)
+        self.readers.with(tail::last_stored)
     }
 }
 

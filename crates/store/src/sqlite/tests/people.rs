@@ -166,9 +166,41 @@ fn a_tail_goes_on_after_the_last_alert() {
         Some(2),
         vec![alert(1, "b", "m"), alert(2, "c", "m")],
     );
-    let rows = store.stored_after(last, 10).expect("readable");
-    let rules: Vec<_> = rows.iter().map(|row| &*row.rule).collect();
+    let arrivals = store.stored_after(last, Severity::DEBUG, 10);
+    let arrivals = arrivals.expect("readable");
+    let rules: Vec<_> = arrivals.rows.iter().map(|row| &*row.rule).collect();
     assert_eq!(rules, ["b", "c"]);
+    assert_eq!((arrivals.left_out, arrivals.is_more), (0, false));
+    assert_eq!(arrivals.last, store.last_stored().expect("readable"));
+}
+
+#[test]
+fn a_flood_does_not_hold_a_tail_up_nor_fill_it_with_bodies() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let severe = |name: &str| Severity::named(name).expect("a name");
+    let of = |severity: Severity, body: &str| NewAlert {
+        severity,
+        body: body.to_owned(),
+        ..alert(1, "r", "m")
+    };
+    let long = format!("{{\"output\":\"{}\"}}", "x".repeat(100_000));
+    let mut flood = vec![of(Severity::DEBUG, &long); 300];
+    flood.push(of(severe("Critical"), "{\"output\":\"it\",\"more\":1}"));
+    flood.push(of(severe("Critical"), "no JSON"));
+    send(&fixture, Some(1), flood);
+    let last = store.last_stored().expect("readable");
+    let after = |least, limit| {
+        let arrivals = store.stored_after(AlertId(0), least, limit);
+        arrivals.expect("readable")
+    };
+    let critical = after(severe("Critical"), 100);
+    let bodies: Vec<_> = critical.rows.iter().map(|row| &*row.body).collect();
+    assert_eq!(bodies, ["{\"output\":\"it\"}", "{}"]);
+    assert_eq!((critical.left_out, critical.last), (0, last));
+    let all = after(Severity::DEBUG, 100);
+    assert_eq!((all.rows.len(), all.left_out, all.last), (100, 202, last));
+    assert!(all.rows.iter().all(|row| row.body.len() < 1000));
 }
 
 #[test]
