@@ -9,7 +9,6 @@ use flate2::read::GzDecoder;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::answer::Refusal;
-use crate::server::Shared;
 
 /// Largest body, as sent.
 pub(crate) const MAX_BODY: usize = 4 << 20;
@@ -33,16 +32,6 @@ pub(crate) async fn text(headers: &HeaderMap, body: Body) -> Result<String, Refu
         }
     };
     utf8(bytes)
-}
-
-/// Reads a body as text as one of those that are read at a time.
-pub(crate) async fn text_in_turn(
-    shared: &Shared,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<String, Refusal> {
-    let _turn = shared.turn().await?;
-    text(headers, body).await
 }
 
 /// Reads a body of at most `limit` bytes as text. Does not decompress it, and does not begin to read a body that

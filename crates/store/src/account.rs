@@ -1,7 +1,7 @@
 //! People who use the page: users, their sessions, and invitations.
 
 use crate::error::StoreError;
-use crate::model::{AlertId, Arrivals, GroupId, Scope};
+use crate::model::{AlertId, GroupId, Scope, TailRows};
 use crate::severity::Severity;
 
 /// A user to be added.
@@ -210,7 +210,7 @@ pub trait People {
         alert: AlertId,
         least: Severity,
         limit: u32,
-    ) -> Result<Arrivals, StoreError>;
+    ) -> Result<TailRows, StoreError>;
 
     /// Returns the number of the alert that was stored last; 0 without alerts.
     ///

@@ -338,7 +338,7 @@ pub struct AlertRow {
 
 /// Alerts in order of arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrivals {
+pub struct TailRows {
     /// The first ones. Their bodies have the beginning of `output` alone.
     pub rows: Vec<AlertRow>,
     /// Number of further ones, as far as they are counted.

@@ -11,7 +11,7 @@ use axum::response::Response;
 use http_body_util::channel::{Channel, Sender};
 use maud::{Markup, html};
 use serde::Deserialize;
-use store::{AlertId, Arrivals, Severity};
+use store::{AlertId, Severity, TailRows};
 
 use super::groups::{alert_row, row_head};
 use super::html as answer;
@@ -103,7 +103,7 @@ pub(super) async fn show(
     Query(query): Query<TailQuery>,
 ) -> Answer {
     let least = query.severity()?;
-    let Arrivals { rows, last, .. } = shared
+    let TailRows { rows, last, .. } = shared
         .blocking(move |store| {
             let last = store.last_stored()?;
             let from = AlertId(last.0.saturating_sub(BEGIN));
@@ -227,7 +227,7 @@ impl Tail {
     }
 
     /// Returns what arrived as events, and goes on after it, also after what is left out.
-    fn events(&mut self, arrivals: &Arrivals) -> String {
+    fn events(&mut self, arrivals: &TailRows) -> String {
         let mut text = String::new();
         let mut event = |id: AlertId, row: &Markup| {
             // Markup of ours has no line breaks, and `plain` leaves those of senders.
@@ -246,7 +246,7 @@ impl Tail {
 }
 
 /// Returns the row that stands for alerts that are not shown.
-fn left_out_row(arrivals: &Arrivals) -> Markup {
+fn left_out_row(arrivals: &TailRows) -> Markup {
     html! { tr { td colspan="4" {
         a href="/alerts?view=each" {
             @if arrivals.is_more { "More than " }
@@ -286,7 +286,7 @@ mod tests {
             least: Severity::DEBUG,
             _place: Tails::new().take("ann").expect("a place"),
         };
-        let mut arrivals = Arrivals {
+        let mut arrivals = TailRows {
             rows: Vec::new(),
             left_out: 0,
             is_more: false,

@@ -8,7 +8,7 @@ use crate::account::{
     Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
 };
 use crate::error::StoreError;
-use crate::model::{AlertId, Arrivals, GroupId, Scope};
+use crate::model::{AlertId, GroupId, Scope, TailRows};
 use crate::severity::Severity;
 
 /// Comments of a group that are kept: a script must not fill the store.
@@ -82,7 +82,7 @@ impl People for SqliteStore {
         alert: AlertId,
         least: Severity,
         limit: u32,
-    ) -> Result<Arrivals, StoreError> {
+    ) -> Result<TailRows, StoreError> {
         self.readers
             .with(|connection| tail::stored_after(connection, alert, least, limit))
     }

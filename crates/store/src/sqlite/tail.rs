@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 use super::query::{ROW, row};
 use super::unsigned;
 use crate::error::StoreError;
-use crate::model::{AlertId, Arrivals};
+use crate::model::{AlertId, TailRows};
 use crate::severity::Severity;
 
 /// Rows of an answer at most.
@@ -27,7 +27,7 @@ pub(super) fn stored_after(
     alert: AlertId,
     least: Severity,
     limit: u32,
-) -> Result<Arrivals, StoreError> {
+) -> Result<TailRows, StoreError> {
     let last = last_stored(connection)?;
     let columns = ROW.replace(
         "a.body",
@@ -51,7 +51,7 @@ pub(super) fn stored_after(
             ))?
             .query_row(params![shown.0, last.0, least.number()], |row| row.get(0))?,
     };
-    Ok(Arrivals {
+    Ok(TailRows {
         rows,
         left_out: unsigned(left_out),
         is_more: left_out >= i64::from(COUNTED),
