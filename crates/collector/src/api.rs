@@ -18,7 +18,6 @@ use store::{
 use crate::alert::time_text;
 use crate::answer::{Refusal, json_response};
 use crate::auth;
-use crate::body;
 use crate::grouping;
 use crate::server::{Shared, now_ns};
 
@@ -320,7 +319,7 @@ pub(crate) async fn acknowledge(
 ) -> Answer {
     let reader = auth::reader(&shared, &headers).await?;
     reader.may_change()?;
-    let text = body::text(&headers, body).await?;
+    let text = shared.text_in_turn(&headers, body).await?;
     let asked: AcknowledgementBody = serde_json::from_str(&text)
         .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
     let how = Acknowledgement {

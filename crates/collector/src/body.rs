@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use flate2::read::GzDecoder;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -21,17 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Reads a body as text.
 pub(crate) async fn text(headers: &HeaderMap, body: Body) -> Result<String, Refusal> {
-    let read = tokio::time::timeout(PATIENCE, Limited::new(body, MAX_BODY).collect()).await;
-    let read = read
-        .map_err(|_elapsed| Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body took too long"))?;
-    let bytes = match read {
-        Ok(read) => read.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(too_large()),
-        Err(error) => {
-            let message = format!("cannot read the body: {error}");
-            return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
-        }
-    };
+    let bytes = received(body, MAX_BODY, too_large).await?;
     let encoding = headers.get(header::CONTENT_ENCODING);
     let bytes = match encoding.map(|value| value.as_bytes()) {
         None | Some(b"identity") => bytes.to_vec(),
@@ -41,6 +31,54 @@ pub(crate) async fn text(headers: &HeaderMap, body: Body) -> Result<String, Refu
             return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
     };
+    utf8(bytes)
+}
+
+/// Reads a body of at most `limit` bytes as text. Does not decompress it, and does not begin to read a body that
+/// announces more: its sender may be anybody.
+pub(crate) async fn small(
+    headers: &HeaderMap,
+    body: Body,
+    limit: usize,
+) -> Result<String, Refusal> {
+    if headers.contains_key(header::CONTENT_ENCODING) {
+        let message = "this request takes no Content-Encoding: send the body as it is";
+        return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+    }
+    let too_large = || {
+        let message = format!("the body exceeds {limit} bytes");
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    let announced = headers.get(header::CONTENT_LENGTH);
+    let announced = announced.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    utf8(received(body, limit, too_large).await?.to_vec())
+}
+
+/// Reads a body and stops at `limit` bytes.
+async fn received(
+    body: Body,
+    limit: usize,
+    too_large: impl FnOnce() -> Refusal,
+) -> Result<Bytes, Refusal> {
+    let read = tokio::time::timeout(PATIENCE, Limited::new(body, limit).collect()).await;
+    match read {
+        Ok(Ok(read)) => Ok(read.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(error)) => {
+            let message = format!("cannot read the body: {error}");
+            Err(Refusal::new(StatusCode::BAD_REQUEST, message))
+        }
+        Err(_elapsed) => Err(Refusal::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "the body took too long",
+        )),
+    }
+}
+
+fn utf8(bytes: Vec<u8>) -> Result<String, Refusal> {
     String::from_utf8(bytes)
         .map_err(|_not_utf8| Refusal::new(StatusCode::BAD_REQUEST, "the body is not UTF-8"))
 }

@@ -46,7 +46,7 @@ pub(crate) async fn enrol(
     body: Body,
 ) -> Answer {
     let token = auth::enrolling(&shared, &headers).await?;
-    let text = body::text(&headers, body).await?;
+    let text = shared.text_in_turn(&headers, body).await?;
     let enrolment: Enrolment = serde_json::from_str(&text)
         .map_err(|error| Refusal::new(StatusCode::BAD_REQUEST, error.to_string()))?;
     let secret = NewSecret::of_agent().ok_or_else(|| {
@@ -72,7 +72,7 @@ pub(crate) async fn inventory(
     body: Body,
 ) -> Answer {
     let sender = auth::agent(&shared, &headers).await?;
-    let text = body::text(&headers, body).await?;
+    let text = shared.text_in_turn(&headers, body).await?;
     let is_object = serde_json::from_str::<serde_json::Map<_, _>>(&text).is_ok();
     if !is_object || text.len() > MAX_INVENTORY {
         let message = format!("expected a JSON object of at most {MAX_INVENTORY} bytes");

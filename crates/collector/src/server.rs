@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, StatusCode};
+use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use hyper::body::Incoming;
@@ -21,7 +21,7 @@ use tower_service::Service;
 use crate::answer::Refusal;
 use crate::metrics::Metrics;
 use crate::page::{self, Door, ProposeException, Tails};
-use crate::{api, ingest};
+use crate::{api, body, ingest};
 
 /// Connections in all, and of one address: many agents may be behind one.
 const LIMITS: ConnectionLimits = ConnectionLimits {
@@ -120,6 +120,16 @@ impl Shared {
                 Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message))
             }
         }
+    }
+
+    /// Reads a body as text within a turn to upload.
+    pub(crate) async fn text_in_turn(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<String, Refusal> {
+        let _turn = self.turn().await?;
+        body::text(headers, body).await
     }
 }
 

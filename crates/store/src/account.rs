@@ -1,7 +1,8 @@
 //! People who use the page: users, their sessions, and invitations.
 
 use crate::error::StoreError;
-use crate::model::{AlertId, AlertRow, GroupId, Scope};
+use crate::model::{AlertId, GroupId, Scope, TailRows};
+use crate::severity::Severity;
 
 /// A user to be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct NewSession {
     pub hash: [u8; 32],
     /// Name of the user.
     pub user: String,
+    /// Hash of the password that was verified, in PHC form.
+    pub password: String,
     /// When it ends, nanoseconds since 1970.
     pub expires_ns: i64,
 }
@@ -62,8 +65,10 @@ pub struct Invitation {
     pub scope: Scope,
     /// When it ends, nanoseconds since 1970.
     pub expires_ns: i64,
-    /// Who invites.
+    /// Who invites: an administrator, or for the first user whoever started the server.
     pub actor: String,
+    /// Makes the first user. It ends all earlier ones of this kind, and ends when there is a user.
+    pub is_first: bool,
 }
 
 /// Result of an attempt to add a user.
@@ -122,21 +127,22 @@ pub trait People {
     /// The database fails.
     fn user(&self, name: &str) -> Result<Option<User>, StoreError>;
 
-    /// Removes a user and ends its sessions. Returns false if there is no such user.
+    /// Removes a user and ends its sessions and the invitations by it. Returns false if there is no such user.
     ///
     /// # Errors
     ///
     /// The database fails.
     fn remove_user(&self, name: &str, actor: &str) -> Result<bool, StoreError>;
 
-    /// Changes the hash of a password and ends the user's sessions. Returns false if there is no such user.
+    /// Changes the hash of a password and ends the user's sessions and the invitations by it. Returns false if there is no such user.
     ///
     /// # Errors
     ///
     /// The database fails.
     fn set_password(&self, name: &str, password: &str, actor: &str) -> Result<bool, StoreError>;
 
-    /// Begins a session. Returns false if there is no such user any more.
+    /// Begins a session. Returns false if there is no such user any more, or if the password has changed since it was
+    /// verified.
     ///
     /// # Errors
     ///
@@ -157,12 +163,13 @@ pub trait People {
     /// The database fails.
     fn end_session(&self, hash: &[u8; 32]) -> Result<(), StoreError>;
 
-    /// Keeps an invitation.
+    /// Keeps an invitation. Returns false if whoever invites is no administrator any more; for the first user, if
+    /// there is a user.
     ///
     /// # Errors
     ///
     /// The database fails.
-    fn invite(&self, invitation: Invitation) -> Result<(), StoreError>;
+    fn invite(&self, invitation: Invitation) -> Result<bool, StoreError>;
 
     /// Returns what an invitation in force allows.
     ///
@@ -171,7 +178,7 @@ pub trait People {
     /// The database fails.
     fn invitation(&self, hash: &[u8; 32]) -> Result<Option<Scope>, StoreError>;
 
-    /// Adds the user of an invitation, with the role of the invitation, and ends the invitation.
+    /// Adds the user of an invitation, and ends the invitation, which decides the role and who adds the user.
     ///
     /// # Errors
     ///
@@ -192,12 +199,18 @@ pub trait People {
     /// The database fails.
     fn comments(&self, group: GroupId) -> Result<Vec<Comment>, StoreError>;
 
-    /// Returns the alerts that were stored after this one, in that order: for a live tail.
+    /// Returns the alerts of this severity and more severe ones that were stored after this one, in that order, at
+    /// most `limit`: for a live tail.
     ///
     /// # Errors
     ///
     /// The database fails.
-    fn stored_after(&self, alert: AlertId, limit: u32) -> Result<Vec<AlertRow>, StoreError>;
+    fn stored_after(
+        &self,
+        alert: AlertId,
+        least: Severity,
+        limit: u32,
+    ) -> Result<TailRows, StoreError>;
 
     /// Returns the number of the alert that was stored last; 0 without alerts.
     ///

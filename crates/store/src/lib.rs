@@ -20,7 +20,8 @@ pub use error::StoreError;
 pub use model::{
     Acknowledgement, Agent, AgentId, AlertDetail, AlertId, AlertRow, AuditEntry, Batch, Credential,
     Cursor, Filter, Group, GroupId, HourCount, Loss, LossKind, LossRow, NewAgent, NewAlert,
-    NewToken, Overview, Pruned, Receipt, Record, Retention, Scope, Statistics, Token, TokenId,
+    NewToken, Overview, Pruned, Receipt, Record, Retention, Scope, Statistics, TailRows, Token,
+    TokenId,
 };
 pub use severity::Severity;
 pub use sqlite::SqliteStore;

@@ -336,6 +336,19 @@ pub struct AlertRow {
     pub body: String,
 }
 
+/// Alerts in order of arrival.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TailRows {
+    /// The first ones. Their bodies have the beginning of `output` alone.
+    pub rows: Vec<AlertRow>,
+    /// Number of further ones, as far as they are counted.
+    pub left_out: u64,
+    /// There are more than were counted.
+    pub is_more: bool,
+    /// The alert that was stored last, of whatever severity: where to go on.
+    pub last: AlertId,
+}
+
 /// One alert with everything that is known about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AlertDetail {

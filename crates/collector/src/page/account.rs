@@ -107,27 +107,31 @@ pub fn set_password(
 }
 
 /// Returns the path of a link by which an administrator is made, if there is no user yet. It works once, within
-/// 24 hours.
+/// 24 hours, until there is a user or another one is made.
 ///
 /// # Errors
 ///
 /// There are no random numbers, or the store fails.
 pub fn first_link(store: &dyn Store, actor: &str) -> Result<Option<String>, AccountError> {
-    if !store.users()?.is_empty() {
-        return Ok(None);
-    }
-    new_link(store, Scope::Admin, actor).map(Some)
+    new_link(store, Scope::Admin, actor, true)
 }
 
-fn new_link(store: &dyn Store, scope: Scope, actor: &str) -> Result<String, AccountError> {
+/// Returns the path of a link, or `None` if `actor` may not invite.
+fn new_link(
+    store: &dyn Store,
+    scope: Scope,
+    actor: &str,
+    is_first: bool,
+) -> Result<Option<String>, AccountError> {
     let secret = NewSecret::of_invitation().ok_or(AccountError::Random)?;
-    store.invite(Invitation {
+    let is_kept = store.invite(Invitation {
         hash: secret.hash,
         scope,
         expires_ns: now_ns().saturating_add(INVITED_NS),
         actor: actor.to_owned(),
+        is_first,
     })?;
-    Ok(format!("/setup/{}", secret.text))
+    Ok(is_kept.then(|| format!("/setup/{}", secret.text)))
 }
 
 /// Returns the name of a role.
@@ -265,11 +269,15 @@ pub(super) async fn invite(
     let actor = visitor.user.clone();
     let link = shared
         .blocking(move |store| {
-            new_link(store, scope, &actor).map_err(|error| match error {
+            new_link(store, scope, &actor, false).map_err(|error| match error {
                 AccountError::Store(error) => error,
                 _ => StoreError::Stopped,
             })
         })
         .await?;
+    let link = link.ok_or_else(|| {
+        let message = "administrators alone may invite";
+        PageError::new(StatusCode::FORBIDDEN, message)
+    })?;
     page(&shared, &visitor, &door::link(&link)).await
 }

@@ -28,7 +28,7 @@ const HASHING: usize = 2;
 /// What guards the login.
 pub(crate) struct Door {
     throttle: Throttle,
-    hashing: Semaphore,
+    hashing: Arc<Semaphore>,
     /// A hash of no password, so that an unknown name takes as long as a known one.
     nobody: String,
 }
@@ -37,12 +37,32 @@ impl Door {
     pub(crate) fn new() -> Self {
         Self {
             throttle: Throttle::default(),
-            hashing: Semaphore::new(HASHING),
+            hashing: Arc::new(Semaphore::new(HASHING)),
             // Without random numbers there are no sessions either.
             nobody: NewSecret::of_token()
                 .and_then(|secret| password::hash(&secret.text))
                 .unwrap_or_default(),
         }
+    }
+
+    /// Runs `work`, which hashes a password, on a thread that may block, within the limit on memory. The work goes on
+    /// when a client goes, so the turn belongs to it and not to the request.
+    async fn hashed<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, PageError> {
+        let defect = || {
+            let message = "the collector has a defect";
+            PageError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+        };
+        let turn = Arc::clone(&self.hashing).acquire_owned().await;
+        let turn = turn.map_err(|_closed| defect())?;
+        let worked = tokio::task::spawn_blocking(move || {
+            let worked = work();
+            drop(turn);
+            worked
+        });
+        worked.await.map_err(|_panic| defect())
     }
 }
 
@@ -100,7 +120,7 @@ pub(super) async fn log_in(
         &headers,
         uri.authority().map(|authority| authority.as_str()),
     )?;
-    let login: Login = form::read(&headers, body).await?;
+    let login: Login = form::read_of_stranger(&headers, body).await?;
     let next = local(&login.next).to_owned();
     let address = client.map(|Extension(address)| address.0);
     let address = address.unwrap_or_default();
@@ -109,40 +129,39 @@ pub(super) async fn log_in(
         let problem = "Too many attempts. Wait a minute and try again.";
         return Ok(login_page(StatusCode::TOO_MANY_REQUESTS, &next, problem));
     }
-    if !is_known(&shared, &name, login.password).await? {
+    let Some(verified) = verified(&shared, &name, login.password).await? else {
         let problem = "Name or password is wrong.";
         return Ok(login_page(StatusCode::UNAUTHORIZED, &next, problem));
-    }
+    };
     shared.door.throttle.forgive(&name, &address);
-    begin(&shared, name, &next).await
+    begin(&shared, (name, verified), &next).await
 }
 
-/// Compares a password within the limits on memory.
-async fn is_known(shared: &Arc<Shared>, name: &str, password: String) -> Result<bool, PageError> {
-    let _turn = shared.door.hashing.acquire().await;
+/// Compares a password with the one of a user. Returns the hash that it has, or `None` if it is wrong.
+async fn verified(
+    shared: &Arc<Shared>,
+    name: &str,
+    password: String,
+) -> Result<Option<String>, PageError> {
     let name = name.to_owned();
-    let nobody = shared.door.nobody.clone();
-    let known = shared.blocking(move |store| {
-        let user = store.user(&name)?;
-        let exists = user.is_some();
-        let hash = user.map_or(nobody, |user| user.password);
+    let user = shared.blocking(move |store| store.user(&name)).await?;
+    let exists = user.is_some();
+    let hash = user.map_or_else(|| shared.door.nobody.clone(), |user| user.password);
+    let compared = shared.door.hashed(move || {
         let is_short = password.len() <= *password::LENGTH.end();
-        Ok(is_short && password::is(&password, &hash) && exists)
+        let is_right = is_short && password::is(&password, &hash) && exists;
+        is_right.then_some(hash)
     });
-    Ok(known.await?)
+    compared.await
 }
 
-/// Begins a session with a new secret, whatever cookie the browser had.
-async fn begin(shared: &Arc<Shared>, user: String, next: &str) -> Answer {
-    let secret = NewSecret::of_session().ok_or_else(|| {
-        PageError::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "there are no random numbers",
-        )
-    })?;
+/// Begins a session with a new secret, whatever cookie the browser had. `password` is the hash that was verified.
+async fn begin(shared: &Arc<Shared>, (user, password): (String, String), next: &str) -> Answer {
+    let secret = NewSecret::of_session().ok_or_else(no_random_numbers)?;
     let session = NewSession {
         hash: secret.hash,
         user,
+        password,
         expires_ns: now_ns().saturating_add(i64::from(SECONDS) * 1_000_000_000),
     };
     let begun = shared
@@ -153,6 +172,11 @@ async fn begin(shared: &Arc<Shared>, user: String, next: &str) -> Answer {
         return Ok(login_page(StatusCode::UNAUTHORIZED, next, problem));
     }
     Ok(with_cookie(see_other(next), shared.is_secure, &secret.text))
+}
+
+fn no_random_numbers() -> PageError {
+    let message = "there are no random numbers";
+    PageError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 fn with_cookie(mut response: Response, is_secure: bool, secret: &str) -> Response {
@@ -245,7 +269,7 @@ pub(super) async fn set_up(
         .blocking(move |store| store.invitation(&hash))
         .await?
         .ok_or_else(invalid)?;
-    let form: Setup = form::read(&headers, body).await?;
+    let form: Setup = form::read_of_stranger(&headers, body).await?;
     let refuse = |problem: &str| setup_page(StatusCode::BAD_REQUEST, &scope, problem);
     if form.password != form.again {
         return Ok(refuse("The passwords differ."));
@@ -254,22 +278,20 @@ pub(super) async fn set_up(
     if let Err(problem) = checked {
         return Ok(refuse(&problem.to_string()));
     }
-    let _turn = shared.door.hashing.acquire().await;
-    let name = form.name.clone();
+    let hashed = shared.door.hashed(move || password::hash(&form.password));
+    let password = hashed.await?.ok_or_else(no_random_numbers)?;
+    let account = (form.name.clone(), password.clone());
+    let user = NewUser {
+        actor: form.name.clone(),
+        name: form.name,
+        scope: Scope::Viewer,
+        password,
+    };
     let added = shared
-        .blocking(move |store| {
-            let password = password::hash(&form.password).ok_or(store::StoreError::Stopped)?;
-            let user = NewUser {
-                actor: form.name.clone(),
-                name: form.name,
-                scope: Scope::Viewer,
-                password,
-            };
-            store.accept(&hash, user)
-        })
+        .blocking(move |store| store.accept(&hash, user))
         .await?;
     match added {
-        UserAdded::Added => begin(&shared, name, "/").await,
+        UserAdded::Added => begin(&shared, account, "/").await,
         UserAdded::Taken => Ok(refuse("A user of this name exists.")),
         UserAdded::NotInvited => Err(invalid()),
     }
@@ -283,6 +305,36 @@ pub(super) fn link(path: &str) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_that_goes_frees_no_turn_of_a_password_that_is_being_hashed() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .expect("threads");
+        runtime.block_on(async {
+            let door = Arc::new(Door::new());
+            let (began, has_begun) = std::sync::mpsc::channel();
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            let request = tokio::spawn({
+                let door = Arc::clone(&door);
+                async move {
+                    let work = door.hashed(move || {
+                        began.send(()).expect("the test waits");
+                        ended.recv().expect("the test ends it");
+                    });
+                    work.await.is_ok()
+                }
+            });
+            has_begun.recv().expect("it begins");
+            request.abort();
+            assert!(request.await.expect_err("it has gone").is_cancelled());
+            assert_eq!(door.hashing.available_permits(), HASHING - 1);
+            end.send(()).expect("it waits");
+            let all = u32::try_from(HASHING).expect("small");
+            drop(door.hashing.acquire_many(all).await.expect("all turns"));
+        });
+    }
 
     #[test]
     fn a_login_leads_to_this_server_alone() {

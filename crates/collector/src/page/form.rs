@@ -7,13 +7,32 @@ use serde::de::DeserializeOwned;
 use super::view::PageError;
 use crate::body;
 
-/// Longest form in bytes.
+/// Longest form in bytes of someone who is logged in.
 const LENGTH: usize = 64 << 10;
 
-/// Reads a form. Says nothing about who sends it.
+/// Longest form in bytes of someone who is not. Each of all connections may send one at the same time.
+const LENGTH_OF_STRANGER: usize = 8 << 10;
+
+/// Reads a form of someone who is logged in.
 pub(super) async fn read<T: DeserializeOwned>(
     headers: &HeaderMap,
     body: Body,
+) -> Result<T, PageError> {
+    read_within(headers, body, LENGTH).await
+}
+
+/// Reads a form of anybody.
+pub(super) async fn read_of_stranger<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, PageError> {
+    read_within(headers, body, LENGTH_OF_STRANGER).await
+}
+
+async fn read_within<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+    length: usize,
 ) -> Result<T, PageError> {
     let bad = |message: String| PageError::new(StatusCode::BAD_REQUEST, message);
     let kind = headers
@@ -23,10 +42,7 @@ pub(super) async fn read<T: DeserializeOwned>(
     if !kind.starts_with("application/x-www-form-urlencoded") {
         return Err(bad("the request has no form".to_owned()));
     }
-    let text = body::text(headers, body).await?;
-    if text.len() > LENGTH {
-        return Err(bad(format!("the form has more than {LENGTH} bytes")));
-    }
+    let text = body::small(headers, body, length).await?;
     serde_urlencoded::from_str(&text).map_err(|error| bad(format!("cannot read the form: {error}")))
 }
 
@@ -55,6 +71,63 @@ pub(super) fn is_from_here(headers: &HeaderMap, host: Option<&str>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::Bytes;
+    use http_body_util::channel::Channel;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    struct Form {
+        a: String,
+    }
+
+    /// Reads a form that is sent in pieces of 4 KiB. Returns the number of pieces that were taken, and the answer.
+    fn sent(further: &[(&'static str, &str)], pieces: usize) -> (usize, Result<Form, PageError>) {
+        let mut headers = HeaderMap::new();
+        let kind = ("content-type", "application/x-www-form-urlencoded");
+        for (name, value) in further.iter().copied().chain([kind]) {
+            headers.insert(name, value.parse().expect("a header"));
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("threads");
+        runtime.block_on(async {
+            let (mut sender, body) = Channel::<Bytes>::new(1);
+            let sending = tokio::spawn(async move {
+                let mut text = b"a=".to_vec();
+                for piece in 0..pieces {
+                    text.resize(4 << 10, b'x');
+                    let sent = sender.send_data(Bytes::from(std::mem::take(&mut text)));
+                    if sent.await.is_err() {
+                        return piece;
+                    }
+                }
+                pieces
+            });
+            let read = read_of_stranger(&headers, Body::new(body)).await;
+            (sending.await.expect("no panic"), read)
+        })
+    }
+
+    #[test]
+    fn a_form_of_a_stranger_is_not_read_beyond_its_limit() {
+        let status = |read: Result<Form, PageError>| match read {
+            Ok(form) => panic!("a form of {} bytes is read", form.a.len()),
+            Err(error) => error.0.status,
+        };
+        let (_, read) = sent(&[], 2);
+        assert_eq!(read.expect("a form").a.len(), (8 << 10) - 2);
+        let (taken, read) = sent(&[], 1000);
+        assert_eq!(status(read), StatusCode::PAYLOAD_TOO_LARGE);
+        assert!(taken < 10, "{taken} pieces");
+        let (taken, read) = sent(&[("content-length", "8193")], 1000);
+        assert_eq!(status(read), StatusCode::PAYLOAD_TOO_LARGE);
+        assert!(taken < 3, "{taken} pieces");
+        let (taken, read) = sent(&[("content-encoding", "gzip")], 1000);
+        assert_eq!(status(read), StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        assert!(taken < 3, "{taken} pieces");
+    }
 
     #[test]
     fn forms_of_other_sites_are_refused() {

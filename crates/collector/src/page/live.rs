@@ -1,6 +1,7 @@
 //! Alerts as they arrive.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
@@ -8,10 +9,9 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use http_body_util::channel::{Channel, Sender};
-use maud::html;
+use maud::{Markup, html};
 use serde::Deserialize;
-use store::{AlertId, AlertRow, Severity};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use store::{AlertId, Severity, TailRows};
 
 use super::groups::{alert_row, row_head};
 use super::html as answer;
@@ -19,8 +19,9 @@ use super::session::Visitor;
 use super::view::{self, Answer, PageError, empty};
 use crate::server::Shared;
 
-/// Pages that follow at the same time.
+/// Pages that follow at the same time: of all users, and of one.
 const TAILS: usize = 64;
+const TAILS_OF_USER: usize = 8;
 
 /// Interval at which the store is asked. Replicas share a store, so a server does not know of all alerts itself.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -37,12 +38,44 @@ const BURST: u32 = 100;
 /// Alerts that the page begins with.
 const BEGIN: i64 = 50;
 
-/// Places for pages that follow.
-pub(crate) struct Tails(Arc<Semaphore>);
+/// Pages that follow, by user.
+pub(crate) struct Tails(Arc<Mutex<HashMap<String, usize>>>);
 
 impl Tails {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(TAILS)))
+        Self(Arc::default())
+    }
+
+    /// Takes a place for a page of `user`, or returns none if too many follow.
+    fn take(&self, user: &str) -> Option<Place> {
+        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_user = users.get(user).copied().unwrap_or(0);
+        if of_user >= TAILS_OF_USER || users.values().sum::<usize>() >= TAILS {
+            return None;
+        }
+        users.insert(user.to_owned(), of_user + 1);
+        Some(Place {
+            users: Arc::clone(&self.0),
+            user: user.to_owned(),
+        })
+    }
+}
+
+/// Place of a page that follows, given back when dropped.
+struct Place {
+    users: Arc<Mutex<HashMap<String, usize>>>,
+    user: String,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = users.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                users.remove(&self.user);
+            }
+        }
     }
 }
 
@@ -70,15 +103,14 @@ pub(super) async fn show(
     Query(query): Query<TailQuery>,
 ) -> Answer {
     let least = query.severity()?;
-    let (last, mut rows) = shared
-        .blocking(|store| {
+    let TailRows { rows, last, .. } = shared
+        .blocking(move |store| {
             let last = store.last_stored()?;
             let from = AlertId(last.0.saturating_sub(BEGIN));
-            Ok((last, store.stored_after(from, BURST)?))
+            store.stored_after(from, least, BURST)
         })
         .await?;
-    rows.retain(|row| row.severity <= least);
-    let last = rows.last().map_or(last.0, |row| row.id.0.max(last.0));
+    let last = last.0;
     let source = format!("/live/events?severity={}&after={last}", query.severity);
     let more = html! {
         script src="/static/live.js" defer {}
@@ -122,8 +154,7 @@ pub(super) async fn events(
     headers: HeaderMap,
 ) -> Answer {
     let least = query.severity()?;
-    let place = Arc::clone(&shared.tails.0).try_acquire_owned();
-    let place = place.map_err(|_full| {
+    let place = shared.tails.take(&visitor.user).ok_or_else(|| {
         let message = "too many pages follow at the same time; try again later";
         PageError::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
@@ -156,7 +187,7 @@ struct Tail {
     session: [u8; 32],
     after: AlertId,
     least: Severity,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Tail {
@@ -172,11 +203,11 @@ impl Tail {
         }
         while began.elapsed() < LASTS {
             tokio::time::sleep(INTERVAL).await;
-            let after = self.after;
-            let rows = shared.blocking(move |store| store.stored_after(after, BURST));
+            let (after, least) = (self.after, self.least);
+            let arrivals = shared.blocking(move |store| store.stored_after(after, least, BURST));
             // The browser connects again; until then the store may work again.
-            let Ok(rows) = rows.await else { return };
-            let mut text = self.events(&rows);
+            let Ok(arrivals) = arrivals.await else { return };
+            let mut text = self.events(&arrivals);
             if signed.elapsed() >= SIGN {
                 signed = Instant::now();
                 let session = self.session;
@@ -184,27 +215,93 @@ impl Tail {
                 if !matches!(known.await, Ok(Some(_))) {
                     return;
                 }
-                text.push_str(": here\n\n");
+                // Where to go on after a break, though nothing that is shown may have arrived.
+                text.push_str(&format!("id: {}\n\n", self.after.0));
             }
-            if !text.is_empty() && sender.send_data(Bytes::from(text)).await.is_err() {
+            // At each interval, so that the place of a client that has gone becomes free.
+            text.push_str(": here\n\n");
+            if sender.send_data(Bytes::from(text)).await.is_err() {
                 return;
             }
         }
     }
 
-    fn events(&mut self, rows: &[AlertRow]) -> String {
+    /// Returns what arrived as events, and goes on after it, also after what is left out.
+    fn events(&mut self, arrivals: &TailRows) -> String {
         let mut text = String::new();
-        for row in rows {
-            self.after = row.id;
-            if row.severity <= self.least {
-                // Markup of ours has no line breaks, and `plain` leaves those of senders.
-                let row_text = alert_row(row).into_string().replace(['\n', '\r'], " ");
-                text.push_str(&format!(
-                    "id: {}\nevent: alert\ndata: {row_text}\n\n",
-                    row.id.0
-                ));
-            }
+        let mut event = |id: AlertId, row: &Markup| {
+            // Markup of ours has no line breaks, and `plain` leaves those of senders.
+            let row = row.0.replace(['\n', '\r'], " ");
+            text.push_str(&format!("id: {}\nevent: alert\ndata: {row}\n\n", id.0));
+        };
+        for row in &arrivals.rows {
+            event(row.id, &alert_row(row));
         }
+        if arrivals.left_out > 0 {
+            event(arrivals.last, &left_out_row(arrivals));
+        }
+        self.after = arrivals.last;
         text
+    }
+}
+
+/// Returns the row that stands for alerts that are not shown.
+fn left_out_row(arrivals: &TailRows) -> Markup {
+    html! { tr { td colspan="4" {
+        a href="/alerts?view=each" {
+            @if arrivals.is_more { "More than " }
+            (arrivals.left_out) " further alerts are left out here"
+        }
+    } } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_does_not_take_all_places_and_gives_them_back() {
+        let tails = Tails::new();
+        let of = |user: &str| {
+            std::iter::from_fn(|| tails.take(user))
+                .take(TAILS)
+                .collect::<Vec<_>>()
+        };
+        let ann = of("ann");
+        assert_eq!(ann.len(), TAILS_OF_USER);
+        let others: Vec<_> = (0..20).flat_map(|n| of(&n.to_string())).collect();
+        assert_eq!(ann.len() + others.len(), TAILS);
+        assert!(tails.take("bob").is_none());
+        drop(ann);
+        assert!(tails.take("bob").is_some());
+        drop(others);
+        assert!(tails.0.lock().expect("no panic").is_empty());
+    }
+
+    #[test]
+    fn a_burst_says_what_is_left_out_and_goes_on_after_it() {
+        let mut tail = Tail {
+            session: [0; 32],
+            after: AlertId(3),
+            least: Severity::DEBUG,
+            _place: Tails::new().take("ann").expect("a place"),
+        };
+        let mut arrivals = TailRows {
+            rows: Vec::new(),
+            left_out: 0,
+            is_more: false,
+            last: AlertId(9),
+        };
+        assert_eq!(tail.events(&arrivals), "");
+        assert_eq!(tail.after, AlertId(9));
+        arrivals.left_out = 202;
+        arrivals.last = AlertId(400);
+        let text = tail.events(&arrivals);
+        assert!(
+            text.starts_with("id: 400\nevent: alert\ndata: <tr>"),
+            "{text}"
+        );
+        assert!(text.contains("202 further alerts are left out"), "{text}");
+        assert_eq!(tail.after, AlertId(400));
     }
 }

@@ -1,11 +1,13 @@
 //! How often someone may try to log in.
 
-use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Failures after which attempts wait: by name and address, so that nobody can lock others out from elsewhere;
-/// by name, whatever the address; and by address, whatever the name.
+/// Failures after which attempts wait: by name and address; by name, whatever the address; and by address, whatever
+/// the name.
 const OF_BOTH: u32 = 5;
 const OF_NAME: u32 = 50;
 const OF_ADDRESS: u32 = 50;
@@ -13,29 +15,31 @@ const OF_ADDRESS: u32 = 50;
 /// Time after which one failure is forgotten.
 const FORGET: Duration = Duration::from_secs(60);
 
-/// Keys that are remembered at most.
-const REMEMBERED: usize = 10_000;
+/// Pairs of name and address that are known to belong together at most.
+const KNOWN: usize = 10_000;
 
-/// Recent failures by key.
+/// Recent failures.
+///
+/// Keys that hash to the same slot share a counter, so the number of counters is bounded and every attempt is counted,
+/// whatever names and addresses come. Whoever shares a slot waits earlier. Nobody outside knows the hash.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    failures: Mutex<HashMap<Key, (u32, Instant)>>,
+    hasher: RandomState,
+    state: Mutex<State>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
-    Both(String, String),
-    Name(String),
-    Address(String),
+#[derive(Debug, Default)]
+struct State {
+    failures: HashMap<Slot, (u32, Instant)>,
+    /// Hashes of a name and the address from which its user has logged in: failures elsewhere do not lock it out.
+    known: HashSet<u64>,
 }
 
-fn keys(name: &str, address: &str) -> [(Key, u32); 3] {
-    let (name, address) = (name.to_owned(), address.to_owned());
-    [
-        (Key::Both(name.clone(), address.clone()), OF_BOTH),
-        (Key::Name(name), OF_NAME),
-        (Key::Address(address), OF_ADDRESS),
-    ]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Slot {
+    Both(u16),
+    Name(u16),
+    Address(u16),
 }
 
 /// Returns the failures that are not forgotten yet.
@@ -45,27 +49,38 @@ fn current((count, since): (u32, Instant), now: Instant) -> u32 {
 }
 
 impl Throttle {
+    fn slots(&self, name: &str, address: &str) -> [(Slot, u32); 3] {
+        // The low 16 bits.
+        let slot = |hash: u64| (hash & 0xffff) as u16;
+        [
+            (Slot::Both(slot(self.pair(name, address))), OF_BOTH),
+            (Slot::Name(slot(self.hasher.hash_one(name))), OF_NAME),
+            (
+                Slot::Address(slot(self.hasher.hash_one(address))),
+                OF_ADDRESS,
+            ),
+        ]
+    }
+
+    fn pair(&self, name: &str, address: &str) -> u64 {
+        self.hasher.hash_one((name, address))
+    }
+
     /// Counts an attempt before it is made, so that many at the same time count, too. Returns false if it has to wait.
     pub(super) fn admit(&self, name: &str, address: &str, now: Instant) -> bool {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let keys = keys(name, address);
-        let is_over = |(key, limit): &(Key, u32)| {
-            let seen = failures.get(key);
-            seen.is_some_and(|seen| current(*seen, now) >= *limit)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = self.slots(name, address);
+        let is_known = state.known.contains(&self.pair(name, address));
+        let is_over = |(slot, limit): &(Slot, u32)| {
+            let seen = state.failures.get(slot);
+            let is_exempt = is_known && matches!(slot, Slot::Name(_));
+            !is_exempt && seen.is_some_and(|seen| current(*seen, now) >= *limit)
         };
-        if keys.iter().any(is_over) {
+        if slots.iter().any(is_over) {
             return false;
         }
-        if failures.len() > REMEMBERED {
-            failures.retain(|_, seen| current(*seen, now) > 0);
-        }
-        // Still too many: an attack. Its own names are not worth remembering.
-        let is_full = failures.len() > REMEMBERED;
-        for (key, _) in keys {
-            if is_full && !failures.contains_key(&key) {
-                continue;
-            }
-            let seen = failures.entry(key).or_insert((0, now));
+        for (slot, _) in slots {
+            let seen = state.failures.entry(slot).or_insert((0, now));
             *seen = (current(*seen, now) + 1, now);
         }
         true
@@ -73,14 +88,18 @@ impl Throttle {
 
     /// Forgets the failures of someone who has logged in.
     pub(super) fn forgive(&self, name: &str, address: &str) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        for (key, _) in keys(name, address) {
-            match key {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for (slot, _) in self.slots(name, address) {
+            match slot {
                 // What one user of an address may do is no answer for the others.
-                Key::Address(_) => {}
-                key => drop(failures.remove(&key)),
+                Slot::Address(_) => {}
+                slot => drop(state.failures.remove(&slot)),
             }
         }
+        if state.known.len() >= KNOWN {
+            state.known.clear();
+        }
+        state.known.insert(self.pair(name, address));
     }
 }
 
@@ -109,5 +128,31 @@ mod tests {
         let now = Instant::now();
         let tried = (0..200).filter(|n| throttle.admit("ann", &n.to_string(), now));
         assert_eq!(tried.count(), usize::try_from(OF_NAME).expect("small"));
+    }
+
+    #[test]
+    fn many_names_and_addresses_do_not_make_room_for_guesses() {
+        let throttle = Throttle::default();
+        let now = Instant::now();
+        for n in 0..40_000 {
+            throttle.admit(&format!("name {n}"), &format!("address {n}"), now);
+        }
+        let tried = (0..100).filter(|_| throttle.admit("ann", "a", now));
+        assert!(tried.count() <= usize::try_from(OF_BOTH).expect("small"));
+        let tried = (0..200).filter(|n| throttle.admit("bob", &n.to_string(), now));
+        assert!(tried.count() <= usize::try_from(OF_NAME).expect("small"));
+    }
+
+    #[test]
+    fn failures_elsewhere_lock_nobody_out_of_a_known_address() {
+        let throttle = Throttle::default();
+        let now = Instant::now();
+        assert!(throttle.admit("ann", "home", now));
+        throttle.forgive("ann", "home");
+        let tried = (0..200).filter(|n| throttle.admit("ann", &n.to_string(), now));
+        assert_eq!(tried.count(), usize::try_from(OF_NAME).expect("small"));
+        assert!(throttle.admit("ann", "home", now) && !throttle.admit("ann", "hotel", now));
+        let more = (0..100).filter(|_| throttle.admit("ann", "home", now));
+        assert_eq!(more.count(), usize::try_from(OF_BOTH - 1).expect("small"));
     }
 }

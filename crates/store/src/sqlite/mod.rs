@@ -8,6 +8,7 @@ mod query;
 mod readers;
 mod retention;
 mod schema;
+mod tail;
 #[cfg(test)]
 mod tests;
 mod writer;

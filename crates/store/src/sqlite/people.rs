@@ -3,12 +3,13 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::fleet::{record, scope_of_role};
-use super::{SqliteStore, now_ns, query};
+use super::{SqliteStore, now_ns, tail};
 use crate::account::{
     Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
 };
 use crate::error::StoreError;
-use crate::model::{AlertId, AlertRow, GroupId, Scope};
+use crate::model::{AlertId, GroupId, Scope, TailRows};
+use crate::severity::Severity;
 
 /// Comments of a group that are kept: a script must not fill the store.
 const COMMENTS: i64 = 500;
@@ -53,7 +54,7 @@ impl People for SqliteStore {
         self.write(move |state| end_session(state.connection(), &hash))
     }
 
-    fn invite(&self, invitation: Invitation) -> Result<(), StoreError> {
+    fn invite(&self, invitation: Invitation) -> Result<bool, StoreError> {
         self.write(move |state| invite(state.connection(), &invitation, now_ns()))
     }
 
@@ -76,13 +77,18 @@ impl People for SqliteStore {
         self.readers.with(|connection| comments(connection, group))
     }
 
-    fn stored_after(&self, alert: AlertId, limit: u32) -> Result<Vec<AlertRow>, StoreError> {
+    fn stored_after(
+        &self,
+        alert: AlertId,
+        least: Severity,
+        limit: u32,
+    ) -> Result<TailRows, StoreError> {
         self.readers
-            .with(|connection| query::stored_after(connection, alert, limit))
+            .with(|connection| tail::stored_after(connection, alert, least, limit))
     }
 
     fn last_stored(&self) -> Result<AlertId, StoreError> {
-        self.readers.with(query::last_stored)
+        self.readers.with(tail::last_stored)
     }
 }
 
@@ -97,6 +103,9 @@ fn add_user(connection: &Connection, user: &NewUser, now_ns: i64) -> Result<User
     if added == 0 {
         return Ok(UserAdded::Taken);
     }
+    connection
+        .prepare_cached("DELETE FROM invitations WHERE is_first = 1")?
+        .execute([])?;
     let object = format!("{} ({role})", user.name);
     record(connection, now_ns, &user.actor, ("add user", &object))?;
     Ok(UserAdded::Added)
@@ -132,7 +141,7 @@ fn remove_user(
     actor: &str,
     now_ns: i64,
 ) -> Result<bool, StoreError> {
-    end_sessions(connection, name)?;
+    end_access(connection, name)?;
     let removed = connection
         .prepare_cached("DELETE FROM users WHERE name = ?1")?
         .execute([name])?;
@@ -142,14 +151,14 @@ fn remove_user(
     Ok(removed > 0)
 }
 
-/// Whoever knew the old password is logged out.
+/// Whoever knew the old password is logged out, and cannot come back by a link.
 fn set_password(
     connection: &Connection,
     (name, password): (&str, &str),
     actor: &str,
     now_ns: i64,
 ) -> Result<bool, StoreError> {
-    end_sessions(connection, name)?;
+    end_access(connection, name)?;
     let changed = connection
         .prepare_cached("UPDATE users SET password = ?2 WHERE name = ?1")?
         .execute([name, password])?;
@@ -159,7 +168,11 @@ fn set_password(
     Ok(changed > 0)
 }
 
-fn end_sessions(connection: &Connection, name: &str) -> Result<(), StoreError> {
+/// Ends a user's sessions and the invitations by it.
+fn end_access(connection: &Connection, name: &str) -> Result<(), StoreError> {
+    connection
+        .prepare_cached("DELETE FROM invitations WHERE created_by = ?1 AND is_first = 0")?
+        .execute([name])?;
     connection
         .prepare_cached("DELETE FROM sessions WHERE user = (SELECT id FROM users WHERE name = ?1)")?
         .execute([name])?;
@@ -177,18 +190,19 @@ fn begin_session(
     let begun = connection
         .prepare_cached(
             "INSERT INTO sessions (hash, user, created_ns, expires_ns)
-             SELECT ?1, id, ?3, ?4 FROM users WHERE name = ?2",
+             SELECT ?1, id, ?3, ?4 FROM users WHERE name = ?2 AND password = ?5",
         )?
         .execute(params![
             session.hash,
             session.user,
             now_ns,
-            session.expires_ns
+            session.expires_ns,
+            session.password
         ])?;
-    connection
-        .prepare_cached("UPDATE users SET last_login_ns = ?2 WHERE name = ?1")?
-        .execute(params![session.user, now_ns])?;
     if begun > 0 {
+        connection
+            .prepare_cached("UPDATE users SET last_login_ns = ?2 WHERE name = ?1")?
+            .execute(params![session.user, now_ns])?;
         record(connection, now_ns, &session.user, ("log in", ""))?;
     }
     Ok(begun > 0)
@@ -219,22 +233,38 @@ fn end_session(connection: &Connection, hash: &[u8; 32]) -> Result<(), StoreErro
     Ok(())
 }
 
-fn invite(connection: &Connection, invitation: &Invitation, now_ns: i64) -> Result<(), StoreError> {
+fn invite(
+    connection: &Connection,
+    invitation: &Invitation,
+    now_ns: i64,
+) -> Result<bool, StoreError> {
     let (_, role) = invitation.scope.columns();
     connection
         .prepare_cached("DELETE FROM invitations WHERE expires_ns <= ?1")?
         .execute([now_ns])?;
-    connection
+    if invitation.is_first {
+        connection
+            .prepare_cached("DELETE FROM invitations WHERE is_first = 1")?
+            .execute([])?;
+    }
+    // In this transaction: who was an administrator when the request came may have been removed since.
+    let kept = connection
         .prepare_cached(
-            "INSERT INTO invitations (hash, role, created_by, expires_ns) VALUES (?1, ?2, ?3, ?4)",
+            "INSERT INTO invitations (hash, role, created_by, expires_ns, is_first)
+             SELECT ?1, ?2, ?3, ?4, ?5 WHERE CASE WHEN ?5 THEN NOT EXISTS (SELECT 1 FROM users)
+                 ELSE EXISTS (SELECT 1 FROM users WHERE name = ?3 AND role = 'admin') END",
         )?
         .execute(params![
             invitation.hash,
             role,
             invitation.actor,
-            invitation.expires_ns
+            invitation.expires_ns,
+            invitation.is_first
         ])?;
-    record(connection, now_ns, &invitation.actor, ("invite", role))
+    if kept > 0 {
+        record(connection, now_ns, &invitation.actor, ("invite", role))?;
+    }
+    Ok(kept > 0)
 }
 
 fn invitation(
@@ -248,17 +278,29 @@ fn invitation(
     Ok(found.optional()?)
 }
 
-/// Adds the user that an invitation allows, with the role of the invitation, and ends the invitation.
+/// Adds the user that an invitation allows, and ends the invitation, which decides the role and who adds the user.
 fn accept(
     connection: &Connection,
     hash: &[u8; 32],
     user: NewUser,
     now_ns: i64,
 ) -> Result<UserAdded, StoreError> {
-    let Some(scope) = invitation(connection, hash, now_ns)? else {
+    let found = connection
+        .prepare_cached(
+            "SELECT role, created_by FROM invitations WHERE hash = ?1 AND expires_ns > ?2",
+        )?
+        .query_row(params![hash, now_ns], |row| {
+            Ok((scope_of_role(row, 0)?, row.get(1)?))
+        });
+    let Some((scope, actor)) = found.optional()? else {
         return Ok(UserAdded::NotInvited);
     };
-    let added = add_user(connection, &NewUser { scope, ..user }, now_ns)?;
+    let user = NewUser {
+        scope,
+        actor,
+        ..user
+    };
+    let added = add_user(connection, &user, now_ns)?;
     if added == UserAdded::Added {
         connection
             .prepare_cached("DELETE FROM invitations WHERE hash = ?1")?

@@ -196,9 +196,10 @@ fn severity(row: &Row<'_>, column: usize) -> rusqlite::Result<Severity> {
 }
 
 /// The columns of an [`AlertRow`].
-const ROW: &str = "a.id, a.time_ns, g.severity, g.rule, h.name, g.program, a.group_id, a.body";
+pub(super) const ROW: &str =
+    "a.id, a.time_ns, g.severity, g.rule, h.name, g.program, a.group_id, a.body";
 
-fn row(row: &Row<'_>) -> rusqlite::Result<AlertRow> {
+pub(super) fn row(row: &Row<'_>) -> rusqlite::Result<AlertRow> {
     Ok(AlertRow {
         id: AlertId(row.get(0)?),
         time_ns: row.get(1)?,
@@ -252,24 +253,6 @@ pub(super) fn alerts(
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map(params_from_iter(&conditions.values), row)?;
     Ok(rows.collect::<Result<_, _>>()?)
-}
-
-pub(super) fn stored_after(
-    connection: &Connection,
-    alert: AlertId,
-    limit: u32,
-) -> Result<Vec<AlertRow>, StoreError> {
-    let mut statement = connection.prepare_cached(&format!(
-        "SELECT {ROW} FROM alerts a JOIN groups g ON g.id = a.group_id JOIN hosts h ON h.id = a.host
-         WHERE a.id > ?1 ORDER BY a.id LIMIT ?2"
-    ))?;
-    let rows = statement.query_map([alert.0, i64::from(limit.min(MAX_PAGE))], row)?;
-    Ok(rows.collect::<Result<_, _>>()?)
-}
-
-pub(super) fn last_stored(connection: &Connection) -> Result<AlertId, StoreError> {
-    let mut statement = connection.prepare_cached("SELECT coalesce(max(id), 0) FROM alerts")?;
-    Ok(AlertId(statement.query_row([], |row| row.get(0))?))
 }
 
 /// The index along which alerts are read.

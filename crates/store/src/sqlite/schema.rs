@@ -10,10 +10,14 @@ use crate::error::StoreError;
 const APPLICATION: i32 = 0x746f_6c6c;
 
 /// Statements that lead from one version of the schema to the next. A released one never changes.
-const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql"), include_str!("schema_2.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema_1.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+];
 
 /// Latest version of the schema that this build knows: the number of migrations.
-pub(super) const LATEST: i64 = 2;
+pub(super) const LATEST: i64 = 3;
 
 /// Creates the schema, or brings an older one up to date in one transaction.
 pub(super) fn prepare(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {

@@ -87,6 +87,18 @@ pub(super) fn plain(text: &str) -> String {
     out
 }
 
+/// Returns a value as JSON for a terminal: what the collector escaped stays escaped.
+pub(super) fn json_text(value: &Value) -> String {
+    let mut out = String::new();
+    for c in value.to_string().chars() {
+        match c.is_ascii() && !c.is_ascii_control() {
+            true => out.push(c),
+            false => outputs::json::write_escaped(&mut out, c.encode_utf8(&mut [0; 4])),
+        }
+    }
+    out
+}
+
 /// Returns the filter as it stands in a URL, with further members.
 pub(super) fn query(filter: &FilterOptions, further: &[(&str, String)]) -> String {
     let group = filter.group.map(|group| group.to_string());

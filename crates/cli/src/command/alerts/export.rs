@@ -6,7 +6,7 @@ use diagnostics::terminal;
 use serde_json::Value;
 
 use super::args::{Export, Format};
-use super::client::{Client, plain, query};
+use super::client::{Client, json_text, plain, query};
 
 /// Alerts of one question.
 const PAGE: &str = "1000";
@@ -37,19 +37,12 @@ pub(super) fn execute(args: &Export) -> Outcome {
 
 fn line(row: &Value, format: Format) -> String {
     if format == Format::Jsonl {
-        let mut out = String::new();
-        // Characters that control a terminal stay escaped, as the collector sent them.
-        for c in row["alert"].to_string().chars() {
-            match c.is_ascii() && !c.is_ascii_control() {
-                true => out.push(c),
-                false => outputs::json::write_escaped(&mut out, c.encode_utf8(&mut [0; 4])),
-            }
-        }
-        return out + "\n";
+        return json_text(&row["alert"]) + "\n";
     }
     let text = |value: &Value| match value {
         Value::String(text) => cell(text),
-        other => other.to_string(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
+        nested => cell(&nested.to_string()),
     };
     let names = ["id", "time", "priority", "rule", "host", "program", "group"];
     let mut cells: Vec<String> = names.iter().map(|name| text(&row[*name])).collect();
@@ -85,6 +78,18 @@ mod tests {
         ] {
             assert_eq!(cell(text), expected);
         }
+    }
+
+    #[test]
+    fn a_nested_value_is_one_cell_and_controls_no_terminal() {
+        let row = json!({"id": 7, "alert": {"output": {"a": "\u{9b}2J\u{202e}", "b": "="}}});
+        let text = line(&row, Format::Csv);
+        let bad = |c: char| c.is_control() && !"\r\n".contains(c) || c == '\u{202e}';
+        assert!(!text.contains(bad), "{text:?}");
+        assert!(
+            text.ends_with(",\"{\"\"a\"\":\"\"\\u009b2J\\u202e\"\",\"\"b\"\":\"\"=\"\"}\"\r\n"),
+            "{text:?}"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use diagnostics::terminal;
 use serde_json::{Value, json};
 
 use self::args::{Acknowledge, Alerts, Fleet, List, Show, Status};
-use self::client::{Client, plain, query};
+use self::client::{Client, json_text, plain, query};
 
 /// Runs `tollgate alerts`.
 pub(crate) fn execute(verb: &Alerts) -> Outcome {
@@ -36,7 +36,7 @@ fn text(value: &Value, name: &str) -> String {
     match &value[name] {
         Value::String(text) => plain(text),
         Value::Null => String::new(),
-        other => other.to_string(),
+        other => plain(&other.to_string()),
     }
 }
 
@@ -56,7 +56,7 @@ fn list(args: &List) -> Outcome {
     let query = query(&args.filter, &[("limit", args.limit.to_string())]);
     let answer = client.get(&format!("/api/v1/{name}?{query}"))?;
     if args.json {
-        return terminal::print(&format!("{answer}\n"));
+        return terminal::print(&(json_text(&answer) + "\n"));
     }
     let rows = rows(&answer, name);
     if rows.is_empty() {
@@ -106,7 +106,7 @@ fn show(args: &Show) -> Outcome {
     let client = Client::open(&args.asked)?;
     let alert = client.get(&format!("/api/v1/alerts/{}", args.number))?;
     if args.json {
-        return terminal::print(&format!("{alert}\n"));
+        return terminal::print(&(json_text(&alert) + "\n"));
     }
     let mut out = format!("{}: {}\n", text(&alert, "priority"), text(&alert, "rule"));
     let _ = writeln!(out, "{}\n", text(&alert["alert"], "output"));
@@ -150,7 +150,7 @@ fn status(args: &Status) -> Outcome {
     let client = Client::open(&args.asked)?;
     let answer = client.get("/api/v1/agents")?;
     if args.json {
-        return terminal::print(&format!("{answer}\n"));
+        return terminal::print(&(json_text(&answer) + "\n"));
     }
     let rows = rows(&answer, "agents");
     if rows.is_empty() {
@@ -183,4 +183,24 @@ fn status(args: &Status) -> Outcome {
         );
     }
     terminal::print(&out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_value_of_a_sender_controls_a_terminal() {
+        let hostile = "\u{1b}[2J\u{9b}2J\u{7f}\u{202e}\u{2066}";
+        let fields = json!({"a": hostile, "b": [hostile], "c": {hostile: hostile}});
+        let is_bad = |c: char| c.is_control() || "\u{202e}\u{2066}".contains(c);
+        for name in ["a", "b", "c"] {
+            let text = text(&fields, name);
+            assert!(!text.contains(is_bad), "{name}: {text:?}");
+        }
+        let text = json_text(&fields);
+        assert!(!text.contains(is_bad), "{text:?}");
+        let back: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(back, fields);
+    }
 }

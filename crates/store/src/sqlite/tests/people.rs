@@ -13,9 +13,19 @@ fn user(name: &str, scope: Scope) -> NewUser {
 }
 
 fn begin(store: &SqliteStore, user: &str, hash: u8, expires_ns: i64) -> bool {
+    begin_with(store, (user, "$argon2id$x"), hash, expires_ns)
+}
+
+fn begin_with(
+    store: &SqliteStore,
+    (user, password): (&str, &str),
+    hash: u8,
+    expires_ns: i64,
+) -> bool {
     let session = NewSession {
         hash: [hash; 32],
         user: user.to_owned(),
+        password: password.to_owned(),
         expires_ns,
     };
     store.begin_session(session).expect("writable")
@@ -41,7 +51,9 @@ fn a_session_ends_with_its_time_its_user_and_its_password() {
     assert!(store.remove_user("bob", "ann").expect("writable"));
     assert!(!store.remove_user("bob", "ann").expect("writable"));
     assert!(!is_open(3));
-    assert!(begin(store, "ann", 5, later) && is_open(5));
+    // A login whose old password was verified just before it changed.
+    assert!(!begin(store, "ann", 6, later) && !is_open(6));
+    assert!(begin_with(store, ("ann", "$new"), 5, later) && is_open(5));
     store.end_session(&[5; 32]).expect("writable");
     assert!(!is_open(5));
 }
@@ -50,28 +62,67 @@ fn a_session_ends_with_its_time_its_user_and_its_password() {
 fn an_invitation_is_used_once_and_decides_the_role() {
     let fixture = fixture();
     let store = &fixture.store;
-    let invite = |hash: u8, expires_ns| {
-        let invitation = Invitation {
-            hash: [hash; 32],
-            scope: Scope::Viewer,
-            expires_ns,
-            actor: "uid 0".to_owned(),
-        };
-        store.invite(invitation).expect("writable");
-    };
     let accept = |hash: u8, name: &str| {
         let accepted = store.accept(&[hash; 32], user(name, Scope::Admin));
         accepted.expect("writable")
     };
-    invite(1, now_ns() + HOUR);
-    invite(2, now_ns() - 1);
     store.add_user(user("ann", Scope::Admin)).expect("writable");
+    assert!(invite(store, "ann", 1, now_ns() + HOUR));
+    assert!(invite(store, "ann", 2, now_ns() - 1));
     assert_eq!(accept(1, "ann"), UserAdded::Taken);
     assert_eq!(accept(1, "bob"), UserAdded::Added);
     assert_eq!(accept(1, "eve"), UserAdded::NotInvited);
     assert_eq!(accept(2, "eve"), UserAdded::NotInvited);
     let bob = store.user("bob").expect("readable").expect("it exists");
     assert_eq!(bob.scope, Scope::Viewer);
+    assert_eq!(bob.created_by, "ann");
+}
+
+fn invite(store: &SqliteStore, actor: &str, hash: u8, expires_ns: i64) -> bool {
+    let invitation = Invitation {
+        hash: [hash; 32],
+        scope: Scope::Viewer,
+        expires_ns,
+        actor: actor.to_owned(),
+        is_first: actor.starts_with("uid"),
+    };
+    store.invite(invitation).expect("writable")
+}
+
+#[test]
+fn an_invitation_ends_with_the_right_to_invite() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let later = now_ns() + HOUR;
+    let is_open = |hash: u8| store.invitation(&[hash; 32]).expect("readable").is_some();
+    for (name, scope) in [
+        ("ann", Scope::Admin),
+        ("bob", Scope::Admin),
+        ("eve", Scope::Operator),
+    ] {
+        store.add_user(user(name, scope)).expect("writable");
+    }
+    assert!(invite(store, "ann", 1, later) && invite(store, "bob", 2, later));
+    assert!(!invite(store, "eve", 3, later) && !invite(store, "nobody", 4, later));
+    assert!(is_open(1) && is_open(2) && !is_open(3) && !is_open(4));
+    assert!(store.remove_user("ann", "bob").expect("writable"));
+    assert!(!is_open(1) && is_open(2));
+    assert!(!invite(store, "ann", 5, later) && !is_open(5));
+    assert!(store.set_password("bob", "$new", "bob").expect("writable"));
+    assert!(!is_open(2));
+}
+
+#[test]
+fn the_latest_first_link_alone_works_and_ends_with_the_first_user() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let later = now_ns() + HOUR;
+    let is_open = |hash: u8| store.invitation(&[hash; 32]).expect("readable").is_some();
+    assert!(invite(store, "uid 0", 1, later) && invite(store, "uid 7", 2, later));
+    assert!(!is_open(1) && is_open(2));
+    store.add_user(user("ann", Scope::Admin)).expect("writable");
+    assert!(!is_open(2));
+    assert!(!invite(store, "uid 0", 3, later) && !is_open(3));
 }
 
 #[test]
@@ -115,9 +166,41 @@ fn a_tail_goes_on_after_the_last_alert() {
         Some(2),
         vec![alert(1, "b", "m"), alert(2, "c", "m")],
     );
-    let rows = store.stored_after(last, 10).expect("readable");
-    let rules: Vec<_> = rows.iter().map(|row| &*row.rule).collect();
+    let arrivals = store.stored_after(last, Severity::DEBUG, 10);
+    let arrivals = arrivals.expect("readable");
+    let rules: Vec<_> = arrivals.rows.iter().map(|row| &*row.rule).collect();
     assert_eq!(rules, ["b", "c"]);
+    assert_eq!((arrivals.left_out, arrivals.is_more), (0, false));
+    assert_eq!(arrivals.last, store.last_stored().expect("readable"));
+}
+
+#[test]
+fn a_flood_does_not_hold_a_tail_up_nor_fill_it_with_bodies() {
+    let fixture = fixture();
+    let store = &fixture.store;
+    let severe = |name: &str| Severity::named(name).expect("a name");
+    let of = |severity: Severity, body: &str| NewAlert {
+        severity,
+        body: body.to_owned(),
+        ..alert(1, "r", "m")
+    };
+    let long = format!("{{\"output\":\"{}\"}}", "x".repeat(100_000));
+    let mut flood = vec![of(Severity::DEBUG, &long); 300];
+    flood.push(of(severe("Critical"), "{\"output\":\"it\",\"more\":1}"));
+    flood.push(of(severe("Critical"), "no JSON"));
+    send(&fixture, Some(1), flood);
+    let last = store.last_stored().expect("readable");
+    let after = |least, limit| {
+        let arrivals = store.stored_after(AlertId(0), least, limit);
+        arrivals.expect("readable")
+    };
+    let critical = after(severe("Critical"), 100);
+    let bodies: Vec<_> = critical.rows.iter().map(|row| &*row.body).collect();
+    assert_eq!(bodies, ["{\"output\":\"it\"}", "{}"]);
+    assert_eq!((critical.left_out, critical.last), (0, last));
+    let all = after(Severity::DEBUG, 100);
+    assert_eq!((all.rows.len(), all.left_out, all.last), (100, 202, last));
+    assert!(all.rows.iter().all(|row| row.body.len() < 1000));
 }
 
 #[test]
@@ -139,4 +222,34 @@ fn a_store_of_the_first_schema_keeps_its_alerts() {
     let groups = store.groups(&Filter::default()).expect("readable");
     assert_eq!((groups[0].count, &*groups[0].assignee), (7, ""));
     assert!(store.users().expect("readable").is_empty());
+}
+
+#[test]
+fn a_store_of_the_second_schema_loses_links_of_nobody() {
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let path = folder.path().join("s.db");
+    let old = rusqlite::Connection::open(&path).expect("a new file");
+    for schema in [
+        include_str!("../schema_1.sql"),
+        include_str!("../schema_2.sql"),
+    ] {
+        old.execute_batch(schema).expect("a schema");
+    }
+    old.execute_batch(&format!(
+        "PRAGMA application_id = 0x746f6c6c; PRAGMA user_version = 2;
+         INSERT INTO users (name, role, password, created_ns, created_by) VALUES ('ann', 'admin', '$', 1, 'x');
+         INSERT INTO invitations VALUES (x'{one}', 'admin', 'ann', {later}),
+             (x'{two}', 'admin', 'removed', {later}), (x'{three}', 'admin', 'uid 0', {later});",
+        one = "01".repeat(32),
+        two = "02".repeat(32),
+        three = "03".repeat(32),
+        later = now_ns() + HOUR,
+    ))
+    .expect("rows");
+    drop(old);
+    let store = SqliteStore::open(&path).expect("it is brought up to date");
+    let is_open = |hash: u8| store.invitation(&[hash; 32]).expect("readable").is_some();
+    assert!(is_open(1) && !is_open(2) && !is_open(3));
+    let ann = store.user("ann").expect("readable").expect("it is kept");
+    assert_eq!(ann.scope, Scope::Admin);
 }
