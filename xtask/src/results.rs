@@ -12,7 +12,7 @@ const FOLDER: &str = "results/";
 const RECORDING: [&str; 4] = ["README.md", "plan.json", "host.json", "samples.jsonl"];
 
 /// Runs of end-to-end tests, which `tollgate bench report` does not read, and the files that they must have.
-const OF_TESTS: [(&str, &[&str]); 4] = [
+const OF_TESTS: [(&str, &[&str]); 6] = [
     (
         "2026-11-22-enforce-instructions",
         &["README.md", "samples.txt", "summary.md"],
@@ -29,6 +29,9 @@ const OF_TESTS: [(&str, &[&str]); 4] = [
         "2026-11-26-guard-peers",
         &["README.md", "host.json", "samples.jsonl", "summary.md"],
     ),
+    // Short runs by hand, whose README says how they were made.
+    ("2026-11-27-guard-build", &["README.md", "samples.json"]),
+    ("2026-11-27-watch-start", &["README.md", "samples.json"]),
 ];
 
 /// Reports runs that lack a file and runs that no document links to.

@@ -217,8 +217,7 @@ impl AgentConfig {
         let shared_state = Arc::clone(&listening.shared_state);
         note_refusals(&self.verify, &shared_state);
         let drops = Arc::new(Drops::new(self.drops.clone()));
-        let engine = self.engine;
-        let summary = self.summary(is_resumed);
+        let (engine, summary) = (self.engine, self.summary(is_resumed));
         let shows_status = self.shows_status(&listening.source);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
