@@ -48,12 +48,7 @@ impl Agent {
     ) -> Result<Self, StoreError> {
         let store = Store::open(&settings.state)?;
         let mut state = State::default();
-        for object in store.objects()? {
-            // It was read once; only metadata that could be used was written.
-            let _ = state.index.apply(&object);
-        }
-        // The version of objects that may be old says nothing about what was seen since.
-        state.index.version = 0;
+        state.index.load(&store.objects()?);
         let keys: Vec<ObjectKey> = state
             .index
             .entries()

@@ -1,6 +1,6 @@
 //! What the node knows of all ArmorProfiles: their metadata, and for which containers they are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kinds::annotations::{FAIL_MODE, FailMode, HASH, MARK, TARGET};
 use kinds::{Meta, ObjectKey, Scope, Target};
@@ -34,6 +34,8 @@ pub(crate) struct Index {
     entries: BTreeMap<ObjectKey, Entry>,
     /// The objects as they came, for the disk.
     objects: BTreeMap<ObjectKey, Value>,
+    /// Objects from the disk that the API server has not given since the agent began.
+    unconfirmed: BTreeSet<ObjectKey>,
     /// Highest resource version that was seen.
     pub(crate) version: u64,
     /// All objects that exist were seen since the agent began.
@@ -47,18 +49,17 @@ impl Index {
     ///
     /// If the object lacks what the operator writes. It was written by another program.
     pub(crate) fn apply(&mut self, object: &Value) -> Result<bool, Unusable> {
+        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
+        let key = ObjectKey {
+            namespace: text("namespace").to_owned(),
+            name: text("name").to_owned(),
+        };
+        self.unconfirmed.remove(&key);
         let meta: Meta =
             serde_json::from_value(object["metadata"].clone()).map_err(|error| Unusable {
-                key: ObjectKey {
-                    namespace: String::new(),
-                    name: String::new(),
-                },
+                key: key.clone(),
                 problem: error.to_string(),
             })?;
-        let key = ObjectKey {
-            namespace: meta.namespace.clone().unwrap_or_default(),
-            name: meta.name.clone(),
-        };
         let version = meta.resource_version.as_deref().map(str::parse);
         if let Some(Ok(version)) = version {
             self.version = self.version.max(version);
@@ -76,8 +77,26 @@ impl Index {
         }
     }
 
+    /// Takes what the agent before has kept. It may be old until a list has confirmed it.
+    pub(crate) fn load(&mut self, objects: &[Value]) {
+        for object in objects {
+            // An unusable object was reported when it came.
+            let _ = self.apply(object);
+        }
+        // The version of objects that may be old says nothing about what was seen since.
+        self.version = 0;
+        self.unconfirmed = self.objects.keys().cloned().collect();
+    }
+
+    /// Notes that the API server has given every object; returns those that it no longer has.
+    pub(crate) fn complete(&mut self) -> BTreeSet<ObjectKey> {
+        self.is_complete = true;
+        std::mem::take(&mut self.unconfirmed)
+    }
+
     /// Removes an object; true if it was there.
     pub(crate) fn delete(&mut self, key: &ObjectKey) -> bool {
+        self.unconfirmed.remove(key);
         self.objects.remove(key);
         self.entries.remove(key).is_some()
     }

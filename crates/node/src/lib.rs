@@ -16,6 +16,7 @@ mod agent;
 mod filter;
 mod index;
 mod merge;
+mod profiles;
 mod report;
 mod run;
 mod state;

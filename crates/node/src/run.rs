@@ -1,23 +1,20 @@
 //! The threads of an agent.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apiserver::{Change, Client, Resource, watch};
-use kinds::crd::Definition;
-use kinds::{ArmorProfile, ObjectKey};
+use apiserver::Client;
 use nri::{Options, Plugin};
 use serve::{Page, ServeError, WebListener, WebServer};
 
 use crate::agent::Agent;
-use crate::store::{Body, StoreError};
+use crate::profiles::{fetch_wanted, follow};
+use crate::store::StoreError;
 use crate::{Settings, chain, report};
 
 /// How long an answer to the runtime may take.
@@ -118,96 +115,6 @@ fn serve_pages(agent: &Arc<Agent>) -> Result<Option<WebServer>, RunError> {
         page("/healthz", Box::new(|| "ok\n".to_owned())),
     ];
     Ok(Some(WebListener::bind(address, None)?.start(pages)?))
-}
-
-/// Follows the metadata of all ArmorProfiles.
-fn follow(agent: &Agent, client: &Client) {
-    let definition = Definition::of_kind("ArmorProfile").expect("the kind is in the table");
-    let resource = Resource::of(definition).only_metadata();
-    watch(client, &resource, |change| {
-        take(agent, change);
-        ControlFlow::Continue(())
-    });
-}
-
-fn take(agent: &Agent, change: Change) {
-    let mut problem = None;
-    let mut state = agent.state();
-    let before = state.index.version;
-    match change {
-        Change::Applied(object) => match state.index.apply(&object) {
-            Ok(changed) => state.is_index_changed |= changed,
-            Err(error) => problem = Some(error.to_string()),
-        },
-        Change::Deleted(key) => {
-            state.is_index_changed |= state.index.delete(&key);
-            state.bodies.remove(&key);
-            state.failures.remove(&key);
-            if let Err(error) = agent.store.remove_body(&key) {
-                problem = Some(chain(&error));
-            }
-        }
-        Change::Listed => state.index.is_complete = true,
-        Change::Failed(error) => {
-            state.counters.errors += 1;
-            problem = Some(format!("cannot watch ArmorProfiles: {}", chain(&error)));
-        }
-    }
-    state.is_changed |= state.is_index_changed || state.index.version != before;
-    let missing: BTreeSet<ObjectKey> = match state.is_index_changed {
-        true => state.missing_bodies(),
-        false => BTreeSet::new(),
-    };
-    drop(state);
-    agent.want(missing);
-    agent.wake();
-    if let Some(problem) = problem {
-        agent.say(problem);
-    }
-}
-
-/// Fetches policies that containers need.
-fn fetch_wanted(agent: &Agent, client: &Client, wanted: &Receiver<ObjectKey>) {
-    while let Ok(key) = wanted.recv() {
-        // It may have been fetched since.
-        if agent.state().body(&key).is_some() {
-            continue;
-        }
-        let fetched = report::profile(client, &key).map_err(|error| chain(&error));
-        let body = fetched.and_then(|mut object| {
-            object["kind"] = "ArmorProfile".into();
-            object["apiVersion"] = Definition::of_kind("ArmorProfile")
-                .map(Definition::api_version)
-                .into();
-            let profile: ArmorProfile =
-                serde_json::from_value(object).map_err(|error| error.to_string())?;
-            Ok(Body {
-                hash: profile.spec.profile.hash,
-                policy: profile.spec.profile.policy,
-            })
-        });
-        let mut state = agent.state();
-        state.is_changed = true;
-        let problem = match body {
-            Ok(body) => {
-                let written = agent.store.write_body(&key, &body);
-                state.bodies.insert(key.clone(), body);
-                state.failures.remove(&key);
-                written.err().map(|error| chain(&error))
-            }
-            Err(problem) => {
-                state.counters.errors += 1;
-                let text = format!("cannot fetch the policy: {problem}");
-                state.failures.insert(key.clone(), text.clone());
-                Some(format!("{key}: {text}"))
-            }
-        };
-        drop(state);
-        agent.wake();
-        if let Some(problem) = problem {
-            agent.say(problem);
-        }
-    }
 }
 
 /// Connects to the runtime, again and again.

@@ -62,6 +62,13 @@ pub(crate) struct Counters {
 }
 
 impl State {
+    /// Removes all that is known of a profile; true if it was known.
+    pub(crate) fn forget(&mut self, key: &ObjectKey) -> bool {
+        self.bodies.remove(key);
+        self.failures.remove(key);
+        self.index.delete(key)
+    }
+
     /// The body of a profile, if it is the current one.
     pub(crate) fn body(&self, key: &ObjectKey) -> Option<&Body> {
         let entry = self.index.get(key)?;

@@ -108,17 +108,28 @@ impl Store {
         remove(self.body_path(key))
     }
 
+    /// Removes the bodies of all profiles but those that are `wanted`.
+    pub(crate) fn retain_bodies(
+        &self,
+        wanted: impl Fn(&ObjectKey) -> bool,
+    ) -> Result<(), StoreError> {
+        for path in files(&self.folder.join("bodies"))? {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            let key = stem.split_once('~').map(|(namespace, name)| ObjectKey {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            });
+            if !key.is_some_and(|key| wanted(&key)) {
+                remove(path)?;
+            }
+        }
+        Ok(())
+    }
+
     /// All records of containers, by id.
     pub(crate) fn records(&self) -> Result<Vec<(String, Record)>, StoreError> {
-        let folder = self.folder.join("containers");
-        let failed = |source| StoreError {
-            verb: "read",
-            path: folder.clone(),
-            source,
-        };
         let mut all = Vec::new();
-        for entry in fs::read_dir(&folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for path in files(&self.folder.join("containers"))? {
             let id = path.file_stem().map(|id| id.to_string_lossy().into_owned());
             let is_ours = path.extension().is_some_and(|ending| ending == "json");
             if let (Some(id), true) = (id, is_ours)
@@ -180,6 +191,19 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     write().map_err(|source| StoreError {
         verb: "write",
         path: path.to_owned(),
+        source,
+    })
+}
+
+/// The files of a folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let entries = fs::read_dir(folder).and_then(|all| {
+        all.map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<Vec<_>, _>>()
+    });
+    entries.map_err(|source| StoreError {
+        verb: "read",
+        path: folder.to_owned(),
         source,
     })
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use apiserver::Change;
 use kinds::ObjectKey;
 use kinds::annotations::FAIL_MODE;
 use nri::message::{Container, LinuxContainer, LinuxSeccomp, PodSandbox};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::index::tests::{pod, profile};
+use crate::profiles::take;
 use crate::store::Body;
 use crate::{Settings, report};
 
@@ -197,4 +199,29 @@ fn the_fail_mode_decides_about_what_cannot_be_enforced() {
             Answer::Accept => panic!("{mode}: it is confined as far as that is possible"),
         }
     }
+}
+
+#[test]
+fn a_profile_that_was_deleted_while_no_agent_ran_is_forgotten_after_the_first_list() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let (agent, _wanted) = agent(folder.path());
+        agent.store.write_objects(&[&web()]).unwrap();
+        agent.store.write_body(&key("p"), &body(POLICY)).unwrap();
+    }
+    let (agent, _wanted) = agent(folder.path());
+    let target = json!({"kind": "Pod", "name": "web"});
+    let newer = profile("q", target, "VarmorPolicy", "2");
+    take(&agent, Change::Applied(newer));
+    let found = |agent: &Agent| {
+        let state = agent.state();
+        let found = state.index.find(&pod("web", &[]), "app").unwrap();
+        found.map(|entry| entry.key.name.clone())
+    };
+    assert_eq!(found(&agent).as_deref(), Some("p"), "before the list");
+    take(&agent, Change::Listed);
+    assert_eq!(found(&agent).as_deref(), Some("q"));
+    assert!(agent.state().is_index_changed);
+    assert!(agent.state().body(&key("p")).is_none());
+    assert_eq!(agent.store.body(&key("p")).unwrap(), None);
 }
