@@ -16,7 +16,7 @@ use nri::{Answer, Event, Plugin};
 
 use crate::Settings;
 use crate::filter::Filter;
-use crate::index::Entry;
+use crate::index::{Entry, Index};
 use crate::merge::merge;
 use crate::state::{Expected, Seen, State};
 use crate::store::{Body, Record, Store, StoreError, Way, write_file};
@@ -47,8 +47,13 @@ impl Agent {
         say: Box<dyn Fn(String) + Send + Sync>,
     ) -> Result<Self, StoreError> {
         let store = Store::open(&settings.state)?;
-        let mut state = State::default();
-        state.index.load(&store.objects()?);
+        let mut state = State {
+            index: Index::new(settings.installation.clone()),
+            ..State::default()
+        };
+        if let Some(objects) = store.objects()? {
+            state.index.load(&objects);
+        }
         let keys: Vec<ObjectKey> = state
             .index
             .entries()
@@ -91,8 +96,21 @@ impl Agent {
         }
     }
 
+    /// Waits until it is known which profiles there are. A container without a profile would pass before.
+    pub(crate) fn wait_for_index(&self) {
+        let state = self.state();
+        let waited = self
+            .changed
+            .wait_while(state, |state| !state.index.is_usable);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// The current policy of a profile; waits for it for a short time.
-    fn body(&self, key: &ObjectKey) -> Result<Body, String> {
+    fn body(&self, entry: &Entry) -> Result<Body, String> {
+        if let Some(problem) = &entry.problem {
+            return Err(problem.clone());
+        }
+        let key = &entry.key;
         let end = Instant::now() + PATIENCE;
         let mut state = self.state();
         if state.body(key).is_none() {
@@ -119,9 +137,7 @@ impl Agent {
                 Ok(entry) => entry.cloned(),
                 Err(mark) => {
                     drop(state);
-                    return self.refuse(&format!(
-                        "there is no ArmorProfile {mark}, which the pod is marked with"
-                    ));
+                    return self.refuse(&no_profile(&mark));
                 }
             }
         };
@@ -129,7 +145,7 @@ impl Agent {
             return Answer::Accept;
         };
         let confined = self
-            .body(&entry.key)
+            .body(&entry)
             .and_then(|body| self.confine(pod, container, &entry, &body));
         match confined {
             Ok((expected, adjustment)) => {
@@ -224,17 +240,17 @@ impl Agent {
     fn start(&self, pod: &PodSandbox, container: &Container) -> Answer {
         let mut state = self.state();
         let expected = state.expected.remove(&container.id);
-        let entry = state
-            .index
-            .find(pod, &container.name)
-            .ok()
-            .flatten()
-            .cloned();
+        let found = state.index.find(pod, &container.name);
+        let found = found.map(|entry| entry.cloned());
         let seen = Seen {
             pod: pod.clone(),
             name: container.name.clone(),
         };
         drop(state);
+        let entry = match found {
+            Ok(entry) => entry,
+            Err(mark) => return self.refuse(&no_profile(&mark)),
+        };
         let problem = match (&expected, &entry) {
             (None, None) => None,
             (None, Some(entry)) if entry.fail_mode == FailMode::Open => None,
@@ -372,6 +388,11 @@ impl Agent {
         drop(state);
         self.want(keys);
     }
+}
+
+/// Why a container is not confined whose mark names no profile.
+pub(crate) fn no_profile(mark: &str) -> String {
+    format!("there is no ArmorProfile {mark}, which the pod is marked with")
 }
 
 /// Compares what a runtime keeps of a policy. It may leave out the number of the default error, which weakens nothing.

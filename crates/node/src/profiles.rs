@@ -30,7 +30,11 @@ pub(crate) fn take(agent: &Agent, change: Change) {
     match change {
         Change::Applied(object) => match state.index.apply(&object) {
             Ok(changed) => state.is_index_changed |= changed,
-            Err(error) => problem = Some(error.to_string()),
+            Err(error) => {
+                // It may have become one that refuses.
+                state.is_index_changed = true;
+                problem = Some(error.to_string());
+            }
         },
         Change::Deleted(key) => {
             state.is_index_changed |= state.forget(&key);

@@ -119,6 +119,7 @@ fn serve_pages(agent: &Arc<Agent>) -> Result<Option<WebServer>, RunError> {
 
 /// Connects to the runtime, again and again.
 fn connect(agent: &Arc<Agent>) {
+    agent.wait_for_index();
     let mut last = String::new();
     loop {
         let options = Options {
@@ -184,7 +185,8 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
 
 fn write_index(agent: &Agent) {
     let mut state = agent.state();
-    if !state.is_index_changed {
+    // A part of a list would be taken for all of it by the next agent.
+    if !state.is_index_changed || !state.index.is_usable {
         return;
     }
     state.is_index_changed = false;

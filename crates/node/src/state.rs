@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kinds::{ObjectKey, ProfileState};
 use nri::message::{LinuxSeccomp, PodSandbox};
 
+use crate::agent::no_profile;
 use crate::filter::Filter;
 use crate::index::Index;
 use crate::store::{Body, Record};
@@ -79,25 +80,33 @@ impl State {
     pub(crate) fn missing_bodies(&self) -> BTreeSet<ObjectKey> {
         let used = self.seen.values().filter_map(|seen| {
             let found = self.index.find(&seen.pod, &seen.name).ok()??;
-            Some(found.key.clone())
+            found.problem.is_none().then(|| found.key.clone())
         });
         used.filter(|key| self.body(key).is_none()).collect()
     }
 
     /// The state of each profile that a container of the node uses.
     pub(crate) fn profiles(&self) -> Vec<ProfileState> {
-        let mut all: BTreeMap<&ObjectKey, ProfileState> = BTreeMap::new();
+        let mut all: BTreeMap<ObjectKey, ProfileState> = BTreeMap::new();
         for (id, seen) in &self.seen {
-            let Ok(Some(entry)) = self.index.find(&seen.pod, &seen.name) else {
-                continue;
+            let entry = match self.index.find(&seen.pod, &seen.name) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => continue,
+                Err(mark) => {
+                    add_dangling(&mut all, seen, mark);
+                    continue;
+                }
             };
-            let state = all.entry(&entry.key).or_insert_with(|| ProfileState {
-                namespace: entry.key.namespace.clone(),
-                name: entry.key.name.clone(),
-                hash: entry.hash.clone(),
-                failure: self.failures.get(&entry.key).cloned(),
-                ..ProfileState::default()
-            });
+            let failure = self.failures.get(&entry.key).or(entry.problem.as_ref());
+            let state = all
+                .entry(entry.key.clone())
+                .or_insert_with(|| ProfileState {
+                    namespace: entry.key.namespace.clone(),
+                    name: entry.key.name.clone(),
+                    hash: entry.hash.clone(),
+                    failure: failure.cloned(),
+                    ..ProfileState::default()
+                });
             state.containers += 1;
             let mut reasons = Vec::new();
             match self.records.get(id) {
@@ -123,6 +132,22 @@ impl State {
         }
         all.into_values().collect()
     }
+}
+
+/// Counts a container whose mark names no profile.
+fn add_dangling(all: &mut BTreeMap<ObjectKey, ProfileState>, seen: &Seen, mark: String) {
+    let key = ObjectKey {
+        namespace: seen.pod.namespace.clone(),
+        name: mark,
+    };
+    let state = all.entry(key.clone()).or_insert_with(|| ProfileState {
+        failure: Some(no_profile(&key.name)),
+        namespace: key.namespace,
+        name: key.name,
+        ..ProfileState::default()
+    });
+    state.containers += 1;
+    state.unprotected += 1;
 }
 
 /// Maximum number of reasons of a profile in a report.

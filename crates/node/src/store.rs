@@ -86,10 +86,9 @@ impl Store {
         })
     }
 
-    /// The objects of the index; none if there is no file.
-    pub(crate) fn objects(&self) -> Result<Vec<Value>, StoreError> {
-        let read = self.read(&self.folder.join("profiles.json"))?;
-        Ok(read.unwrap_or_default())
+    /// The objects of the index; `None` if there is no file.
+    pub(crate) fn objects(&self) -> Result<Option<Vec<Value>>, StoreError> {
+        self.read(&self.folder.join("profiles.json"))
     }
 
     pub(crate) fn write_objects(&self, objects: &[&Value]) -> Result<(), StoreError> {

@@ -24,6 +24,7 @@ fn agent(folder: &Path) -> (Agent, Receiver<ObjectKey>) {
     let (sender, receiver) = mpsc::channel();
     let settings = Settings {
         node: "n1".to_owned(),
+        installation: "tollgate".to_owned(),
         socket: folder.join("nri.sock"),
         state: folder.to_owned(),
         handlers: vec!["tollgate".to_owned()],
@@ -224,4 +225,36 @@ fn a_profile_that_was_deleted_while_no_agent_ran_is_forgotten_after_the_first_li
     assert!(agent.state().is_index_changed);
     assert!(agent.state().body(&key("p")).is_none());
     assert_eq!(agent.store.body(&key("p")).unwrap(), None);
+}
+
+#[test]
+fn what_is_not_known_yet_is_not_taken_for_no_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, _wanted) = agent(folder.path());
+    // No file and no list: the runtime is not connected to.
+    assert!(!agent.state().index.is_usable);
+    take(&agent, Change::Applied(web()));
+    assert!(!agent.state().index.is_usable);
+    take(&agent, Change::Listed);
+    assert!(agent.state().index.is_usable);
+    agent.wait_for_index();
+    // A mark without a profile.
+    let mut marked = pod("other", &[]);
+    let mark = format!("{}app", kinds::annotations::MARK);
+    marked.annotations.insert(mark, "gone".to_owned());
+    let text = refusal(start(&agent, &marked, None));
+    assert!(text.contains("no ArmorProfile gone"), "{text}");
+    let running = Container {
+        pod_sandbox_id: "s1".to_owned(),
+        ..container(None)
+    };
+    marked.id = "s1".to_owned();
+    agent.handle(&Event::Synchronize {
+        pods: vec![marked],
+        containers: vec![running],
+    });
+    let [state] = &agent.state().profiles()[..] else {
+        panic!("one profile is used");
+    };
+    assert_eq!((&*state.name, state.unprotected), ("gone", 1));
 }

@@ -109,7 +109,7 @@ fn agents(installation: &Installation) -> Value {
             "name": "agent",
             "image": installation.image,
             "command": ["tollgate", "node", "--runtime-handler", "tollgate", "--listen", format!("0.0.0.0:{PORT}")],
-            "env": [from_field("NODE_NAME", "spec.nodeName")],
+            "env": [from_field("NODE_NAME", "spec.nodeName"), from_field("POD_NAMESPACE", "metadata.namespace")],
             "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
             "livenessProbe": { "httpGet": { "path": "/healthz", "port": PORT }, "periodSeconds": 20 },
             "resources": {

@@ -18,6 +18,9 @@ pub(crate) struct Node {
     /// Name of the node [default: $NODE_NAME]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
+    /// Namespace of the installation [default: $POD_NAMESPACE]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
     /// Folder for what the agent keeps
     #[arg(long, value_name = "DIR", default_value = "/var/lib/tollgate/node")]
     pub(crate) state: PathBuf,
