@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::filter::Filter;
 use crate::index::{Entry, Index};
 use crate::merge::merge;
 use crate::state::{Expected, Seen, State};
-use crate::store::{Body, Record, Store, StoreError, Way, write_file};
+use crate::store::{Body, Record, Say, Store, StoreError, Way, write_policy};
 
 /// How long an answer waits for a policy that is being fetched. The runtime waits, too, and every container with it.
 const PATIENCE: Duration = Duration::from_millis(120);
@@ -36,7 +36,7 @@ pub(crate) struct Agent {
     changed: Condvar,
     /// Profiles to fetch.
     fetch: Sender<ObjectKey>,
-    say: Box<dyn Fn(String) + Send + Sync>,
+    say: Say,
 }
 
 impl Agent {
@@ -44,14 +44,14 @@ impl Agent {
     pub(crate) fn new(
         settings: Settings,
         fetch: Sender<ObjectKey>,
-        say: Box<dyn Fn(String) + Send + Sync>,
+        say: Say,
     ) -> Result<Self, StoreError> {
-        let store = Store::open(&settings.state)?;
+        let store = Store::open(&settings.state, Arc::clone(&say))?;
         let mut state = State {
             index: Index::new(settings.installation.clone()),
             ..State::default()
         };
-        if let Some(objects) = store.objects()? {
+        if let Some(objects) = store.objects() {
             state.index.load(&objects);
         }
         let keys: Vec<ObjectKey> = state
@@ -60,7 +60,7 @@ impl Agent {
             .map(|entry| entry.key.clone())
             .collect();
         for key in keys {
-            if let Some(body) = store.body(&key)? {
+            if let Some(body) = store.body(&key) {
                 state.bodies.insert(key, body);
             }
         }
@@ -180,17 +180,16 @@ impl Agent {
                 .unwrap_or_default(),
         };
         if self.settings.handlers.contains(&pod.runtime_handler) {
-            let name = self.write_policy(entry, body).map_err(|error| {
-                format!(
-                    "cannot hand the policy to the runtime: {}",
-                    crate::chain(&error)
-                )
+            let record = record(Way::Runtime, None);
+            let name = record.policy_name();
+            write_policy(&self.settings.policies, &name, &body.policy).map_err(|error| {
+                let cause = crate::chain(&error);
+                format!("cannot hand the policy to the runtime: {cause}")
             })?;
             let adjustment = ContainerAdjustment {
                 annotations: HashMap::from([(POLICY.to_owned(), name)]),
                 linux: None,
             };
-            let record = record(Way::Runtime, None);
             let policy = None;
             return Ok((Expected { record, policy }, adjustment));
         }
@@ -216,24 +215,16 @@ impl Agent {
 
     /// The compiled filter of a policy.
     fn filter(&self, entry: &Entry, body: &Body) -> Result<Arc<Filter>, String> {
-        if let Some(filter) = self.state().filters.get(&body.hash) {
+        let (key, hash) = (&entry.key, &body.hash);
+        if let Some((of, filter)) = self.state().filters.get(key)
+            && of == hash
+        {
             return Ok(Arc::clone(filter));
         }
-        let filter = Arc::new(Filter::compile(&entry.key.name, &body.policy)?);
-        let mut state = self.state();
-        state.filters.insert(body.hash.clone(), Arc::clone(&filter));
+        let filter = Arc::new(Filter::compile(&key.name, &body.policy)?);
+        let cached = (hash.clone(), Arc::clone(&filter));
+        self.state().filters.insert(key.clone(), cached);
         Ok(filter)
-    }
-
-    /// Writes a policy to where tollgate's runtime looks for it; returns its name there.
-    fn write_policy(&self, entry: &Entry, body: &Body) -> Result<String, StoreError> {
-        let hash = body.hash.get(..16).unwrap_or(&body.hash);
-        let name = format!("{}-{hash}", entry.key.name);
-        let path = self.settings.policies.join(format!("{name}.yaml"));
-        if !path.exists() {
-            write_file(&path, body.policy.as_bytes())?;
-        }
-        Ok(name)
     }
 
     /// Checks that a container is what [`Agent::create`] made it before its program starts.
@@ -297,8 +288,8 @@ impl Agent {
                 }
             }
             None => {
-                let name = &expected.record.name;
-                match is_noted(&self.settings.runtime_state, &container.id, name) {
+                let name = expected.record.policy_name();
+                match is_noted(&self.settings.runtime_state, &container.id, &name) {
                     true => Ok(()),
                     false => Err("the runtime that has created it is not tollgate's".to_owned()),
                 }
@@ -402,16 +393,17 @@ fn is_same(one: &LinuxSeccomp, other: &LinuxSeccomp) -> bool {
         && one.syscalls == other.syscalls
 }
 
-/// Returns true if tollgate's runtime has noted a container with a policy of this profile.
-fn is_noted(state: &Path, id: &str, profile: &str) -> bool {
+/// Returns true if tollgate's runtime has noted a container with the policy of this name.
+fn is_noted(state: &Path, id: &str, policy: &str) -> bool {
     // Below a folder for each state directory of the runtime.
     let roots = fs::read_dir(state).into_iter().flatten().flatten();
     let notes = roots.filter_map(|root| {
         let text = fs::read(root.path().join(id).join("container.json")).ok()?;
         serde_json::from_slice::<serde_json::Value>(&text).ok()
     });
-    let mut policies = notes.filter_map(|note| note["policy"].as_str().map(str::to_owned));
-    policies.any(|policy| policy.contains(&format!("/{profile}-")))
+    let mut files = notes.filter_map(|note| note["policy"].as_str().map(PathBuf::from));
+    let wanted = format!("{policy}.yaml");
+    files.any(|file| file.file_name().is_some_and(|name| *name == *wanted))
 }
 
 impl Plugin for Agent {

@@ -189,8 +189,8 @@ impl Index {
     }
 
     /// The objects, to be applied again by an agent that starts without an API server.
-    pub(crate) fn objects(&self) -> Vec<&Value> {
-        self.objects.values().collect()
+    pub(crate) fn objects(&self) -> Vec<Value> {
+        self.objects.values().cloned().collect()
     }
 
     /// The profile of a container. A policy of the cluster wins over one of the namespace, and an older one over a

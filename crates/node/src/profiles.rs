@@ -7,6 +7,7 @@ use std::sync::mpsc::Receiver;
 use apiserver::{Change, Client, Resource, watch};
 use kinds::crd::Definition;
 use kinds::{ArmorProfile, ObjectKey};
+use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::store::Body;
@@ -70,28 +71,24 @@ pub(crate) fn take(agent: &Agent, change: Change) {
 /// Fetches policies that containers need.
 pub(crate) fn fetch_wanted(agent: &Agent, client: &Client, wanted: &Receiver<ObjectKey>) {
     while let Ok(key) = wanted.recv() {
-        // It may have been fetched since.
-        if agent.state().body(&key).is_some() {
+        let is_needless = {
+            let state = agent.state();
+            // It may have been fetched since, or deleted.
+            state.body(&key).is_some() || state.index.get(&key).is_none()
+        };
+        if is_needless {
             continue;
         }
         let fetched = report::profile(client, &key).map_err(|error| chain(&error));
-        let body = fetched.and_then(|mut object| {
-            object["kind"] = "ArmorProfile".into();
-            object["apiVersion"] = Definition::of_kind("ArmorProfile")
-                .map(Definition::api_version)
-                .into();
-            let profile: ArmorProfile =
-                serde_json::from_value(object).map_err(|error| error.to_string())?;
-            Ok(Body {
-                hash: profile.spec.profile.hash,
-                policy: profile.spec.profile.policy,
-            })
-        });
+        let body = fetched.and_then(body);
+        // Before the state is locked: nothing waits for the disk with it.
+        let written = body
+            .as_ref()
+            .map_or(Ok(()), |body| agent.store.write_body(&key, body));
         let mut state = agent.state();
         state.is_changed = true;
         let problem = match body {
             Ok(body) => {
-                let written = agent.store.write_body(&key, &body);
                 state.bodies.insert(key.clone(), body);
                 state.failures.remove(&key);
                 written.err().map(|error| chain(&error))
@@ -107,6 +104,48 @@ pub(crate) fn fetch_wanted(agent: &Agent, client: &Client, wanted: &Receiver<Obj
         agent.wake();
         if let Some(problem) = problem {
             agent.say(problem);
+        }
+    }
+}
+
+/// The policy of an ArmorProfile.
+fn body(mut object: Value) -> Result<Body, String> {
+    let definition = Definition::of_kind("ArmorProfile").expect("the kind is in the table");
+    object["kind"] = "ArmorProfile".into();
+    object["apiVersion"] = definition.api_version().into();
+    let profile: ArmorProfile =
+        serde_json::from_value(object).map_err(|error| error.to_string())?;
+    let body = Body {
+        hash: profile.spec.profile.hash,
+        policy: profile.spec.profile.policy,
+    };
+    match body.is_whole() {
+        true => Ok(body),
+        false => {
+            Err("its hash is not that of its text: it is not of tollgate's operator".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_policy_whose_text_does_not_have_its_hash_is_refused() {
+        let object = |hash: &str| {
+            json!({ "metadata": { "name": "p", "namespace": "demo" }, "spec": {
+                "target": { "kind": "Pod", "name": "web" }, "updateExistingWorkloads": false,
+                "behaviorModeling": { "enable": false, "duration": 0 },
+                "profile": { "name": "p", "enforcer": "Seccomp", "mode": "enforce", "hash": hash, "policy": "{}" } } })
+        };
+        let hash = kinds::policy_hash("{}");
+        assert_eq!(body(object(&hash)).map(|body| body.hash), Ok(hash));
+        for forged in ["", &kinds::policy_hash("{ }")] {
+            let error = body(object(forged)).unwrap_err();
+            assert!(error.contains("hash"), "{error}");
         }
     }
 }

@@ -14,7 +14,7 @@ use serve::{Page, ServeError, WebListener, WebServer};
 
 use crate::agent::Agent;
 use crate::profiles::{fetch_wanted, follow};
-use crate::store::StoreError;
+use crate::store::{StoreError, retain_policies};
 use crate::{Settings, chain, report};
 
 /// How long an answer to the runtime may take.
@@ -78,7 +78,7 @@ pub fn run(
         })?;
     }
     let (fetch, wanted) = mpsc::channel();
-    let agent = Arc::new(Agent::new(settings, fetch, Box::new(say))?);
+    let agent = Arc::new(Agent::new(settings, fetch, Arc::new(say))?);
     let _server = serve_pages(&agent)?;
     let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
         let thread = thread::Builder::new().name(name.to_owned());
@@ -183,17 +183,22 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
     }
 }
 
-fn write_index(agent: &Agent) {
+/// Writes the index, and removes policy files that no container needs any more.
+pub(crate) fn write_index(agent: &Agent) {
     let mut state = agent.state();
     // A part of a list would be taken for all of it by the next agent.
     if !state.is_index_changed || !state.index.is_usable {
         return;
     }
     state.is_index_changed = false;
-    let written = agent.store.write_objects(&state.index.objects());
-    state.is_index_changed = written.is_err();
+    let objects = state.index.objects();
     drop(state);
-    if let Err(error) = written {
+    if let Err(error) = agent.store.write_objects(&objects) {
+        agent.state().is_index_changed = true;
+        agent.say(chain(&error));
+    }
+    let removed = retain_policies(&agent.settings.policies, || agent.state().policy_names());
+    if let Err(error) = removed {
         agent.say(chain(&error));
     }
 }

@@ -9,7 +9,7 @@ use nri::message::{LinuxSeccomp, PodSandbox};
 use crate::agent::no_profile;
 use crate::filter::Filter;
 use crate::index::Index;
-use crate::store::{Body, Record};
+use crate::store::{Body, Record, policy_name};
 
 /// A container that exists.
 #[derive(Clone, Debug)]
@@ -31,8 +31,8 @@ pub(crate) struct Expected {
 pub(crate) struct State {
     pub(crate) index: Index,
     pub(crate) bodies: HashMap<ObjectKey, Body>,
-    /// Compiled filters by hash of their policy.
-    pub(crate) filters: HashMap<String, Arc<Filter>>,
+    /// The filter that was compiled last for a profile, with the hash of its policy.
+    pub(crate) filters: HashMap<ObjectKey, (String, Arc<Filter>)>,
     /// Containers that run, by id.
     pub(crate) seen: HashMap<String, Seen>,
     /// Containers that were confined, by id.
@@ -67,6 +67,7 @@ impl State {
     pub(crate) fn forget(&mut self, key: &ObjectKey) -> bool {
         self.bodies.remove(key);
         self.failures.remove(key);
+        self.filters.remove(key);
         self.index.delete(key)
     }
 
@@ -74,6 +75,17 @@ impl State {
     pub(crate) fn body(&self, key: &ObjectKey) -> Option<&Body> {
         let entry = self.index.get(key)?;
         self.bodies.get(key).filter(|body| body.hash == entry.hash)
+    }
+
+    /// Names of the policy files that containers may need.
+    pub(crate) fn policy_names(&self) -> BTreeSet<String> {
+        let current = self
+            .index
+            .entries()
+            .map(|entry| policy_name(&entry.key.namespace, &entry.key.name, &entry.hash));
+        let created = self.expected.values().map(|expected| &expected.record);
+        let used = self.records.values().chain(created);
+        current.chain(used.map(Record::policy_name)).collect()
     }
 
     /// Profiles that running containers use, and whose body is not here.
