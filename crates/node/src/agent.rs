@@ -96,6 +96,11 @@ impl Agent {
         }
     }
 
+    /// Notes that nothing is heard of the runtime any more: what is known of its containers may be old.
+    pub(crate) fn disconnect(&self) {
+        self.state().is_connected = false;
+    }
+
     /// Waits until it is known which profiles there are. A container without a profile would pass before.
     pub(crate) fn wait_for_index(&self) {
         let state = self.state();
@@ -338,6 +343,7 @@ impl Agent {
             state.records.remove(id);
         }
         state.counters.connections += 1;
+        state.is_connected = true;
         state.is_changed = true;
         let running = state.seen.len();
         let missing = state.missing_bodies();

@@ -4,7 +4,7 @@ use abi::{RegisterTest, TestOp, TestWidth};
 use nri::message::{LinuxSeccompArg, LinuxSyscall, OptionalUInt32};
 use policy::compile::seccomp::{Action, CallRule, Profile};
 use policy::compile::{Grade, MachineFeatures, NarrowedPolicy};
-use policy::{EnforcerKind, Enforcers, RuleAction, RuleOrigin};
+use policy::{EnforcerKind, Enforcers, Policy, RuleAction, RuleOrigin};
 
 /// Maximum number of rules that one call rule may become.
 const MAX_RULES: usize = 256;
@@ -53,38 +53,7 @@ impl Filter {
                 false => filter.notes.push(problem.message),
             }
         }
-        // What is partial by nature is a note; what another enforcer of the policy does better is a gap.
-        for (rule, other) in narrowed.rules.iter().zip(&whole.rules) {
-            let (grade, wanted) = (narrowed.grade(rule), whole.grade(other));
-            if grade < wanted {
-                let wanted = policy.enforcers.without(EnforcerKind::Seccomp).joined();
-                filter.gap(format!(
-                    "`{}` needs {wanted}, which the node does not use",
-                    rule.id
-                ));
-            } else if matches!(rule.origin, RuleOrigin::Base(_)) && grade < Grade::Full {
-                // The check above says nothing about the defaults of runtimes.
-                let note = "is enforced only partially, or not at all, by a filter";
-                filter.notes.push(format!("`{}` {note}", rule.id));
-            }
-        }
-        let others = policy
-            .profiles
-            .iter()
-            .filter(|profile| profile.enforcer != EnforcerKind::Seccomp);
-        for profile in others {
-            filter.gap(format!(
-                "a profile for {} is in the policy, which the node does not use",
-                profile.enforcer.name()
-            ));
-        }
-        let has_content = !policy.rules.is_empty() || !policy.profiles.is_empty();
-        if alone.enforcers == Enforcers::default() && has_content && filter.gaps.is_empty() {
-            let named = policy.enforcers.joined();
-            filter.gap(format!(
-                "nothing of the policy is enforced: the node does not use {named}"
-            ));
-        }
+        filter.compare(policy, &narrowed, &whole);
         if alone.enforcers == Enforcers::default() {
             return Ok(filter);
         }
@@ -102,6 +71,43 @@ impl Filter {
             filter.notes.push(format!("`{}` {note}", rule.id));
         }
         Ok(filter)
+    }
+
+    /// Notes what the enforcers of the policy do and a filter alone does not.
+    fn compare(&mut self, policy: &Policy, narrowed: &NarrowedPolicy, whole: &NarrowedPolicy) {
+        // What is partial by nature is a note; what another enforcer of the policy does better is a gap.
+        for (rule, other) in narrowed.rules.iter().zip(&whole.rules) {
+            let (grade, wanted) = (narrowed.grade(rule), whole.grade(other));
+            if grade < wanted {
+                let wanted = policy.enforcers.without(EnforcerKind::Seccomp).joined();
+                self.gap(format!(
+                    "`{}` needs {wanted}, which the node does not use",
+                    rule.id
+                ));
+            } else if matches!(rule.origin, RuleOrigin::Base(_)) && grade < Grade::Full {
+                // The check above says nothing about the defaults of runtimes.
+                let note = "is enforced only partially, or not at all, by a filter";
+                self.notes.push(format!("`{}` {note}", rule.id));
+            }
+        }
+        let others = policy
+            .profiles
+            .iter()
+            .filter(|profile| profile.enforcer != EnforcerKind::Seccomp);
+        for profile in others {
+            self.gap(format!(
+                "a profile for {} is in the policy, which the node does not use",
+                profile.enforcer.name()
+            ));
+        }
+        let has_content = !policy.rules.is_empty() || !policy.profiles.is_empty();
+        let is_ours = policy.enforcers.contains(EnforcerKind::Seccomp);
+        if !is_ours && has_content && self.gaps.is_empty() {
+            let named = policy.enforcers.joined();
+            self.gap(format!(
+                "nothing of the policy is enforced: the node does not use {named}"
+            ));
+        }
     }
 
     fn gap(&mut self, gap: String) {

@@ -101,20 +101,25 @@ fn serve_pages(agent: &Arc<Agent>) -> Result<Option<WebServer>, RunError> {
         return Ok(None);
     };
     let of_metrics = Arc::clone(agent);
-    let page = |path: &str, content| Page {
-        path: path.to_owned(),
+    let metrics = Page {
+        path: "/metrics".to_owned(),
         content_type: "text/plain; version=0.0.4",
         is_instant: false,
-        content,
+        content: Box::new(move || report::metrics(&of_metrics.state())),
     };
-    let pages = vec![
-        page(
-            "/metrics",
-            Box::new(move || report::metrics(&of_metrics.state())),
-        ),
-        page("/healthz", Box::new(|| "ok\n".to_owned())),
-    ];
-    Ok(Some(WebListener::bind(address, None)?.start(pages)?))
+    let of_health = Arc::clone(agent);
+    let listener =
+        WebListener::bind(address, None)?.with_health(move || of_health.state().health());
+    Ok(Some(listener.start(vec![metrics])?))
+}
+
+/// A connection to the runtime. It ends in the state, too, when its thread panics.
+struct Connection<'a>(&'a Agent);
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.0.disconnect();
+    }
 }
 
 /// Connects to the runtime, again and again.
@@ -129,9 +134,11 @@ fn connect(agent: &Arc<Agent>) {
         };
         let plugin: Arc<dyn Plugin> = Arc::clone(agent) as _;
         let socket = &agent.settings.socket;
+        let connection = Connection(agent);
         let ended = UnixStream::connect(socket)
             .map_err(|error| format!("cannot connect to {}: {error}", socket.display()))
             .and_then(|stream| nri::run(stream, options, &plugin).map_err(|error| chain(&error)));
+        drop(connection);
         let message = ended
             .err()
             .unwrap_or_else(|| "the container runtime has closed the connection".to_owned());
@@ -155,9 +162,8 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
         write_index(agent);
         let now = Instant::now();
         let mut state = agent.state();
-        // Before all profiles were seen, the agent says nothing about them.
-        let is_due = state.index.is_complete && state.counters.connections > 0;
-        if !is_due || now < next || !state.is_changed && now < renewal {
+        // An agent that has not seen all profiles, or hears of no containers, says nothing about them.
+        if !state.can_report() || now < next || !state.is_changed && now < renewal {
             continue;
         }
         state.is_changed = false;

@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) expected: HashMap<String, Expected>,
     /// Why the policy of a profile cannot be had.
     pub(crate) failures: BTreeMap<ObjectKey, String>,
+    /// The container runtime has given its containers, and the connection stands.
+    pub(crate) is_connected: bool,
     /// The report has to be written.
     pub(crate) is_changed: bool,
     /// The index has to be written to disk.
@@ -63,6 +65,24 @@ pub(crate) struct Counters {
 }
 
 impl State {
+    /// Why the agent does not do its work.
+    ///
+    /// # Errors
+    ///
+    /// If it knows no profiles yet, or hears of no containers.
+    pub(crate) fn health(&self) -> Result<(), String> {
+        match (self.index.is_usable, self.is_connected) {
+            (false, _) => Err("the API server has not listed the profiles yet".to_owned()),
+            (true, false) => Err("the container runtime is not connected".to_owned()),
+            (true, true) => Ok(()),
+        }
+    }
+
+    /// Returns true if what the state says of profiles is all that there is, and is so now.
+    pub(crate) fn can_report(&self) -> bool {
+        self.index.is_complete && self.is_connected
+    }
+
     /// Removes all that is known of a profile; true if it was known.
     pub(crate) fn forget(&mut self, key: &ObjectKey) -> bool {
         self.bodies.remove(key);

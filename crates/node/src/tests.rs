@@ -335,3 +335,22 @@ fn a_policy_is_handed_to_the_runtime_whole_and_under_a_name_of_its_own() {
     write_index(&agent);
     assert!(!path.exists() && own.exists());
 }
+
+#[test]
+fn an_agent_that_has_lost_the_runtime_reports_nothing_and_is_not_healthy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, _wanted) = agent(folder.path());
+    let works = || {
+        let state = agent.state();
+        (state.can_report(), state.health().is_ok())
+    };
+    take(&agent, Change::Listed);
+    assert_eq!(works(), (false, false));
+    agent.handle(&Event::Synchronize {
+        pods: Vec::new(),
+        containers: Vec::new(),
+    });
+    assert_eq!(works(), (true, true));
+    agent.disconnect();
+    assert_eq!(works(), (false, false));
+}
