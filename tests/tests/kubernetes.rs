@@ -96,7 +96,7 @@ impl Node {
     fn start_agent(&mut self) {
         let mut command = Command::new(program());
         let path = |name: &str| self.scratch.path().join(name);
-        command.args(["node", "--name", "n1"]);
+        command.args(["node", "--name", "n1", "--namespace", "tollgate"]);
         command.arg("--state").arg(path("agent"));
         command.arg("--nri-socket").arg(self.containerd.nri());
         command.arg("--policies").arg(path("policies"));

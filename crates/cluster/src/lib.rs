@@ -37,6 +37,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kinds::{ObjectKey, PolicyObject, Scope};
 
+pub use kinds::annotations::INSTALLATION;
+
 pub use event::{Event, ObjectKind};
 pub use marks::{PatchOperation, Workload};
 pub use profile::{DesiredProfile, ProfileError};
@@ -44,9 +46,6 @@ pub use status::keep_times;
 
 use egress::Network;
 use node::{Nodes, StoredProfile, Touched};
-
-/// Annotation of an ArmorProfile with the namespace of the installation that wrote it.
-pub const INSTALLATION: &str = "tollgate.dev/installation";
 
 /// A policy: scope, namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

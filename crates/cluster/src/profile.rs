@@ -1,17 +1,15 @@
 //! From a policy to the ArmorProfile that there has to be.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use kinds::annotations::{FAIL_MODE, FailMode, HASH, TARGET};
 use kinds::compile::{self, NotLoaded};
 use kinds::validate::{self, Installation, Invalid};
 use kinds::{
     ArmorProfileSpec, BehaviorModeling, NameTooLong, ObjectKey, PolicyObject, Profile, ProfileMode,
-    Scope, profile_name,
+    Scope, policy_hash, profile_name,
 };
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use crate::{Cluster, ObjectKind, PolicyId, egress};
 
@@ -190,7 +188,7 @@ fn spec(policy: &PolicyObject, name: String, text: String) -> ArmorProfileSpec {
                 true => ProfileMode::ReportOnly,
                 false => ProfileMode::Enforce,
             },
-            hash: hash(&text),
+            hash: policy_hash(&text),
             policy: text,
         },
         behavior_modeling: BehaviorModeling {
@@ -212,14 +210,4 @@ fn notes(policy: &PolicyObject, spec: &ArmorProfileSpec) -> BTreeMap<String, Str
     let mode = FailMode::of(written.map(String::as_str));
     let values = [target, spec.profile.hash.clone(), mode.name().to_owned()];
     NOTES.map(str::to_owned).into_iter().zip(values).collect()
-}
-
-/// SHA-256 in hexadecimal.
-fn hash(text: &str) -> String {
-    let digest = Sha256::digest(text.as_bytes());
-    digest.iter().fold(String::new(), |mut out, byte| {
-        // Writing to a text cannot fail.
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }

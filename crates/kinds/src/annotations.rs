@@ -6,6 +6,9 @@ pub const TARGET: &str = "tollgate.dev/target";
 /// Annotation of an ArmorProfile with the hash of its policy.
 pub const HASH: &str = "tollgate.dev/hash";
 
+/// Annotation of an ArmorProfile with the namespace of the installation that wrote it.
+pub const INSTALLATION: &str = "tollgate.dev/installation";
+
 /// Annotation of a policy, copied to its ArmorProfile: [`FailMode`].
 pub const FAIL_MODE: &str = "tollgate.dev/fail-mode";
 

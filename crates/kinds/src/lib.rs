@@ -32,6 +32,6 @@ pub use network::{EndpointSlice, Node, Pod, Service};
 pub use policy_object::{Coverage, Phase, PolicyObject, PolicySpec, PolicyStatus, Scope, Target};
 pub use profile::{
     ArmorProfile, ArmorProfileSpec, ArmorProfileStatus, BehaviorModeling, NodeCondition, Profile,
-    ProfileMode,
+    ProfileMode, policy_hash,
 };
 pub use report::{EnforcerState, NodeReport, NodeReportStatus, ProfileState};

@@ -1,6 +1,9 @@
 //! ArmorProfile: a compiled policy, as nodes take it.
 
+use std::fmt::Write as _;
+
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::meta::{ConditionStatus, Object};
 use crate::policy_object::Target;
@@ -96,4 +99,15 @@ pub struct NodeCondition {
     pub message: String,
     /// The node.
     pub node_name: String,
+}
+
+/// The hash of a policy's text: SHA-256 in hexadecimal, in which no other text can be made to collide.
+#[must_use]
+pub fn policy_hash(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    digest.iter().fold(String::new(), |mut out, byte| {
+        // Writing to a text cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use nri::{Answer, Event, Plugin};
 
 use crate::Settings;
 use crate::filter::Filter;
-use crate::index::Entry;
+use crate::index::{Entry, Index};
 use crate::merge::merge;
 use crate::state::{Expected, Seen, State};
-use crate::store::{Body, Record, Store, StoreError, Way, write_file};
+use crate::store::{Body, Record, Say, Store, StoreError, Way, write_policy};
 
 /// How long an answer waits for a policy that is being fetched. The runtime waits, too, and every container with it.
 const PATIENCE: Duration = Duration::from_millis(120);
@@ -36,7 +36,7 @@ pub(crate) struct Agent {
     changed: Condvar,
     /// Profiles to fetch.
     fetch: Sender<ObjectKey>,
-    say: Box<dyn Fn(String) + Send + Sync>,
+    say: Say,
 }
 
 impl Agent {
@@ -44,23 +44,23 @@ impl Agent {
     pub(crate) fn new(
         settings: Settings,
         fetch: Sender<ObjectKey>,
-        say: Box<dyn Fn(String) + Send + Sync>,
+        say: Say,
     ) -> Result<Self, StoreError> {
-        let store = Store::open(&settings.state)?;
-        let mut state = State::default();
-        for object in store.objects()? {
-            // It was read once; only metadata that could be used was written.
-            let _ = state.index.apply(&object);
+        let store = Store::open(&settings.state, Arc::clone(&say))?;
+        let mut state = State {
+            index: Index::new(settings.installation.clone()),
+            ..State::default()
+        };
+        if let Some(objects) = store.objects() {
+            state.index.load(&objects);
         }
-        // The version of objects that may be old says nothing about what was seen since.
-        state.index.version = 0;
         let keys: Vec<ObjectKey> = state
             .index
             .entries()
             .map(|entry| entry.key.clone())
             .collect();
         for key in keys {
-            if let Some(body) = store.body(&key)? {
+            if let Some(body) = store.body(&key) {
                 state.bodies.insert(key, body);
             }
         }
@@ -96,8 +96,26 @@ impl Agent {
         }
     }
 
+    /// Notes that nothing is heard of the runtime any more: what is known of its containers may be old.
+    pub(crate) fn disconnect(&self) {
+        self.state().is_connected = false;
+    }
+
+    /// Waits until it is known which profiles there are. A container without a profile would pass before.
+    pub(crate) fn wait_for_index(&self) {
+        let state = self.state();
+        let waited = self
+            .changed
+            .wait_while(state, |state| !state.index.is_usable);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// The current policy of a profile; waits for it for a short time.
-    fn body(&self, key: &ObjectKey) -> Result<Body, String> {
+    fn body(&self, entry: &Entry) -> Result<Body, String> {
+        if let Some(problem) = &entry.problem {
+            return Err(problem.clone());
+        }
+        let key = &entry.key;
         let end = Instant::now() + PATIENCE;
         let mut state = self.state();
         if state.body(key).is_none() {
@@ -124,9 +142,7 @@ impl Agent {
                 Ok(entry) => entry.cloned(),
                 Err(mark) => {
                     drop(state);
-                    return self.refuse(&format!(
-                        "there is no ArmorProfile {mark}, which the pod is marked with"
-                    ));
+                    return self.refuse(&no_profile(&mark));
                 }
             }
         };
@@ -134,7 +150,7 @@ impl Agent {
             return Answer::Accept;
         };
         let confined = self
-            .body(&entry.key)
+            .body(&entry)
             .and_then(|body| self.confine(pod, container, &entry, &body));
         match confined {
             Ok((expected, adjustment)) => {
@@ -169,17 +185,16 @@ impl Agent {
                 .unwrap_or_default(),
         };
         if self.settings.handlers.contains(&pod.runtime_handler) {
-            let name = self.write_policy(entry, body).map_err(|error| {
-                format!(
-                    "cannot hand the policy to the runtime: {}",
-                    crate::chain(&error)
-                )
+            let record = record(Way::Runtime, None);
+            let name = record.policy_name();
+            write_policy(&self.settings.policies, &name, &body.policy).map_err(|error| {
+                let cause = crate::chain(&error);
+                format!("cannot hand the policy to the runtime: {cause}")
             })?;
             let adjustment = ContainerAdjustment {
                 annotations: HashMap::from([(POLICY.to_owned(), name)]),
                 linux: None,
             };
-            let record = record(Way::Runtime, None);
             let policy = None;
             return Ok((Expected { record, policy }, adjustment));
         }
@@ -205,41 +220,33 @@ impl Agent {
 
     /// The compiled filter of a policy.
     fn filter(&self, entry: &Entry, body: &Body) -> Result<Arc<Filter>, String> {
-        if let Some(filter) = self.state().filters.get(&body.hash) {
+        let (key, hash) = (&entry.key, &body.hash);
+        if let Some((of, filter)) = self.state().filters.get(key)
+            && of == hash
+        {
             return Ok(Arc::clone(filter));
         }
-        let filter = Arc::new(Filter::compile(&entry.key.name, &body.policy)?);
-        let mut state = self.state();
-        state.filters.insert(body.hash.clone(), Arc::clone(&filter));
+        let filter = Arc::new(Filter::compile(&key.name, &body.policy)?);
+        let cached = (hash.clone(), Arc::clone(&filter));
+        self.state().filters.insert(key.clone(), cached);
         Ok(filter)
-    }
-
-    /// Writes a policy to where tollgate's runtime looks for it; returns its name there.
-    fn write_policy(&self, entry: &Entry, body: &Body) -> Result<String, StoreError> {
-        let hash = body.hash.get(..16).unwrap_or(&body.hash);
-        let name = format!("{}-{hash}", entry.key.name);
-        let path = self.settings.policies.join(format!("{name}.yaml"));
-        if !path.exists() {
-            write_file(&path, body.policy.as_bytes())?;
-        }
-        Ok(name)
     }
 
     /// Checks that a container is what [`Agent::create`] made it before its program starts.
     fn start(&self, pod: &PodSandbox, container: &Container) -> Answer {
         let mut state = self.state();
         let expected = state.expected.remove(&container.id);
-        let entry = state
-            .index
-            .find(pod, &container.name)
-            .ok()
-            .flatten()
-            .cloned();
+        let found = state.index.find(pod, &container.name);
+        let found = found.map(|entry| entry.cloned());
         let seen = Seen {
             pod: pod.clone(),
             name: container.name.clone(),
         };
         drop(state);
+        let entry = match found {
+            Ok(entry) => entry,
+            Err(mark) => return self.refuse(&no_profile(&mark)),
+        };
         let problem = match (&expected, &entry) {
             (None, None) => None,
             (None, Some(entry)) if entry.fail_mode == FailMode::Open => None,
@@ -286,8 +293,8 @@ impl Agent {
                 }
             }
             None => {
-                let name = &expected.record.name;
-                match is_noted(&self.settings.runtime_state, &container.id, name) {
+                let name = expected.record.policy_name();
+                match is_noted(&self.settings.runtime_state, &container.id, &name) {
                     true => Ok(()),
                     false => Err("the runtime that has created it is not tollgate's".to_owned()),
                 }
@@ -336,6 +343,7 @@ impl Agent {
             state.records.remove(id);
         }
         state.counters.connections += 1;
+        state.is_connected = true;
         state.is_changed = true;
         let running = state.seen.len();
         let missing = state.missing_bodies();
@@ -379,6 +387,11 @@ impl Agent {
     }
 }
 
+/// Why a container is not confined whose mark names no profile.
+pub(crate) fn no_profile(mark: &str) -> String {
+    format!("there is no ArmorProfile {mark}, which the pod is marked with")
+}
+
 /// Compares what a runtime keeps of a policy. It may leave out the number of the default error, which weakens nothing.
 fn is_same(one: &LinuxSeccomp, other: &LinuxSeccomp) -> bool {
     one.default_action == other.default_action
@@ -386,16 +399,17 @@ fn is_same(one: &LinuxSeccomp, other: &LinuxSeccomp) -> bool {
         && one.syscalls == other.syscalls
 }
 
-/// Returns true if tollgate's runtime has noted a container with a policy of this profile.
-fn is_noted(state: &Path, id: &str, profile: &str) -> bool {
+/// Returns true if tollgate's runtime has noted a container with the policy of this name.
+fn is_noted(state: &Path, id: &str, policy: &str) -> bool {
     // Below a folder for each state directory of the runtime.
     let roots = fs::read_dir(state).into_iter().flatten().flatten();
     let notes = roots.filter_map(|root| {
         let text = fs::read(root.path().join(id).join("container.json")).ok()?;
         serde_json::from_slice::<serde_json::Value>(&text).ok()
     });
-    let mut policies = notes.filter_map(|note| note["policy"].as_str().map(str::to_owned));
-    policies.any(|policy| policy.contains(&format!("/{profile}-")))
+    let mut files = notes.filter_map(|note| note["policy"].as_str().map(PathBuf::from));
+    let wanted = format!("{policy}.yaml");
+    files.any(|file| file.file_name().is_some_and(|name| *name == *wanted))
 }
 
 impl Plugin for Agent {

@@ -3,8 +3,8 @@
 use abi::{RegisterTest, TestOp, TestWidth};
 use nri::message::{LinuxSeccompArg, LinuxSyscall, OptionalUInt32};
 use policy::compile::seccomp::{Action, CallRule, Profile};
-use policy::compile::{MachineFeatures, NarrowedPolicy};
-use policy::{EnforcerKind, Enforcers, RuleAction, RuleOrigin};
+use policy::compile::{Grade, MachineFeatures, NarrowedPolicy};
+use policy::{EnforcerKind, Enforcers, Policy, RuleAction, RuleOrigin};
 
 /// Maximum number of rules that one call rule may become.
 const MAX_RULES: usize = 256;
@@ -53,17 +53,7 @@ impl Filter {
                 false => filter.notes.push(problem.message),
             }
         }
-        // What is partial by nature is a note; what another enforcer of the policy does better is a gap.
-        for (rule, other) in narrowed.rules.iter().zip(&whole.rules) {
-            let is_base = matches!(rule.origin, RuleOrigin::Base(_));
-            if !is_base && narrowed.grade(rule) < whole.grade(other) {
-                let wanted = policy.enforcers.without(EnforcerKind::Seccomp).joined();
-                filter.gap(format!(
-                    "`{}` needs {wanted}, which the node does not use",
-                    rule.id
-                ));
-            }
-        }
+        filter.compare(policy, &narrowed, &whole);
         if alone.enforcers == Enforcers::default() {
             return Ok(filter);
         }
@@ -81,6 +71,43 @@ impl Filter {
             filter.notes.push(format!("`{}` {note}", rule.id));
         }
         Ok(filter)
+    }
+
+    /// Notes what the enforcers of the policy do and a filter alone does not.
+    fn compare(&mut self, policy: &Policy, narrowed: &NarrowedPolicy, whole: &NarrowedPolicy) {
+        // What is partial by nature is a note; what another enforcer of the policy does better is a gap.
+        for (rule, other) in narrowed.rules.iter().zip(&whole.rules) {
+            let (grade, wanted) = (narrowed.grade(rule), whole.grade(other));
+            if grade < wanted {
+                let wanted = policy.enforcers.without(EnforcerKind::Seccomp).joined();
+                self.gap(format!(
+                    "`{}` needs {wanted}, which the node does not use",
+                    rule.id
+                ));
+            } else if matches!(rule.origin, RuleOrigin::Base(_)) && grade < Grade::Full {
+                // The check above says nothing about the defaults of runtimes.
+                let note = "is enforced only partially, or not at all, by a filter";
+                self.notes.push(format!("`{}` {note}", rule.id));
+            }
+        }
+        let others = policy
+            .profiles
+            .iter()
+            .filter(|profile| profile.enforcer != EnforcerKind::Seccomp);
+        for profile in others {
+            self.gap(format!(
+                "a profile for {} is in the policy, which the node does not use",
+                profile.enforcer.name()
+            ));
+        }
+        let has_content = !policy.rules.is_empty() || !policy.profiles.is_empty();
+        let is_ours = policy.enforcers.contains(EnforcerKind::Seccomp);
+        if !is_ours && has_content && self.gaps.is_empty() {
+            let named = policy.enforcers.joined();
+            self.gap(format!(
+                "nothing of the policy is enforced: the node does not use {named}"
+            ));
+        }
     }
 
     fn gap(&mut self, gap: String) {
@@ -252,6 +279,30 @@ mod tests {
         assert_eq!(compiled("BPF", "disallow-insmod").rules, []);
         let files = gaps("BPFSeccomp", "disallow-write-core-pattern");
         assert!(!files.is_empty());
+    }
+
+    #[test]
+    fn a_policy_of_which_a_filter_enforces_nothing_has_a_gap() {
+        for enforcer in ["BPF", "AppArmor"] {
+            let text = format!("policy:\n  enforcer: {enforcer}\n  mode: RuntimeDefault\n");
+            let filter = Filter::compile("p.yaml", &text).unwrap();
+            assert!(!filter.gaps.is_empty(), "{enforcer} {filter:?}");
+        }
+        let of_seccomp = "policy:\n  enforcer: Seccomp\n  mode: RuntimeDefault\n";
+        let filter = Filter::compile("p.yaml", of_seccomp).unwrap();
+        assert_eq!(filter.gaps, Vec::<String>::new());
+        let says = |rule: &str| filter.notes.iter().any(|note| note.contains(rule));
+        assert!(says("runtime-default-files"), "{filter:?}");
+    }
+
+    #[test]
+    fn a_profile_for_another_enforcer_is_a_gap() {
+        let text = "policy:\n  enforcer: AppArmorSeccomp\n  mode: DefenseInDepth\n  defenseInDepth:\n    appArmor:\n      \
+                    profileType: Custom\n      customProfile: 'profile x { file, }'\n    seccomp:\n      profileType: Custom\n      \
+                    customProfile: '{\"defaultAction\": \"SCMP_ACT_ALLOW\"}'\n";
+        let filter = Filter::compile("p.yaml", text).unwrap();
+        let named = |gap: &String| gap.contains("AppArmor");
+        assert!(filter.gaps.iter().any(named), "{filter:?}");
     }
 
     #[test]

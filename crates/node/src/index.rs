@@ -1,26 +1,55 @@
 //! What the node knows of all ArmorProfiles: their metadata, and for which containers they are.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use kinds::annotations::{FAIL_MODE, FailMode, HASH, MARK, TARGET};
-use kinds::{Meta, ObjectKey, Scope, Target};
+use kinds::annotations::{FAIL_MODE, FailMode, HASH, INSTALLATION, MARK, TARGET};
+use kinds::{Meta, ObjectKey, OwnerReference, Scope, Target};
 use nri::message::PodSandbox;
 use serde_json::Value;
+
+/// Group of the kinds of policies.
+const GROUP: &str = "crd.varmor.org";
 
 /// An ArmorProfile without its policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) key: ObjectKey,
-    pub(crate) target: Target,
+    /// `None` if it cannot be read: a policy of a namespace is for all pods of it then, one of the cluster for those
+    /// with its mark.
+    target: Option<Target>,
     /// It is of a policy of the cluster.
     pub(crate) is_of_cluster: bool,
-    /// Hash of the policy.
+    /// Hash of the policy; empty if it cannot be read.
     pub(crate) hash: String,
     pub(crate) fail_mode: FailMode,
+    /// Why no container can have the policy.
+    pub(crate) problem: Option<String>,
     created: String,
 }
 
-/// An object was left out.
+impl Entry {
+    fn is_near(&self, pod: &PodSandbox) -> bool {
+        self.is_of_cluster || self.key.namespace == pod.namespace
+    }
+
+    fn is_for(&self, pod: &PodSandbox) -> bool {
+        let target = self.target.as_ref();
+        self.is_near(pod) && target.map_or(!self.is_of_cluster, |target| is_for(target, pod))
+    }
+
+    fn has_container(&self, name: &str) -> bool {
+        let target = self.target.as_ref();
+        target.is_none_or(|target| target.has_container(name))
+    }
+
+    /// The best is the least: a policy of the cluster, then one whose target is known, then the oldest.
+    fn rank(&self) -> impl Ord + '_ {
+        let (target, created) = (self.target.is_none(), &self.created);
+        (!self.is_of_cluster, target, created, &self.key)
+    }
+}
+
+/// An object lacks what the operator writes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use the ArmorProfile {key}: {problem}")]
 pub(crate) struct Unusable {
@@ -31,53 +60,122 @@ pub(crate) struct Unusable {
 /// All ArmorProfiles.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
+    /// Namespace of the installation, in which the profiles of the cluster's policies are. Only the operator writes there.
+    installation: String,
     entries: BTreeMap<ObjectKey, Entry>,
     /// The objects as they came, for the disk.
     objects: BTreeMap<ObjectKey, Value>,
+    /// Objects from the disk that the API server has not given since the agent began.
+    unconfirmed: BTreeSet<ObjectKey>,
     /// Highest resource version that was seen.
     pub(crate) version: u64,
     /// All objects that exist were seen since the agent began.
     pub(crate) is_complete: bool,
+    /// All objects that exist were seen, by this agent or by one before.
+    pub(crate) is_usable: bool,
 }
 
 impl Index {
+    /// An index of nothing.
+    pub(crate) fn new(installation: String) -> Self {
+        Self {
+            installation,
+            ..Self::default()
+        }
+    }
+
     /// Adds or replaces an object, of which only the metadata is read. True if anything changes.
     ///
     /// # Errors
     ///
-    /// If the object lacks what the operator writes. It was written by another program.
+    /// If the object lacks what the operator writes. What was known of it stays. If nothing was, and the object is of
+    /// this installation, its containers are refused from now on: that its policy is unknown does not mean that there
+    /// is none.
     pub(crate) fn apply(&mut self, object: &Value) -> Result<bool, Unusable> {
+        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
+        let key = ObjectKey {
+            namespace: text("namespace").to_owned(),
+            name: text("name").to_owned(),
+        };
+        self.unconfirmed.remove(&key);
         let meta: Meta =
             serde_json::from_value(object["metadata"].clone()).map_err(|error| Unusable {
-                key: ObjectKey {
-                    namespace: String::new(),
-                    name: String::new(),
-                },
+                key: key.clone(),
                 problem: error.to_string(),
             })?;
-        let key = ObjectKey {
-            namespace: meta.namespace.clone().unwrap_or_default(),
-            name: meta.name.clone(),
-        };
         let version = meta.resource_version.as_deref().map(str::parse);
         if let Some(Ok(version)) = version {
             self.version = self.version.max(version);
         }
-        match entry(key.clone(), &meta) {
-            Ok(entry) => {
-                self.objects.insert(key.clone(), kept(object));
-                let before = self.entries.insert(key, entry.clone());
-                Ok(before.as_ref() != Some(&entry))
-            }
-            Err(problem) => {
-                self.delete(&key);
-                Err(Unusable { key, problem })
-            }
+        let (entry, problem) = self.entry(&key, &meta);
+        let is_ours = meta.annotations.get(INSTALLATION) == Some(&self.installation);
+        if problem.is_some() && (!is_ours || self.entries.contains_key(&key)) {
+            let problem = problem.unwrap_or_default();
+            return Err(Unusable { key, problem });
         }
+        self.objects.insert(key.clone(), kept(object));
+        let before = self.entries.insert(key.clone(), entry.clone());
+        match problem {
+            Some(problem) => Err(Unusable { key, problem }),
+            None => Ok(before.as_ref() != Some(&entry)),
+        }
+    }
+
+    /// The entry of an object, and why no container can have it.
+    fn entry(&self, key: &ObjectKey, meta: &Meta) -> (Entry, Option<String>) {
+        let text = |name: &str| {
+            let value = meta.annotations.get(name);
+            value.ok_or_else(|| {
+                format!("the annotation {name} is missing: it is not of tollgate's operator")
+            })
+        };
+        let target = text(TARGET).and_then(|text| {
+            serde_json::from_str(text)
+                .map_err(|error| format!("the annotation {TARGET} is wrong: {error}"))
+        });
+        let hash = text(HASH);
+        let causes = [target.as_ref().err(), hash.as_ref().err()];
+        let problem = causes.into_iter().flatten().next().cloned();
+        // Whoever writes an object chooses its owners, and nobody but the operator writes where it is.
+        let is_at_home = key.namespace == self.installation && !self.installation.is_empty();
+        let owns = |owner: &OwnerReference| {
+            let is_ours = owner.api_version.split('/').next() == Some(GROUP);
+            owner.controller && is_ours && Scope::of_kind(&owner.kind) == Some(Scope::Cluster)
+        };
+        let entry = Entry {
+            target: target.ok(),
+            is_of_cluster: is_at_home && meta.owner_references.iter().any(owns),
+            hash: hash.cloned().unwrap_or_default(),
+            fail_mode: FailMode::of(meta.annotations.get(FAIL_MODE).map(String::as_str)),
+            problem: problem.clone(),
+            created: meta.creation_timestamp.clone().unwrap_or_default(),
+            key: key.clone(),
+        };
+        (entry, problem)
+    }
+
+    /// Takes what the agent before has kept. It may be old until a list has confirmed it.
+    pub(crate) fn load(&mut self, objects: &[Value]) {
+        for object in objects {
+            // An unusable object was reported when it came.
+            let _ = self.apply(object);
+        }
+        // The version of objects that may be old says nothing about what was seen since.
+        self.version = 0;
+        self.unconfirmed = self.objects.keys().cloned().collect();
+        self.is_usable = true;
+    }
+
+    /// Notes that the API server has given every object; returns those that it no longer has.
+    pub(crate) fn complete(&mut self) -> BTreeSet<ObjectKey> {
+        self.is_complete = true;
+        self.is_usable = true;
+        std::mem::take(&mut self.unconfirmed)
     }
 
     /// Removes an object; true if it was there.
     pub(crate) fn delete(&mut self, key: &ObjectKey) -> bool {
+        self.unconfirmed.remove(key);
         self.objects.remove(key);
         self.entries.remove(key).is_some()
     }
@@ -91,8 +189,8 @@ impl Index {
     }
 
     /// The objects, to be applied again by an agent that starts without an API server.
-    pub(crate) fn objects(&self) -> Vec<&Value> {
-        self.objects.values().collect()
+    pub(crate) fn objects(&self) -> Vec<Value> {
+        self.objects.values().cloned().collect()
     }
 
     /// The profile of a container. A policy of the cluster wins over one of the namespace, and an older one over a
@@ -102,23 +200,20 @@ impl Index {
     ///
     /// With the name in the mark, if there is no such profile.
     pub(crate) fn find(&self, pod: &PodSandbox, container: &str) -> Result<Option<&Entry>, String> {
-        let of_pod = |entry: &&Entry| {
-            let is_near = entry.is_of_cluster || entry.key.namespace == pod.namespace;
-            is_near && is_for(&entry.target, pod)
-        };
-        let wanted = |entry: &&Entry| entry.target.has_container(container);
-        let found = self.entries().filter(of_pod).filter(wanted);
-        let best = found.min_by_key(|entry| (!entry.is_of_cluster, &entry.created, &entry.key));
+        let found = self
+            .entries()
+            .filter(|entry| entry.is_for(pod) && entry.has_container(container));
+        let best = found.min_by_key(|entry| entry.rank());
         if best.is_some() {
             return Ok(best);
         }
         let Some(name) = pod.annotations.get(&format!("{MARK}{container}")) else {
             return Ok(None);
         };
-        let mut marked = self.entries().filter(|entry| {
-            entry.key.name == *name && (entry.is_of_cluster || entry.key.namespace == pod.namespace)
-        });
-        match marked.next() {
+        let marked = self
+            .entries()
+            .filter(|entry| entry.key.name == *name && entry.is_near(pod));
+        match marked.min_by_key(|entry| entry.rank()) {
             Some(entry) => Ok(Some(entry)),
             None => Err(name.clone()),
         }
@@ -132,10 +227,9 @@ impl Index {
             .filter(|(key, _)| key.starts_with(MARK))
             .map(|(_, value)| value)
             .collect();
-        let is_near = |entry: &&Entry| entry.is_of_cluster || entry.key.namespace == pod.namespace;
         self.entries()
-            .filter(is_near)
-            .filter(|entry| is_for(&entry.target, pod) || marks.contains(&&entry.key.name))
+            .filter(|entry| entry.problem.is_none() && entry.is_near(pod))
+            .filter(|entry| entry.is_for(pod) || marks.contains(&&entry.key.name))
             .map(|entry| entry.key.clone())
             .collect()
     }
@@ -148,29 +242,6 @@ fn kept(object: &Value) -> Value {
         metadata.remove("managedFields");
     }
     object
-}
-
-fn entry(key: ObjectKey, meta: &Meta) -> Result<Entry, String> {
-    let text = |name: &str| {
-        let value = meta.annotations.get(name);
-        value.ok_or_else(|| {
-            format!("the annotation {name} is missing: it is not of tollgate's operator")
-        })
-    };
-    let target = serde_json::from_str(text(TARGET)?)
-        .map_err(|error| format!("the annotation {TARGET} is wrong: {error}"))?;
-    let of_cluster = |kind: &str| Scope::of_kind(kind) == Some(Scope::Cluster);
-    Ok(Entry {
-        target,
-        is_of_cluster: meta
-            .owner_references
-            .iter()
-            .any(|owner| owner.controller && of_cluster(&owner.kind)),
-        hash: text(HASH)?.clone(),
-        fail_mode: FailMode::of(meta.annotations.get(FAIL_MODE).map(String::as_str)),
-        created: meta.creation_timestamp.clone().unwrap_or_default(),
-        key,
-    })
 }
 
 /// Returns true if a pod is of a target, as far as a container runtime tells: it knows labels and the name of a pod,
@@ -238,7 +309,7 @@ pub(crate) mod tests {
     }
 
     fn index(objects: &[Value]) -> Index {
-        let mut index = Index::default();
+        let mut index = Index::new("tollgate".to_owned());
         for object in objects {
             index.apply(object).unwrap();
         }
@@ -310,19 +381,20 @@ pub(crate) mod tests {
             "VarmorPolicy",
             "0",
         );
+        let mut cluster = of("c", "VarmorClusterPolicy", "3");
+        cluster["metadata"]["namespace"] = json!("tollgate");
         let mut all = index(&[
-            of("c", "VarmorClusterPolicy", "3"),
+            cluster,
             of("a", "VarmorPolicy", "2"),
             of("b", "VarmorPolicy", "1"),
             other,
         ]);
-        let key = |name: &str| ObjectKey {
-            namespace: "demo".to_owned(),
-            name: name.to_owned(),
-        };
-        for expected in ["c", "b", "a"] {
+        for (namespace, expected) in [("tollgate", "c"), ("demo", "b"), ("demo", "a")] {
             assert_eq!(name(&all, &bare(Some("m"))), Some(expected));
-            assert!(all.delete(&key(expected)));
+            assert!(all.delete(&ObjectKey {
+                namespace: namespace.to_owned(),
+                name: expected.to_owned(),
+            }));
         }
         assert_eq!(name(&all, &bare(Some("m"))), Some("m"));
         assert_eq!(name(&all, &bare(None)), None);
@@ -330,20 +402,62 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_profile_of_another_program_is_left_out_and_its_version_counts() {
-        let mut all = index(&[profile(
-            "p",
-            json!({"kind": "Pod", "name": "p"}),
-            "VarmorPolicy",
-            "1",
-        )]);
-        let foreign =
-            json!({"metadata": {"name": "p", "namespace": "demo", "resourceVersion": "9"}});
-        let error = all.apply(&foreign).unwrap_err().to_string();
-        assert!(
-            error.contains("demo/p") && error.contains(TARGET),
-            "{error}"
-        );
-        assert_eq!((all.version, all.entries().count()), (9, 0));
+    fn an_object_that_cannot_be_read_refuses_or_changes_nothing() {
+        let target = json!({"kind": "Pod", "name": "web"});
+        let good = profile("p", target.clone(), "VarmorPolicy", "1");
+        let mut foreign = good.clone();
+        foreign["metadata"]["annotations"] = json!({});
+        foreign["metadata"]["resourceVersion"] = json!("9");
+        let mut ours = foreign.clone();
+        ours["metadata"]["annotations"] = json!({ INSTALLATION: "tollgate" });
+        let web = pod("web", &[]);
+        // What was known stays.
+        for broken in [&foreign, &ours] {
+            let mut all = index(std::slice::from_ref(&good));
+            let error = all.apply(broken).unwrap_err().to_string();
+            assert!(
+                error.contains("demo/p") && error.contains(TARGET),
+                "{error}"
+            );
+            assert_eq!((all.version, name(&all, &web)), (9, Some("p")));
+        }
+        let mut all = index(&[]);
+        all.apply(&foreign).unwrap_err();
+        assert_eq!(name(&all, &web), None);
+        all.apply(&ours).unwrap_err();
+        let found = all.find(&pod("any", &[]), "app").unwrap().unwrap();
+        assert!(found.problem.is_some());
+        let mut other = pod("any", &[]);
+        other.namespace = "other".to_owned();
+        assert_eq!(name(&all, &other), None);
+        // Its target is known, and not its policy.
+        ours["metadata"]["annotations"][TARGET] = json!(target.to_string());
+        let mut all = index(&[]);
+        all.apply(&ours).unwrap_err();
+        assert_eq!(name(&all, &web), Some("p"));
+        assert_eq!(name(&all, &pod("any", &[])), None);
+    }
+
+    #[test]
+    fn a_profile_is_of_the_cluster_only_in_the_namespace_of_the_installation() {
+        let target = json!({"kind": "Pod", "name": "web"});
+        let of = |namespace: &str, owner: &str| {
+            let mut object = profile("p", target.clone(), owner, "0");
+            object["metadata"]["namespace"] = json!(namespace);
+            object
+        };
+        let web = pod("web", &[]);
+        let forged = index(&[of("evil", "VarmorClusterPolicy")]);
+        assert_eq!(name(&forged, &web), None);
+        let mut marked = web.clone();
+        marked
+            .annotations
+            .insert(format!("{MARK}app"), "p".to_owned());
+        assert_eq!(forged.find(&marked, "app").unwrap_err(), "p");
+        let real = of("tollgate", "VarmorClusterPolicy");
+        assert_eq!(name(&index(std::slice::from_ref(&real)), &web), Some("p"));
+        let mut of_another_group = real;
+        of_another_group["metadata"]["ownerReferences"][0]["apiVersion"] = json!("evil.io/v1");
+        assert_eq!(name(&index(&[of_another_group]), &web), None);
     }
 }

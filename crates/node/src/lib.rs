@@ -16,6 +16,7 @@ mod agent;
 mod filter;
 mod index;
 mod merge;
+mod profiles;
 mod report;
 mod run;
 mod state;
@@ -36,6 +37,8 @@ pub use store::StoreError;
 pub struct Settings {
     /// Name of the node, which is also that of its NodeReport.
     pub node: String,
+    /// Namespace of the installation, in which the profiles of the cluster's policies are.
+    pub installation: String,
     /// Socket of the container runtime's NRI.
     pub socket: PathBuf,
     /// Folder for what the agent keeps.

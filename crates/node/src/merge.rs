@@ -123,6 +123,12 @@ fn without(
     args: &[LinuxSeccompArg],
     denied: &[&[LinuxSeccompArg]],
 ) -> Option<Vec<Vec<LinuxSeccompArg>>> {
+    // A runtime takes tests of one argument for alternatives, of which one cannot be narrowed alone.
+    let mut indexes: Vec<u32> = args.iter().map(|arg| arg.index).collect();
+    indexes.sort_unstable();
+    if indexes.windows(2).any(|two| two[0] == two[1]) {
+        return None;
+    }
     let mut all = vec![args.to_vec()];
     for tests in denied {
         let mut choices = Vec::new();
@@ -269,6 +275,22 @@ mod tests {
         let own = LinuxSeccomp {
             default_action: "SCMP_ACT_ERRNO".to_owned(),
             syscalls: vec![rule("clone", "SCMP_ACT_ALLOW", vec![below])],
+            ..LinuxSeccomp::default()
+        };
+        let denies = filter(vec![rule("clone", "SCMP_ACT_ERRNO", vec![masked(0, 1, 1)])]);
+        let error = merge(&denies, Some(&own)).unwrap_err();
+        assert!(error.contains("clone(2)"), "{error}");
+    }
+
+    #[test]
+    fn two_tests_of_one_argument_are_an_error_because_a_runtime_takes_either() {
+        let own = LinuxSeccomp {
+            default_action: "SCMP_ACT_ERRNO".to_owned(),
+            syscalls: vec![rule(
+                "clone",
+                "SCMP_ACT_ALLOW",
+                vec![masked(0, 1, 0), masked(0, 2, 0)],
+            )],
             ..LinuxSeccomp::default()
         };
         let denies = filter(vec![rule("clone", "SCMP_ACT_ERRNO", vec![masked(0, 1, 1)])]);

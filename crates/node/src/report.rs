@@ -107,7 +107,7 @@ impl Sample<'_> {
 }
 
 #[rustfmt::skip]
-const METRICS: [Metric; 11] = [
+const METRICS: [Metric; 12] = [
     ("profiles", "gauge", "ArmorProfiles of the cluster that the node knows.", |s| s.state.index.entries().count() as u64),
     ("containers", "gauge", "Running containers that a policy is for.", |s| s.sum(|one| one.containers)),
     ("containers_unprotected", "gauge", "Of these, not confined as a whole.", |s| s.sum(|one| one.unprotected)),
@@ -116,6 +116,7 @@ const METRICS: [Metric; 11] = [
     ("opened_total", "counter", "Containers that run without their policy, by its fail mode.", |s| s.state.counters.opened),
     ("late_answers_total", "counter", "Answers that missed their deadline.", |s| s.state.counters.too_late),
     ("runtime_connections_total", "counter", "Connections to the container runtime.", |s| s.state.counters.connections),
+    ("runtime_connected", "gauge", "1 while the container runtime is connected, else 0.", |s| u64::from(s.state.is_connected)),
     ("reports_total", "counter", "Reports that were written.", |s| s.state.counters.reports),
     ("api_errors_total", "counter", "Requests to the API server that failed.", |s| s.state.counters.errors),
     ("slowest_answer_microseconds", "gauge", "Longest time that an answer took.", |s| s.state.counters.slowest),

@@ -1,23 +1,20 @@
 //! The threads of an agent.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apiserver::{Change, Client, Resource, watch};
-use kinds::crd::Definition;
-use kinds::{ArmorProfile, ObjectKey};
+use apiserver::Client;
 use nri::{Options, Plugin};
 use serve::{Page, ServeError, WebListener, WebServer};
 
 use crate::agent::Agent;
-use crate::store::{Body, StoreError};
+use crate::profiles::{fetch_wanted, follow};
+use crate::store::{StoreError, retain_policies};
 use crate::{Settings, chain, report};
 
 /// How long an answer to the runtime may take.
@@ -81,7 +78,7 @@ pub fn run(
         })?;
     }
     let (fetch, wanted) = mpsc::channel();
-    let agent = Arc::new(Agent::new(settings, fetch, Box::new(say))?);
+    let agent = Arc::new(Agent::new(settings, fetch, Arc::new(say))?);
     let _server = serve_pages(&agent)?;
     let start = |name: &str, work: Box<dyn FnOnce() + Send>| {
         let thread = thread::Builder::new().name(name.to_owned());
@@ -104,114 +101,30 @@ fn serve_pages(agent: &Arc<Agent>) -> Result<Option<WebServer>, RunError> {
         return Ok(None);
     };
     let of_metrics = Arc::clone(agent);
-    let page = |path: &str, content| Page {
-        path: path.to_owned(),
+    let metrics = Page {
+        path: "/metrics".to_owned(),
         content_type: "text/plain; version=0.0.4",
         is_instant: false,
-        content,
+        content: Box::new(move || report::metrics(&of_metrics.state())),
     };
-    let pages = vec![
-        page(
-            "/metrics",
-            Box::new(move || report::metrics(&of_metrics.state())),
-        ),
-        page("/healthz", Box::new(|| "ok\n".to_owned())),
-    ];
-    Ok(Some(WebListener::bind(address, None)?.start(pages)?))
+    let of_health = Arc::clone(agent);
+    let listener =
+        WebListener::bind(address, None)?.with_health(move || of_health.state().health());
+    Ok(Some(listener.start(vec![metrics])?))
 }
 
-/// Follows the metadata of all ArmorProfiles.
-fn follow(agent: &Agent, client: &Client) {
-    let definition = Definition::of_kind("ArmorProfile").expect("the kind is in the table");
-    let resource = Resource::of(definition).only_metadata();
-    watch(client, &resource, |change| {
-        take(agent, change);
-        ControlFlow::Continue(())
-    });
-}
+/// A connection to the runtime. It ends in the state, too, when its thread panics.
+struct Connection<'a>(&'a Agent);
 
-fn take(agent: &Agent, change: Change) {
-    let mut problem = None;
-    let mut state = agent.state();
-    let before = state.index.version;
-    match change {
-        Change::Applied(object) => match state.index.apply(&object) {
-            Ok(changed) => state.is_index_changed |= changed,
-            Err(error) => problem = Some(error.to_string()),
-        },
-        Change::Deleted(key) => {
-            state.is_index_changed |= state.index.delete(&key);
-            state.bodies.remove(&key);
-            state.failures.remove(&key);
-            if let Err(error) = agent.store.remove_body(&key) {
-                problem = Some(chain(&error));
-            }
-        }
-        Change::Listed => state.index.is_complete = true,
-        Change::Failed(error) => {
-            state.counters.errors += 1;
-            problem = Some(format!("cannot watch ArmorProfiles: {}", chain(&error)));
-        }
-    }
-    state.is_changed |= state.is_index_changed || state.index.version != before;
-    let missing: BTreeSet<ObjectKey> = match state.is_index_changed {
-        true => state.missing_bodies(),
-        false => BTreeSet::new(),
-    };
-    drop(state);
-    agent.want(missing);
-    agent.wake();
-    if let Some(problem) = problem {
-        agent.say(problem);
-    }
-}
-
-/// Fetches policies that containers need.
-fn fetch_wanted(agent: &Agent, client: &Client, wanted: &Receiver<ObjectKey>) {
-    while let Ok(key) = wanted.recv() {
-        // It may have been fetched since.
-        if agent.state().body(&key).is_some() {
-            continue;
-        }
-        let fetched = report::profile(client, &key).map_err(|error| chain(&error));
-        let body = fetched.and_then(|mut object| {
-            object["kind"] = "ArmorProfile".into();
-            object["apiVersion"] = Definition::of_kind("ArmorProfile")
-                .map(Definition::api_version)
-                .into();
-            let profile: ArmorProfile =
-                serde_json::from_value(object).map_err(|error| error.to_string())?;
-            Ok(Body {
-                hash: profile.spec.profile.hash,
-                policy: profile.spec.profile.policy,
-            })
-        });
-        let mut state = agent.state();
-        state.is_changed = true;
-        let problem = match body {
-            Ok(body) => {
-                let written = agent.store.write_body(&key, &body);
-                state.bodies.insert(key.clone(), body);
-                state.failures.remove(&key);
-                written.err().map(|error| chain(&error))
-            }
-            Err(problem) => {
-                state.counters.errors += 1;
-                let text = format!("cannot fetch the policy: {problem}");
-                state.failures.insert(key.clone(), text.clone());
-                Some(format!("{key}: {text}"))
-            }
-        };
-        drop(state);
-        agent.wake();
-        if let Some(problem) = problem {
-            agent.say(problem);
-        }
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        self.0.disconnect();
     }
 }
 
 /// Connects to the runtime, again and again.
 fn connect(agent: &Arc<Agent>) {
+    agent.wait_for_index();
     let mut last = String::new();
     loop {
         let options = Options {
@@ -221,9 +134,11 @@ fn connect(agent: &Arc<Agent>) {
         };
         let plugin: Arc<dyn Plugin> = Arc::clone(agent) as _;
         let socket = &agent.settings.socket;
+        let connection = Connection(agent);
         let ended = UnixStream::connect(socket)
             .map_err(|error| format!("cannot connect to {}: {error}", socket.display()))
             .and_then(|stream| nri::run(stream, options, &plugin).map_err(|error| chain(&error)));
+        drop(connection);
         let message = ended
             .err()
             .unwrap_or_else(|| "the container runtime has closed the connection".to_owned());
@@ -247,9 +162,8 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
         write_index(agent);
         let now = Instant::now();
         let mut state = agent.state();
-        // Before all profiles were seen, the agent says nothing about them.
-        let is_due = state.index.is_complete && state.counters.connections > 0;
-        if !is_due || now < next || !state.is_changed && now < renewal {
+        // An agent that has not seen all profiles, or hears of no containers, says nothing about them.
+        if !state.can_report() || now < next || !state.is_changed && now < renewal {
             continue;
         }
         state.is_changed = false;
@@ -275,16 +189,22 @@ fn write_reports(agent: &Agent, client: &Client, boot: &str, stop: &Receiver<()>
     }
 }
 
-fn write_index(agent: &Agent) {
+/// Writes the index, and removes policy files that no container needs any more.
+pub(crate) fn write_index(agent: &Agent) {
     let mut state = agent.state();
-    if !state.is_index_changed {
+    // A part of a list would be taken for all of it by the next agent.
+    if !state.is_index_changed || !state.index.is_usable {
         return;
     }
     state.is_index_changed = false;
-    let written = agent.store.write_objects(&state.index.objects());
-    state.is_index_changed = written.is_err();
+    let objects = state.index.objects();
     drop(state);
-    if let Err(error) = written {
+    if let Err(error) = agent.store.write_objects(&objects) {
+        agent.state().is_index_changed = true;
+        agent.say(chain(&error));
+    }
+    let removed = retain_policies(&agent.settings.policies, || agent.state().policy_names());
+    if let Err(error) = removed {
         agent.say(chain(&error));
     }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use kinds::{ObjectKey, ProfileState};
 use nri::message::{LinuxSeccomp, PodSandbox};
 
+use crate::agent::no_profile;
 use crate::filter::Filter;
 use crate::index::Index;
-use crate::store::{Body, Record};
+use crate::store::{Body, Record, policy_name};
 
 /// A container that exists.
 #[derive(Clone, Debug)]
@@ -30,8 +31,8 @@ pub(crate) struct Expected {
 pub(crate) struct State {
     pub(crate) index: Index,
     pub(crate) bodies: HashMap<ObjectKey, Body>,
-    /// Compiled filters by hash of their policy.
-    pub(crate) filters: HashMap<String, Arc<Filter>>,
+    /// The filter that was compiled last for a profile, with the hash of its policy.
+    pub(crate) filters: HashMap<ObjectKey, (String, Arc<Filter>)>,
     /// Containers that run, by id.
     pub(crate) seen: HashMap<String, Seen>,
     /// Containers that were confined, by id.
@@ -40,6 +41,8 @@ pub(crate) struct State {
     pub(crate) expected: HashMap<String, Expected>,
     /// Why the policy of a profile cannot be had.
     pub(crate) failures: BTreeMap<ObjectKey, String>,
+    /// The container runtime has given its containers, and the connection stands.
+    pub(crate) is_connected: bool,
     /// The report has to be written.
     pub(crate) is_changed: bool,
     /// The index has to be written to disk.
@@ -62,35 +65,80 @@ pub(crate) struct Counters {
 }
 
 impl State {
+    /// Why the agent does not do its work.
+    ///
+    /// # Errors
+    ///
+    /// If it knows no profiles yet, or hears of no containers.
+    pub(crate) fn health(&self) -> Result<(), String> {
+        match (self.index.is_usable, self.is_connected) {
+            (false, _) => Err("the API server has not listed the profiles yet".to_owned()),
+            (true, false) => Err("the container runtime is not connected".to_owned()),
+            (true, true) => Ok(()),
+        }
+    }
+
+    /// Returns true if what the state says of profiles is all that there is, and is so now.
+    pub(crate) fn can_report(&self) -> bool {
+        self.index.is_complete && self.is_connected
+    }
+
+    /// Removes all that is known of a profile; true if it was known.
+    pub(crate) fn forget(&mut self, key: &ObjectKey) -> bool {
+        self.bodies.remove(key);
+        self.failures.remove(key);
+        self.filters.remove(key);
+        self.index.delete(key)
+    }
+
     /// The body of a profile, if it is the current one.
     pub(crate) fn body(&self, key: &ObjectKey) -> Option<&Body> {
         let entry = self.index.get(key)?;
         self.bodies.get(key).filter(|body| body.hash == entry.hash)
     }
 
+    /// Names of the policy files that containers may need.
+    pub(crate) fn policy_names(&self) -> BTreeSet<String> {
+        let current = self
+            .index
+            .entries()
+            .map(|entry| policy_name(&entry.key.namespace, &entry.key.name, &entry.hash));
+        let created = self.expected.values().map(|expected| &expected.record);
+        let used = self.records.values().chain(created);
+        current.chain(used.map(Record::policy_name)).collect()
+    }
+
     /// Profiles that running containers use, and whose body is not here.
     pub(crate) fn missing_bodies(&self) -> BTreeSet<ObjectKey> {
         let used = self.seen.values().filter_map(|seen| {
             let found = self.index.find(&seen.pod, &seen.name).ok()??;
-            Some(found.key.clone())
+            found.problem.is_none().then(|| found.key.clone())
         });
         used.filter(|key| self.body(key).is_none()).collect()
     }
 
     /// The state of each profile that a container of the node uses.
     pub(crate) fn profiles(&self) -> Vec<ProfileState> {
-        let mut all: BTreeMap<&ObjectKey, ProfileState> = BTreeMap::new();
+        let mut all: BTreeMap<ObjectKey, ProfileState> = BTreeMap::new();
         for (id, seen) in &self.seen {
-            let Ok(Some(entry)) = self.index.find(&seen.pod, &seen.name) else {
-                continue;
+            let entry = match self.index.find(&seen.pod, &seen.name) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => continue,
+                Err(mark) => {
+                    add_dangling(&mut all, seen, mark);
+                    continue;
+                }
             };
-            let state = all.entry(&entry.key).or_insert_with(|| ProfileState {
-                namespace: entry.key.namespace.clone(),
-                name: entry.key.name.clone(),
-                hash: entry.hash.clone(),
-                failure: self.failures.get(&entry.key).cloned(),
-                ..ProfileState::default()
-            });
+            let failure = self.failures.get(&entry.key).or(entry.problem.as_ref());
+            let state = all
+                .entry(entry.key.clone())
+                .or_insert_with(|| ProfileState {
+                    namespace: entry.key.namespace.clone(),
+                    name: entry.key.name.clone(),
+                    hash: entry.hash.clone(),
+                    failure: failure.cloned(),
+                    ..ProfileState::default()
+                });
             state.containers += 1;
             let mut reasons = Vec::new();
             match self.records.get(id) {
@@ -116,6 +164,22 @@ impl State {
         }
         all.into_values().collect()
     }
+}
+
+/// Counts a container whose mark names no profile.
+fn add_dangling(all: &mut BTreeMap<ObjectKey, ProfileState>, seen: &Seen, mark: String) {
+    let key = ObjectKey {
+        namespace: seen.pod.namespace.clone(),
+        name: mark,
+    };
+    let state = all.entry(key.clone()).or_insert_with(|| ProfileState {
+        failure: Some(no_profile(&key.name)),
+        namespace: key.namespace,
+        name: key.name,
+        ..ProfileState::default()
+    });
+    state.containers += 1;
+    state.unprotected += 1;
 }
 
 /// Maximum number of reasons of a profile in a report.

@@ -1,8 +1,10 @@
 //! What an agent keeps on disk, so that one that starts without an API server decides as the one before.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kinds::ObjectKey;
 use serde::de::DeserializeOwned;
@@ -19,6 +21,13 @@ pub(crate) struct Body {
     pub(crate) hash: String,
     /// The policy as JSON.
     pub(crate) policy: String,
+}
+
+impl Body {
+    /// Returns true if the policy has its hash.
+    pub(crate) fn is_whole(&self) -> bool {
+        kinds::policy_hash(&self.policy) == self.hash
+    }
 }
 
 /// How a container is confined.
@@ -47,6 +56,61 @@ pub(crate) struct Record {
     pub(crate) notes: Vec<String>,
 }
 
+impl Record {
+    /// Name of the policy's file for tollgate's runtime. No two policies share one: a namespace has no dot.
+    pub(crate) fn policy_name(&self) -> String {
+        policy_name(&self.namespace, &self.name, &self.hash)
+    }
+}
+
+/// Begin of the names of all policy files that agents write.
+const POLICY_FILES: &str = "kubernetes.";
+
+/// Name of the policy's file for tollgate's runtime.
+pub(crate) fn policy_name(namespace: &str, name: &str, hash: &str) -> String {
+    let hash = hash.get(..16).unwrap_or(hash);
+    format!("{POLICY_FILES}{namespace}.{name}-{hash}")
+}
+
+/// Writes a policy to where tollgate's runtime looks for it. A file that is there may be torn.
+pub(crate) fn write_policy(folder: &Path, name: &str, policy: &str) -> Result<(), StoreError> {
+    let path = folder.join(format!("{name}.yaml"));
+    if fs::read(&path).is_ok_and(|old| old == policy.as_bytes()) {
+        return Ok(());
+    }
+    write_file(&path, policy.as_bytes(), Durability::Process)
+}
+
+/// Removes the policy files of agents but those whose names are `wanted`, which is asked after the folder is read:
+/// a file that is written meanwhile stays.
+pub(crate) fn retain_policies(
+    folder: &Path,
+    wanted: impl FnOnce() -> BTreeSet<String>,
+) -> Result<(), StoreError> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    let files = files(folder)?;
+    let wanted = wanted();
+    for path in files {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        let is_yaml = path.extension().is_some_and(|ending| ending == "yaml");
+        if is_yaml && stem.starts_with(POLICY_FILES) && !wanted.contains(&*stem) {
+            remove(path)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a written file survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// The end of the process.
+    Process,
+    /// A loss of power.
+    Power,
+}
+
 /// A file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {verb} {}", path.display())]
@@ -61,10 +125,13 @@ pub struct StoreError {
 }
 
 /// The folder of an agent.
-#[derive(Clone, Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
+    say: Say,
 }
+
+/// Takes messages for people.
+pub(crate) type Say = Arc<dyn Fn(String) + Send + Sync>;
 
 impl Store {
     /// Opens a folder, and makes it.
@@ -72,7 +139,7 @@ impl Store {
     /// # Errors
     ///
     /// If it cannot be made.
-    pub(crate) fn open(folder: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(folder: &Path, say: Say) -> Result<Self, StoreError> {
         for name in ["bodies", "containers"] {
             let path = folder.join(name);
             fs::create_dir_all(&path).map_err(|source| StoreError {
@@ -83,46 +150,63 @@ impl Store {
         }
         Ok(Self {
             folder: folder.to_owned(),
+            say,
         })
     }
 
-    /// The objects of the index; none if there is no file.
-    pub(crate) fn objects(&self) -> Result<Vec<Value>, StoreError> {
-        let read = self.read(&self.folder.join("profiles.json"))?;
-        Ok(read.unwrap_or_default())
+    /// The objects of the index; `None` if there is no file, or one that cannot be read.
+    pub(crate) fn objects(&self) -> Option<Vec<Value>> {
+        self.read(&self.folder.join("profiles.json"))
     }
 
-    pub(crate) fn write_objects(&self, objects: &[&Value]) -> Result<(), StoreError> {
-        self.write(&self.folder.join("profiles.json"), &objects)
+    pub(crate) fn write_objects(&self, objects: &[Value]) -> Result<(), StoreError> {
+        self.write(
+            &self.folder.join("profiles.json"),
+            &objects,
+            Durability::Power,
+        )
     }
 
-    pub(crate) fn body(&self, key: &ObjectKey) -> Result<Option<Body>, StoreError> {
-        self.read(&self.body_path(key))
+    /// The policy of a profile; `None` if there is none, or one that is not whole.
+    pub(crate) fn body(&self, key: &ObjectKey) -> Option<Body> {
+        let body: Option<Body> = self.read(&self.body_path(key));
+        body.filter(Body::is_whole)
     }
 
     pub(crate) fn write_body(&self, key: &ObjectKey, body: &Body) -> Result<(), StoreError> {
-        self.write(&self.body_path(key), body)
+        self.write(&self.body_path(key), body, Durability::Power)
     }
 
     pub(crate) fn remove_body(&self, key: &ObjectKey) -> Result<(), StoreError> {
         remove(self.body_path(key))
     }
 
+    /// Removes the bodies of all profiles but those that are `wanted`.
+    pub(crate) fn retain_bodies(
+        &self,
+        wanted: impl Fn(&ObjectKey) -> bool,
+    ) -> Result<(), StoreError> {
+        for path in files(&self.folder.join("bodies"))? {
+            let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+            let key = stem.split_once('~').map(|(namespace, name)| ObjectKey {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            });
+            if !key.is_some_and(|key| wanted(&key)) {
+                remove(path)?;
+            }
+        }
+        Ok(())
+    }
+
     /// All records of containers, by id.
     pub(crate) fn records(&self) -> Result<Vec<(String, Record)>, StoreError> {
-        let folder = self.folder.join("containers");
-        let failed = |source| StoreError {
-            verb: "read",
-            path: folder.clone(),
-            source,
-        };
         let mut all = Vec::new();
-        for entry in fs::read_dir(&folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for path in files(&self.folder.join("containers"))? {
             let id = path.file_stem().map(|id| id.to_string_lossy().into_owned());
             let is_ours = path.extension().is_some_and(|ending| ending == "json");
             if let (Some(id), true) = (id, is_ours)
-                && let Some(record) = self.read(&path)?
+                && let Some(record) = self.read(&path)
             {
                 all.push((id, record));
             }
@@ -131,7 +215,8 @@ impl Store {
     }
 
     pub(crate) fn write_record(&self, id: &str, record: &Record) -> Result<(), StoreError> {
-        self.write(&self.record_path(id), record)
+        // No container outlives a loss of power, and the runtime waits.
+        self.write(&self.record_path(id), record, Durability::Process)
     }
 
     pub(crate) fn remove_record(&self, id: &str) -> Result<(), StoreError> {
@@ -148,38 +233,76 @@ impl Store {
         self.folder.join("containers").join(format!("{id}.json"))
     }
 
-    fn read<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, StoreError> {
-        let failed = |source| StoreError {
-            verb: "read",
-            path: path.to_owned(),
-            source,
+    /// Reads a file, and deletes one that cannot be read: an agent that does not start because of it would never do.
+    fn read<T: DeserializeOwned>(&self, path: &Path) -> Option<T> {
+        let read = || {
+            let file = match File::open(path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                file => file?,
+            };
+            let limited = io::Read::take(io::BufReader::new(file), MAX_FILE);
+            serde_json::from_reader(limited)
+                .map(Some)
+                .map_err(io::Error::from)
         };
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
-        let limited = io::Read::take(io::BufReader::new(file), MAX_FILE);
-        serde_json::from_reader(limited).map_err(|error| failed(error.into()))
+        read().unwrap_or_else(|source| {
+            let path = path.to_owned();
+            let error = StoreError {
+                verb: "read",
+                path: path.clone(),
+                source,
+            };
+            (self.say)(format!("{}; it is removed", crate::chain(&error)));
+            if let Err(error) = remove(path) {
+                (self.say)(crate::chain(&error));
+            }
+            None
+        })
     }
 
     /// Writes a file as a whole or not at all.
-    fn write(&self, path: &Path, value: &impl Serialize) -> Result<(), StoreError> {
-        write_file(path, &serde_json::to_vec(value).expect("it is JSON"))
+    fn write(
+        &self,
+        path: &Path,
+        value: &impl Serialize,
+        durability: Durability,
+    ) -> Result<(), StoreError> {
+        let text = serde_json::to_vec(value).expect("it is JSON");
+        write_file(path, &text, durability)
     }
 }
 
 /// Writes a file as a whole or not at all.
-pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+fn write_file(path: &Path, bytes: &[u8], durability: Durability) -> Result<(), StoreError> {
     let new = path.with_extension("new");
     let write = || {
         let mut file = File::create(&new)?;
         file.write_all(bytes)?;
-        fs::rename(&new, path)
+        if durability == Durability::Power {
+            file.sync_all()?;
+        }
+        fs::rename(&new, path)?;
+        match path.parent() {
+            Some(folder) if durability == Durability::Power => File::open(folder)?.sync_all(),
+            _ => Ok(()),
+        }
     };
     write().map_err(|source| StoreError {
         verb: "write",
         path: path.to_owned(),
+        source,
+    })
+}
+
+/// The files of a folder.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let entries = fs::read_dir(folder).and_then(|all| {
+        all.map(|entry| entry.map(|entry| entry.path()))
+            .collect::<Result<Vec<_>, _>>()
+    });
+    entries.map_err(|source| StoreError {
+        verb: "read",
+        path: folder.to_owned(),
         source,
     })
 }

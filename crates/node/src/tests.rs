@@ -1,17 +1,21 @@
 //! Tests of an agent that is asked by a runtime, without either.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
+use apiserver::Change;
 use kinds::ObjectKey;
-use kinds::annotations::FAIL_MODE;
+use kinds::annotations::{FAIL_MODE, HASH};
 use nri::message::{Container, LinuxContainer, LinuxSeccomp, PodSandbox};
 use nri::{Answer, Event, Plugin};
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::index::tests::{pod, profile};
+use crate::profiles::take;
+use crate::run::write_index;
 use crate::store::Body;
 use crate::{Settings, report};
 
@@ -22,6 +26,7 @@ fn agent(folder: &Path) -> (Agent, Receiver<ObjectKey>) {
     let (sender, receiver) = mpsc::channel();
     let settings = Settings {
         node: "n1".to_owned(),
+        installation: "tollgate".to_owned(),
         socket: folder.join("nri.sock"),
         state: folder.to_owned(),
         handlers: vec!["tollgate".to_owned()],
@@ -30,7 +35,7 @@ fn agent(folder: &Path) -> (Agent, Receiver<ObjectKey>) {
         listen: None,
         renewal: Duration::from_secs(30),
     };
-    let agent = Agent::new(settings, sender, Box::new(|_| ())).unwrap();
+    let agent = Agent::new(settings, sender, Arc::new(|_| ())).unwrap();
     (agent, receiver)
 }
 
@@ -42,17 +47,19 @@ fn key(name: &str) -> ObjectKey {
 }
 
 fn web() -> Value {
-    profile(
-        "p",
-        json!({"kind": "Pod", "name": "web"}),
-        "VarmorPolicy",
-        "1",
-    )
+    of_policy(POLICY)
+}
+
+fn of_policy(policy: &str) -> Value {
+    let target = json!({"kind": "Pod", "name": "web"});
+    let mut object = profile("p", target, "VarmorPolicy", "1");
+    object["metadata"]["annotations"][HASH] = json!(kinds::policy_hash(policy));
+    object
 }
 
 fn body(policy: &str) -> Body {
     Body {
-        hash: "hash-of-p".to_owned(),
+        hash: kinds::policy_hash(policy),
         policy: policy.to_owned(),
     }
 }
@@ -181,7 +188,7 @@ fn the_fail_mode_decides_about_what_cannot_be_enforced() {
     for (mode, is_created) in [("open", true), ("closed", false), ("Open", false)] {
         let folder = tempfile::tempdir().unwrap();
         let (agent, _wanted) = agent(folder.path());
-        let mut object = web();
+        let mut object = of_policy(&of_bpf);
         object["metadata"]["annotations"][FAIL_MODE] = json!(mode);
         agent.state().index.apply(&object).unwrap();
         agent.state().bodies.insert(key("p"), body(&of_bpf));
@@ -197,4 +204,153 @@ fn the_fail_mode_decides_about_what_cannot_be_enforced() {
             Answer::Accept => panic!("{mode}: it is confined as far as that is possible"),
         }
     }
+}
+
+#[test]
+fn a_profile_that_was_deleted_while_no_agent_ran_is_forgotten_after_the_first_list() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let (agent, _wanted) = agent(folder.path());
+        agent.store.write_objects(&[web()]).unwrap();
+        agent.store.write_body(&key("p"), &body(POLICY)).unwrap();
+    }
+    let (agent, _wanted) = agent(folder.path());
+    let target = json!({"kind": "Pod", "name": "web"});
+    let newer = profile("q", target, "VarmorPolicy", "2");
+    take(&agent, Change::Applied(newer));
+    let found = |agent: &Agent| {
+        let state = agent.state();
+        let found = state.index.find(&pod("web", &[]), "app").unwrap();
+        found.map(|entry| entry.key.name.clone())
+    };
+    assert_eq!(found(&agent).as_deref(), Some("p"), "before the list");
+    take(&agent, Change::Listed);
+    assert_eq!(found(&agent).as_deref(), Some("q"));
+    assert!(agent.state().is_index_changed);
+    assert!(agent.state().body(&key("p")).is_none());
+    assert_eq!(agent.store.body(&key("p")), None);
+}
+
+#[test]
+fn what_is_not_known_yet_is_not_taken_for_no_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, _wanted) = agent(folder.path());
+    // No file and no list: the runtime is not connected to.
+    assert!(!agent.state().index.is_usable);
+    take(&agent, Change::Applied(web()));
+    assert!(!agent.state().index.is_usable);
+    take(&agent, Change::Listed);
+    assert!(agent.state().index.is_usable);
+    agent.wait_for_index();
+    // A mark without a profile.
+    let mut marked = pod("other", &[]);
+    let mark = format!("{}app", kinds::annotations::MARK);
+    marked.annotations.insert(mark, "gone".to_owned());
+    let text = refusal(start(&agent, &marked, None));
+    assert!(text.contains("no ArmorProfile gone"), "{text}");
+    let running = Container {
+        pod_sandbox_id: "s1".to_owned(),
+        ..container(None)
+    };
+    marked.id = "s1".to_owned();
+    agent.handle(&Event::Synchronize {
+        pods: vec![marked],
+        containers: vec![running],
+    });
+    let [state] = &agent.state().profiles()[..] else {
+        panic!("one profile is used");
+    };
+    assert_eq!((&*state.name, state.unprotected), ("gone", 1));
+}
+
+#[test]
+fn files_that_a_loss_of_power_has_torn_keep_no_agent_down() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let (agent, _wanted) = agent(folder.path());
+        agent.store.write_objects(&[web()]).unwrap();
+        agent.store.write_body(&key("p"), &body(POLICY)).unwrap();
+    }
+    let (record, torn) = (folder.path().join("containers/c1.json"), "{\"hash");
+    for path in [folder.path().join("bodies/demo~p.json"), record.clone()] {
+        std::fs::write(path, torn).unwrap();
+    }
+    let (restarted, _wanted) = agent(folder.path());
+    assert!(restarted.state().index.is_usable);
+    assert!(restarted.state().body(&key("p")).is_none() && !record.exists());
+    // A text that was cut, in JSON that was not.
+    let cut = Body {
+        policy: POLICY[..9].to_owned(),
+        ..body(POLICY)
+    };
+    restarted.store.write_body(&key("p"), &cut).unwrap();
+    assert_eq!(restarted.store.body(&key("p")), None);
+    // An index that cannot be read is not an empty one.
+    std::fs::write(folder.path().join("profiles.json"), torn).unwrap();
+    let (restarted, _wanted) = agent(folder.path());
+    assert!(!restarted.state().index.is_usable);
+}
+
+#[test]
+fn a_policy_is_handed_to_the_runtime_whole_and_under_a_name_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, _wanted) = agent(folder.path());
+    let policies = folder.path().join("policies");
+    std::fs::create_dir(&policies).unwrap();
+    take(&agent, Change::Applied(web()));
+    take(&agent, Change::Listed);
+    agent.state().bodies.insert(key("p"), body(POLICY));
+    let web = PodSandbox {
+        runtime_handler: "tollgate".to_owned(),
+        ..pod("web", &[])
+    };
+    let name = format!("kubernetes.demo.p-{}", &body(POLICY).hash[..16]);
+    let path = policies.join(format!("{name}.yaml"));
+    let own = policies.join("web.yaml");
+    for file in [&path, &own] {
+        std::fs::write(file, "torn").unwrap();
+    }
+    let Answer::Adjust(adjustment) = create(&agent, &web) else {
+        panic!("it is confined");
+    };
+    assert_eq!(adjustment.annotations["tollgate.policy"], name);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), POLICY);
+    // The runtime has noted another policy, whose name begins alike.
+    let note = folder.path().join("runtime/root/c1");
+    std::fs::create_dir_all(&note).unwrap();
+    let noted = |name: &str| {
+        let text = json!({ "policy": format!("/etc/tollgate/policies/{name}.yaml") });
+        std::fs::write(note.join("container.json"), text.to_string()).unwrap();
+    };
+    noted(&name.replace("p-", "p-2-"));
+    let text = refusal(start(&agent, &web, None));
+    assert!(text.contains("not tollgate's"), "{text}");
+    create(&agent, &web);
+    noted(&name);
+    assert_eq!(start(&agent, &web, None), Answer::Accept);
+    write_index(&agent);
+    assert!(path.exists());
+    agent.handle(&Event::StopContainer(Box::new((web, container(None)))));
+    take(&agent, Change::Deleted(key("p")));
+    write_index(&agent);
+    assert!(!path.exists() && own.exists());
+}
+
+#[test]
+fn an_agent_that_has_lost_the_runtime_reports_nothing_and_is_not_healthy() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, _wanted) = agent(folder.path());
+    let works = || {
+        let state = agent.state();
+        (state.can_report(), state.health().is_ok())
+    };
+    take(&agent, Change::Listed);
+    assert_eq!(works(), (false, false));
+    agent.handle(&Event::Synchronize {
+        pods: Vec::new(),
+        containers: Vec::new(),
+    });
+    assert_eq!(works(), (true, true));
+    agent.disconnect();
+    assert_eq!(works(), (false, false));
 }

@@ -79,7 +79,14 @@ pub struct WebListener {
     listener: Listener,
     tls: Option<Arc<ServerConfig>>,
     deadlines: Deadlines,
+    health: Option<HealthCheck>,
 }
+
+/// Returns why the program does not work, if it does not.
+type HealthCheck = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// Path of the health check.
+const HEALTH: &str = "/healthz";
 
 impl WebListener {
     /// Binds the address; with `files` the server uses TLS.
@@ -96,7 +103,18 @@ impl WebListener {
             listener,
             tls,
             deadlines: DEADLINES,
+            health: None,
         })
+    }
+
+    /// Serves `/healthz` by a check: status 200, or 503 with the cause.
+    #[must_use]
+    pub fn with_health(
+        mut self,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.health = Some(Box::new(check));
+        self
     }
 
     /// Starts serving on a thread of its own.
@@ -123,6 +141,7 @@ impl WebListener {
             pages: pages.into(),
             making: Arc::new(Semaphore::new(1)),
             deadlines: self.deadlines,
+            health: self.health,
         });
         let work = move || {
             runtime.block_on(async move {
@@ -165,11 +184,17 @@ struct SharedSite {
     /// Held while a page that is not instant is created.
     making: Arc<Semaphore>,
     deadlines: Deadlines,
+    health: Option<HealthCheck>,
 }
 
 impl SharedSite {
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
+        if path == HEALTH
+            && let Some(check) = &self.health
+        {
+            return health(check());
+        }
         let Some(at) = self.pages.iter().position(|page| page.path == path) else {
             return plain(StatusCode::NOT_FOUND);
         };
@@ -206,6 +231,16 @@ impl SharedSite {
         });
         made.await.ok()
     }
+}
+
+fn health(checked: Result<(), String>) -> Response<Full<Bytes>> {
+    let (status, text) = match checked {
+        Ok(()) => (StatusCode::OK, "ok".to_owned()),
+        Err(cause) => (StatusCode::SERVICE_UNAVAILABLE, cause),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(format!("{text}\n"))));
+    *response.status_mut() = status;
+    response
 }
 
 fn plain(status: StatusCode) -> Response<Full<Bytes>> {
@@ -442,5 +477,22 @@ mod tests {
             thread::sleep(Duration::from_millis(5));
         }
         assert!(received > 10 << 20, "{received}");
+    }
+
+    #[test]
+    fn a_failed_health_check_is_status_503_with_its_cause() {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        for (checked, status) in [(Ok(()), "200"), (Err("no runtime".to_owned()), "503")] {
+            let listener = WebListener::bind(address, None).expect("a free port");
+            let port = listener.port();
+            let _server = listener
+                .with_health(move || checked.clone())
+                .start(Vec::new())
+                .expect("it starts");
+            let request = "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+            let answer = ask(port, request);
+            let is_right = answer.starts_with(&format!("HTTP/1.1 {status} "));
+            assert!(is_right, "{answer}");
+        }
     }
 }

@@ -751,7 +751,7 @@ pub(crate) const PAGES: &[Page] = &[
                     "in a pod of the node: the service account leads to the API server",
                 ),
                 Example(
-                    "sudo tollgate node --name worker-1 --kubeconfig node.conf",
+                    "sudo tollgate node --name worker-1 --namespace tollgate --kubeconfig node.conf",
                     "outside a pod",
                 ),
             ],

@@ -6,6 +6,9 @@ use super::{Installation, NODE, OPERATOR, in_namespace, labels, of_cluster};
 
 /// Port of metrics and health.
 const PORT: u16 = 9580;
+/// Annotation of pods that a runtime creates without the agent, where it requires one: it is set in the runtime's
+/// `tolerate_missing_plugins_annotation`.
+pub(super) const TOLERATE: &str = "tollgate.dev/tolerate-missing";
 /// User of the operator.
 const NOBODY: u32 = 65532;
 
@@ -45,6 +48,11 @@ fn from_field(name: &str, path: &str) -> Value {
     json!({ "name": name, "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": path } } })
 }
 
+/// Asks for `/healthz` every 20 seconds, and takes so many failures.
+fn probe(failures: u32) -> Value {
+    json!({ "httpGet": { "path": "/healthz", "port": PORT }, "periodSeconds": 20, "failureThreshold": failures })
+}
+
 fn operator(installation: &Installation) -> Value {
     let mut security = confined();
     security["runAsNonRoot"] = json!(true);
@@ -57,7 +65,7 @@ fn operator(installation: &Installation) -> Value {
             "image": installation.image,
             "command": ["tollgate-operator", "run", "--listen", format!("0.0.0.0:{PORT}")],
             "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
-            "livenessProbe": { "httpGet": { "path": "/healthz", "port": PORT }, "periodSeconds": 20 },
+            "livenessProbe": probe(3),
             "env": [from_field("POD_NAMESPACE", "metadata.namespace"), from_field("POD_NAME", "metadata.name")],
             "resources": {
                 "requests": { "cpu": "10m", "memory": "32Mi" },
@@ -79,7 +87,7 @@ fn operator(installation: &Installation) -> Value {
         "spec": {
             "replicas": 2,
             "selector": { "matchLabels": labels(OPERATOR) },
-            "template": { "metadata": { "labels": labels(OPERATOR) }, "spec": pod },
+            "template": { "metadata": { "labels": labels(OPERATOR), "annotations": { TOLERATE: "true" } }, "spec": pod },
         },
     })
 }
@@ -109,9 +117,11 @@ fn agents(installation: &Installation) -> Value {
             "name": "agent",
             "image": installation.image,
             "command": ["tollgate", "node", "--runtime-handler", "tollgate", "--listen", format!("0.0.0.0:{PORT}")],
-            "env": [from_field("NODE_NAME", "spec.nodeName")],
+            "env": [from_field("NODE_NAME", "spec.nodeName"), from_field("POD_NAMESPACE", "metadata.namespace")],
             "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
-            "livenessProbe": { "httpGet": { "path": "/healthz", "port": PORT }, "periodSeconds": 20 },
+            "readinessProbe": probe(1),
+            // It connects again by itself; a new one helps if it does not.
+            "livenessProbe": probe(15),
             "resources": {
                 "requests": { "cpu": "10m", "memory": "32Mi" },
                 "limits": { "memory": "128Mi" },
@@ -128,7 +138,7 @@ fn agents(installation: &Installation) -> Value {
         "spec": {
             "selector": { "matchLabels": labels(NODE) },
             "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } },
-            "template": { "metadata": { "labels": labels(NODE) }, "spec": pod },
+            "template": { "metadata": { "labels": labels(NODE), "annotations": { TOLERATE: "true" } }, "spec": pod },
         },
     })
 }

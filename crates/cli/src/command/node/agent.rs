@@ -21,12 +21,17 @@ const RENEWAL: Duration = Duration::from_secs(30);
 
 /// Runs the agent until a signal ends it.
 pub(crate) fn execute(args: Node) -> Outcome {
-    let own = std::env::var("NODE_NAME").ok();
-    let Some(name) = args.name.clone().or(own).filter(|name| !name.is_empty()) else {
+    let name = given(args.name.as_ref(), "NODE_NAME").ok_or_else(|| {
         let message = "cannot be the agent of a node without its name";
-        return Err(Failure::new(Exit::BadInput, message)
-            .help("give --name, or set NODE_NAME by the downward API: fieldRef spec.nodeName"));
-    };
+        Failure::new(Exit::BadInput, message)
+            .help("give --name, or set NODE_NAME by the downward API: fieldRef spec.nodeName")
+    })?;
+    let installation = given(args.namespace.as_ref(), "POD_NAMESPACE").ok_or_else(|| {
+        let message = "cannot tell the profiles of the cluster without the operator's namespace";
+        Failure::new(Exit::BadInput, message).help(
+            "give --namespace, or set POD_NAMESPACE by the downward API: fieldRef metadata.namespace",
+        )
+    })?;
     let client = access(&args)
         .and_then(|access| Client::new(&access, MANAGER))
         .map_err(|error| {
@@ -46,6 +51,7 @@ pub(crate) fn execute(args: Node) -> Outcome {
     });
     let settings = Settings {
         node: name,
+        installation,
         socket: args.nri_socket,
         state: args.state,
         handlers: args.handlers,
@@ -59,6 +65,12 @@ pub(crate) fn execute(args: Node) -> Outcome {
         Failure::from_error(Exit::Unsupported, &error).help("see `tollgate help node`")
     })?;
     Ok(Exit::Ok)
+}
+
+/// The value of an option, or of a variable in its place; `None` if it is empty.
+fn given(option: Option<&String>, variable: &str) -> Option<String> {
+    let value = option.cloned().or_else(|| std::env::var(variable).ok());
+    value.filter(|value| !value.is_empty())
 }
 
 fn access(args: &Node) -> Result<Access, AccessError> {

@@ -19,6 +19,9 @@ pub(crate) struct Node {
     /// Name of the node [default: $NODE_NAME]
     #[arg(long, value_name = "NAME", help_heading = NODE)]
     pub(crate) name: Option<String>,
+    /// Namespace of the installation [default: $POD_NAMESPACE]
+    #[arg(long, value_name = "NAMESPACE", help_heading = NODE)]
+    pub(crate) namespace: Option<String>,
     /// Folder for policies and containers that are known already
     #[arg(long, value_name = "DIR", default_value = "/var/lib/tollgate/node", help_heading = NODE)]
     pub(crate) state: PathBuf,

@@ -1,0 +1,151 @@
+//! ArmorProfiles as they come from the API server.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::mpsc::Receiver;
+
+use apiserver::{Change, Client, Resource, watch};
+use kinds::crd::Definition;
+use kinds::{ArmorProfile, ObjectKey};
+use serde_json::Value;
+
+use crate::agent::Agent;
+use crate::store::Body;
+use crate::{chain, report};
+
+/// Follows the metadata of all ArmorProfiles.
+pub(crate) fn follow(agent: &Agent, client: &Client) {
+    let definition = Definition::of_kind("ArmorProfile").expect("the kind is in the table");
+    let resource = Resource::of(definition).only_metadata();
+    watch(client, &resource, |change| {
+        take(agent, change);
+        ControlFlow::Continue(())
+    });
+}
+
+/// Takes a change, and has policies fetched that are missing then.
+pub(crate) fn take(agent: &Agent, change: Change) {
+    let mut problem = None;
+    let mut state = agent.state();
+    let before = state.index.version;
+    match change {
+        Change::Applied(object) => match state.index.apply(&object) {
+            Ok(changed) => state.is_index_changed |= changed,
+            Err(error) => {
+                // It may have become one that refuses.
+                state.is_index_changed = true;
+                problem = Some(error.to_string());
+            }
+        },
+        Change::Deleted(key) => {
+            state.is_index_changed |= state.forget(&key);
+            problem = agent.store.remove_body(&key).err().map(|e| chain(&e));
+        }
+        Change::Listed => {
+            for key in state.index.complete() {
+                state.forget(&key);
+            }
+            // An empty list is written, too: a file that is missing says that nothing was listed.
+            state.is_index_changed = true;
+            let known = |key: &ObjectKey| state.index.get(key).is_some();
+            problem = agent.store.retain_bodies(known).err().map(|e| chain(&e));
+        }
+        Change::Failed(error) => {
+            state.counters.errors += 1;
+            problem = Some(format!("cannot watch ArmorProfiles: {}", chain(&error)));
+        }
+    }
+    state.is_changed |= state.is_index_changed || state.index.version != before;
+    let missing: BTreeSet<ObjectKey> = match state.is_index_changed {
+        true => state.missing_bodies(),
+        false => BTreeSet::new(),
+    };
+    drop(state);
+    agent.want(missing);
+    agent.wake();
+    if let Some(problem) = problem {
+        agent.say(problem);
+    }
+}
+
+/// Fetches policies that containers need.
+pub(crate) fn fetch_wanted(agent: &Agent, client: &Client, wanted: &Receiver<ObjectKey>) {
+    while let Ok(key) = wanted.recv() {
+        let is_needless = {
+            let state = agent.state();
+            // It may have been fetched since, or deleted.
+            state.body(&key).is_some() || state.index.get(&key).is_none()
+        };
+        if is_needless {
+            continue;
+        }
+        let fetched = report::profile(client, &key).map_err(|error| chain(&error));
+        let body = fetched.and_then(body);
+        // Before the state is locked: nothing waits for the disk with it.
+        let written = body
+            .as_ref()
+            .map_or(Ok(()), |body| agent.store.write_body(&key, body));
+        let mut state = agent.state();
+        state.is_changed = true;
+        let problem = match body {
+            Ok(body) => {
+                state.bodies.insert(key.clone(), body);
+                state.failures.remove(&key);
+                written.err().map(|error| chain(&error))
+            }
+            Err(problem) => {
+                state.counters.errors += 1;
+                let text = format!("cannot fetch the policy: {problem}");
+                state.failures.insert(key.clone(), text.clone());
+                Some(format!("{key}: {text}"))
+            }
+        };
+        drop(state);
+        agent.wake();
+        if let Some(problem) = problem {
+            agent.say(problem);
+        }
+    }
+}
+
+/// The policy of an ArmorProfile.
+fn body(mut object: Value) -> Result<Body, String> {
+    let definition = Definition::of_kind("ArmorProfile").expect("the kind is in the table");
+    object["kind"] = "ArmorProfile".into();
+    object["apiVersion"] = definition.api_version().into();
+    let profile: ArmorProfile =
+        serde_json::from_value(object).map_err(|error| error.to_string())?;
+    let body = Body {
+        hash: profile.spec.profile.hash,
+        policy: profile.spec.profile.policy,
+    };
+    match body.is_whole() {
+        true => Ok(body),
+        false => {
+            Err("its hash is not that of its text: it is not of tollgate's operator".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_policy_whose_text_does_not_have_its_hash_is_refused() {
+        let object = |hash: &str| {
+            json!({ "metadata": { "name": "p", "namespace": "demo" }, "spec": {
+                "target": { "kind": "Pod", "name": "web" }, "updateExistingWorkloads": false,
+                "behaviorModeling": { "enable": false, "duration": 0 },
+                "profile": { "name": "p", "enforcer": "Seccomp", "mode": "enforce", "hash": hash, "policy": "{}" } } })
+        };
+        let hash = kinds::policy_hash("{}");
+        assert_eq!(body(object(&hash)).map(|body| body.hash), Ok(hash));
+        for forged in ["", &kinds::policy_hash("{ }")] {
+            let error = body(object(forged)).unwrap_err();
+            assert!(error.contains("hash"), "{error}");
+        }
+    }
+}
