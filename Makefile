@@ -67,6 +67,7 @@ test-all: build static test-kernels test-engines test-recorded test-re2 ## run e
 
 cluster: ## build Kubernetes, containerd and critest for the tests that need them, into a cache outside the tree
 	tests/cluster/build
+	$(CARGO) build --release --locked --package operator
 	tests/critest/build
 
 test-guest: build ## run the tests that need another kernel, in an emulated machine
