@@ -189,7 +189,7 @@ impl Rootfs {
             .join(to.strip_prefix("/").expect("the path is absolute"));
         let folder = to.parent().expect("it lies in the root");
         fs::create_dir_all(folder)
-            .and_then(|()| fs::copy(from, &to))
+            .and_then(|()| testing::copy_program(from, &to))
             .unwrap_or_else(|error| panic!("cannot copy {}: {error}", from.display()));
     }
 

@@ -36,8 +36,13 @@ impl Scratch {
         let path = self.path().join(name);
         let folder = path.parent().expect("it lies in the folder");
         fs::create_dir_all(folder)
-            .and_then(|()| fs::write(&path, text))
-            .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(mode)))
+            .and_then(|()| {
+                if mode & 0o111 != 0 {
+                    return testing::write_program(&path, mode, text);
+                }
+                fs::write(&path, text)?;
+                fs::set_permissions(&path, Permissions::from_mode(mode))
+            })
             .unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
         path
     }
@@ -60,8 +65,8 @@ impl Scratch {
         // A copy onto an existing link would empty both.
         let _ = fs::remove_file(&path);
         // On another file system, or not readable by everybody.
-        fs::copy(from, &path)
-            .and_then(|_| fs::set_permissions(&path, Permissions::from_mode(0o755)))
+        testing::copy_program(from, &path)
+            .and_then(|()| fs::set_permissions(&path, Permissions::from_mode(0o755)))
             .unwrap_or_else(|error| panic!("cannot copy {}: {error}", from.display()));
         path
     }

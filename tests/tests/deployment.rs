@@ -284,7 +284,7 @@ fn programs_that_lose_privileges_are_announced_once_each() {
     // Never a link: its mode is about to change.
     let copy = |name: &str| {
         let path = scratch.path().join(name);
-        std::fs::copy("/bin/cat", &path).expect("the scratch folder is writable");
+        testing::copy_program("/bin/cat", &path).expect("the scratch folder is writable");
         path
     };
     let (owner, group, capable, plain) =

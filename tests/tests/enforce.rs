@@ -528,7 +528,8 @@ impl Lab {
         let programs = scratch.path().join("work/bin");
         std::fs::create_dir_all(&programs).expect("the scratch folder is writable");
         for name in ["curl", "wget"] {
-            std::fs::copy("/bin/true", programs.join(name)).expect("there is a program `true`");
+            testing::copy_program("/bin/true", programs.join(name))
+                .expect("there is a program `true`");
         }
         scratch.file("work/script", 0o755, "#!/bin/sh\nexit 0\n");
         for folder in [".ssh", "skills/a", "devices/x", "other"] {

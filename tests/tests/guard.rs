@@ -451,8 +451,8 @@ fn a_file_that_modes_keep_from_the_user_is_no_denial() {
 fn a_package_manager_gets_its_caches_when_it_starts() {
     let home = Home::new(users()[0]);
     let npm = home.path("project/npm");
-    fs::write(&npm, "#!/bin/sh\n: > \"$HOME/.npm/index\"\n").expect("written");
-    fs::set_permissions(&npm, fs::Permissions::from_mode(0o755)).expect("ours");
+    let text = "#!/bin/sh\n: > \"$HOME/.npm/index\"\n";
+    testing::write_program(&npm, 0o755, text).expect("written");
     let npm = npm.display().to_string();
     let entries = || -> std::collections::BTreeSet<String> {
         let entries = fs::read_dir(home.path("home")).expect("it is there");

@@ -526,7 +526,7 @@ fn files_below_another_root_that_cannot_be_looked_at_are_reported() {
     let root = watch.scratch().path().display().to_string();
     let jail = watch.scratch().path().join("jail");
     std::fs::create_dir(&jail).expect("the scratch folder is writable");
-    std::fs::copy(e2e::which("busybox"), jail.join("sleep")).expect("the jail is writable");
+    testing::copy_program(e2e::which("busybox"), jail.join("sleep")).expect("the jail is writable");
     let mute = Mute::mount(jail.join("mute"));
     let rule = format!(
         "- rule: Secret\n  desc: a file\n  condition: evt.type in (open, openat) and \

@@ -141,7 +141,7 @@ fn a_container_cannot_write_to_the_program_that_enters_it() {
     let scratch = &ground.scratch;
     let own = scratch.path().join("bin/tollgate-runtime");
     std::fs::remove_file(&own).expect("it is our folder");
-    std::fs::copy(program(), &own).expect("it is our folder");
+    testing::copy_program(program(), &own).expect("it is our folder");
     let unprotected = scratch.program(&which("nsenter"), "bin/unprotected");
     let loader = Fixture::try_compile("loader", &["-static", "-nostartfiles"])
         .unwrap_or_else(|text| panic!("{text}"));

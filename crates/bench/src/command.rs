@@ -299,9 +299,7 @@ mod tests {
         let program = folder.path().join("program");
         let text = "#!/bin/sh\ncase $2 in umask) exit 3; esac\n\
                     echo '{\"operations\": 10, \"elapsed_ns\": 1000}'\n";
-        std::fs::write(&program, text).unwrap();
-        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&program, executable).unwrap();
+        testing::write_program(&program, 0o755, text).unwrap();
         execute(&verb, &program, &mut Vec::new()).unwrap()
     }
 

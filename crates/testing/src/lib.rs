@@ -1,4 +1,6 @@
-//! Skips of tests: a test that cannot run here proves why, and is counted.
+//! Skips of tests, and programs that a test makes.
+//!
+//! A test that cannot run here proves why, and is counted.
 //!
 //! A test never ends by a plain `return`, which would look like success. `skip!` reports the test, its reason
 //! and the proof on standard output and in the file that `TOLLGATE_SKIPS` names. `cargo run -p xtask -- skips
@@ -18,6 +20,10 @@ use std::env;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
+
+mod program;
+
+pub use program::{copy_program, write_program};
 
 /// Ends a test that cannot run here. `$proof` is a closure that returns what it found as proof, or an error if
 /// the test could have run after all, which fails the test.

@@ -108,7 +108,7 @@ impl Lab {
         }
         fs::create_dir(self.path("project")).expect("made");
         fs::write(self.path("home/.ssh/id"), "secret\n").expect("written");
-        fs::copy("/bin/true", self.path("home/.ssh/tool")).expect("copied");
+        testing::copy_program("/bin/true", self.path("home/.ssh/tool")).expect("copied");
         fs::write(self.path("home/.bashrc"), "rc\n").expect("written");
         let all = ["home", "home/.ssh", "home/.ssh/id", "home/.ssh/tool"];
         for name in all.iter().chain(&["home/.bashrc", "project"]) {

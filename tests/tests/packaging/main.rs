@@ -414,7 +414,7 @@ fn a_replaced_program_takes_over_watched_commands_without_an_unwatched_interval(
     // The program that runs is the installed one: nothing is to do.
     run(&mut Command::new(&hand_over));
     let newer = scratch.program(&program(), "newer");
-    fs::copy(&newer, scratch.path().join("copy")).expect("there is room");
+    testing::copy_program(&newer, scratch.path().join("copy")).expect("there is room");
     fs::rename(scratch.path().join("copy"), &installed).expect("both are in our folder");
     assert!(!alerts().contains("agent upgraded"), "{}", alerts());
     run(&mut Command::new(&hand_over));

@@ -16,7 +16,7 @@ impl Root {
     fn new() -> Self {
         let root = Self(Scratch::new());
         fs::create_dir(root.at("bin")).expect("it is our folder");
-        fs::copy(which("busybox"), root.at("bin/busybox")).expect("there is room");
+        testing::copy_program(which("busybox"), root.at("bin/busybox")).expect("there is room");
         symlink("busybox", root.at("bin/sh")).expect("it is our folder");
         root
     }

@@ -192,7 +192,7 @@ fn users_come_from_the_process_own_root() {
     let root = std::env::temp_dir().join(format!("world-root-{}", std::process::id()));
     std::fs::create_dir_all(root.join("etc")).unwrap();
     std::fs::write(root.join("etc/passwd"), "inner:x:77:77::/:/bin/x\n").unwrap();
-    let Ok(()) = std::fs::copy("/bin/busybox", root.join("busybox")).map(drop) else {
+    let Ok(()) = testing::copy_program("/bin/busybox", root.join("busybox")) else {
         std::fs::remove_dir_all(&root).unwrap();
         testing::skip!("needs busybox-static", || Ok(
             "/bin/busybox cannot be copied".to_owned()
@@ -228,7 +228,7 @@ fn users_come_from_the_process_own_root() {
 fn deleted_and_nameless_executables_are_told() {
     let world = world();
     let path = std::env::temp_dir().join(format!("world-exe-{} (deleted)", std::process::id()));
-    std::fs::copy("/bin/sleep", &path).unwrap();
+    testing::copy_program("/bin/sleep", &path).unwrap();
     let (child, process) = sleeper(&world, path.to_str().unwrap());
     let wanted = path.clone().into_os_string().into_encoded_bytes();
     let image: Arc<Image> = process.image();
@@ -274,8 +274,8 @@ fn layers_of_an_overlay_are_told_apart() {
         std::fs::create_dir_all(base.join(directory)).unwrap();
     }
     // The layers must not themselves be on an overlay that cannot be a layer: a tmpfs always can.
-    std::fs::copy("/bin/sleep", base.join("lower/below")).unwrap();
-    std::fs::copy("/bin/sleep", base.join("lower/changed")).unwrap();
+    testing::copy_program("/bin/sleep", base.join("lower/below")).unwrap();
+    testing::copy_program("/bin/sleep", base.join("lower/changed")).unwrap();
     let at = |name: &str| base.join(name).to_str().unwrap().to_owned();
     let options = format!(
         "lowerdir={},upperdir={},workdir={}",
@@ -295,7 +295,7 @@ fn layers_of_an_overlay_are_told_apart() {
             "mount -t overlay failed".to_owned()
         ));
     }
-    std::fs::copy("/bin/sleep", base.join("merged/above")).unwrap();
+    testing::copy_program("/bin/sleep", base.join("merged/above")).unwrap();
     // Changing the mode copies the file up.
     let changed = base.join("merged/changed");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
@@ -331,7 +331,7 @@ fn layers_of_an_overlay_are_told_apart() {
 fn writability_follows_the_permission_check() {
     let world = world();
     let path = std::env::temp_dir().join(format!("world-writable-{}", std::process::id()));
-    std::fs::copy("/bin/sleep", &path).unwrap();
+    testing::copy_program("/bin/sleep", &path).unwrap();
     let look = |path: &str| {
         let (child, process) = sleeper(&world, path);
         let writable = world.executable_writable(&process, &process.image());
