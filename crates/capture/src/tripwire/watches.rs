@@ -1,10 +1,11 @@
 //! The inotify watches on sensitive files.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::fs::DirEntry;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use event::Tid;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -109,8 +110,46 @@ pub(crate) struct Watches {
     targets: Vec<Target>,
     /// Time for new watches; see [`Watch`].
     new_until_ns: u64,
+    /// Watches of this pass over the targets, many of which share a folder, by path with prefix.
+    pass: HashMap<Vec<u8>, Requested>,
+    /// Folders in the folders that this pass has read, by path without links.
+    inner: HashMap<PathBuf, Vec<OsString>>,
     /// Number of watches that failed.
     pub(crate) refused: u64,
+}
+
+/// A file or folder to watch.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    /// Prefix of its root.
+    root: &'a [u8],
+    /// Path in the root, as in the rules.
+    path: &'a [u8],
+    /// Path without links, if it is known.
+    real: Option<&'a Path>,
+}
+
+impl<'a> Place<'a> {
+    fn new(root: &'a [u8], path: &'a [u8]) -> Self {
+        Self {
+            root,
+            path,
+            real: None,
+        }
+    }
+
+    fn whole(&self) -> Vec<u8> {
+        [self.root, self.path].concat()
+    }
+}
+
+/// A watch that the kernel has been asked for.
+#[derive(Clone, Debug)]
+struct Requested {
+    id: i32,
+    flags: WatchFlags,
+    /// Path without links, in the agent's own root.
+    real: Option<PathBuf>,
 }
 
 impl Watches {
@@ -123,6 +162,8 @@ impl Watches {
             roots: Vec::new(),
             targets,
             new_until_ns: 0,
+            pass: HashMap::new(),
+            inner: HashMap::new(),
             refused: 0,
         })
     }
@@ -163,15 +204,18 @@ impl Watches {
     fn arm_root(&mut self, root: Root) {
         let prefix = root.prefix();
         self.roots.push(root);
+        self.end_pass();
         for target in self.targets.clone() {
             self.arm_target(&prefix, &target);
         }
+        self.end_pass();
     }
 
     /// Adds targets of new rules. Calls that the engine inspected earlier must not count as unseen: opens
     /// that new watches report count from `new_until_ns` on.
     pub(crate) fn extend(&mut self, targets: Vec<Target>, new_until_ns: u64) {
         self.new_until_ns = new_until_ns;
+        self.end_pass();
         for target in targets {
             if self.targets.contains(&target) {
                 continue;
@@ -181,6 +225,7 @@ impl Watches {
             }
             self.targets.push(target);
         }
+        self.end_pass();
         self.new_until_ns = 0;
     }
 
@@ -188,6 +233,12 @@ impl Watches {
     pub(crate) fn is_new(&self, key: &Key, now_ns: u64) -> bool {
         let watch = self.watches.get(&key.0);
         watch.is_some_and(|watch| now_ns < watch.new_until_ns)
+    }
+
+    /// Forgets what this pass has seen: by the next one it may be something else.
+    fn end_pass(&mut self) {
+        self.pass.clear();
+        self.inner.clear();
     }
 
     fn prefixes(&self) -> Vec<Vec<u8>> {
@@ -198,10 +249,11 @@ impl Watches {
         let place = [root, &target.path[..]].concat();
         let is_folder = Path::new(OsStr::from_bytes(&place)).is_dir();
         if is_folder && target.below.is_any() {
-            self.add_folder(root, &target.path, target.below, DEPTH);
+            self.add_folder(Place::new(root, &target.path), target.below, DEPTH);
         }
         if !is_folder && target.itself.is_any() {
-            self.add(root, &target.path, target.itself.flags(), |watch| {
+            let place = Place::new(root, &target.path);
+            self.add(place, target.itself.flags(), |watch| {
                 merge(&mut watch.itself, target.itself);
             });
         }
@@ -216,7 +268,7 @@ impl Watches {
         let (folder, name) = (&target.path[..end], &target.path[end + 1..]);
         let folder = if folder.is_empty() { b"/" } else { folder };
         let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO;
-        self.add(root, folder, flags, |watch| {
+        self.add(Place::new(root, folder), flags, |watch| {
             let awaited = watch.awaited.entry(name.to_vec()).or_default();
             if !awaited.contains(target) {
                 awaited.push(target.clone());
@@ -224,64 +276,110 @@ impl Watches {
         });
     }
 
-    fn add_folder(&mut self, root: &[u8], path: &[u8], below: Sensitive, depth: usize) {
+    fn add_folder(&mut self, place: Place<'_>, below: Sensitive, depth: usize) {
         let flags = below.flags() | WatchFlags::CREATE | WatchFlags::MOVED_TO;
-        let added = self.add(root, path, flags, |watch| {
+        let added = self.add(place, flags, |watch| {
             merge(&mut watch.below, below);
             watch.depth = watch.depth.max(depth);
         });
-        if !added || depth == 0 {
-            return;
-        }
-        let place = [root, path].concat();
-        let Ok(entries) = std::fs::read_dir(OsStr::from_bytes(&place)) else {
+        let Some(Requested { real, .. }) = added else {
             return;
         };
-        for entry in entries.flatten() {
-            // Does not follow links, which may lead out of the folder or form a cycle.
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                let folder = [path, b"/", entry.file_name().as_bytes()].concat();
-                self.add_folder(root, &folder, below, depth - 1);
-            }
+        if depth == 0 {
+            return;
+        }
+        for name in self.folders_in(place, real.as_deref()) {
+            let path = [place.path, b"/", name.as_bytes()].concat();
+            let real = real.as_ref().map(|real| real.join(&name));
+            let inner = Place {
+                root: place.root,
+                path: &path,
+                real: real.as_deref(),
+            };
+            self.add_folder(inner, below, depth - 1);
         }
     }
 
+    /// Returns the names of the folders in a folder. Does not follow links, which may lead out of it or form a cycle.
+    fn folders_in(&mut self, place: Place<'_>, real: Option<&Path>) -> Vec<OsString> {
+        if let Some(known) = real.and_then(|real| self.inner.get(real)) {
+            return known.clone();
+        }
+        let Ok(entries) = std::fs::read_dir(OsStr::from_bytes(&place.whole())) else {
+            return Vec::new();
+        };
+        let is_folder = |entry: &DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let folders = entries.flatten().filter(is_folder);
+        let names: Vec<_> = folders.map(|entry| entry.file_name()).collect();
+        if let Some(real) = real {
+            self.inner.insert(real.to_owned(), names.clone());
+        }
+        names
+    }
+
+    /// Watches a file or folder for these events, beside those that it is watched for.
     fn add(
         &mut self,
-        root: &[u8],
-        path: &[u8],
+        place: Place<'_>,
         flags: WatchFlags,
         set: impl FnOnce(&mut Watch),
-    ) -> bool {
-        if self.watches.len() >= WATCH_LIMIT {
-            self.refused += 1;
-            return false;
-        }
-        let place = [root, path].concat();
-        let flags = flags | WatchFlags::MASK_ADD;
-        let id = match inotify::add_watch(&self.inotify, OsStr::from_bytes(&place), flags) {
-            Ok(id) => id,
-            // Missing; its folder reports when it appears, if the folder exists.
-            Err(Errno::NOENT | Errno::NOTDIR) => return false,
-            Err(_) => {
-                self.refused += 1;
-                return false;
-            }
+    ) -> Option<Requested> {
+        let whole = place.whole();
+        let known = match place.real {
+            Some(real) => self.pass.get(real.as_os_str().as_bytes()),
+            None => self.pass.get(&whole),
         };
-        let watch = self.watches.entry(id).or_default();
+        let requested = match known.filter(|known| known.flags.contains(flags)) {
+            Some(known) => known.clone(),
+            None => self.request(place, &whole, flags)?,
+        };
+        let watch = self.watches.entry(requested.id).or_default();
         if watch.path.is_empty() {
-            watch.path = path.to_vec();
+            watch.path = place.path.to_vec();
         }
         watch.new_until_ns = watch.new_until_ns.max(self.new_until_ns);
         set(watch);
-        self.name(path, id);
+        self.name(place.path, requested.id);
         // Callers may use the path that a link leads to.
-        if let Ok(real) = std::fs::canonicalize(OsStr::from_bytes(&place))
-            && root.is_empty()
-        {
-            self.name(real.as_os_str().as_bytes(), id);
+        if let Some(real) = &requested.real {
+            self.name(real.as_os_str().as_bytes(), requested.id);
         }
-        true
+        Some(requested)
+    }
+
+    /// Asks the kernel for a watch. One that it refuses is counted.
+    fn request(&mut self, place: Place<'_>, whole: &[u8], flags: WatchFlags) -> Option<Requested> {
+        if self.watches.len() >= WATCH_LIMIT {
+            self.refused += 1;
+            return None;
+        }
+        let name = OsStr::from_bytes(whole);
+        let id = match inotify::add_watch(&self.inotify, name, flags | WatchFlags::MASK_ADD) {
+            Ok(id) => id,
+            // Missing; its folder reports when it appears, if the folder exists. Not remembered: it may appear before
+            // its folder is watched.
+            Err(Errno::NOENT | Errno::NOTDIR) => return None,
+            Err(_) => {
+                self.refused += 1;
+                return None;
+            }
+        };
+        let known = self.pass.get(whole).filter(|known| known.id == id);
+        let requested = Requested {
+            id,
+            flags: known.map_or(flags, |known| known.flags | flags),
+            real: match place.real {
+                Some(real) => Some(real.to_owned()),
+                None if place.root.is_empty() => std::fs::canonicalize(name).ok(),
+                None => None,
+            },
+        };
+        if let Some(real) = &requested.real {
+            let real = real.as_os_str().as_bytes().to_vec();
+            self.pass.insert(real, requested.clone());
+        }
+        self.pass.insert(whole.to_vec(), requested.clone());
+        Some(requested)
     }
 
     fn name(&mut self, path: &[u8], id: i32) {
@@ -354,14 +452,17 @@ impl Watches {
             watch.depth,
         );
         let path = [&watch.path[..], b"/", name].concat();
+        // It may be another file than before.
+        self.end_pass();
         for root in self.prefixes() {
             for target in &awaited {
                 self.arm_target(&root, target);
             }
             if is_folder && below.is_any() && depth > 0 {
-                self.add_folder(&root, &path, below, depth - 1);
+                self.add_folder(Place::new(&root, &path), below, depth - 1);
             }
         }
+        self.end_pass();
     }
 
     /// Handles a watch that the kernel has dropped: its file is gone.
@@ -392,3 +493,6 @@ fn merge(known: &mut Sensitive, more: Sensitive) {
     known.reads |= more.reads;
     known.writes |= more.writes;
 }
+
+#[cfg(test)]
+mod tests;
