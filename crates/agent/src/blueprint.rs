@@ -17,15 +17,17 @@ use seccomp::{Denials, FilterProgram};
 use serve::grpc::GrpcChannel;
 use supervisor::handover_state::{self, PolicyInForce};
 
-use crate::filter_cache::{KeptRules, Sources};
+use crate::filter_cache::Sources;
 use crate::options::{Detection, Interception, Refusal};
 use crate::pidfile::Pidfile;
 use crate::recording::Recordings;
 use crate::reload::ConfigSource;
+use crate::rules_cache::{self, RulesCache};
 use crate::servers::{self, Servers};
 use crate::services::{AgentConfig, Rules, RuntimeContainer};
 use crate::settings::{
-    compile, configuration, engine_options, outputs, record_options, verify_options, warn,
+    compile, configuration, engine_options, outputs, record_options, summary_of_warnings,
+    verify_options,
 };
 use crate::sink::DeferredSink;
 use crate::spec::AgentSpec;
@@ -70,19 +72,17 @@ pub(super) enum Origin<'a> {
     Files,
     /// The rule files, and the handover state that the first agent left to its successors.
     Handover(&'a [u8]),
-    /// Files that have already been read.
-    Read(&'a Sources),
-    /// Files that have already been read, unless their compiled rules are cached. Warnings about
-    /// cached rules are not repeated.
-    Kept(&'a KeptRules),
+    /// Files that have already been read, and the directory of compiled rules.
+    Read(&'a Sources, &'a Path),
+    /// The files of a cached filter. Warnings about cached rules are not repeated for each container.
+    Kept(&'a Sources, &'a Path),
 }
 
 impl<'a> Origin<'a> {
     fn sources(self) -> Option<&'a Sources> {
         match self {
             Self::Files | Self::Handover(_) => None,
-            Self::Read(sources) => Some(sources),
-            Self::Kept(kept) => Some(&kept.sources),
+            Self::Read(sources, _) | Self::Kept(sources, _) => Some(sources),
         }
     }
 }
@@ -254,24 +254,10 @@ impl Judging<'_> {
             profile,
             ..PolicyInForce::default()
         };
-        if let Origin::Kept(kept) = origin
-            && let Some((evaluator, plan)) = kept.read(&self.options, self.sink)
-        {
-            return Ok(Loaded {
-                rules: Rules::of(evaluator, plan, self.verify),
-                program: kept.program.clone(),
-                in_force: own(profile),
-            });
-        }
         let (rules, left) = self.rules(origin, config, detection)?;
         let in_force = left.unwrap_or_else(|| own(profile));
         let profile = &in_force.profile;
         let program = compile(&rules.installed, profile, self.engine, denials, config)?;
-        if let Origin::Kept(kept) = origin
-            && kept.program == program
-        {
-            kept.keep(&rules.evaluator, &rules.plan);
-        }
         Ok(Loaded {
             rules,
             program,
@@ -279,44 +265,75 @@ impl Judging<'_> {
         })
     }
 
-    /// Loads rules. With a handover state, also returns its policy.
+    /// Loads rules, from the cache if possible. With a handover state, also returns its policy.
     fn rules(
         &self,
         origin: Origin<'_>,
         config: &Config,
         detection: &Detection,
     ) -> Result<(Rules, Option<PolicyInForce>), Failure> {
-        let mut loaded = match origin.sources() {
-            Some(sources) => rule_files::load_read(sources.files.clone()),
-            None => config.rule_sources().load(),
+        let files = match origin.sources() {
+            Some(sources) => sources.files.clone(),
+            None => config.rule_sources().read(),
         };
-        let idle = loaded.select(&config.rules);
-        if !detection.quiet {
-            for selection in idle {
-                journal::warn(&format!("warning: {}", selection.complaint()));
-            }
+        if let Origin::Handover(handover) = origin {
+            let (installed, in_force) = handover_state::decode(handover)?;
+            let mut loaded = rule_files::load_read(files);
+            let mut warnings = idle_selections(&mut loaded, config);
+            let rules = Rules::later(&mut loaded, &self.options, self.sink, installed)?;
+            warnings.extend(summary_of_warnings(&loaded));
+            self.report(&warnings, &rules, detection, true);
+            return Ok((rules, Some(in_force)));
         }
-        let (rules, left) = match origin {
-            Origin::Handover(handover) => {
-                let (installed, in_force) = handover_state::decode(handover)?;
-                let rules = Rules::later(&mut loaded, &self.options, self.sink, installed)?;
-                (rules, Some(in_force))
-            }
-            Origin::Files | Origin::Read(_) | Origin::Kept(_) => (
-                Rules::first(&mut loaded, &self.options, self.sink, self.verify)?,
-                None,
-            ),
+        let folder = match origin {
+            Origin::Kept(_, folder) | Origin::Read(_, folder) => Some(folder.to_owned()),
+            Origin::Files | Origin::Handover(_) => rules_cache::folder(),
         };
-        if !detection.quiet {
-            warn(&loaded);
-            let wants_rules = !detection.without_rules && self.options.recorder.is_none();
-            if left.is_none() && wants_rules && rules.evaluator.matches().next().is_none() {
-                journal::warn(
-                    "warning: no rule is enabled, so there will be no alerts; check -r and the configuration \
-                     keys rules and priority",
-                );
+        let cache =
+            folder.and_then(|folder| RulesCache::of(&folder, &files, config, &self.options));
+        let cached = cache
+            .as_ref()
+            .and_then(|cache| cache.read(&self.options, self.sink));
+        if let Some(cached) = cached {
+            let rules = Rules::of(cached.evaluator, cached.plan, self.verify);
+            if !matches!(origin, Origin::Kept(..)) {
+                self.report(&cached.warnings, &rules, detection, false);
             }
+            return Ok((rules, None));
         }
-        Ok((rules, left))
+        let mut loaded = rule_files::load_read(files);
+        let mut warnings = idle_selections(&mut loaded, config);
+        let rules = Rules::first(&mut loaded, &self.options, self.sink, self.verify)?;
+        warnings.extend(summary_of_warnings(&loaded));
+        if let Some(cache) = cache {
+            cache.keep(&rules.evaluator, &rules.plan, &warnings);
+        }
+        self.report(&warnings, &rules, detection, false);
+        Ok((rules, None))
     }
+
+    /// Prints the warnings of loading the rules, and warns if there are none.
+    fn report(&self, warnings: &[String], rules: &Rules, detection: &Detection, is_resumed: bool) {
+        if detection.quiet {
+            return;
+        }
+        for warning in warnings {
+            journal::warn(warning);
+        }
+        let wants_rules = !detection.without_rules && self.options.recorder.is_none();
+        if !is_resumed && wants_rules && rules.evaluator.matches().next().is_none() {
+            journal::warn(
+                "warning: no rule is enabled, so there will be no alerts; check -r and the configuration \
+                 keys rules and priority",
+            );
+        }
+    }
+}
+
+/// Enables and disables rules, and returns warnings about selections that concern none.
+fn idle_selections(loaded: &mut rule_files::Loaded, config: &Config) -> Vec<String> {
+    let idle = loaded.select(&config.rules);
+    idle.iter()
+        .map(|selection| format!("warning: {}", selection.complaint()))
+        .collect()
 }

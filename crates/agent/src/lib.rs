@@ -8,6 +8,7 @@
 mod announcer;
 mod answering;
 mod blueprint;
+mod cache_files;
 mod channels;
 mod choice;
 pub mod confine;
@@ -33,6 +34,7 @@ pub mod program;
 mod recording;
 mod reload;
 mod reports;
+mod rules_cache;
 mod servers;
 mod service_manager;
 mod services;

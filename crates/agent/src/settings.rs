@@ -102,18 +102,24 @@ pub fn engine_options(config: &Config, recorder: Option<Arc<dyn Recorder>>) -> E
     }
 }
 
-/// Prints a one-line summary of warnings about rules; `rules check` shows them all.
+/// Returns a one-line summary of warnings about rules; `rules check` shows them all.
+pub(super) fn summary_of_warnings(loaded: &Loaded) -> Option<String> {
+    let warnings = loaded.diagnostics.iter();
+    let count = warnings.filter(|diagnostic| !diagnostic.is_error()).count();
+    let noun = match count {
+        0 => return None,
+        1 => "warning",
+        _ => "warnings",
+    };
+    Some(format!(
+        "{count} {noun} about the rules; `tollgate rules check FILE` shows them"
+    ))
+}
+
+/// Prints the summary of warnings about rules.
 pub fn warn(loaded: &Loaded) {
-    let count = loaded
-        .diagnostics
-        .iter()
-        .filter(|diagnostic| !diagnostic.is_error())
-        .count();
-    if count > 0 {
-        let noun = if count == 1 { "warning" } else { "warnings" };
-        journal::warn(&format!(
-            "{count} {noun} about the rules; `tollgate rules check FILE` shows them"
-        ));
+    if let Some(summary) = summary_of_warnings(loaded) {
+        journal::warn(&summary);
     }
 }
 

@@ -17,7 +17,7 @@ use supervisor::AgentPlan;
 use supervisor::handover_state::{self, PolicyInForce};
 
 use crate::blueprint::{InForce, Origin, blueprint};
-use crate::filter_cache::{CachedFilter, KeptRules, Key, Sources};
+use crate::filter_cache::{CachedFilter, Key, Sources};
 use crate::first::InitProcessPolicy;
 use crate::guard::DenialReporter;
 use crate::services::{AgentConfig, Rules, RuntimeContainer};
@@ -222,11 +222,12 @@ fn by_kept_filter(
 ) -> AgentPlan {
     let CachedFilter { program, handover } = kept;
     let expected = program.clone();
-    let rules = cache.and_then(|cache| cache.rules_of(program.clone()));
     let restricts_first = enforced.elsewhere.is_some();
     let first = enforced.first.take();
     let make = move || {
-        let origin = rules.as_ref().map_or(Origin::Files, Origin::Kept);
+        let origin = cache.as_ref().map_or(Origin::Files, |cache| {
+            Origin::Kept(&cache.sources, &cache.folder)
+        });
         let mut blueprint = enforced.blueprint(spec, engine, origin)?;
         blueprint.resident = enforced.resident.unwrap_or_default();
         Ok(blueprint)
@@ -254,7 +255,7 @@ fn by_loaded_rules(
 ) -> Result<AgentPlan, Failure> {
     let origin = match (handover, &cache) {
         (Some(handover), _) => Origin::Handover(handover),
-        (None, Some(cache)) => Origin::Read(&cache.sources),
+        (None, Some(cache)) => Origin::Read(&cache.sources, &cache.folder),
         (None, None) => Origin::Files,
     };
     let mut blueprint = enforced.blueprint(spec, engine, origin)?;
@@ -273,7 +274,7 @@ fn by_loaded_rules(
     );
     let program = blueprint.program.clone();
     if let Some(cache) = cache {
-        cache.keep(&program, &handover, &blueprint.rules);
+        cache.keep(&program, &handover);
     }
     Ok(AgentPlan {
         command,
@@ -417,21 +418,14 @@ impl Cache {
         self.key.as_ref()?.look_up(&self.folder)
     }
 
-    fn rules_of(self, program: FilterProgram) -> Option<KeptRules> {
-        Some(self.key?.rules_of(self.folder, program, self.sources))
-    }
-
-    /// Caches the compiled filter and rules.
-    fn keep(self, program: &FilterProgram, handover: &[u8], rules: &Rules) {
+    /// Caches the compiled filter.
+    fn keep(self, program: &FilterProgram, handover: &[u8]) {
         if let Some(key) = &self.key {
             let kept = CachedFilter {
                 program: program.clone(),
                 handover: handover.to_vec(),
             };
             key.keep(&self.folder, &kept);
-        }
-        if let Some(kept) = self.rules_of(program.clone()) {
-            kept.keep(&rules.evaluator, &rules.plan);
         }
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 
-use super::super::filter_cache;
+use super::super::cache_files;
 use crate::identity;
 
 /// A directory and a file name prefix.
@@ -32,7 +32,7 @@ impl AgentSocket {
         identity::view()?.hash(&mut hasher);
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(folder)?;
-        if !filter_cache::is_private(folder) {
+        if !cache_files::is_private(folder) {
             let folder = folder.display();
             let message = format!("{folder} belongs to another user, or others can write there");
             return Err(io::Error::other(message));

@@ -1,0 +1,100 @@
+//! Files of a cache: whole or absent, few, and in a folder that no other user can change.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use diagnostics::text_file;
+
+/// Maximum number of cached files: some tens of KiB for a filter, some hundreds for rules.
+pub(super) const KEPT: usize = 32;
+/// Magic bytes of a file, with the version of its format.
+const MAGIC: &[u8; 8] = b"tgplan1\n";
+
+pub(super) fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Returns true if no other user can write to the directory, whose contents are trusted.
+pub(super) fn is_private(folder: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(folder).is_ok_and(|found| {
+        found.is_dir() && found.uid() == own && found.permissions().mode() & 0o022 == 0
+    })
+}
+
+/// Creates the directory and makes room. Returns false if its contents cannot be trusted.
+pub(super) fn ready(folder: &Path) -> std::io::Result<bool> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(folder)?;
+    let is_private = is_private(folder);
+    if is_private {
+        make_room(folder)?;
+    }
+    Ok(is_private)
+}
+
+/// Removes the older half of the files when there are too many; those still in use are created again.
+fn make_room(folder: &Path) -> std::io::Result<()> {
+    let files = fs::read_dir(folder)?.flatten();
+    let changed = |file: &fs::DirEntry| file.metadata().and_then(|meta| meta.modified()).ok();
+    let mut files: Vec<_> = files.map(|file| (changed(&file), file.path())).collect();
+    if files.len() >= KEPT {
+        files.sort();
+        for (_, file) in &files[..files.len() - KEPT / 2] {
+            match fs::remove_file(file) {
+                // Another process makes room, too.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                removed => removed?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads a file that no other user can have written.
+pub(super) fn read(folder: &Path, file: &Path) -> Option<Vec<u8>> {
+    if !is_private(folder) {
+        return None;
+    }
+    // A file that cannot be read is created again.
+    text_file::read_bytes(file).ok()
+}
+
+/// Writes a file of several parts atomically.
+pub(super) fn write<const N: usize>(
+    folder: &Path,
+    file: &Path,
+    parts: [&[u8]; N],
+) -> std::io::Result<()> {
+    let mut bytes = MAGIC.to_vec();
+    for part in parts {
+        bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(part);
+    }
+    let mut written = tempfile::NamedTempFile::new_in(folder)?;
+    written.write_all(&bytes)?;
+    written.persist(file)?;
+    Ok(())
+}
+
+/// Splits a file into its parts.
+pub(super) fn parts<const N: usize>(bytes: &[u8]) -> Option<[&[u8]; N]> {
+    let mut rest = bytes.strip_prefix(MAGIC)?;
+    let mut found = [&bytes[..0]; N];
+    for one in &mut found {
+        (*one, rest) = part(rest)?;
+    }
+    Some(found)
+}
+
+/// Splits off a length and that many bytes.
+fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<8>()?;
+    let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;
+    rest.split_at_checked(len)
+}
