@@ -366,9 +366,10 @@ fn find(
         .iter()
         .flat_map(|(_, path)| [b"0::", &path[..], b"\n"]);
     let lines = lines.collect::<Vec<&[u8]>>().concat();
-    let initial = header.pid_level == 0 && header.cgroup_namespace == INITIAL_CGROUP_NAMESPACE;
+    let sees_groups = header.cgroup_namespace == INITIAL_CGROUP_NAMESPACE;
+    let initial = header.pid_level == 0 && sees_groups;
     let mounts = header.mount_namespace.into();
-    let mut recorded = Arc::new(live.container_of_ended(&lines, initial, mounts));
+    let mut recorded = Arc::new(live.container_of_ended(&lines, sees_groups, mounts));
     if recorded == *live.own_container() {
         // One entry for all places of the host, of which there may be thousands.
         recorded = Arc::clone(live.own_container());

@@ -150,7 +150,7 @@ impl LiveSystemInfo {
     }
 
     /// Returns the container of a process that can no longer be inspected, by its cgroups in the format of
-    /// `/proc/PID/cgroup`, whether it was in the host's initial pid and cgroup namespaces, and its mount namespace.
+    /// `/proc/PID/cgroup`, whether it was in the host's initial cgroup namespace, and its mount namespace.
     pub fn container_of_ended(
         &self,
         cgroups: &[u8],
