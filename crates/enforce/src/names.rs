@@ -532,6 +532,11 @@ impl Names {
         let points: BTreeSet<&Path> = mounts.0.iter().map(|mount| mount.point.as_path()).collect();
         let mut found = Vec::new();
         let mut open = vec![mount.point.clone()];
+        // Most links are beside the file, so its folder comes first. The search ends when all names are found.
+        let paths = linked.values().map(|file| Path::new(&file.path));
+        let here = paths.filter(|path| mounts.of(path).is_some_and(|of| of.point == mount.point));
+        let folders: BTreeSet<&Path> = here.filter_map(Path::parent).collect();
+        open.extend(folders.into_iter().map(Path::to_owned));
         while let Some(folder) = open.pop() {
             for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
                 if *left == 0 || linked.values().all(HardLinkedFile::is_complete) {
