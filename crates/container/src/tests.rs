@@ -181,30 +181,26 @@ fn a_pid_namespace_alone_makes_no_container() {
     testing::need_root!();
     let proc = Proc::open().unwrap();
     let containers = Containers::new(&proc, ContainerOptions::default()).unwrap();
-    if containers.own().containment != Containment::Host {
-        testing::skip!("needs to run on a host", || Ok(format!(
-            "{:?}",
-            containers.own().containment
-        )));
+    let own = containers.own().containment;
+    if own != Containment::Host {
+        testing::skip!("needs to run on a host", || Ok(format!("{own:?}")));
     }
     let containment = |options: &[&str]| {
-        let command = [&["unshare", "-f"], options, &["sleep", "30"]].concat();
+        let command = [&["unshare", "-f"], options].concat();
         container_of_child(&command).map(|container| container.containment)
     };
-    assert_eq!(containment(&["-p"]), Some(Containment::Host));
-    assert_eq!(
-        containment(&["-p", "--mount-proc"]),
-        Some(Containment::Host)
-    );
+    assert_eq!(containment(&["-p", "sleep", "30"]), Some(Containment::Host));
+    let own_proc = ["-p", "--mount-proc", "sleep", "30"];
+    assert_eq!(containment(&own_proc), Some(Containment::Host));
     // Its control group is no longer known, as in a container.
-    assert_eq!(containment(&["-pC"]), Some(Containment::Unknown));
+    let own_groups = ["-pC", "sleep", "30"];
+    assert_eq!(containment(&own_groups), Some(Containment::Unknown));
     // A root of its own, as in a container; also if it has the machine's root in a folder and goes there.
     let inside = "mount -t tmpfs none /mnt && mkdir /mnt/host /mnt/old && cp /bin/busybox /mnt/ && \
                   mount --rbind / /mnt/host && cd /mnt && pivot_root . old && \
                   exec /busybox chroot /host sleep 30";
-    let command = ["unshare", "-pmf", "sh", "-c", inside];
-    let found = container_of_child(&command).map(|container| container.containment);
-    assert_eq!(found, Some(Containment::Unknown));
+    let own_root = ["-pm", "sh", "-c", inside];
+    assert_eq!(containment(&own_root), Some(Containment::Unknown));
 }
 
 #[test]
