@@ -8,9 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use diagnostics::text_file;
-use yaml::settings::{self, Entry, Node, Origin, Problem, Value};
+use yaml::settings::{Entry, Node, Origin, Problem, Value};
 
 use super::choice::Choice;
+use super::file_reader::FileReader;
 use super::trust;
 
 /// The key.
@@ -50,6 +51,7 @@ pub(crate) struct Source<'p> {
     pub(crate) path: &'p Path,
     /// Only root must be able to change the files that it includes, if root runs this program.
     pub(crate) is_checked: bool,
+    pub(crate) reader: &'p FileReader,
 }
 
 /// Merges the files named by `root`, which was read from `main`. Applies `prepare` to each file
@@ -126,7 +128,7 @@ fn read_item(
             let message = format!("cannot read {}: {error}", path.display());
             Problem::new(&item.origin, message)
         })?;
-        let node = settings::read(&path.display().to_string(), &text)?;
+        let node = main.reader.read(&path.display().to_string(), &text)?;
         Ok((path, node))
     };
     let files = paths.into_iter().map(read).collect::<Result<Files, _>>()?;
@@ -234,10 +236,11 @@ mod tests {
         }
         let main = main.replace("%D", &dir.path().display().to_string());
         let path = dir.path().join("main.yaml");
-        let mut root = settings::read("main.yaml", &main).expect("good YAML");
+        let mut root = yaml::settings::read("main.yaml", &main).expect("good YAML");
         let main = Source {
             path: &path,
             is_checked: false,
+            reader: &FileReader::new(super::super::CompatMode::Tollgate),
         };
         let included = merge(&mut root, main, |_| {})?;
         Ok((root, included))

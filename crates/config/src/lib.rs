@@ -9,6 +9,7 @@ mod assign;
 mod choice;
 mod defaults;
 mod environment;
+mod file_reader;
 mod include;
 mod ineffective;
 mod keys;
@@ -32,7 +33,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::assign::path_value;
 pub use self::choice::Choice;
-use self::include::{Included, Source};
+use self::file_reader::FileReader;
+use self::include::Included;
 use self::ineffective::INEFFECTIVE;
 use self::keys::KEYS;
 pub use self::model::{
@@ -47,7 +49,7 @@ use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
 use diagnostics::text_file;
 use trust::Untrusted;
-use yaml::settings::{self, Node, Origin, Problem, Value};
+use yaml::settings::{Node, Origin, Problem, Value};
 
 /// Selects whose defaults and rules apply when settings are read.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
@@ -233,41 +235,6 @@ impl Effective {
     }
 }
 
-/// Reads one file, and merges the files that it includes into it.
-fn read_tree(
-    source: Text<'_>,
-    options: &[&String],
-    is_checked: bool,
-    variable: &impl Fn(&str) -> Option<String>,
-) -> Result<(Node, Included), Vec<Problem>> {
-    let name = source.path.display().to_string();
-    let mut root = settings::read(&name, source.text).map_err(|problem| vec![problem])?;
-    environment::expand(&mut root, variable);
-    let mut problems = Vec::new();
-    for option in options {
-        problems.extend(assign::assign(&mut root, option).err());
-    }
-    let prepare = |node: &mut Node| environment::expand(node, variable);
-    let main = Source {
-        path: source.path,
-        is_checked,
-    };
-    let mut included = match include::merge(&mut root, main, prepare) {
-        Ok(included) => included,
-        Err(more) => {
-            problems.extend(more);
-            Included::default()
-        }
-    };
-    if !source.path.as_os_str().is_empty() {
-        included.files.insert(0, source.path.to_owned());
-    }
-    match problems.is_empty() {
-        true => Ok((root, included)),
-        false => Err(problems),
-    }
-}
-
 fn parse_layers(
     lower: &[Text<'_>],
     source: Text<'_>,
@@ -278,12 +245,13 @@ fn parse_layers(
     // Options that include files are applied first, so that the others override included settings.
     let includes = |option: &&String| option.starts_with("config_files");
     let (first, last): (Vec<_>, Vec<_>) = options.iter().partition(includes);
+    let reader = FileReader::new(mode);
     let mut problems = Vec::new();
     let mut root = None;
     let mut read = Included::default();
     let lower = lower.iter().map(|text| (*text, &[][..], true));
     for (text, options, is_checked) in lower.chain([(source, &first[..], false)]) {
-        match read_tree(text, options, is_checked, variable) {
+        match reader.read_tree(text, options, is_checked, variable) {
             Ok((node, included)) => {
                 read.files.extend(included.files);
                 read.folders.extend(included.folders);
@@ -302,7 +270,9 @@ fn parse_layers(
     for option in last {
         problems.extend(assign::assign(&mut root, option).err());
     }
-    Application::new(mode, problems).finish(root, read)
+    let mut application = Application::new(mode, problems);
+    application.warnings = reader.into_warnings();
+    application.finish(root, read)
 }
 
 /// Returns false for an empty file.

@@ -119,12 +119,27 @@ const MAX_NODES: usize = 100_000;
 /// Returns the first syntax error, or fails for a repeated key, a key that is not text, or a file with too
 /// many or too deeply nested settings.
 pub fn read(name: &str, text: &str) -> Result<Node, Problem> {
+    let (node, repeated) = read_repeated(name, text)?;
+    match repeated.into_iter().next() {
+        Some(problem) => Err(problem),
+        None => Ok(node),
+    }
+}
+
+/// Like [`read`], for readers to whom the first of repeated keys counts, as with yaml-cpp. Also returns an error for
+/// each key that does not count.
+///
+/// # Errors
+///
+/// As [`read`], except for repeated keys.
+pub fn read_repeated(name: &str, text: &str) -> Result<(Node, Vec<Problem>), Problem> {
     let mut builder = Builder {
         name: name.into(),
         open: Vec::new(),
         anchors: HashMap::new(),
         nodes: 0,
         root: None,
+        repeated: Vec::new(),
     };
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
@@ -138,14 +153,21 @@ pub fn read(name: &str, text: &str) -> Result<Node, Problem> {
             break;
         }
     }
-    Ok(builder.root.unwrap_or_else(|| Node {
+    let root = builder.root.unwrap_or_else(|| Node {
         origin: Origin::File {
             name: name.into(),
             line: 1,
             column: 1,
         },
         value: Value::Map(Vec::new()),
-    }))
+    });
+    let mut repeated = builder.repeated;
+    // A mapping ends after those in it.
+    repeated.sort_by_key(|problem| match problem.origin {
+        Origin::File { line, column, .. } => (line, column),
+        _ => (0, 0),
+    });
+    Ok((root, repeated))
 }
 
 struct Builder {
@@ -154,6 +176,8 @@ struct Builder {
     anchors: HashMap<usize, Node>,
     nodes: usize,
     root: Option<Node>,
+    /// Keys that are in their mapping already.
+    repeated: Vec<Problem>,
 }
 
 /// A list or mapping that is still open; a mapping's children are keys and values in turn.
@@ -224,7 +248,7 @@ impl Builder {
             return Ok(());
         };
         let value = if open.is_map {
-            map(open.children)?
+            map(open.children, &mut self.repeated)?
         } else {
             Value::List(open.children)
         };
@@ -256,7 +280,7 @@ impl Builder {
     }
 }
 
-fn map(children: Vec<Node>) -> Result<Value, Problem> {
+fn map(children: Vec<Node>, repeated: &mut Vec<Problem>) -> Result<Value, Problem> {
     let mut entries: Vec<Entry> = Vec::with_capacity(children.len() / 2);
     let mut children = children.into_iter();
     while let (Some(key), Some(node)) = (children.next(), children.next()) {
@@ -265,10 +289,11 @@ fn map(children: Vec<Node>) -> Result<Value, Problem> {
         };
         if let Some(first) = entries.iter().find(|entry| entry.key == text) {
             let message = format!("duplicate key `{text}`");
-            return Err(Problem::new(&key.origin, message).help(format!(
+            repeated.push(Problem::new(&key.origin, message).help(format!(
                 "the first is at {}; remove one of them",
                 first.origin
             )));
+            continue;
         }
         entries.push(Entry {
             key: text,
