@@ -29,7 +29,7 @@ use crate::settings::{
 };
 use crate::sink::DeferredSink;
 use crate::spec::AgentSpec;
-use crate::{channels, engines, journal};
+use crate::{channels, digest, engines, journal};
 
 /// The policy's decisions on calls, and who refuses denied calls.
 pub(super) struct InForce {
@@ -120,6 +120,8 @@ pub(super) fn blueprint(
         entered: filter_of_entering(told.as_ref(), &made.rules, &config)?,
         profile: made.in_force.profile,
         classifier: made.in_force.classifier,
+        policy_record: made.in_force.record,
+        rules_digest: made.digest,
         first: None,
         later: None,
         door: None,
@@ -238,6 +240,8 @@ struct Loaded {
     rules: Rules,
     program: FilterProgram,
     in_force: PolicyInForce,
+    /// Digest of the rules.
+    digest: String,
 }
 
 impl Judging<'_> {
@@ -261,9 +265,10 @@ impl Judging<'_> {
                 rules: Rules::of(evaluator, plan, self.verify),
                 program: kept.program.clone(),
                 in_force: own(profile),
+                digest: digest::of_rules(&kept.sources.files, &config.rules),
             });
         }
-        let (rules, left) = self.rules(origin, config, detection)?;
+        let (rules, left, digest) = self.rules(origin, config, detection)?;
         let in_force = left.unwrap_or_else(|| own(profile));
         let profile = &in_force.profile;
         let program = compile(&rules.installed, profile, self.engine, denials, config)?;
@@ -276,16 +281,17 @@ impl Judging<'_> {
             rules,
             program,
             in_force,
+            digest,
         })
     }
 
-    /// Loads rules. With a handover state, also returns its policy.
+    /// Loads rules. With a handover state, also returns its policy. Last comes the digest of the rules.
     fn rules(
         &self,
         origin: Origin<'_>,
         config: &Config,
         detection: &Detection,
-    ) -> Result<(Rules, Option<PolicyInForce>), Failure> {
+    ) -> Result<(Rules, Option<PolicyInForce>, String), Failure> {
         let mut loaded = match origin.sources() {
             Some(sources) => rule_files::load_read(sources.files.clone()),
             None => config.rule_sources().load(),
@@ -317,6 +323,7 @@ impl Judging<'_> {
                 );
             }
         }
-        Ok((rules, left))
+        let digest = digest::of_rules(&loaded.files, &config.rules);
+        Ok((rules, left, digest))
     }
 }

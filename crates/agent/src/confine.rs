@@ -13,6 +13,7 @@ use policy::compile::{MachineFeatures, NarrowedPolicy, Unavailable};
 use policy::{Code, Mode, Policy, RuleAction};
 use probe::Support;
 use serde::{Deserialize, Serialize};
+use supervisor::handover_state::PolicyRecord;
 
 use crate::guard::{self, GuardSpec};
 use crate::policy_files::{self as files, exit};
@@ -44,13 +45,17 @@ impl Optional {
     /// Reads and compiles the policy, if there is one, and reports how far it is enforced.
     ///
     /// Preconditions: the process has one thread.
-    pub fn prepare(&self, quiet: bool, place: Target) -> Result<Option<Confinement>, Failure> {
+    pub fn prepare(
+        &self,
+        quiet: bool,
+        place: Target,
+    ) -> Result<Option<(Confinement, PolicyRecord)>, Failure> {
         let Some(file) = self.read() else {
             return Ok(None);
         };
         let prepared = prepare_file(file, &self.how, place)?;
         prepared.tell(quiet);
-        Ok(Some(prepared.confinement))
+        Ok(Some((prepared.confinement, prepared.record)))
     }
 
     /// Returns the same for an agent that takes over, which does not have the descriptors of the first.
@@ -79,6 +84,8 @@ impl Optional {
 pub struct PreparedPolicy {
     /// The compiled confinement.
     pub confinement: Confinement,
+    /// What is reported about the policy.
+    record: PolicyRecord,
     /// One-line summary of unaccepted warnings.
     warned: String,
     /// The full report, with accepted warnings and the limits of each enforcer.
@@ -161,6 +168,15 @@ pub fn prepare_file(
     if place == Target::Elsewhere {
         can_be_held(path, &confinement)?;
     }
+    let lines = confinement.report.iter().chain(&unavailable);
+    let record = PolicyRecord {
+        name: policy.name.clone(),
+        digest: file.digest(),
+        audits: how.audit,
+        enforcers: lines
+            .map(|line| (line.enforcer.to_string(), line.reach.to_string()))
+            .collect(),
+    };
     let warned = in_short(policy, &file);
     let mut said = file.render();
     for line in confinement.report.iter().chain(&unavailable) {
@@ -168,6 +184,7 @@ pub fn prepare_file(
     }
     Ok(PreparedPolicy {
         confinement,
+        record,
         warned,
         said,
     })

@@ -22,6 +22,7 @@ use process_info::procfs::Proc;
 use rules::plan::UncoveredRule;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
 use seccomp::FilterProgram;
+use supervisor::handover_state::PolicyRecord;
 use supervisor::{self, AgentStart, Report, Services, SharedState, Source, Start, signals};
 use sys::signal::SignalStream;
 
@@ -34,6 +35,7 @@ use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, MatchCounts, Reloader};
 use super::reports;
+use super::self_report::{self, RulesRecord};
 use super::servers::{ServerSet, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
@@ -124,6 +126,10 @@ pub(super) struct AgentConfig {
     pub(super) profile: Profile,
     /// Classifier of failures that other enforcers than the filter caused.
     pub(super) classifier: DenialClassifier,
+    /// What is reported about the policy, if that is known.
+    pub(super) policy_record: Option<PolicyRecord>,
+    /// Digest of the rules.
+    pub(super) rules_digest: String,
     /// Restriction of a container's first program.
     pub(super) first: Option<InitProcessPolicy>,
     /// Restriction for containers that start later, in the host agent. Exec sessions have their
@@ -221,6 +227,8 @@ impl AgentConfig {
         let shows_status = self.shows_status(&listening.source);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
+        let is_confined = self.policy.is_some() || self.guard.is_some();
+        let policy = self_report::policy(self.policy_record.as_ref(), is_confined);
         let lasting = self.lasting();
         if matches!(listening.source, Source::Containers(_)) {
             // This agent has no container of its own.
@@ -256,6 +264,14 @@ impl AgentConfig {
             evaluator: Arc::new(move || evaluator.evaluator()),
             dispatcher: dispatcher.clone(),
         };
+        let record = RulesRecord::new(self.rules_digest, rule_count, refused.len());
+        let record = Arc::new(record);
+        dispatcher.report_from(self_report::source(
+            engine,
+            Arc::clone(&record),
+            policy,
+            Arc::clone(&counters),
+        ));
         let source = figures.source(&self.settings, &self.sink);
         let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
         let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
@@ -269,6 +285,7 @@ impl AgentConfig {
             recorder: self.recorder,
             rulings,
             matched: Arc::clone(&matched),
+            record,
             dispatcher: dispatcher.clone(),
             account,
             reception: Arc::clone(&reception),

@@ -14,7 +14,7 @@ use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
 use seccomp::{Denials, FilterProgram};
 use supervisor::AgentPlan;
-use supervisor::handover_state::{self, PolicyInForce};
+use supervisor::handover_state::{self, PolicyInForce, PolicyRecord};
 
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::filter_cache::{CachedFilter, KeptRules, Key, Sources};
@@ -192,6 +192,7 @@ fn filter_alone(
                 profile: profile.clone(),
                 classifier: enforced.classifier.clone().unwrap_or_default(),
                 loaded: resident,
+                record: enforced.record.clone(),
             },
             enforced.elsewhere.as_ref(),
         ),
@@ -268,6 +269,7 @@ fn by_loaded_rules(
             profile: blueprint.profile.clone(),
             classifier: blueprint.classifier.clone(),
             loaded: blueprint.resident.clone(),
+            record: blueprint.policy_record.clone(),
         },
         enforced.elsewhere.as_ref(),
     );
@@ -291,6 +293,8 @@ struct Enforced {
     confinement: Option<Confinement>,
     /// `None` without a policy, and for an agent that takes over, which gets it with its handover.
     classifier: Option<DenialClassifier>,
+    /// What is reported about the policy; `None` as for `classifier`.
+    record: Option<PolicyRecord>,
     /// Restriction of a container's first program.
     elsewhere: Option<DeferredConfinement>,
     /// Policy in the kernel; `None` if this agent has loaded none.
@@ -315,6 +319,7 @@ impl Enforced {
             None => spec.confine.prepare(spec.detection.quiet, place)?,
             Some(_) => None,
         };
+        let (confinement, record) = confinement.unzip();
         if let Some(confinement) = confinement
             .as_ref()
             .filter(|_| engine != EngineKind::Notify)
@@ -337,6 +342,7 @@ impl Enforced {
         Ok(Self {
             confinement: confinement.filter(|_| place == Target::Here),
             classifier,
+            record,
             elsewhere,
             resident,
             in_force,
@@ -367,6 +373,9 @@ impl Enforced {
             })?;
             blueprint.guard = Some(Arc::new(reporter));
         }
+        if let Some(record) = self.record.take() {
+            blueprint.policy_record = Some(record);
+        }
         if let Some(classifier) = self.classifier.take() {
             blueprint.classifier = classifier;
         }
@@ -394,6 +403,7 @@ impl Cache {
             elsewhere,
             resident,
             classifier,
+            record,
             ..
         } = enforced;
         // An AppArmor profile has a new name each time, which the handover state contains.
@@ -405,7 +415,8 @@ impl Cache {
         let (config, _) = configuration(&spec.detection, &spec.interception)?;
         let sources = Sources::read(config);
         let InForce { profile, denials } = in_force;
-        let policy = format!("{profile:?} {denials:?} {elsewhere:?} {resident:?} {classifier:?}");
+        let policy =
+            format!("{profile:?} {denials:?} {elsewhere:?} {resident:?} {classifier:?} {record:?}");
         Ok(Some(Self {
             key: Key::new(&sources, &policy),
             folder,
