@@ -27,8 +27,17 @@ impl Collector {
     /// # Panics
     /// If it does not start.
     pub fn start(store: &Path, listen: &str, words: &[&str]) -> Self {
-        let words = [&["serve", "--listen", listen], words].concat();
-        let mut command = tollgate(&words, store);
+        Self::start_on(&file(store), listen, words)
+    }
+
+    /// Starts a collector on the store with this URL.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_on(url: &str, listen: &str, words: &[&str]) -> Self {
+        let words = [&["serve", "--store", url, "--listen", listen], words].concat();
+        let mut command = Command::new(program());
+        command.args(words);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let mut line = String::new();
@@ -87,11 +96,12 @@ impl Drop for Collector {
 /// Returns a command of `tollgate` about a store.
 pub fn tollgate(words: &[&str], store: &Path) -> Command {
     let mut command = Command::new(program());
+    command.args(words).args(["--store", &file(store)]);
     command
-        .args(words)
-        .arg("--store")
-        .arg(format!("sqlite:{}", store.display()));
-    command
+}
+
+fn file(store: &Path) -> String {
+    format!("sqlite:{}", store.display())
 }
 
 /// Runs a command that succeeds, and returns its output.
@@ -107,8 +117,14 @@ pub fn output(command: &mut Command) -> String {
 
 /// Makes a token and returns it.
 pub fn token(store: &Path, words: &[&str]) -> String {
-    let words = [&["serve", "token", "create"], words].concat();
-    output(&mut tollgate(&words, store)).trim().to_owned()
+    token_on(&file(store), words)
+}
+
+/// Makes a token in the store with this URL and returns it.
+pub fn token_on(url: &str, words: &[&str]) -> String {
+    let words = [&["serve", "token", "create", "--store", url], words].concat();
+    let mut command = Command::new(program());
+    output(command.args(words)).trim().to_owned()
 }
 
 /// Sends one request and returns status and body; `None` if the server is away.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use e2e::collector::{Collector, alert, get, output, request, token, tollgate};
+use e2e::collector::{Collector, alert, get, output, request, token, token_on, tollgate};
 use e2e::runtime_fixture::RuntimeFixture;
 use e2e::{Scratch, need_runtime, program, until};
 use serde_json::{Value, json};
@@ -352,20 +352,35 @@ fn an_agent_reports_the_engine_rules_and_policy_in_force_and_other_rules_after_a
     assert_eq!(policy["audits"], false);
     assert_eq!(policy["enforcers"]["Seccomp"], "fully enforced", "{policy}");
     assert_eq!(before["counters"]["drops"], 0);
+    let pid = std::fs::read_to_string(path("pid")).expect("a pid");
+    other_rules_have_another_digest(&scratch, (&collector, &reader), pid.trim());
+    // The end of its input ends the command.
+    drop(run.stdin.take());
+    run.wait().expect("it ends");
+}
+
+/// Changes the rules of an agent with one rule and this pid.
+fn other_rules_have_another_digest(
+    scratch: &Scratch,
+    (collector, reader): (&Collector, &str),
+    pid: &str,
+) {
+    let first = || inventory(collector, reader);
+    let digest = |inventory: &Value| inventory["rules"].as_str().expect("text").to_owned();
+    let before = first();
     // A rule that cannot be loaded leaves the digest; one that can changes it.
     let more = MARK
         .replace("/mark", "/other")
         .replace("rule: Mark", "rule: Other");
-    let pid = std::fs::read_to_string(path("pid")).expect("a pid");
     let reload = |rules: String| {
-        std::fs::write(path("rules.yaml"), rules).expect("writable");
-        output(Command::new("kill").args(["-HUP", pid.trim()]));
+        std::fs::write(scratch.path().join("rules.yaml"), rules).expect("writable");
+        output(Command::new("kill").args(["-HUP", pid]));
     };
     reload(format!("{MARK}- rule: Broken\n"));
     let alerts = |rule: &str| {
         let rule = rule.replace(' ', "%20");
         let path = format!("/api/v1/alerts?rule={rule}");
-        get(collector.address(), &path, &reader)["alerts"]
+        get(collector.address(), &path, reader)["alerts"]
             .as_array()
             .map_or(0, Vec::len)
     };
@@ -378,9 +393,6 @@ fn an_agent_reports_the_engine_rules_and_policy_in_force_and_other_rules_after_a
         first()["rules_enabled"] == 2
     });
     assert_ne!(digest(&first()), digest(&before));
-    // The end of its input ends the command.
-    drop(run.stdin.take());
-    run.wait().expect("it ends");
 }
 
 #[test]
@@ -408,4 +420,55 @@ fn the_runtime_sends_alerts_of_its_containers_by_its_configuration() {
         until(&alert.rule, || sent(&alert.rule.replace(' ', "%20")));
     }
     assert_eq!(inventory(&collector, &reader)["engine"], "notify");
+}
+
+#[test]
+fn two_collectors_share_a_database_and_each_goes_on_without_the_other() {
+    let server = testing::postgres::Server::shared();
+    let url = server.database();
+    let agents = token_on(&url, &["--agent-class", "web"]);
+    let reader = token_on(&url, &["--role", "viewer"]);
+    let start = || Collector::start_on(&url, "127.0.0.1:0", &["--insecure"]);
+    let (first, second) = (start(), start());
+    let secret = enrol(first.address(), &agents);
+    let send = |collector: &Collector, number: u64| {
+        let head = format!("POST /api/v1/batches HTTP/1.1\r\nTollgate-Sequence: {number}");
+        let body = alert("a", number);
+        request(collector.address(), &head, &secret, &body).expect("it answers")
+    };
+    // The agent goes from one to the other, and sends the second record again.
+    assert_eq!(send(&first, 1).0, 200);
+    assert_eq!(send(&second, 2).1["stored"], 1);
+    assert_eq!(send(&first, 2).1["duplicates"], 1);
+    drop(first);
+    assert_eq!(send(&second, 3).0, 200);
+    // The server is killed under the other.
+    server.crash();
+    until("it connects again", || send(&second, 4).0 == 200);
+    let mut numbers = stored_numbers(second.address(), &reader);
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    let words = ["serve", "backup", "--store", &url, "copy"];
+    let backup = Command::new(program())
+        .args(words)
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&backup.stderr);
+    assert!(stderr.contains("help: use pg_dump"), "{stderr}");
+}
+
+#[test]
+fn a_database_elsewhere_is_refused_and_no_message_has_its_password() {
+    let url = "postgres://u:secret@192.0.2.1/db";
+    let words = ["serve", "token", "list", "--store", url];
+    let refused = Command::new(program())
+        .args(words)
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr.contains("the connection has no TLS") && !stderr.contains("secret"),
+        "{stderr}"
+    );
 }

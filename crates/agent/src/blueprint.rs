@@ -104,12 +104,8 @@ pub(super) fn blueprint(
     let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;
     let recorder = recordings.recorder();
     let verify = verify_options(&config, engine);
-    let judging = Judging {
-        options: engine_options(&config, recorder.clone()),
-        sink: &sink,
-        verify: &verify,
-        engine,
-    };
+    let options = engine_options(&config, recorder.clone());
+    let judging = Judging::new(options, &sink, &verify, engine);
     let made = judging.load(origin, &config, &detection, in_force)?;
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
     let channel = servers::channel(&config, &servers.alerts());
@@ -244,7 +240,21 @@ struct Loaded {
     digest: String,
 }
 
-impl Judging<'_> {
+impl<'a> Judging<'a> {
+    fn new(
+        options: EngineOptions,
+        sink: &'a DeferredSink,
+        verify: &'a VerifyOptions,
+        engine: EngineKind,
+    ) -> Self {
+        Self {
+            options,
+            sink,
+            verify,
+            engine,
+        }
+    }
+
     /// Returns the rules and their filter, from the cache if possible.
     fn load(
         &self,

@@ -127,8 +127,7 @@ pub fn prepare_file(
     place: Target,
 ) -> Result<PreparedPolicy, Failure> {
     let mut machine = machine_at(place);
-    let path = PathBuf::from(&file.name);
-    let path = path.as_path();
+    let path = &PathBuf::from(&file.name);
     check_is_single(path, &file)?;
     let mut unavailable = Vec::new();
     let mut narrowed = None;
@@ -168,18 +167,11 @@ pub fn prepare_file(
     if place == Target::Elsewhere {
         can_be_held(path, &confinement)?;
     }
-    let lines = confinement.report.iter().chain(&unavailable);
-    let record = PolicyRecord {
-        name: policy.name.clone(),
-        digest: file.digest(),
-        audits: how.audit,
-        enforcers: lines
-            .map(|line| (line.enforcer.to_string(), line.reach.to_string()))
-            .collect(),
-    };
+    let lines: Vec<&Line> = confinement.report.iter().chain(&unavailable).collect();
+    let record = record(policy, &file, how, &lines);
     let warned = in_short(policy, &file);
     let mut said = file.render();
-    for line in confinement.report.iter().chain(&unavailable) {
+    for line in lines {
         said.push_str(&format!("tollgate: policy {}: {line}\n", policy.name));
     }
     Ok(PreparedPolicy {
@@ -188,6 +180,22 @@ pub fn prepare_file(
         warned,
         said,
     })
+}
+
+/// Returns what is reported about a policy.
+fn record(
+    policy: &NarrowedPolicy,
+    file: &files::Loaded,
+    how: &PolicyStrictness,
+    lines: &[&Line],
+) -> PolicyRecord {
+    let extent = |line: &&Line| (line.enforcer.to_string(), line.reach.to_string());
+    PolicyRecord {
+        name: policy.name.clone(),
+        digest: file.digest(),
+        audits: how.audit,
+        enforcers: lines.iter().map(extent).collect(),
+    }
 }
 
 /// Refuses a file without errors that has several policies.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use event::EngineKind;
-use outputs::{AgentReport, PolicyReport, ReportSource, RulesReport, Snapshot};
+use outputs::{AgentReport, Dispatcher, PolicyReport, RulesReport, Snapshot};
 use supervisor::handover_state::PolicyRecord;
 
 use crate::metrics;
@@ -50,19 +50,31 @@ pub(super) fn policy(record: Option<&PolicyRecord>, is_confined: bool) -> Policy
     }
 }
 
-/// Returns what makes reports.
-pub(super) fn source(
-    engine: EngineKind,
-    rules: Arc<RulesRecord>,
-    policy: PolicyReport,
-    counters: metrics::Counters,
-) -> ReportSource {
-    Box::new(move || AgentReport {
-        engine: engine.name().to_owned(),
-        rules: rules.report(),
-        policy: policy.clone(),
-        counters: reported(&counters()),
-    })
+/// What is reported about an agent.
+pub(super) struct Reported {
+    pub(super) engine: EngineKind,
+    pub(super) rules: RulesRecord,
+    pub(super) policy: PolicyReport,
+}
+
+impl Reported {
+    /// Lets channels report from now on. Returns the record of the rules, which a reload changes.
+    pub(super) fn start(
+        self,
+        dispatcher: &Dispatcher,
+        counters: &metrics::Counters,
+    ) -> Arc<RulesRecord> {
+        let (engine, policy) = (self.engine, self.policy);
+        let (rules, counters) = (Arc::new(self.rules), Arc::clone(counters));
+        let record = Arc::clone(&rules);
+        dispatcher.report_from(Box::new(move || AgentReport {
+            engine: engine.name().to_owned(),
+            rules: rules.report(),
+            policy: policy.clone(),
+            counters: reported(&counters()),
+        }));
+        record
+    }
 }
 
 /// Counters of an engine that a list of agents needs, by their names in the stats file.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use abi::Syscall;
 use anyhow::Context;
-use capture::notify::VerifyOptions;
+use capture::notify::{RulesHandle, VerifyOptions};
 use config::rule_files::Loaded;
 use config::{CompatMode, Config, DropSettings};
 use container::{ContainerOptions, Containers, KnownContainer};
@@ -35,7 +35,7 @@ use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, MatchCounts, Reloader};
 use super::reports;
-use super::self_report::{self, RulesRecord};
+use super::self_report::{self, Reported, RulesRecord};
 use super::servers::{ServerSet, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
@@ -227,8 +227,7 @@ impl AgentConfig {
         let shows_status = self.shows_status(&listening.source);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
-        let is_confined = self.policy.is_some() || self.guard.is_some();
-        let policy = self_report::policy(self.policy_record.as_ref(), is_confined);
+        let reported = self.reported(rule_count, refused.len());
         let lasting = self.lasting();
         if matches!(listening.source, Source::Containers(_)) {
             // This agent has no container of its own.
@@ -256,22 +255,9 @@ impl AgentConfig {
         let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
         let (watcher, rulings) = (started.watcher, started.rulings);
         let matched = Arc::new(MatchCounts::new(rulings.clone()));
-        let evaluator = rulings.clone();
         let counters = counted(started.counters, &matched, &shared_state);
-        let figures = Figures {
-            engine,
-            counters: Arc::clone(&counters),
-            evaluator: Arc::new(move || evaluator.evaluator()),
-            dispatcher: dispatcher.clone(),
-        };
-        let record = RulesRecord::new(self.rules_digest, rule_count, refused.len());
-        let record = Arc::new(record);
-        dispatcher.report_from(self_report::source(
-            engine,
-            Arc::clone(&record),
-            policy,
-            Arc::clone(&counters),
-        ));
+        let figures = Figures::new(engine, &counters, rulings.clone(), &dispatcher);
+        let record = reported.start(&dispatcher, &counters);
         let source = figures.source(&self.settings, &self.sink);
         let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
         let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
@@ -324,6 +310,16 @@ impl AgentConfig {
     fn summary(&self, is_resumed: bool) -> Option<Summary> {
         let expected = (self.has_rules, is_resumed);
         Summary::wanted(&self.settings, self.quiet, self.manner, expected)
+    }
+
+    /// Returns what is reported about this agent.
+    fn reported(&self, enabled: usize, refused: usize) -> Reported {
+        let is_confined = self.policy.is_some() || self.guard.is_some();
+        Reported {
+            engine: self.engine,
+            rules: RulesRecord::new(self.rules_digest.clone(), enabled, refused),
+            policy: self_report::policy(self.policy_record.as_ref(), is_confined),
+        }
     }
 
     /// Starts the outputs. Alerts reach them from then on.
@@ -441,6 +437,20 @@ struct Figures {
 }
 
 impl Figures {
+    fn new(
+        engine: EngineKind,
+        counters: &metrics::Counters,
+        rulings: RulesHandle<Engine>,
+        dispatcher: &Dispatcher,
+    ) -> Self {
+        Self {
+            engine,
+            counters: Arc::clone(counters),
+            evaluator: Arc::new(move || rulings.evaluator()),
+            dispatcher: dispatcher.clone(),
+        }
+    }
+
     fn source(self, settings: &Config, sink: &DeferredSink) -> metrics::Source {
         metrics::Source {
             wanted: settings.metrics.clone(),

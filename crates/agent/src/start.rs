@@ -334,7 +334,7 @@ impl Enforced {
         let in_force = InForce::of(spec, confinement.as_ref(), place);
         // An agent that takes over learns it from its handover.
         let resident = confinement.as_ref().map(Confinement::resident);
-        let mut first = first_program(spec, elsewhere.clone());
+        let mut first = InitProcessPolicy::of_spec(spec, elsewhere.clone());
         let mut confinement = confinement; // A runtime itself is not restricted.
         if let Some(first) = &mut first {
             first.kept = confinement.take();
@@ -373,9 +373,7 @@ impl Enforced {
             })?;
             blueprint.guard = Some(Arc::new(reporter));
         }
-        if let Some(record) = self.record.take() {
-            blueprint.policy_record = Some(record);
-        }
+        blueprint.policy_record = self.record.take().or(blueprint.policy_record);
         if let Some(classifier) = self.classifier.take() {
             blueprint.classifier = classifier;
         }
@@ -455,21 +453,6 @@ fn their_container(spec: &AgentSpec) -> Option<RuntimeContainer> {
             bundle: container.bundle.clone(),
         },
         has_mounts: container.has_mounts,
-    })
-}
-
-fn first_program(
-    spec: &AgentSpec,
-    elsewhere: Option<DeferredConfinement>,
-) -> Option<InitProcessPolicy> {
-    let container = spec.mode.container()?;
-    Some(InitProcessPolicy {
-        elsewhere: elsewhere?,
-        policy: spec.confine.policy.clone()?,
-        how: spec.confine.how.clone(),
-        container: container.id.clone(),
-        bundle: container.bundle.clone(),
-        kept: None,
     })
 }
 
