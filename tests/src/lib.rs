@@ -11,6 +11,7 @@ mod binary;
 mod case;
 mod certificates;
 pub mod cluster;
+pub mod collector;
 mod container;
 pub mod cri;
 mod debian;

@@ -1,103 +1,14 @@
 //! `tollgate serve` as an administrator and a sender meet it.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::io::Read;
+use std::net::SocketAddr;
+use std::process::{Child, Command};
 use std::time::Duration;
 
-use e2e::{Scratch, program};
+use e2e::collector::{Collector, alert, get, output, request, token, token_on, tollgate};
+use e2e::runtime_fixture::RuntimeFixture;
+use e2e::{Scratch, need_runtime, program, until};
 use serde_json::{Value, json};
-
-/// A running collector. It is killed when dropped.
-struct Collector {
-    child: Child,
-    address: SocketAddr,
-    stderr: BufReader<ChildStderr>,
-}
-
-fn tollgate(words: &[&str], store: &Path) -> Command {
-    let mut command = Command::new(program());
-    command
-        .args(words)
-        .arg("--store")
-        .arg(format!("sqlite:{}", store.display()));
-    command
-}
-
-/// Starts a collector without TLS on a port of loopback.
-fn serve(store: &Path, listen: &str) -> Collector {
-    let mut command = tollgate(&["serve", "--insecure", "--listen", listen], store);
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-    let mut line = String::new();
-    stderr
-        .read_line(&mut line)
-        .expect("it says where it listens");
-    let url = line
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("http://"));
-    let url = url.unwrap_or_else(|| panic!("{line}"));
-    let address = url.trim_end_matches(';').parse().expect("an address");
-    Collector {
-        child,
-        address,
-        stderr,
-    }
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        // Fails only if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn output(command: &mut Command) -> String {
-    let output = command.output().expect("it starts");
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command:?}: {stderr}");
-    String::from_utf8(output.stdout).expect("text")
-}
-
-fn token(store: &Path, words: &[&str]) -> String {
-    let words = [&["serve", "token", "create"], words].concat();
-    output(&mut tollgate(&words, store)).trim().to_owned()
-}
-
-/// Sends one request and returns status and body; `None` if the server is away.
-fn request(address: SocketAddr, head: &str, secret: &str, body: &str) -> Option<(u16, Value)> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream
-        .set_read_timeout(Some(Duration::from_secs(30)))
-        .ok()?;
-    let length = body.len();
-    write!(
-        stream,
-        "{head}\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {secret}\r\n\
-         Content-Length: {length}\r\n\r\n{body}"
-    )
-    .ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.split_whitespace().nth(1)?.parse().ok()?;
-    Some((status, serde_json::from_str(body).ok()?))
-}
-
-fn get(address: SocketAddr, path: &str, secret: &str) -> Value {
-    let answer = request(address, &format!("GET {path} HTTP/1.1"), secret, "");
-    let (status, body) = answer.expect("it answers");
-    assert_eq!(status, 200, "{body}");
-    body
-}
-
-fn alert(rule: &str, n: u64) -> String {
-    json!({"rule": rule, "priority": "Warning", "output": format!("n={n}"),
-           "output_fields": {"proc.name": "cat", "n": n}})
-    .to_string()
-}
 
 #[test]
 fn tokens_are_printed_once_listed_and_revoked() {
@@ -118,9 +29,14 @@ fn tokens_are_printed_once_listed_and_revoked() {
         .windows(first.len())
         .any(|part| part == first.as_bytes());
     assert!(!found);
-    let collector = serve(&store, "127.0.0.1:0");
+    let collector = Collector::without_tls(&store, "127.0.0.1:0");
     let post = |secret: &str| {
-        let answer = request(collector.address, "POST / HTTP/1.1", secret, &alert("a", 1));
+        let answer = request(
+            collector.address(),
+            "POST / HTTP/1.1",
+            secret,
+            &alert("a", 1),
+        );
         answer.expect("it answers").0
     };
     assert_eq!(post(&first), 200);
@@ -144,10 +60,10 @@ fn a_backup_of_a_running_collector_is_restored_with_its_tokens() {
     let path = |name: &str| scratch.path().join(name);
     let sender = token(&path("c.db"), &["--agent-class", "web"]);
     let reader = token(&path("c.db"), &["--role", "viewer"]);
-    let collector = serve(&path("c.db"), "127.0.0.1:0");
+    let collector = Collector::without_tls(&path("c.db"), "127.0.0.1:0");
     let send = |n| {
         let answer = request(
-            collector.address,
+            collector.address(),
             "POST / HTTP/1.1",
             &sender,
             &alert("a", n),
@@ -159,10 +75,10 @@ fn a_backup_of_a_running_collector_is_restored_with_its_tokens() {
     output(&mut tollgate(&["serve", "backup", &copy], &path("c.db")));
     send(2);
     output(&mut tollgate(&["serve", "restore", &copy], &path("r.db")));
-    let restored = serve(&path("r.db"), "127.0.0.1:0");
+    let restored = Collector::without_tls(&path("r.db"), "127.0.0.1:0");
     let count = |address| get(address, "/api/v1/groups", &reader)["groups"][0]["count"].clone();
-    assert_eq!(count(restored.address), 1);
-    assert_eq!(count(collector.address), 2);
+    assert_eq!(count(restored.address()), 1);
+    assert_eq!(count(collector.address()), 2);
     let over = tollgate(&["serve", "restore", &copy], &path("c.db"))
         .output()
         .expect("it starts");
@@ -175,8 +91,8 @@ fn a_backup_of_a_running_collector_is_restored_with_its_tokens() {
 fn a_signal_ends_the_collector_and_a_second_address_is_refused() {
     let scratch = Scratch::new();
     let store = scratch.path().join("c.db");
-    let mut collector = serve(&store, "127.0.0.1:0");
-    let address = collector.address.to_string();
+    let mut collector = Collector::without_tls(&store, "127.0.0.1:0");
+    let address = collector.address().to_string();
     let taken = tollgate(&["serve", "--insecure", "--listen", &address], &store);
     let taken = { taken }.output().expect("it starts");
     let stderr = String::from_utf8_lossy(&taken.stderr);
@@ -248,15 +164,15 @@ fn kill_rounds(rounds: u64) {
     let store = scratch.path().join("c.db");
     let token_of_agents = token(&store, &["--agent-class", "web"]);
     let reader = token(&store, &["--role", "viewer"]);
-    let mut collector = serve(&store, "127.0.0.1:0");
-    let secret = enrol(collector.address, &token_of_agents);
+    let mut collector = Collector::without_tls(&store, "127.0.0.1:0");
+    let secret = enrol(collector.address(), &token_of_agents);
     let (mut acknowledged, mut sent, mut random) = (0_u64, 0_u64, 0x9e37_79b9_u64);
     for _ in 0..rounds {
         // A xorshift generator: the same moments in each run.
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let address = collector.address;
+        let address = collector.address();
         let killer = kill_later(&collector.child, Duration::from_micros(random % 30_000));
         loop {
             // What was not acknowledged comes again, with more.
@@ -275,9 +191,9 @@ fn kill_rounds(rounds: u64) {
         }
         killer.join().expect("it was killed");
         drop(collector);
-        collector = serve(&store, "127.0.0.1:0");
+        collector = Collector::without_tls(&store, "127.0.0.1:0");
     }
-    let mut numbers = stored_numbers(collector.address, &reader);
+    let mut numbers = stored_numbers(collector.address(), &reader);
     numbers.sort_unstable();
     let stored = numbers.len() as u64;
     assert!(stored >= acknowledged, "{stored} of {acknowledged}");
@@ -315,29 +231,28 @@ const MARK: &str = "\
   priority: WARNING
 ";
 
+/// Returns a verb with the rule [`MARK`] that sends to the collector at this address.
+fn sending(scratch: &Scratch, address: SocketAddr, verb: &[&str]) -> Command {
+    let path = scratch.path();
+    std::fs::write(path.join("rules.yaml"), MARK).expect("writable");
+    std::fs::write(path.join("mark"), "").expect("writable");
+    let spool = format!("collector_output.spool={}", path.join("spool").display());
+    let url = format!("http://{address}");
+    let mut command = Command::new(program());
+    command
+        .args(verb)
+        .args(["-o", &spool, "--collector", &url, "-r"])
+        .arg(path.join("rules.yaml"))
+        .env("TOLLGATE_TOKEN_FILE", path.join("token"));
+    command
+}
+
 /// Runs a command that opens the marks, with the collector at this address.
 fn run_marking(scratch: &Scratch, address: SocketAddr, count: u32) -> String {
-    let rules = scratch.path().join("rules.yaml");
-    std::fs::write(&rules, MARK).expect("writable");
     let mark = scratch.path().join("mark");
-    std::fs::write(&mark, "").expect("writable");
     let script = format!("for i in $(seq {count}); do : < {}; done", mark.display());
-    let spool = format!(
-        "collector_output.spool={}",
-        scratch.path().join("spool").display()
-    );
-    let run = Command::new(program())
-        .args([
-            "run",
-            "-o",
-            &spool,
-            "--collector",
-            &format!("http://{address}"),
-            "-r",
-        ])
-        .arg(&rules)
+    let run = sending(scratch, address, &["run"])
         .args(["--", "sh", "-c", &script])
-        .env("TOLLGATE_TOKEN_FILE", scratch.path().join("token"))
         .output()
         .expect("it starts");
     let stderr = String::from_utf8_lossy(&run.stderr).into_owned();
@@ -345,15 +260,21 @@ fn run_marking(scratch: &Scratch, address: SocketAddr, count: u32) -> String {
     stderr
 }
 
-#[test]
-fn a_run_sends_its_alerts_and_those_of_a_run_without_a_collector() {
-    let scratch = Scratch::new();
+/// A collector with a token of agents in the file `token`, and the token of a reader.
+fn with_tokens(scratch: &Scratch) -> (Collector, String) {
     let store = scratch.path().join("c.db");
     let secret = token(&store, &["--agent-class", "web"]);
     std::fs::write(scratch.path().join("token"), secret).expect("writable");
     let reader = token(&store, &["--role", "viewer"]);
-    let collector = serve(&store, "127.0.0.1:0");
-    let address = collector.address;
+    (Collector::without_tls(&store, "127.0.0.1:0"), reader)
+}
+
+#[test]
+fn a_run_sends_its_alerts_and_those_of_a_run_without_a_collector() {
+    let scratch = Scratch::new();
+    let (collector, reader) = with_tokens(&scratch);
+    let store = scratch.path().join("c.db");
+    let address = collector.address();
     run_marking(&scratch, address, 3);
     let count = |address| {
         let group = get(address, "/api/v1/groups?rule=Mark", &reader)["groups"][0].clone();
@@ -366,11 +287,11 @@ fn a_run_sends_its_alerts_and_those_of_a_run_without_a_collector() {
         stderr.contains("collector: 0 alerts lost, 4 not delivered: "),
         "{stderr}"
     );
-    let collector = serve(&store, &address.to_string());
+    let collector = Collector::without_tls(&store, &address.to_string());
     assert_eq!(count(address), 3);
     run_marking(&scratch, address, 5);
     assert_eq!(count(address), 12);
-    let agents = get(collector.address, "/api/v1/agents", &reader);
+    let agents = get(collector.address(), "/api/v1/agents", &reader);
     let agents = agents["agents"].as_array().expect("a list");
     assert_eq!(agents.len(), 1, "each run used the same spool: {agents:?}");
     assert_eq!(
@@ -378,4 +299,176 @@ fn a_run_sends_its_alerts_and_those_of_a_run_without_a_collector() {
         (&json!(0), &json!("web"))
     );
     assert_ne!(agents[0]["inventory"]["kernel"], Value::Null);
+}
+
+/// Returns the inventory of the only agent; null before it has enrolled.
+fn inventory(collector: &Collector, reader: &str) -> Value {
+    get(collector.address(), "/api/v1/agents", reader)["agents"][0]["inventory"].clone()
+}
+
+const POLICY: &str = "\
+policy:
+  enforcer: SeccompLandlock
+  mode: EnhanceProtect
+  enhanceProtect:
+    hardeningRules: [disallow-mount]
+";
+
+#[test]
+fn an_agent_reports_the_engine_rules_and_policy_in_force_and_other_rules_after_a_reload() {
+    let scratch = Scratch::new();
+    let (collector, reader) = with_tokens(&scratch);
+    let path = |name: &str| scratch.path().join(name);
+    std::fs::write(path("policy.yaml"), POLICY).expect("writable");
+    let mut run = sending(
+        &scratch,
+        collector.address(),
+        &["run", "--engine", "notify"],
+    );
+    let mut run = run
+        .arg("--policy")
+        .arg(path("policy.yaml"))
+        .arg("-P")
+        .arg(path("pid"))
+        .args(["--", "sh", "-c", "read line"])
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let first = || inventory(&collector, &reader);
+    until("the agent reports its engine", || {
+        first()["engine"] == "notify"
+    });
+    let before = first();
+    let digest = |inventory: &Value| inventory["rules"].as_str().expect("text").to_owned();
+    assert!(digest(&before).starts_with("sha256:"), "{before}");
+    assert_eq!(
+        (&before["rules_enabled"], &before["rules_refused"]),
+        (&json!(1), &json!(0))
+    );
+    let policy = &before["policy"];
+    let expected = output(Command::new("sha256sum").arg(path("policy.yaml")));
+    let expected = expected.split_whitespace().next().expect("a digest");
+    assert_eq!(policy["digest"], format!("sha256:{expected}"));
+    assert_eq!(policy["audits"], false);
+    assert_eq!(policy["enforcers"]["Seccomp"], "fully enforced", "{policy}");
+    assert_eq!(before["counters"]["drops"], 0);
+    let pid = std::fs::read_to_string(path("pid")).expect("a pid");
+    other_rules_have_another_digest(&scratch, (&collector, &reader), pid.trim());
+    // The end of its input ends the command.
+    drop(run.stdin.take());
+    run.wait().expect("it ends");
+}
+
+/// Changes the rules of an agent with one rule and this pid.
+fn other_rules_have_another_digest(
+    scratch: &Scratch,
+    (collector, reader): (&Collector, &str),
+    pid: &str,
+) {
+    let first = || inventory(collector, reader);
+    let digest = |inventory: &Value| inventory["rules"].as_str().expect("text").to_owned();
+    let before = first();
+    // A rule that cannot be loaded leaves the digest; one that can changes it.
+    let more = MARK
+        .replace("/mark", "/other")
+        .replace("rule: Mark", "rule: Other");
+    let reload = |rules: String| {
+        std::fs::write(scratch.path().join("rules.yaml"), rules).expect("writable");
+        output(Command::new("kill").args(["-HUP", pid]));
+    };
+    reload(format!("{MARK}- rule: Broken\n"));
+    let alerts = |rule: &str| {
+        let rule = rule.replace(' ', "%20");
+        let path = format!("/api/v1/alerts?rule={rule}");
+        get(collector.address(), &path, reader)["alerts"]
+            .as_array()
+            .map_or(0, Vec::len)
+    };
+    until("the reload fails", || {
+        alerts("Tollgate internal: rules not loaded") == 1
+    });
+    assert_eq!(digest(&first()), digest(&before));
+    reload(format!("{MARK}{more}"));
+    until("the agent reports two rules", || {
+        first()["rules_enabled"] == 2
+    });
+    assert_ne!(digest(&first()), digest(&before));
+}
+
+#[test]
+fn the_runtime_sends_alerts_of_its_containers_by_its_configuration() {
+    need_runtime!("runc");
+    let scratch = Scratch::new();
+    let (collector, reader) = with_tokens(&scratch);
+    let ground = RuntimeFixture::new().settings(&format!(
+        "collector_output:\n  enabled: true\n  url: http://{}\n  token_file: {path}/token\n  spool: {path}/spool\n",
+        collector.address(),
+        path = scratch.path().display()
+    ));
+    ground.bundle("b", "cat /etc/secret");
+    let (finished, alerts) = ground.run("runc", "rt run --bundle b $ID < /dev/null\nsettle\n");
+    assert_eq!(finished.code(), 0, "{finished:?} {alerts:?}");
+    assert!(!alerts.is_empty());
+    let sent = |rule: &str| {
+        let path = format!("/api/v1/groups?rule={rule}");
+        let groups = get(collector.address(), &path, &reader);
+        groups["groups"]
+            .as_array()
+            .is_some_and(|groups| !groups.is_empty())
+    };
+    for alert in &alerts {
+        until(&alert.rule, || sent(&alert.rule.replace(' ', "%20")));
+    }
+    assert_eq!(inventory(&collector, &reader)["engine"], "notify");
+}
+
+#[test]
+fn two_collectors_share_a_database_and_each_goes_on_without_the_other() {
+    let server = testing::postgres::Server::shared();
+    let url = server.database();
+    let agents = token_on(&url, &["--agent-class", "web"]);
+    let reader = token_on(&url, &["--role", "viewer"]);
+    let start = || Collector::start_on(&url, "127.0.0.1:0", &["--insecure"]);
+    let (first, second) = (start(), start());
+    let secret = enrol(first.address(), &agents);
+    let send = |collector: &Collector, number: u64| {
+        let head = format!("POST /api/v1/batches HTTP/1.1\r\nTollgate-Sequence: {number}");
+        let body = alert("a", number);
+        request(collector.address(), &head, &secret, &body).expect("it answers")
+    };
+    // The agent goes from one to the other, and sends the second record again.
+    assert_eq!(send(&first, 1).0, 200);
+    assert_eq!(send(&second, 2).1["stored"], 1);
+    assert_eq!(send(&first, 2).1["duplicates"], 1);
+    drop(first);
+    assert_eq!(send(&second, 3).0, 200);
+    // The server is killed under the other.
+    server.crash();
+    until("it connects again", || send(&second, 4).0 == 200);
+    let mut numbers = stored_numbers(second.address(), &reader);
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2, 3, 4]);
+    let words = ["serve", "backup", "--store", &url, "copy"];
+    let backup = Command::new(program())
+        .args(words)
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&backup.stderr);
+    assert!(stderr.contains("help: use pg_dump"), "{stderr}");
+}
+
+#[test]
+fn a_database_elsewhere_is_refused_and_no_message_has_its_password() {
+    let url = "postgres://u:secret@192.0.2.1/db";
+    let words = ["serve", "token", "list", "--store", url];
+    let refused = Command::new(program())
+        .args(words)
+        .output()
+        .expect("it starts");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        stderr.contains("the connection has no TLS") && !stderr.contains("secret"),
+        "{stderr}"
+    );
 }

@@ -1,30 +1,13 @@
 //! The page of `tollgate serve` in a real browser, and the verbs that ask a collector in a terminal.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use e2e::{Scratch, program};
+use e2e::collector::{Collector, output};
+use e2e::{Scratch, collector, program};
 use serde_json::Value;
-
-/// A running collector with TLS. It is killed when dropped.
-struct Collector {
-    child: Child,
-    url: String,
-    certificate: PathBuf,
-    /// Link by which the first user is made; empty if there is one.
-    setup: String,
-    _stderr: BufReader<ChildStderr>,
-}
-
-impl Drop for Collector {
-    fn drop(&mut self) {
-        // Fails only if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn tollgate(words: &[&str]) -> Command {
     let mut command = Command::new(program());
@@ -32,47 +15,23 @@ fn tollgate(words: &[&str]) -> Command {
     command
 }
 
-fn output(command: &mut Command) -> String {
-    let output = command.output().expect("it starts");
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{command:?}: {stderr}");
-    String::from_utf8(output.stdout).expect("text")
+fn store(folder: &Path) -> PathBuf {
+    folder.join("s.db")
+}
+
+/// Certificate that the collector makes beside its store.
+fn certificate(folder: &Path) -> PathBuf {
+    folder.join("collector.crt")
 }
 
 fn serve(folder: &Path) -> Collector {
-    let store = format!("sqlite:{}", folder.join("s.db").display());
-    let words = ["serve", "--listen", "127.0.0.1:0", "--store", &store];
-    let mut child = tollgate(&words)
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-    let mut said = String::new();
-    while !said.contains("/setup/") {
-        let read = stderr
-            .read_line(&mut said)
-            .expect("it says where it listens");
-        assert!(read > 0, "{said}");
-    }
-    let links: Vec<_> = said
-        .split_whitespace()
-        .filter(|word| word.starts_with("https://"))
-        .collect();
-    Collector {
-        child,
-        url: links[0].trim_end_matches(';').to_owned(),
-        setup: links[1].to_owned(),
-        certificate: folder.join("collector.crt"),
-        _stderr: stderr,
-    }
+    Collector::start(&store(folder), "127.0.0.1:0", &[])
 }
 
 /// Writes a token to a file.
 fn token(folder: &Path, name: &str, scope: &[&str]) -> PathBuf {
-    let store = format!("sqlite:{}", folder.join("s.db").display());
-    let words = [&["serve", "token", "create", "--store", &store], scope].concat();
     let path = folder.join(name);
-    fs::write(&path, output(&mut tollgate(&words))).expect("it is written");
+    fs::write(&path, collector::token(&store(folder), scope)).expect("it is written");
     path
 }
 
@@ -85,7 +44,7 @@ fn run(folder: &Path, collector: &Collector, agents: &Path) {
     let mut run = tollgate(&["run", "--quiet", "-r"]);
     run.arg(&rules)
         .args(["--collector", &collector.url, "--collector-ca"])
-        .arg(&collector.certificate)
+        .arg(certificate(folder))
         .args([
             "-o".as_ref(),
             {
@@ -112,7 +71,7 @@ fn an_alert_of_a_run_is_listed_shown_acknowledged_and_exported_over_tls() {
         let mut command = tollgate(words);
         command
             .args(["--collector", &collector.url, "--collector-ca"])
-            .arg(&collector.certificate)
+            .arg(certificate(folder))
             .arg("--token-file")
             .arg(&operator);
         command
@@ -204,11 +163,12 @@ fn the_page_works_in_chromium() {
     let scratch = Scratch::new();
     let folder = scratch.path();
     let agents = token(folder, "agents", &["--agent-class", "web"]);
-    let collector = serve(folder);
+    let mut collector = serve(folder);
     let secret = fs::read_to_string(&agents).expect("a token");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("browser/page.mjs");
     let mut node = Command::new("node");
-    node.arg(script).args([&*collector.setup, secret.trim()]);
+    node.arg(script)
+        .args([&*collector.first_link(), secret.trim()]);
     let mut child = node
         .arg(std::env::var_os("TOLLGATE_SCREENSHOTS").unwrap_or_default())
         .stdout(Stdio::piped())

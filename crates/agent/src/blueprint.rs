@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use capture::notify::VerifyOptions;
-use config::rule_files;
+use config::rule_files::{self, RuleFile};
 use config::{CompatMode, Config};
 use diagnostics::exit::Exit;
 use diagnostics::failure::Failure;
@@ -31,7 +31,7 @@ use crate::settings::{
 };
 use crate::sink::DeferredSink;
 use crate::spec::AgentSpec;
-use crate::{channels, engines, journal};
+use crate::{channels, digest, engines, journal};
 
 /// The policy's decisions on calls, and who refuses denied calls.
 pub(super) struct InForce {
@@ -104,12 +104,8 @@ pub(super) fn blueprint(
     let (recordings, unstarted) = Recordings::open(options.as_ref(), &config.capture, is_resumed)?;
     let recorder = recordings.recorder();
     let verify = verify_options(&config, engine);
-    let judging = Judging {
-        options: engine_options(&config, recorder.clone()),
-        sink: &sink,
-        verify: &verify,
-        engine,
-    };
+    let options = engine_options(&config, recorder.clone());
+    let judging = Judging::new(options, &sink, &verify, engine);
     let made = judging.load(origin, &config, &detection, in_force)?;
     let servers = Servers::open(&config, is_resumed, GrpcChannel::default())?;
     let channel = servers::channel(&config, &servers.alerts());
@@ -120,6 +116,8 @@ pub(super) fn blueprint(
         entered: filter_of_entering(told.as_ref(), &made.rules, &config)?,
         profile: made.in_force.profile,
         classifier: made.in_force.classifier,
+        policy_record: made.in_force.record,
+        rules_digest: made.digest,
         first: None,
         later: None,
         door: None,
@@ -238,9 +236,25 @@ struct Loaded {
     rules: Rules,
     program: FilterProgram,
     in_force: PolicyInForce,
+    /// Digest of the rules.
+    digest: String,
 }
 
-impl Judging<'_> {
+impl<'a> Judging<'a> {
+    fn new(
+        options: EngineOptions,
+        sink: &'a DeferredSink,
+        verify: &'a VerifyOptions,
+        engine: EngineKind,
+    ) -> Self {
+        Self {
+            options,
+            sink,
+            verify,
+            engine,
+        }
+    }
+
     /// Returns the rules and their filter, from the cache if possible.
     fn load(
         &self,
@@ -254,7 +268,12 @@ impl Judging<'_> {
             profile,
             ..PolicyInForce::default()
         };
-        let (rules, left) = self.rules(origin, config, detection)?;
+        let files = match origin.sources() {
+            Some(sources) => sources.files.clone(),
+            None => config.rule_sources().read(),
+        };
+        let digest = digest::of_rules(&files, &config.rules);
+        let (rules, left) = self.rules(origin, files, config, detection)?;
         let in_force = left.unwrap_or_else(|| own(profile));
         let profile = &in_force.profile;
         let program = compile(&rules.installed, profile, self.engine, denials, config)?;
@@ -262,6 +281,7 @@ impl Judging<'_> {
             rules,
             program,
             in_force,
+            digest,
         })
     }
 
@@ -269,13 +289,10 @@ impl Judging<'_> {
     fn rules(
         &self,
         origin: Origin<'_>,
+        files: Vec<RuleFile>,
         config: &Config,
         detection: &Detection,
     ) -> Result<(Rules, Option<PolicyInForce>), Failure> {
-        let files = match origin.sources() {
-            Some(sources) => sources.files.clone(),
-            None => config.rule_sources().read(),
-        };
         if let Origin::Handover(handover) = origin {
             let (installed, in_force) = handover_state::decode(handover)?;
             let mut loaded = rule_files::load_read(files);

@@ -13,6 +13,7 @@ use policy::compile::{MachineFeatures, NarrowedPolicy, Unavailable};
 use policy::{Code, Mode, Policy, RuleAction};
 use probe::Support;
 use serde::{Deserialize, Serialize};
+use supervisor::handover_state::PolicyRecord;
 
 use crate::guard::{self, GuardSpec};
 use crate::policy_files::{self as files, exit};
@@ -44,13 +45,17 @@ impl Optional {
     /// Reads and compiles the policy, if there is one, and reports how far it is enforced.
     ///
     /// Preconditions: the process has one thread.
-    pub fn prepare(&self, quiet: bool, place: Target) -> Result<Option<Confinement>, Failure> {
+    pub fn prepare(
+        &self,
+        quiet: bool,
+        place: Target,
+    ) -> Result<Option<(Confinement, PolicyRecord)>, Failure> {
         let Some(file) = self.read() else {
             return Ok(None);
         };
         let prepared = prepare_file(file, &self.how, place)?;
         prepared.tell(quiet);
-        Ok(Some(prepared.confinement))
+        Ok(Some((prepared.confinement, prepared.record)))
     }
 
     /// Returns the same for an agent that takes over, which does not have the descriptors of the first.
@@ -79,6 +84,8 @@ impl Optional {
 pub struct PreparedPolicy {
     /// The compiled confinement.
     pub confinement: Confinement,
+    /// What is reported about the policy.
+    record: PolicyRecord,
     /// One-line summary of unaccepted warnings.
     warned: String,
     /// The full report, with accepted warnings and the limits of each enforcer.
@@ -120,8 +127,7 @@ pub fn prepare_file(
     place: Target,
 ) -> Result<PreparedPolicy, Failure> {
     let mut machine = machine_at(place);
-    let path = PathBuf::from(&file.name);
-    let path = path.as_path();
+    let path = &PathBuf::from(&file.name);
     check_is_single(path, &file)?;
     let mut unavailable = Vec::new();
     let mut narrowed = None;
@@ -161,16 +167,35 @@ pub fn prepare_file(
     if place == Target::Elsewhere {
         can_be_held(path, &confinement)?;
     }
+    let lines: Vec<&Line> = confinement.report.iter().chain(&unavailable).collect();
+    let record = record(policy, &file, how, &lines);
     let warned = in_short(policy, &file);
     let mut said = file.render();
-    for line in confinement.report.iter().chain(&unavailable) {
+    for line in lines {
         said.push_str(&format!("tollgate: policy {}: {line}\n", policy.name));
     }
     Ok(PreparedPolicy {
         confinement,
+        record,
         warned,
         said,
     })
+}
+
+/// Returns what is reported about a policy.
+fn record(
+    policy: &NarrowedPolicy,
+    file: &files::Loaded,
+    how: &PolicyStrictness,
+    lines: &[&Line],
+) -> PolicyRecord {
+    let extent = |line: &&Line| (line.enforcer.to_string(), line.reach.to_string());
+    PolicyRecord {
+        name: policy.name.clone(),
+        digest: file.digest(),
+        audits: how.audit,
+        enforcers: lines.iter().map(extent).collect(),
+    }
 }
 
 /// Refuses a file without errors that has several policies.

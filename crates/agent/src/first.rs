@@ -22,6 +22,7 @@ use supervisor::SharedState;
 
 use crate::confine::{self, PolicyStrictness};
 use crate::journal;
+use crate::spec::AgentSpec;
 
 /// The restriction, and its source for the parts that must be created inside the container.
 #[derive(Debug)]
@@ -63,6 +64,22 @@ impl Restriction {
 }
 
 impl InitProcessPolicy {
+    /// Returns the restriction of the container that a specification names, if it has a policy for it.
+    pub(super) fn of_spec(
+        spec: &AgentSpec,
+        elsewhere: Option<DeferredConfinement>,
+    ) -> Option<Self> {
+        let container = spec.mode.container()?;
+        Some(Self {
+            elsewhere: elsewhere?,
+            policy: spec.confine.policy.clone()?,
+            how: spec.confine.how.clone(),
+            container: container.id.clone(),
+            bundle: container.bundle.clone(),
+            kept: None,
+        })
+    }
+
     /// Returns the restriction for the container's exec sessions.
     pub(super) fn to_others(&self) -> Restriction {
         Restriction {

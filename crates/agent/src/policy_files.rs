@@ -11,6 +11,8 @@ use diagnostics::text_file;
 use policy::compile::{MachineFeatures, NameKind, NarrowedPolicy, OtherName};
 use policy::{Code, Diagnostic};
 
+use crate::digest;
+
 /// Returns this host's features with its disks. Without `/proc` no disk is found, and rules about
 /// disks report so.
 pub fn machine() -> MachineFeatures {
@@ -148,6 +150,11 @@ pub fn parse(name: &str, text: &str) -> Loaded {
 }
 
 impl Loaded {
+    /// Returns the SHA-256 of the file's text in hexadecimal.
+    pub(crate) fn digest(&self) -> String {
+        digest::sha256(self.text.as_bytes())
+    }
+
     /// Formats the diagnostics, each with the lines of the file that it concerns.
     pub fn render(&self) -> String {
         self.render_if(|_| true)

@@ -17,11 +17,12 @@ use rules::{AlertValue, Engine, EngineOptions, Priority, Recorder};
 
 use super::engine_options;
 use super::engines::plan_for;
+use super::self_report::RulesRecord;
 use super::servers::{self, ServerSet};
 use super::sink::DeferredSink;
 use super::watched_files::WatchedFiles;
-use crate::journal;
 use crate::totals::{self, RuleTotal};
+use crate::{digest, journal};
 
 /// Callback that reads the configuration again.
 pub(super) type ConfigSource = Box<dyn Fn() -> Result<Config, Failure> + Send + Sync>;
@@ -39,6 +40,8 @@ pub(super) struct Reloader {
     pub(super) recorder: Option<Arc<dyn Recorder>>,
     pub(super) rulings: RulesHandle<Engine>,
     pub(super) matched: Arc<MatchCounts>,
+    /// The rules in force, as reported.
+    pub(super) record: Arc<RulesRecord>,
     pub(super) dispatcher: Dispatcher,
     pub(super) account: Arc<dyn QueueAccount>,
     pub(super) reception: Arc<ServerSet>,
@@ -91,6 +94,7 @@ impl Reloader {
             }
         };
         let count = served.evaluator.matches().count();
+        let digest = digest::of_rules(&loaded.files, &config.rules);
         let outputs = self.outputs(settings, &config)?;
         if settings.has_other_servers(&config) {
             self.reception.exchange(settings, &config)?;
@@ -103,6 +107,8 @@ impl Reloader {
         let paths: Vec<_> = served.evaluator.paths().into_iter().collect();
         self.rulings
             .replace(Arc::new(served.evaluator), &plan, &paths);
+        self.record.replace(digest, count, served.refused.len());
+        self.dispatcher.report_again();
         if settings.log != config.log {
             journal::reopen(config.log, config.time_format_iso_8601);
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use abi::Syscall;
 use anyhow::Context;
-use capture::notify::VerifyOptions;
+use capture::notify::{RulesHandle, VerifyOptions};
 use config::rule_files::Loaded;
 use config::{CompatMode, Config, DropSettings};
 use container::{ContainerOptions, Containers, KnownContainer};
@@ -22,6 +22,7 @@ use process_info::procfs::Proc;
 use rules::plan::UncoveredRule;
 use rules::{AlertValue, Engine, EngineOptions, Recorder};
 use seccomp::FilterProgram;
+use supervisor::handover_state::PolicyRecord;
 use supervisor::{self, AgentStart, Report, Services, SharedState, Source, Start, signals};
 use sys::signal::SignalStream;
 
@@ -34,6 +35,7 @@ use super::orders;
 use super::pidfile::Pidfile;
 use super::reload::{self, ConfigSource, MatchCounts, Reloader};
 use super::reports;
+use super::self_report::{self, Reported, RulesRecord};
 use super::servers::{ServerSet, Servers};
 use super::sink::DeferredSink;
 use super::status_line::StatusLine;
@@ -124,6 +126,10 @@ pub(super) struct AgentConfig {
     pub(super) profile: Profile,
     /// Classifier of failures that other enforcers than the filter caused.
     pub(super) classifier: DenialClassifier,
+    /// What is reported about the policy, if that is known.
+    pub(super) policy_record: Option<PolicyRecord>,
+    /// Digest of the rules.
+    pub(super) rules_digest: String,
     /// Restriction of a container's first program.
     pub(super) first: Option<InitProcessPolicy>,
     /// Restriction for containers that start later, in the host agent. Exec sessions have their
@@ -221,6 +227,7 @@ impl AgentConfig {
         let shows_status = self.shows_status(&listening.source);
         let installed = self.rules.installed.clone();
         let refused = std::mem::take(&mut self.rules.refused);
+        let reported = self.reported(rule_count, refused.len());
         let lasting = self.lasting();
         if matches!(listening.source, Source::Containers(_)) {
             // This agent has no container of its own.
@@ -248,14 +255,9 @@ impl AgentConfig {
         let (started, host) = start_engine(request, engine, self.door.as_deref(), lasting)?;
         let (watcher, rulings) = (started.watcher, started.rulings);
         let matched = Arc::new(MatchCounts::new(rulings.clone()));
-        let evaluator = rulings.clone();
         let counters = counted(started.counters, &matched, &shared_state);
-        let figures = Figures {
-            engine,
-            counters: Arc::clone(&counters),
-            evaluator: Arc::new(move || evaluator.evaluator()),
-            dispatcher: dispatcher.clone(),
-        };
+        let figures = Figures::new(engine, &counters, rulings.clone(), &dispatcher);
+        let record = reported.start(&dispatcher, &counters);
         let source = figures.source(&self.settings, &self.sink);
         let has_filter = matches!(engine, EngineKind::Notify | EngineKind::Ptrace);
         let check = subscribers::check(has_filter, watcher.scope(), dispatcher.clone())?;
@@ -269,6 +271,7 @@ impl AgentConfig {
             recorder: self.recorder,
             rulings,
             matched: Arc::clone(&matched),
+            record,
             dispatcher: dispatcher.clone(),
             account,
             reception: Arc::clone(&reception),
@@ -307,6 +310,16 @@ impl AgentConfig {
     fn summary(&self, is_resumed: bool) -> Option<Summary> {
         let expected = (self.has_rules, is_resumed);
         Summary::wanted(&self.settings, self.quiet, self.manner, expected)
+    }
+
+    /// Returns what is reported about this agent.
+    fn reported(&self, enabled: usize, refused: usize) -> Reported {
+        let is_confined = self.policy.is_some() || self.guard.is_some();
+        Reported {
+            engine: self.engine,
+            rules: RulesRecord::new(self.rules_digest.clone(), enabled, refused),
+            policy: self_report::policy(self.policy_record.as_ref(), is_confined),
+        }
     }
 
     /// Starts the outputs. Alerts reach them from then on.
@@ -424,6 +437,20 @@ struct Figures {
 }
 
 impl Figures {
+    fn new(
+        engine: EngineKind,
+        counters: &metrics::Counters,
+        rulings: RulesHandle<Engine>,
+        dispatcher: &Dispatcher,
+    ) -> Self {
+        Self {
+            engine,
+            counters: Arc::clone(counters),
+            evaluator: Arc::new(move || rulings.evaluator()),
+            dispatcher: dispatcher.clone(),
+        }
+    }
+
     fn source(self, settings: &Config, sink: &DeferredSink) -> metrics::Source {
         metrics::Source {
             wanted: settings.metrics.clone(),

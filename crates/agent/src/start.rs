@@ -14,7 +14,7 @@ use policy::compile::denial_classifier::DenialClassifier;
 use policy::compile::seccomp::Profile;
 use seccomp::{Denials, FilterProgram};
 use supervisor::AgentPlan;
-use supervisor::handover_state::{self, PolicyInForce};
+use supervisor::handover_state::{self, PolicyInForce, PolicyRecord};
 
 use crate::blueprint::{InForce, Origin, blueprint};
 use crate::filter_cache::{CachedFilter, Key, Sources};
@@ -192,6 +192,7 @@ fn filter_alone(
                 profile: profile.clone(),
                 classifier: enforced.classifier.clone().unwrap_or_default(),
                 loaded: resident,
+                record: enforced.record.clone(),
             },
             enforced.elsewhere.as_ref(),
         ),
@@ -269,6 +270,7 @@ fn by_loaded_rules(
             profile: blueprint.profile.clone(),
             classifier: blueprint.classifier.clone(),
             loaded: blueprint.resident.clone(),
+            record: blueprint.policy_record.clone(),
         },
         enforced.elsewhere.as_ref(),
     );
@@ -292,6 +294,8 @@ struct Enforced {
     confinement: Option<Confinement>,
     /// `None` without a policy, and for an agent that takes over, which gets it with its handover.
     classifier: Option<DenialClassifier>,
+    /// What is reported about the policy; `None` as for `classifier`.
+    record: Option<PolicyRecord>,
     /// Restriction of a container's first program.
     elsewhere: Option<DeferredConfinement>,
     /// Policy in the kernel; `None` if this agent has loaded none.
@@ -316,6 +320,7 @@ impl Enforced {
             None => spec.confine.prepare(spec.detection.quiet, place)?,
             Some(_) => None,
         };
+        let (confinement, record) = confinement.unzip();
         if let Some(confinement) = confinement
             .as_ref()
             .filter(|_| engine != EngineKind::Notify)
@@ -330,7 +335,7 @@ impl Enforced {
         let in_force = InForce::of(spec, confinement.as_ref(), place);
         // An agent that takes over learns it from its handover.
         let resident = confinement.as_ref().map(Confinement::resident);
-        let mut first = first_program(spec, elsewhere.clone());
+        let mut first = InitProcessPolicy::of_spec(spec, elsewhere.clone());
         let mut confinement = confinement; // A runtime itself is not restricted.
         if let Some(first) = &mut first {
             first.kept = confinement.take();
@@ -338,6 +343,7 @@ impl Enforced {
         Ok(Self {
             confinement: confinement.filter(|_| place == Target::Here),
             classifier,
+            record,
             elsewhere,
             resident,
             in_force,
@@ -368,6 +374,7 @@ impl Enforced {
             })?;
             blueprint.guard = Some(Arc::new(reporter));
         }
+        blueprint.policy_record = self.record.take().or(blueprint.policy_record);
         if let Some(classifier) = self.classifier.take() {
             blueprint.classifier = classifier;
         }
@@ -395,6 +402,7 @@ impl Cache {
             elsewhere,
             resident,
             classifier,
+            record,
             ..
         } = enforced;
         // An AppArmor profile has a new name each time, which the handover state contains.
@@ -406,7 +414,8 @@ impl Cache {
         let (config, _) = configuration(&spec.detection, &spec.interception)?;
         let sources = Sources::read(config);
         let InForce { profile, denials } = in_force;
-        let policy = format!("{profile:?} {denials:?} {elsewhere:?} {resident:?} {classifier:?}");
+        let policy =
+            format!("{profile:?} {denials:?} {elsewhere:?} {resident:?} {classifier:?} {record:?}");
         Ok(Some(Self {
             key: Key::new(&sources, &policy),
             folder,
@@ -438,21 +447,6 @@ fn their_container(spec: &AgentSpec) -> Option<RuntimeContainer> {
             bundle: container.bundle.clone(),
         },
         has_mounts: container.has_mounts,
-    })
-}
-
-fn first_program(
-    spec: &AgentSpec,
-    elsewhere: Option<DeferredConfinement>,
-) -> Option<InitProcessPolicy> {
-    let container = spec.mode.container()?;
-    Some(InitProcessPolicy {
-        elsewhere: elsewhere?,
-        policy: spec.confine.policy.clone()?,
-        how: spec.confine.how.clone(),
-        container: container.id.clone(),
-        bundle: container.bundle.clone(),
-        kept: None,
     })
 }
 

@@ -1,6 +1,8 @@
-//! The page over a store with a million alerts. Prints one JSON object a line; slow.
+//! The page over a store with a million alerts, in SQLite and in PostgreSQL. Prints one JSON object a line; slow.
 //!
-//!     TOLLGATE_TEST_SLOW=1 cargo test --release -p collector --test scale -- --nocapture
+//!     TOLLGATE_TEST_SLOW=1 cargo test --release -p collector --test scale -- --nocapture --test-threads 1
+//!
+//! `TOLLGATE_SCALE_ALERTS` sets another number of alerts, a multiple of 2000.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -10,10 +12,12 @@ use collector::{Collector, Settings, add_user};
 use serde_json::json;
 use serve::Address;
 use store::{
-    AgentId, Batch, NewAgent, NewAlert, NewToken, Record, Scope, Severity, SqliteStore, Store,
+    AgentId, Batch, NewAgent, NewAlert, NewToken, PostgresStore, Record, Scope, Severity,
+    SqliteStore, Store,
 };
 use ureq::Agent;
 
+/// Number of alerts, if nothing else is asked for.
 const ALERTS: u64 = 1_000_000;
 const BATCH: u64 = 2000;
 const AGENTS: u64 = 200;
@@ -63,6 +67,12 @@ fn signed(n: u64) -> i64 {
     i64::try_from(n).expect("small")
 }
 
+/// Returns the number of alerts.
+fn alerts() -> u64 {
+    let asked = std::env::var("TOLLGATE_SCALE_ALERTS").ok();
+    asked.map_or(ALERTS, |asked| asked.parse().expect("a number"))
+}
+
 fn alert(n: u64, end_ns: u64) -> NewAlert {
     let random = mixed(n);
     let rule = format!("Rule {}", random % 60);
@@ -72,7 +82,7 @@ fn alert(n: u64, end_ns: u64) -> NewAlert {
         ["etc", "var", "home", "run", "opt"][usize::try_from(random / 7 % 5).expect("small")]
     );
     let span = DAYS * 86_400_000_000_000;
-    let time_ns = signed(end_ns - span + span / ALERTS * n);
+    let time_ns = signed(end_ns - span + span / alerts() * n);
     let message = format!(
         "{rule}: {file} opened by {program} with number {} and user user{}",
         random % 100_000,
@@ -115,14 +125,14 @@ fn fill(store: &dyn Store) -> Duration {
     let end = u64::try_from(now.expect("a clock").as_nanos()).expect("before 2554");
     let began = Instant::now();
     let (sender, receiver) = channel();
-    let batches = ALERTS / BATCH;
+    let batches = alerts() / BATCH;
     for at in 0..batches {
         let alerts = (at * BATCH..(at + 1) * BATCH).map(|n| alert(n, end));
         let batch = Batch {
             sender: agents[usize::try_from(at % AGENTS).expect("small")],
             first: Some(1 + at / AGENTS * BATCH),
             records: alerts.map(|alert| Record::Alert(alert, None)).collect(),
-            received_ns: 0,
+            received_ns: signed(end),
         };
         let sender = sender.clone();
         let done = move |result: Result<_, _>| sender.send(result.is_ok()).expect("it waits");
@@ -181,13 +191,25 @@ fn pages_over_a_million_alerts_are_quick() {
     testing::need_slow!();
     let folder = tempfile::tempdir().expect("a folder for temporary files");
     let store = SqliteStore::open(&folder.path().join("s.db")).expect("a new store");
-    let store: Arc<dyn Store> = store.into();
+    pages_are_quick("SQLite", store.into());
+}
+
+#[test]
+fn pages_over_a_million_alerts_in_postgresql_are_quick() {
+    testing::need_slow!();
+    let server = testing::postgres::Server::start();
+    let store = PostgresStore::open(&server.database()).expect("a new store");
+    pages_are_quick("PostgreSQL", store.into());
+}
+
+/// Fills a store and asks for the pages.
+fn pages_are_quick(database: &str, store: Arc<dyn Store>) {
     let filled = fill(&*store);
-    let rate = u128::from(ALERTS) * 1000 / filled.as_millis().max(1);
+    let rate = u128::from(alerts()) * 1000 / filled.as_millis().max(1);
     let bytes = store.statistics().expect("readable").bytes;
     println!(
         "{}",
-        json!({"alerts": ALERTS, "filled_ms": filled.as_millis(), "alerts_per_second": rate, "store_bytes": bytes})
+        json!({"database": database, "alerts": alerts(), "filled_ms": filled.as_millis(), "alerts_per_second": rate, "store_bytes": bytes})
     );
     let settings = Settings {
         listen: Address::Tcp("127.0.0.1:0".to_owned()),

@@ -12,6 +12,7 @@ use crate::format::Formatter;
 use crate::internal;
 use crate::json;
 use crate::queue::QueueAccount;
+use crate::report::ReportSlot;
 
 /// Callback that runs once every channel has delivered an alert or counted it as lost.
 pub type OnSettled = Box<dyn FnOnce() + Send + Sync>;
@@ -226,6 +227,12 @@ pub trait Channel: Send {
     fn keep_account(&mut self, account: Arc<dyn QueueAccount>) {
         // Only channels that continue another process's lines use the account.
         let _ = account;
+    }
+
+    /// Sets the place in which reports of this program about itself are found. Called before the first delivery.
+    fn keep_reports(&mut self, reports: &ReportSlot) {
+        // Most receivers take alerts alone.
+        let _ = reports;
     }
 
     /// Returns a message for the user if another process has changed the channel's file since the

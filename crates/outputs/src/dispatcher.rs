@@ -14,6 +14,7 @@ use crate::format::{Format, Formatter};
 use crate::hub::{ANNOUNCE_INTERVAL, ChannelCounters, ChannelHandle, DispatcherShared, OnProblem};
 use crate::internal::{self, Internal, internal_alert};
 use crate::queue::{QUEUE_CAPACITY, Queue, QueueAccount, QueueCapacity};
+use crate::report::{ReportSlot, ReportSource};
 use crate::throttle::{Throttle, ThrottleRate};
 use crate::worker::Worker;
 
@@ -223,6 +224,17 @@ impl Dispatcher {
         self.emit_now(self.internal(event), Some(on_settled));
     }
 
+    /// Sets what makes reports of this program about itself, for channels whose receivers take them, replaced
+    /// channels included. Only the first call has an effect.
+    pub fn report_from(&self, source: ReportSource) {
+        self.inner.reports.fill(source);
+    }
+
+    /// Has channels report at their next delivery, because other rules are in force.
+    pub fn report_again(&self) {
+        self.inner.reports.change();
+    }
+
     /// Reopens every channel's file.
     pub fn reopen(&self) {
         for lane in &self.inner.hub().lanes {
@@ -238,7 +250,7 @@ impl Dispatcher {
     /// A thread cannot be created. Then nothing has changed.
     pub fn replace(&self, prepared: Prepared) -> Result<(), StartError> {
         let rate = prepared.settings.throttle;
-        let hub = prepared.open()?;
+        let hub = prepared.open(&self.inner.reports)?;
         let mut current = self
             .inner
             .hub
@@ -341,8 +353,9 @@ impl Prepared {
     /// A thread cannot be created.
     pub fn start(self) -> Result<Dispatcher, StartError> {
         let bucket = Throttle::new(self.settings.throttle, Instant::now());
+        let reports = ReportSlot::default();
         let inner = Inner {
-            hub: RwLock::new(self.open()?),
+            hub: RwLock::new(self.open(&reports)?),
             replaced: Mutex::default(),
             throttle: Mutex::new(ThrottleState {
                 bucket,
@@ -353,6 +366,7 @@ impl Prepared {
             emitted: AtomicU64::new(0),
             internal: AtomicU64::new(0),
             by_rule: Mutex::default(),
+            reports,
         };
         Ok(Dispatcher {
             inner: Arc::new(inner),
@@ -361,7 +375,7 @@ impl Prepared {
     }
 
     /// Starts the channels.
-    fn open(self) -> Result<Arc<DispatcherShared>, StartError> {
+    fn open(self, reports: &ReportSlot) -> Result<Arc<DispatcherShared>, StartError> {
         let Self {
             settings,
             formatter,
@@ -382,6 +396,7 @@ impl Prepared {
             if let Some(account) = &account {
                 channel.keep_account(Arc::clone(account));
             }
+            channel.keep_reports(reports);
             let name = channel.name().to_owned();
             let worker = Worker {
                 hub: Arc::clone(&hub),
@@ -421,6 +436,7 @@ struct Inner {
     internal: AtomicU64,
     /// Alerts by rule; as many entries as there are rules.
     by_rule: Mutex<BTreeMap<Arc<str>, (Priority, u64)>>,
+    reports: ReportSlot,
 }
 
 struct ThrottleState {

@@ -31,6 +31,7 @@ mod otlp;
 mod pretty;
 mod program;
 mod queue;
+mod report;
 mod stats;
 mod stdout;
 mod stream;
@@ -56,6 +57,7 @@ pub use net::tls::{ClientFiles, TlsError, TlsOptions};
 pub use otlp::{Encoding, OtlpOutput};
 pub use program::{ProgramChannel, ProgramOptions, ProgramOutput};
 pub use queue::{LineOutput, QUEUE_CAPACITY, QueueAccount, QueueCapacity};
+pub use report::{AgentReport, PolicyReport, ReportSlot, ReportSource, RulesReport};
 pub use stats::{
     FILTERED_IN_KERNEL_REASON, Snapshot, StatsError, StatsFile, StatsSource, StatsWriter,
 };

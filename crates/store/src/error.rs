@@ -58,6 +58,27 @@ pub enum StoreError {
     /// The database refuses a statement.
     #[error("the store fails")]
     Database(#[source] rusqlite::Error),
+    /// PostgreSQL refuses a statement, or is away.
+    #[error("the store fails")]
+    Server(#[source] postgres::Error),
+    /// The URL of a store is wrong.
+    #[error("cannot use the URL of the store: {problem}")]
+    Url {
+        /// What is wrong. It names no password.
+        problem: String,
+    },
+    /// A row has a value that this build does not know.
+    #[error("cannot read a row of the store: {problem}")]
+    Row {
+        /// What is wrong.
+        problem: String,
+    },
+    /// The database has tools of its own for this.
+    #[error("cannot {action} a store in PostgreSQL")]
+    Elsewhere {
+        /// What was asked, a verb.
+        action: &'static str,
+    },
     /// The transaction that held this change was not committed.
     #[error("the store cannot commit: {cause}")]
     Commit {
@@ -69,6 +90,12 @@ pub enum StoreError {
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Database(error)
+    }
+}
+
+impl From<postgres::Error> for StoreError {
+    fn from(error: postgres::Error) -> Self {
+        Self::Server(error)
     }
 }
 

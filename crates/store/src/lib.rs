@@ -1,7 +1,7 @@
 //! What a fleet reports, kept: alerts, agents, tokens, losses and the audit log.
 //!
-//! [`Store`] is what the collector needs of a database. [`SqliteStore`] implements it in one file. One thread
-//! writes and commits what many callers submit in one transaction; readers have connections of their own and
+//! [`Store`] is what the collector needs of a database. [`SqliteStore`] implements it in one file,
+//! [`PostgresStore`] in a database that several collectors share. One thread of each process writes and commits what many callers submit in one transaction; readers have connections of their own and
 //! never wait for it.
 //!
 //! Nothing here is trusted to be harmless text: a program that an agent watches chooses names that end up in
@@ -9,9 +9,16 @@
 
 mod account;
 mod error;
+mod intake;
+mod limits;
 mod model;
+mod number;
+mod postgres;
 mod severity;
 mod sqlite;
+#[cfg(test)]
+mod tests;
+mod writer;
 
 pub use account::{
     Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
@@ -23,6 +30,7 @@ pub use model::{
     NewToken, Overview, Pruned, Receipt, Record, Retention, Scope, Statistics, TailRows, Token,
     TokenId,
 };
+pub use postgres::PostgresStore;
 pub use severity::Severity;
 pub use sqlite::SqliteStore;
 

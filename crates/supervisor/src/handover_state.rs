@@ -30,6 +30,9 @@ struct HandoverState {
     later: Option<String>,
     /// What of the policy in force is recognized by failed calls.
     classifier: PortableClassifier,
+    /// What is reported about the policy. Earlier builds of this version left none.
+    #[serde(default)]
+    record: Option<PolicyRecord>,
 }
 
 /// A policy in force, for an agent that takes over. Nothing of it is decided again: the policy's file, and the
@@ -42,6 +45,21 @@ pub struct PolicyInForce {
     pub classifier: DenialClassifier,
     /// What the kernel holds and reports of the policy.
     pub loaded: LoadedPolicy,
+    /// What is reported about it, if it is known.
+    pub record: Option<PolicyRecord>,
+}
+
+/// What is reported about a policy in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct PolicyRecord {
+    /// Name of the policy.
+    pub name: String,
+    /// SHA-256 of its file in hexadecimal.
+    pub digest: String,
+    /// The policy only reports: nothing is denied.
+    pub audits: bool,
+    /// Extent of enforcement by the name of the enforcer.
+    pub enforcers: BTreeMap<String, String>,
 }
 
 /// Version of this layout. Others are refused, because the confinement of a container is not
@@ -99,6 +117,7 @@ pub fn encode(
         profile,
         classifier,
         loaded: resident,
+        record,
     } = in_force;
     let stdio = STDIO.iter().position(|watch| *watch == plan.stdio);
     let stdio = stdio.expect("the table has every watch");
@@ -128,6 +147,7 @@ pub fn encode(
         known: by_id(&resident.known),
         later: resident.later.map(|kind| kind.id().to_owned()),
         classifier: classifier.into(),
+        record: record.clone(),
     };
     serde_json::to_vec(&handover).expect("names and numbers can be written")
 }
@@ -230,6 +250,7 @@ pub fn decode(handover: &[u8]) -> Result<(Plan, PolicyInForce), Failure> {
             known: by_kind(handover.known)?,
             later: handover.later.map(|id| kind_of(&id)).transpose()?,
         },
+        record: handover.record,
     };
     let plan = Plan {
         // Interests of the kernel's own filter, which no keeper hands over.
@@ -343,6 +364,12 @@ mod tests {
             profile,
             classifier: DenialClassifier::default(),
             loaded: kernel,
+            record: Some(PolicyRecord {
+                name: "p".to_owned(),
+                digest: "ab".to_owned(),
+                audits: true,
+                enforcers: BTreeMap::from([("BPF".to_owned(), "fully enforced".to_owned())]),
+            }),
         };
         let handover = encode(&plan, &in_force, Some(&first));
         assert_eq!(decode_first(&handover).expect("the same"), Some(first));

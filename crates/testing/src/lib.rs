@@ -15,6 +15,8 @@
 //! }
 //! ```
 
+pub mod postgres;
+
 use std::cell::RefCell;
 use std::env;
 use std::fs::OpenOptions;

@@ -16,6 +16,7 @@ use rules::Engine;
 
 pub(crate) use self::latency::Latency;
 pub(crate) use self::snapshot::{Running, Snapshots};
+use crate::digest;
 use crate::version::FALCO_VERSION;
 
 /// Group of a metric.
@@ -182,7 +183,7 @@ impl Source {
                     // The file was removed since; a reload reports that.
                     continue;
                 };
-                let sum = host::sha256(&content);
+                let sum = digest::sha256(&content);
                 let name_of = file.file_name().map(|name| name.to_string_lossy());
                 all.push(
                     Metric::new(Falco, name, Value::Info("sha256", sum))

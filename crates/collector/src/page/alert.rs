@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use maud::{Markup, html};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use store::{AlertDetail, AlertId, AlertRow};
 
+use super::form::{self, Change};
+use super::html as answer;
 use super::session::Visitor;
 use super::tree;
 use super::view::{self, Answer, PageError, ago, badge, number, or_dash, plain, stamp};
-use super::{form, html as answer};
 use crate::answer::Refusal;
 use crate::server::Shared;
 
@@ -194,17 +194,16 @@ pub(super) struct Token {
     token: String,
 }
 
+form::sealed!(Token);
+
 /// `POST /alerts/{id}/exception`
-pub(super) async fn propose(
-    State(shared): State<Arc<Shared>>,
-    visitor: Visitor,
-    Path(id): Path<i64>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let form: Token = form::read(&headers, body).await?;
-    visitor.sent(&form.token)?;
-    visitor.may_change()?;
+pub(super) async fn propose(asked: Change<Token>) -> Answer {
+    let Change {
+        shared,
+        visitor,
+        id,
+        ..
+    } = asked;
     let alert = found(&shared, id).await?;
     let propose = shared
         .propose

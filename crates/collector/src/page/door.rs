@@ -116,10 +116,7 @@ pub(super) async fn log_in(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    form::is_from_here(
-        &headers,
-        uri.authority().map(|authority| authority.as_str()),
-    )?;
+    form::is_of_this_site(&uri, &headers)?;
     let login: Login = form::read_of_stranger(&headers, body).await?;
     let next = local(&login.next).to_owned();
     let address = client.map(|Extension(address)| address.0);
@@ -241,13 +238,16 @@ fn invalid() -> PageError {
     )
 }
 
+/// Returns what an invitation in force allows.
+async fn invited(shared: &Arc<Shared>, hash: [u8; 32]) -> Result<Scope, PageError> {
+    let scope = shared.blocking(move |store| store.invitation(&hash));
+    scope.await?.ok_or_else(invalid)
+}
+
 /// `GET /setup/{secret}`
 pub(super) async fn setup(State(shared): State<Arc<Shared>>, Path(secret): Path<String>) -> Answer {
     let hash = secret::hash(&secret);
-    let scope = shared
-        .blocking(move |store| store.invitation(&hash))
-        .await?
-        .ok_or_else(invalid)?;
+    let scope = invited(&shared, hash).await?;
     Ok(setup_page(StatusCode::OK, &scope, ""))
 }
 
@@ -259,16 +259,10 @@ pub(super) async fn set_up(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    form::is_from_here(
-        &headers,
-        uri.authority().map(|authority| authority.as_str()),
-    )?;
+    form::is_of_this_site(&uri, &headers)?;
     let hash = secret::hash(&secret);
     // Before anything costs time.
-    let scope = shared
-        .blocking(move |store| store.invitation(&hash))
-        .await?
-        .ok_or_else(invalid)?;
+    let scope = invited(&shared, hash).await?;
     let form: Setup = form::read_of_stranger(&headers, body).await?;
     let refuse = |problem: &str| setup_page(StatusCode::BAD_REQUEST, &scope, problem);
     if form.password != form.again {

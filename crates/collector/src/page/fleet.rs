@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use maud::{Markup, html};
-use serde::Deserialize;
+use serde_json::Value;
 use store::Agent;
 
 use super::html as answer;
@@ -58,24 +58,82 @@ pub(super) fn name(agent: &Agent) -> String {
     }
 }
 
-/// What an agent says about itself. A member that it does not know, or that is no text, is empty.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Inventory {
-    pub(super) version: String,
-    pub(super) kernel: String,
-    pub(super) architecture: String,
-    pub(super) engine: String,
-    pub(super) rules: String,
-    pub(super) policy: String,
-}
+/// What an agent says about itself. A member that it does not name, or of another type, is empty.
+#[derive(Debug)]
+pub(super) struct Inventory(Value);
 
 impl Inventory {
     pub(super) fn of(agent: &Agent) -> Self {
         // What is no inventory shows nothing; it is the sender's own page that suffers.
-        serde_json::from_str(&agent.inventory).unwrap_or_else(|_other| Self::default())
+        Self(serde_json::from_str(&agent.inventory).unwrap_or(Value::Null))
+    }
+
+    pub(super) fn text(&self, name: &str) -> &str {
+        self.0[name].as_str().unwrap_or_default()
+    }
+
+    fn count(&self, name: &str) -> Option<u64> {
+        self.0["counters"][name].as_u64()
+    }
+
+    /// Engine, with the number of rules that could not be evaluated.
+    fn engine(&self) -> Markup {
+        let undecided = self.count("undecided").unwrap_or(0);
+        html! {
+            (or_dash(self.text("engine")))
+            @if undecided > 0 { span.sub { (number(undecided)) " undecided" } }
+        }
+    }
+
+    /// Beginning of the digest of the rules, with their number.
+    fn rules(&self) -> Markup {
+        let enabled = self.0["rules_enabled"].as_u64();
+        let refused = self.0["rules_refused"].as_u64().unwrap_or(0);
+        html! {
+            span.mono { (or_dash(&short(self.text("rules")))) }
+            @if let Some(enabled) = enabled { span.sub { (number(enabled)) " enabled" } }
+            @if refused > 0 { span.sub { (number(refused)) " not in force" } }
+        }
+    }
+
+    /// Policy, with the extent to which each enforcer enforces it. A policy that the agent has not named is not
+    /// shown as none.
+    fn policy(&self) -> Markup {
+        let policy = &self.0["policy"];
+        let name = policy.as_str().or_else(|| policy["name"].as_str());
+        let audits = policy["audits"].as_bool() == Some(true);
+        let extents = policy["enforcers"].as_object();
+        html! {
+            @match name {
+                Some(name) => (or_dash(name)),
+                None if policy.is_object() => "unknown",
+                None if policy.is_null() && self.0.get("policy").is_some() => "none",
+                None => (or_dash("")),
+            }
+            @if let Some(digest) = policy["digest"].as_str() { span.sub.mono { (short(digest)) } }
+            @if audits { span.sub { "only reports" } }
+            @for (enforcer, extent) in extents.into_iter().flatten().take(ENFORCERS) {
+                span.sub { (plain(enforcer)) ": " (plain(extent.as_str().unwrap_or_default())) }
+            }
+        }
+    }
+
+    /// Events that were dropped, and intervals in which nobody watched.
+    fn unseen(&self) -> Markup {
+        let (drops, gaps) = (self.count("drops"), self.count("gaps").unwrap_or(0));
+        html! {
+            @match drops {
+                Some(0) => "0",
+                Some(drops) => span class="badge s-loss" { (number(drops)) },
+                None => (or_dash("")),
+            }
+            @if gaps > 0 { span.sub { (number(gaps)) " unwatched intervals" } }
+        }
     }
 }
+
+/// Enforcers of an agent on the page: more than there are, and fewer than a hostile agent can name.
+const ENFORCERS: usize = 8;
 
 /// `GET /fleet`
 pub(super) async fn show(State(shared): State<Arc<Shared>>, visitor: Visitor) -> Answer {
@@ -107,7 +165,8 @@ fn table(agents: &[Agent]) -> Markup {
     html! {
         div.scroll { table.cards-on-phone {
             thead { tr {
-                th { "Host" } th { "State" } th { "Version" } th { "Kernel" } th { "Engine" } th { "Rules" }
+                th { "Host" } th { "State" } th { "Version" } th { "Kernel" } th { "Engine" } th { "Rules" } th { "Policy" }
+                th.num { "Dropped" }
                 th.num { "Stored" } th.num { "Missing" } th { "Last seen" }
             } }
             tbody { @for agent in agents.iter().take(SHOWN) {
@@ -115,11 +174,12 @@ fn table(agents: &[Agent]) -> Markup {
                 tr {
                     td.full { span.main { (name(agent)) } span.sub { "class " (plain(&agent.class)) } }
                     td { (state(agent, now)) }
-                    td data-label="Version" { (or_dash(&inventory.version)) }
-                    td data-label="Kernel" { (or_dash(&inventory.kernel)) span.sub { (plain(&inventory.architecture)) } }
-                    td data-label="Engine" { (or_dash(&inventory.engine))
-                        @if !inventory.policy.is_empty() { span.sub { "policy " (plain(&inventory.policy)) } } }
-                    td data-label="Rules" { span.mono { (or_dash(&short(&inventory.rules))) } }
+                    td data-label="Version" { (or_dash(inventory.text("version"))) }
+                    td data-label="Kernel" { (or_dash(inventory.text("kernel"))) span.sub { (plain(inventory.text("architecture"))) } }
+                    td data-label="Engine" { (inventory.engine()) }
+                    td data-label="Rules" { (inventory.rules()) }
+                    td data-label="Policy" { (inventory.policy()) }
+                    td.num data-label="Dropped" { (inventory.unseen()) }
                     td.num data-label="Stored" { (number(agent.acknowledged)) }
                     td.num data-label="Missing" {
                         @if agent.missing > 0 { span class="badge s-loss" { (number(agent.missing)) } } @else { "0" } }
@@ -134,4 +194,50 @@ fn table(agents: &[Agent]) -> Markup {
 fn short(digest: &str) -> String {
     let digest = digest.strip_prefix("sha256:").unwrap_or(digest);
     digest.chars().take(12).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn policy(inventory: &Value) -> String {
+        Inventory(inventory.clone()).policy().into_string()
+    }
+
+    #[test]
+    fn a_policy_that_is_not_named_is_not_shown_as_none() {
+        assert_eq!(policy(&json!({"policy": null})), "none");
+        assert_eq!(policy(&json!({"policy": {}})), "unknown");
+        assert_eq!(policy(&json!({})), "–");
+        assert_eq!(policy(&json!({"policy": "p"})), "p");
+        let known = policy(&json!({"policy": {
+            "name": "<p>", "audits": true, "digest": "sha256:0123456789abcdef",
+            "enforcers": {"BPF": "fully enforced", "Caps": 7},
+        }}));
+        for part in [
+            "&lt;p&gt;",
+            "0123456789ab<",
+            "only reports",
+            "BPF: fully enforced",
+        ] {
+            assert!(known.contains(part), "{part} in {known}");
+        }
+        let hostile: Value = (0..1000).map(|n| (n.to_string(), json!("x"))).collect();
+        let shown = policy(&json!({"policy": {"name": "p", "enforcers": hostile}}));
+        assert_eq!(shown.matches(": x").count(), ENFORCERS);
+    }
+
+    #[test]
+    fn an_agent_that_does_not_count_drops_is_not_shown_with_zero() {
+        let unseen = |inventory: Value| Inventory(inventory).unseen().into_string();
+        assert_eq!(unseen(json!({})), "–");
+        assert_eq!(unseen(json!({"counters": {"drops": 0}})), "0");
+        let some = unseen(json!({"counters": {"drops": 1234, "gaps": 2}}));
+        assert!(
+            some.contains("badge s-loss") && some.contains("2 unwatched intervals"),
+            "{some}"
+        );
+    }
 }

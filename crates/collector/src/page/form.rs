@@ -1,11 +1,17 @@
 //! Forms that people send.
 
+use std::sync::Arc;
+
 use axum::body::Body;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 
+use super::session::Visitor;
 use super::view::PageError;
 use crate::body;
+use crate::server::Shared;
 
 /// Longest form in bytes of someone who is logged in.
 const LENGTH: usize = 64 << 10;
@@ -44,6 +50,67 @@ async fn read_within<T: DeserializeOwned>(
     }
     let text = body::small(headers, body, length).await?;
     serde_urlencoded::from_str(&text).map_err(|error| bad(format!("cannot read the form: {error}")))
+}
+
+/// A form that proves that it is of this session.
+pub(super) trait Sealed {
+    fn token(&self) -> &str;
+}
+
+/// Implements [`Sealed`] for forms with a member `token`.
+macro_rules! sealed {
+    ($($form:ident),*) => {$(
+        impl $crate::page::form::Sealed for $form {
+            fn token(&self) -> &str {
+                &self.token
+            }
+        }
+    )*};
+}
+pub(super) use sealed;
+
+/// A form about the thing whose number is in the path, from someone who may change it.
+pub(super) struct Change<F> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) visitor: Visitor,
+    pub(super) id: i64,
+    pub(super) form: F,
+}
+
+impl<F: Sealed + DeserializeOwned> FromRequest<Arc<Shared>> for Change<F> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, shared: &Arc<Shared>) -> Result<Self, Self::Rejection> {
+        let (mut parts, body) = request.into_parts();
+        let visitor = Visitor::from_request_parts(&mut parts, shared).await;
+        let visitor = visitor.map_err(IntoResponse::into_response)?;
+        let id = Path::<i64>::from_request_parts(&mut parts, shared).await;
+        let Path(id) = id.map_err(IntoResponse::into_response)?;
+        let form = sealed_by(&visitor, &parts.headers, body).await;
+        Ok(Self {
+            form: form.map_err(IntoResponse::into_response)?,
+            shared: Arc::clone(shared),
+            visitor,
+            id,
+        })
+    }
+}
+
+/// Reads the form of someone who may change something.
+async fn sealed_by<F: Sealed + DeserializeOwned>(
+    visitor: &Visitor,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<F, PageError> {
+    let form: F = read(headers, body).await?;
+    visitor.sent(form.token())?;
+    visitor.may_change()?;
+    Ok(form)
+}
+
+/// Refuses a form of a stranger that another site made the browser send.
+pub(super) fn is_of_this_site(uri: &Uri, headers: &HeaderMap) -> Result<(), PageError> {
+    is_from_here(headers, uri.authority().map(|authority| authority.as_str()))
 }
 
 /// Refuses a request that another site made the browser send.

@@ -2,19 +2,18 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use maud::{Markup, html};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use store::{Acknowledgement, AlertRow, Comment, Filter, Group, GroupId, Triage};
 
 use super::alert;
+use super::form::{self, Change};
 use super::query::PageQuery;
 use super::session::Visitor;
 use super::view::{self, Answer, PageError, ago, badge, empty, number, or_dash, plain, stamp};
-use super::{form, html as answer, see_other};
+use super::{html as answer, see_other};
 use crate::answer::Refusal;
 use crate::grouping;
 use crate::server::{Shared, now_ns};
@@ -303,35 +302,8 @@ fn comment_panel(visitor: &Visitor, group: &Group, comments: &[Comment]) -> Mark
     } }
 }
 
-/// A form that proves that it is of this session.
-trait Sealed {
-    fn token(&self) -> &str;
-}
-
-/// Reads the form of someone who may change groups.
-async fn change<T: DeserializeOwned + Sealed>(
-    visitor: &Visitor,
-    headers: &HeaderMap,
-    body: Body,
-) -> Result<T, PageError> {
-    let form: T = form::read(headers, body).await?;
-    visitor.sent(form.token())?;
-    visitor.may_change()?;
-    Ok(form)
-}
-
-macro_rules! sealed {
-    ($($form:ident),*) => {$(
-        impl Sealed for $form {
-            fn token(&self) -> &str {
-                &self.token
-            }
-        }
-    )*};
-}
-
 #[derive(Deserialize)]
-struct AcknowledgeForm {
+pub(super) struct AcknowledgeForm {
     token: String,
     #[serde(default)]
     note: String,
@@ -339,24 +311,24 @@ struct AcknowledgeForm {
 }
 
 #[derive(Deserialize)]
-struct AssignForm {
+pub(super) struct AssignForm {
     token: String,
     to: String,
 }
 
 #[derive(Deserialize)]
-struct CommentForm {
+pub(super) struct CommentForm {
     token: String,
     text: String,
 }
 
 #[derive(Deserialize)]
-struct MuteForm {
+pub(super) struct MuteForm {
     token: String,
     r#for: String,
 }
 
-sealed!(AcknowledgeForm, AssignForm, CommentForm, MuteForm);
+form::sealed!(AcknowledgeForm, AssignForm, CommentForm, MuteForm);
 
 fn done(found: bool, id: i64) -> Answer {
     match found {
@@ -366,52 +338,38 @@ fn done(found: bool, id: i64) -> Answer {
 }
 
 /// `POST /groups/{id}/acknowledge`
-pub(super) async fn acknowledge(
-    State(shared): State<Arc<Shared>>,
-    visitor: Visitor,
-    Path(id): Path<i64>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let form: AcknowledgeForm = change(&visitor, &headers, body).await?;
+pub(super) async fn acknowledge(asked: Change<AcknowledgeForm>) -> Answer {
     let how = Acknowledgement {
-        actor: visitor.user,
-        note: grouping::clipped(&form.note),
-        is_set: form.acknowledged,
+        actor: asked.visitor.user,
+        note: grouping::clipped(&asked.form.note),
+        is_set: asked.form.acknowledged,
     };
-    let found = shared.blocking(move |store| store.acknowledge(GroupId(id), how));
+    let id = asked.id;
+    let found = asked
+        .shared
+        .blocking(move |store| store.acknowledge(GroupId(id), how));
     done(found.await?, id)
 }
 
-async fn triage(shared: &Arc<Shared>, visitor: Visitor, id: i64, what: Triage) -> Answer {
-    let found = shared.blocking(move |store| store.triage(GroupId(id), what, &visitor.user));
+async fn triage<F>(asked: Change<F>, what: Triage) -> Answer {
+    let (id, actor) = (asked.id, asked.visitor.user);
+    let found = asked
+        .shared
+        .blocking(move |store| store.triage(GroupId(id), what, &actor));
     done(found.await?, id)
 }
 
 /// `POST /groups/{id}/assign`
-pub(super) async fn assign(
-    State(shared): State<Arc<Shared>>,
-    visitor: Visitor,
-    Path(id): Path<i64>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let form: AssignForm = change(&visitor, &headers, body).await?;
-    let to: String = form.to.chars().filter(|c| !c.is_control()).collect();
+pub(super) async fn assign(asked: Change<AssignForm>) -> Answer {
+    let to: String = asked.form.to.chars().filter(|c| !c.is_control()).collect();
     let to = grouping::clipped(to.trim());
-    triage(&shared, visitor, id, Triage::Assign(to)).await
+    triage(asked, Triage::Assign(to)).await
 }
 
 /// `POST /groups/{id}/comment`
-pub(super) async fn comment(
-    State(shared): State<Arc<Shared>>,
-    visitor: Visitor,
-    Path(id): Path<i64>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
-    let form: CommentForm = change(&visitor, &headers, body).await?;
-    let text: String = form
+pub(super) async fn comment(asked: Change<CommentForm>) -> Answer {
+    let text: String = asked
+        .form
         .text
         .trim()
         .replace('\r', "")
@@ -422,21 +380,14 @@ pub(super) async fn comment(
         let message = "the comment is empty";
         return Err(PageError::new(StatusCode::BAD_REQUEST, message));
     }
-    triage(&shared, visitor, id, Triage::Comment(text)).await
+    triage(asked, Triage::Comment(text)).await
 }
 
 /// `POST /groups/{id}/mute`
-pub(super) async fn mute(
-    State(shared): State<Arc<Shared>>,
-    visitor: Visitor,
-    Path(id): Path<i64>,
-    headers: HeaderMap,
-    body: Body,
-) -> Answer {
+pub(super) async fn mute(asked: Change<MuteForm>) -> Answer {
     const HOUR_NS: i64 = 3_600_000_000_000;
-    let form: MuteForm = change(&visitor, &headers, body).await?;
-    let hours = MUTES.iter().find(|(name, ..)| *name == form.r#for);
-    let until = match (hours, &*form.r#for) {
+    let hours = MUTES.iter().find(|(name, ..)| *name == asked.form.r#for);
+    let until = match (hours, &*asked.form.r#for) {
         (Some((_, _, hours)), _) => Some(now_ns().saturating_add(hours * HOUR_NS)),
         (None, "") => None,
         (None, _) => {
@@ -444,5 +395,5 @@ pub(super) async fn mute(
             return Err(PageError::new(StatusCode::BAD_REQUEST, message));
         }
     };
-    triage(&shared, visitor, id, Triage::Mute(until)).await
+    triage(asked, Triage::Mute(until)).await
 }

@@ -135,7 +135,7 @@ fn hosts(agents: &[Agent]) -> Markup {
                 tr {
                     td.full { a.main href=(link("host", &agent.host, "")) { (fleet::name(agent)) } }
                     td { (fleet::state(agent, now_ns())) }
-                    td data-label="Engine" { (or_dash(&inventory.engine)) }
+                    td data-label="Engine" { (or_dash(inventory.text("engine"))) }
                     td data-label="Seen" { (ago(agent.last_seen_ns)) }
                 }
             } }

@@ -74,9 +74,9 @@ impl Link {
 
     /// Shows a sign of life with the inventory, and enrols if the collector does not know this agent. Returns
     /// true if it has enrolled.
-    pub(super) fn introduce(&mut self) -> io::Result<bool> {
+    pub(super) fn introduce(&mut self, inventory: &Value) -> io::Result<bool> {
         if let Some(secret) = self.secret.clone() {
-            let inventory = inventory().to_string();
+            let inventory = inventory.to_string();
             let (status, answer) =
                 self.request("PUT", "/api/v1/inventory", &secret, |request| {
                     request.send(inventory.as_bytes())
@@ -88,7 +88,7 @@ impl Link {
             }
         }
         let token = read_token(&self.token_file)?;
-        let body = json!({"host": host()}).to_string();
+        let body = json!({"host": inventory["host"]}).to_string();
         let (status, answer) = self.request("POST", "/api/v1/agents", &token, |request| {
             request.send(body.as_bytes())
         })?;
@@ -203,20 +203,4 @@ pub(super) fn read_token(path: &Path) -> io::Result<String> {
         true => Ok(token.to_owned()),
         false => Err(io::Error::other("it has no token")),
     }
-}
-
-fn host() -> String {
-    let system = rustix::system::uname();
-    system.nodename().to_string_lossy().into_owned()
-}
-
-fn inventory() -> Value {
-    let system = rustix::system::uname();
-    json!({
-        "host": system.nodename().to_string_lossy(),
-        "kernel": system.release().to_string_lossy(),
-        "architecture": system.machine().to_string_lossy(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "pid": std::process::id(),
-    })
 }

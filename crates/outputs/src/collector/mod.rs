@@ -1,6 +1,7 @@
 //! The `collector` channel: keeps alerts on disk until the collector has acknowledged them, and the protocol
 //! between both.
 
+mod inventory;
 mod link;
 mod reader;
 mod settings;
@@ -21,6 +22,7 @@ use self::spool::Spool;
 use crate::channel::{Channel, Delivery, DeliveryError, Peer};
 use crate::net::client::HttpError;
 use crate::net::tls::TlsOptions;
+use crate::report::ReportSlot;
 
 /// Header of a batch: the sequence number of its first record, from 1 on.
 pub const SEQUENCE_HEADER: &str = "tollgate-sequence";
@@ -30,6 +32,9 @@ pub const DROPPED_RECORD: &str = spool::DROPPED;
 
 /// Interval of signs of life.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+
+/// Interval until the second sign of life if the engine had not started at the first.
+const ENGINE_START: Duration = Duration::from_secs(1);
 
 /// Pauses after a failure: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -67,6 +72,11 @@ struct CollectorChannel {
     pause: Duration,
     next_attempt: Instant,
     heartbeat: Instant,
+    reports: ReportSlot,
+    /// The change of what is in force that the collector knows.
+    reported: u64,
+    /// A sign of life was shown.
+    is_known: bool,
     /// Time at which the end of the run began to wait in vain.
     last_wait: Option<Instant>,
     /// Records that the end of the run leaves on disk.
@@ -94,6 +104,9 @@ impl CollectorChannel {
             pause: Duration::ZERO,
             next_attempt: now,
             heartbeat: now,
+            reports: ReportSlot::default(),
+            reported: 0,
+            is_known: false,
             last_wait: None,
             left: 0,
             peer: Arc::default(),
@@ -121,18 +134,10 @@ impl CollectorChannel {
     /// Shows a sign of life if one is due, and sends what waits until it is acknowledged or fails.
     fn exchange(&mut self) -> io::Result<()> {
         self.spool()?;
+        self.show_life()?;
         let Some(spool) = &mut self.spool else {
             return Ok(());
         };
-        if Instant::now() >= self.heartbeat {
-            if self.link.introduce()? {
-                // The collector knows another agent now, which begins with 1.
-                let before = spool.first();
-                spool.renumber()?;
-                self.own_from = (self.own_from + 1).saturating_sub(before).max(1);
-            }
-            self.heartbeat = Instant::now() + HEARTBEAT;
-        }
         let mut at_most = usize::MAX;
         while let Some(pending) = spool.pending(at_most)? {
             match self.link.send(&pending)? {
@@ -152,6 +157,29 @@ impl CollectorChannel {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Sends the inventory if it is due: at intervals, and when something else is in force.
+    fn show_life(&mut self) -> io::Result<()> {
+        let changes = self.reports.changes();
+        if changes == self.reported && Instant::now() < self.heartbeat {
+            return Ok(());
+        }
+        let inventory = inventory::of_agent(self.reports.report().as_ref());
+        let has_enrolled = self.link.introduce(&inventory)?;
+        if has_enrolled && let Some(spool) = &mut self.spool {
+            // The collector knows another agent now, which begins with 1.
+            let before = spool.first();
+            spool.renumber()?;
+            self.own_from = (self.own_from + 1).saturating_sub(before).max(1);
+        }
+        if has_enrolled {
+            self.link.introduce(&inventory)?;
+        }
+        self.reported = changes;
+        let is_early = !std::mem::replace(&mut self.is_known, true) && changes == 0;
+        self.heartbeat = Instant::now() + if is_early { ENGINE_START } else { HEARTBEAT };
         Ok(())
     }
 
@@ -231,6 +259,10 @@ impl Channel for CollectorChannel {
         self.link.reopen(&self.options).map_err(io::Error::other)?;
         self.next_attempt = Instant::now();
         Ok(())
+    }
+
+    fn keep_reports(&mut self, reports: &ReportSlot) {
+        self.reports = reports.clone();
     }
 
     fn peer(&self) -> Arc<Peer> {

@@ -204,7 +204,8 @@ fn a_record_that_the_collector_refuses_does_not_stop_the_others() {
     let fake = fake();
     let fixture = fixture(fake.address);
     let mut channel = open(&fixture);
-    let statuses = ["201 Created", "400 Bad", "200 OK", "400 Bad"];
+    // Enrolment and inventory, then batches.
+    let statuses = ["201 Created", "200 OK", "400 Bad", "200 OK", "400 Bad"];
     *fake.statuses.lock().expect("no panic") = statuses.into();
     channel
         .deliver(&deliveries(3, Format::default()))
@@ -226,4 +227,42 @@ fn a_missing_token_is_an_error_at_the_start() {
         error.to_string().starts_with("cannot read the token in "),
         "{error}"
     );
+}
+
+#[test]
+fn the_inventory_goes_again_when_something_else_is_in_force() {
+    let fake = fake();
+    let fixture = fixture(fake.address);
+    let mut channel = open(&fixture);
+    let slot = ReportSlot::default();
+    channel.keep_reports(&slot);
+    let mut deliver = || {
+        channel
+            .deliver(&deliveries(1, Format::default()))
+            .expect("delivered");
+        let mut got = fake.got.lock().expect("no panic");
+        let got = std::mem::take(&mut *got).into_iter();
+        let sent = got.filter(|(line, ..)| line.starts_with("PUT /api/v1/inventory "));
+        sent.map(|(_, _, lines)| lines.concat()).collect::<Vec<_>>()
+    };
+    // After enrolment, at once.
+    let first = deliver();
+    assert!(
+        first.len() == 1 && !first[0].contains("engine"),
+        "{first:?}"
+    );
+    assert!(deliver().is_empty());
+    let report = crate::AgentReport {
+        engine: "notify".to_owned(),
+        ..crate::AgentReport::default()
+    };
+    slot.fill(Box::new(move || report.clone()));
+    let started = deliver();
+    assert!(
+        started.len() == 1 && started[0].contains("\"engine\":\"notify\""),
+        "{started:?}"
+    );
+    assert!(deliver().is_empty());
+    slot.change();
+    assert_eq!(deliver(), started);
 }

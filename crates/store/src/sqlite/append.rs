@@ -1,82 +1,34 @@
 //! Storing batches.
 
-use std::collections::BTreeMap;
-
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::writer::State;
-use super::{signed, unsigned};
 use crate::error::StoreError;
-use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt, Record};
-use crate::severity::Severity;
-
-/// Nanoseconds of an hour.
-pub(super) const HOUR_NS: i64 = 3_600_000_000_000;
-
-/// Groups of one rule at most. Programs and objects have names that a hostile workload chooses: beyond this
-/// number its alerts share one group, so that it cannot fill the pages of others.
-const GROUPS_OF_A_RULE: i64 = 2000;
-
-/// Rules, and hosts, at most, for the same reason: a sender names them.
-const NAMES: i64 = 20_000;
-
-/// Program and object of the alerts beyond [`GROUPS_OF_A_RULE`], host beyond [`NAMES`].
-pub(super) const OTHER: &str = "(other)";
-
-/// Number, first and last time of alerts in one hour, of one group and host.
-type Counts = BTreeMap<(i64, i64, i64), (i64, i64, i64)>;
-
-/// What a batch adds to the sums.
-#[derive(Default)]
-struct Sums {
-    counts: Counts,
-    hours: BTreeMap<(i64, Severity), i64>,
-}
+use crate::intake::{self, Cache, GroupKey, Names, Sums};
+use crate::model::{AgentId, Batch, Loss, NewAlert, Receipt};
+use crate::number::{signed, unsigned};
 
 /// Stores what was not stored before.
 pub(super) fn append(state: &mut State, batch: Batch) -> Result<Receipt, StoreError> {
-    let sender = batch.sender;
+    let (sender, received_ns) = (batch.sender, batch.received_ns);
     let (before, host) = sender_state(state.connection(), sender)?;
-    let mut receipt = Receipt {
-        acknowledged: before,
-        ..Receipt::default()
-    };
+    let (receipt, records) = intake::new_records(batch, before, &host);
     let mut sums = Sums::default();
-    if let Some(first) = batch.first {
-        receipt.missing = first.saturating_sub(before.saturating_add(1));
-    }
-    for (sequence, record) in numbered(batch.first, batch.records) {
-        if let Some(sequence) = sequence {
-            if sequence <= before {
-                receipt.duplicates += 1;
-                continue;
-            }
-            receipt.acknowledged = sequence;
-        }
-        receipt.stored += 1;
-        let (alert, loss) = match record {
-            Record::Alert(alert, loss) => (Some(alert), loss),
-            Record::Loss(loss) => (None, Some(loss)),
-            Record::Dropped => (None, None),
-        };
-        if let Some(mut alert) = alert {
-            if !host.is_empty() {
-                // An agent that has enrolled writes as itself, whatever its alerts say.
-                alert.host.clone_from(&host);
-            }
+    for record in records {
+        if let Some(alert) = record.alert {
             let from = Origin {
                 sender,
-                sequence,
-                received_ns: batch.received_ns,
+                sequence: record.sequence,
+                received_ns,
             };
             insert(state, &alert, &from, &mut sums)?;
         }
-        if let Some(loss) = loss {
+        if let Some(loss) = record.loss {
             insert_loss(state.connection(), sender, &loss)?;
         }
     }
     add(state.connection(), &sums)?;
-    advance(state.connection(), sender, &receipt, batch.received_ns)?;
+    advance(state.connection(), sender, &receipt, received_ns)?;
     Ok(receipt)
 }
 
@@ -108,15 +60,6 @@ fn advance(
     Ok(())
 }
 
-/// Pairs each record with its sequence number.
-fn numbered(
-    first: Option<u64>,
-    records: Vec<Record>,
-) -> impl Iterator<Item = (Option<u64>, Record)> {
-    let numbers = (0_u64..).map(move |at| first.map(|first| first.saturating_add(at)));
-    numbers.zip(records)
-}
-
 /// Where an alert came from.
 struct Origin {
     sender: AgentId,
@@ -130,8 +73,8 @@ fn insert(
     from: &Origin,
     sums: &mut Sums,
 ) -> Result<(), StoreError> {
-    let host = host(state, &alert.host)?;
-    let group = group(state, alert)?;
+    let host = intake::host(state, &alert.host)?;
+    let group = intake::group(state, alert)?;
     let connection = state.connection();
     let id = connection
         .prepare_cached(
@@ -150,14 +93,7 @@ fn insert(
     connection
         .prepare_cached("INSERT INTO alert_words (rowid, message) VALUES (?1, ?2)")?
         .execute(params![id, alert.message])?;
-    let hour = alert.time_ns.div_euclid(HOUR_NS);
-    let time = alert.time_ns;
-    let entry = sums
-        .counts
-        .entry((hour, group, host))
-        .or_insert((0, time, time));
-    *entry = (entry.0 + 1, entry.1.min(time), entry.2.max(time));
-    *sums.hours.entry((hour, alert.severity)).or_default() += 1;
+    sums.add(alert, group, host);
     Ok(())
 }
 
@@ -197,89 +133,49 @@ fn insert_loss(connection: &Connection, sender: AgentId, loss: &Loss) -> Result<
     Ok(())
 }
 
-/// Returns the number of a host, and adds it if it is new.
-fn host(state: &mut State, name: &str) -> Result<i64, StoreError> {
-    if let Some(id) = state.hosts.get(name) {
-        return Ok(*id);
+impl Names for State {
+    fn cache(&mut self) -> &mut Cache {
+        crate::writer::Transactions::cache(self)
     }
-    let find = "SELECT id FROM hosts WHERE name = ?1";
-    let known = find_id(state.connection(), find, params![name])?;
-    let id = match known {
-        Some(id) => id,
-        None if name != OTHER
-            && count(state.connection(), "SELECT count(*) FROM hosts", [])? >= NAMES =>
-        {
-            host(state, OTHER)?
-        }
-        None => state
-            .connection()
-            .prepare_cached("INSERT INTO hosts (name) VALUES (?1)")?
-            .insert([name])?,
-    };
-    state.hosts.insert(name.to_owned(), id);
-    Ok(id)
-}
 
-/// Returns the number of the group of an alert, and adds it if it is new.
-fn group(state: &mut State, alert: &NewAlert) -> Result<i64, StoreError> {
-    let key = (
-        alert.rule.clone(),
-        alert.severity.number(),
-        alert.program.clone(),
-        alert.object.clone(),
-    );
-    if let Some(id) = state.groups.get(&key) {
-        return Ok(*id);
+    fn find_host(&mut self, name: &str) -> Result<Option<i64>, StoreError> {
+        let find = "SELECT id FROM hosts WHERE name = ?1";
+        find_id(self.connection(), find, params![name])
     }
-    let id = match find_group(state.connection(), &key)? {
-        Some(id) => id,
-        None => new_group(state.connection(), &key)?,
-    };
-    state.groups.insert(key, id);
-    Ok(id)
-}
 
-fn find_group(
-    connection: &Connection,
-    (rule, severity, program, object): &(String, u8, String, String),
-) -> Result<Option<i64>, StoreError> {
-    let find =
-        "SELECT id FROM groups WHERE rule = ?1 AND severity = ?2 AND program = ?3 AND object = ?4";
-    find_id(connection, find, params![rule, severity, program, object])
-}
+    fn add_host(&mut self, name: &str) -> Result<i64, StoreError> {
+        let add = "INSERT INTO hosts (name) VALUES (?1)";
+        Ok(self.connection().prepare_cached(add)?.insert([name])?)
+    }
 
-/// Adds a group, or returns the one for all that exceeds the limits.
-fn new_group(
-    connection: &Connection,
-    key: &(String, u8, String, String),
-) -> Result<i64, StoreError> {
-    let (rule, severity, ..) = key;
-    let of_rule = "SELECT count(*) FROM groups WHERE rule = ?1";
-    let mut key = key.clone();
-    let known = count(connection, of_rule, [rule])?;
-    if known == 0 {
+    fn host_count(&mut self) -> Result<i64, StoreError> {
+        count(self.connection(), "SELECT count(*) FROM hosts", [])
+    }
+
+    fn find_group(&mut self, key: &GroupKey) -> Result<Option<i64>, StoreError> {
+        let (rule, severity, program, object) = key;
+        let find = "SELECT id FROM groups
+             WHERE rule = ?1 AND severity = ?2 AND program = ?3 AND object = ?4";
+        let values = params![rule, severity, program, object];
+        find_id(self.connection(), find, values)
+    }
+
+    fn add_group(&mut self, key: &GroupKey) -> Result<i64, StoreError> {
+        let (rule, severity, program, object) = key;
+        let add = "INSERT INTO groups (rule, severity, program, object) VALUES (?1, ?2, ?3, ?4)";
+        let values = params![rule, severity, program, object];
+        Ok(self.connection().prepare_cached(add)?.insert(values)?)
+    }
+
+    fn groups_of(&mut self, rule: &str) -> Result<i64, StoreError> {
+        let of_rule = "SELECT count(*) FROM groups WHERE rule = ?1";
+        count(self.connection(), of_rule, [rule])
+    }
+
+    fn rule_count(&mut self) -> Result<i64, StoreError> {
         let rules = "SELECT count(*) FROM (SELECT DISTINCT rule FROM groups)";
-        if count(connection, rules, [])? >= NAMES {
-            key = (
-                OTHER.to_owned(),
-                *severity,
-                OTHER.to_owned(),
-                OTHER.to_owned(),
-            );
-        }
-    } else if known >= GROUPS_OF_A_RULE {
-        key = (rule.clone(), *severity, OTHER.to_owned(), OTHER.to_owned());
+        count(self.connection(), rules, [])
     }
-    if let Some(id) = find_group(connection, &key)? {
-        return Ok(id);
-    }
-    let (rule, severity, program, object) = key;
-    let id = connection
-        .prepare_cached(
-            "INSERT INTO groups (rule, severity, program, object) VALUES (?1, ?2, ?3, ?4)",
-        )?
-        .insert(params![rule, severity, program, object])?;
-    Ok(id)
 }
 
 fn find_id(

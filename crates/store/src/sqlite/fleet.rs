@@ -2,12 +2,13 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::unsigned;
 use crate::error::StoreError;
+use crate::limits::{self, scope_text};
 use crate::model::{
     Acknowledgement, Agent, AgentId, AuditEntry, Credential, GroupId, NewAgent, NewToken, Scope,
     Token, TokenId,
 };
+use crate::number::unsigned;
 
 pub(super) fn create_token(
     connection: &Connection,
@@ -31,13 +32,6 @@ pub(super) fn create_token(
     let object = format!("token {id} ({})", scope_text(&token.scope));
     record(connection, now_ns, &token.actor, ("create token", &object))?;
     Ok(TokenId(id))
-}
-
-fn scope_text(scope: &Scope) -> String {
-    match scope.columns() {
-        (class, "") => format!("agents of class {class}"),
-        (_, role) => role.to_owned(),
-    }
 }
 
 /// Adds a line to the audit log: what was done, and to what.
@@ -247,11 +241,7 @@ pub(super) fn acknowledge(
     if changed == 0 {
         return Ok(false);
     }
-    let action = match how.is_set {
-        true => "acknowledge",
-        false => "take acknowledgement back",
-    };
-    let object = format!("group {}: {}", group.0, how.note);
+    let (action, object) = limits::acknowledgement(group, how);
     record(connection, now_ns, &how.actor, (action, &object))?;
     Ok(true)
 }

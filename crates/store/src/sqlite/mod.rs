@@ -17,7 +17,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -27,10 +27,12 @@ use crate::model::{
     Filter, Group, GroupId, NewAgent, NewToken, Overview, Pruned, Retention, Statistics, Token,
     TokenId,
 };
+use crate::number::now_ns;
 use crate::{OnCommitted, Store};
 
 use self::readers::Readers;
-use self::writer::{Handle, Outcome, State};
+use self::writer::State;
+use crate::writer::{self as queue, Handle, Outcome};
 
 /// Time limit for a lock that another process holds: a backup, `serve token` beside a running server.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
@@ -39,7 +41,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct SqliteStore {
     path: PathBuf,
-    writer: Handle,
+    writer: Handle<State>,
     readers: Readers,
 }
 
@@ -62,7 +64,7 @@ impl SqliteStore {
         connection.set_prepared_statement_cache_capacity(64);
         Ok(Self {
             path: path.to_owned(),
-            writer: writer::start(connection)?,
+            writer: queue::start(State::new(connection))?,
             readers: Readers::new(path.to_owned()),
         })
     }
@@ -72,19 +74,7 @@ impl SqliteStore {
         &self,
         change: impl FnOnce(&mut State) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-        self.writer.submit(Box::new(move |state| {
-            let changed = state.and_then(change);
-            let failed = changed.is_err();
-            Outcome {
-                failed,
-                done: Box::new(move |committed| {
-                    // The caller waits below.
-                    let _ = sender.send(committed.and(changed));
-                }),
-            }
-        }))?;
-        receiver.recv().unwrap_or(Err(StoreError::Stopped))
+        queue::run(&self.writer, change)
     }
 }
 
@@ -226,23 +216,6 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     })?;
     connection.busy_timeout(LOCK_WAIT)?;
     Ok(connection)
-}
-
-/// Returns the time in nanoseconds since 1970.
-fn now_ns() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_nanos());
-    i64::try_from(now).unwrap_or(i64::MAX)
-}
-
-/// A number of rows or a sum, which SQLite keeps as a signed number and which is never negative.
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
-/// A count for SQLite, which has no unsigned numbers.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 /// Shared ownership by trait, as servers keep it.

@@ -3,16 +3,15 @@
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::fleet::{record, scope_of_role};
-use super::{SqliteStore, now_ns, tail};
+use super::{SqliteStore, tail};
 use crate::account::{
     Comment, Invitation, NewSession, NewUser, People, Session, Triage, User, UserAdded,
 };
 use crate::error::StoreError;
+use crate::limits::{self, COMMENTS};
 use crate::model::{AlertId, GroupId, Scope, TailRows};
+use crate::number::now_ns;
 use crate::severity::Severity;
-
-/// Comments of a group that are kept: a script must not fill the store.
-const COMMENTS: i64 = 500;
 
 impl People for SqliteStore {
     fn add_user(&self, user: NewUser) -> Result<UserAdded, StoreError> {
@@ -332,14 +331,7 @@ fn triage(
     if changed == 0 {
         return Ok(false);
     }
-    let object = |what: &str| format!("group {}: {what}", group.0);
-    let (action, object) = match change {
-        Triage::Assign(to) if to.is_empty() => ("assign", object("nobody")),
-        Triage::Assign(to) => ("assign", object(to)),
-        Triage::Mute(Some(until)) => ("mute", object(&format!("until {until} ns"))),
-        Triage::Mute(None) => ("unmute", object("")),
-        Triage::Comment(text) => ("comment", object(text)),
-    };
+    let (action, object) = limits::triage(group, change);
     connection
         .prepare_cached(&format!(
             "DELETE FROM comments WHERE group_id = ?1 AND id NOT IN

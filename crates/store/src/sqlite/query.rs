@@ -6,27 +6,19 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 
-use super::append::HOUR_NS;
-use super::{retention, schema, unsigned};
+use super::{retention, schema};
 use crate::error::StoreError;
+use crate::intake::HOUR_NS;
+use crate::limits::{self, SEARCHED, TOP};
 use crate::model::{
     AgentId, AlertDetail, AlertId, AlertRow, Cursor, Filter, Group, GroupId, HourCount, Loss,
     LossKind, LossRow, Overview, Statistics,
 };
+use crate::number::unsigned;
 use crate::severity::Severity;
-
-/// Rows of a page if the filter names no number, and at most.
-const PAGE: u32 = 50;
-const MAX_PAGE: u32 = 1000;
-
-/// Alerts that a search by words looks at, the latest ones. A common word occurs in all of them.
-const SEARCHED: u32 = 5000;
 
 /// Up to this number of alerts, sorting them is cheaper than looking for them by time.
 const FEW: i64 = 20_000;
-
-/// Rules and hosts in an overview, and the latest losses.
-const TOP: u32 = 10;
 
 /// A WHERE clause with its values.
 #[derive(Default)]
@@ -62,13 +54,6 @@ impl Conditions {
             return "1".to_owned();
         }
         self.clauses.join(" AND ")
-    }
-}
-
-fn limit(filter: &Filter) -> u32 {
-    match filter.limit {
-        0 => PAGE,
-        limit => limit.min(MAX_PAGE),
     }
 }
 
@@ -150,7 +135,7 @@ pub(super) fn groups(
          WHERE {} GROUP BY g.id HAVING {} ORDER BY max(c.last_ns) DESC, g.id DESC LIMIT {}",
         conditions.sql(),
         after.sql(),
-        limit(filter)
+        limits::rows(filter)
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map(params_from_iter(&after.values), group)?;
@@ -248,7 +233,7 @@ pub(super) fn alerts(
              CROSS JOIN hosts h ON h.id = a.host
          WHERE {} ORDER BY a.time_ns DESC, a.id DESC LIMIT {}",
         conditions.sql(),
-        limit(filter)
+        limits::rows(filter)
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let rows = statement.query_map(params_from_iter(&conditions.values), row)?;

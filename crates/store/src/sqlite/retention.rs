@@ -2,10 +2,12 @@
 
 use rusqlite::{Connection, params};
 
-use super::append::HOUR_NS;
-use super::{SqliteStore, unsigned};
+use super::SqliteStore;
 use crate::error::StoreError;
+use crate::intake::HOUR_NS;
 use crate::model::{Pruned, Retention};
+use crate::number::unsigned;
+use crate::writer::Transactions;
 
 /// Alerts deleted in one change, so that batches need not wait long.
 const PIECE: u32 = 5000;
@@ -26,7 +28,7 @@ pub(super) fn prune(store: &SqliteStore, retention: Retention) -> Result<Pruned,
     if pruned != Pruned::default() {
         store.write(|state| {
             // The thread remembers numbers of groups that are deleted now.
-            state.forget();
+            state.cache().forget();
             finish(state.connection())
         })?;
     }

@@ -3,19 +3,11 @@
 use rusqlite::{Connection, params};
 
 use super::query::{ROW, row};
-use super::unsigned;
 use crate::error::StoreError;
+use crate::limits::{COUNTED, MAX_TAIL, OUTPUT};
 use crate::model::{AlertId, TailRows};
+use crate::number::unsigned;
 use crate::severity::Severity;
-
-/// Rows of an answer at most.
-const MAX_ROWS: u32 = 1000;
-
-/// Characters of an alert's output that a row has: a body may have 256 KiB.
-const OUTPUT: u32 = 500;
-
-/// Alerts that are counted as left out at most.
-const COUNTED: u32 = 10_000;
 
 /// What an arrival is looked for in: alerts from one number to another, as severe as that.
 const FROM: &str = "FROM alerts a CROSS JOIN groups g ON g.id = a.group_id
@@ -38,7 +30,7 @@ pub(super) fn stored_after(
     );
     let mut statement =
         connection.prepare_cached(&format!("SELECT {columns} {FROM} ORDER BY a.id LIMIT ?4"))?;
-    let limit = limit.min(MAX_ROWS);
+    let limit = limit.min(MAX_TAIL);
     let found = statement.query_map(params![alert.0, last.0, least.number(), limit], row)?;
     let rows = found.collect::<Result<Vec<_>, _>>()?;
     let is_full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);

@@ -160,8 +160,8 @@ fn status(args: &Status) -> Outcome {
         return Ok(Exit::Ok);
     }
     let mut out = format!(
-        "{:<7} {:<24} {:<12} {:<9} {:<20} {:>9} {:>8}  LAST SEEN (UTC)\n",
-        "NUMBER", "HOST", "CLASS", "VERSION", "KERNEL", "STORED", "MISSING"
+        "{:<7} {:<24} {:<12} {:<9} {:<9} {:<12} {:>9} {:>8}  LAST SEEN (UTC)\n",
+        "NUMBER", "HOST", "CLASS", "VERSION", "ENGINE", "RULES", "STORED", "MISSING"
     );
     for row in rows {
         let of = |name: &str| text(row, name);
@@ -170,13 +170,16 @@ fn status(args: &Status) -> Outcome {
             (_, Some(true)) => format!("{} (ended)", of("host")),
             _ => of("host"),
         };
+        let rules = text(&row["inventory"], "rules");
+        let rules = rules.strip_prefix("sha256:").unwrap_or(&rules);
+        let rules: String = rules.chars().take(12).collect();
         let _ = writeln!(
             out,
-            "{:<7} {host:<24} {:<12} {:<9} {:<20} {:>9} {:>8}  {}",
+            "{:<7} {host:<24} {:<12} {:<9} {:<9} {rules:<12} {:>9} {:>8}  {}",
             of("id"),
             of("class"),
             text(&row["inventory"], "version"),
-            text(&row["inventory"], "kernel"),
+            text(&row["inventory"], "engine"),
             of("acknowledged"),
             of("missing"),
             time(row, "last_seen")

@@ -1,6 +1,7 @@
 //! The command line of `tollgate serve`.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -48,10 +49,42 @@ pub(crate) struct Serve {
 /// Where alerts are kept.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreOption {
-    /// Where alerts are kept: sqlite:FILE
+    /// Where alerts are kept: sqlite:FILE, or postgres://USER@HOST/DATABASE, whose password can be in PGPASSWORD
     #[arg(long = "store", value_name = "URL", default_value = "sqlite:/var/lib/tollgate/collector.db",
           value_parser = store, help_heading = STORE)]
-    pub(crate) path: PathBuf,
+    pub(crate) place: StorePlace,
+}
+
+/// A database.
+#[derive(Clone)]
+pub(crate) enum StorePlace {
+    /// A SQLite file.
+    File(PathBuf),
+    /// A database of a PostgreSQL server, by its URL.
+    Server(String),
+}
+
+impl StorePlace {
+    /// Returns the folder for what belongs beside the store, such as the collector's own certificate.
+    pub(crate) fn folder(&self) -> &Path {
+        match self {
+            Self::File(path) => match path.parent() {
+                Some(folder) if folder != Path::new("") => folder,
+                _ => Path::new("."),
+            },
+            Self::Server(_) => Path::new("/var/lib/tollgate"),
+        }
+    }
+}
+
+impl fmt::Debug for StorePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            // The URL may have a password.
+            Self::Server(_) => f.debug_tuple("Server").finish_non_exhaustive(),
+        }
+    }
 }
 
 /// What `tollgate serve` does besides serving.
@@ -225,10 +258,14 @@ pub(crate) struct Restore {
     pub(crate) store: StoreOption,
 }
 
-fn store(text: &str) -> Result<PathBuf, &'static str> {
+fn store(text: &str) -> Result<StorePlace, &'static str> {
+    let is_server = ["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| text.starts_with(scheme));
     match text.strip_prefix("sqlite:") {
-        Some(path) if !path.is_empty() => Ok(PathBuf::from(path)),
-        _ => Err("expected sqlite:FILE"),
+        Some(path) if !path.is_empty() => Ok(StorePlace::File(PathBuf::from(path))),
+        None if is_server => Ok(StorePlace::Server(text.to_owned())),
+        _ => Err("expected sqlite:FILE or postgres://USER@HOST/DATABASE"),
     }
 }
 

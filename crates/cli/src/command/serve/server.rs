@@ -15,15 +15,15 @@ use rule_tools::silence::propose;
 use serve::{Address, ServerFiles};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use store::{SqliteStore, Store, StoreError};
+use store::{PostgresStore, SqliteStore, Store, StoreError};
 
-use super::args::{Backup, Restore, Serve};
+use super::args::{Backup, Restore, Serve, StorePlace};
 use super::tokens::actor;
 
 /// Serves until a signal ends it.
 pub(super) fn serve(args: Serve) -> Outcome {
     let listen = Address::parse(&args.listen).map_err(|error| bad(&error))?;
-    let store: Arc<dyn Store> = open(&args.store.path, true)?.into();
+    let store = open(&args.store.place, true)?;
     let files = files(&args)?;
     let trusted = args
         .tls_cert
@@ -122,7 +122,8 @@ fn files(args: &Serve) -> Result<Option<ServerFiles>, Failure> {
         true => own_names(),
         false => args.tls_name.clone(),
     };
-    let folder = folder(&args.store.path);
+    let folder = args.store.place.folder();
+    create(folder).map_err(|error| cannot_create(folder, &error))?;
     let made = own_certificate(folder, &names).map_err(|error| {
         Failure::from_error(Exit::BadInput, &error)
             .help("name another with --tls-cert and --tls-key")
@@ -140,21 +141,17 @@ fn own_names() -> Vec<String> {
     host.into_iter().chain(fixed).collect()
 }
 
-fn folder(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    }
-}
-
-/// Opens the store. Only the server creates it, and its folder.
-pub(super) fn open(path: &Path, creates: bool) -> Result<SqliteStore, Failure> {
+/// Opens the store. Only the server creates a file, and its folder.
+pub(super) fn open(place: &StorePlace, creates: bool) -> Result<Arc<dyn Store>, Failure> {
+    let path = match place {
+        StorePlace::File(path) => path,
+        StorePlace::Server(url) => {
+            let opened = PostgresStore::open(url).map_err(|error| broken(&error));
+            return Ok(opened?.into());
+        }
+    };
     if creates {
-        let made = DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder(path));
-        made.map_err(|error| cannot_create(path, &error))?;
+        create(place.folder()).map_err(|error| cannot_create(place.folder(), &error))?;
     } else if !path.exists() {
         let message = format!(
             "cannot open the store {}: it does not exist",
@@ -163,11 +160,17 @@ pub(super) fn open(path: &Path, creates: bool) -> Result<SqliteStore, Failure> {
         return Err(Failure::new(Exit::BadInput, message)
             .help("name it with --store, or start `tollgate serve`, which creates it"));
     }
-    SqliteStore::open(path).map_err(|error| broken(&error))
+    let opened = SqliteStore::open(path).map_err(|error| broken(&error));
+    Ok(opened?.into())
 }
 
-fn cannot_create(path: &Path, error: &io::Error) -> Failure {
-    let folder = folder(path).display();
+/// Creates a folder for its owner alone.
+fn create(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+fn cannot_create(folder: &Path, error: &io::Error) -> Failure {
+    let folder = folder.display();
     Failure::new(
         Exit::BadInput,
         format!("cannot create the folder {folder}: {error}"),
@@ -185,6 +188,9 @@ pub(super) fn broken(error: &StoreError) -> Failure {
             failure.help("restore another backup with `tollgate serve restore`")
         }
         StoreError::Exists { .. } => failure.help("name a file that does not exist"),
+        StoreError::Elsewhere { .. } => failure.help("use pg_dump and pg_restore"),
+        StoreError::Server(_) => failure.help("see whether the server runs, and lets this user in"),
+        StoreError::Url { .. } => failure.help("name it as postgres://USER@HOST/DATABASE"),
         _ => failure.help("name another with --store sqlite:FILE"),
     }
 }
@@ -195,13 +201,16 @@ fn bad(error: &dyn std::error::Error) -> Failure {
 
 /// Writes a backup.
 pub(super) fn backup(args: &Backup) -> Outcome {
-    let store = open(&args.store.path, false)?;
+    let store = open(&args.store.place, false)?;
     store.backup(&args.file).map_err(|error| broken(&error))?;
     terminal::print(&format!("wrote {}\n", args.file.display()))
 }
 
 /// Makes a store of a backup.
 pub(super) fn restore(args: &Restore) -> Outcome {
-    SqliteStore::restore(&args.file, &args.store.path).map_err(|error| broken(&error))?;
-    terminal::print(&format!("restored {}\n", args.store.path.display()))
+    let StorePlace::File(path) = &args.store.place else {
+        return Err(broken(&StoreError::Elsewhere { action: "restore" }));
+    };
+    SqliteStore::restore(&args.file, path).map_err(|error| broken(&error))?;
+    terminal::print(&format!("restored {}\n", path.display()))
 }

@@ -10,7 +10,7 @@ use diagnostics::failure::{Failure, Outcome};
 use diagnostics::terminal;
 use jiff::Timestamp;
 use serde_json::json;
-use store::{NewToken, Scope, Store, Token, TokenId};
+use store::{NewToken, Scope, Token, TokenId};
 
 use super::args::{CreateToken, ListTokens, RevokeToken, Role, TokenVerb};
 use super::server::{broken, open};
@@ -35,7 +35,7 @@ fn now_ns() -> i64 {
 
 fn create(args: CreateToken) -> Outcome {
     // The first token may be made before the first start.
-    let store = open(&args.store.path, true)?;
+    let store = open(&args.store.place, true)?;
     let secret = NewSecret::of_token().ok_or_else(|| {
         Failure::new(
             Exit::Unsupported,
@@ -67,7 +67,7 @@ fn create(args: CreateToken) -> Outcome {
 }
 
 fn list(args: &ListTokens) -> Outcome {
-    let store = open(&args.store.path, false)?;
+    let store = open(&args.store.place, false)?;
     let tokens = store.tokens().map_err(|error| broken(&error))?;
     if args.json {
         let rows: Vec<_> = tokens.iter().map(token_json).collect();
@@ -129,7 +129,7 @@ fn token_json(token: &Token) -> serde_json::Value {
 }
 
 fn revoke(args: &RevokeToken) -> Outcome {
-    let store = open(&args.store.path, false)?;
+    let store = open(&args.store.place, false)?;
     let revoked = store.revoke_token(TokenId(args.number), &actor());
     match revoked.map_err(|error| broken(&error))? {
         true => terminal::print(&format!("revoked token {}\n", args.number)),

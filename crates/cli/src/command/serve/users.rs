@@ -29,22 +29,22 @@ pub(super) fn execute(verb: UserVerb) -> Outcome {
 }
 
 fn add(args: &AddUser) -> Outcome {
-    let store = open(&args.store.path, true)?;
+    let store = open(&args.store.place, true)?;
     let (password, is_made) = password(&args.password)?;
     let scope = match args.role {
         Role::Viewer => Scope::Viewer,
         Role::Operator => Scope::Operator,
         Role::Admin => Scope::Admin,
     };
-    let added = add_user(&store, (&args.name, &password), scope, &actor());
+    let added = add_user(&*store, (&args.name, &password), scope, &actor());
     added.map_err(|error| refused("add", &args.name, &error))?;
     done("added", &args.name, is_made.then_some(&*password))
 }
 
 fn change(args: &ChangePassword) -> Outcome {
-    let store = open(&args.store.path, false)?;
+    let store = open(&args.store.place, false)?;
     let (password, is_made) = password(&args.password)?;
-    let changed = set_password(&store, (&args.name, &password), &actor());
+    let changed = set_password(&*store, (&args.name, &password), &actor());
     changed.map_err(|error| refused("change the password of", &args.name, &error))?;
     done(
         "changed the password of",
@@ -113,8 +113,8 @@ fn role(user: &User) -> &'static str {
 }
 
 fn list(args: &ListUsers) -> Outcome {
-    let store = open(&args.store.path, false)?;
-    let users = open_users(&store)?;
+    let store = open(&args.store.place, false)?;
+    let users = open_users(&*store)?;
     if args.json {
         let rows = users.iter().map(|user| {
             json!({
@@ -150,7 +150,7 @@ fn open_users(store: &dyn Store) -> Result<Vec<User>, Failure> {
 }
 
 fn remove(args: &RemoveUser) -> Outcome {
-    let store: &dyn Store = &open(&args.store.path, false)?;
+    let store = open(&args.store.place, false)?;
     let removed = store.remove_user(&args.name, &actor());
     match removed.map_err(|error| broken(&error))? {
         true => terminal::print(&format!("removed {}\n", args.name)),

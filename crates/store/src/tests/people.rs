@@ -1,7 +1,17 @@
 //! Users, sessions, invitations and triage.
 
 use super::*;
-use crate::account::{Invitation, NewSession, NewUser, People, Triage, UserAdded};
+use crate::account::{Invitation, NewSession, NewUser, Triage, UserAdded};
+
+for_each_database! {
+    a_session_ends_with_its_time_its_user_and_its_password,
+    an_invitation_is_used_once_and_decides_the_role,
+    an_invitation_ends_with_the_right_to_invite,
+    the_latest_first_link_alone_works_and_ends_with_the_first_user,
+    a_muted_group_is_hidden_until_its_time_and_keeps_its_comments,
+    a_tail_goes_on_after_the_last_alert,
+    a_flood_does_not_hold_a_tail_up_nor_fill_it_with_bodies,
+}
 
 fn user(name: &str, scope: Scope) -> NewUser {
     NewUser {
@@ -12,12 +22,12 @@ fn user(name: &str, scope: Scope) -> NewUser {
     }
 }
 
-fn begin(store: &SqliteStore, user: &str, hash: u8, expires_ns: i64) -> bool {
+fn begin(store: &dyn Store, user: &str, hash: u8, expires_ns: i64) -> bool {
     begin_with(store, (user, "$argon2id$x"), hash, expires_ns)
 }
 
 fn begin_with(
-    store: &SqliteStore,
+    store: &dyn Store,
     (user, password): (&str, &str),
     hash: u8,
     expires_ns: i64,
@@ -31,10 +41,8 @@ fn begin_with(
     store.begin_session(session).expect("writable")
 }
 
-#[test]
-fn a_session_ends_with_its_time_its_user_and_its_password() {
-    let fixture = fixture();
-    let store = &fixture.store;
+fn a_session_ends_with_its_time_its_user_and_its_password(fixture: &Fixture) {
+    let store = &*fixture.store;
     let later = now_ns() + HOUR;
     let is_open = |hash: u8| store.session(&[hash; 32]).expect("readable").is_some();
     for name in ["ann", "bob"] {
@@ -58,10 +66,8 @@ fn a_session_ends_with_its_time_its_user_and_its_password() {
     assert!(!is_open(5));
 }
 
-#[test]
-fn an_invitation_is_used_once_and_decides_the_role() {
-    let fixture = fixture();
-    let store = &fixture.store;
+fn an_invitation_is_used_once_and_decides_the_role(fixture: &Fixture) {
+    let store = &*fixture.store;
     let accept = |hash: u8, name: &str| {
         let accepted = store.accept(&[hash; 32], user(name, Scope::Admin));
         accepted.expect("writable")
@@ -78,7 +84,7 @@ fn an_invitation_is_used_once_and_decides_the_role() {
     assert_eq!(bob.created_by, "ann");
 }
 
-fn invite(store: &SqliteStore, actor: &str, hash: u8, expires_ns: i64) -> bool {
+fn invite(store: &dyn Store, actor: &str, hash: u8, expires_ns: i64) -> bool {
     let invitation = Invitation {
         hash: [hash; 32],
         scope: Scope::Viewer,
@@ -89,10 +95,8 @@ fn invite(store: &SqliteStore, actor: &str, hash: u8, expires_ns: i64) -> bool {
     store.invite(invitation).expect("writable")
 }
 
-#[test]
-fn an_invitation_ends_with_the_right_to_invite() {
-    let fixture = fixture();
-    let store = &fixture.store;
+fn an_invitation_ends_with_the_right_to_invite(fixture: &Fixture) {
+    let store = &*fixture.store;
     let later = now_ns() + HOUR;
     let is_open = |hash: u8| store.invitation(&[hash; 32]).expect("readable").is_some();
     for (name, scope) in [
@@ -112,10 +116,8 @@ fn an_invitation_ends_with_the_right_to_invite() {
     assert!(!is_open(2));
 }
 
-#[test]
-fn the_latest_first_link_alone_works_and_ends_with_the_first_user() {
-    let fixture = fixture();
-    let store = &fixture.store;
+fn the_latest_first_link_alone_works_and_ends_with_the_first_user(fixture: &Fixture) {
+    let store = &*fixture.store;
     let later = now_ns() + HOUR;
     let is_open = |hash: u8| store.invitation(&[hash; 32]).expect("readable").is_some();
     assert!(invite(store, "uid 0", 1, later) && invite(store, "uid 7", 2, later));
@@ -125,11 +127,9 @@ fn the_latest_first_link_alone_works_and_ends_with_the_first_user() {
     assert!(!invite(store, "uid 0", 3, later) && !is_open(3));
 }
 
-#[test]
-fn a_muted_group_is_hidden_until_its_time_and_keeps_its_comments() {
-    let fixture = fixture();
-    let store = &fixture.store;
-    send(&fixture, Some(1), vec![alert(1, "r", "m")]);
+fn a_muted_group_is_hidden_until_its_time_and_keeps_its_comments(fixture: &Fixture) {
+    let store = &*fixture.store;
+    send(fixture, Some(1), vec![alert(1, "r", "m")]);
     let group = || store.groups(&Filter::default()).expect("readable");
     let id = group()[0].id;
     let triage = |change| store.triage(id, change, "ann").expect("writable");
@@ -154,15 +154,13 @@ fn a_muted_group_is_hidden_until_its_time_and_keeps_its_comments() {
     assert!(store.comments(id).expect("readable").is_empty());
 }
 
-#[test]
-fn a_tail_goes_on_after_the_last_alert() {
-    let fixture = fixture();
-    let store = &fixture.store;
+fn a_tail_goes_on_after_the_last_alert(fixture: &Fixture) {
+    let store = &*fixture.store;
     assert_eq!(store.last_stored().expect("readable").0, 0);
-    send(&fixture, Some(1), vec![alert(9, "a", "m")]);
+    send(fixture, Some(1), vec![alert(9, "a", "m")]);
     let last = store.last_stored().expect("readable");
     send(
-        &fixture,
+        fixture,
         Some(2),
         vec![alert(1, "b", "m"), alert(2, "c", "m")],
     );
@@ -174,10 +172,8 @@ fn a_tail_goes_on_after_the_last_alert() {
     assert_eq!(arrivals.last, store.last_stored().expect("readable"));
 }
 
-#[test]
-fn a_flood_does_not_hold_a_tail_up_nor_fill_it_with_bodies() {
-    let fixture = fixture();
-    let store = &fixture.store;
+fn a_flood_does_not_hold_a_tail_up_nor_fill_it_with_bodies(fixture: &Fixture) {
+    let store = &*fixture.store;
     let severe = |name: &str| Severity::named(name).expect("a name");
     let of = |severity: Severity, body: &str| NewAlert {
         severity,
@@ -188,7 +184,7 @@ fn a_flood_does_not_hold_a_tail_up_nor_fill_it_with_bodies() {
     let mut flood = vec![of(Severity::DEBUG, &long); 300];
     flood.push(of(severe("Critical"), "{\"output\":\"it\",\"more\":1}"));
     flood.push(of(severe("Critical"), "no JSON"));
-    send(&fixture, Some(1), flood);
+    send(fixture, Some(1), flood);
     let last = store.last_stored().expect("readable");
     let after = |least, limit| {
         let arrivals = store.stored_after(AlertId(0), least, limit);
@@ -201,55 +197,4 @@ fn a_flood_does_not_hold_a_tail_up_nor_fill_it_with_bodies() {
     let all = after(Severity::DEBUG, 100);
     assert_eq!((all.rows.len(), all.left_out, all.last), (100, 202, last));
     assert!(all.rows.iter().all(|row| row.body.len() < 1000));
-}
-
-#[test]
-fn a_store_of_the_first_schema_keeps_its_alerts() {
-    let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let path = folder.path().join("s.db");
-    let old = rusqlite::Connection::open(&path).expect("a new file");
-    old.execute_batch(include_str!("../schema_1.sql"))
-        .expect("a schema");
-    old.execute_batch(
-        "PRAGMA application_id = 0x746f6c6c; PRAGMA user_version = 1;
-         INSERT INTO groups (rule, severity, program, object) VALUES ('r', 4, 'p', 'o');
-         INSERT INTO hosts (name) VALUES ('h');
-         INSERT INTO counts VALUES (0, 1, 1, 7, 1, 2);",
-    )
-    .expect("rows");
-    drop(old);
-    let store = SqliteStore::open(&path).expect("it is brought up to date");
-    let groups = store.groups(&Filter::default()).expect("readable");
-    assert_eq!((groups[0].count, &*groups[0].assignee), (7, ""));
-    assert!(store.users().expect("readable").is_empty());
-}
-
-#[test]
-fn a_store_of_the_second_schema_loses_links_of_nobody() {
-    let folder = tempfile::tempdir().expect("a folder for temporary files");
-    let path = folder.path().join("s.db");
-    let old = rusqlite::Connection::open(&path).expect("a new file");
-    for schema in [
-        include_str!("../schema_1.sql"),
-        include_str!("../schema_2.sql"),
-    ] {
-        old.execute_batch(schema).expect("a schema");
-    }
-    old.execute_batch(&format!(
-        "PRAGMA application_id = 0x746f6c6c; PRAGMA user_version = 2;
-         INSERT INTO users (name, role, password, created_ns, created_by) VALUES ('ann', 'admin', '$', 1, 'x');
-         INSERT INTO invitations VALUES (x'{one}', 'admin', 'ann', {later}),
-             (x'{two}', 'admin', 'removed', {later}), (x'{three}', 'admin', 'uid 0', {later});",
-        one = "01".repeat(32),
-        two = "02".repeat(32),
-        three = "03".repeat(32),
-        later = now_ns() + HOUR,
-    ))
-    .expect("rows");
-    drop(old);
-    let store = SqliteStore::open(&path).expect("it is brought up to date");
-    let is_open = |hash: u8| store.invitation(&[hash; 32]).expect("readable").is_some();
-    assert!(is_open(1) && !is_open(2) && !is_open(3));
-    let ann = store.user("ann").expect("readable").expect("it is kept");
-    assert_eq!(ann.scope, Scope::Admin);
 }

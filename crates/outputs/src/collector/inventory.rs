@@ -1,0 +1,92 @@
+//! The inventory of an agent, which goes with its signs of life.
+
+use serde_json::{Value, json};
+
+use crate::report::{AgentReport, PolicyReport};
+
+/// Returns the inventory: the machine, and what is in force as soon as the engine runs.
+pub(super) fn of_agent(report: Option<&AgentReport>) -> Value {
+    let system = rustix::system::uname();
+    let mut inventory = json!({
+        "host": system.nodename().to_string_lossy(),
+        "kernel": system.release().to_string_lossy(),
+        "architecture": system.machine().to_string_lossy(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+    });
+    let Some(report) = report else {
+        return inventory;
+    };
+    inventory["engine"] = json!(report.engine);
+    inventory["rules"] = json!(format!("sha256:{}", report.rules.digest));
+    inventory["rules_enabled"] = json!(report.rules.enabled);
+    inventory["rules_refused"] = json!(report.rules.refused);
+    let counters = report.counters.iter();
+    inventory["counters"] = counters.map(|(name, count)| (*name, *count)).collect();
+    inventory["policy"] = policy(&report.policy);
+    inventory
+}
+
+/// `null` without a policy; without members if it is not known.
+fn policy(policy: &PolicyReport) -> Value {
+    match policy {
+        PolicyReport::Absent => Value::Null,
+        PolicyReport::Unknown => json!({}),
+        PolicyReport::Known {
+            name,
+            digest,
+            audits,
+            enforcers,
+        } => {
+            let enforcers = enforcers.iter();
+            let enforcers: Value = enforcers
+                .map(|(enforcer, extent)| (&**enforcer, &**extent))
+                .collect();
+            json!({
+                "name": name,
+                "digest": format!("sha256:{digest}"),
+                "audits": audits,
+                "enforcers": enforcers,
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::RulesReport;
+
+    #[test]
+    fn an_unknown_policy_is_not_reported_as_none() {
+        let of = |policy| {
+            let report = AgentReport {
+                engine: "notify".to_owned(),
+                rules: RulesReport {
+                    digest: "ab".to_owned(),
+                    enabled: 3,
+                    refused: 1,
+                },
+                policy,
+                counters: vec![("dropped_events", 7)],
+            };
+            of_agent(Some(&report))
+        };
+        assert_eq!(of(PolicyReport::Absent)["policy"], Value::Null);
+        assert_eq!(of(PolicyReport::Unknown)["policy"], json!({}));
+        let known = of(PolicyReport::Known {
+            name: "p".to_owned(),
+            digest: "cd".to_owned(),
+            audits: false,
+            enforcers: vec![("Landlock".to_owned(), "fully enforced".to_owned())],
+        });
+        assert_eq!(
+            known["policy"],
+            json!({"name": "p", "digest": "sha256:cd", "audits": false,
+                   "enforcers": {"Landlock": "fully enforced"}})
+        );
+        assert_eq!(known["rules"], "sha256:ab");
+        assert_eq!(known["counters"], json!({"dropped_events": 7}));
+        assert!(of_agent(None).get("policy").is_none());
+    }
+}

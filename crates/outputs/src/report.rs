@@ -1,0 +1,97 @@
+//! What an agent reports about itself: which engine, rules and policy are in force, and what was not watched.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// State of an agent at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentReport {
+    /// Name of the engine.
+    pub engine: String,
+    /// The rules in force.
+    pub rules: RulesReport,
+    /// The policy in force.
+    pub policy: PolicyReport,
+    /// Counters of the engine since the start, by name.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// The rules in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RulesReport {
+    /// SHA-256 of the rule files in the order of loading, and of the selection of rules; in hexadecimal.
+    pub digest: String,
+    /// Number of enabled rules.
+    pub enabled: u64,
+    /// Number of rules that the installed filter does not cover; they are not in force.
+    pub refused: u64,
+}
+
+/// The policy in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PolicyReport {
+    /// There is none.
+    #[default]
+    Absent,
+    /// There is one; the agent that took over was not handed what it is.
+    Unknown,
+    /// A known policy.
+    Known {
+        /// Name.
+        name: String,
+        /// SHA-256 of its file, in hexadecimal.
+        digest: String,
+        /// The policy only reports: nothing is denied.
+        audits: bool,
+        /// Enforcers by name, each with the extent of enforcement.
+        enforcers: Vec<(String, String)>,
+    },
+}
+
+/// Callback that makes a report. Runs on the threads of channels.
+pub type ReportSource = Box<dyn Fn() -> AgentReport + Send + Sync>;
+
+/// Place in which channels find the source of reports. Channels start before the engine does, so it is empty
+/// at first, and stays so in a program that is no agent.
+#[derive(Clone, Default)]
+pub struct ReportSlot(Arc<Slot>);
+
+#[derive(Default)]
+struct Slot {
+    source: OnceLock<ReportSource>,
+    /// Number of changes of what is in force; 0 without a source.
+    changes: AtomicU64,
+}
+
+impl ReportSlot {
+    /// Sets the source. Only the first call has an effect.
+    pub(crate) fn fill(&self, source: ReportSource) {
+        // The first source stays: an agent has one engine.
+        let _ = self.0.source.set(source);
+        self.change();
+    }
+
+    /// Counts a change of what is in force.
+    pub(crate) fn change(&self) {
+        self.0.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns a report, or `None` as long as there is no source.
+    pub fn report(&self) -> Option<AgentReport> {
+        self.0.source.get().map(|source| source())
+    }
+
+    /// Returns the number of changes of what is in force; 0 as long as there is no source.
+    pub fn changes(&self) -> u64 {
+        self.0.changes.load(Ordering::Acquire)
+    }
+}
+
+impl fmt::Debug for ReportSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReportSlot")
+            .field("changes", &self.changes())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,266 @@
+//! Connections to a PostgreSQL server.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use postgres::config::Host;
+use postgres::types::ToSql;
+use postgres::{Client, Config, NoTls, Row, Statement};
+
+use crate::error::StoreError;
+
+/// Schema of the store in its database.
+pub(super) const SCHEMA: &str = "tollgate";
+
+/// Time limit for a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Statements that a connection keeps prepared. Filters make a bounded number of different ones.
+const PREPARED: usize = 256;
+
+/// Number of idle connections that are kept.
+const KEPT: usize = 4;
+
+/// Values of a statement.
+pub(super) type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Where the database is.
+///
+/// Without TLS, which the client lacks here: so only a socket of this machine or loopback is taken. A server
+/// elsewhere is reached through a proxy on this machine, such as PgBouncer or stunnel.
+#[derive(Clone)]
+pub(super) struct Target {
+    config: Config,
+    /// What messages say: never the password.
+    name: String,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Target").field(&self.name).finish()
+    }
+}
+
+impl Target {
+    /// Reads a URL such as `postgres://user@localhost/tollgate`. A password that the URL lacks is taken from the
+    /// variable `PGPASSWORD`.
+    pub(super) fn parse(url: &str) -> Result<Self, StoreError> {
+        let wrong = |problem: String| StoreError::Url { problem };
+        let mut config = Config::from_str(url).map_err(|error| {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            wrong(cause.unwrap_or_else(|| error.to_string()))
+        })?;
+        if config.get_hosts().is_empty() {
+            return Err(wrong("it names no host".to_owned()));
+        }
+        let distant = config.get_hosts().iter().find(|host| !is_here(host));
+        let address = config.get_hostaddrs().iter().find(|it| !it.is_loopback());
+        if distant.is_some() || address.is_some() {
+            let problem = "the connection has no TLS, so the host has to be a socket's folder, localhost or a \
+                           loopback address";
+            return Err(wrong(problem.to_owned()));
+        }
+        if config.get_password().is_none()
+            && let Ok(password) = std::env::var("PGPASSWORD")
+        {
+            config.password(password);
+        }
+        config.connect_timeout(CONNECT).application_name("tollgate");
+        let database = config.get_dbname().or(config.get_user());
+        let name = format!("PostgreSQL, database {}", database.unwrap_or("(default)"));
+        Ok(Self { config, name })
+    }
+
+    /// Returns the name of the database for messages.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Connects, and says with `setup` how the session works.
+    fn connect(&self, setup: &str) -> Result<Connection, StoreError> {
+        let mut client = self.config.connect(NoTls)?;
+        client.batch_execute(&format!(
+            "SET search_path TO {SCHEMA}; SET jit = off; {setup}"
+        ))?;
+        Ok(Connection {
+            client,
+            prepared: HashMap::new(),
+        })
+    }
+
+    /// Connects to write. A commit waits for the disk, whatever the server's default is.
+    pub(super) fn writer(&self) -> Result<Connection, StoreError> {
+        self.connect("SET synchronous_commit = on; SET lock_timeout = '30s'")
+    }
+
+    /// Connects to read. A defect in a query cannot change the store, nor keep the server busy for ever.
+    fn reader(&self) -> Result<Connection, StoreError> {
+        self.connect(
+            "SET default_transaction_read_only = on; SET statement_timeout = '60s';
+             SET plan_cache_mode = force_custom_plan",
+        )
+    }
+}
+
+fn is_here(host: &Host) -> bool {
+    match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
+        }
+    }
+}
+
+/// A connection with its prepared statements.
+pub(super) struct Connection {
+    client: Client,
+    prepared: HashMap<String, Statement>,
+}
+
+impl Connection {
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Runs statements without values.
+    pub(super) fn batch(&mut self, sql: &str) -> Result<(), StoreError> {
+        Ok(self.client.batch_execute(sql)?)
+    }
+
+    fn prepared(&mut self, sql: &str) -> Result<Statement, StoreError> {
+        if let Some(statement) = self.prepared.get(sql) {
+            return Ok(statement.clone());
+        }
+        if self.prepared.len() >= PREPARED {
+            self.prepared.clear();
+        }
+        let statement = self.client.prepare(sql)?;
+        self.prepared.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    pub(super) fn query(&mut self, sql: &str, values: Values<'_>) -> Result<Vec<Row>, StoreError> {
+        let statement = self.prepared(sql)?;
+        Ok(self.client.query(&statement, values)?)
+    }
+
+    /// Returns the first row.
+    pub(super) fn first(
+        &mut self,
+        sql: &str,
+        values: Values<'_>,
+    ) -> Result<Option<Row>, StoreError> {
+        Ok(self.query(sql, values)?.into_iter().next())
+    }
+
+    /// Returns the number in the first column of the only row, 0 for `NULL`.
+    pub(super) fn number(&mut self, sql: &str, values: Values<'_>) -> Result<i64, StoreError> {
+        let row = self.first(sql, values)?;
+        let number = row
+            .map(|row| row.try_get::<_, Option<i64>>(0))
+            .transpose()?;
+        Ok(number.flatten().unwrap_or(0))
+    }
+
+    /// Returns the number of rows that it changed.
+    pub(super) fn execute(&mut self, sql: &str, values: Values<'_>) -> Result<u64, StoreError> {
+        let statement = self.prepared(sql)?;
+        Ok(self.client.execute(&statement, values)?)
+    }
+}
+
+/// Idle connections that only read. As many are open as callers read at the same time.
+pub(super) struct Readers {
+    target: Target,
+    idle: Mutex<Vec<Connection>>,
+}
+
+impl fmt::Debug for Readers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Readers").field(&self.target).finish()
+    }
+}
+
+impl Readers {
+    pub(super) fn new(target: Target) -> Self {
+        Self {
+            target,
+            idle: Mutex::default(),
+        }
+    }
+
+    /// Runs `read` with a connection. If the server has ended an idle one since, runs it again with a new one.
+    pub(super) fn with<T>(
+        &self,
+        read: impl Fn(&mut Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let idle = || {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.pop()
+        };
+        while let Some(mut connection) = idle() {
+            let result = read(&mut connection);
+            if connection.is_closed() {
+                continue;
+            }
+            self.give_back(connection);
+            return result;
+        }
+        let mut connection = self.target.reader()?;
+        let result = read(&mut connection);
+        if !connection.is_closed() {
+            self.give_back(connection);
+        }
+        result
+    }
+
+    fn give_back(&self, connection: Connection) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < KEPT {
+            idle.push(connection);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_machine_is_taken_and_no_message_has_the_password() {
+        for good in [
+            "postgres://u:secret@localhost/db",
+            "postgresql://u:secret@127.0.0.1:5433/db",
+            "postgres://u:secret@[::1]/db",
+            "postgres://u:secret@%2Frun%2Fpostgresql/db",
+        ] {
+            let target = Target::parse(good).expect(good);
+            let text = format!("{target:?} {}", target.name());
+            assert!(
+                text.contains("database db") && !text.contains("secret"),
+                "{text}"
+            );
+        }
+        for (bad, expected) in [
+            ("postgres://u:secret@db.example/db", "no TLS"),
+            ("postgres://u:secret@192.0.2.1/db", "no TLS"),
+            ("postgres://u:secret@localhost,192.0.2.1/db", "no TLS"),
+            (
+                "postgres://u:secret@localhost/db?hostaddr=192.0.2.1",
+                "no TLS",
+            ),
+            ("postgres://u:secret@localhost:port/db", ""),
+            ("postgres:///db", "no host"),
+        ] {
+            let error = Target::parse(bad).expect_err(bad).to_string();
+            assert!(
+                error.contains(expected) && !error.contains("secret"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A PostgreSQL database that several collectors share, and that goes away.
+
+use std::collections::BTreeSet;
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::*;
+
+fn send_from(
+    store: &dyn Store,
+    agent: AgentId,
+    numbers: std::ops::RangeInclusive<u64>,
+) -> Result<Receipt, StoreError> {
+    let records = numbers.clone().map(|n| {
+        let group = format!("r{}", n % 7);
+        Record::Alert(alert(i64::try_from(n).expect("small"), &group, "m"), None)
+    });
+    let batch = Batch {
+        sender: agent,
+        first: Some(*numbers.start()),
+        records: records.collect(),
+        received_ns: 7,
+    };
+    append(store, batch)
+}
+
+/// Follows a tail from its beginning until it has this many alerts, and returns their numbers.
+fn follow(store: &dyn Store, count: usize) -> Vec<i64> {
+    let (mut seen, mut last) = (Vec::new(), AlertId(0));
+    while seen.len() < count {
+        let rows = store.stored_after(last, Severity::DEBUG, 1000);
+        let rows = rows.expect("readable");
+        seen.extend(rows.rows.iter().map(|row| row.id.0));
+        last = rows.rows.last().map_or(last, |row| row.id);
+    }
+    seen
+}
+
+#[test]
+fn several_collectors_write_at_once_and_a_tail_misses_nothing() {
+    const AGENTS: u64 = 4;
+    const BATCHES: u64 = 25;
+    let fixture = in_database();
+    let agents: Vec<_> = (0..AGENTS)
+        .map(|n| {
+            enrol(
+                &*fixture.store,
+                TokenId(1),
+                10 + u8::try_from(n).expect("small"),
+                "h",
+            )
+        })
+        .collect();
+    let total = usize::try_from(AGENTS * BATCHES * 10).expect("small");
+    let (seen, receipts) = std::thread::scope(|scope| {
+        let tail = scope.spawn(|| follow(&*fixture.store, total));
+        let writers: Vec<_> = agents
+            .iter()
+            .map(|agent| {
+                // A collector of its own for each.
+                let store = fixture.place.open();
+                scope.spawn(move || {
+                    let send = |n| send_from(&*store, *agent, n * 10 + 1..=n * 10 + 10);
+                    (0..BATCHES).map(send).collect::<Result<Vec<_>, _>>()
+                })
+            })
+            .collect();
+        let receipts: Vec<_> = writers
+            .into_iter()
+            .map(|writer| writer.join().expect("no panic").expect("stored"))
+            .collect();
+        (tail.join().expect("no panic"), receipts)
+    });
+    assert!(
+        receipts
+            .iter()
+            .flatten()
+            .all(|receipt| receipt.stored == 10)
+    );
+    let different: BTreeSet<_> = seen.iter().collect();
+    assert_eq!((seen.len(), different.len()), (total, total));
+    assert!(seen.is_sorted(), "in the order of their numbers");
+    let groups = fixture.store.groups(&Filter::default()).expect("readable");
+    assert_eq!(groups.len(), 7, "each group was made once");
+    let counted: u64 = groups.iter().map(|group| group.count).sum();
+    assert_eq!(counted, total as u64);
+}
+
+#[test]
+fn a_collector_notices_what_another_has_deleted() {
+    let fixture = in_database();
+    let other = fixture.place.open();
+    send_from(&*fixture.store, fixture.agent, 1..=7).expect("stored");
+    let everything = Retention {
+        before_ns: None,
+        max_bytes: Some(0),
+    };
+    assert_eq!(other.prune(everything).expect("writable").alerts, 7);
+    // Neither its numbers of groups nor the partition are used from memory.
+    send_from(&*fixture.store, fixture.agent, 8..=14).expect("stored");
+    assert_eq!(bodies(&*other, &Filter::default()).len(), 7);
+    assert_eq!(other.groups(&Filter::default()).expect("readable").len(), 7);
+}
+
+#[test]
+fn days_that_a_sender_chooses_make_no_partitions_without_end() {
+    let fixture = in_database();
+    let day = 24 * HOUR;
+    let now = 20_000 * day;
+    let at = |days: i64| Record::Alert(alert(now - days * day, "r", "m"), None);
+    let batch = Batch {
+        sender: fixture.agent,
+        first: Some(1),
+        records: (0..1000).map(at).collect(),
+        received_ns: now,
+    };
+    append(&*fixture.store, batch).expect("stored");
+    let Place::Database { url, .. } = &fixture.place else {
+        unreachable!("it is a database")
+    };
+    let mut client = ::postgres::Client::connect(url, ::postgres::NoTls).expect("it runs");
+    let row = client.query_one(
+        "SELECT count(*) FROM pg_inherits WHERE inhparent = 'tollgate.alerts'::regclass",
+        &[],
+    );
+    let partitions: i64 = row.expect("a count").get(0);
+    assert_eq!(partitions, 31);
+    // All are found, and the retention takes whole days and then hours.
+    let before = |days: i64| Retention {
+        before_ns: Some(now - days * day + HOUR),
+        max_bytes: None,
+    };
+    assert_eq!(
+        fixture.store.prune(before(500)).expect("writable").alerts,
+        500
+    );
+    assert_eq!(
+        fixture.store.prune(before(2)).expect("writable").alerts,
+        498
+    );
+    assert_eq!(bodies(&*fixture.store, &Filter::default()).len(), 2);
+}
+
+#[test]
+fn names_with_a_null_character_are_stored_and_found() {
+    let fixture = in_database();
+    let hostile = NewAlert {
+        program: "a\0b".to_owned(),
+        object: "\0".to_owned(),
+        body: "{\"output\":\"x\\u0000y\"}".to_owned(),
+        ..alert(1, "r\0", "m")
+    };
+    send(&fixture, Some(1), vec![hostile.clone(), hostile]);
+    let found = Filter {
+        program: Some("a\0b".to_owned()),
+        rule: Some("r\0".to_owned()),
+        ..Filter::default()
+    };
+    let groups = fixture.store.groups(&found).expect("readable");
+    assert_eq!((groups.len(), groups[0].count), (1, 2));
+    assert_eq!(groups[0].program, "a\u{fffd}b");
+    let tail = fixture.store.stored_after(AlertId(0), Severity::DEBUG, 9);
+    assert_eq!(
+        tail.expect("readable").rows[0].body,
+        "{\"output\":\"x\u{fffd}y\"}"
+    );
+}
+
+/// Kills the server at random while an agent sends, and counts: what was acknowledged is there, and nothing is there
+/// twice.
+fn crashes(rounds: u64) {
+    let server = Arc::new(Server::start());
+    let url = server.database();
+    let fixture = Place::Database {
+        url,
+        _server: Arc::clone(&server),
+    }
+    .fixture();
+    let (mut acknowledged, mut refused) = (0_u64, 0_u64);
+    // What was not acknowledged comes again, with more.
+    let mut send = |acknowledged: &mut u64| {
+        let next = *acknowledged + 1..=*acknowledged + 20;
+        match send_from(&*fixture.store, fixture.agent, next) {
+            Ok(receipt) => {
+                assert_eq!(receipt.missing, 0);
+                *acknowledged = receipt.acknowledged;
+            }
+            Err(_) => {
+                refused += 1;
+                sleep(Duration::from_millis(5));
+            }
+        }
+    };
+    for round in 0..rounds {
+        // On a busy machine, too, each round has a batch before the crash.
+        while acknowledged <= round * 20 {
+            send(&mut acknowledged);
+        }
+        std::thread::scope(|scope| {
+            let crash = scope.spawn(|| {
+                sleep(Duration::from_millis(round * 7 % 40));
+                server.crash();
+            });
+            while !crash.is_finished() {
+                send(&mut acknowledged);
+            }
+        });
+    }
+    let all = follow(
+        &*fixture.store,
+        usize::try_from(acknowledged).expect("small"),
+    );
+    let agents = fixture.store.agents().expect("readable");
+    let stored = agents[0].acknowledged;
+    assert!(stored >= acknowledged, "{stored} of {acknowledged}");
+    let groups = fixture.store.groups(&Filter::default()).expect("readable");
+    let counted: u64 = groups.iter().map(|group| group.count).sum();
+    assert_eq!((all.len() as u64, counted), (stored, stored), "each once");
+    assert!(
+        acknowledged >= rounds * 20 && refused > 0,
+        "{acknowledged}, {refused}"
+    );
+    println!(
+        "{rounds} crashes: acknowledged {acknowledged}, refused {refused}, lost 0, stored twice 0"
+    );
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_or_stored_twice_when_the_server_is_killed() {
+    crashes(1);
+}
+
+#[test]
+fn the_same_a_hundred_times() {
+    testing::need_slow!();
+    crashes(100);
+}
