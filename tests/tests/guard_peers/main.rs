@@ -46,16 +46,12 @@ fn every_way_out_is_reported_and_every_job_works_beside_peers() {
 
 /// Runs this test in a network and mount namespace of its own.
 fn start_inside() {
-    // The lab mounts over /tmp, where the program may be.
-    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guard-peers-tollgate");
-    testing::copy_program(e2e::program(), &kept).expect("the target folder is writable");
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--propagation", "private"]);
     command.arg(std::env::current_exe().expect("procfs"));
     command
         .args(["--nocapture", "--test-threads=1"])
-        .env(INSIDE, "1")
-        .env("TOLLGATE_BIN", &kept);
+        .env(INSIDE, "1");
     let finished = Limited::start(&mut command, LIMIT).finish(b"");
     println!("{}", finished.stdout);
     assert_eq!(finished.code(), 0, "{}", finished.stderr);
