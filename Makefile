@@ -49,7 +49,7 @@ demo: build ## show live alerts from real programs
 
 test: build ## run every test but the slow ones
 	rm -f $(SKIPS)
-	tests/in-memory $(CARGO) test --workspace --locked --no-fail-fast; status=$$?; $(COMPARE) && exit $$status
+	$(CARGO) test --workspace --locked --no-fail-fast; status=$$?; $(COMPARE) && exit $$status
 
 test-unit: ## run the crates' own unit tests: no root, no release build
 	rm -f $(SKIPS)
