@@ -35,6 +35,9 @@ runtime_supports_nocgroup = [$NO_CGROUPS]
 END
 export CONTAINERS_CONF=$PWD/containers.conf I=localhost/tiny:1.2 ID
 mkdir storage; mount -t tmpfs none storage
+# podman starts the runtime without TOLLGATE_RUNTIME_STATE, so the state is in the default folder.
+mkdir -p /run/tollgate; mount -t tmpfs none /run/tollgate
+entries() { find state /run/tollgate/runtime -mindepth 2 2> /dev/null || true; }
 cat > bin/p <<END
 #!/bin/sh
 exec podman --root $PWD/storage --runroot $PWD/run --cgroup-manager cgroupfs --log-level error \$FLAGS "\$@"
@@ -69,9 +72,13 @@ FLAGS="--runtime $ALONE"
 play alone
 FLAGS="--runtime $PWD/bin/tollgate-runtime --runtime-flag config=$PWD/tollgate.yaml"
 play watched
+p run -d --name kept $I sleep 1000 > id
+entries | grep -q "/$(cat id)/container.json$"
+p rm -f -t 0 kept > kept.out
 umount storage
 settle
-test -z "$(find state -mindepth 2)"
+entries
+test -z "$(entries)"
 find /sys/fs/cgroup -depth -type d -path "*/$ID*" -exec rmdir {} + 2> /dev/null || true
 "#;
 
