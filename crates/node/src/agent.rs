@@ -140,9 +140,9 @@ impl Agent {
             let state = self.state();
             match state.index.find(pod, &container.name) {
                 Ok(entry) => entry.cloned(),
-                Err(mark) => {
+                Err(undecided) => {
                     drop(state);
-                    return self.refuse(&no_profile(&mark));
+                    return self.refuse(&undecided.to_string());
                 }
             }
         };
@@ -245,7 +245,7 @@ impl Agent {
         drop(state);
         let entry = match found {
             Ok(entry) => entry,
-            Err(mark) => return self.refuse(&no_profile(&mark)),
+            Err(undecided) => return self.refuse(&undecided.to_string()),
         };
         let problem = match (&expected, &entry) {
             (None, None) => None,
@@ -385,11 +385,6 @@ impl Agent {
         drop(state);
         self.want(keys);
     }
-}
-
-/// Why a container is not confined whose mark names no profile.
-pub(crate) fn no_profile(mark: &str) -> String {
-    format!("there is no ArmorProfile {mark}, which the pod is marked with")
 }
 
 /// Compares what a runtime keeps of a policy. It may leave out the number of the default error, which weakens nothing.

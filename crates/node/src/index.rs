@@ -1,11 +1,13 @@
 //! What the node knows of all ArmorProfiles: their metadata, and for which containers they are.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
-use kinds::annotations::{FAIL_MODE, FailMode, HASH, INSTALLATION, MARK, TARGET};
+use kinds::annotations::{FAIL_MODE, FailMode, HASH, INSTALLATION, MARK, OF_POLICY, TARGET};
 use kinds::{Meta, ObjectKey, OwnerReference, Scope, Target};
 use nri::message::PodSandbox;
 use serde_json::Value;
+
+use crate::workload::{Match, compare};
 
 /// Group of the kinds of policies.
 const GROUP: &str = "crd.varmor.org";
@@ -32,9 +34,13 @@ impl Entry {
         self.is_of_cluster || self.key.namespace == pod.namespace
     }
 
-    fn is_for(&self, pod: &PodSandbox) -> bool {
-        let target = self.target.as_ref();
-        self.is_near(pod) && target.map_or(!self.is_of_cluster, |target| is_for(target, pod))
+    fn compare(&self, pod: &PodSandbox) -> Match {
+        match &self.target {
+            _ if !self.is_near(pod) => Match::No,
+            Some(target) => compare(target, pod),
+            None if self.is_of_cluster => Match::No,
+            None => Match::Yes,
+        }
     }
 
     fn has_container(&self, name: &str) -> bool {
@@ -55,6 +61,17 @@ impl Entry {
 pub(crate) struct Unusable {
     key: ObjectKey,
     problem: String,
+}
+
+/// It cannot be told which profile a container has. That does not mean that it has none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Undecided {
+    #[error("there is no ArmorProfile {0}, which the pod is marked with")]
+    NoProfile(String),
+    #[error(
+        "the name of the pod is cut and may be of {first} or of {second}: restart its workload, so that it is marked"
+    )]
+    CutName { first: ObjectKey, second: ObjectKey },
 }
 
 /// All ArmorProfiles.
@@ -107,8 +124,13 @@ impl Index {
         if let Some(Ok(version)) = version {
             self.version = self.version.max(version);
         }
+        let installation = meta.annotations.get(INSTALLATION);
+        let is_ours = installation == Some(&self.installation);
+        if installation.is_some() && !is_ours {
+            // The agents of the other installation enforce it.
+            return Ok(self.delete(&key));
+        }
         let (entry, problem) = self.entry(&key, &meta);
-        let is_ours = meta.annotations.get(INSTALLATION) == Some(&self.installation);
         if problem.is_some() && (!is_ours || self.entries.contains_key(&key)) {
             let problem = problem.unwrap_or_default();
             return Err(Unusable { key, problem });
@@ -194,44 +216,94 @@ impl Index {
     }
 
     /// The profile of a container. A policy of the cluster wins over one of the namespace, and an older one over a
-    /// newer. A mark counts if no target is about the pod: authors of pods may write marks.
+    /// newer. Marks count if no target is about the pod: authors of pods may write marks. Of several targets of which a
+    /// cut name does not tell which one it is, the mark does.
     ///
     /// # Errors
     ///
-    /// With the name in the mark, if there is no such profile.
-    pub(crate) fn find(&self, pod: &PodSandbox, container: &str) -> Result<Option<&Entry>, String> {
+    /// If a mark names no profile, or if it cannot be told which profile it is.
+    pub(crate) fn find(
+        &self,
+        pod: &PodSandbox,
+        container: &str,
+    ) -> Result<Option<&Entry>, Undecided> {
         let found = self
             .entries()
-            .filter(|entry| entry.is_for(pod) && entry.has_container(container));
-        let best = found.min_by_key(|entry| entry.rank());
-        if best.is_some() {
-            return Ok(best);
+            .filter(|entry| entry.compare(pod) != Match::No && entry.has_container(container));
+        let all: Vec<&Entry> = found.collect();
+        if all.is_empty() {
+            return self.marked(pod, container);
         }
-        let Some(name) = pod.annotations.get(&format!("{MARK}{container}")) else {
-            return Ok(None);
-        };
-        let marked = self
-            .entries()
-            .filter(|entry| entry.key.name == *name && entry.is_near(pod));
-        match marked.min_by_key(|entry| entry.rank()) {
-            Some(entry) => Ok(Some(entry)),
-            None => Err(name.clone()),
+        let is_of_cluster = all.iter().any(|entry| entry.is_of_cluster);
+        let level = || all.iter().filter(|one| one.is_of_cluster == is_of_cluster);
+        let sure = level().filter(|entry| entry.compare(pod) == Match::Yes);
+        if let Some(best) = sure.min_by_key(|entry| entry.rank()) {
+            return Ok(Some(*best));
         }
+        let marks = marks(pod, container);
+        let marked = level().filter(|entry| marks.contains(&&*entry.key.name));
+        if let Some(best) = marked.min_by_key(|entry| entry.rank()) {
+            return Ok(Some(*best));
+        }
+        let mut one = level();
+        match (one.next(), one.next()) {
+            (Some(first), Some(second)) => Err(Undecided::CutName {
+                first: first.key.clone(),
+                second: second.key.clone(),
+            }),
+            (first, _) => Ok(first.copied()),
+        }
+    }
+
+    /// The best profile that a container is marked with.
+    fn marked(&self, pod: &PodSandbox, container: &str) -> Result<Option<&Entry>, Undecided> {
+        let mut found = Vec::new();
+        for mark in marks(pod, container) {
+            let before = found.len();
+            let named = self
+                .entries()
+                .filter(|entry| entry.key.name == mark && entry.is_near(pod));
+            found.extend(named);
+            if found.len() == before {
+                return Err(Undecided::NoProfile(mark.to_owned()));
+            }
+        }
+        let own = found
+            .into_iter()
+            .filter(|entry| entry.has_container(container));
+        Ok(own.min_by_key(|entry| entry.rank()))
     }
 
     /// Profiles of any container of a pod.
     pub(crate) fn of_pod(&self, pod: &PodSandbox) -> Vec<ObjectKey> {
-        let marks: Vec<&String> = pod
-            .annotations
-            .iter()
-            .filter(|(key, _)| key.starts_with(MARK))
-            .map(|(_, value)| value)
-            .collect();
+        let is_mark = |key: &str, value: &str, name: &str| {
+            (key.starts_with(MARK) && value == name) || key.strip_prefix(OF_POLICY) == Some(name)
+        };
+        let is_marked = |name: &str| {
+            let mut marks = pod.annotations.iter();
+            marks.any(|(key, value)| is_mark(key, value, name))
+        };
         self.entries()
             .filter(|entry| entry.problem.is_none() && entry.is_near(pod))
-            .filter(|entry| entry.is_for(pod) || marks.contains(&&entry.key.name))
+            .filter(|entry| entry.compare(pod) != Match::No || is_marked(&entry.key.name))
             .map(|entry| entry.key.clone())
             .collect()
+    }
+}
+
+/// The profiles that a container is marked with. The mark of earlier builds counts if there is no other.
+fn marks<'p>(pod: &'p PodSandbox, container: &str) -> Vec<&'p str> {
+    let names = pod
+        .annotations
+        .keys()
+        .filter_map(|key| key.strip_prefix(OF_POLICY));
+    let names: Vec<&str> = names.collect();
+    match names.is_empty() {
+        false => names,
+        true => {
+            let old = pod.annotations.get(&format!("{MARK}{container}"));
+            old.into_iter().map(String::as_str).collect()
+        }
     }
 }
 
@@ -242,44 +314,6 @@ fn kept(object: &Value) -> Value {
         metadata.remove("managedFields");
     }
     object
-}
-
-/// Returns true if a pod is of a target, as far as a container runtime tells: it knows labels and the name of a pod,
-/// and no owners. Labels of a workload are taken to be those of its pods.
-fn is_for(target: &Target, pod: &PodSandbox) -> bool {
-    let owner = workload(pod);
-    match &target.selector {
-        Some(selector) => {
-            let labels: BTreeMap<String, String> = pod
-                .labels
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone()))
-                .collect();
-            // The kind Pod is about every pod, whoever owns it.
-            let is_kind = target.kind == "Pod" || owner.is_some_and(|(of, _)| of == target.kind);
-            is_kind && selector.matches(&labels)
-        }
-        None if target.kind == "Pod" => target.name == pod.name,
-        None => owner == Some((&target.kind, &target.name)),
-    }
-}
-
-/// Kind and name of the workload of a pod, by the labels that its controller gives it.
-fn workload(pod: &PodSandbox) -> Option<(&str, &str)> {
-    let label = |labels: &HashMap<String, String>, key: &str| labels.get(key).cloned();
-    if let Some(hash) = label(&pod.labels, "pod-template-hash") {
-        let (set, _) = pod.name.rsplit_once('-')?;
-        return Some(("Deployment", set.strip_suffix(&hash)?.strip_suffix('-')?));
-    }
-    label(&pod.labels, "controller-revision-hash")?;
-    let (name, _) = pod.name.rsplit_once('-')?;
-    match pod
-        .labels
-        .contains_key("statefulset.kubernetes.io/pod-name")
-    {
-        true => Some(("StatefulSet", name)),
-        false => Some(("DaemonSet", name)),
-    }
 }
 
 #[cfg(test)]
@@ -398,7 +432,80 @@ pub(crate) mod tests {
         }
         assert_eq!(name(&all, &bare(Some("m"))), Some("m"));
         assert_eq!(name(&all, &bare(None)), None);
-        assert_eq!(all.find(&bare(Some("n")), "app").unwrap_err(), "n");
+        assert_eq!(
+            all.find(&bare(Some("n")), "app").unwrap_err(),
+            Undecided::NoProfile("n".to_owned())
+        );
+    }
+
+    #[test]
+    fn two_targets_that_meet_in_a_cut_name_are_told_apart_by_the_mark_or_refused() {
+        let long = "n".repeat(60);
+        let of = |profile_name: &str, end: &str, age: &str| {
+            let target = json!({"kind": "Deployment", "name": format!("{long}{end}")});
+            profile(profile_name, target, "VarmorPolicy", age)
+        };
+        let other = json!({"kind": "Pod", "name": "x"});
+        let all = index(&[
+            of("a", "a", "1"),
+            of("b", "b", "2"),
+            profile("weak", other, "VarmorPolicy", "0"),
+        ]);
+        let mut pod = pod(
+            &format!("{}x1y2z", &long[..58]),
+            &[("pod-template-hash", "h")],
+        );
+        let error = all.find(&pod, "app").unwrap_err().to_string();
+        assert!(error.contains("demo/a or of demo/b"), "{error}");
+        let mark = |name: &str| (format!("{OF_POLICY}{name}"), "target".to_owned());
+        // A mark of something else does not help.
+        pod.annotations.extend([mark("weak")]);
+        all.find(&pod, "app").unwrap_err();
+        pod.annotations.extend([mark("b")]);
+        assert_eq!(name(&all, &pod), Some("b"));
+        assert_eq!(name(&index(&[of("a", "a", "1")]), &pod), Some("a"));
+    }
+
+    #[test]
+    fn marks_of_several_policies_are_ranked_and_all_have_to_be_known() {
+        let target = json!({"kind": "Deployment", "name": "x", "containers": ["app"]});
+        let mut cluster = profile("c", target.clone(), "VarmorClusterPolicy", "9");
+        cluster["metadata"]["namespace"] = json!("tollgate");
+        let of = |name: &str, age: &str| profile(name, target.clone(), "VarmorPolicy", age);
+        let all = index(&[cluster, of("a", "2"), of("b", "1")]);
+        let marked = |names: &[&str]| {
+            let mut pod = pod("web", &[]);
+            let marks = names
+                .iter()
+                .map(|name| (format!("{OF_POLICY}{name}"), "target".to_owned()));
+            pod.annotations.extend(marks);
+            // That of an earlier build does not count beside them.
+            pod.annotations
+                .insert(format!("{MARK}app"), "gone".to_owned());
+            pod
+        };
+        assert_eq!(name(&all, &marked(&["a", "b", "c"])), Some("c"));
+        assert_eq!(name(&all, &marked(&["a", "b"])), Some("b"));
+        assert_eq!(all.find(&marked(&["a"]), "side"), Ok(None));
+        let expected = Err(Undecided::NoProfile("d".to_owned()));
+        assert_eq!(all.find(&marked(&["a", "d"]), "app"), expected);
+        assert_eq!(all.of_pod(&marked(&["a"])).len(), 1);
+    }
+
+    #[test]
+    fn a_profile_of_another_installation_is_left_to_its_agents() {
+        let target = json!({"kind": "Pod", "name": "web"});
+        let of = |installation: &str| {
+            let mut object = profile("p", target.clone(), "VarmorPolicy", "1");
+            object["metadata"]["annotations"][INSTALLATION] = json!(installation);
+            object
+        };
+        let web = pod("web", &[]);
+        let mut all = index(&[of("tollgate")]);
+        assert_eq!(name(&all, &web), Some("p"));
+        assert_eq!(all.apply(&of("other")), Ok(true));
+        assert_eq!((name(&all, &web), all.objects().len()), (None, 0));
+        assert_eq!(all.apply(&of("other")), Ok(false));
     }
 
     #[test]
@@ -453,7 +560,10 @@ pub(crate) mod tests {
         marked
             .annotations
             .insert(format!("{MARK}app"), "p".to_owned());
-        assert_eq!(forged.find(&marked, "app").unwrap_err(), "p");
+        assert_eq!(
+            forged.find(&marked, "app").unwrap_err(),
+            Undecided::NoProfile("p".to_owned())
+        );
         let real = of("tollgate", "VarmorClusterPolicy");
         assert_eq!(name(&index(std::slice::from_ref(&real)), &web), Some("p"));
         let mut of_another_group = real;
