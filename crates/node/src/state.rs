@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Instant;
 
 use kinds::{ObjectKey, ProfileState};
 use nri::message::{LinuxSeccomp, PodSandbox};
@@ -40,6 +41,8 @@ pub(crate) struct State {
     pub(crate) expected: HashMap<String, Expected>,
     /// Why the policy of a profile cannot be had.
     pub(crate) failures: BTreeMap<ObjectKey, String>,
+    /// When an answer to the runtime last waited for a policy in vain. No policy has come since.
+    pub(crate) gave_up: Option<Instant>,
     /// The container runtime has given its containers, and the connection stands.
     pub(crate) is_connected: bool,
     /// The report has to be written.
@@ -88,6 +91,13 @@ impl State {
         self.failures.remove(key);
         self.filters.remove(key);
         self.index.delete(key)
+    }
+
+    /// Takes the body of a profile, which the API server has given.
+    pub(crate) fn take_body(&mut self, key: &ObjectKey, body: Body) {
+        self.bodies.insert(key.clone(), body);
+        self.failures.remove(key);
+        self.gave_up = None;
     }
 
     /// The body of a profile, if it is the current one.

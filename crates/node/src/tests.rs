@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apiserver::Change;
 use kinds::ObjectKey;
@@ -130,6 +130,27 @@ fn a_container_waits_for_its_policy_and_starts_with_its_filter_alone() {
         panic!("one profile is used");
     };
     assert_eq!((state.containers, state.enforced), (1, 1));
+}
+
+#[test]
+fn answers_that_wait_in_vain_do_not_add_up_and_the_next_policy_ends_the_pause() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent, _wanted) = agent(folder.path());
+    take(&agent, Change::Applied(web()));
+    take(&agent, Change::Listed);
+    // The runtime asks for one after the other, and the API server is away.
+    let begin = Instant::now();
+    for _ in 0..50 {
+        let text = refusal(create(&agent, &pod("web", &[])));
+        assert!(text.contains("the policy is not here yet"), "{text}");
+    }
+    // 50 times 120 ms are 6 s. What this machine does besides may take some time.
+    let took = begin.elapsed();
+    assert!((100..900).contains(&took.as_millis()), "{took:?}");
+    assert!(agent.state().gave_up.is_some());
+    agent.state().take_body(&key("p"), body(POLICY));
+    assert!(agent.state().gave_up.is_none());
+    filter_of(create(&agent, &pod("web", &[])));
 }
 
 #[test]
