@@ -292,6 +292,23 @@ fn an_author_of_pods_cannot_have_them_created_without_the_agent(server: &RealApi
         .expect("other annotations are free");
 }
 
+/// Makes a namespace whose pods may be created without the agent, and what pods need.
+fn allow_a_namespace(server: &RealApiserver) {
+    let allowed = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "allowed",
+        "labels": { "tollgate.dev/tolerate-missing": "allow" } } });
+    // No controller makes the default account of a namespace here, which pods need.
+    let made = [allowed]
+        .into_iter()
+        .chain(["demo", "allowed", NAMESPACE].map(|namespace| {
+            json!({ "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": { "name": "default", "namespace": namespace } })
+        }));
+    for object in made {
+        let applied = server.client.apply(&resource(&object), &object);
+        applied.expect("the cluster is as this test made it");
+    }
+}
+
 #[test]
 fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() {
     let programs = match Programs::find() {
@@ -319,19 +336,7 @@ fn a_real_api_server_takes_the_manifests_and_holds_each_account_to_its_rights() 
         let applied = server.client.apply(&resource(&object), &object);
         applied.unwrap_or_else(|error| panic!("{error} {object}"));
     }
-    let allowed = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "allowed",
-        "labels": { "tollgate.dev/tolerate-missing": "allow" } } });
-    // No controller makes the default account of a namespace here, which pods need.
-    let made = [allowed]
-        .into_iter()
-        .chain(["demo", "allowed", NAMESPACE].map(|namespace| {
-            json!({ "apiVersion": "v1", "kind": "ServiceAccount",
-            "metadata": { "name": "default", "namespace": namespace } })
-        }));
-    for object in made {
-        let applied = server.client.apply(&resource(&object), &object);
-        applied.expect("the cluster is as this test made it");
-    }
+    allow_a_namespace(&server);
     for name in ["n1", "n2"] {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
         server
